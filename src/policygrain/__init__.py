@@ -1,0 +1,27 @@
+"""PolicyGrain: at what grain should a policy gradient act on a reasoning model?
+
+>>> from policygrain import TokenBatch, method
+>>> out = method("tepo").loss(TokenBatch(log_probs, old_log_probs, advantages, mask))  # doctest: +SKIP
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .methods import Method, method
+    from .objective.batch import TokenBatch
+
+__version__ = "0.1.0"
+__all__ = ["Method", "TokenBatch", "__version__", "method"]
+
+
+def __getattr__(name: str) -> Any:
+    """Load torch only when the objective is used: figures and the command line do without it."""
+    if name in ("method", "Method"):
+        from . import methods
+
+        return getattr(methods, name)
+    if name == "TokenBatch":
+        from .objective.batch import TokenBatch
+
+        return TokenBatch
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,195 @@
+"""The command line. Each command is one stage of the pipeline and works without Snakemake."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from .errors import UserError
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run a command; the exit code is 2 for a user's mistake, which is explained in one message."""
+    arguments = _parser().parse_args(argv)
+    try:
+        arguments.command(arguments)
+    except UserError as error:
+        print(f"policygrain: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("policygrain: interrupted; the same command resumes.", file=sys.stderr)
+        return 130
+    except OSError as error:
+        if error.errno is None:
+            raise
+        print(f"policygrain: {error.filename or ''}: {error.strerror}.", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="policygrain", description="At what grain should a policy gradient act?")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name: str, run: Callable[[argparse.Namespace], None], help: str) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=help, description=run.__doc__)
+        added.set_defaults(command=run)
+        return added
+
+    def study(added: argparse.ArgumentParser) -> None:
+        added.add_argument("--config", type=Path, default=Path("config.yaml"), help="study file (default: config.yaml)")
+
+    added = command("methods", _methods, "list the methods")
+    added.add_argument("--json", action="store_true", help="everything, as JSON")
+    added.add_argument("--config", type=Path, help="add a study's own methods")
+
+    added = command("check", _check, "check a study file and say what it comes to")
+    study(added)
+
+    added = command("prepare", _prepare, "write a study's problems")
+    study(added)
+    added.add_argument("--out", type=Path, required=True, help="folder")
+
+    added = command("start-model", _start_model, "build a study's tiny start model")
+    study(added)
+    added.add_argument("--seed", type=int, default=None, help="default: the study's first")
+    added.add_argument("--data", type=Path, required=True, help="folder written by `prepare`")
+    added.add_argument("--out", type=Path, required=True, help="folder")
+
+    added = command("train", _train, "train one run; resumes by itself")
+    study(added)
+    added.add_argument("--run-dir", type=Path, required=True, help="folder of the run")
+    added.add_argument("--arm", default=None, help="method, or arm of the study (default: the study's first)")
+    added.add_argument("--seed", type=int, default=None, help="default: the study's first")
+    added.add_argument("--start", default=None, help="start model (default: the study's; a tiny one is built)")
+    added.add_argument("--data", type=Path, default=None, help="folder written by `prepare` (default: made in the run)")
+
+    added = command("evaluate", _evaluate, "judge finished runs on the study's benchmarks")
+    study(added)
+    added.add_argument("--data", type=Path, required=True, help="folder written by `prepare`")
+    added.add_argument("--out", type=Path, required=True, help="JSON Lines of records")
+    added.add_argument("models", nargs="+", metavar="NAME=MODEL_DIR", help="what to judge")
+
+    added = command("figure", _figure, "draw one figure or table from the records")
+    study(added)
+    added.add_argument("name", help="see `figures` in the study file")
+    added.add_argument("--results", type=Path, required=True, help="the study's results")
+    added.add_argument("--out", type=Path, required=True, help="file without suffix")
+
+    added = command("track", _track, "mirror a study's records into MLflow")
+    study(added)
+    added.add_argument("--results", type=Path, required=True, help="the study's results")
+    added.add_argument("--done", type=Path, required=True, help="file to write when everything is there")
+
+    added = command("calibrate", _calibrate, "choose clip bands and learning rate on validation problems")
+    study(added)
+    added.add_argument("--work", type=Path, required=True, help="folder for pilot runs")
+    added.add_argument("--out", type=Path, required=True, help="JSON of what was measured and chosen")
+
+    added = command("schema", _schema, "print the JSON schema of study files")
+    return parser
+
+
+def _methods(arguments: argparse.Namespace) -> None:
+    """List the presets, and with --config a study's own methods."""
+    from .methods import method, method_names
+    from .study import load_study
+
+    own = load_study(arguments.config).methods if arguments.config else {}
+    methods = [method(name, own) for name in dict.fromkeys([*method_names(), *own])]
+    if arguments.json:
+        print(json.dumps({m.name: m.data() for m in methods}, indent=1, ensure_ascii=False))
+        return
+    width = max(len(m.name) for m in methods)
+    for m in methods:
+        print(f"{m.name:{width}}  {m.summary}  [{m.source}]" if m.source else f"{m.name:{width}}  {m.summary}")
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Read a study file, complain about what is wrong, count what it asks for."""
+    from .study import load_study
+    from .study.arms import plan
+
+    study = load_study(arguments.config)
+    planned = plan(study)
+    print(f"{study.name}: {len(planned.arms)} arms, {len(planned.runs)} runs, {len(planned.evaluated)} of them evaluated.")
+
+
+def _prepare(arguments: argparse.Namespace) -> None:
+    """Write train.jsonl, validation.jsonl and benchmarks/*.jsonl."""
+    from .study import load_study
+    from .tasks.sources import prepare
+
+    prepare(load_study(arguments.config), arguments.out)
+
+
+def _start_model(arguments: argparse.Namespace) -> None:
+    """Build the tiny model, teach it, save it with its tokenizer."""
+    from .stages import build_start_model
+    from .study import load_study
+
+    study = load_study(arguments.config)
+    seed = study.seeds[0] if arguments.seed is None else arguments.seed
+    build_start_model(study, seed, arguments.data, arguments.out)
+
+
+def _train(arguments: argparse.Namespace) -> None:
+    """Train one run, or continue it where it was stopped; a finished run is left as it is."""
+    from .stages import train_run
+    from .study import load_study
+
+    study = load_study(arguments.config)
+    train_run(study, arguments.arm, arguments.seed, arguments.run_dir, arguments.start, arguments.data)
+
+
+def _evaluate(arguments: argparse.Namespace) -> None:
+    """Judge models in one engine; those already judged under the same protocol are not sampled again."""
+    from .evaluate.run import evaluate
+    from .study import load_study
+
+    models = {}
+    for item in arguments.models:
+        name, separator, folder = item.rpartition("=")
+        if not separator:
+            raise UserError(f"evaluate: {item!r} is not NAME=MODEL_DIR.")
+        models[name] = Path(folder)
+    evaluate(load_study(arguments.config), models, arguments.data, arguments.out)
+
+
+def _figure(arguments: argparse.Namespace) -> None:
+    """Draw a figure as PDF and PNG, or write a table as CSV and Markdown."""
+    from .figures.catalogue import draw
+    from .study import load_study
+
+    draw(arguments.name, load_study(arguments.config), arguments.results, arguments.out)
+
+
+def _track(arguments: argparse.Namespace) -> None:
+    """Mirror metrics, figures and tables into MLflow; what is there already is not doubled."""
+    from .study import load_study
+    from .track.mirror import mirror
+
+    mirror(load_study(arguments.config), arguments.results)
+    arguments.done.write_text("done\n")
+
+
+def _calibrate(arguments: argparse.Namespace) -> None:
+    """Repeat the choice of the study's regime."""
+    from .calibrate import calibrate
+    from .study import load_study
+
+    calibrate(load_study(arguments.config), arguments.work, arguments.out)
+
+
+def _schema(arguments: argparse.Namespace) -> None:
+    """Print the JSON schema that editors use."""
+    from .study.schema import Study
+
+    print(json.dumps(Study.model_json_schema(), indent=1))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

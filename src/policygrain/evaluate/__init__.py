@@ -1,0 +1,1 @@
+"""Judging models: the protocol, its records, and the statistics over them."""

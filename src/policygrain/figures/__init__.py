@@ -1,0 +1,1 @@
+"""Figures and tables, drawn from records alone: nothing here knows the trainer."""

@@ -1,0 +1,27 @@
+"""Clip fraction over steps, low and high (after TEPO's figure 2)."""
+
+from __future__ import annotations
+
+from matplotlib.figure import Figure
+
+from .records import Records
+from .style import PAGE, curve, shared_legend
+
+
+def draw(records: Records) -> Figure:
+    """Share of response tokens whose gradient the clip silences, below and above the band."""
+    arms = records.arms("headline")
+    figure = Figure(figsize=(PAGE * 0.7, 2.1))
+    panels = figure.subplots(1, 2, sharey=True)
+    steps = records.steps.assign(low=records.steps["clip_fraction_low"] * 100, high=records.steps["clip_fraction_high"] * 100)
+    for axes, (metric, title) in zip(
+        panels, {"low": "clipped below (ratio < 1 − ε)", "high": "clipped above (ratio > 1 + ε)"}.items(), strict=True
+    ):
+        for i, arm in enumerate(arms):
+            curve(axes, steps, arm, metric, i, smooth=3)
+        axes.set_title(title)
+        axes.set_xlabel("step")
+        axes.set_ylim(bottom=0)
+    panels[0].set_ylabel("tokens clipped (%)")
+    shared_legend(figure, panels[0], len(arms))
+    return figure

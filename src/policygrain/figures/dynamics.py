@@ -1,0 +1,30 @@
+"""Reward, gradient norm, entropy and response length while training (after TEPO's figure 3)."""
+
+from __future__ import annotations
+
+from matplotlib.figure import Figure
+
+from .records import Records
+from .style import PAGE, curve, shared_legend
+
+PANELS = {
+    "accuracy": "training accuracy",
+    "gradient_norm": "gradient norm before clipping",
+    "entropy_old": "entropy (nats per token)",
+    "response_length_mean": "response length (tokens)",
+}
+
+
+def draw(records: Records) -> Figure:
+    """Four panels over steps; means over seeds with 95% intervals."""
+    arms = list(dict.fromkeys([*records.arms("headline"), *(a for a in records.arms("ablation") if a == "grpo_clip_higher")]))
+    figure = Figure(figsize=(PAGE, 2.1))
+    panels = figure.subplots(1, len(PANELS))
+    for axes, (metric, title) in zip(panels, PANELS.items(), strict=True):
+        for i, arm in enumerate(arms):
+            curve(axes, records.steps, arm, metric, i, smooth=3)
+        axes.set_title(title)
+        axes.set_xlabel("step")
+        axes.set_ylim(bottom=0)
+    shared_legend(figure, panels[0], len(arms))
+    return figure

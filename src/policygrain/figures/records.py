@@ -1,0 +1,80 @@
+"""A study's records, as tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from ..errors import UserError
+from ..files import read_json_lines
+from ..study import Study
+from ..study.arms import Plan, arms_of, plan
+
+START = "start"  # the start models, in evaluations
+
+
+@dataclass
+class Records:
+    """What a study's runs and evaluations left behind."""
+
+    study: Study
+    results: Path
+
+    @cached_property
+    def plan(self) -> Plan:
+        """Every run that the study asks for."""
+        return plan(self.study)
+
+    @cached_property
+    def steps(self) -> pd.DataFrame:
+        """One row per run and step: `arm`, `seed`, `step` and every logged metric."""
+        frames = []
+        for run in self.plan.runs:
+            path = self.results / run.folder / "metrics.jsonl"
+            if path.exists():
+                frames.append(pd.DataFrame(read_json_lines(path)).assign(arm=run.arm, seed=run.seed))
+        if not frames:
+            raise UserError(f"{self.results}: no run has been trained yet; run `snakemake all` first.")
+        return pd.concat(frames, ignore_index=True)
+
+    @cached_property
+    def evaluations(self) -> pd.DataFrame:
+        """One row per model, seed and benchmark: `arm`, `seed`, `benchmark`, `accuracy`, `per_problem` …"""
+        rows = [row for path in sorted((self.results / "evaluation").glob("*.jsonl")) for row in read_json_lines(path)]
+        if not rows:
+            raise UserError(f"{self.results}: nothing has been evaluated yet; run `snakemake all` first.")
+        frame = pd.DataFrame(rows)
+        if frame["protocol_key"].nunique() > 1:
+            raise UserError(
+                f"{self.results}/evaluation: records of different protocols cannot stand in one table; evaluate again."
+            )
+        names = frame["model"].str.rsplit("/seed", n=1)
+        return frame.assign(arm=names.str[0], seed=names.str[1].astype(int)).drop_duplicates(["model", "benchmark"])
+
+    @property
+    def benchmarks(self) -> list[str]:
+        """Benchmark names, in the order of the study."""
+        return [b.name for b in self.study.evaluation.benchmarks]
+
+    def arms(self, experiment: str) -> list[str]:
+        """The arms of one experiment, in its order; empty where the study has no such experiment."""
+        found = self.study.experiments.get(experiment)
+        return [arm.name for arm in arms_of(found, self.study)] if found else []
+
+    def scores(self, arm: str, benchmark: str) -> NDArray[np.float64]:
+        """Score per problem, [seeds, problems], seeds in order."""
+        rows = self.evaluations.query("arm == @arm and benchmark == @benchmark").sort_values("seed")
+        if rows.empty:
+            raise UserError(f"{self.results}/evaluation: no record of {arm!r} on {benchmark!r}; run `snakemake all`.")
+        return np.array(rows["per_problem"].tolist(), dtype=float)
+
+    def final_validation(self, arm: str, last: int = 3) -> NDArray[np.float64]:
+        """Validation accuracy of each seed, averaged over the last evaluations of its run. [seeds]."""
+        rows = self.steps[(self.steps["arm"] == arm) & self.steps["validation_accuracy"].notna()]
+        by_seed = rows.sort_values("step").groupby("seed")["validation_accuracy"]
+        return by_seed.apply(lambda v: v.tail(last).mean()).to_numpy(dtype=float)

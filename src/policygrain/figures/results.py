@@ -1,0 +1,52 @@
+"""The results table: benchmarks × methods, mean and interval (after TEPO's table 1)."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from ..evaluate.statistics import average_interval, interval, paired_difference
+from .records import START, Records
+from .style import label
+
+
+def table(records: Records) -> tuple[pd.DataFrame, str]:
+    """The numbers, and the table as Markdown. The best is bold only where it beats every other arm beyond noise."""
+    arms = [START, *dict.fromkeys(a for e in records.study.experiments.values() if e.evaluate for a in _arms(records, e))]
+    names = records.benchmarks
+    scores = {(arm, b): records.scores(arm, b) for arm in arms for b in names}
+    rows = []
+    for arm in arms:
+        for b in names:
+            i = interval(scores[arm, b])
+            rows.append({"arm": arm, "benchmark": b, **_percent(i), "seeds": len(scores[arm, b])})
+        i = average_interval([scores[arm, b] for b in names])
+        rows.append({"arm": arm, "benchmark": "average", **_percent(i), "seeds": len(scores[arm, names[0]])})
+    frame = pd.DataFrame(rows)
+    lines = ["| method | " + " | ".join([*names, "average"]) + " |", "|---" * (len(names) + 2) + "|"]
+    best = {b: _significantly_best(records, arms, b) for b in names}
+    for arm in arms:
+        cells = []
+        for b in [*names, "average"]:
+            row = frame[(frame["arm"] == arm) & (frame["benchmark"] == b)].iloc[0]
+            cell = f"{row['mean']:.1f} [{row['low']:.1f}, {row['high']:.1f}]"
+            cells.append(f"**{cell}**" if best.get(b) == arm else cell)
+        lines.append(f"| {label(arm)} | " + " | ".join(cells) + " |")
+    note = "\nAccuracy in percent with 95% intervals by bootstrap over seeds and problems. Bold: better than every other arm, its paired interval above zero.\n"
+    return frame, "\n".join(lines) + "\n" + note
+
+
+def _arms(records: Records, experiment: object) -> list[str]:
+    name = next(n for n, e in records.study.experiments.items() if e is experiment)
+    return records.arms(name)
+
+
+def _percent(i: tuple[float, float, float]) -> dict[str, float]:
+    return {name: round(100 * value, 2) for name, value in zip(("mean", "low", "high"), i, strict=True)}
+
+
+def _significantly_best(records: Records, arms: list[str], benchmark: str) -> str | None:
+    """The arm whose paired difference to every other one excludes zero; None where there is none."""
+    scores = {arm: records.scores(arm, benchmark) for arm in arms}
+    top = max(arms, key=lambda arm: scores[arm].mean())
+    rivals = [scores[a] for a in arms if a != top and scores[a].shape == scores[top].shape]
+    return top if rivals and all(paired_difference(scores[top], r).low > 0 for r in rivals) else None

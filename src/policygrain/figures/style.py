@@ -1,0 +1,98 @@
+"""One style for all figures: readable in a paper's column, in grey and to colour-blind eyes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from ..evaluate.statistics import over_seeds
+
+matplotlib.use("Agg")
+
+COLUMN, PAGE = 3.4, 7.0  # inches: one column, the page
+# Okabe and Ito's colours, told apart by colour-blind eyes; marker and dash say the same again in grey.
+COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
+MARKERS = ["o", "s", "^", "D", "v", "P", "X"]
+DASHES: list[str | tuple[int, tuple[int, ...]]] = ["-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)), (0, (3, 1)), (0, (7, 2)), "-"]
+
+matplotlib.rcParams.update(
+    {
+        "font.size": 8,
+        "axes.titlesize": 8,
+        "axes.labelsize": 8,
+        "legend.fontsize": 7,
+        "xtick.labelsize": 7,
+        "ytick.labelsize": 7,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.grid": True,
+        "grid.linewidth": 0.4,
+        "grid.alpha": 0.4,
+        "axes.axisbelow": True,
+        "legend.frameon": False,
+        "figure.constrained_layout.use": True,
+        "pdf.fonttype": 42,
+        "savefig.dpi": 200,
+    }
+)
+
+NAMES = {
+    "grpo": "GRPO",
+    "grpo_clip_higher": "GRPO, Clip-Higher",
+    "dapo": "DAPO",
+    "tepo": "TEPO",
+    "tepo_v1": "TEPO v1",
+    "mpo": "MPO",
+    "gspo": "GSPO",
+    "reinforce": "REINFORCE",
+    "prefix_is": "Prefix IS",
+    "dr_grpo": "Dr. GRPO",
+    "start": "start model",
+}
+
+
+def label(arm: str) -> str:
+    """How a reader knows an arm."""
+    name, _, settings = arm.partition(",")
+    return NAMES.get(name, name.replace("_", " ")) + (f" ({settings.replace('_', ' ')})" if settings else "")
+
+
+def look(index: int) -> dict[str, object]:
+    """Colour, marker and dash of the n-th thing in a figure."""
+    return {
+        "color": COLOURS[index % len(COLOURS)],
+        "marker": MARKERS[index % len(MARKERS)],
+        "linestyle": DASHES[index % len(DASHES)],
+    }
+
+
+def curve(axes: Axes, steps: pd.DataFrame, arm: str, metric: str, index: int, smooth: int = 1) -> None:
+    """Mean over seeds by step, with the 95% interval over seeds as a band; ``smooth`` steps are averaged first."""
+    rows = steps[(steps["arm"] == arm) & steps[metric].notna()].sort_values("step")
+    table = rows.pivot(index="step", columns="seed", values=metric)
+    table = table.rolling(smooth, min_periods=1, center=True).mean()
+    intervals = np.array([over_seeds(v[~np.isnan(v)]) for v in table.to_numpy(dtype=float)])
+    style = look(index)
+    axes.plot(table.index, intervals[:, 0], markevery=max(1, len(table) // 8), markersize=3, linewidth=1.2, label=label(arm), **style)  # type: ignore[arg-type]
+    if table.shape[1] > 1:
+        axes.fill_between(table.index, intervals[:, 1], intervals[:, 2], color=str(style["color"]), alpha=0.13, linewidth=0)
+
+
+def shared_legend(figure: Figure, axes: Axes, columns: int) -> None:
+    """One legend under all panels."""
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns)
+
+
+def save(figure: Figure, out: Path, suffixes: Iterable[str] = (".pdf", ".png")) -> None:
+    """Write the figure in all formats, without a date, so that equal figures are equal files."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    for suffix in suffixes:
+        metadata = {"CreationDate": None} if suffix == ".pdf" else {}
+        figure.savefig(out.with_name(out.name + suffix), metadata=metadata)

@@ -1,0 +1,110 @@
+"""Method: what a preset or a study's own method says, parsed and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from torch import Tensor
+
+from ..errors import UserError, did_you_mean
+from ..objective.batch import TokenBatch
+from ..objective.loss import LossOutput, policy_loss
+from .parts import Part
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """What happens between sampling and the loss (DAPO, arXiv 2503.14476, sections 3.2 and 3.4)."""
+
+    dynamic: bool = False  # drop groups of equal rewards and draw new prompts until the batch is full
+    max_batches: int = 4  # … or this many batches were drawn
+    overlong_buffer: float = 0.0  # B as a share of L_max: longer responses lose up to 1 of reward; 0: off
+    mask_truncated: bool = False  # leave responses without an end of sequence out of the loss
+    correction_cap: float | None = None  # C of truncated importance sampling between engine and trainer; null: off
+
+
+@dataclass(frozen=True)
+class Method:
+    """A point in the design space. ``loss`` is the whole of what it computes."""
+
+    name: str
+    summary: str = ""
+    source: str = ""
+    advantage: Part = field(default_factory=lambda: Part("advantage", "grpo"))
+    ratio: Part = field(default_factory=lambda: Part("ratio", "token"))
+    clip: Part = field(default_factory=lambda: Part("clip", "none"))
+    aggregation: Part = field(default_factory=lambda: Part("aggregation", "token_mean"))
+    penalties: tuple[Part, ...] = ()
+    sampler: Sampler = field(default_factory=Sampler)
+
+    @classmethod
+    def parse(cls, name: str, data: Mapping[str, Any], where: str = "") -> Method:
+        """From YAML. Raises UserError that names the key."""
+        where = where or f"methods.{name}"
+        known = {f.name for f in fields(cls)} - {"name"}
+        for key in data:
+            if key not in known:
+                raise UserError(f"{where}.{key}: a method has no key {key!r}.{did_you_mean(key, known)}")
+        parsed: dict[str, Any] = {k: str(data[k]) for k in ("summary", "source") if k in data}
+        for slot in ("advantage", "ratio", "aggregation"):
+            if slot in data:
+                parsed[slot] = Part.parse(slot, data[slot], f"{where}.{slot}")
+        if "clip" in data:
+            clip = data["clip"]
+            if clip is None:
+                clip = "none"
+            elif isinstance(clip, Mapping):
+                clip = {"name": "ppo", **clip}
+            parsed["clip"] = Part.parse("clip", clip, f"{where}.clip")
+        parsed["penalties"] = tuple(
+            Part.parse("penalty", p, f"{where}.penalties[{i}]") for i, p in enumerate(data.get("penalties") or ())
+        )
+        if "sampler" in data:
+            parsed["sampler"] = _sampler(data["sampler"] or {}, f"{where}.sampler")
+        return cls(name=name, **parsed)
+
+    def data(self) -> dict[str, Any]:
+        """Back to YAML, everything spelled out: what a run's record keeps."""
+        slots = {slot: getattr(self, slot).data() for slot in ("advantage", "ratio", "clip", "aggregation")}
+        penalties = [p.data() for p in self.penalties]
+        return {"summary": self.summary, "source": self.source, **slots, "penalties": penalties, "sampler": vars(self.sampler)}
+
+    def advantages(self, rewards: Tensor) -> Tensor:
+        """Rewards [prompts, group] → advantages [prompts, group]."""
+        return self.advantage.function(rewards)
+
+    def loss(self, batch: TokenBatch) -> LossOutput:
+        """The objective on a batch: a scalar loss with gradient, and metrics."""
+        penalties = [p.function for p in self.penalties]
+        return policy_loss(batch, self.ratio.function, self.clip.function, self.aggregation.function, penalties)
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether the loss reads log-probabilities of the frozen start policy."""
+        return any(p.name == "kl" and p.settings["reference"] == "initial" for p in self.penalties)
+
+    @property
+    def reads_whole_step(self) -> bool:
+        """Whether a part reads the whole step's current log-probabilities, so that they are computed beforehand."""
+        return any(
+            part.name in ("clip_cov", "kl_cov") or part.settings.get("entropy_signal") == "covariance"
+            for part in (self.clip, *self.penalties)
+        )
+
+    @property
+    def entropy_has_gradient(self) -> bool:
+        """Whether the entropy is part of the loss and not only of the metrics."""
+        return any(p.name not in ("kl", "kl_cov") for p in self.penalties)
+
+
+def _sampler(data: Mapping[str, Any], where: str) -> Sampler:
+    known = {f.name: f for f in fields(Sampler)}
+    for key, value in data.items():
+        if key not in known:
+            raise UserError(f"{where}.{key}: a sampler has no key {key!r}.{did_you_mean(key, known)}")
+        default = known[key].default
+        if isinstance(default, bool) != isinstance(value, bool) or not isinstance(value, bool | int | float | None):
+            raise UserError(f"{where}.{key}: {value!r} is not a value it can take (default: {default!r}).")
+    return Sampler(**data)

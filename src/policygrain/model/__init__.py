@@ -1,0 +1,1 @@
+"""Models: building a small one from nothing, loading any, and reading log-probabilities off it."""

@@ -1,0 +1,49 @@
+"""Loading a causal model and its tokenizer from a folder or a hub."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import UserError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+def load_model(start: str, revision: str | None = None, dtype: str = "float32") -> tuple[PreTrainedModel, Any]:
+    """Model and tokenizer. UserError when they cannot be read; padding is set up for generation."""
+    import torch
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    try:
+        tokenizer = _tokenizer_class(Path(start)).from_pretrained(start, revision=revision)
+        model = AutoModelForCausalLM.from_pretrained(start, revision=revision, dtype=getattr(torch, dtype))
+    except Exception as error:  # transformers, safetensors and the hub raise what they like for a broken folder
+        reason = str(error).strip().split("\n")[0]
+        raise UserError(f"model {start!r} cannot be loaded: {reason} It must be a folder or hub name with a causal model.") from error
+    if tokenizer.eos_token_id is None:
+        raise UserError(f"model {start!r}: its tokenizer has no end-of-sequence token.")
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    model.to("cuda" if torch.cuda.is_available() else "cpu")
+    return model, tokenizer
+
+
+def _tokenizer_class(folder: Path) -> Any:
+    """AutoTokenizer, except for a folder whose tokenizer says that tokenizer.json is all of it.
+
+    For some architectures (qwen2 among them) AutoTokenizer takes the architecture's own class instead, whose splitting
+    of text differs: the same file then gives other tokens than it was trained with, silently.
+    """
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    config = folder / "tokenizer_config.json"
+    if (folder / "tokenizer.json").exists() and config.exists():
+        said = json.loads(config.read_text()).get("tokenizer_class")
+        if said in ("TokenizersBackend", "PreTrainedTokenizerFast"):
+            return PreTrainedTokenizerFast
+    return AutoTokenizer

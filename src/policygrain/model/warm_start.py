@@ -1,0 +1,65 @@
+"""The start model: a small model taught, from nothing, by a tutor of mixed habits.
+
+It stops at a middling accuracy on purpose: its most frequent habit, answering directly, is a poor one, and a rarer one
+works. Reinforcement then has something to find that greedy decoding does not have yet.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from tqdm import trange
+
+from ..tasks.families import demonstrations
+from .logprobs import Sequences, log_probs_and_entropy, micro_batches, pack
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from ..study.schema import WarmStart
+    from ..tasks.prompts import PromptRenderer
+
+
+# About the size at which a small model's arithmetic is fastest on one core.
+MICRO_BATCH_TOKENS = 2048
+
+
+def teach(
+    model: PreTrainedModel, renderer: PromptRenderer, families: list[str], spec: WarmStart, seed: int
+) -> list[dict[str, float]]:
+    """Supervised training of ``model`` in place; returns the loss by step (nats per response token)."""
+    tokenizer = renderer.tokenizer
+    examples = demonstrations(families, seed, spec.slip, spec.direct_share)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=spec.learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
+    history = []
+    for step in trange(spec.steps, desc=f"start model, seed {seed}", mininterval=1.0):
+        prompts, responses = zip(*itertools.islice(examples, spec.batch_size), strict=True)
+        sequences = pack(
+            [renderer.ids(p) for p in prompts],
+            [[*tokenizer(r, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id] for r in responses],
+            tokenizer.pad_token_id,
+            model.device,
+        )
+        # Linear warm-up over a twentieth of the steps, then a cosine down to nothing.
+        warm = max(1, spec.steps // 20)
+        scale = min((step + 1) / warm, 0.5 + 0.5 * math.cos(math.pi * max(0, step - warm) / max(1, spec.steps - warm)))
+        for group in optimizer.param_groups:
+            group["lr"] = spec.learning_rate * scale
+        optimizer.zero_grad(set_to_none=True)
+        loss = sum(_backward(model, sequences, rows) for rows in micro_batches(sequences, MICRO_BATCH_TOKENS))
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        history.append({"step": step, "loss": loss})
+    return history
+
+
+def _backward(model: PreTrainedModel, sequences: Sequences, rows: torch.Tensor) -> float:
+    """Adds the gradient of a micro-batch's share of the mean loss over the step's response tokens."""
+    part = sequences.rows(rows)
+    log_probs, _ = log_probs_and_entropy(model, part, temperature=1.0, entropy_gradient=False)
+    loss = -(log_probs * part.mask).sum() / sequences.mask.sum()
+    loss.backward()  # type: ignore[no-untyped-call]
+    return loss.item()

@@ -1,0 +1,27 @@
+"""The aggregation: from tokens to one loss, as weights.
+
+Each function returns w [batch, tokens] such that the aggregate of x is Σ w·x. Counts are those of the whole optimizer
+step, so micro-batches and ranks add up to the same loss and gradient.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from .batch import TokenBatch
+
+
+def token_mean(batch: TokenBatch) -> Tensor:
+    """1/Σ|o_i| for every token: DAPO (2503.14476 eq. 8), TEPO, MPO."""
+    return batch.mask / batch.whole.n_tokens
+
+
+def seq_mean_token_mean(batch: TokenBatch) -> Tensor:
+    """1/(N |o_i|): GRPO (2402.03300 eq. 3), GSPO. N counts responses with a token in the loss."""
+    return batch.mask / (batch.lengths.clamp(min=1).unsqueeze(1) * batch.whole.n_responses)
+
+
+def seq_mean_token_sum_norm(batch: TokenBatch) -> Tensor:
+    """1/(N L_max): Dr. GRPO (2503.20783), no bias towards short or long responses."""
+    step = batch.whole
+    return batch.mask / (step.n_responses * (step.max_length or step.mask.shape[1]))

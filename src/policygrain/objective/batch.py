@@ -1,0 +1,104 @@
+"""TokenBatch: the one type that every part of the objective reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def _accumulate(x: Tensor | None) -> Tensor | None:
+    """Half-precision inputs are computed in float32; float32 and float64 stay as they are."""
+    return x.float() if x is not None and x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+@dataclass(frozen=True)
+class TokenBatch:
+    """Responses of one optimizer step, or of a micro-batch of it. All tensors are [batch, tokens] unless said.
+
+    ``log_probs`` and ``entropy`` carry gradient; everything else is constant. Log-probabilities are natural
+    logarithms under the distribution that was sampled from (temperature included); entropies are full-vocabulary, in
+    nats. ``mask`` is 1 on response tokens (the end-of-sequence token is one) and 0 on padding, on whichever side.
+    What the other tensors hold where ``mask`` is 0 has no influence, not even NaN.
+    """
+
+    log_probs: Tensor
+    old_log_probs: Tensor
+    advantages: Tensor  # [batch] or [batch, tokens]
+    mask: Tensor
+    entropy: Tensor | None = None
+    old_entropy: Tensor | None = None
+    ref_log_probs: Tensor | None = None
+    # min(π_old/π_engine, C): truncated importance weights when another engine sampled (rollout correction).
+    rollout_weights: Tensor | None = None
+    # The optimizer step that this micro-batch is a part of; None: the batch is the whole step. Denominators and
+    # step-wide statistics are read from it, so that a gradient does not depend on how a step is cut.
+    step: TokenBatch | None = None
+    # L_max of the `seq_mean_token_sum_norm` aggregation; None: the width of the step's tensors.
+    max_length: int | None = None
+
+    def __post_init__(self) -> None:
+        shape = self.log_probs.shape
+        if self.log_probs.ndim != 2:
+            raise ValueError(f"log_probs must be [batch, tokens], got {tuple(shape)}")
+        keep = self.mask != 0
+        if keep.shape != shape:
+            raise ValueError(f"mask has shape {tuple(keep.shape)}, log_probs {tuple(shape)}")
+        advantages = self.advantages
+        if advantages.ndim == 1:
+            advantages = advantages.unsqueeze(1).expand(shape) if len(advantages) == shape[0] else advantages
+        values: dict[str, Any] = {"mask": keep, "advantages": advantages}
+        for name in ("log_probs", "old_log_probs", "entropy", "old_entropy", "ref_log_probs", "rollout_weights"):
+            values[name] = getattr(self, name)
+        for name, value in values.items():
+            if value is None or name == "mask":
+                continue
+            if value.shape != shape:
+                raise ValueError(f"{name} has shape {tuple(value.shape)}, log_probs {tuple(shape)}")
+            values[name] = torch.where(keep, _accumulate(value), 0.0)
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def whole(self) -> TokenBatch:
+        """The whole optimizer step."""
+        return self.step if self.step is not None else self
+
+    @property
+    def log_ratio(self) -> Tensor:
+        """ℓ = log π_θ − log π_old, 0 on padding. [batch, tokens]."""
+        return self.log_probs - self.old_log_probs
+
+    @property
+    def lengths(self) -> Tensor:
+        """|o_i|: response tokens of each row. [batch]."""
+        return self.mask.sum(1)
+
+    @property
+    def n_tokens(self) -> Tensor:
+        """Σ|o_i|, at least 1. Scalar."""
+        return self.mask.sum().clamp(min=1)
+
+    @property
+    def n_responses(self) -> Tensor:
+        """N: rows that have a token in the loss, at least 1. Scalar."""
+        return (self.lengths > 0).sum().clamp(min=1)
+
+    def mean(self, x: Tensor) -> Tensor:
+        """This batch's share of the mean of ``x`` over the whole step's tokens. Shares of micro-batches add up."""
+        return (x * self.mask).sum() / self.whole.n_tokens
+
+    def rows(self, index: Any) -> TokenBatch:
+        """The responses at ``index``, as a micro-batch of the same step."""
+        tensors = {
+            name: value[index]
+            for name, value in vars(self).items()
+            if isinstance(value, Tensor)
+        }
+        return replace(self, **tensors, step=self.whole)
+
+    def replace(self, **changes: Any) -> TokenBatch:
+        """The same batch with some fields changed."""
+        return replace(self, **changes)

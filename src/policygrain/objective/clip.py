@@ -1,0 +1,78 @@
+"""The clip: from ratio and advantage to a surrogate per token.
+
+Each function returns ``Surrogate(value, low, high)``: u_t and the two masks of tokens whose clipped branch is the
+active minimum, so that their gradient is zero. All [batch, tokens].
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .batch import TokenBatch
+
+
+class Surrogate(NamedTuple):
+    """u_t and which tokens the clip silenced below and above."""
+
+    value: Tensor
+    low: Tensor
+    high: Tensor
+
+
+def ppo(ratio: Tensor, batch: TokenBatch, *, low: float = 0.2, high: float = 0.2, dual: float | None = None) -> Surrogate:
+    """u = min(r Â, clip(r, 1−ε_low, 1+ε_high) Â). PPO (1707.06347 eq. 7); ε_low ≠ ε_high is Clip-Higher (2503.14476).
+
+    ``dual`` c > 1 bounds u from below by c Â where Â < 0 (dual-clip PPO, 1912.09729); such tokens count as clipped
+    above, since it is a large ratio that they are silenced for.
+    """
+    advantages = batch.advantages
+    value = torch.minimum(ratio * advantages, ratio.clamp(1 - low, 1 + high) * advantages)
+    is_low = (ratio < 1 - low) & (advantages < 0)
+    is_high = (ratio > 1 + high) & (advantages > 0)
+    if dual is not None:
+        bounded = (advantages < 0) & (ratio > dual)
+        value = torch.where(bounded, dual * advantages, value)
+        is_high = is_high | bounded
+    return Surrogate(value, is_low & batch.mask, is_high & batch.mask)
+
+
+def none(ratio: Tensor, batch: TokenBatch) -> Surrogate:
+    """u = r Â."""
+    nothing = torch.zeros_like(batch.mask)
+    return Surrogate(ratio * batch.advantages, nothing, nothing)
+
+
+def clip_cov(
+    ratio: Tensor,
+    batch: TokenBatch,
+    *,
+    low: float = 0.2,
+    high: float = 0.2,
+    fraction: float = 2e-4,
+    cov_low: float = 1.0,
+    cov_high: float = 5.0,
+) -> Surrogate:
+    """PPO's clip, and a random ``fraction`` of the step's tokens is detached: unclipped ones whose covariance of
+    log-probability and advantage lies in [cov_low, cov_high]. Clip-Cov (2505.22617 eq. 11).
+    """  # noqa: D205
+    clipped = ppo(ratio, batch, low=low, high=high)
+    covariance = token_covariance(batch)
+    candidates = (covariance >= cov_low) & (covariance <= cov_high) & batch.mask & ~clipped.low & ~clipped.high
+    step_covariance = token_covariance(batch.whole)
+    n_candidates = ((step_covariance >= cov_low) & (step_covariance <= cov_high) & batch.whole.mask).sum()
+    probability = fraction * batch.whole.n_tokens / n_candidates.clamp(min=1)
+    chosen = candidates & (torch.rand_like(covariance) < probability)
+    return Surrogate(torch.where(chosen, clipped.value.detach(), clipped.value), clipped.low, clipped.high)
+
+
+def token_covariance(batch: TokenBatch) -> Tensor:
+    """(log π_θ − mean)(Â − mean), means over the whole step's response tokens, without gradient. [batch, tokens].
+
+    Source: 2505.22617 eq. 10. Under a natural-gradient step its sign is that of the entropy's fall.
+    """
+    step = batch.whole
+    centred = [x - step.mean(y) for x, y in ((batch.log_probs, step.log_probs), (batch.advantages, step.advantages))]
+    return (centred[0] * centred[1]).detach() * batch.mask

@@ -1,0 +1,80 @@
+"""From parts to a loss: ratio × clip × aggregation + penalties. One function, no branch per method."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .batch import TokenBatch
+from .clip import Surrogate
+from .penalty import LARGEST_LOG, entropy_drop_mask, k3
+
+Ratio = Callable[[Tensor, Tensor], Tensor]
+Clip = Callable[[Tensor, TokenBatch], Surrogate]
+Aggregation = Callable[[TokenBatch], Tensor]
+Penalty = Callable[[TokenBatch], Tensor]
+
+
+@dataclass(frozen=True)
+class LossOutput:
+    """``loss`` is a scalar with gradient, ``metrics`` plain floats (see docs/glossary.md)."""
+
+    loss: Tensor
+    metrics: dict[str, float]
+
+
+def policy_loss(
+    batch: TokenBatch, ratio: Ratio, clip: Clip, aggregation: Aggregation, penalties: Iterable[Penalty] = ()
+) -> LossOutput:
+    """−Σ w u + Σ w (penalties), over the tokens of ``batch``, normalised by its whole optimizer step.
+
+    Losses, gradients and metrics of micro-batches of one step add up to those of the step (``merge_metrics``).
+    """
+    # A larger exponent would overflow; what is clamped here is far outside any clip band.
+    log_r = ratio(batch.log_ratio, batch.mask).clamp(-LARGEST_LOG, LARGEST_LOG)
+    # Padding has ratio 1: a prefix product carried past the end of a response must not reach the metrics or overflow.
+    r = torch.where(batch.mask, log_r, 0.0).exp()
+    surrogate = clip(r, batch)
+    value = surrogate.value if batch.rollout_weights is None else surrogate.value * batch.rollout_weights
+    weights = aggregation(batch)
+    policy = -(weights * value).sum()
+    penalty = sum(((weights * p(batch)).sum() for p in penalties), start=torch.zeros_like(policy))
+    with torch.no_grad():
+        metrics = _metrics(batch, r, surrogate)
+        metrics |= {"policy_loss": policy.detach(), "penalty": penalty.detach(), "loss": (policy + penalty).detach()}
+        names, values = zip(*metrics.items(), strict=True)
+        # One transfer from the device for all metrics.
+        numbers = torch.stack([v.to(torch.float64) for v in values]).tolist()
+    parts = dict(zip(names, numbers, strict=True))
+    return LossOutput(policy + penalty, parts if batch.step is not None else merge_metrics([parts]))
+
+
+def _metrics(batch: TokenBatch, r: Tensor, surrogate: Surrogate) -> dict[str, Tensor]:
+    metrics = {
+        "ratio_mean": batch.mean(r),
+        "ratio_square_mean": batch.mean(r.square()),
+        "ratio_max": torch.where(batch.mask, r, 0.0).amax() if r.numel() else r.new_zeros(()),
+        "clip_fraction_low": batch.mean(surrogate.low.to(r.dtype)),
+        "clip_fraction_high": batch.mean(surrogate.high.to(r.dtype)),
+        "kl_old": batch.mean(k3(batch.old_log_probs, batch.log_probs)),
+    }
+    if batch.entropy is not None:
+        metrics["entropy"] = batch.mean(batch.entropy)
+    if batch.entropy is not None and batch.old_entropy is not None:
+        metrics["mask_share"] = batch.mean(entropy_drop_mask(batch).to(r.dtype))
+    if batch.ref_log_probs is not None:
+        metrics["kl_initial"] = batch.mean(k3(batch.log_probs, batch.ref_log_probs))
+    return metrics
+
+
+def merge_metrics(parts: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Metrics of the whole step from those of its micro-batches: shares add up, maxima are compared."""
+    merged = {
+        name: (max if name.endswith("_max") else sum)(part[name] for part in parts) for name in parts[0]
+    }
+    square = merged.pop("ratio_square_mean")
+    # Never below zero by rounding; the variance of a step is not a sum of its parts' variances, hence the square.
+    return merged | {"ratio_variance": max(0.0, square - merged["ratio_mean"] ** 2)}

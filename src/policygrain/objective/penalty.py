@@ -1,0 +1,74 @@
+"""Penalties: per-token terms that are aggregated like the surrogate and added to the loss. All [batch, tokens]."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from .batch import TokenBatch
+from .clip import token_covariance
+
+# exp of a larger number overflows float32; a KL that large is beyond any use as a number.
+LARGEST_LOG = 80.0
+
+
+def kl(
+    batch: TokenBatch,
+    *,
+    coefficient: float = 1.0,
+    reference: Literal["initial", "old"] = "initial",
+    mask: Literal["all", "positive_advantage_entropy_drop"] = "all",
+    entropy_signal: Literal["measured", "covariance"] = "measured",
+) -> Tensor:
+    """λ · M ⊙ KL(π_θ ‖ π_reference) by the k3 estimator exp(d) − d − 1, d = log π_ref − log π_θ.
+
+    ``reference`` is the frozen start policy or the behaviour policy. With the mask of TEPO (2604.12736), M = 1 where
+    the advantage is positive and the policy's entropy falls; reference ``old`` and λ = 1 are our reading.
+    """
+    reference_log_probs = batch.ref_log_probs if reference == "initial" else batch.old_log_probs
+    if reference_log_probs is None:
+        raise ValueError("a KL penalty to the initial policy needs ref_log_probs")
+    estimate = k3(batch.log_probs, reference_log_probs)
+    if mask == "positive_advantage_entropy_drop":
+        estimate = estimate * entropy_drop_mask(batch, entropy_signal)
+    return coefficient * estimate
+
+
+def k3(log_probs: Tensor, reference_log_probs: Tensor) -> Tensor:
+    """exp(d) − d − 1 ≥ 0, d = log π_ref − log π_θ: an unbiased, low-variance estimate of KL(π_θ ‖ π_ref)."""
+    d = (reference_log_probs - log_probs).clamp(-LARGEST_LOG, LARGEST_LOG)
+    return torch.expm1(d) - d
+
+
+def entropy_drop_mask(batch: TokenBatch, entropy_signal: Literal["measured", "covariance"] = "measured") -> Tensor:
+    """TEPO's M = 1[Â > 0] · 1[ΔH < 0], without gradient (2604.12736).
+
+    ``measured``: ΔH = H_t(π_θ) − H_t(π_old). ``covariance``: ΔH < 0 where (log π_θ − mean)(Â − mean) > 0, which is
+    also what ``measured`` falls back to on a batch that holds no entropies.
+    """
+    if entropy_signal == "covariance" or batch.entropy is None or batch.old_entropy is None:
+        drops = token_covariance(batch) > 0
+    else:
+        drops = batch.entropy.detach() < batch.old_entropy
+    return (batch.advantages > 0) & drops & batch.mask
+
+
+def entropy_bonus(batch: TokenBatch, *, coefficient: float = 0.001) -> Tensor:
+    """−α H_t(π_θ): the loss falls as the full-vocabulary entropy rises."""
+    if batch.entropy is None:
+        raise ValueError("an entropy bonus needs entropy")
+    return -coefficient * batch.entropy
+
+
+def kl_cov(batch: TokenBatch, *, coefficient: float = 1.0, fraction: float = 2e-3) -> Tensor:
+    """λ |ℓ_t| on the top ``fraction`` of the step's response tokens by covariance. KL-Cov (2505.22617 eq. 13)."""
+    step = batch.whole
+    covariance = token_covariance(step)[step.mask]
+    if covariance.numel() == 0:
+        return torch.zeros_like(batch.log_probs)
+    count = max(1, round(fraction * covariance.numel()))
+    threshold = covariance.topk(count).values[-1]
+    chosen = (token_covariance(batch) >= threshold) & batch.mask
+    return coefficient * chosen * batch.log_ratio.abs()

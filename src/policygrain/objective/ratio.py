@@ -1,0 +1,94 @@
+"""The ratio: at which grain importance is measured.
+
+Each function maps ℓ [batch, tokens] (0 on padding) and the response mask to log r [batch, tokens]; the caller
+exponentiates. The gradient flows through every ℓ in a ratio, not only through that of its own position.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+BlockWeights = Literal["uniform", "future", "joint"]
+
+
+def token(log_ratio: Tensor, mask: Tensor) -> Tensor:
+    """Each token by itself: log r_t = ℓ_t. PPO, GRPO (arXiv 2402.03300), DAPO (2503.14476)."""
+    return log_ratio
+
+
+def sequence(log_ratio: Tensor, mask: Tensor, *, stop_gradient: bool = False) -> Tensor:
+    """Geometric mean over the response: log r_t = (1/|o|) Σ_k ℓ_k, for every t. GSPO (2507.18071 eq. 7), TEPO.
+
+    ``stop_gradient`` gives GSPO-token: the same value, the gradient of ℓ_t alone at each t.
+    """
+    mean = log_ratio.sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1)
+    if stop_gradient:
+        return mean.detach() + log_ratio - log_ratio.detach()
+    return mean.expand_as(log_ratio)
+
+
+def prefix(log_ratio: Tensor, mask: Tensor) -> Tensor:
+    """The exact correction for reaching o_≤t: log r_t = Σ_{k≤t} ℓ_k. TEPO's contrast (2510.09369 fig. 5)."""
+    return log_ratio.cumsum(1)
+
+
+def none(log_ratio: Tensor, mask: Tensor) -> Tensor:
+    """1 in value, ∇log π_θ in gradient: REINFORCE."""
+    return log_ratio - log_ratio.detach()
+
+
+def block(
+    log_ratio: Tensor,
+    mask: Tensor,
+    *,
+    size: int = 5,
+    layout: Literal["sliding", "tiled"] = "sliding",
+    weights: BlockWeights = "future",
+    future_weight: float = 0.3,
+) -> Tensor:
+    """K consecutive tokens are one action: log r_t = Σ_n β_n ℓ_{t+n}. MPO (2602.14386).
+
+    ``sliding`` windows are t..t+K−1, ``tiled`` ones the tile ⌊(t−1)/K⌋ that holds t. β is 1/K (``uniform``), or 1−φ
+    for t itself and φ/(K−1) for each other token (``future``, φ = ``future_weight``); both are renormalised where the
+    response ends inside a window. ``joint`` is β = 1, the exact ratio of the block's tokens, and a shorter block is
+    simply a shorter product (our reading: renormalising it would not be a ratio of probabilities).
+    """
+    if size < 1:
+        raise ValueError(f"block.size must be at least 1, got {size}")
+    if not 0 <= future_weight < 1:
+        raise ValueError(f"block.future_weight must be in [0, 1), got {future_weight}")
+    own, other = _block_weights(size, weights, future_weight)
+    total = _sliding_total if layout == "sliding" else _tiled_total
+    # β-weighted sum over the window = own·ℓ_t + other·(sum over the window − ℓ_t); the same for the count of tokens.
+    present = mask.to(log_ratio.dtype)
+    log_sum, count = total(torch.stack([log_ratio, present]), mask, size)
+    weighted = other * log_sum + (own - other) * log_ratio
+    if weights == "joint":
+        return weighted
+    return weighted / (other * count + (own - other) * present).clamp(min=1e-9)
+
+
+def _block_weights(size: int, weights: BlockWeights, future_weight: float) -> tuple[float, float]:
+    """(β_0, β_n for n ≥ 1)."""
+    if weights == "joint" or size == 1:
+        return 1.0, 1.0
+    if weights == "uniform":
+        return 1 / size, 1 / size
+    return 1 - future_weight, future_weight / (size - 1)
+
+
+def _sliding_total(x: Tensor, mask: Tensor, size: int) -> Tensor:
+    """Sum of x [k, batch, tokens] over t..t+size−1; padding adds 0."""
+    kernel = x.new_ones(1, 1, size)
+    return F.conv1d(F.pad(x, (0, size - 1)).flatten(0, 1).unsqueeze(1), kernel).squeeze(1).view_as(x)
+
+
+def _tiled_total(x: Tensor, mask: Tensor, size: int) -> Tensor:
+    """Sum of x [k, batch, tokens] over the tile of each token, counted from the first response token."""
+    tile = (mask.cumsum(1) - 1).clamp(min=0) // size
+    tile = tile.expand_as(x)
+    return torch.zeros_like(x).scatter_add(2, tile, x).gather(2, tile)

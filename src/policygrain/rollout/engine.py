@@ -1,0 +1,44 @@
+"""What an engine is, what it is asked and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+@dataclass(frozen=True)
+class Request:
+    """One response wanted. The same prompt and seed give the same response, whatever else is in the batch."""
+
+    prompt_ids: list[int]
+    seed: int
+    max_tokens: int
+    temperature: float = 1.0  # 0: greedy
+    top_p: float = 1.0
+
+
+@dataclass(frozen=True)
+class Response:
+    """Token ids with the end of sequence, where it was reached, and the engine's own log-probability of each."""
+
+    ids: list[int]
+    finished: bool  # ended by itself; False: cut at max_tokens
+    log_probs: list[float]
+
+
+class Engine(Protocol):
+    """Continues prompts with the weights it was given last."""
+
+    name: str
+
+    def generate(self, requests: Sequence[Request], progress: str = "") -> list[Response]:
+        """One response per request, in order. ``progress`` labels a bar; empty: none."""
+        ...
+
+    def load_weights(self, model: PreTrainedModel) -> None:
+        """From now on, sample from these weights."""
+        ...

@@ -1,0 +1,64 @@
+"""A key-value cache that is written in place and can forget rows.
+
+transformers' DynamicCache concatenates all keys and values at each new token, which for a small model costs more than
+the model; its StaticCache makes every token attend over the full length.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+
+class _Layer(CacheLayerMixin):
+    """Keys and values of one layer in buffers of a fixed length; what is returned are views of the used part."""
+
+    is_sliding = False
+
+    def __init__(self, length: int) -> None:
+        super().__init__()
+        self.length, self.used = length, 0
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        shape = (*key_states.shape[:2], self.length, key_states.shape[3])
+        self.keys, self.values = key_states.new_empty(shape), value_states.new_empty(shape)
+        self.is_initialized = True
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        end = self.used + key_states.shape[2]
+        self.keys[:, :, self.used : end] = key_states
+        self.values[:, :, self.used : end] = value_states
+        self.used = end
+        return self.keys[:, :, :end], self.values[:, :, :end]
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.used + int(query_length), 0
+
+    def get_seq_length(self) -> int:
+        return self.used
+
+    def get_max_length(self) -> int:
+        return self.length
+
+
+class InPlaceCache(Cache):
+    """The cache of all layers, for at most ``length`` tokens a row."""
+
+    def __init__(self, layers: int, length: int) -> None:
+        super().__init__(layers=[_Layer(length) for _ in range(layers)])
+
+    def keep(self, rows: Tensor) -> None:
+        """Forget all rows but these."""
+        for layer in self.layers:
+            layer.keys, layer.values = layer.keys[rows], layer.values[rows]
+
+    def repeat(self, times: int) -> None:
+        """Each row ``times`` times, next to each other: one prompt read for a whole group."""
+        for layer in self.layers:
+            layer.keys = torch.repeat_interleave(layer.keys, times, 0)
+            layer.values = torch.repeat_interleave(layer.values, times, 0)

@@ -1,0 +1,112 @@
+"""Sampling with the transformers model itself: for tiny models, and for machines without vLLM."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+from transformers import PreTrainedModel
+
+from ..model.logprobs import positions
+from .engine import Request, Response
+from .kv_cache import InPlaceCache
+
+
+class TorchEngine:
+    """Left-padded batches of similar length; a finished row leaves the batch. Randomness belongs to each request."""
+
+    name = "transformers"
+
+    def __init__(self, model: PreTrainedModel, eos_id: int, pad_id: int, batch_size: int = 128) -> None:
+        self.model, self.eos_id, self.pad_id, self.batch_size = model, eos_id, pad_id, batch_size
+
+    def load_weights(self, model: PreTrainedModel) -> None:
+        """Sample from this very model, without a copy."""
+        self.model = model
+
+    def generate(self, requests: Sequence[Request], progress: str = "") -> list[Response]:
+        """One response per request, in order."""
+        order = sorted(range(len(requests)), key=lambda i: (requests[i].max_tokens, len(requests[i].prompt_ids)))
+        responses: dict[int, Response] = {}
+        was_training = self.model.training
+        self.model.eval()
+        with torch.inference_mode(), tqdm(total=len(requests), desc=progress, disable=not progress or None) as bar:
+            for start in range(0, len(order), self.batch_size):
+                chunk = order[start : start + self.batch_size]
+                responses.update(zip(chunk, self._batch([requests[i] for i in chunk]), strict=True))
+                bar.update(len(chunk))
+        self.model.train(was_training)
+        return [responses[i] for i in range(len(requests))]
+
+    def _batch(self, requests: list[Request]) -> list[Response]:
+        device = self.model.device
+        width = max(len(r.prompt_ids) for r in requests)
+        longest = max(r.max_tokens for r in requests)
+        ids = torch.full((len(requests), width), self.pad_id)
+        attention = torch.zeros((len(requests), width + longest), dtype=torch.bool)
+        for row, request in enumerate(requests):
+            ids[row, width - len(request.prompt_ids) :] = torch.tensor(request.prompt_ids)
+            attention[row, width - len(request.prompt_ids) : width] = True
+        ids, attention = ids.to(device), attention.to(device)
+        place = positions(attention[:, :width])
+        temperature = torch.tensor([r.temperature for r in requests], device=device).unsqueeze(1)
+        top_p = torch.tensor([r.top_p for r in requests], device=device).unsqueeze(1)
+        limit = torch.tensor([r.max_tokens for r in requests], device=device)
+        # A row of uniforms per request: a response does not depend on its neighbours.
+        noise = np.stack([np.random.Generator(np.random.Philox(r.seed)).random(longest) for r in requests])
+        uniforms = torch.from_numpy(noise).to(device)
+
+        tokens = torch.full((len(requests), longest), self.pad_id, device=device)
+        log_probs = torch.zeros((len(requests), longest), device=device)
+        alive = torch.arange(len(requests), device=device)
+        lengths = torch.zeros(len(requests), dtype=torch.long, device=device)
+        finished = torch.zeros(len(requests), dtype=torch.bool, device=device)
+        cache = InPlaceCache(self.model.config.num_hidden_layers, width + longest)
+        for step in range(longest):
+            out = self.model(
+                input_ids=ids,
+                attention_mask=attention[alive, : width + step],
+                position_ids=place,
+                past_key_values=cache,
+                use_cache=True,
+                logits_to_keep=1,
+            )
+            chosen, chosen_log_probs = _sample(out.logits[:, -1].float(), temperature[alive], top_p[alive], uniforms[alive, step])
+            tokens[alive, step], log_probs[alive, step] = chosen, chosen_log_probs
+            lengths[alive] += 1
+            ended = chosen == self.eos_id
+            finished[alive] = ended
+            going = ~ended & (step + 1 < limit[alive])
+            place = place[:, -1:] + 1
+            if not going.all():
+                alive, chosen, place = alive[going], chosen[going], place[going]
+                if len(alive) == 0:
+                    break
+                cache.keep(going.nonzero().squeeze(1))
+            attention[alive, width + step] = True
+            ids = chosen.unsqueeze(1)
+        return [
+            Response(tokens[i, :n].tolist(), bool(f), log_probs[i, :n].tolist())
+            for i, (n, f) in enumerate(zip(lengths.tolist(), finished.tolist(), strict=True))
+        ]
+
+
+def _sample(logits: Tensor, temperature: Tensor, top_p: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
+    """Next tokens [batch] and their log-probabilities under the sampled distribution. Temperature 0: the likeliest."""
+    greedy = (temperature == 0).squeeze(1)
+    log_p = torch.log_softmax(logits / torch.where(temperature == 0, 1.0, temperature), dim=-1)
+    p = log_p.double().exp()
+    if bool((top_p < 1).any()):
+        ranked, index = p.sort(dim=-1, descending=True)
+        # The smallest set of tokens whose probability reaches top_p: those before which less than top_p is gathered.
+        ranked = torch.where(ranked.cumsum(-1) - ranked < top_p, ranked, 0.0)
+        p = torch.zeros_like(p).scatter(1, index, ranked)
+        log_p = (p / p.sum(-1, keepdim=True)).log().float()
+    # Inverse transform sampling; clamped because rounding may leave the last sum below the uniform.
+    sums = p.cumsum(-1)
+    drawn = torch.searchsorted(sums, uniform.unsqueeze(1) * sums[:, -1:], right=True).clamp(max=p.shape[1] - 1).squeeze(1)
+    token = torch.where(greedy, logits.argmax(-1), drawn)
+    return token, log_p.gather(1, token.unsqueeze(1)).squeeze(1)

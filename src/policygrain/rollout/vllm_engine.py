@@ -1,0 +1,62 @@
+"""vLLM in this process: one engine, continuous batching, weights exchanged in place."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from .engine import Request, Response
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+KV_GIB = 1
+
+
+class VllmEngine:
+    """The model in ``start``; its context length bounds prompt and response together."""
+
+    name = "vllm"
+
+    def __init__(self, start: str) -> None:
+        # In-process, so that weights can be handed over; two OpenMP threads stall each other on a busy machine.
+        os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")
+        os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+        os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(KV_GIB))
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+        os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+        from vllm import LLM
+
+        self._llm = LLM(
+            model=start, dtype="auto", enforce_eager=True, max_num_seqs=256, logprobs_mode="processed_logprobs", seed=0
+        )
+
+    def generate(self, requests: Sequence[Request], progress: str = "") -> list[Response]:
+        """One response per request, in order; longest prompts first would change nothing but the tail."""
+        from vllm import SamplingParams
+
+        params = [
+            SamplingParams(
+                seed=r.seed % 2**31, max_tokens=r.max_tokens, temperature=r.temperature, top_p=r.top_p, logprobs=0, detokenize=False
+            )
+            for r in requests
+        ]
+        prompts = [{"prompt_token_ids": r.prompt_ids} for r in requests]
+        outputs = self._llm.generate(prompts, params, use_tqdm=bool(progress))  # type: ignore[arg-type]
+        responses = []
+        for output in outputs:
+            best = output.outputs[0]
+            ids = list(best.token_ids)
+            log_probs = [chosen[token].logprob for chosen, token in zip(best.logprobs or [], ids, strict=True)]
+            responses.append(Response(ids, best.finish_reason == "stop", log_probs))
+        return responses
+
+    def load_weights(self, model: PreTrainedModel) -> None:
+        """Copy these weights into the engine and drop what it cached under the old ones."""
+        # From the state dict: with tied embeddings the parameters alone would leave the output head as it was.
+        weights = [(name, tensor.detach()) for name, tensor in model.state_dict().items()]
+        self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
+        if self._llm.reset_prefix_cache() is False:
+            raise RuntimeError("vLLM did not reset its prefix cache: responses would come from old weights")

@@ -1,0 +1,133 @@
+"""The stages of the pipeline that tie a study's settings to the rooms that do the work."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .errors import UserError
+from .files import atomic_json, read_json
+from .provenance import commit, file_digest, hardware, model_digest, versions
+from .study.arms import Arm, plan
+from .tasks.families import FAMILIES
+from .tasks.problem import read_problems
+from .tasks.sources import prepare
+
+if TYPE_CHECKING:
+    from .study import Study
+
+
+def build_start_model(study: Study, seed: int, data: Path, out: Path) -> None:
+    """Build the tiny model of ``study``, teach it, save it in ``out``. Everything random hangs on ``seed``."""
+    import torch
+
+    from .model import tiny
+    from .model.warm_start import teach
+    from .tasks.prompts import PromptRenderer
+
+    torch.set_num_threads(study.training.threads)
+    spec, warm_start = study.model.tiny, study.model.warm_start
+    problems = read_problems(data / "train.jsonl")
+    if spec.vocabulary is None:
+        tokenizer = tiny.character_tokenizer()
+    else:
+        tokenizer = tiny.bpe_tokenizer([p.problem for p in problems], spec.vocabulary)
+    model = tiny.build(spec, tokenizer, seed)
+    history: list[dict[str, float]] = []
+    families = [source for source in study.data.train if source in FAMILIES]
+    if warm_start.steps and not families:
+        raise UserError("model.warm_start.steps: only synthetic families have worked steps to learn from; set it to 0.")
+    if warm_start.steps:
+        history = teach(model, PromptRenderer(tokenizer, study.prompt), families, warm_start, seed)
+    model.save_pretrained(out)
+    tokenizer.save_pretrained(out)
+    tail = [h["loss"] for h in history[-50:]]
+    atomic_json(
+        out / "start.json",
+        {
+            "seed": seed,
+            "parameters": sum(p.numel() for p in model.parameters()),
+            "warm_start": warm_start.model_dump(),
+            "final_loss": sum(tail) / len(tail) if tail else None,
+            "digest": model_digest(out),
+        },
+    )
+
+
+def train_run(
+    study: Study, arm_name: str | None, seed: int | None, run_dir: Path, start: str | None, data: Path | None
+) -> None:
+    """Train one run of ``study`` in ``run_dir`` and write its `summary.json`; what is missing is made first."""
+    arms = plan(study).arms
+    arm = next(iter(arms.values())) if arm_name is None else arms.get(arm_name) or Arm(arm_name)
+    seed = study.seeds[0] if seed is None else seed
+    method, settings = arm.method(study), arm.training(study)
+    if data is None:
+        data = run_dir / "data"
+        prepare(study, data)
+    if start is None:
+        start = study.model.start
+        if start == "tiny":
+            start = str(run_dir / "start")
+            if not (run_dir / "start" / "start.json").exists():
+                build_start_model(study, seed if study.model.warm_start_per_seed else study.seeds[0], data, Path(start))
+    content = {
+        "arm": arm.name,
+        "seed": seed,
+        "method": method.data(),
+        "training": settings.model_dump(),
+        "prompt": study.prompt.model_dump(),
+        "start": {"model": study.model.start, "digest": model_digest(Path(start))},
+        "data": {name: file_digest(data / f"{name}.jsonl") for name in ("train", "validation")},
+    }
+    key = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+    _claim(run_dir, key, content)
+    if (run_dir / "summary.json").exists() and (run_dir / "model" / "config.json").exists():
+        return
+
+    from .train.loop import train
+
+    final = train(
+        method=method,
+        settings=settings,
+        prompt=study.prompt,
+        seed=seed,
+        start=start,
+        train_problems=read_problems(data / "train.jsonl"),
+        validation_problems=read_problems(data / "validation.jsonl"),
+        run_dir=run_dir,
+    )
+    environment = {"versions": versions(), "commit": commit(), "hardware": hardware()}
+    summary = {**content, "key": key, "final": final, "model_digest": model_digest(run_dir / "model"), **environment}
+    atomic_json(run_dir / "summary.json", summary)
+
+
+def _claim(run_dir: Path, key: str, content: dict[str, Any]) -> None:
+    """A run directory belongs to one configuration. What another one left is set aside, not continued and not lost."""
+    claim = run_dir / "run.json"
+    if claim.exists() and (old := read_json(claim).get("key")) != key:
+        aside = run_dir / f"superseded-{old}"
+        aside.mkdir(exist_ok=True)
+        for item in ("run.json", "summary.json", "metrics.jsonl", "timings.jsonl", "checkpoints", "model", "evaluation"):
+            if (run_dir / item).exists():
+                (run_dir / item).replace(aside / item)
+        print(f"{run_dir}: holds a run of other settings; it was moved to {aside}.")
+    atomic_json(claim, {"key": key, **content})
+
+
+def check_free_space(folder: Path, needed_mb: int = 200) -> None:
+    """UserError before anything is spent when ``folder`` cannot be written or its disk is nearly full."""
+    import shutil
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder):
+            pass
+        free = shutil.disk_usage(folder).free // 2**20
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be written: {error.strerror}.") from error
+    if free < needed_mb:
+        raise UserError(f"{folder}: only {free} MB are free on this disk, at least {needed_mb} MB are needed.")

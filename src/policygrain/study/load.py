@@ -1,0 +1,121 @@
+"""Reading a study file: bases, types, and errors that name file and key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from ..errors import UserError, did_you_mean
+from .schema import Study
+
+
+def load_study(path: Path | str) -> Study:
+    """The study in a YAML file."""
+    path = Path(path)
+    return parse_study(_read(path), path)
+
+
+def parse_study(data: Mapping[str, Any], path: Path) -> Study:
+    """The study in ``data``, as read from ``path``; relative paths in it hang on the working directory.
+
+    Raises UserError, naming every wrong key, for anything that would fail later.
+    """
+    merged = _with_base(dict(data), path, (path.resolve(),))
+    try:
+        study = Study.model_validate(merged)
+    except ValidationError as error:
+        lines = "\n".join(f"  {_explain(e)}" for e in error.errors())
+        raise UserError(f"{path}: the study cannot be read.\n{lines}") from error
+    try:
+        _check(study)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+    return study
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UserError(f"{path}: no such study file.") from error
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UserError(f"{path}: not readable as YAML: {error}") from error
+    if not isinstance(data, dict):
+        raise UserError(f"{path}: a study file is a mapping of keys, see config.yaml.")
+    return data
+
+
+def _with_base(data: dict[str, Any], path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
+    base = data.get("base")
+    if base is None:
+        return data
+    below = (path.parent / str(base)).resolve()
+    if below in seen:
+        raise UserError(f"{path}: base: {base!r} is laid over itself.")
+    return _merge(_with_base(_read(below), below, (*seen, below)), data)
+
+
+def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Mappings key by key, a null removes what is below; `experiments` are replaced, since they are a study's own."""
+    merged = dict(below)
+    for key, value in above.items():
+        both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = _merge(merged[key], value) if both and key != "experiments" else value
+    return merged
+
+
+def _explain(error: Any) -> str:
+    """One pydantic error in a line: the key, what is wrong, and the key that was probably meant."""
+    where = ".".join(str(part) for part in error["loc"])
+    if error["type"] == "extra_forbidden":
+        *parents, key = error["loc"]
+        return f"{where}: unknown key.{did_you_mean(str(key), _keys_at(parents))}"
+    if error["type"] == "missing":
+        return f"{where}: this key is missing."
+    return f"{where}: {error['msg']} (got {error['input']!r})."
+
+
+def _keys_at(location: list[Any]) -> list[str]:
+    """The keys that the schema knows at ``location``."""
+    current: Any = Study
+    for part in location:
+        if isinstance(current, type) and issubclass(current, BaseModel) and part in current.model_fields:
+            current = current.model_fields[part].annotation
+            while not (isinstance(current, type) and issubclass(current, BaseModel)) and get_args(current):
+                current = next((a for a in reversed(get_args(current)) if a is not type(None)), None)
+    return list(current.model_fields) if isinstance(current, type) and issubclass(current, BaseModel) else []
+
+
+def _check(study: Study) -> None:
+    """What types cannot say, in the order in which a run would meet it."""
+    from ..figures.catalogue import FIGURES
+    from .arms import plan
+
+    tiny, training = study.model.tiny, study.training
+    if tiny.hidden % tiny.heads or (tiny.hidden // tiny.heads) % 2:
+        raise UserError(f"model.tiny.heads: hidden size {tiny.hidden} needs to be an even multiple of {tiny.heads} heads.")
+    for name in study.figures:
+        if name not in FIGURES:
+            raise UserError(f"figures: there is no figure {name!r}.{did_you_mean(name, FIGURES)}")
+    names = [b.name for b in study.evaluation.benchmarks]
+    if len(set(names)) < len(names):
+        raise UserError(f"evaluation.benchmarks: two have the name {max(names, key=names.count)!r}.")
+    _check_sources(study)
+    for arm in plan(study):
+        arm.method(study)
+        per_batch = training.prompts_per_step * training.group
+        if (updates := arm.training(study).updates_per_batch) > per_batch:
+            raise UserError(f"training.updates_per_batch: {updates} updates of a batch of {per_batch} responses.")
+
+
+def _check_sources(study: Study) -> None:
+    from ..tasks.sources import check_source
+
+    for i, source in enumerate(study.data.train):
+        check_source(source, study.data.root, f"data.train[{i}]")
+    for i, benchmark in enumerate(study.evaluation.benchmarks):
+        check_source(benchmark.source, study.data.root, f"evaluation.benchmarks[{i}].source")

@@ -1,0 +1,160 @@
+"""The configuration's types. Every key of a study file is a field here; an unknown key is an error.
+
+What a field's description says is what the reference in the documentation and the editor's hint say.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
+
+NonNegativeInt = Annotated[int, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class Section(BaseModel):
+    """A mapping of the study file: no key beyond its fields, nothing silently converted."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class TinyModel(Section):
+    """Shape of a model that the pipeline builds itself (Qwen2 architecture, tied embeddings)."""
+
+    hidden: PositiveInt = Field(64, description="hidden size")
+    intermediate: PositiveInt = Field(128, description="size of the feed-forward layer")
+    layers: PositiveInt = Field(3, description="transformer layers")
+    heads: PositiveInt = Field(4, description="attention heads; hidden must be divisible by it")
+    context: PositiveInt = Field(256, description="longest prompt and response together, in tokens")
+    vocabulary: PositiveInt | None = Field(
+        None, description="null: one token per character; a number: byte-level BPE of that size, trained on the prompts"
+    )
+
+
+class WarmStart(Section):
+    """Supervised training of a tiny model by a tutor with two habits (synthetic families only)."""
+
+    steps: NonNegativeInt = Field(600, description="optimizer steps; 0: weights stay random")
+    batch_size: PositiveInt = Field(48, description="examples per step")
+    learning_rate: PositiveFloat = Field(3e-3, description="peak of AdamW's learning rate")
+    direct_share: Share = Field(0.6, description="share of examples answered directly, without a scratchpad")
+    slip: Share = Field(0.03, description="probability that a step of the tutor's scratchpad goes wrong")
+
+
+class Model(Section):
+    """The start model."""
+
+    start: str = Field(
+        "tiny", description="'tiny': built and taught by the pipeline; else a folder or a Hugging Face name of a causal model"
+    )
+    revision: str | None = Field(None, description="pinned revision of a Hugging Face model")
+    dtype: Literal["float32", "bfloat16"] = Field("float32", description="weights and arithmetic of the policy")
+    tiny: TinyModel = Field(TinyModel(), description="shape, for start: tiny")
+    warm_start: WarmStart = Field(WarmStart(), description="supervised training, for start: tiny")
+    warm_start_per_seed: bool = Field(
+        True, description="true: each seed starts from a start model of its own; false: all from that of the first seed"
+    )
+
+
+class Prompt(Section):
+    """How a problem is shown to the model, in training and in evaluation alike."""
+
+    template: str = Field("{problem}\n", description="text around the problem; {problem} stands for it", pattern=r"\{problem\}")
+    chat: bool = Field(False, description="wrap it in the tokenizer's chat template")
+    system: str = Field("", description="system prompt, with chat: true")
+
+
+class Data(Section):
+    """Training and validation problems."""
+
+    root: Path | None = Field(None, description="folder of the JSON Lines files that sources name")
+    train: list[str] = Field(min_length=1, description="sources of training prompts: a family's name or a .jsonl file")
+    train_size: PositiveInt = Field(3000, description="problems per family; at most so many of a file")
+    validation_size: PositiveInt = Field(60, description="problems per source, held out of training and test")
+    seed: int = Field(1, description="what synthetic problems are drawn from")
+
+
+class Sampling(Section):
+    """How responses are drawn in evaluation."""
+
+    n: PositiveInt = Field(1, description="responses per problem; the score is their mean (avg@n)")
+    temperature: float = Field(0.0, ge=0, description="0: greedy")
+    top_p: float = Field(1.0, gt=0, le=1, description="nucleus")
+    max_tokens: PositiveInt = Field(128, description="longest response")
+
+
+class Benchmark(Section):
+    """One benchmark."""
+
+    name: str = Field(description="how figures and tables call it", pattern=r"^[A-Za-z0-9_.-]+$")
+    source: str = Field(description="a family's name or a .jsonl file")
+    size: PositiveInt = Field(300, description="test problems of a family; at most so many of a file")
+    sampling: Sampling | None = Field(None, description="null: the evaluation's own")
+
+
+class Evaluation(Section):
+    """The protocol by which final models are judged."""
+
+    engine: Literal["auto", "vllm", "transformers"] = Field("auto", description="auto: vllm where it is installed")
+    sampling: Sampling = Field(Sampling(), description="of every benchmark that does not say its own")
+    benchmarks: list[Benchmark] = Field(min_length=1, description="in the order of figures and tables")
+    runs_per_engine: PositiveInt = Field(30, description="checkpoints judged one after the other by one engine process")
+    seed: int = Field(7, description="what sampling is seeded from")
+
+
+class Training(Section):
+    """The loop. A batch is prompts_per_step × group responses, trained on in updates_per_batch optimizer steps."""
+
+    steps: PositiveInt = Field(30, description="batches sampled")
+    prompts_per_step: PositiveInt = Field(16, description="prompts (groups) per batch")
+    group: PositiveInt = Field(8, description="responses per prompt, G")
+    updates_per_batch: PositiveInt = Field(4, description="optimizer steps per batch: more of them, further off-policy")
+    learning_rate: PositiveFloat = Field(2e-4, description="AdamW's")
+    warmup_updates: NonNegativeInt = Field(0, description="optimizer steps over which the learning rate rises linearly")
+    weight_decay: float = Field(0.0, ge=0, description="AdamW's")
+    betas: tuple[float, float] = Field((0.9, 0.95), description="AdamW's")
+    max_grad_norm: PositiveFloat = Field(1.0, description="gradient norm is clipped to this")
+    temperature: PositiveFloat = Field(1.0, description="of rollouts; log-probabilities and entropy are of this distribution")
+    max_tokens: PositiveInt = Field(112, description="longest response, L_max")
+    micro_batch_tokens: PositiveInt = Field(4096, description="tokens per forward pass, padding included; changes no result")
+    engine: Literal["transformers", "vllm"] = Field("transformers", description="what samples rollouts")
+    validate_every: PositiveInt = Field(5, description="steps between validations")
+    checkpoint_every: PositiveInt = Field(10, description="steps between checkpoints")
+    threads: PositiveInt = Field(1, description="CPU threads of one run")
+
+
+class Experiment(Section):
+    """Methods × settings × seeds that answer one question."""
+
+    methods: list[str] = Field(min_length=1, description="presets or the study's own methods")
+    seeds: list[NonNegativeInt] | None = Field(None, description="null: the study's")
+    vary: dict[str, list[Any]] = Field({}, description="training keys and their values; every combination is run")
+    evaluate: bool = Field(True, description="judge the final models on the benchmarks, besides validation")
+
+
+class Tracking(Section):
+    """MLflow, which mirrors the records."""
+
+    uri: str | None = Field(None, description="null: MLFLOW_TRACKING_URI, else a SQLite store beside the results")
+
+
+class Study(Section):
+    """A study file."""
+
+    base: str | None = Field(None, description="another study file that this one is laid over, relative to this one")
+    name: str = Field(description="folder under results/ and experiment in MLflow", pattern=r"^[A-Za-z0-9_.-]+$")
+    title: str = Field("", description="a line for reports")
+    seeds: list[NonNegativeInt] = Field([0, 1, 2], min_length=1, description="of training, and of start models")
+    model: Model = Field(Model(), description="the start model")
+    prompt: Prompt = Field(Prompt(), description="how problems are shown")
+    data: Data = Field(description="training and validation problems")
+    training: Training = Field(Training(), description="the loop")
+    methods: dict[str, dict[str, Any]] = Field(
+        {}, description="the study's own methods, and changes to presets; `base: NAME` says what one is laid over"
+    )
+    experiments: dict[str, Experiment] = Field(min_length=1, description="methods × settings × seeds, by question")
+    evaluation: Evaluation = Field(description="how final models are judged")
+    figures: list[str] = Field(["benchmarks", "dynamics", "clip_ratio", "stress"], description="what `figures` draws")
+    tracking: Tracking = Field(Tracking(), description="MLflow")

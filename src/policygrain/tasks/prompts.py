@@ -1,0 +1,43 @@
+"""The one prompt renderer: training, validation and evaluation all ask in the same words."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+from ..errors import UserError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from ..study.schema import Prompt
+
+
+class PromptRenderer:
+    """Problem text → prompt token ids, by a plain template or by the tokenizer's own chat template."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> None:
+        self.tokenizer, self.prompt = tokenizer, prompt
+        if prompt.chat and not tokenizer.chat_template:
+            raise UserError("prompt.chat: the model's tokenizer has no chat template; set it to false.")
+
+    def text(self, problem: str) -> str:
+        """What the model is shown."""
+        text = self.prompt.template.replace("{problem}", problem)
+        if not self.prompt.chat:
+            return text
+        # Saying the system prompt ourselves, even an empty one, keeps a template from injecting a default of its own.
+        messages = [{"role": "system", "content": self.prompt.system}, {"role": "user", "content": text}]
+        rendered = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        return str(rendered)
+
+    def ids(self, problem: str) -> list[int]:
+        """Its token ids. A chat template writes its special tokens itself, so none are added."""
+        return list(self.tokenizer(self.text(problem), add_special_tokens=False)["input_ids"])
+
+    @property
+    def digest(self) -> str:
+        """Changes whenever a rendered prompt could: part of every evaluation record."""
+        content = f"{self.prompt.template}\0{self.prompt.chat}\0{self.prompt.system}\0"
+        content += str(self.tokenizer.chat_template) if self.prompt.chat else ""
+        return hashlib.sha256(content.encode()).hexdigest()[:16]

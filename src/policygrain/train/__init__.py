@@ -1,0 +1,1 @@
+"""Training: ``loop.train`` reads from top to bottom; what it calls is beside it."""

@@ -1,0 +1,68 @@
+"""Checkpoints that are whole or not there, and a lock that keeps two trainers out of one run directory."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from ..errors import UserError
+
+KEEP = 2
+
+
+@contextlib.contextmanager
+def run_lock(run_dir: Path) -> Iterator[None]:
+    """Hold the run directory. The kernel drops the lock of a process that died, so none is ever stale."""
+    run_dir.mkdir(parents=True, exist_ok=True)
+    with (run_dir / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UserError(f"{run_dir}: another process is training here. Wait for it, or choose another --run-dir.") from error
+        yield
+
+
+def save(run_dir: Path, step: int, state: dict[str, Any]) -> None:
+    """Write `checkpoints/stepNNNNN`: a temporary folder, flushed, then renamed; the newest two are kept."""
+    folder = run_dir / "checkpoints" / f"step{step:05d}"
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}")
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        torch.save(state, temporary / "state.pt")
+        digest = hashlib.sha256((temporary / "state.pt").read_bytes()).hexdigest()
+        (temporary / "sha256").write_text(digest)
+        for name in ("state.pt", "sha256"):
+            with (temporary / name).open("rb") as file:
+                os.fsync(file.fileno())
+        shutil.rmtree(folder, ignore_errors=True)
+        temporary.rename(folder)
+    except (OSError, RuntimeError) as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise UserError(f"{folder}: the checkpoint cannot be written: {error}. Older checkpoints are untouched.") from error
+    for old in sorted((run_dir / "checkpoints").glob("step*"))[:-KEEP]:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def load_newest(run_dir: Path) -> dict[str, Any] | None:
+    """State of the newest whole checkpoint; torn ones are passed over aloud. None where there is none."""
+    for folder in sorted((run_dir / "checkpoints").glob("step*"), reverse=True):
+        try:
+            content = (folder / "state.pt").read_bytes()
+            if hashlib.sha256(content).hexdigest() == (folder / "sha256").read_text():
+                state: dict[str, Any] = torch.load(folder / "state.pt", weights_only=True, map_location="cpu")
+                return state
+            problem = "its content does not match its checksum"
+        except OSError as error:
+            problem = str(error)
+        tqdm.write(f"{folder}: passed over, {problem}.")
+    return None

@@ -1,0 +1,72 @@
+"""The records of a run: metrics that only the seed decides, and timings that the machine decides, apart."""
+
+from __future__ import annotations
+
+import json
+import math
+import resource
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ..errors import UserError
+from ..files import atomic_text
+
+
+class Journal:
+    """Appends JSON Lines to `metrics.jsonl` (reproducible) and `timings.jsonl` (not), one line a step."""
+
+    def __init__(self, run_dir: Path, resume_at: int) -> None:
+        self.run_dir = run_dir
+        for name in ("metrics", "timings"):
+            self._cut(run_dir / f"{name}.jsonl", resume_at)
+
+    @staticmethod
+    def _cut(path: Path, resume_at: int) -> None:
+        """Steps from ``resume_at`` on will be done again, so each appears once; a half-written last line goes too."""
+        kept = []
+        for line in path.read_text().splitlines() if path.exists() else []:
+            try:
+                if json.loads(line)["step"] < resume_at:
+                    kept.append(line + "\n")
+            except (ValueError, KeyError):
+                break
+        atomic_text(path, "".join(kept))
+
+    def write(self, name: str, row: dict[str, Any]) -> None:
+        """One line, on disk before the next step begins."""
+        path = self.run_dir / f"{name}.jsonl"
+        try:
+            with path.open("a") as file:
+                file.write(json.dumps({k: _plain(v) for k, v in row.items()}) + "\n")
+        except OSError as error:
+            message = f"{path}: cannot be written: {error.strerror}. Free some space and run the command again: it resumes."
+            raise UserError(message) from error
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no NaN."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+class Clock:
+    """Seconds by phase, of one step."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        """Time spent inside counts for ``phase``."""
+        start = time.perf_counter()
+        yield
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - start
+
+    def report(self, tokens: int) -> dict[str, float]:
+        """`seconds/PHASE`, `seconds/total`, `tokens_per_second` generated, and the peak of resident memory."""
+        total = sum(self.seconds.values())
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        phases = {f"seconds/{k}": v for k, v in self.seconds.items()}
+        return {**phases, "seconds/total": total, "tokens_per_second": tokens / max(total, 1e-9), "peak_memory_mb": peak}

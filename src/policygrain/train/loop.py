@@ -1,0 +1,147 @@
+"""The training loop."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from tqdm import trange
+
+from ..errors import UserError
+from ..methods import Method
+from ..model.loading import load_model
+from ..provenance import seed_of
+from ..rollout.open import open_engine
+from ..study.schema import Training
+from ..tasks.problem import Problem
+from ..tasks.prompts import PromptRenderer
+from ..verify import NumericVerifier
+from . import checkpoint
+from .journal import Clock, Journal
+from .rollouts import Collector, PromptStream
+from .update import minibatches, prepare, update
+from .validation import validate
+
+if TYPE_CHECKING:
+    from ..study.schema import Prompt
+
+
+def train(
+    *,
+    method: Method,
+    settings: Training,
+    prompt: Prompt,
+    seed: int,
+    start: str,
+    train_problems: list[Problem],
+    validation_problems: list[Problem],
+    run_dir: Path,
+) -> dict[str, Any]:
+    """Train ``start`` by ``method`` in ``run_dir``, from the newest checkpoint there is; returns the run's summary.
+
+    Everything random hangs on ``seed`` and the step, so a resumed run continues as the undisturbed one would have.
+    """
+    with checkpoint.run_lock(run_dir):
+        torch.set_num_threads(settings.threads)
+        model, tokenizer = load_model(start)
+        reference, _ = load_model(start)
+        renderer, verifier = PromptRenderer(tokenizer, prompt), NumericVerifier()
+        optimizer = torch.optim.AdamW(
+            model.parameters(), lr=settings.learning_rate, betas=settings.betas, weight_decay=settings.weight_decay
+        )
+        stream = PromptStream(train_problems, seed_of("prompts", seed))
+        totals = {"updates": 0, "tokens": 0, "samples": 0, "seconds": 0.0}
+        first = 0
+        if (state := checkpoint.load_newest(run_dir)) is not None:
+            model.load_state_dict(state["model"])
+            optimizer.load_state_dict(state["optimizer"])
+            stream.position, first, totals = state["position"], state["step"], state["totals"]
+        journal = Journal(run_dir, resume_at=first)
+        engine = open_engine(settings.engine, start, model, tokenizer)
+        collector = Collector(stream, engine, verifier, renderer, method.sampler, settings, seed)
+        label = f"{run_dir.parent.name} {run_dir.name}"
+
+        bar = trange(first, settings.steps, initial=first, total=settings.steps, desc=label, mininterval=1.0)
+        for step in bar:
+            clock, started = Clock(), time.perf_counter()
+            # The few random choices of an objective (Clip-Cov's) hang on the step, not on what came before it.
+            torch.manual_seed(seed_of("step", seed, step))
+
+            # Validation comes first: step 0 is the start model, and the last one is done after the loop.
+            held_out = {}
+            if step % settings.validate_every == 0:
+                with clock("validate"):
+                    engine.load_weights(model)
+                    held_out = validate(validation_problems, engine, verifier, renderer, settings)
+
+            # Draw prompts, sample a group of responses for each, judge them.
+            with clock("generate"):
+                engine.load_weights(model)
+                rollouts = collector.collect()
+
+            # Every response's advantage over its group; log-probabilities under the policy that the batch is off from.
+            with clock("log_probs"):
+                metrics: dict[str, float] = {}
+                if rollouts.prompts:
+                    batch, metrics = prepare(rollouts, model, reference, method, settings, tokenizer.pad_token_id)
+
+            # The batch, cut into minibatches: each further one is further off-policy, which is what ratios are for.
+            updates = []
+            with clock("update"):
+                if rollouts.prompts:
+                    size = len(batch.sequences.ids)
+                    for rows in minibatches(size, settings.updates_per_batch, seed_of("minibatches", seed, step)):
+                        warmup = min(1.0, (totals["updates"] + 1) / max(1, settings.warmup_updates))
+                        for parameters in optimizer.param_groups:
+                            parameters["lr"] = settings.learning_rate * warmup
+                        updates.append(_guarded(update, model, optimizer, batch.rows(rows), method, settings, run_dir=run_dir))
+                        totals["updates"] += 1
+
+            totals["tokens"] += rollouts.tokens
+            totals["samples"] += rollouts.drawn * settings.group
+            totals["seconds"] += time.perf_counter() - started
+            row = {"step": step, **metrics, **_over_updates(updates), **held_out}
+            journal.write("metrics", row | {f"total_{k}": totals[k] for k in ("updates", "tokens", "samples")})
+            journal.write("timings", {"step": step, **clock.report(rollouts.tokens), "total_seconds": totals["seconds"]})
+            bar.set_postfix(accuracy=f"{metrics.get('accuracy', float('nan')):.2f}", refresh=False)
+
+            if (step + 1) % settings.checkpoint_every == 0 and step + 1 < settings.steps:
+                checkpoint.save(run_dir, step + 1, _state(model, optimizer, stream, step + 1, totals))
+
+        engine.load_weights(model)
+        final = validate(validation_problems, engine, verifier, renderer, settings)
+        journal.write("metrics", {"step": settings.steps, **final, **{f"total_{k}": totals[k] for k in ("updates", "tokens", "samples")}})
+        model.save_pretrained(run_dir / "model")
+        tokenizer.save_pretrained(run_dir / "model")
+        return {**final, **totals}
+
+
+def _state(model: Any, optimizer: Any, stream: PromptStream, step: int, totals: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "model": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "position": stream.position,
+        "step": step,
+        "totals": totals,
+    }
+
+
+def _guarded(step: Any, model: Any, optimizer: Any, batch: Any, *rest: Any, run_dir: Path) -> dict[str, float]:
+    """An update whose gradient is not finite ends the run, and the batch that caused it is kept for a look."""
+    try:
+        result: dict[str, float] = step(model, optimizer, batch, *rest)
+        return result
+    except UserError as error:
+        path = run_dir / "failed_batch.pt"
+        torch.save({"ids": batch.sequences.ids, "mask": batch.sequences.mask, "advantages": batch.tokens.advantages}, path)
+        raise UserError(f"{run_dir}: {error} The batch is in {path}; a lower learning rate or a clip may help.") from error
+
+
+def _over_updates(updates: list[dict[str, float]]) -> dict[str, float]:
+    """A step's metrics from its updates': means, and the largest of maxima."""
+    if not updates:
+        return {}
+    columns = {name: [u[name] for u in updates] for name in updates[0]}
+    return {name: max(v) if name.endswith("_max") else sum(v) / len(v) for name, v in columns.items()}

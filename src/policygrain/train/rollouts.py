@@ -1,0 +1,135 @@
+"""From prompts to a batch of judged responses: drawing, sampling groups, rewards, dynamic sampling."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..methods.spec import Sampler
+from ..provenance import seed_of
+from ..rollout.engine import Engine, Request, Response
+from ..study.schema import Training
+from ..tasks.problem import Problem
+from ..tasks.prompts import PromptRenderer
+from ..verify import Verifier
+
+
+class PromptStream:
+    """Training problems in an order that the seed decides, a new shuffle each epoch; ``position`` is all its state."""
+
+    def __init__(self, problems: list[Problem], seed: int, position: int = 0) -> None:
+        self.problems, self.seed, self.position = problems, seed, position
+        self._orders: dict[int, list[int]] = {}
+
+    def draw(self, count: int) -> list[tuple[int, Problem]]:
+        """The next problems, each with its place in the stream."""
+        places = range(self.position, self.position + count)
+        self.position += count
+        size = len(self.problems)
+        return [(place, self.problems[self._order(place // size)[place % size]]) for place in places]
+
+    def _order(self, epoch: int) -> list[int]:
+        if epoch not in self._orders:
+            order = list(range(len(self.problems)))
+            random.Random(f"{self.seed}/{epoch}").shuffle(order)
+            self._orders = {epoch: order}
+        return self._orders[epoch]
+
+
+@dataclass
+class Rollouts:
+    """A batch. Groups stay together: everything is [prompts, group] or [prompts][group]."""
+
+    prompts: list[list[int]]
+    responses: list[list[Response]]
+    rewards: Tensor
+    correct: Tensor
+    drawn: int  # prompts sampled for it
+    dropped: int  # … of which groups of equal rewards were left out
+    tokens: int  # response tokens sampled for it, dropped groups included
+
+
+@dataclass(frozen=True)
+class Collector:
+    """What sampling a batch needs."""
+
+    stream: PromptStream
+    engine: Engine
+    verifier: Verifier
+    renderer: PromptRenderer
+    sampler: Sampler
+    settings: Training
+    seed: int
+
+    def collect(self) -> Rollouts:
+        """A batch of ``prompts_per_step`` groups; fewer only when dynamic sampling gave up after ``max_batches``."""
+        wanted = self.settings.prompts_per_step
+        budget = wanted * (self.sampler.max_batches if self.sampler.dynamic else 1)
+        kept: list[Rollouts] = []
+        drawn = full = 0
+        tokens = 0
+        while full < wanted and drawn < budget:
+            # Only what is missing is drawn (our reading of DAPO, whose batches are all of one size).
+            part = self._sample(min(wanted - full, budget - drawn))
+            drawn, tokens = drawn + len(part.prompts), tokens + part.tokens
+            if self.sampler.dynamic:
+                part = _select(part, (part.rewards != part.rewards[:, :1]).any(1))
+            kept.append(part)
+            full += len(part.prompts)
+        return Rollouts(
+            prompts=[p for k in kept for p in k.prompts],
+            responses=[r for k in kept for r in k.responses],
+            rewards=torch.cat([k.rewards for k in kept]),
+            correct=torch.cat([k.correct for k in kept]),
+            drawn=drawn,
+            dropped=drawn - full,
+            tokens=tokens,
+        )
+
+    def _sample(self, count: int) -> Rollouts:
+        group, settings = self.settings.group, self.settings
+        places, problems = zip(*self.stream.draw(count), strict=True)
+        prompts = [self.renderer.ids(p.problem) for p in problems]
+        # A response's seed hangs on the prompt's place in the stream, so all methods get the same luck.
+        requests = [
+            Request(prompt, seed_of(self.seed, place, i), settings.max_tokens, settings.temperature)
+            for place, prompt in zip(places, prompts, strict=True)
+            for i in range(group)
+        ]
+        flat = self.engine.generate(requests)
+        texts = self.renderer.tokenizer.batch_decode([r.ids for r in flat], skip_special_tokens=True)
+        golds = [p.answer for p in problems for _ in range(group)]
+        correct = torch.tensor([o == "correct" for o in self.verifier.verify(golds, texts)], dtype=torch.float32)
+        rewards = correct - _overlong(flat, settings.max_tokens, self.sampler.overlong_buffer)
+        return Rollouts(
+            prompts,
+            [flat[i : i + group] for i in range(0, len(flat), group)],
+            rewards.view(count, group),
+            correct.view(count, group),
+            drawn=count,
+            dropped=0,
+            tokens=sum(len(r.ids) for r in flat),
+        )
+
+
+def _overlong(responses: list[Response], max_tokens: int, buffer_share: float) -> Tensor:
+    """DAPO's soft overlong punishment (2503.14476 eq. 13): 0 up to L_max − B, then linearly to 1 at L_max."""
+    lengths = torch.tensor([len(r.ids) for r in responses], dtype=torch.float32)
+    buffer = buffer_share * max_tokens
+    return ((lengths - (max_tokens - buffer)) / buffer).clamp(0, 1) if buffer else torch.zeros_like(lengths)
+
+
+def _select(rollouts: Rollouts, keep: Tensor) -> Rollouts:
+    rows = keep.nonzero().squeeze(1).tolist()
+    return Rollouts(
+        [rollouts.prompts[i] for i in rows],
+        [rollouts.responses[i] for i in rows],
+        rollouts.rewards[keep],
+        rollouts.correct[keep],
+        rollouts.drawn,
+        rollouts.dropped,
+        rollouts.tokens,
+    )

@@ -1,0 +1,40 @@
+"""Exact match of numbers, and of text where the gold answer is not a number."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from fractions import Fraction
+
+from .verdict import Outcome, boxed
+
+# Integers, decimals and plain fractions of a length that a problem could have; everything else is compared as text.
+_NUMBER = re.compile(r"[-+]?\d{1,40}(?:\.\d{1,40})?(?:/\d{1,40})?")
+
+
+def number(text: str) -> Fraction | None:
+    """The number that ``text`` writes (`1,234`, `-3.50`, `2/3`, `$18`), or None."""
+    text = text.strip().strip("$").replace(",", "").replace(" ", "").removesuffix(".")
+    if not _NUMBER.fullmatch(text):
+        return None
+    top, _, bottom = text.partition("/")
+    return None if bottom and not int(bottom) else Fraction(top) / (int(bottom) if bottom else 1)
+
+
+class NumericVerifier:
+    r"""Compares the last ``\boxed{…}`` with the gold answer: as numbers, else as text without spaces."""
+
+    name = "numeric-1"
+
+    def verify(self, golds: Sequence[str], responses: Sequence[str]) -> list[Outcome]:
+        """One outcome per (gold answer, response): correct, incorrect, or unparsable without a boxed answer."""
+        return [self._verify(gold, response) for gold, response in zip(golds, responses, strict=True)]
+
+    def _verify(self, gold: str, response: str) -> Outcome:
+        answer = boxed(response)
+        if answer is None:
+            return "unparsable"
+        expected, given = number(gold), number(answer)
+        if expected is None:
+            return "correct" if "".join(gold.split()) == "".join(answer.split()) else "incorrect"
+        return "unparsable" if given is None else "correct" if given == expected else "incorrect"

@@ -115,7 +115,9 @@ def _check(arguments: argparse.Namespace) -> None:
 
     study = load_study(arguments.config)
     planned = plan(study)
-    print(f"{study.name}: {len(planned.arms)} arms, {len(planned.runs)} runs, {len(planned.evaluated)} of them evaluated.")
+    print(
+        f"{study.name}: {len(planned.arms)} arms, {len(planned.runs)} runs, {len(planned.evaluated)} of them evaluated."
+    )
 
 
 def _prepare(arguments: argparse.Namespace) -> None:

@@ -22,7 +22,9 @@ def atomic_text(path: Path, text: str) -> None:
         temporary.replace(path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
-        raise UserError(f"{path}: cannot be written: {error.strerror or error}. What was there before is untouched.") from error
+        raise UserError(
+            f"{path}: cannot be written: {error.strerror or error}. What was there before is untouched."
+        ) from error
 
 
 def atomic_json(path: Path, data: Any) -> None:
@@ -35,7 +37,9 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read: {error}. Delete it and run the command again to make it anew.") from error
+        raise UserError(
+            f"{path}: cannot be read: {error}. Delete it and run the command again to make it anew."
+        ) from error
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:

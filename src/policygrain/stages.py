@@ -111,7 +111,15 @@ def _claim(run_dir: Path, key: str, content: dict[str, Any]) -> None:
     if claim.exists() and (old := read_json(claim).get("key")) != key:
         aside = run_dir / f"superseded-{old}"
         aside.mkdir(exist_ok=True)
-        for item in ("run.json", "summary.json", "metrics.jsonl", "timings.jsonl", "checkpoints", "model", "evaluation"):
+        for item in (
+            "run.json",
+            "summary.json",
+            "metrics.jsonl",
+            "timings.jsonl",
+            "checkpoints",
+            "model",
+            "evaluation",
+        ):
             if (run_dir / item).exists():
                 (run_dir / item).replace(aside / item)
         print(f"{run_dir}: holds a run of other settings; it was moved to {aside}.")

@@ -13,7 +13,9 @@ def draw(records: Records) -> Figure:
     arms = records.arms("headline")
     figure = Figure(figsize=(PAGE * 0.7, 2.1))
     panels = figure.subplots(1, 2, sharey=True)
-    steps = records.steps.assign(low=records.steps["clip_fraction_low"] * 100, high=records.steps["clip_fraction_high"] * 100)
+    steps = records.steps.assign(
+        low=records.steps["clip_fraction_low"] * 100, high=records.steps["clip_fraction_high"] * 100
+    )
     for axes, (metric, title) in zip(
         panels, {"low": "clipped below (ratio < 1 − ε)", "high": "clipped above (ratio > 1 + ε)"}.items(), strict=True
     ):

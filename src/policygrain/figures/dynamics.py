@@ -17,7 +17,9 @@ PANELS = {
 
 def draw(records: Records) -> Figure:
     """Four panels over steps; means over seeds with 95% intervals."""
-    arms = list(dict.fromkeys([*records.arms("headline"), *(a for a in records.arms("ablation") if a == "grpo_clip_higher")]))
+    arms = list(
+        dict.fromkeys([*records.arms("headline"), *(a for a in records.arms("ablation") if a == "grpo_clip_higher")])
+    )
     figure = Figure(figsize=(PAGE, 2.1))
     panels = figure.subplots(1, len(PANELS))
     for axes, (metric, title) in zip(panels, PANELS.items(), strict=True):

@@ -11,7 +11,10 @@ from .style import label
 
 def table(records: Records) -> tuple[pd.DataFrame, str]:
     """The numbers, and the table as Markdown. The best is bold only where it beats every other arm beyond noise."""
-    arms = [START, *dict.fromkeys(a for e in records.study.experiments.values() if e.evaluate for a in _arms(records, e))]
+    arms = [
+        START,
+        *dict.fromkeys(a for e in records.study.experiments.values() if e.evaluate for a in _arms(records, e)),
+    ]
     names = records.benchmarks
     scores = {(arm, b): records.scores(arm, b) for arm in arms for b in names}
     rows = []

@@ -24,7 +24,9 @@ def draw(records: Records) -> Figure:
     for arm in arms_of(experiment, records.study):
         method = arm.method(records.study)
         updates = int(dict(arm.settings).get("updates_per_batch", default))
-        table.setdefault((method.ratio.name, method.clip.name != "none"), {})[updates] = records.final_validation(arm.name)
+        table.setdefault((method.ratio.name, method.clip.name != "none"), {})[updates] = records.final_validation(
+            arm.name
+        )
     ratios = list(dict.fromkeys(ratio for ratio, _ in table))
     figure = Figure(figsize=(PAGE * 0.8, 2.4))
     panels = figure.subplots(1, 2, sharey=True)
@@ -53,4 +55,6 @@ def _line(axes: Axes, points: dict[int, np.ndarray], index: int) -> None:
     errors = np.abs(intervals[:, 1:].clip(0, 100).T - intervals[:, 0])
     axes.errorbar(x, intervals[:, 0], yerr=errors, markersize=4, linewidth=1.1, elinewidth=0.6, capsize=1.5, **style)  # type: ignore[arg-type]
     for u, place in zip(updates, x, strict=True):
-        axes.plot(np.full(len(points[u]), place), points[u] * 100, ".", color=str(style["color"]), alpha=0.35, markersize=3)
+        axes.plot(
+            np.full(len(points[u]), place), points[u] * 100, ".", color=str(style["color"]), alpha=0.35, markersize=3
+        )

@@ -19,7 +19,15 @@ COLUMN, PAGE = 3.4, 7.0  # inches: one column, the page
 # Okabe and Ito's colours, told apart by colour-blind eyes; marker and dash say the same again in grey.
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
 MARKERS = ["o", "s", "^", "D", "v", "P", "X"]
-DASHES: list[str | tuple[int, tuple[int, ...]]] = ["-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)), (0, (3, 1)), (0, (7, 2)), "-"]
+DASHES: list[str | tuple[int, tuple[int, ...]]] = [
+    "-",
+    (0, (5, 1.5)),
+    (0, (1, 1)),
+    (0, (5, 1, 1, 1)),
+    (0, (3, 1)),
+    (0, (7, 2)),
+    "-",
+]
 
 matplotlib.rcParams.update(
     {
@@ -79,9 +87,19 @@ def curve(axes: Axes, steps: pd.DataFrame, arm: str, metric: str, index: int, sm
     table = table.rolling(smooth, min_periods=1, center=True).mean()
     intervals = np.array([over_seeds(v[~np.isnan(v)]) for v in table.to_numpy(dtype=float)])
     style = look(index)
-    axes.plot(table.index, intervals[:, 0], markevery=max(1, len(table) // 8), markersize=3, linewidth=1.2, label=label(arm), **style)  # type: ignore[arg-type]
+    axes.plot(
+        table.index,
+        intervals[:, 0],
+        markevery=max(1, len(table) // 8),
+        markersize=3,
+        linewidth=1.2,
+        label=label(arm),
+        **style,
+    )  # type: ignore[arg-type]
     if table.shape[1] > 1:
-        axes.fill_between(table.index, intervals[:, 1], intervals[:, 2], color=str(style["color"]), alpha=0.13, linewidth=0)
+        axes.fill_between(
+            table.index, intervals[:, 1], intervals[:, 2], color=str(style["color"]), alpha=0.13, linewidth=0
+        )
 
 
 def shared_legend(figure: Figure, axes: Axes, columns: int) -> None:

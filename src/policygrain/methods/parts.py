@@ -64,7 +64,9 @@ class Part:
         module, _, attribute = self.name.partition(":")
         if not attribute:
             hint = did_you_mean(self.name, known)
-            raise UserError(f"{where}: no {self.slot} is called {self.name!r}.{hint} Your own: 'package.module:function'.")
+            raise UserError(
+                f"{where}: no {self.slot} is called {self.name!r}.{hint} Your own: 'package.module:function'."
+            )
         try:
             return getattr(importlib.import_module(module), attribute)
         except (ImportError, AttributeError) as error:
@@ -72,9 +74,7 @@ class Part:
 
     @staticmethod
     def _keywords(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-        return {
-            name: p for name, p in inspect.signature(function).parameters.items() if p.kind is p.KEYWORD_ONLY
-        }
+        return {name: p for name, p in inspect.signature(function).parameters.items() if p.kind is p.KEYWORD_ONLY}
 
     def _check(self, where: str) -> None:
         function = self._resolve(where)
@@ -90,7 +90,7 @@ class Part:
 
 def _fits(value: Any, hint: Any) -> bool:
     """Whether a YAML value is what a parameter's annotation says."""
-    if hint is Any or get_origin(hint) is None and not isinstance(hint, type) and not get_args(hint):
+    if hint is Any or (get_origin(hint) is None and not isinstance(hint, type) and not get_args(hint)):
         return True
     if hint is float:
         return isinstance(value, int | float) and not isinstance(value, bool)

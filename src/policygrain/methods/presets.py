@@ -25,7 +25,9 @@ def method_names() -> list[str]:
     return list(_presets())
 
 
-def preset_data(name: str, own: Mapping[str, Mapping[str, Any]] | None = None, _seen: tuple[str, ...] = ()) -> dict[str, Any]:
+def preset_data(
+    name: str, own: Mapping[str, Mapping[str, Any]] | None = None, _seen: tuple[str, ...] = ()
+) -> dict[str, Any]:
     """What a method's data are once everything it is laid over is resolved.
 
     ``own`` are a study's methods: new ones with ``base: NAME``, or changes to a preset of the same name. A mapping is

@@ -69,7 +69,13 @@ class Method:
         """Back to YAML, everything spelled out: what a run's record keeps."""
         slots = {slot: getattr(self, slot).data() for slot in ("advantage", "ratio", "clip", "aggregation")}
         penalties = [p.data() for p in self.penalties]
-        return {"summary": self.summary, "source": self.source, **slots, "penalties": penalties, "sampler": vars(self.sampler)}
+        return {
+            "summary": self.summary,
+            "source": self.source,
+            **slots,
+            "penalties": penalties,
+            "sampler": vars(self.sampler),
+        }
 
     def advantages(self, rewards: Tensor) -> Tensor:
         """Rewards [prompts, group] → advantages [prompts, group]."""

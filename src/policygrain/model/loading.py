@@ -24,7 +24,9 @@ def load_model(start: str, revision: str | None = None, dtype: str = "float32") 
         model = AutoModelForCausalLM.from_pretrained(start, revision=revision, dtype=getattr(torch, dtype))
     except Exception as error:  # transformers, safetensors and the hub raise what they like for a broken folder
         reason = str(error).strip().split("\n")[0]
-        raise UserError(f"model {start!r} cannot be loaded: {reason} It must be a folder or hub name with a causal model.") from error
+        raise UserError(
+            f"model {start!r} cannot be loaded: {reason} It must be a folder or hub name with a causal model."
+        ) from error
     if tokenizer.eos_token_id is None:
         raise UserError(f"model {start!r}: its tokenizer has no end-of-sequence token.")
     if tokenizer.pad_token_id is None:

@@ -32,7 +32,10 @@ def bpe_tokenizer(texts: Iterable[str], size: int) -> PreTrainedTokenizerFast:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=size, special_tokens=[PAD, EOS], initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+        vocab_size=size,
+        special_tokens=[PAD, EOS],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
     return _fast(tokenizer)
@@ -42,7 +45,11 @@ def _fast(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
     from transformers import PreTrainedTokenizerFast
 
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token=PAD, eos_token=EOS, padding_side="left", clean_up_tokenization_spaces=False
+        tokenizer_object=tokenizer,
+        pad_token=PAD,
+        eos_token=EOS,
+        padding_side="left",
+        clean_up_tokenization_spaces=False,
     )
 
 

@@ -32,10 +32,13 @@ def teach(
 ) -> list[dict[str, float]]:
     """Supervised training of ``model`` in place; returns the loss by step (nats per response token)."""
     tokenizer = renderer.tokenizer
-    examples = demonstrations(families, seed, spec.slip, spec.direct_share)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=spec.learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
+    careful = demonstrations(families, f"{seed}/scratchpad", spec.slip, direct_share=0.0)
+    mixed = demonstrations(families, f"{seed}/mixed", spec.slip, spec.direct_share)
+    optimizers = _optimizers(model, spec.learning_rate)
     history = []
     for step in trange(spec.steps, desc=f"start model, seed {seed}", mininterval=1.0):
+        # First how to work on a scratchpad, which takes long; the habit of answering directly is picked up in no time.
+        examples = mixed if step >= spec.steps - spec.mixed_steps else careful
         prompts, responses = zip(*itertools.islice(examples, spec.batch_size), strict=True)
         sequences = pack(
             [renderer.ids(p) for p in prompts],
@@ -43,17 +46,32 @@ def teach(
             tokenizer.pad_token_id,
             model.device,
         )
-        # Linear warm-up over a twentieth of the steps, then a cosine down to nothing.
-        warm = max(1, spec.steps // 20)
-        scale = min((step + 1) / warm, 0.5 + 0.5 * math.cos(math.pi * max(0, step - warm) / max(1, spec.steps - warm)))
-        for group in optimizer.param_groups:
-            group["lr"] = spec.learning_rate * scale
-        optimizer.zero_grad(set_to_none=True)
+        # Linear warm-up over a twentieth of the steps, then a cosine down to a quarter.
+        scale = min((step + 1) / max(1, spec.steps // 20), max(0.25, 0.5 + 0.5 * math.cos(math.pi * step / spec.steps)))
+        for optimizer in optimizers:
+            optimizer.zero_grad(set_to_none=True)
+            for group in optimizer.param_groups:
+                group["lr"] = group["initial_lr"] * scale
         loss = sum(_backward(model, sequences, rows) for rows in micro_batches(sequences, MICRO_BATCH_TOKENS))
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+        for optimizer in optimizers:
+            optimizer.step()
         history.append({"step": step, "loss": loss})
     return history
+
+
+def _optimizers(model: PreTrainedModel, learning_rate: float) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices, which needs half the steps that AdamW does here; AdamW for embeddings and norms."""
+    matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
+    others = [p for n, p in model.named_parameters() if p.ndim != 2 or "embed" in n]
+    optimizers: list[torch.optim.Optimizer] = [
+        torch.optim.Muon(matrices, lr=5 * learning_rate, weight_decay=0.01, adjust_lr_fn="original"),
+        torch.optim.AdamW(others, lr=learning_rate, betas=(0.9, 0.98)),
+    ]
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["initial_lr"] = group["lr"]
+    return optimizers
 
 
 def _backward(model: PreTrainedModel, sequences: Sequences, rows: torch.Tensor) -> float:

@@ -92,11 +92,7 @@ class TokenBatch:
 
     def rows(self, index: Any) -> TokenBatch:
         """The responses at ``index``, as a micro-batch of the same step."""
-        tensors = {
-            name: value[index]
-            for name, value in vars(self).items()
-            if isinstance(value, Tensor)
-        }
+        tensors = {name: value[index] for name, value in vars(self).items() if isinstance(value, Tensor)}
         return replace(self, **tensors, step=self.whole)
 
     def replace(self, **changes: Any) -> TokenBatch:

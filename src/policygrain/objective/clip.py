@@ -22,7 +22,9 @@ class Surrogate(NamedTuple):
     high: Tensor
 
 
-def ppo(ratio: Tensor, batch: TokenBatch, *, low: float = 0.2, high: float = 0.2, dual: float | None = None) -> Surrogate:
+def ppo(
+    ratio: Tensor, batch: TokenBatch, *, low: float = 0.2, high: float = 0.2, dual: float | None = None
+) -> Surrogate:
     """u = min(r Â, clip(r, 1−ε_low, 1+ε_high) Â). PPO (1707.06347 eq. 7); ε_low ≠ ε_high is Clip-Higher (2503.14476).
 
     ``dual`` c > 1 bounds u from below by c Â where Â < 0 (dual-clip PPO, 1912.09729); such tokens count as clipped
@@ -57,7 +59,7 @@ def clip_cov(
 ) -> Surrogate:
     """PPO's clip, and a random ``fraction`` of the step's tokens is detached: unclipped ones whose covariance of
     log-probability and advantage lies in [cov_low, cov_high]. Clip-Cov (2505.22617 eq. 11).
-    """  # noqa: D205
+    """
     clipped = ppo(ratio, batch, low=low, high=high)
     covariance = token_covariance(batch)
     candidates = (covariance >= cov_low) & (covariance <= cov_high) & batch.mask & ~clipped.low & ~clipped.high

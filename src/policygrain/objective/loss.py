@@ -72,9 +72,7 @@ def _metrics(batch: TokenBatch, r: Tensor, surrogate: Surrogate) -> dict[str, Te
 
 def merge_metrics(parts: Sequence[dict[str, float]]) -> dict[str, float]:
     """Metrics of the whole step from those of its micro-batches: shares add up, maxima are compared."""
-    merged = {
-        name: (max if name.endswith("_max") else sum)(part[name] for part in parts) for name in parts[0]
-    }
+    merged = {name: (max if name.endswith("_max") else sum)(part[name] for part in parts) for name in parts[0]}
     square = merged.pop("ratio_square_mean")
     # Never below zero by rounding; the variance of a step is not a sum of its parts' variances, hence the square.
     return merged | {"ratio_variance": max(0.0, square - merged["ratio_mean"] ** 2)}

@@ -52,13 +52,14 @@ class InPlaceCache(Cache):
     def __init__(self, layers: int, length: int) -> None:
         super().__init__(layers=[_Layer(length) for _ in range(layers)])
 
-    def keep(self, rows: Tensor) -> None:
-        """Forget all rows but these."""
+    def take(self, rows: Tensor) -> None:
+        """These rows, in this order, a row as often as it is named: forgets finished ones, fans a prompt out."""
         for layer in self.layers:
-            layer.keys, layer.values = layer.keys[rows], layer.values[rows]
+            layer.keys, layer.values = (self._take(layer, buffer, rows) for buffer in (layer.keys, layer.values))
 
-    def repeat(self, times: int) -> None:
-        """Each row ``times`` times, next to each other: one prompt read for a whole group."""
-        for layer in self.layers:
-            layer.keys = torch.repeat_interleave(layer.keys, times, 0)
-            layer.values = torch.repeat_interleave(layer.values, times, 0)
+    @staticmethod
+    def _take(layer: _Layer, buffer: Tensor, rows: Tensor) -> Tensor:
+        # Only the part in use is copied.
+        taken = buffer.new_empty((len(rows), *buffer.shape[1:]))
+        torch.index_select(buffer[:, :, : layer.used], 0, rows, out=taken[:, :, : layer.used])
+        return taken

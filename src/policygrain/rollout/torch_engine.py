@@ -14,13 +14,16 @@ from ..model.logprobs import positions
 from .engine import Request, Response
 from .kv_cache import InPlaceCache
 
+# The share of a batch's rows that must still be going for finished ones to be left where they are.
+KEEP_SHARE = 0.85
+
 
 class TorchEngine:
     """Left-padded batches of similar length; a finished row leaves the batch. Randomness belongs to each request."""
 
     name = "transformers"
 
-    def __init__(self, model: PreTrainedModel, eos_id: int, pad_id: int, batch_size: int = 128) -> None:
+    def __init__(self, model: PreTrainedModel, eos_id: int, pad_id: int, batch_size: int = 256) -> None:
         self.model, self.eos_id, self.pad_id, self.batch_size = model, eos_id, pad_id, batch_size
 
     def load_weights(self, model: PreTrainedModel) -> None:
@@ -45,13 +48,6 @@ class TorchEngine:
         device = self.model.device
         width = max(len(r.prompt_ids) for r in requests)
         longest = max(r.max_tokens for r in requests)
-        ids = torch.full((len(requests), width), self.pad_id)
-        attention = torch.zeros((len(requests), width + longest), dtype=torch.bool)
-        for row, request in enumerate(requests):
-            ids[row, width - len(request.prompt_ids) :] = torch.tensor(request.prompt_ids)
-            attention[row, width - len(request.prompt_ids) : width] = True
-        ids, attention = ids.to(device), attention.to(device)
-        place = positions(attention[:, :width])
         temperature = torch.tensor([r.temperature for r in requests], device=device).unsqueeze(1)
         top_p = torch.tensor([r.top_p for r in requests], device=device).unsqueeze(1)
         limit = torch.tensor([r.max_tokens for r in requests], device=device)
@@ -59,39 +55,61 @@ class TorchEngine:
         noise = np.stack([np.random.Generator(np.random.Philox(r.seed)).random(longest) for r in requests])
         uniforms = torch.from_numpy(noise).to(device)
 
+        # Each distinct prompt is read once, then fanned out to the requests that share it.
+        prompts = list(dict.fromkeys(tuple(r.prompt_ids) for r in requests))
+        number = {prompt: i for i, prompt in enumerate(prompts)}
+        prompt_of = torch.tensor([number[tuple(r.prompt_ids)] for r in requests], device=device)
+        ids = torch.tensor([[self.pad_id] * (width - len(p)) + list(p) for p in prompts], device=device)
+        seen = torch.tensor([[False] * (width - len(p)) + [True] * len(p) for p in prompts], device=device)
+        place = positions(seen)
+        cache = InPlaceCache(self.model.config.num_hidden_layers, width + longest)
+        logits = self._forward(ids, seen, place, cache)[prompt_of]
+        cache.take(prompt_of)
+        attention = torch.zeros((len(requests), width + longest), dtype=torch.bool, device=device)
+        attention[:, :width] = seen[prompt_of]
+        place = place[prompt_of, -1:]
+
         tokens = torch.full((len(requests), longest), self.pad_id, device=device)
         log_probs = torch.zeros((len(requests), longest), device=device)
-        alive = torch.arange(len(requests), device=device)
         lengths = torch.zeros(len(requests), dtype=torch.long, device=device)
         finished = torch.zeros(len(requests), dtype=torch.bool, device=device)
-        cache = InPlaceCache(self.model.config.num_hidden_layers, width + longest)
+        alive = torch.arange(len(requests), device=device)  # which request each row of the cache belongs to
         for step in range(longest):
-            out = self.model(
-                input_ids=ids,
-                attention_mask=attention[alive, : width + step],
-                position_ids=place,
-                past_key_values=cache,
-                use_cache=True,
-                logits_to_keep=1,
-            )
-            chosen, chosen_log_probs = _sample(out.logits[:, -1].float(), temperature[alive], top_p[alive], uniforms[alive, step])
-            tokens[alive, step], log_probs[alive, step] = chosen, chosen_log_probs
-            lengths[alive] += 1
-            ended = chosen == self.eos_id
-            finished[alive] = ended
-            going = ~ended & (step + 1 < limit[alive])
-            place = place[:, -1:] + 1
-            if not going.all():
-                alive, chosen, place = alive[going], chosen[going], place[going]
-                if len(alive) == 0:
-                    break
-                cache.keep(going.nonzero().squeeze(1))
+            chosen, chosen_log_probs = _sample(logits, temperature[alive], top_p[alive], uniforms[alive, step])
+            going = ~finished[alive] & (step < limit[alive])
+            rows = alive[going]
+            tokens[rows, step], log_probs[rows, step] = chosen[going], chosen_log_probs[going]
+            lengths[rows] += 1
+            finished[rows] = chosen[going] == self.eos_id
+            going = ~finished[alive] & (step + 1 < limit[alive])
+            count = int(going.sum())
+            if count == 0:
+                break
+            # Finished rows ride along until there are enough of them to be worth the copy.
+            if count < KEEP_SHARE * len(alive):
+                keep = going.nonzero().squeeze(1)
+                cache.take(keep)
+                alive, chosen, place = alive[keep], chosen[keep], place[keep]
+            place = place + 1
             attention[alive, width + step] = True
-            ids = chosen.unsqueeze(1)
+            logits = self._forward(chosen.unsqueeze(1), attention[alive, : width + step + 1], place, cache)
         return [
             Response(tokens[i, :n].tolist(), bool(f), log_probs[i, :n].tolist())
             for i, (n, f) in enumerate(zip(lengths.tolist(), finished.tolist(), strict=True))
         ]
+
+    def _forward(self, ids: Tensor, attention: Tensor, place: Tensor, cache: InPlaceCache) -> Tensor:
+        """Logits of the next token [rows, vocabulary], float32; the cache grows by ``ids`` [rows, tokens]."""
+        out = self.model(
+            input_ids=ids,
+            attention_mask=attention,
+            position_ids=place,
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        logits: Tensor = out.logits[:, -1].float()
+        return logits
 
 
 def _sample(logits: Tensor, temperature: Tensor, top_p: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
@@ -107,6 +125,8 @@ def _sample(logits: Tensor, temperature: Tensor, top_p: Tensor, uniform: Tensor)
         log_p = (p / p.sum(-1, keepdim=True)).log().float()
     # Inverse transform sampling; clamped because rounding may leave the last sum below the uniform.
     sums = p.cumsum(-1)
-    drawn = torch.searchsorted(sums, uniform.unsqueeze(1) * sums[:, -1:], right=True).clamp(max=p.shape[1] - 1).squeeze(1)
+    drawn = (
+        torch.searchsorted(sums, uniform.unsqueeze(1) * sums[:, -1:], right=True).clamp(max=p.shape[1] - 1).squeeze(1)
+    )
     token = torch.where(greedy, logits.argmax(-1), drawn)
     return token, log_p.gather(1, token.unsqueeze(1)).squeeze(1)

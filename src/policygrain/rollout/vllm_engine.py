@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 KV_GIB = 1
+MAX_SEQUENCES = 512
 
 
 class VllmEngine:
@@ -27,10 +28,23 @@ class VllmEngine:
         os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(KV_GIB))
         os.environ.setdefault("OMP_NUM_THREADS", "1")
         os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+        from transformers import AutoConfig
         from vllm import LLM
 
+        config = AutoConfig.from_pretrained(start)
         self._llm = LLM(
-            model=start, dtype="auto", enforce_eager=True, max_num_seqs=256, logprobs_mode="processed_logprobs", seed=0
+            model=start,
+            # Left to itself, vLLM would make bfloat16 of float32 weights.
+            dtype=str(config.dtype or "float32").removeprefix("torch."),
+            enforce_eager=True,
+            max_num_seqs=MAX_SEQUENCES,
+            # Prompts are read whole: a request with a seed whose prompt is cut into chunks fails on a CPU.
+            enable_chunked_prefill=False,
+            max_num_batched_tokens=max(8192, config.max_position_embeddings),
+            logprobs_mode="processed_logprobs",
+            # Token ids in, token ids out: the tokenizer, and what vLLM makes of its files, stays outside.
+            skip_tokenizer_init=True,
+            seed=0,
         )
 
     def generate(self, requests: Sequence[Request], progress: str = "") -> list[Response]:
@@ -39,7 +53,12 @@ class VllmEngine:
 
         params = [
             SamplingParams(
-                seed=r.seed % 2**31, max_tokens=r.max_tokens, temperature=r.temperature, top_p=r.top_p, logprobs=0, detokenize=False
+                seed=r.seed % 2**31,
+                max_tokens=r.max_tokens,
+                temperature=r.temperature,
+                top_p=r.top_p,
+                logprobs=0,
+                detokenize=False,
             )
             for r in requests
         ]

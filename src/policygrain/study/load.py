@@ -97,7 +97,9 @@ def _check(study: Study) -> None:
 
     tiny, training = study.model.tiny, study.training
     if tiny.hidden % tiny.heads or (tiny.hidden // tiny.heads) % 2:
-        raise UserError(f"model.tiny.heads: hidden size {tiny.hidden} needs to be an even multiple of {tiny.heads} heads.")
+        raise UserError(
+            f"model.tiny.heads: hidden size {tiny.hidden} needs to be an even multiple of {tiny.heads} heads."
+        )
     for name in study.figures:
         if name not in FIGURES:
             raise UserError(f"figures: there is no figure {name!r}.{did_you_mean(name, FIGURES)}")

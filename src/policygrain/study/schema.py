@@ -26,7 +26,7 @@ class TinyModel(Section):
     hidden: PositiveInt = Field(64, description="hidden size")
     intermediate: PositiveInt = Field(128, description="size of the feed-forward layer")
     layers: PositiveInt = Field(3, description="transformer layers")
-    heads: PositiveInt = Field(4, description="attention heads; hidden must be divisible by it")
+    heads: PositiveInt = Field(2, description="attention heads; hidden must be divisible by it")
     context: PositiveInt = Field(256, description="longest prompt and response together, in tokens")
     vocabulary: PositiveInt | None = Field(
         None, description="null: one token per character; a number: byte-level BPE of that size, trained on the prompts"
@@ -36,18 +36,20 @@ class TinyModel(Section):
 class WarmStart(Section):
     """Supervised training of a tiny model by a tutor with two habits (synthetic families only)."""
 
-    steps: NonNegativeInt = Field(600, description="optimizer steps; 0: weights stay random")
-    batch_size: PositiveInt = Field(48, description="examples per step")
-    learning_rate: PositiveFloat = Field(3e-3, description="peak of AdamW's learning rate")
-    direct_share: Share = Field(0.6, description="share of examples answered directly, without a scratchpad")
-    slip: Share = Field(0.03, description="probability that a step of the tutor's scratchpad goes wrong")
+    steps: NonNegativeInt = Field(700, description="optimizer steps; 0: weights stay random")
+    mixed_steps: NonNegativeInt = Field(80, description="the last of them, in which the tutor also answers directly")
+    batch_size: PositiveInt = Field(32, description="examples per step")
+    learning_rate: PositiveFloat = Field(3e-3, description="peak, AdamW's; Muon's for the matrices is five times that")
+    direct_share: Share = Field(0.6, description="share of the mixed examples answered directly, without a scratchpad")
+    slip: Share = Field(0.02, description="probability that a step of the tutor's scratchpad goes wrong")
 
 
 class Model(Section):
     """The start model."""
 
     start: str = Field(
-        "tiny", description="'tiny': built and taught by the pipeline; else a folder or a Hugging Face name of a causal model"
+        "tiny",
+        description="'tiny': built and taught by the pipeline; else a folder or a Hugging Face name of a causal model",
     )
     revision: str | None = Field(None, description="pinned revision of a Hugging Face model")
     dtype: Literal["float32", "bfloat16"] = Field("float32", description="weights and arithmetic of the policy")
@@ -61,7 +63,9 @@ class Model(Section):
 class Prompt(Section):
     """How a problem is shown to the model, in training and in evaluation alike."""
 
-    template: str = Field("{problem}\n", description="text around the problem; {problem} stands for it", pattern=r"\{problem\}")
+    template: str = Field(
+        "{problem}\n", description="text around the problem; {problem} stands for it", pattern=r"\{problem\}"
+    )
     chat: bool = Field(False, description="wrap it in the tokenizer's chat template")
     system: str = Field("", description="system prompt, with chat: true")
 
@@ -116,9 +120,13 @@ class Training(Section):
     weight_decay: float = Field(0.0, ge=0, description="AdamW's")
     betas: tuple[float, float] = Field((0.9, 0.95), description="AdamW's")
     max_grad_norm: PositiveFloat = Field(1.0, description="gradient norm is clipped to this")
-    temperature: PositiveFloat = Field(1.0, description="of rollouts; log-probabilities and entropy are of this distribution")
+    temperature: PositiveFloat = Field(
+        1.0, description="of rollouts; log-probabilities and entropy are of this distribution"
+    )
     max_tokens: PositiveInt = Field(112, description="longest response, L_max")
-    micro_batch_tokens: PositiveInt = Field(4096, description="tokens per forward pass, padding included; changes no result")
+    micro_batch_tokens: PositiveInt = Field(
+        4096, description="tokens per forward pass, padding included; changes no result"
+    )
     engine: Literal["transformers", "vllm"] = Field("transformers", description="what samples rollouts")
     validate_every: PositiveInt = Field(5, description="steps between validations")
     checkpoint_every: PositiveInt = Field(10, description="steps between checkpoints")

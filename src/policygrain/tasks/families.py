@@ -120,8 +120,7 @@ def _labelled(operands: Iterable[object]) -> str:
 
 
 FAMILIES: dict[str, Family] = {
-    f.__name__: f
-    for f in (running_total, long_addition, long_multiplication, remainder, clock, largest, count)
+    f.__name__: f for f in (running_total, long_addition, long_multiplication, remainder, clock, largest, count)
 }
 SPLITS = ("train", "validation", "test")
 
@@ -147,7 +146,7 @@ def generate(family: str, split: str, size: int, seed: int) -> list[Problem]:
     return list(seen.values())
 
 
-def demonstrations(families: list[str], seed: int, slip: float, direct_share: float) -> Iterator[tuple[str, str]]:
+def demonstrations(families: list[str], seed: str, slip: float, direct_share: float) -> Iterator[tuple[str, str]]:
     """Endless (question, response) pairs of a tutor who answers directly or works on a scratchpad, with slips.
 
     Direct answers are right but teach no way to find them; only questions of the train split occur.

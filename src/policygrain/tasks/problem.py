@@ -50,7 +50,13 @@ def _read(path: Path, limit: int | None) -> Iterator[Problem]:
                 raise UserError(f"{where}: no {key!r}; the keys are {', '.join(map(repr, row))}.")
         count += 1
         identity = str(row.get("id", f"{path.stem}-{number:05d}"))
-        yield Problem(identity, str(row["problem"]), str(row["answer"]), str(row.get("source", path.stem)), str(row.get("steps", "")))
+        yield Problem(
+            identity,
+            str(row["problem"]),
+            str(row["answer"]),
+            str(row.get("source", path.stem)),
+            str(row.get("steps", "")),
+        )
     if count == 0:
         raise UserError(f"{path}: the dataset is empty.")
 

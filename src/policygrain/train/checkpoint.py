@@ -27,7 +27,9 @@ def run_lock(run_dir: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise UserError(f"{run_dir}: another process is training here. Wait for it, or choose another --run-dir.") from error
+            raise UserError(
+                f"{run_dir}: another process is training here. Wait for it, or choose another --run-dir."
+            ) from error
         yield
 
 
@@ -48,7 +50,9 @@ def save(run_dir: Path, step: int, state: dict[str, Any]) -> None:
         temporary.rename(folder)
     except (OSError, RuntimeError) as error:
         shutil.rmtree(temporary, ignore_errors=True)
-        raise UserError(f"{folder}: the checkpoint cannot be written: {error}. Older checkpoints are untouched.") from error
+        raise UserError(
+            f"{folder}: the checkpoint cannot be written: {error}. Older checkpoints are untouched."
+        ) from error
     for old in sorted((run_dir / "checkpoints").glob("step*"))[:-KEEP]:
         shutil.rmtree(old, ignore_errors=True)
 

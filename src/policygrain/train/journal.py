@@ -42,7 +42,9 @@ class Journal:
             with path.open("a") as file:
                 file.write(json.dumps({k: _plain(v) for k, v in row.items()}) + "\n")
         except OSError as error:
-            message = f"{path}: cannot be written: {error.strerror}. Free some space and run the command again: it resumes."
+            message = (
+                f"{path}: cannot be written: {error.strerror}. Free some space and run the command again: it resumes."
+            )
             raise UserError(message) from error
 
 
@@ -69,4 +71,9 @@ class Clock:
         total = sum(self.seconds.values())
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         phases = {f"seconds/{k}": v for k, v in self.seconds.items()}
-        return {**phases, "seconds/total": total, "tokens_per_second": tokens / max(total, 1e-9), "peak_memory_mb": peak}
+        return {
+            **phases,
+            "seconds/total": total,
+            "tokens_per_second": tokens / max(total, 1e-9),
+            "peak_memory_mb": peak,
+        }

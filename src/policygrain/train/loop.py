@@ -96,7 +96,9 @@ def train(
                         warmup = min(1.0, (totals["updates"] + 1) / max(1, settings.warmup_updates))
                         for parameters in optimizer.param_groups:
                             parameters["lr"] = settings.learning_rate * warmup
-                        updates.append(_guarded(update, model, optimizer, batch.rows(rows), method, settings, run_dir=run_dir))
+                        updates.append(
+                            _guarded(update, model, optimizer, batch.rows(rows), method, settings, run_dir=run_dir)
+                        )
                         totals["updates"] += 1
 
             totals["tokens"] += rollouts.tokens
@@ -104,7 +106,9 @@ def train(
             totals["seconds"] += time.perf_counter() - started
             row = {"step": step, **metrics, **_over_updates(updates), **held_out}
             journal.write("metrics", row | {f"total_{k}": totals[k] for k in ("updates", "tokens", "samples")})
-            journal.write("timings", {"step": step, **clock.report(rollouts.tokens), "total_seconds": totals["seconds"]})
+            journal.write(
+                "timings", {"step": step, **clock.report(rollouts.tokens), "total_seconds": totals["seconds"]}
+            )
             bar.set_postfix(accuracy=f"{metrics.get('accuracy', float('nan')):.2f}", refresh=False)
 
             if (step + 1) % settings.checkpoint_every == 0 and step + 1 < settings.steps:
@@ -112,7 +116,10 @@ def train(
 
         engine.load_weights(model)
         final = validate(validation_problems, engine, verifier, renderer, settings)
-        journal.write("metrics", {"step": settings.steps, **final, **{f"total_{k}": totals[k] for k in ("updates", "tokens", "samples")}})
+        journal.write(
+            "metrics",
+            {"step": settings.steps, **final, **{f"total_{k}": totals[k] for k in ("updates", "tokens", "samples")}},
+        )
         model.save_pretrained(run_dir / "model")
         tokenizer.save_pretrained(run_dir / "model")
         return {**final, **totals}
@@ -135,8 +142,12 @@ def _guarded(step: Any, model: Any, optimizer: Any, batch: Any, *rest: Any, run_
         return result
     except UserError as error:
         path = run_dir / "failed_batch.pt"
-        torch.save({"ids": batch.sequences.ids, "mask": batch.sequences.mask, "advantages": batch.tokens.advantages}, path)
-        raise UserError(f"{run_dir}: {error} The batch is in {path}; a lower learning rate or a clip may help.") from error
+        torch.save(
+            {"ids": batch.sequences.ids, "mask": batch.sequences.mask, "advantages": batch.tokens.advantages}, path
+        )
+        raise UserError(
+            f"{run_dir}: {error} The batch is in {path}; a lower learning rate or a clip may help."
+        ) from error
 
 
 def _over_updates(updates: list[dict[str, float]]) -> dict[str, float]:

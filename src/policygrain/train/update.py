@@ -51,19 +51,28 @@ def score(model: PreTrainedModel, sequences: Sequences, settings: Training) -> t
 
 
 def prepare(
-    rollouts: Rollouts, model: PreTrainedModel, reference: PreTrainedModel, method: Method, settings: Training, pad_id: int
+    rollouts: Rollouts,
+    model: PreTrainedModel,
+    reference: PreTrainedModel,
+    method: Method,
+    settings: Training,
+    pad_id: int,
 ) -> tuple[TrainingBatch, dict[str, float]]:
     """Advantages, old and reference log-probabilities of a batch; and metrics of what was sampled."""
     group = rollouts.rewards.shape[1]
     responses = [r for row in rollouts.responses for r in row]
-    sequences = pack([p for p in rollouts.prompts for _ in range(group)], [r.ids for r in responses], pad_id, model.device)
+    sequences = pack(
+        [p for p in rollouts.prompts for _ in range(group)], [r.ids for r in responses], pad_id, model.device
+    )
     advantages = method.advantages(rollouts.rewards)
     mask = sequences.mask.clone()
     finished = torch.tensor([r.finished for r in responses], device=model.device)
     if method.sampler.mask_truncated:
         mask &= finished.unsqueeze(1)
     old_log_probs, old_entropy = score(model, sequences, settings)
-    reference_log_probs, _ = score(reference, sequences, settings)
+    # For the record alone, a quarter of the batch says enough of how far the policy has gone from its start.
+    scored = slice(None) if method.needs_reference else slice(None, None, 4)
+    reference_log_probs, _ = score(reference, sequences.rows(scored), settings)
     engine_log_probs = torch.zeros_like(old_log_probs)
     for row, response in enumerate(responses):
         engine_log_probs[row, : len(response.ids)] = torch.tensor(response.log_probs)
@@ -76,7 +85,7 @@ def prepare(
         mask=mask,
         entropy=old_entropy,
         old_entropy=old_entropy,
-        ref_log_probs=reference_log_probs,
+        ref_log_probs=reference_log_probs if method.needs_reference else None,
         rollout_weights=mismatch.exp().clamp(max=cap) if cap is not None else None,
         max_length=settings.max_tokens,
     )
@@ -88,7 +97,7 @@ def prepare(
         "accuracy": rollouts.correct.mean().item(),
         "advantage_std": advantages.std().item() if advantages.numel() > 1 else 0.0,
         "entropy_old": (torch.where(sequences.mask, old_entropy, 0.0).sum() / n).item(),
-        "kl_initial": (torch.where(sequences.mask, k3(old_log_probs, reference_log_probs), 0.0).sum() / n).item(),
+        "kl_initial": _mean_kl(old_log_probs[scored], reference_log_probs, sequences.mask[scored]),
         "response_length_mean": lengths.mean().item(),
         "response_length_max": lengths.max().item(),
         "truncated_share": 1 - finished.float().mean().item(),
@@ -101,13 +110,21 @@ def prepare(
     return TrainingBatch(sequences, tokens), metrics
 
 
+def _mean_kl(log_probs: Tensor, reference_log_probs: Tensor, mask: Tensor) -> float:
+    width = reference_log_probs.shape[1]
+    estimate = torch.where(mask[:, :width], k3(log_probs[:, :width], reference_log_probs), 0.0)
+    return float(estimate.sum() / mask.sum().clamp(min=1))
+
+
 def minibatches(size: int, count: int, seed: int) -> list[Tensor]:
     """Row indices of ``count`` optimizer steps: a shuffle, cut evenly; none is empty."""
     order = torch.randperm(size, generator=torch.Generator().manual_seed(seed))
     return list(order.tensor_split(min(count, size)))
 
 
-def update(model: PreTrainedModel, optimizer: torch.optim.Optimizer, batch: TrainingBatch, method: Method, settings: Training) -> dict[str, float]:
+def update(
+    model: PreTrainedModel, optimizer: torch.optim.Optimizer, batch: TrainingBatch, method: Method, settings: Training
+) -> dict[str, float]:
     """One optimizer step on ``batch``; returns its metrics. However it is cut into micro-batches, the step is the same."""
     optimizer.zero_grad(set_to_none=True)
     whole = _whole_step(model, batch, method, settings)
@@ -135,7 +152,9 @@ def update(model: PreTrainedModel, optimizer: torch.optim.Optimizer, batch: Trai
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), settings.max_grad_norm).item()
     metrics = merge_metrics(parts) | {"gradient_norm": norm, "learning_rate": optimizer.param_groups[0]["lr"]}
     if norm != norm or norm == float("inf"):
-        raise UserError(f"the gradient is not finite (loss {metrics['loss']}, largest ratio {metrics['ratio_max']:.3g}).")
+        raise UserError(
+            f"the gradient is not finite (loss {metrics['loss']}, largest ratio {metrics['ratio_max']:.3g})."
+        )
     optimizer.step()
     return metrics
 

@@ -14,7 +14,8 @@ def validate(
 ) -> dict[str, float]:
     """Accuracy and mean length of one sampled response per problem; the same seeds every time."""
     requests = [
-        Request(renderer.ids(p.problem), seed, settings.max_tokens, settings.temperature) for seed, p in enumerate(problems)
+        Request(renderer.ids(p.problem), seed, settings.max_tokens, settings.temperature)
+        for seed, p in enumerate(problems)
     ]
     responses = engine.generate(requests)
     texts = renderer.tokenizer.batch_decode([r.ids for r in responses], skip_special_tokens=True)

@@ -1,0 +1,40 @@
+# PolicyGrain: data → start models → training → evaluation → figures and tables → MLflow.
+# `snakemake all` runs config.yaml; `--configfile studies/NAME.yaml` another study.
+from pathlib import Path
+
+from snakemake.utils import min_version
+
+min_version("9.0")
+
+if not workflow.config_settings.configfiles:
+
+    configfile: "config.yaml"
+
+
+report: "workflow/report/study.rst"
+
+
+include: "workflow/rules/common.smk"
+include: "workflow/rules/data.smk"
+include: "workflow/rules/train.smk"
+include: "workflow/rules/evaluate.smk"
+include: "workflow/rules/figures.smk"
+include: "workflow/rules/track.smk"
+
+
+localrules:
+    all,
+    figures,
+    study,
+
+
+rule all:
+    input:
+        FIGURE_FILES,
+        f"{RESULTS}/mlflow.done",
+    default_target: True
+
+
+rule figures:
+    input:
+        FIGURE_FILES,

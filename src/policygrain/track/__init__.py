@@ -1,0 +1,1 @@
+"""MLflow mirrors the records; the files are the truth."""

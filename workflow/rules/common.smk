@@ -1,0 +1,80 @@
+# The study, read and checked once, and what the other rules need of it.
+import sys
+
+import yaml
+
+from policygrain.errors import UserError
+from policygrain.figures.catalogue import TABLES
+from policygrain.study import parse_study
+from policygrain.study.arms import plan
+
+CONFIG_FILE = Path([*workflow.config_settings.configfiles, "config.yaml"][0])
+
+try:
+    STUDY = parse_study(config, CONFIG_FILE)
+except UserError as error:
+    sys.exit(f"policygrain: {error}")
+
+PLAN = plan(STUDY)
+RESULTS = f"results/{STUDY.name}"
+STUDY_FILE = f"{RESULTS}/study.yaml"
+# On a cluster the conda environment says which interpreter; here it is the one that runs Snakemake.
+POLICYGRAIN = "policygrain" if workflow.deployment_settings.deployment_method else f"{sys.executable} -m policygrain.cli"
+
+FIGURE_FILES = [
+    *(f"{RESULTS}/figures/{name}.{suffix}" for name in STUDY.figures for suffix in ("pdf", "png")),
+    *(f"{RESULTS}/tables/{name}.{suffix}" for name in TABLES for suffix in ("csv", "md")),
+]
+
+
+def start_seed(seed):
+    """The seed of the start model that a run begins from."""
+    return seed if STUDY.model.warm_start_per_seed else STUDY.seeds[0]
+
+
+def start_model(seed):
+    """Where a run's start model is: a folder that a rule makes, or what the study names."""
+    return f"{RESULTS}/start/seed{start_seed(seed)}" if STUDY.model.start == "tiny" else STUDY.model.start
+
+
+def start_record(seed):
+    """The file that says the start model is there; nothing to wait for where the pipeline does not make it."""
+    return f"{start_model(seed)}/start.json" if STUDY.model.start == "tiny" else []
+
+
+def run_content(arm, seed):
+    """All that decides a run's result besides its inputs: a change of it, and only that, trains the run again."""
+    chosen = PLAN.arms[arm]
+    return {
+        "method": chosen.method(STUDY).data(),
+        "training": chosen.training(STUDY).model_dump(),
+        "prompt": STUDY.prompt.model_dump(),
+        "seed": int(seed),
+    }
+
+
+# Every engine process judges a batch of checkpoints; the start models are judged like any other.
+START_SEEDS = sorted({start_seed(seed) for seed in STUDY.seeds})
+EVALUATED = [f"{run.arm}/seed{run.seed}" for run in PLAN.evaluated]
+BATCH = STUDY.evaluation.runs_per_engine
+SHARDS = {f"{i // BATCH:02d}": EVALUATED[i : i + BATCH] for i in range(0, len(EVALUATED), BATCH)}
+
+
+def shard_models(shard):
+    """NAME → model folder, of everything a shard judges."""
+    runs = {name: f"{RESULTS}/runs/{name}/model" for name in SHARDS[shard]}
+    starts = {f"start/seed{seed}": start_model(seed) for seed in START_SEEDS} if shard == min(SHARDS) else {}
+    return {**starts, **runs}
+
+
+rule study:
+    # The resolved study, kept beside its results. The rules read it as `ancient`: which of them run again is decided
+    # by their params, not by this file's age.
+    output:
+        STUDY_FILE,
+    params:
+        content=STUDY.model_dump(mode="json") | {"base": None},
+    log:
+        f"{RESULTS}/logs/study.log",
+    run:
+        Path(output[0]).write_text(yaml.safe_dump(params.content, sort_keys=False, allow_unicode=True))

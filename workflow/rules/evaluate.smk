@@ -1,0 +1,21 @@
+rule evaluate:
+    # Many checkpoints in one engine. Each model's records are kept beside it as they are made, so a shard that was
+    # stopped does not sample again what it has.
+    input:
+        study=ancient(STUDY_FILE),
+        benchmarks=rules.prepare.output.benchmarks,
+        start=lambda w: [start_record(seed) for seed in START_SEEDS] if w.shard == min(SHARDS) else [],
+        runs=lambda w: [f"{RESULTS}/runs/{name}/summary.json" for name in SHARDS[w.shard]],
+    output:
+        f"{RESULTS}/evaluation/{{shard}}.jsonl",
+    params:
+        policygrain=POLICYGRAIN,
+        data=f"{RESULTS}/data",
+        models=lambda w: [f"{name}={folder}" for name, folder in shard_models(w.shard).items()],
+        content=STUDY.evaluation.model_dump(),
+    log:
+        f"{RESULTS}/logs/evaluate/{{shard}}.log",
+    conda:
+        "../../environment.yml"
+    shell:
+        "exec {params.policygrain} evaluate --config {input.study} --data {params.data} --out {output} {params.models} 2>>{log}"

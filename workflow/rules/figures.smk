@@ -1,0 +1,64 @@
+# One script (src/policygrain/figures/NAME.py) and one rule per figure and table; records are all they read.
+RECORDS = [
+    *(f"{RESULTS}/runs/{run.folder.removeprefix('runs/')}/summary.json" for run in PLAN.runs),
+    *(f"{RESULTS}/evaluation/{shard}.jsonl" for shard in SHARDS),
+]
+
+for name in STUDY.figures:
+
+    rule:
+        name:
+            f"figure_{name}"
+        input:
+            study=ancient(STUDY_FILE),
+            records=RECORDS,
+        output:
+            pdf=f"{RESULTS}/figures/{name}.pdf",
+            png=report(
+                f"{RESULTS}/figures/{name}.png",
+                caption=f"../report/{name}.rst",
+                category="Figures",
+                labels={"figure": name},
+            ),
+        params:
+            policygrain=POLICYGRAIN,
+            figure=name,
+            results=RESULTS,
+            out=f"{RESULTS}/figures/{name}",
+        log:
+            f"{RESULTS}/logs/figures/{name}.log",
+        conda:
+            "../../environment.yml"
+        shell:
+            "exec {params.policygrain} figure {params.figure} --config {input.study} --results {params.results}"
+            " --out {params.out} 2>{log}"
+
+
+for name in TABLES:
+
+    rule:
+        name:
+            f"table_{name}"
+        input:
+            study=ancient(STUDY_FILE),
+            records=RECORDS,
+        output:
+            csv=report(
+                f"{RESULTS}/tables/{name}.csv",
+                caption=f"../report/{name}.rst",
+                category="Tables",
+                labels={"table": name},
+            ),
+            md=f"{RESULTS}/tables/{name}.md",
+        params:
+            policygrain=POLICYGRAIN,
+            table=name,
+            results=RESULTS,
+            out=f"{RESULTS}/tables/{name}",
+        log:
+            f"{RESULTS}/logs/tables/{name}.log",
+        conda:
+            "../../environment.yml"
+        shell:
+            "exec {params.policygrain} figure {params.table} --config {input.study} --results {params.results}"
+            " --out {params.out} 2>{log}"

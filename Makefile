@@ -7,7 +7,7 @@ BIN := .venv/bin
 FLAVOUR ?= $(if $(shell command -v nvidia-smi),gpu,cpu)
 LOCK := requirements/$(FLAVOUR).lock
 
-.PHONY: setup all figures test lint ui clean lock
+.PHONY: setup all figures test lint ui clean schema lock
 
 setup: .venv/.$(FLAVOUR)-ready
 
@@ -20,3 +20,38 @@ setup: .venv/.$(FLAVOUR)-ready
 	$(BIN)/python -m pip install --quiet --no-deps --progress-bar off -r $(LOCK)
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	touch $@
+
+# The whole study: data, start models, training, evaluation, figures, MLflow. What is done already is not done again.
+all: setup
+	$(BIN)/snakemake --cores $(CORES) --configfile $(STUDY) -- all
+
+figures: setup
+	$(BIN)/snakemake --cores $(CORES) --configfile $(STUDY) -- figures
+
+# Everything that CI holds: style, types, workflow lint, unit and property tests, the whole pipeline on a small study.
+test: setup lint
+	$(BIN)/python -m pytest
+
+lint: setup
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/mypy
+	$(BIN)/snakefmt --check Snakefile workflow
+	$(BIN)/snakemake --lint
+
+# MLflow in the browser: http://127.0.0.1:5000
+ui: setup
+	MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false $(BIN)/mlflow ui --host 127.0.0.1 \
+	    --backend-store-uri $${MLFLOW_TRACKING_URI:-sqlite:///results/mlflow.db}
+
+# Removes results; the environment stays (rm -r .venv removes it too).
+clean:
+	rm -rf results/*/ results/mlflow.db .snakemake
+
+# After a change of the study's keys: what editors know of them.
+schema: setup
+	$(BIN)/policygrain schema >workflow/schemas/study.schema.json
+
+# After a change of pins in pyproject.toml (needs uv).
+lock:
+	requirements/lock.sh

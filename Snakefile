@@ -29,10 +29,10 @@ localrules:
 
 
 rule all:
+    default_target: True
     input:
         FIGURE_FILES,
         f"{RESULTS}/mlflow.done",
-    default_target: True
 
 
 rule figures:

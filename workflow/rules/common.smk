@@ -19,12 +19,29 @@ PLAN = plan(STUDY)
 RESULTS = f"results/{STUDY.name}"
 STUDY_FILE = f"{RESULTS}/study.yaml"
 # On a cluster the conda environment says which interpreter; here it is the one that runs Snakemake.
-POLICYGRAIN = "policygrain" if workflow.deployment_settings.deployment_method else f"{sys.executable} -m policygrain.cli"
+POLICYGRAIN = (
+    "policygrain"
+    if workflow.deployment_settings.deployment_method
+    else f"{sys.executable} -m policygrain.cli"
+)
 
 FIGURE_FILES = [
-    *(f"{RESULTS}/figures/{name}.{suffix}" for name in STUDY.figures for suffix in ("pdf", "png")),
-    *(f"{RESULTS}/tables/{name}.{suffix}" for name in TABLES for suffix in ("csv", "md")),
+    *(
+        f"{RESULTS}/figures/{name}.{suffix}"
+        for name in STUDY.figures
+        for suffix in ("pdf", "png")
+    ),
+    *(
+        f"{RESULTS}/tables/{name}.{suffix}"
+        for name in TABLES
+        for suffix in ("csv", "md")
+    ),
 ]
+
+
+def parent(path):
+    """The folder of a file; lint wants params that name one to be read off an input or output."""
+    return str(Path(path).parent)
 
 
 def start_seed(seed):
@@ -34,7 +51,11 @@ def start_seed(seed):
 
 def start_model(seed):
     """Where a run's start model is: a folder that a rule makes, or what the study names."""
-    return f"{RESULTS}/start/seed{start_seed(seed)}" if STUDY.model.start == "tiny" else STUDY.model.start
+    return (
+        f"{RESULTS}/start/seed{start_seed(seed)}"
+        if STUDY.model.start == "tiny"
+        else STUDY.model.start
+    )
 
 
 def start_record(seed):
@@ -57,24 +78,18 @@ def run_content(arm, seed):
 START_SEEDS = sorted({start_seed(seed) for seed in STUDY.seeds})
 EVALUATED = [f"{run.arm}/seed{run.seed}" for run in PLAN.evaluated]
 BATCH = STUDY.evaluation.runs_per_engine
-SHARDS = {f"{i // BATCH:02d}": EVALUATED[i : i + BATCH] for i in range(0, len(EVALUATED), BATCH)}
+SHARDS = {
+    f"{i // BATCH:02d}": EVALUATED[i : i + BATCH]
+    for i in range(0, len(EVALUATED), BATCH)
+}
 
 
 def shard_models(shard):
     """NAME → model folder, of everything a shard judges."""
     runs = {name: f"{RESULTS}/runs/{name}/model" for name in SHARDS[shard]}
-    starts = {f"start/seed{seed}": start_model(seed) for seed in START_SEEDS} if shard == min(SHARDS) else {}
+    starts = (
+        {f"start/seed{seed}": start_model(seed) for seed in START_SEEDS}
+        if shard == min(SHARDS)
+        else {}
+    )
     return {**starts, **runs}
-
-
-rule study:
-    # The resolved study, kept beside its results. The rules read it as `ancient`: which of them run again is decided
-    # by their params, not by this file's age.
-    output:
-        STUDY_FILE,
-    params:
-        content=STUDY.model_dump(mode="json") | {"base": None},
-    log:
-        f"{RESULTS}/logs/study.log",
-    run:
-        Path(output[0]).write_text(yaml.safe_dump(params.content, sort_keys=False, allow_unicode=True))

@@ -4,18 +4,26 @@ rule evaluate:
     input:
         study=ancient(STUDY_FILE),
         benchmarks=rules.prepare.output.benchmarks,
-        start=lambda w: [start_record(seed) for seed in START_SEEDS] if w.shard == min(SHARDS) else [],
-        runs=lambda w: [f"{RESULTS}/runs/{name}/summary.json" for name in SHARDS[w.shard]],
+        start=lambda w: (
+            [start_record(seed) for seed in START_SEEDS]
+            if w.shard == min(SHARDS)
+            else []
+        ),
+        runs=lambda w: [
+            f"{RESULTS}/runs/{name}/summary.json" for name in SHARDS[w.shard]
+        ],
     output:
         f"{RESULTS}/evaluation/{{shard}}.jsonl",
-    params:
-        policygrain=POLICYGRAIN,
-        data=f"{RESULTS}/data",
-        models=lambda w: [f"{name}={folder}" for name, folder in shard_models(w.shard).items()],
-        content=STUDY.evaluation.model_dump(),
     log:
         f"{RESULTS}/logs/evaluate/{{shard}}.log",
     conda:
         "../../environment.yml"
+    params:
+        policygrain=POLICYGRAIN,
+        data=lambda w, input: parent(parent(input.benchmarks[0])),
+        models=lambda w: [
+            f"{name}={folder}" for name, folder in shard_models(w.shard).items()
+        ],
+        content=STUDY.evaluation.model_dump(),
     shell:
         "exec {params.policygrain} evaluate --config {input.study} --data {params.data} --out {output} {params.models} 2>>{log}"

@@ -1,6 +1,9 @@
 # One script (src/policygrain/figures/NAME.py) and one rule per figure and table; records are all they read.
 RECORDS = [
-    *(f"{RESULTS}/runs/{run.folder.removeprefix('runs/')}/summary.json" for run in PLAN.runs),
+    *(
+        f"{RESULTS}/runs/{run.folder.removeprefix('runs/')}/summary.json"
+        for run in PLAN.runs
+    ),
     *(f"{RESULTS}/evaluation/{shard}.jsonl" for shard in SHARDS),
 ]
 
@@ -20,15 +23,15 @@ for name in STUDY.figures:
                 category="Figures",
                 labels={"figure": name},
             ),
-        params:
-            policygrain=POLICYGRAIN,
-            figure=name,
-            results=RESULTS,
-            out=f"{RESULTS}/figures/{name}",
         log:
             f"{RESULTS}/logs/figures/{name}.log",
         conda:
             "../../environment.yml"
+        params:
+            policygrain=POLICYGRAIN,
+            figure=name,
+            results=lambda w, output: parent(parent(output[0])),
+            out=lambda w, output: output.pdf.removesuffix(".pdf"),
         shell:
             "exec {params.policygrain} figure {params.figure} --config {input.study} --results {params.results}"
             " --out {params.out} 2>{log}"
@@ -50,15 +53,15 @@ for name in TABLES:
                 labels={"table": name},
             ),
             md=f"{RESULTS}/tables/{name}.md",
-        params:
-            policygrain=POLICYGRAIN,
-            table=name,
-            results=RESULTS,
-            out=f"{RESULTS}/tables/{name}",
         log:
             f"{RESULTS}/logs/tables/{name}.log",
         conda:
             "../../environment.yml"
+        params:
+            policygrain=POLICYGRAIN,
+            table=lambda w, output: Path(output.csv).stem,
+            results=lambda w, output: parent(parent(output[0])),
+            out=lambda w, output: output.csv.removesuffix(".csv"),
         shell:
             "exec {params.policygrain} figure {params.table} --config {input.study} --results {params.results}"
             " --out {params.out} 2>{log}"

@@ -5,12 +5,12 @@ rule track:
         figures=FIGURE_FILES,
     output:
         f"{RESULTS}/mlflow.done",
-    params:
-        policygrain=POLICYGRAIN,
-        results=RESULTS,
     log:
         f"{RESULTS}/logs/track.log",
     conda:
         "../../environment.yml"
+    params:
+        policygrain=POLICYGRAIN,
+        results=lambda w, output: parent(output[0]),
     shell:
         "exec {params.policygrain} track --config {input.study} --results {params.results} --done {output} 2>{log}"

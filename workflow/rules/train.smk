@@ -8,16 +8,16 @@ rule train:
         start=lambda w: start_record(int(w.seed)),
     output:
         f"{RESULTS}/runs/{{arm}}/seed{{seed}}/summary.json",
-    params:
-        policygrain=POLICYGRAIN,
-        data=f"{RESULTS}/data",
-        run_dir=f"{RESULTS}/runs/{{arm}}/seed{{seed}}",
-        start=lambda w: start_model(int(w.seed)),
-        content=lambda w: run_content(w.arm, w.seed),
     log:
         f"{RESULTS}/logs/train/{{arm}}/seed{{seed}}.log",
     conda:
         "../../environment.yml"
+    params:
+        policygrain=POLICYGRAIN,
+        data=lambda w, input: parent(input.train),
+        run_dir=lambda w, output: parent(output[0]),
+        start=lambda w: start_model(int(w.seed)),
+        content=lambda w: run_content(w.arm, w.seed),
     shell:
         "exec {params.policygrain} train --config {input.study} --arm {wildcards.arm} --seed {wildcards.seed}"
         " --start {params.start} --data {params.data} --run-dir {params.run_dir} 2>>{log}"

@@ -34,7 +34,10 @@ def table(records: Records) -> tuple[pd.DataFrame, str]:
             cell = f"{row['mean']:.1f} [{row['low']:.1f}, {row['high']:.1f}]"
             cells.append(f"**{cell}**" if best.get(b) == arm else cell)
         lines.append(f"| {label(arm)} | " + " | ".join(cells) + " |")
-    note = "\nAccuracy in percent with 95% intervals by bootstrap over seeds and problems. Bold: better than every other arm, its paired interval above zero.\n"
+    note = (
+        "\nAccuracy in percent with 95% intervals by bootstrap over seeds and problems. "
+        "Bold: better than every other arm, its paired interval above zero.\n"
+    )
     return frame, "\n".join(lines) + "\n" + note
 
 

@@ -40,7 +40,7 @@ def draw(records: Records) -> Figure:
         axes.set_xlabel("updates per batch")
         axes.set_ylim(0, 100)
     panels[0].set_ylabel("validation accuracy at the end (%)")
-    handles = [Line2D([], [], markersize=4, **look(i)) for i in range(len(ratios))]  # type: ignore[arg-type]
+    handles = [Line2D([], [], markersize=4, **look(i)) for i in range(len(ratios))]
     names = [f"{label(r)} ratio" if r != "none" else "no ratio (REINFORCE)" for r in ratios]
     figure.legend(handles, names, loc="outside lower center", ncols=len(ratios))
     return figure
@@ -53,7 +53,7 @@ def _line(axes: Axes, points: dict[int, np.ndarray], index: int) -> None:
     # A little sideways, so that intervals of several ratios can be told apart.
     x = np.array(updates) * 2 ** (0.07 * (index - 2))
     errors = np.abs(intervals[:, 1:].clip(0, 100).T - intervals[:, 0])
-    axes.errorbar(x, intervals[:, 0], yerr=errors, markersize=4, linewidth=1.1, elinewidth=0.6, capsize=1.5, **style)  # type: ignore[arg-type]
+    axes.errorbar(x, intervals[:, 0], yerr=errors, markersize=4, linewidth=1.1, elinewidth=0.6, capsize=1.5, **style)
     for u, place in zip(updates, x, strict=True):
         axes.plot(
             np.full(len(points[u]), place), points[u] * 100, ".", color=str(style["color"]), alpha=0.35, markersize=3

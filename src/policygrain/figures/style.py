@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -19,7 +20,7 @@ COLUMN, PAGE = 3.4, 7.0  # inches: one column, the page
 # Okabe and Ito's colours, told apart by colour-blind eyes; marker and dash say the same again in grey.
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
 MARKERS = ["o", "s", "^", "D", "v", "P", "X"]
-DASHES: list[str | tuple[int, tuple[int, ...]]] = [
+DASHES: list[Any] = [
     "-",
     (0, (5, 1.5)),
     (0, (1, 1)),
@@ -71,7 +72,7 @@ def label(arm: str) -> str:
     return NAMES.get(name, name.replace("_", " ")) + (f" ({settings.replace('_', ' ')})" if settings else "")
 
 
-def look(index: int) -> dict[str, object]:
+def look(index: int) -> dict[str, Any]:
     """Colour, marker and dash of the n-th thing in a figure."""
     return {
         "color": COLOURS[index % len(COLOURS)],
@@ -95,7 +96,7 @@ def curve(axes: Axes, steps: pd.DataFrame, arm: str, metric: str, index: int, sm
         linewidth=1.2,
         label=label(arm),
         **style,
-    )  # type: ignore[arg-type]
+    )
     if table.shape[1] > 1:
         axes.fill_between(
             table.index, intervals[:, 1], intervals[:, 2], color=str(style["color"]), alpha=0.13, linewidth=0

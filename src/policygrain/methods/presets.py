@@ -44,7 +44,7 @@ def preset_data(
     base = changes.pop("base", name if name in _presets() else None)
     if base is None:
         return changes
-    below = preset_data(base, {} if base == name else own, (*_seen, name))
+    below = preset_data(base, {}) if base == name else preset_data(base, own, (*_seen, name))
     return merge(below, changes)
 
 
@@ -52,7 +52,7 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """``above`` laid over ``below``."""
     merged = dict(copy.deepcopy(dict(below)))
     for key, value in above.items():
-        old = merged.get(key)
+        old: Any = merged.get(key)
         if isinstance(old, str) and isinstance(value, Mapping) and key != "summary":
             old = {"name": old}
         same = isinstance(old, Mapping) and isinstance(value, Mapping)

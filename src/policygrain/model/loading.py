@@ -31,7 +31,8 @@ def load_model(start: str, revision: str | None = None, dtype: str = "float32") 
         raise UserError(f"model {start!r}: its tokenizer has no end-of-sequence token.")
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
-    model.to("cuda" if torch.cuda.is_available() else "cpu")
+    if torch.cuda.is_available():
+        model.to("cuda")  # type: ignore[arg-type]
     return model, tokenizer
 
 

@@ -33,7 +33,7 @@ class Sequences(NamedTuple):
 
 def pack(prompts: list[list[int]], responses: list[list[int]], pad_id: int, device: torch.device) -> Sequences:
     """Token lists → Sequences."""
-    p, r = max(map(len, prompts)), max(1, max(map(len, responses)))
+    p, r = max(map(len, prompts)), max(1, *map(len, responses))
     ids = torch.full((len(prompts), p + r), pad_id)
     attention = torch.zeros(ids.shape, dtype=torch.bool)
     for row, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):

@@ -79,5 +79,5 @@ def _backward(model: PreTrainedModel, sequences: Sequences, rows: torch.Tensor) 
     part = sequences.rows(rows)
     log_probs, _ = log_probs_and_entropy(model, part, temperature=1.0, entropy_gradient=False)
     loss = -(log_probs * part.mask).sum() / sequences.mask.sum()
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     return loss.item()

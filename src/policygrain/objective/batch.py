@@ -53,11 +53,12 @@ class TokenBatch:
         for name in ("log_probs", "old_log_probs", "entropy", "old_entropy", "ref_log_probs", "rollout_weights"):
             values[name] = getattr(self, name)
         for name, value in values.items():
-            if value is None or name == "mask":
+            accumulated = _accumulate(value)
+            if accumulated is None or name == "mask":
                 continue
             if value.shape != shape:
                 raise ValueError(f"{name} has shape {tuple(value.shape)}, log_probs {tuple(shape)}")
-            values[name] = torch.where(keep, _accumulate(value), 0.0)
+            values[name] = torch.where(keep, accumulated, 0.0)
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
@@ -92,7 +93,9 @@ class TokenBatch:
 
     def rows(self, index: Any) -> TokenBatch:
         """The responses at ``index``, as a micro-batch of the same step."""
-        tensors = {name: value[index] for name, value in vars(self).items() if isinstance(value, Tensor)}
+        tensors: dict[str, Any] = {
+            name: value[index] for name, value in vars(self).items() if isinstance(value, Tensor)
+        }
         return replace(self, **tensors, step=self.whole)
 
     def replace(self, **changes: Any) -> TokenBatch:

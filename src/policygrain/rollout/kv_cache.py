@@ -23,6 +23,8 @@ class _Layer(CacheLayerMixin):
         self.length, self.used = length, 0
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        self.keys: Tensor
+        self.values: Tensor
         shape = (*key_states.shape[:2], self.length, key_states.shape[3])
         self.keys, self.values = key_states.new_empty(shape), value_states.new_empty(shape)
         self.is_initialized = True
@@ -55,6 +57,7 @@ class InPlaceCache(Cache):
     def take(self, rows: Tensor) -> None:
         """These rows, in this order, a row as often as it is named: forgets finished ones, fans a prompt out."""
         for layer in self.layers:
+            assert isinstance(layer, _Layer)
             layer.keys, layer.values = (self._take(layer, buffer, rows) for buffer in (layer.keys, layer.values))
 
     @staticmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from .engine import Request, Response
 
@@ -31,11 +31,11 @@ class VllmEngine:
         from transformers import AutoConfig
         from vllm import LLM
 
-        config = AutoConfig.from_pretrained(start)
+        config: Any = AutoConfig.from_pretrained(start)
         self._llm = LLM(
             model=start,
             # Left to itself, vLLM would make bfloat16 of float32 weights.
-            dtype=str(config.dtype or "float32").removeprefix("torch."),
+            dtype=cast(Any, str(config.dtype or "float32").removeprefix("torch.")),
             enforce_eager=True,
             max_num_seqs=MAX_SEQUENCES,
             # Prompts are read whole: a request with a seed whose prompt is cut into chunks fails on a CPU.
@@ -68,7 +68,9 @@ class VllmEngine:
         for output in outputs:
             best = output.outputs[0]
             ids = list(best.token_ids)
-            log_probs = [chosen[token].logprob for chosen, token in zip(best.logprobs or [], ids, strict=True)]
+            log_probs = [
+                chosen[token].logprob for chosen, token in zip(best.logprobs or [], ids, strict=True) if chosen
+            ]
             responses.append(Response(ids, best.finish_reason == "stop", log_probs))
         return responses
 

@@ -38,7 +38,7 @@ class Arm:
         except ValidationError as error:
             key = ".".join(str(part) for part in error.errors()[0]["loc"])
             hint = did_you_mean(key, Training.model_fields) if key not in Training.model_fields else ""
-            raise UserError(f"experiments.*.vary.{key}: {error.errors()[0]['msg']}.{hint}") from error
+            raise UserError(f"vary.{key}: {error.errors()[0]['msg']}.{hint}") from error
 
     def method(self, study: Study) -> Method:
         """The method, with what the study says of it."""

@@ -93,7 +93,8 @@ def _keys_at(location: list[Any]) -> list[str]:
 def _check(study: Study) -> None:
     """What types cannot say, in the order in which a run would meet it."""
     from ..figures.catalogue import FIGURES
-    from .arms import plan
+    from ..methods import method
+    from .arms import arms_of
 
     tiny, training = study.model.tiny, study.training
     if tiny.hidden % tiny.heads or (tiny.hidden // tiny.heads) % 2:
@@ -107,11 +108,20 @@ def _check(study: Study) -> None:
     if len(set(names)) < len(names):
         raise UserError(f"evaluation.benchmarks: two have the name {max(names, key=names.count)!r}.")
     _check_sources(study)
-    for arm in plan(study):
-        arm.method(study)
-        per_batch = training.prompts_per_step * training.group
-        if (updates := arm.training(study).updates_per_batch) > per_batch:
-            raise UserError(f"training.updates_per_batch: {updates} updates of a batch of {per_batch} responses.")
+    for name in study.methods:
+        method(name, study.methods)
+    for name, experiment in study.experiments.items():
+        for arm in arms_of(experiment, study):
+            try:
+                arm.method(study)
+                updates = arm.training(study).updates_per_batch
+            except UserError as error:
+                raise UserError(f"experiments.{name}: {error}") from error
+            if updates > training.prompts_per_step * training.group:
+                raise UserError(
+                    f"experiments.{name}: training.updates_per_batch: {updates} updates of a batch of "
+                    f"{training.prompts_per_step * training.group} responses."
+                )
 
 
 def _check_sources(study: Study) -> None:

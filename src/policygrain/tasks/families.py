@@ -49,7 +49,7 @@ def running_total(rng: random.Random, level: int, pupil: Pupil) -> Worked:
 
 def long_addition(rng: random.Random, level: int, pupil: Pupil) -> Worked:
     """Add two numbers written in columns, units first, with a carry."""
-    columns = [(rng.randint(0, 7), rng.randint(0, 7)) for _ in range(2 + level)]
+    columns = [(rng.randint(0, 7), rng.randint(0, 7)) for _ in range(3 + level)]
     carry, result, steps = 0, "", []
     for label, (x, y) in zip(LABELS, columns, strict=False):
         column = pupil(x + y + carry)
@@ -60,7 +60,7 @@ def long_addition(rng: random.Random, level: int, pupil: Pupil) -> Worked:
 
 def long_multiplication(rng: random.Random, level: int, pupil: Pupil) -> Worked:
     """Multiply a number, its digits written units first, by a single digit, with a carry."""
-    digits, factor = [rng.randint(1, 9) for _ in range(2 + level)], rng.randint(2, 4)
+    digits, factor = [rng.randint(1, 9) for _ in range(3 + level)], rng.randint(2, 4)
     carry, result, steps = 0, "", []
     for label, x in zip(LABELS, digits, strict=False):
         column = pupil(x * factor + carry)
@@ -107,7 +107,7 @@ def largest(rng: random.Random, level: int, pupil: Pupil) -> Worked:
 def count(rng: random.Random, level: int, pupil: Pupil) -> Worked:
     """How often a digit occurs, by keeping a tally."""
     wanted = rng.randint(0, 9)
-    digits = [wanted if rng.random() < 0.4 else rng.randint(0, 9) for _ in range(4 + 3 * level)]
+    digits = [wanted if rng.random() < 0.4 else rng.randint(0, 9) for _ in range(5 + 3 * level)]
     tally, steps = 0, []
     for label, digit in zip(LABELS, digits, strict=False):
         tally = pupil(tally + (digit == wanted))

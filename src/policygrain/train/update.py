@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -125,11 +126,11 @@ def minibatches(size: int, count: int, seed: int) -> list[Tensor]:
 def update(
     model: PreTrainedModel, optimizer: torch.optim.Optimizer, batch: TrainingBatch, method: Method, settings: Training
 ) -> dict[str, float]:
-    """One optimizer step on ``batch``; returns its metrics. However it is cut into micro-batches, the step is the same."""
+    """One optimizer step on ``batch``; returns its metrics. Cutting it into micro-batches changes nothing."""
     optimizer.zero_grad(set_to_none=True)
     whole = _whole_step(model, batch, method, settings)
     parts = []
-    for rows, tokens, sequences in _micro(batch, settings):
+    for tokens, sequences in _micro(batch, settings):
         log_probs, entropy = log_probs_and_entropy(model, sequences, settings.temperature, method.entropy_has_gradient)
         width = log_probs.shape[1]
         out = method.loss(
@@ -146,12 +147,11 @@ def update(
                 max_length=tokens.max_length,
             )
         )
-        out.loss.backward()  # type: ignore[no-untyped-call]
+        out.loss.backward()
         parts.append(out.metrics)
-        del rows
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), settings.max_grad_norm).item()
     metrics = merge_metrics(parts) | {"gradient_norm": norm, "learning_rate": optimizer.param_groups[0]["lr"]}
-    if norm != norm or norm == float("inf"):
+    if not math.isfinite(norm):
         raise UserError(
             f"the gradient is not finite (loss {metrics['loss']}, largest ratio {metrics['ratio_max']:.3g})."
         )
@@ -159,9 +159,9 @@ def update(
     return metrics
 
 
-def _micro(batch: TrainingBatch, settings: Training) -> Iterator[tuple[Tensor, TokenBatch, Sequences]]:
+def _micro(batch: TrainingBatch, settings: Training) -> Iterator[tuple[TokenBatch, Sequences]]:
     for rows in micro_batches(batch.sequences, settings.micro_batch_tokens):
-        yield rows, batch.tokens.rows(rows), batch.sequences.rows(rows)
+        yield batch.tokens.rows(rows), batch.sequences.rows(rows)
 
 
 def _whole_step(model: PreTrainedModel, batch: TrainingBatch, method: Method, settings: Training) -> TokenBatch:

@@ -1,0 +1,32 @@
+"""What several tests share: small studies, and where real data is, if it is."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    return ROOT
+
+
+@pytest.fixture
+def in_root(monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Study files name each other relative to themselves, datasets relative to the working directory."""
+    monkeypatch.chdir(ROOT)
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def benchmarks_folder() -> Path:
+    """Folder of real problem sets: POLICYGRAIN_BENCHMARKS, else ../shared/benchmarks beside the checkout."""
+    folder = Path(os.environ.get("POLICYGRAIN_BENCHMARKS", ROOT.parent / "shared" / "benchmarks"))
+    if not (folder / "gsm8k_train.jsonl").exists():
+        pytest.skip(f"no real problem sets in {folder} (set POLICYGRAIN_BENCHMARKS)")
+    return folder.resolve()

@@ -1,0 +1,108 @@
+"""Random batches for the properties, and what a method makes of one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from hypothesis import settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from policygrain import Method, TokenBatch, method
+from policygrain.methods import method_names
+from policygrain.objective.loss import merge_metrics
+
+Fields = dict[str, Any]
+
+few = settings(deadline=None, derandomize=True, max_examples=30)
+
+# Clip-Cov draws tokens at random; with `fraction` 1 it takes every candidate. The covariance band and KL-Cov's share
+# are widened so that small batches have such tokens.
+DETERMINISTIC = {
+    "clip_cov": {"clip": {"fraction": 1.0, "cov_low": 0.05}},
+    "kl_cov": {"penalties": [{"name": "kl_cov", "fraction": 0.3}]},
+}
+# Every preset, and the choices that no preset makes.
+METHODS: dict[str, Method] = {name: method(name, **DETERMINISTIC.get(name, {})) for name in method_names()} | {
+    "grpo + KL to initial": method("grpo", penalties=[{"name": "kl", "coefficient": 0.1}]),
+    "grpo + dual clip": method("grpo", clip={"dual": 1.5}),
+    "tepo by covariance": method(
+        "tepo",
+        penalties=[
+            {
+                "name": "kl",
+                "reference": "old",
+                "mask": "positive_advantage_entropy_drop",
+                "entropy_signal": "covariance",
+            }
+        ],
+    ),
+}
+
+
+def random_fields(lengths: Sequence[int], seed: int, drift: float = 0.3, width: int | None = None) -> Fields:
+    """The arguments of a TokenBatch in float64: unequal responses, padded on the right, one advantage each."""
+    generator = torch.Generator().manual_seed(seed)
+    shape = (len(lengths), width or max(*lengths, 1))
+
+    def normal(*size: int) -> Tensor:
+        return torch.randn(size or shape, generator=generator, dtype=torch.float64)
+
+    old = -normal().abs() - 0.01
+    old_entropy = normal().abs()
+    return {
+        "log_probs": old + drift * normal(),
+        "old_log_probs": old,
+        "advantages": normal(len(lengths)),
+        "mask": torch.arange(shape[1]) < torch.tensor(lengths).unsqueeze(1),
+        "entropy": old_entropy + 0.1 * normal(),
+        "old_entropy": old_entropy,
+        "ref_log_probs": old + drift * normal(),
+        "max_length": 12,
+    }
+
+
+@st.composite
+def fields(draw: st.DrawFn, min_live: int = 0, correction: bool = False) -> Fields:
+    """``random_fields`` of up to six responses, of which at least ``min_live`` are not all padding.
+
+    ``correction`` adds truncated importance weights, one per token.
+    """
+    live = draw(st.lists(st.integers(1, 9), min_size=min_live, max_size=4))
+    lengths = draw(st.permutations(live + [0] * draw(st.integers(0 if live else 1, 2))))
+    data = random_fields([*lengths], draw(st.integers(0, 2**32 - 1)))
+    return data | {"rollout_weights": data["old_entropy"].clamp(max=1.0)} if correction else data
+
+
+class Result(NamedTuple):
+    """A loss, its gradients by log-probabilities and by entropies, and the metrics."""
+
+    loss: Tensor
+    gradient: Tensor
+    entropy_gradient: Tensor
+    metrics: dict[str, float]
+
+
+def evaluate(chosen: Method, given: Fields, micro_batches: Sequence[Sequence[int]] | None = None) -> Result:
+    """The method on the batch: in one piece, or in micro-batches of these rows, whose losses are added."""
+    log_probs = given["log_probs"].detach().clone().requires_grad_()
+    entropy = given["entropy"].detach().clone().requires_grad_()
+    step = TokenBatch(**{**given, "log_probs": log_probs, "entropy": entropy})
+    if micro_batches is None:
+        loss, metrics = (out := chosen.loss(step)).loss, out.metrics
+    else:
+        parts = [chosen.loss(step.rows(torch.tensor(rows))) for rows in micro_batches]
+        loss = torch.stack([part.loss for part in parts]).sum()
+        metrics = merge_metrics([part.metrics for part in parts])
+    gradients = torch.autograd.grad(loss, (log_probs, entropy), allow_unused=True, materialize_grads=True)
+    return Result(loss.detach(), *gradients, metrics)
+
+
+def assert_same(one: Result, other: Result, tolerance: float = 1e-10) -> None:
+    """Same loss and gradients."""
+    for name in ("loss", "gradient", "entropy_gradient"):
+        torch.testing.assert_close(
+            getattr(one, name), getattr(other, name), rtol=tolerance, atol=tolerance, msg=lambda m, n=name: f"{n}: {m}"
+        )

@@ -1,0 +1,182 @@
+"""What must be equal to what, in value and in gradient, whatever the numbers (float64)."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from random_batches import METHODS, assert_same, evaluate, few, fields
+
+from policygrain import TokenBatch, method
+from policygrain.methods.parts import Part
+from policygrain.objective import ratio
+
+AGGREGATIONS = ("token_mean", "seq_mean_token_mean", "seq_mean_token_sum_norm")
+every_method = pytest.mark.parametrize("name", METHODS)
+every_aggregation = pytest.mark.parametrize("aggregation", AGGREGATIONS)
+TILE = {"name": "block", "size": 9, "layout": "tiled", "weights": "uniform"}  # at least the longest response
+block_of_one = st.fixed_dictionaries(
+    {
+        "name": st.just("block"),
+        "size": st.just(1),
+        "layout": st.sampled_from(["sliding", "tiled"]),
+        "weights": st.sampled_from(["uniform", "future", "joint"]),
+    }
+)
+
+
+# 1. On-policy.
+
+
+@every_method
+@few
+@given(data=fields(min_live=1))
+def test_on_policy_every_ratio_is_one_and_nothing_is_clipped(name, data):
+    metrics = evaluate(METHODS[name], data | {"log_probs": data["old_log_probs"]}).metrics
+    assert metrics["ratio_mean"] == pytest.approx(1, abs=1e-12)
+    assert metrics["ratio_max"] == 1
+    assert metrics["ratio_variance"] == pytest.approx(0, abs=1e-12)
+    assert metrics["kl_old"] == metrics["clip_fraction_low"] == metrics["clip_fraction_high"] == 0
+
+
+@every_aggregation
+@few
+@given(data=fields(), block=block_of_one)
+def test_on_policy_token_none_and_block_of_one_are_equal(aggregation, data, block):
+    data |= {"log_probs": data["old_log_probs"]}
+    token, none, one = (
+        evaluate(method("grpo", aggregation=aggregation, ratio=r), data) for r in ("token", "none", block)
+    )
+    assert_same(token, none)
+    assert_same(token, one)
+
+
+@few
+@given(data=fields())
+def test_on_policy_sequence_is_token_under_the_mean_over_sequences(data):
+    data |= {"log_probs": data["old_log_probs"]}
+    assert_same(evaluate(method("grpo"), data), evaluate(method("grpo", ratio="sequence"), data))
+
+
+# 2. Blocks: from the token to the sequence.
+
+
+@every_method
+@few
+@given(data=fields(min_live=2), block=block_of_one)
+def test_a_block_of_one_is_a_token(name, data, block):
+    token, one = (replace(METHODS[name], ratio=Part.parse("ratio", r, "ratio")) for r in ("token", block))
+    assert_same(evaluate(token, data), evaluate(one, data))
+
+
+@every_aggregation
+@few
+@given(data=fields(), size=st.integers(9, 30))
+def test_one_uniform_tile_is_the_sequence(aggregation, data, size):
+    tile, sequence = (method("tepo", aggregation=aggregation, ratio=r) for r in (TILE | {"size": size}, "sequence"))
+    assert_same(evaluate(tile, data), evaluate(sequence, data))
+
+
+@few
+@given(data=fields(), size=st.integers(9, 30))
+def test_one_joint_tile_is_the_product_of_the_whole_response(data, size):
+    batch = TokenBatch(**data)
+    r = ratio.block(batch.log_ratio, batch.mask, size=size, layout="tiled", weights="joint").exp()
+    prefix = ratio.prefix(batch.log_ratio, batch.mask).exp()
+    for row, length in enumerate(batch.lengths.tolist()):
+        product = math.prod(batch.log_ratio[row, :length].exp().tolist())
+        assert r[row, :length].tolist() == pytest.approx([product] * length, rel=1e-12)
+        if length:
+            assert prefix[row, length - 1].item() == pytest.approx(product, rel=1e-12)
+
+
+# 3. GSPO-token.
+
+
+@pytest.mark.parametrize("clip", [None, {"low": 0.05, "high": 0.07}])
+@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+@few
+@given(data=fields())
+def test_the_stop_gradient_changes_nothing_for_one_advantage_per_response(aggregation, clip, data):
+    plain = method("gspo", aggregation=aggregation, clip=clip)
+    stopped = method("gspo", aggregation=aggregation, clip=clip, ratio={"stop_gradient": True})
+    assert_same(evaluate(plain, data), evaluate(stopped, data))
+
+
+# 4. Presets are points in one space.
+
+KL_OFF = {"name": "kl", "reference": "old", "mask": "positive_advantage_entropy_drop", "coefficient": 0.0}
+NO_SAMPLER = {"dynamic": False, "overlong_buffer": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (method("tepo", penalties=[KL_OFF]), method("tepo_v1")),
+        (method("tepo_max_entropy", penalties=[{"name": "entropy_bonus", "coefficient": 0.0}]), method("tepo_v1")),
+        (method("tepo_v1", aggregation="seq_mean_token_mean", clip={"low": 3e-4, "high": 4e-4}), method("gspo")),
+        (method("dapo", aggregation="seq_mean_token_mean", clip={"high": 0.2}, sampler=NO_SAMPLER), method("grpo")),
+        (method("mpo", ratio={"size": 3}), method("mpo_k3")),
+        (method("mpo_tepo", ratio="sequence"), method("tepo")),
+    ],
+)
+@few
+@given(data=fields())
+def test_one_preset_turns_into_another(one, other, data):
+    assert_same(evaluate(one, data), evaluate(other, data))
+    rewards = data["log_probs"].T
+    assert torch.equal(one.advantages(rewards), other.advantages(rewards))
+
+
+# 5. However a step is cut, padded or ordered.
+
+
+@every_method
+@few
+@given(data=fields(min_live=2, correction=True), choice=st.data())
+def test_the_split_into_micro_batches_does_not_matter(name, data, choice):
+    rows = range(len(data["mask"]))
+    where = choice.draw(st.lists(st.integers(0, 2), min_size=len(rows), max_size=len(rows)))
+    cut = [[row for row in rows if where[row] == part] for part in sorted(set(where))]
+    whole, parts = evaluate(METHODS[name], data), evaluate(METHODS[name], data, cut)
+    assert_same(whole, parts)
+    assert parts.metrics == pytest.approx(whole.metrics, abs=1e-10)
+
+
+@every_method
+@few
+@given(data=fields(min_live=2, correction=True), choice=st.data())
+def test_the_order_of_responses_does_not_matter(name, data, choice):
+    order = torch.tensor(choice.draw(st.permutations(range(len(data["mask"])))))
+    shuffled = {key: x[order] if isinstance(x, torch.Tensor) else x for key, x in data.items()}
+    one, other = evaluate(METHODS[name], data), evaluate(METHODS[name], shuffled)
+    back = order.argsort()
+    other = other._replace(gradient=other.gradient[back], entropy_gradient=other.entropy_gradient[back])
+    assert_same(one, other)
+    assert other.metrics == pytest.approx(one.metrics, abs=1e-10)
+
+
+@every_method
+@few
+@given(data=fields(min_live=2, correction=True), choice=st.data())
+def test_padding_on_any_side_and_of_any_amount_does_not_matter(name, data, choice):
+    lengths = data["mask"].sum(1).tolist()
+    width = max(lengths) + choice.draw(st.integers(0, 5))
+    starts = [choice.draw(st.integers(0, width - length)) for length in lengths]
+    spans = [slice(start, start + length) for start, length in zip(starts, lengths, strict=True)]
+
+    def place(x):
+        placed = torch.full((len(lengths), width), 0 if x.dtype == torch.bool else 7.7, dtype=x.dtype)
+        for row, span in enumerate(spans):
+            placed[row, span] = x[row, : lengths[row]]
+        return placed
+
+    moved = {key: place(x) if isinstance(x, torch.Tensor) and x.ndim == 2 else x for key, x in data.items()}
+    one, other = evaluate(METHODS[name], data), evaluate(METHODS[name], moved)
+    assert other.gradient[~moved["mask"]].eq(0).all()
+    # On the responses: the gradients, moved to where the tokens are now.
+    gradient, entropy_gradient = (place(x) * moved["mask"] for x in (one.gradient, one.entropy_gradient))
+    assert_same(one._replace(gradient=gradient, entropy_gradient=entropy_gradient), other)
+    assert other.metrics == pytest.approx(one.metrics, abs=1e-10)

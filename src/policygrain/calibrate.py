@@ -19,7 +19,7 @@ from torch import Tensor
 from .errors import UserError
 from .files import atomic_json, read_json
 from .methods.parts import Part
-from .objective import clip, ratio
+from .objective import clip
 from .objective.batch import TokenBatch
 from .stages import build_start_model, train_run
 from .study.arms import Run, plan

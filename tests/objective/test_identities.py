@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 import torch
+from batches import METHODS, assert_same, evaluate, few, fields
 from hypothesis import given
 from hypothesis import strategies as st
-from random_batches import METHODS, assert_same, evaluate, few, fields
 
 from policygrain import TokenBatch, method
 from policygrain.methods.parts import Part

@@ -84,6 +84,8 @@ def look(index: int) -> dict[str, Any]:
 def curve(axes: Axes, steps: pd.DataFrame, arm: str, metric: str, index: int, smooth: int = 1) -> None:
     """Mean over seeds by step, with the 95% interval over seeds as a band; ``smooth`` steps are averaged first."""
     rows = steps[(steps["arm"] == arm) & steps[metric].notna()].sort_values("step")
+    if rows.empty:  # dynamic sampling may have dropped every group of every step
+        return
     table = rows.pivot(index="step", columns="seed", values=metric)
     table = table.rolling(smooth, min_periods=1, center=True).mean()
     intervals = np.array([over_seeds(v[~np.isnan(v)]) for v in table.to_numpy(dtype=float)])

@@ -97,9 +97,11 @@ def _check(study: Study) -> None:
     from .arms import arms_of
 
     tiny, training = study.model.tiny, study.training
-    if tiny.hidden % tiny.heads or (tiny.hidden // tiny.heads) % 2:
+    if tiny.hidden % tiny.heads:
+        raise UserError(f"model.tiny.heads: hidden size {tiny.hidden} is no multiple of {tiny.heads} heads.")
+    if tiny.hidden // tiny.heads % 32:
         raise UserError(
-            f"model.tiny.heads: hidden size {tiny.hidden} needs to be an even multiple of {tiny.heads} heads."
+            f"model.tiny.heads: vLLM's CPU build wants heads of a multiple of 32, not {tiny.hidden} / {tiny.heads}."
         )
     for name in study.figures:
         if name not in FIGURES:

@@ -73,7 +73,7 @@ class Prompt(Section):
 class Data(Section):
     """Training and validation problems."""
 
-    root: Path | None = Field(None, description="folder of the JSON Lines files that sources name")
+    root: Path | None = Field(None, strict=False, description="folder of the JSON Lines files that sources name")
     train: list[str] = Field(min_length=1, description="sources of training prompts: a family's name or a .jsonl file")
     train_size: PositiveInt = Field(3000, description="problems per family; at most so many of a file")
     validation_size: PositiveInt = Field(60, description="problems per source, held out of training and test")
@@ -118,7 +118,7 @@ class Training(Section):
     learning_rate: PositiveFloat = Field(2e-4, description="AdamW's")
     warmup_updates: NonNegativeInt = Field(0, description="optimizer steps over which the learning rate rises linearly")
     weight_decay: float = Field(0.0, ge=0, description="AdamW's")
-    betas: tuple[float, float] = Field((0.9, 0.95), description="AdamW's")
+    betas: tuple[float, float] = Field((0.9, 0.95), strict=False, description="AdamW's")
     max_grad_norm: PositiveFloat = Field(1.0, description="gradient norm is clipped to this")
     temperature: PositiveFloat = Field(
         1.0, description="of rollouts; log-probabilities and entropy are of this distribution"

@@ -1,4 +1,4 @@
-"""Random batches for the properties, and what a method makes of one."""
+"""Batches: random ones for the properties, with what a method makes of one, and small ones by hand."""
 
 from __future__ import annotations
 
@@ -106,3 +106,22 @@ def assert_same(one: Result, other: Result, tolerance: float = 1e-10) -> None:
         torch.testing.assert_close(
             getattr(one, name), getattr(other, name), rtol=tolerance, atol=tolerance, msg=lambda m, n=name: f"{n}: {m}"
         )
+
+
+def tensor(*rows: Sequence[float]) -> Tensor:
+    """A float64 tensor of these rows."""
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def by_hand(
+    log_ratio: Sequence[Sequence[float]], advantages: Sequence[Any], mask: Any = None, **more: Any
+) -> TokenBatch:
+    """A batch of these log-ratios, from an old policy that gave every token log-probability −1."""
+    old = torch.full_like(tensor(*log_ratio), -1.0)
+    kept = torch.ones_like(old) if mask is None else torch.tensor(mask)
+    return TokenBatch(old + tensor(*log_ratio), old, tensor(*advantages), kept, **more)
+
+
+def close(x: Tensor, expected: Any) -> None:
+    """Equal but for the rounding of float64."""
+    torch.testing.assert_close(x, torch.as_tensor(expected, dtype=torch.float64), rtol=1e-12, atol=1e-14)

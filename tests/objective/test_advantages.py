@@ -1,0 +1,83 @@
+"""Group-relative advantages."""
+
+import statistics
+
+import pytest
+import torch
+from batches import few
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policygrain.objective import advantage
+
+ALL = (advantage.grpo, advantage.dr_grpo, advantage.rloo)
+every_advantage = pytest.mark.parametrize("function", ALL, ids=lambda f: f.__name__)
+# Quarters are exact in floating point, and so are their sums; a spread is at least some quarters wide.
+quarters = st.integers(-40, 40).map(lambda n: n / 4)
+groups = st.integers(2, 8).flatmap(lambda size: st.lists(st.lists(quarters, min_size=size, max_size=size), min_size=1))
+
+
+def tensor(rewards):
+    return torch.tensor(rewards, dtype=torch.float64)
+
+
+@every_advantage
+def test_by_hand(function):
+    group, other = [1.0, 0.0, 0.5, 1.0], [2.0, -1.0, 0.0, 0.0]
+    expected = {
+        "grpo": lambda r, rest: (r - statistics.mean([r, *rest])) / (statistics.stdev([r, *rest]) + 1e-6),
+        "dr_grpo": lambda r, rest: r - statistics.mean([r, *rest]),
+        "rloo": lambda r, rest: r - statistics.mean(rest),
+    }[function.__name__]
+    by_hand = [[expected(r, g[:i] + g[i + 1 :]) for i, r in enumerate(g)] for g in (group, other)]
+    torch.testing.assert_close(function(tensor([group, other])), tensor(by_hand), rtol=1e-12, atol=1e-14)
+
+
+@every_advantage
+@few
+@given(rewards=groups)
+def test_a_group_sums_to_zero(function, rewards):
+    sums = function(tensor(rewards)).sum(1)
+    torch.testing.assert_close(sums, torch.zeros_like(sums), rtol=0, atol=1e-12)
+
+
+@every_advantage
+@few
+@given(rewards=groups, shift=quarters)
+def test_a_shift_changes_nothing(function, rewards, shift):
+    torch.testing.assert_close(function(tensor(rewards) + shift), function(tensor(rewards)), rtol=1e-12, atol=1e-12)
+
+
+@few
+@given(rewards=groups, scale=st.floats(0.1, 100))
+def test_a_scale_changes_nothing_in_grpo(rewards, scale):
+    one, scaled = advantage.grpo(tensor(rewards)), advantage.grpo(tensor(rewards) * scale)
+    # σ + 1e-6 instead of σ: a relative change of at most 1e-6/σ, and σ is no less than 0.08 · 0.1 here.
+    torch.testing.assert_close(scaled, one, rtol=2e-4, atol=0)
+    std = tensor(rewards).std(1, keepdim=True)
+    ordinary = (std * min(scale, 1) > 2).squeeze(1)
+    torch.testing.assert_close(scaled[ordinary], one[ordinary], rtol=1e-6, atol=0)
+
+
+@every_advantage
+@few
+@given(
+    reward=st.floats(-1e6, 1e6, width=32),
+    size=st.integers(1, 17),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+)
+def test_equal_rewards_have_exactly_zero(function, reward, size, dtype):
+    rewards = torch.full((2, size), reward, dtype=dtype)
+    rewards[1] = torch.arange(size) if size > 1 else 0.0  # a group beside it changes nothing
+    assert function(rewards)[0].tolist() == [0.0] * size
+    assert torch.isfinite(function(rewards)).all()
+
+
+@every_advantage
+def test_groups_do_not_mix(function):
+    group, other = [1.0, 0.0, 0.5], [100.0, -50.0, 3.0]
+    assert torch.equal(function(tensor([group, other]))[0], function(tensor([group]))[0])
+
+
+def test_leave_one_out_of_two_is_the_difference():
+    assert advantage.rloo(tensor([[3.0, 1.0]])).tolist() == [[2.0, -2.0]]

@@ -1,0 +1,96 @@
+"""TRL's GRPOTrainer on the same tensors: loss, gradient and clip fractions."""
+
+import warnings
+from collections import defaultdict
+from types import SimpleNamespace
+
+import pytest
+import torch
+from batches import evaluate, random_fields
+
+from policygrain import method
+
+L_MAX = 12
+
+
+@pytest.fixture(scope="module")
+def trl_loss():
+    """TRL's loss without its trainer: what `_compute_loss` reads of it, and our log-probabilities for the model's."""
+    pytest.importorskip("trl", reason="TRL is not installed: no peer to compare with (pip install '.[dev]')")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about versions of vLLM, which plays no part in the loss
+        from trl import GRPOTrainer
+
+    def compute(fields, *, loss_type, level="token", clip=(0.2, 0.2), beta=0.0, delta=None):
+        log_probs = fields["log_probs"].clone().requires_grad_()
+        mask = fields["mask"].to(log_probs.dtype)
+        trainer = SimpleNamespace(
+            _get_per_token_logps_and_entropies=lambda *args, **more: (log_probs, fields["entropy"], None),
+            accelerator=SimpleNamespace(num_processes=1, gather=lambda x: x, reduce=lambda x, reduction: x),
+            args=SimpleNamespace(delta=delta, use_bias_correction_kl=False, steps_per_generation=1),
+            model=SimpleNamespace(training=True),
+            loss_type=loss_type,
+            importance_sampling_level=level,
+            epsilon_low=clip[0],
+            epsilon_high=clip[1],
+            beta=beta,
+            max_completion_length=L_MAX,
+            current_gradient_accumulation_steps=1,
+            top_entropy_quantile=1.0,
+            off_policy_mask_threshold=None,
+            aux_loss_enabled=False,
+            use_vllm=False,
+            vllm_importance_sampling_correction=False,
+            _entropy_bonus_enabled=False,
+            _metrics={"train": defaultdict(list)},
+        )
+        nothing = torch.zeros(len(mask), 1, dtype=torch.long)
+        inputs = {
+            "prompt_ids": nothing,
+            "prompt_mask": nothing,
+            "completion_ids": mask.long(),
+            "completion_mask": mask,
+            "advantages": fields["advantages"],
+            "old_per_token_logps": fields["old_log_probs"],
+            "ref_per_token_logps": fields["ref_log_probs"],
+            "num_items_in_batch": mask.sum(),
+        }
+        loss = GRPOTrainer._compute_loss(trainer, None, inputs)
+        return loss.detach(), torch.autograd.grad(loss, log_probs)[0], trainer._metrics["train"]
+
+    return compute
+
+
+TO_INITIAL = {"name": "kl", "coefficient": 0.1, "reference": "initial"}
+WIDE, NARROW = (0.2, 0.28), (3e-4, 4e-4)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (method("grpo"), {"loss_type": "grpo"}),
+        (method("grpo_clip_higher"), {"loss_type": "grpo", "clip": WIDE}),
+        (method("grpo", penalties=[TO_INITIAL]), {"loss_type": "grpo", "beta": 0.1}),
+        (method("grpo", clip={"dual": 1.5}), {"loss_type": "grpo", "delta": 1.5}),
+        (method("dr_grpo"), {"loss_type": "dr_grpo"}),
+        (method("dapo"), {"loss_type": "dapo", "clip": WIDE}),
+        (method("dapo", penalties=[TO_INITIAL]), {"loss_type": "dapo", "clip": WIDE, "beta": 0.1}),
+        (method("gspo"), {"loss_type": "grpo", "level": "sequence", "clip": NARROW}),
+        (method("tepo_v1"), {"loss_type": "dapo", "level": "sequence", "clip": WIDE}),
+    ],
+    ids=lambda x: (
+        f"{x.name}{'+kl' if x.penalties else ''}" if hasattr(x, "penalties") else " ".join(map(str, x.values()))
+    ),
+)
+def test_trl_has_the_same_loss_and_gradient(trl_loss, ours, theirs, seed):
+    drift = 3e-3 if ours.name == "gspo" else 0.6
+    fields = random_fields([9, 4, 1, 7, 6, 2], seed, drift) | {"max_length": L_MAX}
+    out = evaluate(ours, fields)
+    loss, gradient, metrics = trl_loss(fields, **theirs)
+    assert out.metrics["clip_fraction_low"] + out.metrics["clip_fraction_high"] > 0
+    torch.testing.assert_close(out.loss, loss, rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(out.gradient, gradient, rtol=1e-6, atol=1e-9)
+    if theirs.get("level") != "sequence" and "delta" not in theirs:  # there TRL counts responses, and no dual clip
+        assert out.metrics["clip_fraction_low"] == pytest.approx(metrics["clip_ratio/low_mean"][0])
+        assert out.metrics["clip_fraction_high"] == pytest.approx(metrics["clip_ratio/high_mean"][0])

@@ -1,0 +1,108 @@
+"""Half precision, garbage on padding, empty batches, extreme ratios, wrong shapes."""
+
+import math
+
+import pytest
+import torch
+from batches import METHODS, assert_same, evaluate, random_fields
+
+from policygrain import TokenBatch, method
+from policygrain.objective import ratio
+
+every_method = pytest.mark.parametrize("name", METHODS)
+PER_TOKEN = ("log_probs", "old_log_probs", "entropy", "old_entropy", "ref_log_probs", "rollout_weights")
+
+
+def cast(fields, dtype):
+    return {k: x.to(dtype) if isinstance(x, torch.Tensor) and x.is_floating_point() else x for k, x in fields.items()}
+
+
+@every_method
+def test_half_precision_is_computed_in_float32(name):
+    half = cast(random_fields([40, 25, 0, 3], seed=0), torch.bfloat16)
+    one, other = evaluate(METHODS[name], half), evaluate(METHODS[name], cast(half, torch.float32))
+    assert one.loss.dtype == torch.float32
+    assert one.loss == other.loss and one.metrics == other.metrics
+    # The gradient goes back in the precision of the input, rounded once.
+    assert torch.equal(one.gradient, other.gradient.bfloat16())
+
+
+@every_method
+@pytest.mark.parametrize("garbage", [math.nan, math.inf, -math.inf])
+def test_padding_has_no_influence(name, garbage):
+    clean = random_fields([3, 0, 5], seed=2)
+    clean["rollout_weights"] = clean["old_entropy"]
+    clean["advantages"] = clean["advantages"].unsqueeze(1).expand(3, 5)
+    dirty = {
+        k: x.masked_fill(~clean["mask"], garbage) if k in (*PER_TOKEN, "advantages") else x for k, x in clean.items()
+    }
+    one, other = evaluate(METHODS[name], clean), evaluate(METHODS[name], dirty)
+    assert_same(one, other, tolerance=0)
+    assert one.metrics == other.metrics
+    assert torch.isfinite(other.gradient).all() and other.gradient[clean["mask"]].any()
+    assert not other.gradient[~clean["mask"]].any()
+
+
+@every_method
+def test_a_batch_without_tokens_has_loss_and_gradient_zero(name):
+    out = evaluate(METHODS[name], random_fields([0, 0], seed=3, width=4))
+    assert out.loss == 0
+    assert not out.gradient.any() and not out.entropy_gradient.any()  # NaN would be any()
+    assert all(value == 0 for value in out.metrics.values())
+
+
+@every_method
+def test_in_one_token_responses_every_ratio_is_that_of_the_token(name):
+    fields = random_fields([1, 1, 0, 1], seed=4)
+    batch, chosen = TokenBatch(**fields), METHODS[name]
+    expected = 0 * batch.log_ratio if chosen.ratio.name == "none" else batch.log_ratio
+    torch.testing.assert_close(chosen.ratio.function(batch.log_ratio, batch.mask), expected)
+
+
+@every_method
+@pytest.mark.parametrize("sign", [1, -1])
+def test_extreme_ratios_stay_finite_in_single_precision(name, sign):
+    fields = cast(random_fields([3, 4], seed=5), torch.float32)
+    fields["log_probs"] = fields["old_log_probs"] + sign * 80
+    fields["ref_log_probs"] = fields["log_probs"] - sign * 80
+    fields["advantages"] = torch.tensor([1.0, -1.0])
+    out = evaluate(METHODS[name], fields)
+    assert torch.isfinite(out.loss) and torch.isfinite(out.gradient).all()
+    assert {key: value for key, value in out.metrics.items() if not math.isfinite(value)} == {}
+    # Σ_k ±80 of four tokens would be exp(±320); the ratio stops at exp(±80).
+    assert out.metrics["ratio_max"] == pytest.approx(1 if name == "reinforce" else math.exp(sign * 80), rel=1e-4)
+
+
+def test_the_variance_of_ratios_near_one_survives_single_precision():
+    """GSPO's ratios differ from 1 in the fourth decimal: 1 ± 3e-4 and a variance of 9e-8."""
+    small = torch.tensor([[3e-4, -3e-4] * 500])
+    metrics = (
+        method("grpo").loss(TokenBatch(small, torch.zeros_like(small), torch.ones(1), torch.ones(1, 1000))).metrics
+    )
+    assert metrics["ratio_variance"] == pytest.approx(9e-8, rel=0.01)
+
+
+def test_the_stop_gradient_leaves_the_ratio_as_it_is_in_single_precision():
+    log_ratio = torch.randn(50, 20, generator=torch.Generator().manual_seed(0))
+    mask = torch.ones(50, 20)
+    assert torch.equal(ratio.sequence(log_ratio, mask, stop_gradient=True), ratio.sequence(log_ratio, mask))
+
+
+@pytest.mark.parametrize("advantage", ["grpo", "dr_grpo", "rloo"])
+def test_a_group_of_one_has_advantage_zero(advantage):
+    rewards = torch.tensor([[1.0], [0.0], [-3.5]])
+    assert method("grpo", advantage=advantage).advantages(rewards).tolist() == [[0.0], [0.0], [0.0]]
+
+
+@pytest.mark.parametrize("name", [*PER_TOKEN[1:], "mask", "advantages"])
+@pytest.mark.parametrize("shape", [(2, 4), (3, 5), (5,), (2, 5, 1), ()])
+def test_a_wrong_shape_is_named(name, shape):
+    fields = random_fields([5, 2], seed=6)
+    with pytest.raises(ValueError, match=f"^{name} has shape"):
+        TokenBatch(**{**fields, name: torch.ones(shape)})
+
+
+def test_log_probs_must_be_two_dimensional():
+    flat = torch.zeros(3)
+    with pytest.raises(ValueError, match=r"^log_probs must be"):
+        TokenBatch(flat, flat, flat, flat)

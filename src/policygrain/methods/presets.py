@@ -56,7 +56,9 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(old, str) and isinstance(value, Mapping) and key != "summary":
             old = {"name": old}
         same = isinstance(old, Mapping) and isinstance(value, Mapping)
-        if same and value.get("name", old.get("name")) == old.get("name"):
+        # A clip without a name is PPO's.
+        old_name = old.get("name", "ppo" if key == "clip" else None) if same else None
+        if same and value.get("name", old_name) == old_name:
             merged[key] = merge(old, value)
         else:
             merged[key] = copy.deepcopy(value)

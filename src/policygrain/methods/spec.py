@@ -11,6 +11,7 @@ from torch import Tensor
 from ..errors import UserError, did_you_mean
 from ..objective.batch import TokenBatch
 from ..objective.loss import LossOutput, policy_loss
+from ..objective.penalty import EntropySignal
 from .parts import Part
 
 
@@ -84,7 +85,14 @@ class Method:
     def loss(self, batch: TokenBatch) -> LossOutput:
         """The objective on a batch: a scalar loss with gradient, and metrics."""
         penalties = [p.function for p in self.penalties]
-        return policy_loss(batch, self.ratio.function, self.clip.function, self.aggregation.function, penalties)
+        parts = self.ratio.function, self.clip.function, self.aggregation.function
+        return policy_loss(batch, *parts, penalties, entropy_signal=self.entropy_signal)
+
+    @property
+    def entropy_signal(self) -> EntropySignal:
+        """How TEPO's mask, a part of the loss or only of the metrics, tells that entropy falls."""
+        signals: list[EntropySignal] = [p.settings["entropy_signal"] for p in self.penalties if p.name == "kl"]
+        return signals[0] if signals else "measured"
 
     @property
     def needs_reference(self) -> bool:

@@ -3,6 +3,6 @@
 import transformers.utils
 import transformers.utils.import_utils
 
-# transformers imports scikit-learn (which MLflow brings) for a kind of speculative decoding that is never used here: two
-# seconds of every short training run. It asks these two names whether to.
+# transformers imports scikit-learn (which MLflow brings) for a kind of speculative decoding that is never used here:
+# two seconds of every short training run. It asks these two names whether to.
 transformers.utils.is_sklearn_available = transformers.utils.import_utils.is_sklearn_available = lambda: False

@@ -13,15 +13,20 @@ from .batch import TokenBatch
 
 def token_mean(batch: TokenBatch) -> Tensor:
     """1/Σ|o_i| for every token: DAPO (2503.14476 eq. 8), TEPO, MPO."""
-    return batch.mask / batch.whole.n_tokens
+    return _mask(batch) / batch.whole.n_tokens
 
 
 def seq_mean_token_mean(batch: TokenBatch) -> Tensor:
     """1/(N |o_i|): GRPO (2402.03300 eq. 3), GSPO. N counts responses with a token in the loss."""
-    return batch.mask / (batch.lengths.clamp(min=1).unsqueeze(1) * batch.whole.n_responses)
+    return _mask(batch) / (batch.lengths.clamp(min=1).unsqueeze(1) * batch.whole.n_responses)
 
 
 def seq_mean_token_sum_norm(batch: TokenBatch) -> Tensor:
     """1/(N L_max): Dr. GRPO (2503.20783), no bias towards short or long responses."""
     step = batch.whole
-    return batch.mask / (step.n_responses * (step.max_length or step.mask.shape[1]))
+    return _mask(batch) / (step.n_responses * (step.max_length or step.mask.shape[1]))
+
+
+def _mask(batch: TokenBatch) -> Tensor:
+    """The mask as numbers of the batch's own precision."""
+    return batch.mask.to(batch.log_probs.dtype)

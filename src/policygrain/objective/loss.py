@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .batch import TokenBatch
 from .clip import Surrogate
-from .penalty import LARGEST_LOG, entropy_drop_mask, k3
+from .penalty import LARGEST_LOG, EntropySignal, entropy_drop_mask, k3
 
 Ratio = Callable[[Tensor, Tensor], Tensor]
 Clip = Callable[[Tensor, TokenBatch], Surrogate]
@@ -27,7 +27,13 @@ class LossOutput:
 
 
 def policy_loss(
-    batch: TokenBatch, ratio: Ratio, clip: Clip, aggregation: Aggregation, penalties: Iterable[Penalty] = ()
+    batch: TokenBatch,
+    ratio: Ratio,
+    clip: Clip,
+    aggregation: Aggregation,
+    penalties: Iterable[Penalty] = (),
+    *,
+    entropy_signal: EntropySignal = "measured",
 ) -> LossOutput:
     """−Σ w u + Σ w (penalties), over the tokens of ``batch``, normalised by its whole optimizer step.
 
@@ -43,7 +49,7 @@ def policy_loss(
     policy = -(weights * value).sum()
     penalty = sum(((weights * p(batch)).sum() for p in penalties), start=torch.zeros_like(policy))
     with torch.no_grad():
-        metrics = _metrics(batch, r, surrogate)
+        metrics = _metrics(batch, r, surrogate, entropy_signal)
         metrics |= {"policy_loss": policy.detach(), "penalty": penalty.detach(), "loss": (policy + penalty).detach()}
         names, values = zip(*metrics.items(), strict=True)
         # One transfer from the device for all metrics.
@@ -52,10 +58,11 @@ def policy_loss(
     return LossOutput(policy + penalty, parts if batch.step is not None else merge_metrics([parts]))
 
 
-def _metrics(batch: TokenBatch, r: Tensor, surrogate: Surrogate) -> dict[str, Tensor]:
+def _metrics(batch: TokenBatch, r: Tensor, surrogate: Surrogate, entropy_signal: EntropySignal) -> dict[str, Tensor]:
     metrics = {
-        "ratio_mean": batch.mean(r),
-        "ratio_square_mean": batch.mean(r.square()),
+        # Double precision: the variance of ratios near 1 is a difference of two numbers near 1.
+        "ratio_mean": batch.mean(r.double()),
+        "ratio_square_mean": batch.mean(r.double().square()),
         "ratio_max": torch.where(batch.mask, r, 0.0).amax() if r.numel() else r.new_zeros(()),
         "clip_fraction_low": batch.mean(surrogate.low.to(r.dtype)),
         "clip_fraction_high": batch.mean(surrogate.high.to(r.dtype)),
@@ -64,7 +71,7 @@ def _metrics(batch: TokenBatch, r: Tensor, surrogate: Surrogate) -> dict[str, Te
     if batch.entropy is not None:
         metrics["entropy"] = batch.mean(batch.entropy)
     if batch.entropy is not None and batch.old_entropy is not None:
-        metrics["mask_share"] = batch.mean(entropy_drop_mask(batch).to(r.dtype))
+        metrics["mask_share"] = batch.mean(entropy_drop_mask(batch, entropy_signal).to(r.dtype))
     if batch.ref_log_probs is not None:
         metrics["kl_initial"] = batch.mean(k3(batch.log_probs, batch.ref_log_probs))
     return metrics

@@ -10,6 +10,8 @@ from torch import Tensor
 from .batch import TokenBatch
 from .clip import token_covariance
 
+EntropySignal = Literal["measured", "covariance"]
+
 # exp of a larger number overflows float32; a KL that large is beyond any use as a number.
 LARGEST_LOG = 80.0
 
@@ -20,7 +22,7 @@ def kl(
     coefficient: float = 1.0,
     reference: Literal["initial", "old"] = "initial",
     mask: Literal["all", "positive_advantage_entropy_drop"] = "all",
-    entropy_signal: Literal["measured", "covariance"] = "measured",
+    entropy_signal: EntropySignal = "measured",
 ) -> Tensor:
     """λ · M ⊙ KL(π_θ ‖ π_reference) by the k3 estimator exp(d) − d − 1, d = log π_ref − log π_θ.
 
@@ -42,7 +44,7 @@ def k3(log_probs: Tensor, reference_log_probs: Tensor) -> Tensor:
     return torch.expm1(d) - d
 
 
-def entropy_drop_mask(batch: TokenBatch, entropy_signal: Literal["measured", "covariance"] = "measured") -> Tensor:
+def entropy_drop_mask(batch: TokenBatch, entropy_signal: EntropySignal = "measured") -> Tensor:
     """TEPO's M = 1[Â > 0] · 1[ΔH < 0], without gradient (2604.12736).
 
     ``measured``: ΔH = H_t(π_θ) − H_t(π_old). ``covariance``: ΔH < 0 where (log π_θ − mean)(Â − mean) > 0, which is

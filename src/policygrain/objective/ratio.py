@@ -27,7 +27,7 @@ def sequence(log_ratio: Tensor, mask: Tensor, *, stop_gradient: bool = False) ->
     """
     mean = log_ratio.sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1)
     if stop_gradient:
-        return mean.detach() + log_ratio - log_ratio.detach()
+        return mean.detach() + (log_ratio - log_ratio.detach())
     return mean.expand_as(log_ratio)
 
 
@@ -83,8 +83,7 @@ def _block_weights(size: int, weights: BlockWeights, future_weight: float) -> tu
 
 def _sliding_total(x: Tensor, mask: Tensor, size: int) -> Tensor:
     """Sum of x [k, batch, tokens] over t..t+size−1; padding adds 0."""
-    kernel = x.new_ones(1, 1, size)
-    return F.conv1d(F.pad(x, (0, size - 1)).flatten(0, 1).unsqueeze(1), kernel).squeeze(1).view_as(x)
+    return F.pad(x, (0, size - 1)).unfold(-1, size, 1).sum(-1)
 
 
 def _tiled_total(x: Tensor, mask: Tensor, size: int) -> Tensor:

@@ -48,7 +48,7 @@ class Rollouts:
     rewards: Tensor
     correct: Tensor
     drawn: int  # prompts sampled for it
-    dropped: int  # … of which groups of equal rewards were left out
+    dropped: int  # … of which were left out: groups of equal rewards, and what was more than needed
     tokens: int  # response tokens sampled for it, dropped groups included
 
 
@@ -72,11 +72,13 @@ class Collector:
         drawn = full = 0
         tokens = 0
         while full < wanted and drawn < budget:
-            # Only what is missing is drawn (our reading of DAPO, whose batches are all of one size).
-            part = self._sample(min(wanted - full, budget - drawn))
+            # Further draws are twice what is missing, since some of it will be dropped too (our reading: DAPO draws
+            # whole batches); what is more than needed is left out.
+            part = self._sample(min((wanted - full) * (2 if drawn else 1), budget - drawn))
             drawn, tokens = drawn + len(part.prompts), tokens + part.tokens
             if self.sampler.dynamic:
-                part = _select(part, (part.rewards != part.rewards[:, :1]).any(1))
+                useful = (part.rewards != part.rewards[:, :1]).any(1)
+                part = _select(part, useful & (useful.cumsum(0) <= wanted - full))
             kept.append(part)
             full += len(part.prompts)
         return Rollouts(

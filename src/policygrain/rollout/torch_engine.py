@@ -100,9 +100,11 @@ class TorchEngine:
 
     def _forward(self, ids: Tensor, attention: Tensor, place: Tensor, cache: InPlaceCache) -> Tensor:
         """Logits of the next token [rows, vocabulary], float32; the cache grows by ``ids`` [rows, tokens]."""
+        # For one new token the mask is the rows' own, and in its final shape it is not built again at each step.
+        mask = attention[:, None, None, :] if ids.shape[1] == 1 else attention
         out = self.model(
             input_ids=ids,
-            attention_mask=attention,
+            attention_mask=mask,
             position_ids=place,
             past_key_values=cache,
             use_cache=True,

@@ -25,8 +25,8 @@ def in_root(monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="session")
 def benchmarks_folder() -> Path:
-    """Folder of real problem sets: POLICYGRAIN_BENCHMARKS, else ../shared/benchmarks beside the checkout."""
-    folder = Path(os.environ.get("POLICYGRAIN_BENCHMARKS", ROOT.parent / "shared" / "benchmarks"))
+    """Folder of real problem sets: POLICYGRAIN_DATA, else ../shared/benchmarks beside the checkout."""
+    folder = Path(os.environ.get("POLICYGRAIN_DATA", ROOT.parent / "shared" / "benchmarks"))
     if not (folder / "gsm8k_train.jsonl").exists():
-        pytest.skip(f"no real problem sets in {folder} (set POLICYGRAIN_BENCHMARKS)")
+        pytest.skip(f"no real problem sets in {folder} (set POLICYGRAIN_DATA)")
     return folder.resolve()

@@ -18,9 +18,11 @@ STUDIES = [
 
 
 @pytest.mark.parametrize("path", STUDIES, ids=str)
-def test_every_study_in_the_repository_loads(path: Path, in_root: Path, request: pytest.FixtureRequest) -> None:
+def test_every_study_in_the_repository_loads(
+    path: Path, in_root: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if "real" in path.name:
-        request.getfixturevalue("benchmarks_folder")
+        monkeypatch.setenv("POLICYGRAIN_DATA", str(request.getfixturevalue("benchmarks_folder")))
     assert plan(load_study(path)).runs
 
 

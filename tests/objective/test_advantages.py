@@ -4,11 +4,12 @@ import statistics
 
 import pytest
 import torch
-from batches import few
 from hypothesis import given
 from hypothesis import strategies as st
 
 from policygrain.objective import advantage
+
+from .batches import few
 
 ALL = (advantage.grpo, advantage.dr_grpo, advantage.rloo)
 every_advantage = pytest.mark.parametrize("function", ALL, ids=lambda f: f.__name__)

@@ -4,9 +4,10 @@ from math import exp
 
 import pytest
 import torch
-from batches import by_hand, close, tensor
 
 from policygrain.objective import aggregate, clip, penalty, ratio
+
+from .batches import by_hand, close, tensor
 
 a, b, c, d = 0.1, -0.2, 0.4, 0.3  # log-ratios: one response of three tokens, one of a single token
 

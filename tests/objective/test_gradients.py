@@ -2,12 +2,13 @@
 
 import pytest
 import torch
-from batches import random_fields
 
 from policygrain import TokenBatch, method
 from policygrain.methods import method_names
 from policygrain.objective import penalty
 from policygrain.objective.clip import token_covariance
+
+from .batches import random_fields
 
 LENGTHS = (5, 3, 1, 4)
 # How far the policy has drifted: enough for some tokens to be clipped and others not.

@@ -5,13 +5,14 @@ from dataclasses import replace
 
 import pytest
 import torch
-from batches import METHODS, assert_same, evaluate, few, fields
 from hypothesis import given
 from hypothesis import strategies as st
 
 from policygrain import TokenBatch, method
 from policygrain.methods.parts import Part
 from policygrain.objective import ratio
+
+from .batches import METHODS, assert_same, evaluate, few, fields
 
 AGGREGATIONS = ("token_mean", "seq_mean_token_mean", "seq_mean_token_sum_norm")
 every_method = pytest.mark.parametrize("name", METHODS)

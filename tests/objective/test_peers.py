@@ -6,9 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from batches import evaluate, random_fields
 
 from policygrain import method
+
+from .batches import evaluate, random_fields
 
 L_MAX = 12
 

@@ -4,10 +4,11 @@ import math
 
 import pytest
 import torch
-from batches import METHODS, assert_same, evaluate, random_fields
 
 from policygrain import TokenBatch, method
 from policygrain.objective import ratio
+
+from .batches import METHODS, assert_same, evaluate, random_fields
 
 every_method = pytest.mark.parametrize("name", METHODS)
 PER_TOKEN = ("log_probs", "old_log_probs", "entropy", "old_entropy", "ref_log_probs", "rollout_weights")

@@ -41,7 +41,8 @@ def evaluate(study: Study, models: Mapping[str, Path], data: Path, out: Path) ->
         if not (folder / "config.json").exists():
             raise UserError(f"{folder}: no model here; train it first ({name}).")
         model, tokenizer = load_model(str(folder))
-        renderer = PromptRenderer(tokenizer, study.prompt)
+        response = max((b.sampling or study.evaluation.sampling).max_tokens for b in study.evaluation.benchmarks)
+        renderer = PromptRenderer(tokenizer, study.prompt, model.config.max_position_embeddings - response)
         protocol = _protocol(study, renderer, data, model_digest(folder))
         store = folder.parent / "evaluation"
         key = hashlib.sha256(json.dumps(protocol, sort_keys=True).encode()).hexdigest()[:16]

@@ -91,12 +91,10 @@ class TokenBatch:
         """This batch's share of the mean of ``x`` over the whole step's tokens. Shares of micro-batches add up."""
         return (x * self.mask).sum() / self.whole.n_tokens
 
-    def rows(self, index: Any) -> TokenBatch:
-        """The responses at ``index``, as a micro-batch of the same step."""
-        tensors: dict[str, Any] = {
-            name: value[index] for name, value in vars(self).items() if isinstance(value, Tensor)
-        }
-        return replace(self, **tensors, step=self.whole)
+    def rows(self, index: Any, width: int | None = None) -> TokenBatch:
+        """The responses at ``index``, of ``width`` columns, as a micro-batch of the same step."""
+        tensors = {name: value[index, :width] for name, value in vars(self).items() if isinstance(value, Tensor)}
+        return self.replace(**tensors, step=self.whole)
 
     def replace(self, **changes: Any) -> TokenBatch:
         """The same batch with some fields changed."""

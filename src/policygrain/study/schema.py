@@ -73,7 +73,11 @@ class Prompt(Section):
 class Data(Section):
     """Training and validation problems."""
 
-    root: Path | None = Field(None, strict=False, description="folder of the JSON Lines files that sources name")
+    root: Path | None = Field(
+        None,
+        strict=False,
+        description="folder of the .jsonl files that sources name; null: POLICYGRAIN_DATA, else here",
+    )
     train: list[str] = Field(min_length=1, description="sources of training prompts: a family's name or a .jsonl file")
     train_size: PositiveInt = Field(3000, description="problems per family; at most so many of a file")
     validation_size: PositiveInt = Field(60, description="problems per source, held out of training and test")

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 class PromptRenderer:
     """Problem text → prompt token ids, by a plain template or by the tokenizer's own chat template."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> None:
-        self.tokenizer, self.prompt = tokenizer, prompt
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, prompt: Prompt, longest: int | None = None) -> None:
+        """``longest``: tokens that a prompt may have, what the model's context leaves beside the response."""
+        self.tokenizer, self.prompt, self.longest = tokenizer, prompt, longest
         if prompt.chat and not tokenizer.chat_template:
             raise UserError("prompt.chat: the model's tokenizer has no chat template; set it to false.")
 
@@ -33,7 +34,13 @@ class PromptRenderer:
 
     def ids(self, problem: str) -> list[int]:
         """Its token ids. A chat template writes its special tokens itself, so none are added."""
-        return list(self.tokenizer(self.text(problem), add_special_tokens=False)["input_ids"])
+        ids = list(self.tokenizer(self.text(problem), add_special_tokens=False)["input_ids"])
+        if self.longest is not None and len(ids) > self.longest:
+            raise UserError(
+                f"a prompt of {len(ids)} tokens leaves no room for the response in the model's context (at most "
+                f"{self.longest}): {problem[:80]!r}. Lower max_tokens, leave the problem out, or take a longer context."
+            )
+        return ids
 
     @property
     def digest(self) -> str:

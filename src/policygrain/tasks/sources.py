@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,13 +15,17 @@ if TYPE_CHECKING:
     from ..study.schema import Study
 
 
+# Where datasets lie when a study does not say.
+ROOT_VARIABLE = "POLICYGRAIN_DATA"
+
+
 def is_file(source: str) -> bool:
     """Whether a source is a dataset file and not a family."""
     return source.endswith(".jsonl")
 
 
 def _path(source: str, root: Path | None) -> Path:
-    return (root or Path()) / source
+    return (root or Path(os.environ.get(ROOT_VARIABLE, "."))) / source
 
 
 def check_source(source: str, root: Path | None, where: str) -> None:
@@ -29,7 +34,7 @@ def check_source(source: str, root: Path | None, where: str) -> None:
         hint = did_you_mean(source, FAMILIES)
         raise UserError(f"{where}: {source!r} is neither a family of problems nor a .jsonl file.{hint}")
     if is_file(source) and not _path(source, root).is_file():
-        root_hint = f"data.root is {root}" if root else "data.root is not set"
+        root_hint = f"data.root is {root}" if root else f"set data.root or {ROOT_VARIABLE} to the folder it is in"
         raise UserError(f"{where}: {_path(source, root)}: no such dataset file ({root_hint}).")
 
 

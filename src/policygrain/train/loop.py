@@ -47,7 +47,8 @@ def train(
         torch.set_num_threads(settings.threads)
         model, tokenizer = load_model(start)
         reference, _ = load_model(start)
-        renderer, verifier = PromptRenderer(tokenizer, prompt), NumericVerifier()
+        longest = model.config.max_position_embeddings - settings.max_tokens
+        renderer, verifier = PromptRenderer(tokenizer, prompt, longest), NumericVerifier()
         optimizer = torch.optim.AdamW(
             model.parameters(), lr=settings.learning_rate, betas=settings.betas, weight_decay=settings.weight_decay
         )

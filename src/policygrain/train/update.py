@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -36,7 +35,8 @@ class TrainingBatch:
 
     def rows(self, index: Tensor) -> TrainingBatch:
         """The same, of some rows."""
-        return TrainingBatch(self.sequences.rows(index), self.tokens.rows(index))
+        sequences = self.sequences.rows(index)
+        return TrainingBatch(sequences, self.tokens.rows(index, width=sequences.mask.shape[1]))
 
 
 def score(model: PreTrainedModel, sequences: Sequences, settings: Training) -> tuple[Tensor, Tensor]:
@@ -130,23 +130,12 @@ def update(
     optimizer.zero_grad(set_to_none=True)
     whole = _whole_step(model, batch, method, settings)
     parts = []
-    for tokens, sequences in _micro(batch, settings):
-        log_probs, entropy = log_probs_and_entropy(model, sequences, settings.temperature, method.entropy_has_gradient)
-        width = log_probs.shape[1]
-        out = method.loss(
-            TokenBatch(
-                log_probs=log_probs,
-                old_log_probs=tokens.old_log_probs[:, :width],
-                advantages=tokens.advantages[:, :width],
-                mask=tokens.mask[:, :width],
-                entropy=entropy,
-                old_entropy=None if tokens.old_entropy is None else tokens.old_entropy[:, :width],
-                ref_log_probs=None if tokens.ref_log_probs is None else tokens.ref_log_probs[:, :width],
-                rollout_weights=None if tokens.rollout_weights is None else tokens.rollout_weights[:, :width],
-                step=whole,
-                max_length=tokens.max_length,
-            )
+    for rows in micro_batches(batch.sequences, settings.micro_batch_tokens):
+        part = batch.rows(rows)
+        log_probs, entropy = log_probs_and_entropy(
+            model, part.sequences, settings.temperature, method.entropy_has_gradient
         )
+        out = method.loss(part.tokens.replace(log_probs=log_probs, entropy=entropy, step=whole))
         out.loss.backward()
         parts.append(out.metrics)
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), settings.max_grad_norm).item()
@@ -157,11 +146,6 @@ def update(
         )
     optimizer.step()
     return metrics
-
-
-def _micro(batch: TrainingBatch, settings: Training) -> Iterator[tuple[TokenBatch, Sequences]]:
-    for rows in micro_batches(batch.sequences, settings.micro_batch_tokens):
-        yield batch.tokens.rows(rows), batch.sequences.rows(rows)
 
 
 def _whole_step(model: PreTrainedModel, batch: TrainingBatch, method: Method, settings: Training) -> TokenBatch:

@@ -1,0 +1,60 @@
+"""A study of a minute's tenth, its data and start model, for tests of the real trainer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from policygrain.stages import build_start_model, train_run
+from policygrain.study import Study, parse_study
+from policygrain.tasks.sources import prepare
+
+# The start model guesses a digit, so that some rewards differ within a group and gradients are not zero.
+SMALL: dict[str, Any] = {
+    "name": "small",
+    "seeds": [0],
+    "model": {
+        "tiny": {"hidden": 32, "intermediate": 32, "layers": 2, "heads": 1, "context": 96},
+        "warm_start": {"steps": 120, "mixed_steps": 120, "batch_size": 16, "direct_share": 1.0},
+    },
+    "data": {"train": ["count"], "train_size": 200, "validation_size": 10},
+    "training": {
+        "steps": 4,
+        "prompts_per_step": 4,
+        "group": 4,
+        "updates_per_batch": 2,
+        "learning_rate": 1e-3,
+        "max_tokens": 12,
+        "validate_every": 2,
+        "checkpoint_every": 1,
+    },
+    "experiments": {"headline": {"methods": ["grpo"]}},
+    "evaluation": {
+        "engine": "transformers",
+        "sampling": {"n": 2, "temperature": 1.0, "max_tokens": 12},
+        "benchmarks": [{"name": "count", "source": "count", "size": 15}],
+    },
+    "figures": ["dynamics"],
+}
+
+
+def small_study(**changes: Any) -> Study:
+    """SMALL with sections changed key by key."""
+    data = {
+        k: {**v, **changes[k]} if k in changes and isinstance(v, dict) else changes.get(k, v) for k, v in SMALL.items()
+    }
+    return parse_study({**data, **{k: v for k, v in changes.items() if k not in SMALL}}, Path("small.yaml"))
+
+
+def make_start(folder: Path) -> tuple[Path, Path]:
+    """(data, start model) of the small study."""
+    study = small_study()
+    prepare(study, folder / "data")
+    build_start_model(study, 0, folder / "data", folder / "start")
+    return folder / "data", folder / "start"
+
+
+def train_small(study: Study, run_dir: Path, data: Path, start: Path, arm: str | None = None) -> Path:
+    """A run of the real trainer."""
+    train_run(study, arm, 0, run_dir, str(start), data)
+    return run_dir

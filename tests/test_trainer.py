@@ -1,0 +1,211 @@
+"""The real trainer on a tiny model: every preset, invariance of a step, exact resume, what is in the way."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from policygrain.errors import UserError
+from policygrain.files import read_json_lines
+from policygrain.methods import method, method_names
+from policygrain.model.loading import load_model
+from policygrain.model.logprobs import Sequences
+from policygrain.objective.batch import TokenBatch
+from policygrain.train import checkpoint
+from policygrain.train.update import TrainingBatch, update
+
+from .small import SMALL, make_start, small_study, train_small
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return make_start(tmp_path_factory.mktemp("small"))
+
+
+@pytest.mark.parametrize("name", method_names())
+def test_every_preset_trains(name: str, made: tuple[Path, Path], tmp_path: Path) -> None:
+    study = small_study(training={"steps": 2}, experiments={"headline": {"methods": [name]}})
+    rows = read_json_lines(train_small(study, tmp_path / "run", *made) / "metrics.jsonl")
+    assert [r["step"] for r in rows] == [0, 1, 2]
+    before, after = (load_model(str(p))[0].state_dict() for p in (made[1], tmp_path / "run" / "model"))
+    assert any(not torch.equal(before[k], after[k]) for k in before), "nothing was learned"
+    assert all(torch.isfinite(v).all() for v in after.values())
+
+
+def test_everything_promised_is_logged(made: tuple[Path, Path], tmp_path: Path) -> None:
+    study = small_study(experiments={"headline": {"methods": ["tepo"]}})
+    run = train_small(study, tmp_path / "run", *made)
+    logged = {k for row in read_json_lines(run / "metrics.jsonl") for k in row}
+    glossary = (Path(__file__).parents[1] / "docs" / "glossary.md").read_text()
+    promised = {
+        word for line in glossary.splitlines() if line.startswith("| `") for word in line.split("|")[1].split("`")[1::2]
+    }
+    assert promised == logged - {"step"}
+    assert {"seconds/generate", "seconds/update", "tokens_per_second"} <= read_json_lines(run / "timings.jsonl")[
+        0
+    ].keys()
+
+
+def test_same_seed_same_metrics_file(made: tuple[Path, Path], tmp_path: Path) -> None:
+    files = [train_small(small_study(), tmp_path / name, *made) / "metrics.jsonl" for name in ("a", "b")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+@pytest.mark.parametrize("name", ["dapo", "clip_cov"])
+def test_a_killed_run_ends_as_the_undisturbed_one(name: str, made: tuple[Path, Path], tmp_path: Path) -> None:
+    """Killed at any moment, by SIGKILL; the same command again gives the same metrics and the same weights."""
+    config = tmp_path / "study.yaml"
+    content = copy.deepcopy(SMALL)
+    content["training"]["steps"] = 12
+    content["experiments"] = {"headline": {"methods": [name]}}
+    config.write_text(yaml.safe_dump(content))
+    data, start = made
+    command = [sys.executable, "-m", "policygrain.cli", "train", "--config", str(config)]
+    command += ["--start", str(start), "--data", str(data), "--run-dir"]
+    subprocess.run([*command, str(tmp_path / "whole")], check=True, capture_output=True)
+
+    broken = tmp_path / "broken"
+    process = subprocess.Popen([*command, str(broken)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not (broken / "checkpoints" / "step00004").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (broken / "summary.json").exists(), "it ended before it was killed"
+    subprocess.run([*command, str(broken)], check=True, capture_output=True)
+
+    assert (broken / "metrics.jsonl").read_bytes() == (tmp_path / "whole" / "metrics.jsonl").read_bytes()
+    digests = [json.loads((tmp_path / d / "summary.json").read_text())["model_digest"] for d in ("whole", "broken")]
+    assert digests[0] == digests[1]
+
+
+def test_a_torn_checkpoint_is_passed_over_aloud(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for step in (1, 2, 3):
+        checkpoint.save(tmp_path, step, {"step": step, "x": torch.ones(100)})
+    assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == ["step00002", "step00003"]
+    newest = tmp_path / "checkpoints" / "step00003" / "state.pt"
+    content = newest.read_bytes()
+    for torn in (content[:0], content[: len(content) // 2], content[:-1], content[:50] + b"\0" + content[51:]):
+        newest.write_bytes(torn)
+        state = checkpoint.load_newest(tmp_path)
+        assert state is not None and state["step"] == 2
+        assert "step00003: passed over" in "".join(capfd.readouterr())
+    shutil.rmtree(tmp_path / "checkpoints" / "step00002")
+    assert checkpoint.load_newest(tmp_path) is None
+
+
+def test_two_trainers_do_not_share_a_run_directory(made: tuple[Path, Path], tmp_path: Path) -> None:
+    with (
+        checkpoint.run_lock(tmp_path / "run"),
+        pytest.raises(UserError, match="another process is training here"),
+        checkpoint.run_lock(tmp_path / "run"),
+    ):
+        pass
+    with checkpoint.run_lock(tmp_path / "run"):  # the holder is gone
+        pass
+
+
+def test_a_finished_run_is_left_and_another_s_is_set_aside(
+    made: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = train_small(small_study(), tmp_path / "run", *made)
+    first = (run / "metrics.jsonl").read_bytes()
+    stamp = (run / "metrics.jsonl").stat().st_mtime_ns
+    train_small(small_study(), run, *made)
+    assert (run / "metrics.jsonl").stat().st_mtime_ns == stamp
+    train_small(small_study(training={"learning_rate": 1e-4}), run, *made)
+    assert "moved to" in capsys.readouterr().out
+    (aside,) = run.glob("superseded-*")
+    assert (aside / "metrics.jsonl").read_bytes() == first != (run / "metrics.jsonl").read_bytes()
+
+
+def test_a_model_folder_that_cannot_be_read_is_one_message(made: tuple[Path, Path], tmp_path: Path) -> None:
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "config.json").write_text("{}")
+    with pytest.raises(UserError, match="broken' cannot be loaded"):
+        train_small(small_study(), tmp_path / "run", made[0], tmp_path / "broken")
+    shutil.copytree(made[1], tmp_path / "torn")
+    weights = tmp_path / "torn" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(UserError, match="torn' cannot be loaded"):
+        train_small(small_study(), tmp_path / "run", made[0], tmp_path / "torn")
+
+
+# ---- one optimizer step, cut, padded and ordered in every way -------------------------------------------------------
+
+
+def random_batch(rows: int = 10, prompt: int = 9, width: int = 14, pad: tuple[int, int] = (0, 0)) -> TrainingBatch:
+    """A batch of made-up responses; ``pad`` adds columns before the prompts and after the responses."""
+    generator = torch.Generator().manual_seed(3)
+    lengths = torch.randint(1, width + 1, (rows,), generator=generator)
+    prompts = torch.randint(1, prompt + 1, (rows,), generator=generator)
+    ids = torch.randint(3, 40, (rows, prompt + width), generator=generator)
+    columns = torch.arange(prompt + width)
+    attention = (columns >= prompt - prompts[:, None]) & (columns < prompt + lengths[:, None])
+    mask = attention[:, prompt:].clone()
+    mask[2] = False  # a truncated response that is left out of the loss
+    noise = torch.randn((4, rows, width), generator=generator)
+    tokens = {
+        "log_probs": noise[0] * 0.1 - 3,
+        "old_log_probs": noise[0] * 0.1 - 3,
+        "entropy": noise[1].abs(),
+        "old_entropy": 2 + noise[1].abs(),
+        "ref_log_probs": noise[2] * 0.1 - 3,
+        "rollout_weights": noise[3].abs(),
+    }
+    left, right = pad
+    extended = {k: torch.nn.functional.pad(v, (0, right), value=7.0) for k, v in tokens.items()}
+    return TrainingBatch(
+        Sequences(
+            torch.nn.functional.pad(ids, (left, right)),
+            torch.nn.functional.pad(attention, (left, right)),
+            torch.nn.functional.pad(attention[:, prompt:], (0, right)),
+        ),
+        TokenBatch(
+            advantages=torch.randn(rows, generator=generator),
+            mask=torch.nn.functional.pad(mask, (0, right)),
+            max_length=20,
+            **extended,
+        ),
+    )
+
+
+def gradient_of(start: Path, name: str, batch: TrainingBatch, budget: int) -> tuple[torch.Tensor, dict[str, float]]:
+    """The real `update` with a plain SGD of rate 1: the change of weights is the gradient."""
+    model, _ = load_model(str(start), dtype="float64")
+    before = torch.cat([p.detach().flatten().clone() for p in model.parameters()])
+    settings = small_study().training.model_copy(update={"micro_batch_tokens": budget, "max_grad_norm": 1e9})
+    changes = {"clip": {"fraction": 0.0}} if name == "clip_cov" else {}
+    metrics = update(model, torch.optim.SGD(model.parameters(), lr=1.0), batch, method(name, **changes), settings)
+    after = torch.cat([p.detach().flatten() for p in model.parameters()])
+    return before - after, metrics
+
+
+@pytest.mark.parametrize("name", method_names())
+def test_a_step_does_not_depend_on_how_it_is_cut_padded_or_ordered(name: str, made: tuple[Path, Path]) -> None:
+    whole, metrics = gradient_of(made[1], name, random_batch(), budget=10**6)
+    assert whole.norm() > 1e-6
+    order = torch.tensor([7, 2, 9, 0, 5, 1, 8, 3, 6, 4])
+    variants = {
+        "a row at a time": (random_batch(), 1),
+        "some micro-batches": (random_batch(), 60),
+        "padded": (random_batch(pad=(5, 8)), 10**6),
+        "padded and cut": (random_batch(pad=(3, 2)), 60),
+        "shuffled": (random_batch().rows(order), 60),
+    }
+    for what, (batch, budget) in variants.items():
+        # float32 log-softmax inside a float64 model bounds the agreement.
+        gradient, same = gradient_of(made[1], name, batch, budget)
+        assert torch.allclose(gradient, whole, rtol=1e-4, atol=1e-6 * whole.norm().item()), what
+        for key, value in metrics.items():
+            assert same[key] == pytest.approx(value, rel=1e-4, abs=1e-6), (what, key)

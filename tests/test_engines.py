@@ -1,0 +1,145 @@
+"""Engines: what they sample is what the trainer scores, whatever else is in the batch."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from policygrain.model.loading import load_model
+from policygrain.model.logprobs import log_probs_and_entropy, micro_batches, pack
+from policygrain.rollout.engine import Engine, Request, Response
+from policygrain.rollout.torch_engine import TorchEngine
+from policygrain.tasks.families import generate
+
+from .small import make_start
+
+needs_vllm = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed")
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_start(tmp_path_factory.mktemp("engine"))[1]
+
+
+def torch_engine(start: Path, batch_size: int = 256) -> TorchEngine:
+    model, tokenizer = load_model(str(start))
+    return TorchEngine(model, tokenizer.eos_token_id, tokenizer.pad_token_id, batch_size)
+
+
+@pytest.fixture(scope="module")
+def vllm_engine(start: Path) -> Iterator[Engine]:
+    from policygrain.rollout.vllm_engine import VllmEngine
+
+    yield VllmEngine(str(start))
+
+
+def ask(start: Path, temperature: float = 1.0, top_p: float = 1.0, max_tokens: int = 12) -> list[Request]:
+    """Prompts of unequal length, three samples each."""
+    _, tokenizer = load_model(str(start))
+    problems = generate("count", "test", 12, seed=5) + generate("clock", "test", 3, seed=5)
+    return [
+        Request(tokenizer(p.problem + "\n")["input_ids"], 100 * i + j, max_tokens, temperature, top_p)
+        for i, p in enumerate(problems)
+        for j in range(3)
+    ]
+
+
+def score(
+    start: Path, requests: list[Request], responses: list[Response], temperature: float
+) -> tuple[torch.Tensor, ...]:
+    """Log-probabilities by the trainer's forward pass, by the engine, and the mask."""
+    model, tokenizer = load_model(str(start))
+    sequences = pack([r.prompt_ids for r in requests], [r.ids for r in responses], tokenizer.pad_token_id, model.device)
+    with torch.no_grad():
+        trainer, _ = log_probs_and_entropy(model, sequences, temperature)
+    engine = torch.zeros_like(trainer)
+    for row, response in enumerate(responses):
+        engine[row, : len(response.ids)] = torch.tensor(response.log_probs)
+    return trainer, engine, sequences.mask
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_the_trainer_scores_what_was_sampled(start: Path, temperature: float) -> None:
+    requests = ask(start, temperature, max_tokens=4)  # enough for one digit, not for two
+    responses = torch_engine(start).generate(requests)
+    trainer, engine, mask = score(start, requests, responses, temperature)
+    assert (trainer - engine)[mask].abs().max() < 1e-4
+    assert {r.finished for r in responses} == {True, False}, "the test wants both kinds"
+    assert all(len(r.ids) <= 4 and (len(r.ids) == 4 or r.finished) for r in responses)
+
+
+def test_a_response_does_not_depend_on_its_batch(start: Path) -> None:
+    requests = ask(start)
+    together = torch_engine(start).generate(requests)
+    assert [r.ids for r in torch_engine(start, batch_size=4).generate(requests)] == [r.ids for r in together]
+    backwards = torch_engine(start).generate(requests[::-1])[::-1]
+    assert [r.ids for r in backwards] == [r.ids for r in together]
+    assert len({tuple(r.ids) for r in together[:3]}) > 1, "seeds differ, so should samples"
+
+
+def test_sampling_follows_the_distribution(start: Path) -> None:
+    """First tokens of 4,000 samples of one prompt against the model's own probabilities."""
+    prompt = ask(start)[0].prompt_ids
+    responses = torch_engine(start, 4000).generate([Request(prompt, seed, 1) for seed in range(4000)])
+    model, _ = load_model(str(start))
+    with torch.no_grad():
+        p = model(torch.tensor([prompt])).logits[0, -1].softmax(-1)
+    counts = torch.bincount(torch.tensor([r.ids[0] for r in responses]), minlength=len(p)).float()
+    error = (counts / 4000 - p).abs()
+    assert bool((error < 5 * (p * (1 - p) / 4000).sqrt() + 1e-3).all())
+
+
+def test_greedy_takes_the_likeliest_and_top_p_cuts_the_tail(start: Path) -> None:
+    model, _ = load_model(str(start))
+    request = ask(start)[0]
+    with torch.no_grad():
+        p = model(torch.tensor([request.prompt_ids])).logits[0, -1].softmax(-1)
+    greedy = torch_engine(start).generate([Request(request.prompt_ids, 1, 4, temperature=0.0)] * 2)
+    assert greedy[0].ids == greedy[1].ids and greedy[0].ids[0] == int(p.argmax())
+    ranked, index = p.sort(descending=True)
+    nucleus = set(index[: int((ranked.cumsum(0) < 0.5).sum()) + 1].tolist())
+    drawn = torch_engine(start, 500).generate([Request(request.prompt_ids, s, 1, top_p=0.5) for s in range(500)])
+    assert {r.ids[0] for r in drawn} == nucleus
+
+
+def test_micro_batches_hold_every_row_once_within_the_budget() -> None:
+    generator = torch.Generator().manual_seed(0)
+    prompts = [[5] * int(n) for n in torch.randint(1, 30, (50,), generator=generator)]
+    responses = [[6] * int(n) for n in torch.randint(1, 60, (50,), generator=generator)]
+    sequences = pack(prompts, responses, 0, torch.device("cpu"))
+    cut = micro_batches(sequences, 400)
+    assert sorted(torch.cat(cut).tolist()) == list(range(50))
+    sizes = [sequences.rows(rows).ids.numel() for rows in cut]
+    assert max(sizes) <= 400 and len(cut) > 1
+    for rows in cut:
+        part = sequences.rows(rows)
+        assert part.attention.sum() == sequences.attention[rows].sum()
+
+
+@needs_vllm
+@pytest.mark.vllm
+def test_vllm_samples_what_the_trainer_scores_and_takes_new_weights(start: Path, vllm_engine: Engine) -> None:
+    greedy = ask(start, temperature=0.0)
+    assert [r.ids for r in vllm_engine.generate(greedy)] == [r.ids for r in torch_engine(start).generate(greedy)]
+    requests = ask(start, temperature=0.7)
+    responses = vllm_engine.generate(requests)
+    trainer, engine, mask = score(start, requests, responses, 0.7)
+    assert (trainer - engine)[mask].abs().max() < 1e-4
+    assert [r.ids for r in vllm_engine.generate(requests[::-1])[::-1]] == [r.ids for r in responses]
+
+    # Other weights, head and all: old ones, or a cached prefix of them, would be off by far more than rounding.
+    model, tokenizer = load_model(str(start))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
+    vllm_engine.load_weights(model)
+    greedy_new = vllm_engine.generate(greedy)
+    assert [r.ids for r in greedy_new] == [
+        r.ids for r in TorchEngine(model, tokenizer.eos_token_id, tokenizer.pad_token_id).generate(greedy)
+    ]
+    vllm_engine.load_weights(load_model(str(start))[0])
+    assert [r.ids for r in vllm_engine.generate(requests)] == [r.ids for r in responses]

@@ -1,0 +1,149 @@
+"""The whole workflow with real jobs: the smoke study, twice; real problem sets; what runs again and what does not."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.pipeline
+
+
+def snakemake(
+    root: Path, folder: Path, study: str, *arguments: str, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Snakemake as a user calls it, in a working folder of its own; fails loudly."""
+    command = [sys.executable, "-m", "snakemake", "--snakefile", str(root / "Snakefile"), "--directory", str(folder)]
+    command += ["--cores", "2", "--configfile", str(root / study), "--quiet", "rules"]
+    done = subprocess.run(
+        [*command, *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+        timeout=800,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+    return done
+
+
+def planned(done: Done) -> dict[str, int]:
+    """Rule → jobs, off a dry run's table."""
+    return {rule: int(count) for rule, count in re.findall(r"^(\w+) +(\d+)$", done.stdout + done.stderr, re.M)}
+
+
+@pytest.fixture(scope="module")
+def smoke(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished smoke study, MLflow included."""
+    folder = tmp_path_factory.mktemp("smoke")
+    snakemake(root, folder, "studies/smoke.yaml", "all", MLFLOW_TRACKING_URI="")
+    return folder
+
+
+def test_everything_is_there(smoke: Path) -> None:
+    results = smoke / "results" / "smoke"
+    for figure in ("benchmarks", "dynamics", "clip_ratio", "stress"):
+        assert (results / "figures" / f"{figure}.pdf").read_bytes().startswith(b"%PDF")
+        assert (results / "figures" / f"{figure}.png").stat().st_size > 10_000
+    assert "| TEPO |" in (results / "tables" / "results.md").read_text()
+    assert "running_total" in (results / "tables" / "results.csv").read_text()
+    assert (results / "runs" / "tepo" / "seed1" / "evaluation" / "count.jsonl").exists()
+
+
+def test_a_second_time_there_is_nothing_to_do(smoke: Path, root: Path) -> None:
+    assert planned(snakemake(root, smoke, "studies/smoke.yaml", "--dry-run", "all")) == {}
+
+
+def test_a_change_runs_what_hangs_on_it_and_no_more(smoke: Path, root: Path, tmp_path: Path) -> None:
+    study = (
+        (root / "studies" / "smoke.yaml").read_text().replace("base: ../config.yaml", f"base: {root / 'config.yaml'}")
+    )
+
+    def plan_of(changed: str) -> dict[str, int]:
+        assert changed != study
+        path = tmp_path / "study.yaml"
+        path.write_text(changed)
+        return planned(snakemake(root, smoke, str(path), "--dry-run", "all"))
+
+    assert "train" not in plan_of(study.replace("title: A smoke test", "title: Another"))
+    fewer = plan_of(study.replace("[grpo, tepo]", "[tepo]"))
+    assert "train" not in fewer and "start_model" not in fewer
+    more = plan_of(study.replace("[grpo, tepo]", "[grpo, tepo, mpo]"))
+    assert more["train"] == 2 and "start_model" not in more
+    clip = plan_of(study.replace("methods:\n  token_none", "methods:\n  grpo: {clip: {low: 0.1}}\n  token_none"))
+    assert clip["train"] == 2
+
+
+def test_figures_are_redrawn_without_training(smoke: Path, root: Path) -> None:
+    figure = smoke / "results" / "smoke" / "figures" / "dynamics.png"
+    before = figure.read_bytes()
+    figure.unlink()
+    jobs = planned(snakemake(root, smoke, "studies/smoke.yaml", "--dry-run", "figures"))
+    assert set(jobs) == {"figure_dynamics", "figures", "total"}
+    snakemake(root, smoke, "studies/smoke.yaml", "figures")
+    assert figure.read_bytes() == before
+
+
+def test_mlflow_mirrors_the_records_once(smoke: Path, root: Path) -> None:
+    import mlflow
+
+    from policygrain.files import read_json_lines
+
+    store = mlflow.MlflowClient(f"sqlite:///{smoke}/results/mlflow.db")
+    experiment = store.get_experiment_by_name("smoke")
+    assert experiment is not None
+
+    def runs() -> dict[str, mlflow.entities.Run]:
+        return {r.info.run_name: r for r in store.search_runs([experiment.experiment_id])}
+
+    first = runs()
+    assert {"grpo", "tepo", "grpo seed 0", "tepo seed 1", "figures and tables"} <= set(first)
+    child = first["tepo seed 1"]
+    assert child.data.tags["mlflow.parentRunId"] == first["tepo"].info.run_id
+    assert child.data.params["method.ratio"] == "sequence" and child.data.params["training.steps"] == "3"
+    rows = read_json_lines(smoke / "results/smoke/runs/tepo/seed1/metrics.jsonl")
+    history = store.get_metric_history(child.info.run_id, "validation_accuracy")
+    truth = [(r["step"], r["validation_accuracy"]) for r in rows if "validation_accuracy" in r]
+    assert [(m.step, m.value) for m in history] == truth
+    artifacts = store.list_artifacts(first["figures and tables"].info.run_id, "figures")
+    assert "figures/dynamics.png" in [f.path for f in artifacts]
+    # Again: the same runs, no point twice.
+    (smoke / "results" / "smoke" / "mlflow.done").unlink()
+    snakemake(root, smoke, "studies/smoke.yaml", "all", MLFLOW_TRACKING_URI="")
+    assert {n: r.info.run_id for n, r in runs().items()} == {n: r.info.run_id for n, r in first.items()}
+    again = store.get_metric_history(child.info.run_id, "validation_accuracy")
+    assert [(m.step, m.value) for m in again] == truth
+
+
+def test_two_runs_of_the_study_give_identical_metrics(smoke: Path, root: Path, tmp_path: Path) -> None:
+    runs = sorted((smoke / "results" / "smoke" / "runs").glob("*/seed*/metrics.jsonl"))
+    names = [str(run.relative_to(smoke)) for run in runs]
+    snakemake(root, tmp_path, "studies/smoke.yaml", *[n.replace("metrics.jsonl", "summary.json") for n in names])
+    assert len(names) == 6
+    for name in names:
+        assert (tmp_path / name).read_bytes() == (smoke / name).read_bytes(), name
+
+
+def test_real_problem_sets_pass_through_every_stage(root: Path, tmp_path: Path, benchmarks_folder: Path) -> None:
+    environment = {"POLICYGRAIN_DATA": str(benchmarks_folder), "MLFLOW_TRACKING_URI": ""}
+    snakemake(root, tmp_path, "studies/real-text.yaml", "all", **environment)
+    results = tmp_path / "results" / "real-text"
+    assert "| MPO |" in (results / "tables" / "results.md").read_text()
+    samples = (results / "runs/mpo/seed0/evaluation/math500.jsonl").read_text().splitlines()
+    assert len(samples) == 60
+    assert len((results / "runs/mpo/seed0/evaluation/aime24.jsonl").read_text().splitlines()) == 60
+
+
+def test_a_misspelt_key_ends_in_one_message(root: Path, tmp_path: Path) -> None:
+    path = tmp_path / "study.yaml"
+    path.write_text(f"base: {root / 'config.yaml'}\nname: x\ntraining: {{stepz: 3}}\n")
+    command = [sys.executable, "-m", "snakemake", "--snakefile", str(root / "Snakefile"), "--directory", str(tmp_path)]
+    command += ["--cores", "1", "--configfile", str(path), "all"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode != 0
+    assert "training.stepz: unknown key. Did you mean 'steps'" in done.stderr
+    assert "Traceback" not in done.stderr

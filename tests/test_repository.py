@@ -1,0 +1,59 @@
+"""Promises that the repository makes of itself."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+
+@pytest.mark.parametrize("flavour", ["cpu", "gpu"])
+def test_the_locks_hold_the_pins(root: Path, flavour: str) -> None:
+    """pip, conda and CI install the locks; the locks agree with the one place that decides versions."""
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    wanted = [Requirement(r) for r in [*project["dependencies"], *extras["dev"], *extras[flavour]]]
+    lines = (root / "requirements" / f"{flavour}.lock").read_text().splitlines()
+    locked = {canonicalize_name(line.split("==")[0]): line.split("==")[1].split()[0] for line in lines if "==" in line}
+    for requirement in wanted:
+        name = canonicalize_name(requirement.name)
+        assert name in locked, f"run `make lock`: {name} is missing"
+        assert requirement.specifier.contains(locked[name]), f"run `make lock`: {requirement} but {locked[name]}"
+
+
+def test_conda_installs_the_lock(root: Path) -> None:
+    assert "-r requirements/gpu.lock" in (root / "environment.yml").read_text()
+
+
+def test_the_objective_imports_nothing_of_ours_and_figures_no_trainer(root: Path) -> None:
+    package = root / "src" / "policygrain"
+    for path in (package / "objective").glob("*.py"):
+        assert not re.search(r"from \.\.", path.read_text()), path
+    for path in [*(package / "figures").glob("*.py"), *(package / "track").glob("*.py")]:
+        assert not re.search(r"from \.\.(train|rollout|model|stages)", path.read_text()), path
+    for path in (package / "train").glob("*.py"):
+        assert not re.search(r"from \.\.(figures|track|evaluate)", path.read_text()), path
+
+
+def test_every_figure_has_its_module_caption_and_place_in_the_readme(root: Path) -> None:
+    from policygrain.figures.catalogue import FIGURES, TABLES
+
+    for name in (*FIGURES, *TABLES):
+        assert (root / "src/policygrain/figures" / f"{name}.py").exists()
+        assert (root / "workflow/report" / f"{name}.rst").exists()
+    readme = (root / "README.md").read_text()
+    assert all(f"`{name}`" in readme for name in FIGURES)
+
+
+def test_make_targets_of_the_readme_exist(root: Path) -> None:
+    readme = (root / "README.md").read_text()
+    targets = set(re.findall(r"\bmake (\w+)", readme))
+    assert {"all", "test", "ui"} <= targets
+    for target in targets - {"it"}:
+        done = subprocess.run(["make", "--dry-run", target], cwd=root, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"make {target}: {done.stderr}"

@@ -51,6 +51,7 @@ clean:
 # After a change of the study's keys: what editors know of them.
 schema: setup
 	$(BIN)/policygrain schema >workflow/schemas/study.schema.json
+	$(BIN)/policygrain schema --markdown >docs/configuration.md
 
 # After a change of pins in pyproject.toml (needs uv).
 lock:

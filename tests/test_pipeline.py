@@ -13,12 +13,13 @@ import pytest
 pytestmark = pytest.mark.pipeline
 
 
-def snakemake(
-    root: Path, folder: Path, study: str, *arguments: str, **environment: str
-) -> subprocess.CompletedProcess[str]:
+Done = subprocess.CompletedProcess[str]
+
+
+def snakemake(root: Path, folder: Path, study: str, *arguments: str, **environment: str) -> Done:
     """Snakemake as a user calls it, in a working folder of its own; fails loudly."""
     command = [sys.executable, "-m", "snakemake", "--snakefile", str(root / "Snakefile"), "--directory", str(folder)]
-    command += ["--cores", "2", "--configfile", str(root / study), "--quiet", "rules"]
+    command += ["--cores", "2", "--configfile", str(root / study)]
     done = subprocess.run(
         [*command, *arguments],
         capture_output=True,

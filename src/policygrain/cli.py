@@ -90,6 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     added.add_argument("--out", type=Path, required=True, help="JSON of what was measured and chosen")
 
     added = command("schema", _schema, "print the JSON schema of study files")
+    added.add_argument("--markdown", action="store_true", help="the reference of all keys instead")
     return parser
 
 
@@ -187,9 +188,13 @@ def _calibrate(arguments: argparse.Namespace) -> None:
 
 
 def _schema(arguments: argparse.Namespace) -> None:
-    """Print the JSON schema that editors use."""
+    """Print the JSON schema that editors use, or the reference that people read."""
+    from .study.reference import markdown
     from .study.schema import Study
 
+    if arguments.markdown:
+        print(markdown(), end="")
+        return
     print(json.dumps(Study.model_json_schema(), indent=1))
 
 

@@ -65,6 +65,7 @@ def train_run(
     arm = next(iter(arms.values())) if arm_name is None else arms.get(arm_name) or Arm(arm_name)
     seed = study.seeds[0] if seed is None else seed
     method, settings = arm.method(study), arm.training(study)
+    check_free_space(run_dir)
     if data is None:
         data = run_dir / "data"
         prepare(study, data)
@@ -80,7 +81,12 @@ def train_run(
         "method": method.data(),
         "training": settings.model_dump(),
         "prompt": study.prompt.model_dump(),
-        "start": {"model": study.model.start, "digest": model_digest(Path(start))},
+        "start": {
+            "model": study.model.start,
+            "revision": study.model.revision,
+            "dtype": study.model.dtype,
+            "digest": model_digest(Path(start)),
+        },
         "data": {name: file_digest(data / f"{name}.jsonl") for name in ("train", "validation")},
     }
     key = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
@@ -96,6 +102,8 @@ def train_run(
         prompt=study.prompt,
         seed=seed,
         start=start,
+        revision=study.model.revision,
+        dtype=study.model.dtype,
         train_problems=read_problems(data / "train.jsonl"),
         validation_problems=read_problems(data / "validation.jsonl"),
         run_dir=run_dir,

@@ -70,6 +70,7 @@ def run_content(arm, seed):
         "method": chosen.method(STUDY).data(),
         "training": chosen.training(STUDY).model_dump(),
         "prompt": STUDY.prompt.model_dump(),
+        "model": [STUDY.model.start, STUDY.model.revision, STUDY.model.dtype],
         "seed": int(seed),
     }
 

@@ -10,11 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from ..errors import UserError
 from ..files import atomic_json, atomic_text, read_json
 from ..model.loading import load_model
+from ..progress import Progress
 from ..provenance import file_digest, hardware, model_digest, seed_of, versions
 from ..rollout.engine import Engine, Request
 from ..rollout.open import open_engine, resolve_engine
@@ -37,7 +36,7 @@ def evaluate(study: Study, models: Mapping[str, Path], data: Path, out: Path) ->
     engine: Engine | None = None
     architecture = None
     lines = []
-    for name, folder in tqdm(models.items(), desc="evaluate", unit="model"):
+    for name, folder in Progress(models.items(), "models judged", len(models)):
         if not (folder / "config.json").exists():
             raise UserError(f"{folder}: no model here; train it first ({name}).")
         model, tokenizer = load_model(str(folder))

@@ -8,7 +8,7 @@ from .records import Records
 from .style import PAGE, curve, shared_legend
 
 PANELS = {
-    "accuracy": "training accuracy",
+    "sampled_accuracy": "accuracy of samples",
     "gradient_norm": "gradient norm before clipping",
     "entropy_old": "entropy (nats per token)",
     "response_length_mean": "response length (tokens)",

@@ -16,9 +16,7 @@ def load_model(start: str, revision: str | None = None, dtype: str = "float32") 
     """Model and tokenizer. UserError when they cannot be read; padding is set up for generation."""
     import torch
     from transformers import AutoModelForCausalLM
-    from transformers.utils import logging
 
-    logging.disable_progress_bar()
     try:
         tokenizer = _tokenizer_class(Path(start)).from_pretrained(start, revision=revision)
         model = AutoModelForCausalLM.from_pretrained(start, revision=revision, dtype=getattr(torch, dtype))

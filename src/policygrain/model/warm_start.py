@@ -11,8 +11,8 @@ import math
 from typing import TYPE_CHECKING
 
 import torch
-from tqdm import trange
 
+from ..progress import Progress
 from ..tasks.families import demonstrations
 from .logprobs import Sequences, log_probs_and_entropy, micro_batches, pack
 
@@ -36,7 +36,8 @@ def teach(
     mixed = demonstrations(families, f"{seed}/mixed", spec.slip, spec.direct_share)
     optimizers = _optimizers(model, spec.learning_rate)
     history = []
-    for step in trange(spec.steps, desc=f"start model, seed {seed}", mininterval=1.0):
+    progress = Progress(range(spec.steps), f"start model, seed {seed}", spec.steps)
+    for step in progress:
         # First how to work on a scratchpad, which takes long; the habit of answering directly is picked up in no time.
         examples = mixed if step >= spec.steps - spec.mixed_steps else careful
         prompts, responses = zip(*itertools.islice(examples, spec.batch_size), strict=True)
@@ -57,6 +58,7 @@ def teach(
         for optimizer in optimizers:
             optimizer.step()
         history.append({"step": step, "loss": loss})
+        progress.note = f"loss {loss:.3f}"
     return history
 
 

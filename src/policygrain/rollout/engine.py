@@ -35,8 +35,8 @@ class Engine(Protocol):
 
     name: str
 
-    def generate(self, requests: Sequence[Request], progress: str = "") -> list[Response]:
-        """One response per request, in order. ``progress`` labels a bar; empty: none."""
+    def generate(self, requests: Sequence[Request]) -> list[Response]:
+        """One response per request, in order."""
         ...
 
     def load_weights(self, model: PreTrainedModel) -> None:

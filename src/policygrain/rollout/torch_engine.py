@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from ..model.logprobs import positions
@@ -30,17 +29,16 @@ class TorchEngine:
         """Sample from this very model, without a copy."""
         self.model = model
 
-    def generate(self, requests: Sequence[Request], progress: str = "") -> list[Response]:
+    def generate(self, requests: Sequence[Request]) -> list[Response]:
         """One response per request, in order."""
         order = sorted(range(len(requests)), key=lambda i: (requests[i].max_tokens, len(requests[i].prompt_ids)))
         responses: dict[int, Response] = {}
         was_training = self.model.training
         self.model.eval()
-        with torch.inference_mode(), tqdm(total=len(requests), desc=progress, disable=not progress or None) as bar:
+        with torch.inference_mode():
             for start in range(0, len(order), self.batch_size):
                 chunk = order[start : start + self.batch_size]
                 responses.update(zip(chunk, self._batch([requests[i] for i in chunk]), strict=True))
-                bar.update(len(chunk))
         self.model.train(was_training)
         return [responses[i] for i in range(len(requests))]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -47,7 +48,7 @@ class VllmEngine:
             seed=0,
         )
 
-    def generate(self, requests: Sequence[Request], progress: str = "") -> list[Response]:
+    def generate(self, requests: Sequence[Request]) -> list[Response]:
         """One response per request, in order; longest prompts first would change nothing but the tail."""
         from vllm import SamplingParams
 
@@ -63,7 +64,7 @@ class VllmEngine:
             for r in requests
         ]
         prompts = [{"prompt_token_ids": r.prompt_ids} for r in requests]
-        outputs = self._llm.generate(prompts, params, use_tqdm=bool(progress))  # type: ignore[arg-type]
+        outputs = self._llm.generate(prompts, params, use_tqdm=sys.stderr.isatty())  # type: ignore[arg-type]
         responses = []
         for output in outputs:
             best = output.outputs[0]

@@ -10,10 +10,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tqdm import tqdm
-
 from ..errors import UserError
 from ..files import read_json, read_json_lines
+from ..progress import Progress
 from ..provenance import commit
 from ..study.arms import Run, plan
 
@@ -51,7 +50,7 @@ def mirror(study: Study, results: Path) -> None:
     by_arm: dict[str, list[Run]] = {}
     for run in planned.runs:
         by_arm.setdefault(run.arm, []).append(run)
-    for arm, runs in tqdm(by_arm.items(), desc="mlflow", unit="arm"):
+    for arm, runs in Progress(by_arm.items(), "arms in MLflow", len(by_arm)):
         shared = {"study": study.name, "arm": arm, "method": planned.arms[arm].method_name}
         finished = [run for run in runs if (results / run.folder / "summary.json").exists()]
         if not finished:

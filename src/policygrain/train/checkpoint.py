@@ -7,12 +7,12 @@ import fcntl
 import hashlib
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from tqdm import tqdm
 
 from ..errors import UserError
 
@@ -68,5 +68,5 @@ def load_newest(run_dir: Path) -> dict[str, Any] | None:
             problem = "its content does not match its checksum"
         except OSError as error:
             problem = str(error)
-        tqdm.write(f"{folder}: passed over, {problem}.")
+        print(f"{folder}: passed over, {problem}.", file=sys.stderr)
     return None

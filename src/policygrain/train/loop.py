@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from tqdm import trange
 
 from ..errors import UserError
 from ..methods import Method
 from ..model.loading import load_model
+from ..progress import Progress
 from ..provenance import seed_of
 from ..rollout.open import open_engine
 from ..study.schema import Training
@@ -35,6 +35,8 @@ def train(
     prompt: Prompt,
     seed: int,
     start: str,
+    revision: str | None = None,
+    dtype: str = "float32",
     train_problems: list[Problem],
     validation_problems: list[Problem],
     run_dir: Path,
@@ -45,8 +47,8 @@ def train(
     """
     with checkpoint.run_lock(run_dir):
         torch.set_num_threads(settings.threads)
-        model, tokenizer = load_model(start)
-        reference, _ = load_model(start)
+        model, tokenizer = load_model(start, revision, dtype)
+        reference, _ = load_model(start, revision, dtype)
         longest = model.config.max_position_embeddings - settings.max_tokens
         renderer, verifier = PromptRenderer(tokenizer, prompt, longest), NumericVerifier()
         optimizer = torch.optim.AdamW(
@@ -64,8 +66,8 @@ def train(
         collector = Collector(stream, engine, verifier, renderer, method.sampler, settings, seed)
         label = f"{run_dir.parent.name} {run_dir.name}"
 
-        bar = trange(first, settings.steps, initial=first, total=settings.steps, desc=label, mininterval=1.0)
-        for step in bar:
+        progress = Progress(range(first, settings.steps), label, settings.steps, first)
+        for step in progress:
             clock, started = Clock(), time.perf_counter()
             # The few random choices of an objective (Clip-Cov's) hang on the step, not on what came before it.
             torch.manual_seed(seed_of("step", seed, step))
@@ -105,12 +107,18 @@ def train(
             totals["tokens"] += rollouts.tokens
             totals["samples"] += rollouts.drawn * settings.group
             totals["seconds"] += time.perf_counter() - started
-            row = {"step": step, **metrics, **_over_updates(updates), **held_out}
+            row = {
+                "step": step,
+                "sampled_accuracy": rollouts.sampled_accuracy,
+                **metrics,
+                **_over_updates(updates),
+                **held_out,
+            }
             journal.write("metrics", row | {f"total_{k}": totals[k] for k in ("updates", "tokens", "samples")})
             journal.write(
                 "timings", {"step": step, **clock.report(rollouts.tokens), "total_seconds": totals["seconds"]}
             )
-            bar.set_postfix(accuracy=f"{metrics.get('accuracy', float('nan')):.2f}", refresh=False)
+            progress.note = f"accuracy {rollouts.sampled_accuracy:.2f}"
 
             if (step + 1) % settings.checkpoint_every == 0 and step + 1 < settings.steps:
                 checkpoint.save(run_dir, step + 1, _state(model, optimizer, stream, step + 1, totals))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -49,6 +49,7 @@ class Rollouts:
     correct: Tensor
     drawn: int  # prompts sampled for it
     dropped: int  # … of which were left out: groups of equal rewards, and what was more than needed
+    sampled_accuracy: float  # of everything drawn, before anything was left out
     tokens: int  # response tokens sampled for it, dropped groups included
 
 
@@ -69,13 +70,14 @@ class Collector:
         wanted = self.settings.prompts_per_step
         budget = wanted * (self.sampler.max_batches if self.sampler.dynamic else 1)
         kept: list[Rollouts] = []
-        drawn = full = 0
-        tokens = 0
+        drawn = full = tokens = 0
+        right = 0.0
         while full < wanted and drawn < budget:
             # Further draws are twice what is missing, since some of it will be dropped too (our reading: DAPO draws
             # whole batches); what is more than needed is left out.
             part = self._sample(min((wanted - full) * (2 if drawn else 1), budget - drawn))
             drawn, tokens = drawn + len(part.prompts), tokens + part.tokens
+            right += part.sampled_accuracy * len(part.prompts)
             if self.sampler.dynamic:
                 useful = (part.rewards != part.rewards[:, :1]).any(1)
                 part = _select(part, useful & (useful.cumsum(0) <= wanted - full))
@@ -88,6 +90,7 @@ class Collector:
             correct=torch.cat([k.correct for k in kept]),
             drawn=drawn,
             dropped=drawn - full,
+            sampled_accuracy=right / drawn,
             tokens=tokens,
         )
 
@@ -113,6 +116,7 @@ class Collector:
             correct.view(count, group),
             drawn=count,
             dropped=0,
+            sampled_accuracy=correct.mean().item(),
             tokens=sum(len(r.ids) for r in flat),
         )
 
@@ -126,12 +130,10 @@ def _overlong(responses: list[Response], max_tokens: int, buffer_share: float) -
 
 def _select(rollouts: Rollouts, keep: Tensor) -> Rollouts:
     rows = keep.nonzero().squeeze(1).tolist()
-    return Rollouts(
-        [rollouts.prompts[i] for i in rows],
-        [rollouts.responses[i] for i in rows],
-        rollouts.rewards[keep],
-        rollouts.correct[keep],
-        rollouts.drawn,
-        rollouts.dropped,
-        rollouts.tokens,
+    return replace(
+        rollouts,
+        prompts=[rollouts.prompts[i] for i in rows],
+        responses=[rollouts.responses[i] for i in rows],
+        rewards=rollouts.rewards[keep],
+        correct=rollouts.correct[keep],
     )

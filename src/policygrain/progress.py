@@ -1,0 +1,37 @@
+"""Progress of long work: a bar in a terminal, plain lines in a log."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+from tqdm import tqdm
+
+T = TypeVar("T")
+SECONDS_BETWEEN_LINES = 15.0
+
+
+class Progress(Iterable[T]):
+    """Iterates over ``items``; ``note`` is shown beside the count. ``first`` items were done in an earlier session."""
+
+    def __init__(self, items: Iterable[T], label: str, total: int, first: int = 0) -> None:
+        self.items, self.label, self.total, self.first = items, label, total, first
+        self.note = ""
+
+    def __iter__(self) -> Iterator[T]:
+        if sys.stderr.isatty():
+            with tqdm(self.items, desc=self.label, total=self.total, initial=self.first) as bar:
+                for item in bar:
+                    yield item
+                    bar.set_postfix_str(self.note, refresh=False)
+            return
+        started = spoken = time.monotonic()
+        for done, item in enumerate(self.items, start=self.first + 1):
+            yield item
+            now = time.monotonic()
+            if now - spoken >= SECONDS_BETWEEN_LINES or done == self.total:
+                spoken = now
+                note = f", {self.note}" if self.note else ""
+                print(f"{self.label}: {done} of {self.total}, {now - started:.0f} s{note}", file=sys.stderr, flush=True)

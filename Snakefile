@@ -1,5 +1,5 @@
 # PolicyGrain: data → start models → training → evaluation → figures and tables → MLflow.
-# `snakemake all` runs config.yaml; `--configfile studies/NAME.yaml` another study.
+# `snakemake all` runs config.yaml; `snakemake all --configfile studies/NAME.yaml` another study.
 from pathlib import Path
 
 from snakemake.utils import min_version
@@ -22,10 +22,14 @@ include: "workflow/rules/figures.smk"
 include: "workflow/rules/track.smk"
 
 
+# Not a rule: that would hang every other rule on the whole study, while each hangs on its own share of it (params).
+onstart:
+    write_study()
+
+
 localrules:
     all,
     figures,
-    study,
 
 
 rule all:

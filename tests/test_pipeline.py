@@ -19,9 +19,10 @@ Done = subprocess.CompletedProcess[str]
 def snakemake(root: Path, folder: Path, study: str, *arguments: str, **environment: str) -> Done:
     """Snakemake as a user calls it, in a working folder of its own; fails loudly."""
     command = [sys.executable, "-m", "snakemake", "--snakefile", str(root / "Snakefile"), "--directory", str(folder)]
-    command += ["--cores", "2", "--configfile", str(root / study)]
+    # Snakemake takes everything after --configfile for configuration files, so it comes last.
+    command += [*arguments, "--cores", "2", "--configfile", str(root / study)]
     done = subprocess.run(
-        [*command, *arguments],
+        command,
         capture_output=True,
         text=True,
         env={**os.environ, **environment},
@@ -143,7 +144,7 @@ def test_a_misspelt_key_ends_in_one_message(root: Path, tmp_path: Path) -> None:
     path = tmp_path / "study.yaml"
     path.write_text(f"base: {root / 'config.yaml'}\nname: x\ntraining: {{stepz: 3}}\n")
     command = [sys.executable, "-m", "snakemake", "--snakefile", str(root / "Snakefile"), "--directory", str(tmp_path)]
-    command += ["--cores", "1", "--configfile", str(path), "all"]
+    command += ["all", "--cores", "1", "--configfile", str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode != 0
     assert "training.stepz: unknown key. Did you mean 'steps'" in done.stderr

@@ -5,6 +5,7 @@ import yaml
 
 from policygrain.errors import UserError
 from policygrain.figures.catalogue import TABLES
+from policygrain.files import atomic_text
 from policygrain.study import parse_study
 from policygrain.study.arms import plan
 
@@ -37,6 +38,14 @@ FIGURE_FILES = [
         for suffix in ("csv", "md")
     ),
 ]
+
+
+def write_study():
+    """Keep the resolved study beside its results; every command reads it there."""
+    content = STUDY.model_dump(mode="json") | {"base": None}
+    atomic_text(
+        Path(STUDY_FILE), yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+    )
 
 
 def parent(path):

@@ -2,7 +2,6 @@ rule evaluate:
     # Many checkpoints in one engine. Each model's records are kept beside it as they are made, so a shard that was
     # stopped does not sample again what it has.
     input:
-        study=ancient(STUDY_FILE),
         benchmarks=rules.prepare.output.benchmarks,
         start=lambda w: (
             [start_record(seed) for seed in START_SEEDS]
@@ -20,10 +19,11 @@ rule evaluate:
         "../../environment.yml"
     params:
         policygrain=POLICYGRAIN,
+        study=STUDY_FILE,
         data=lambda w, input: parent(parent(input.benchmarks[0])),
         models=lambda w: [
             f"{name}={folder}" for name, folder in shard_models(w.shard).items()
         ],
         content=STUDY.evaluation.model_dump(),
     shell:
-        "exec {params.policygrain} evaluate --config {input.study} --data {params.data} --out {output} {params.models} 2>>{log}"
+        "exec {params.policygrain} evaluate --config {params.study} --data {params.data} --out {output} {params.models} 2>>{log}"

@@ -13,7 +13,6 @@ for name in STUDY.figures:
         name:
             f"figure_{name}"
         input:
-            study=ancient(STUDY_FILE),
             records=RECORDS,
         output:
             pdf=f"{RESULTS}/figures/{name}.pdf",
@@ -29,11 +28,12 @@ for name in STUDY.figures:
             "../../environment.yml"
         params:
             policygrain=POLICYGRAIN,
+            study=STUDY_FILE,
             figure=name,
             results=lambda w, output: parent(parent(output[0])),
             out=lambda w, output: output.pdf.removesuffix(".pdf"),
         shell:
-            "exec {params.policygrain} figure {params.figure} --config {input.study} --results {params.results}"
+            "exec {params.policygrain} figure {params.figure} --config {params.study} --results {params.results}"
             " --out {params.out} 2>{log}"
 
 
@@ -43,7 +43,6 @@ for name in TABLES:
         name:
             f"table_{name}"
         input:
-            study=ancient(STUDY_FILE),
             records=RECORDS,
         output:
             csv=report(
@@ -59,9 +58,10 @@ for name in TABLES:
             "../../environment.yml"
         params:
             policygrain=POLICYGRAIN,
+            study=STUDY_FILE,
             table=lambda w, output: Path(output.csv).stem,
             results=lambda w, output: parent(parent(output[0])),
             out=lambda w, output: output.csv.removesuffix(".csv"),
         shell:
-            "exec {params.policygrain} figure {params.table} --config {input.study} --results {params.results}"
+            "exec {params.policygrain} figure {params.table} --config {params.study} --results {params.results}"
             " --out {params.out} 2>{log}"

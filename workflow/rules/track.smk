@@ -1,7 +1,6 @@
 rule track:
     # MLflow mirrors the records; a server that is away loses nothing, run it again.
     input:
-        study=ancient(STUDY_FILE),
         figures=FIGURE_FILES,
     output:
         f"{RESULTS}/mlflow.done",
@@ -11,6 +10,7 @@ rule track:
         "../../environment.yml"
     params:
         policygrain=POLICYGRAIN,
+        study=STUDY_FILE,
         results=lambda w, output: parent(output[0]),
     shell:
-        "exec {params.policygrain} track --config {input.study} --results {params.results} --done {output} 2>{log}"
+        "exec {params.policygrain} track --config {params.study} --results {params.results} --done {output} 2>{log}"

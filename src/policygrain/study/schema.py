@@ -129,7 +129,7 @@ class Training(Section):
     )
     max_tokens: PositiveInt = Field(112, description="longest response, L_max")
     micro_batch_tokens: PositiveInt = Field(
-        4096, description="tokens per forward pass, padding included; changes no result"
+        2048, description="tokens per forward pass, padding included; changes no result"
     )
     engine: Literal["transformers", "vllm"] = Field("transformers", description="what samples rollouts")
     validate_every: PositiveInt = Field(5, description="steps between validations")

@@ -7,7 +7,7 @@ BIN := .venv/bin
 FLAVOUR ?= $(if $(shell command -v nvidia-smi),gpu,cpu)
 LOCK := requirements/$(FLAVOUR).lock
 
-.PHONY: setup all figures test lint ui clean schema lock
+.PHONY: setup all figures test lint ui publish clean schema lock
 
 setup: .venv/.$(FLAVOUR)-ready
 
@@ -43,6 +43,14 @@ lint: setup
 ui: setup
 	MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false $(BIN)/mlflow ui --host 127.0.0.1 \
 	    --backend-store-uri $${MLFLOW_TRACKING_URI:-sqlite:///results/mlflow.db}
+
+# The laptop study's figures and tables as the documentation shows them; nothing there is written by hand.
+publish:
+	mkdir -p docs/figures
+	cp results/laptop/figures/*.png docs/figures/
+	{ echo "# Results of the laptop study"; echo; \
+	  echo "Copied by \`make publish\` from \`results/laptop/tables/results.md\`, which \`make all\` makes."; echo; \
+	  cat results/laptop/tables/results.md; } >docs/results.md
 
 # Removes results; the environment stays (rm -r .venv removes it too).
 clean:

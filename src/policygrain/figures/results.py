@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from ..evaluate.statistics import average_interval, interval, paired_difference
 from .records import START, Records
@@ -38,7 +42,25 @@ def table(records: Records) -> tuple[pd.DataFrame, str]:
         "\nAccuracy in percent with 95% intervals by bootstrap over seeds and problems. "
         "Bold: better than every other arm, its paired interval above zero.\n"
     )
-    return frame, "\n".join(lines) + "\n" + note
+    return frame, "\n".join(lines) + "\n" + note + _pairs(records, scores)
+
+
+def _pairs(records: Records, scores: dict[tuple[str, str], NDArray[np.float64]]) -> str:
+    """The headline methods against each other and the start model, on the same seeds and problems."""
+    arms = [*records.arms("headline"), START]
+    lines = ["\n| average over benchmarks | difference, points | |", "|---|---|---|"]
+    for a, b in itertools.combinations(arms, 2):
+        pairs = [(scores[a, name], scores[b, name]) for name in records.benchmarks]
+        if any(x.shape != y.shape for x, y in pairs):
+            continue
+        i = average_interval([x - y for x, y in pairs])
+        words = "beyond noise" if i.low > 0 or i.high < 0 else "undecided: the interval holds zero"
+        numbers = f"{100 * i.mean:+.1f} [{100 * i.low:+.1f}, {100 * i.high:+.1f}]"
+        lines.append(f"| {label(a)} − {label(b)} | {numbers} | {words} |")
+    return (
+        "\n".join(lines)
+        + "\n\nPaired on seeds and problems, 95% intervals, not corrected for how many pairs there are.\n"
+    )
 
 
 def _arms(records: Records, experiment: object) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
 import json
 import shutil
 import signal
@@ -87,6 +88,33 @@ def test_a_killed_run_ends_as_the_undisturbed_one(name: str, made: tuple[Path, P
     assert (broken / "metrics.jsonl").read_bytes() == (tmp_path / "whole" / "metrics.jsonl").read_bytes()
     digests = [json.loads((tmp_path / d / "summary.json").read_text())["model_digest"] for d in ("whole", "broken")]
     assert digests[0] == digests[1]
+
+
+@pytest.mark.vllm
+@pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed")
+def test_rollouts_by_vllm_follow_the_weights(made: tuple[Path, Path], tmp_path: Path) -> None:
+    """Each step samples from the weights of that step: trainer and engine agree on what was sampled."""
+    config = tmp_path / "study.yaml"
+    content = copy.deepcopy(SMALL)
+    content["training"] |= {"engine": "vllm", "steps": 3, "learning_rate": 3e-3}
+    config.write_text(yaml.safe_dump(content))
+    command = [
+        sys.executable,
+        "-m",
+        "policygrain.cli",
+        "train",
+        "--config",
+        str(config),
+        "--run-dir",
+        str(tmp_path / "run"),
+    ]
+    done = subprocess.run(
+        [*command, "--data", str(made[0]), "--start", str(made[1])], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    rows = read_json_lines(tmp_path / "run" / "metrics.jsonl")[:-1]
+    assert len(rows) == 3 and max(r["kl_initial"] for r in rows) > 1e-4, "the weights must have moved"
+    assert max(r["mismatch_max"] for r in rows) < 1e-3
 
 
 def test_a_torn_checkpoint_is_passed_over_aloud(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

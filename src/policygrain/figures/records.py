@@ -73,8 +73,7 @@ class Records:
             raise UserError(f"{self.results}/evaluation: no record of {arm!r} on {benchmark!r}; run `snakemake all`.")
         return np.array(rows["per_problem"].tolist(), dtype=float)
 
-    def final_validation(self, arm: str, last: int = 3) -> NDArray[np.float64]:
-        """Validation accuracy of each seed, averaged over the last evaluations of its run. [seeds]."""
+    def final_validation(self, arm: str) -> NDArray[np.float64]:
+        """Validation accuracy of each seed after its last step. [seeds]."""
         rows = self.steps[(self.steps["arm"] == arm) & self.steps["validation_accuracy"].notna()]
-        by_seed = rows.sort_values("step").groupby("seed")["validation_accuracy"]
-        return by_seed.apply(lambda v: v.tail(last).mean()).to_numpy(dtype=float)
+        return rows.sort_values("step").groupby("seed")["validation_accuracy"].last().to_numpy(dtype=float)

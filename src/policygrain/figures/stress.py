@@ -8,14 +8,13 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ..errors import UserError
-from ..evaluate.statistics import over_seeds
 from ..study.arms import arms_of
 from .records import Records
 from .style import PAGE, label, look
 
 
 def draw(records: Records) -> Figure:
-    """A panel with clipping and one without; a line per ratio; each seed as a faint dot."""
+    """A panel with clipping and one without; a line per ratio, whiskers over seeds."""
     experiment = records.study.experiments.get("stress")
     if experiment is None:
         raise UserError("stress: the study has no experiment of this name (methods × vary: {updates_per_batch: […]}).")
@@ -36,9 +35,11 @@ def draw(records: Records) -> Figure:
                 _line(axes, points, i)
         axes.set_title(title)
         axes.set_xscale("log", base=2)
-        axes.set_xticks([1, 2, 4, 8, 16], ["1", "2", "4", "8", "16"])
+        ticks = sorted({updates for points in table.values() for updates in points})
+        axes.set_xticks(ticks, [str(t) for t in ticks])
+        axes.minorticks_off()
         axes.set_xlabel("updates per batch")
-        axes.set_ylim(0, 100)
+        axes.set_ylim(0, None)
     panels[0].set_ylabel("validation accuracy at the end (%)")
     handles = [Line2D([], [], markersize=4, **look(i)) for i in range(len(ratios))]
     names = [f"{label(r)} ratio" if r != "none" else "no ratio (REINFORCE)" for r in ratios]
@@ -47,14 +48,11 @@ def draw(records: Records) -> Figure:
 
 
 def _line(axes: Axes, points: dict[int, np.ndarray], index: int) -> None:
+    """Mean and range over seeds. With two or three of them, the range says more than an interval would."""
     updates = sorted(points)
-    intervals = np.array([over_seeds(points[u]) for u in updates]) * 100
-    style = look(index)
-    # A little sideways, so that intervals of several ratios can be told apart.
+    values = [points[u] * 100 for u in updates]
+    means = np.array([v.mean() for v in values])
+    ranges = np.array([[m - v.min(), v.max() - m] for m, v in zip(means, values, strict=True)]).T
+    # A little sideways, so that ranges of several ratios can be told apart.
     x = np.array(updates) * 2 ** (0.07 * (index - 2))
-    errors = np.abs(intervals[:, 1:].clip(0, 100).T - intervals[:, 0])
-    axes.errorbar(x, intervals[:, 0], yerr=errors, markersize=4, linewidth=1.1, elinewidth=0.6, capsize=1.5, **style)
-    for u, place in zip(updates, x, strict=True):
-        axes.plot(
-            np.full(len(points[u]), place), points[u] * 100, ".", color=str(style["color"]), alpha=0.35, markersize=3
-        )
+    axes.errorbar(x, means, yerr=ranges, markersize=4, linewidth=1.1, elinewidth=0.7, capsize=1.5, **look(index))

@@ -63,6 +63,17 @@ NAMES = {
     "prefix_is": "Prefix IS",
     "dr_grpo": "Dr. GRPO",
     "start": "start model",
+    "tepo_max_entropy": "TEPO, max. entropy",
+    "tepo_full_kl": "TEPO, full KL",
+    "tepo_lambda_0.1": "TEPO, λ = 0.1",
+    "tepo_lambda_10": "TEPO, λ = 10",
+    "mpo_k2": "MPO, K = 2",
+    "mpo_k3": "MPO, K = 3",
+    "mpo_joint": "MPO, joint ratio",
+    "mpo_tiled": "MPO, tiled",
+    "mpo_phi_0.1": "MPO, φ = 0.1",
+    "mpo_phi_0.4": "MPO, φ = 0.4",
+    "mpo_tepo": "MPO with TEPO's mask",
 }
 
 

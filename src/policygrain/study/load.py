@@ -103,6 +103,9 @@ def _check(study: Study) -> None:
         raise UserError(
             f"model.tiny.heads: vLLM's CPU build wants heads of a multiple of 32, not {tiny.hidden} / {tiny.heads}."
         )
+    start = Path(study.model.start)
+    if start.is_dir() and not (start / "config.json").exists():
+        raise UserError(f"model.start: {start} is a folder without a config.json, so no model.")
     for name in study.figures:
         if name not in FIGURES:
             raise UserError(f"figures: there is no figure {name!r}.{did_you_mean(name, FIGURES)}")

@@ -10,7 +10,8 @@ import pytest
 
 from policygrain.cli import main
 from policygrain.errors import UserError
-from policygrain.figures.catalogue import FIGURES, draw
+from policygrain.figures import FIGURES
+from policygrain.figures.catalogue import draw
 from policygrain.figures.records import Records
 from policygrain.study import Study, load_study
 from policygrain.study.arms import plan

@@ -41,7 +41,7 @@ def test_the_objective_imports_nothing_of_ours_and_figures_no_trainer(root: Path
 
 
 def test_every_figure_has_its_module_caption_and_place_in_the_readme(root: Path) -> None:
-    from policygrain.figures.catalogue import FIGURES, TABLES
+    from policygrain.figures import FIGURES, TABLES
 
     for name in (*FIGURES, *TABLES):
         assert (root / "src/policygrain/figures" / f"{name}.py").exists()

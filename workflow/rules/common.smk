@@ -4,7 +4,7 @@ import sys
 import yaml
 
 from policygrain.errors import UserError
-from policygrain.figures.catalogue import TABLES
+from policygrain.figures import TABLES
 from policygrain.files import atomic_text
 from policygrain.study import parse_study
 from policygrain.study.arms import plan

@@ -1,4 +1,4 @@
-"""Which figures and tables there are: one module each."""
+"""Drawing a figure or table by name."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING
 
 from ..errors import UserError, did_you_mean
 from ..files import atomic_text
+from . import FIGURES, TABLES
 
 if TYPE_CHECKING:
     from ..study import Study
-
-FIGURES = ("benchmarks", "dynamics", "clip_ratio", "stress")
-TABLES = ("results",)
 
 
 def draw(name: str, study: Study, results: Path, out: Path) -> None:

@@ -92,7 +92,7 @@ def _keys_at(location: list[Any]) -> list[str]:
 
 def _check(study: Study) -> None:
     """What types cannot say, in the order in which a run would meet it."""
-    from ..figures.catalogue import FIGURES
+    from ..figures import FIGURES
     from ..methods import method
     from .arms import arms_of
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,7 @@ def load_model(start: str, revision: str | None = None, dtype: str = "float32") 
         tokenizer.pad_token = tokenizer.eos_token
     if torch.cuda.is_available():
         model.to("cuda")  # type: ignore[arg-type]
+    gc.enable()
     return model, tokenizer
 
 

@@ -50,7 +50,8 @@ def mirror(study: Study, results: Path) -> None:
     by_arm: dict[str, list[Run]] = {}
     for run in planned.runs:
         by_arm.setdefault(run.arm, []).append(run)
-    for arm, runs in Progress(by_arm.items(), "arms in MLflow", len(by_arm)):
+    # The last one first: MLflow shows the newest on top, and that should be the headline methods.
+    for arm, runs in Progress(reversed(by_arm.items()), "arms in MLflow", len(by_arm)):
         shared = {"study": study.name, "arm": arm, "method": planned.arms[arm].method_name}
         finished = [run for run in runs if (results / run.folder / "summary.json").exists()]
         if not finished:

@@ -64,6 +64,13 @@ def small(**changes: object) -> dict[str, object]:
         ({"training": {"updates_per_batch": 999}}, r"updates_per_batch: 999 updates of a batch of 128 responses"),
         ({"methods": {"grpo": {"clip": {"lo": 0.1}}}}, r"methods\.grpo\.clip\.lo: .*no parameter 'lo'.*'low'"),
         ({"methods": {"grpo": {"ratio": "tokn"}}}, r"methods\.grpo\.ratio: no ratio is called 'tokn'.*'token'"),
+        ({"methods": {"mpo": {"ratio": {"size": 0}}}}, r"methods\.mpo: .*block\.size must be at least 1"),
+        ({"methods": {"grpo": {"clip": {"dual": 0.5}}}}, r"methods\.grpo: .*clip\.dual must be above 1"),
+        ({"methods": {"dapo": {"sampler": {"max_batches": None}}}}, r"methods\.dapo\.sampler\.max_batches: None"),
+        (
+            {"methods": {"dapo": {"sampler": {"max_batches": 0}}}},
+            r"methods\.dapo\.sampler\.max_batches: 0 is too small",
+        ),
         ({"figures": ["dinamics"]}, r"figures: there is no figure 'dinamics'.*'dynamics'"),
     ],
 )

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ..errors import UserError, did_you_mean
@@ -20,7 +21,7 @@ class Sampler:
     """What happens between sampling and the loss (DAPO, arXiv 2503.14476, sections 3.2 and 3.4)."""
 
     dynamic: bool = False  # drop groups of equal rewards and draw new prompts until the batch is full
-    max_batches: int = 4  # … or this many batches were drawn
+    max_batches: int = field(default=4, metadata={"least": 1})  # … or this many batches were drawn
     overlong_buffer: float = 0.0  # B as a share of L_max: longer responses lose up to 1 of reward; 0: off
     mask_truncated: bool = False  # leave responses without an end of sequence out of the loss
     correction_cap: float | None = None  # C of truncated importance sampling between engine and trainer; null: off
@@ -64,7 +65,13 @@ class Method:
         )
         if "sampler" in data:
             parsed["sampler"] = _sampler(data["sampler"] or {}, f"{where}.sampler")
-        return cls(name=name, **parsed)
+        method = cls(name=name, **parsed)
+        try:
+            method.loss(_example())
+            method.advantages(torch.zeros(2, 2))
+        except Exception as error:  # a user's own function may raise anything
+            raise UserError(f"{where}: the method does not work on a small example: {error}") from error
+        return method
 
     def data(self) -> dict[str, Any]:
         """Back to YAML, everything spelled out: what a run's record keeps."""
@@ -113,12 +120,23 @@ class Method:
         return any(p.name not in ("kl", "kl_cov") for p in self.penalties)
 
 
+def _example() -> TokenBatch:
+    """Two responses with everything that a part may read: what fails here would fail after hours of sampling."""
+    x = torch.tensor([[-0.5, -1.0, -2.0], [-1.5, -0.1, 0.0]])
+    mask = torch.tensor([[1, 1, 1], [1, 1, 0]])
+    return TokenBatch(x, x - 0.1, torch.tensor([1.0, -1.0]), mask, entropy=-x, old_entropy=-x, ref_log_probs=x)
+
+
 def _sampler(data: Mapping[str, Any], where: str) -> Sampler:
     known = {f.name: f for f in fields(Sampler)}
     for key, value in data.items():
         if key not in known:
             raise UserError(f"{where}.{key}: a sampler has no key {key!r}.{did_you_mean(key, known)}")
         default = known[key].default
-        if isinstance(default, bool) != isinstance(value, bool) or not isinstance(value, bool | int | float | None):
+        optional = default is None and value is None
+        kinds: tuple[type, ...] = (type(default),) if isinstance(default, bool | int) else (int, float)
+        if not optional and (not isinstance(value, kinds) or isinstance(value, bool) != isinstance(default, bool)):
             raise UserError(f"{where}.{key}: {value!r} is not a value it can take (default: {default!r}).")
+        if not isinstance(value, bool) and value is not None and value < known[key].metadata.get("least", 0):
+            raise UserError(f"{where}.{key}: {value!r} is too small.")
     return Sampler(**data)

@@ -30,6 +30,8 @@ def ppo(
     ``dual`` c > 1 bounds u from below by c Â where Â < 0 (dual-clip PPO, 1912.09729); such tokens count as clipped
     above, since it is a large ratio that they are silenced for.
     """
+    if dual is not None and dual <= 1:
+        raise ValueError(f"clip.dual must be above 1, got {dual}")
     advantages = batch.advantages
     value = torch.minimum(ratio * advantages, ratio.clamp(1 - low, 1 + high) * advantages)
     is_low = (ratio < 1 - low) & (advantages < 0)

@@ -56,6 +56,7 @@ from policygrain.study.schema import Prompt, TinyModel, Training, WarmStart
 from policygrain.tasks.families import FAMILIES, generate
 from policygrain.tasks.problem import Problem
 from policygrain.tasks.prompts import PromptRenderer
+from policygrain.train.journal import Clock
 from policygrain.train.rollouts import Collector, PromptStream
 from policygrain.train.update import minibatches, prepare, update
 from policygrain.verify import NumericVerifier
@@ -113,7 +114,7 @@ class PolicyGrain:
         self.model.load_state_dict(self.reference.state_dict())
         begin = time.perf_counter()
         self.engine.load_weights(self.model)
-        rollouts = self.collector.collect()
+        rollouts = self.collector.collect(Clock())
         batch, metrics = prepare(
             rollouts, self.model, self.reference, self.method, SETTINGS, self.tokenizer.pad_token_id
         )

@@ -52,9 +52,9 @@ def test_everything_promised_is_logged(made: tuple[Path, Path], tmp_path: Path) 
         word for line in glossary.splitlines() if line.startswith("| `") for word in line.split("|")[1].split("`")[1::2]
     }
     assert promised == logged - {"step"}
-    assert {"seconds/generate", "seconds/update", "tokens_per_second"} <= read_json_lines(run / "timings.jsonl")[
-        0
-    ].keys()
+    assert {"seconds/generate", "seconds/reward", "seconds/update", "tokens_per_second"} <= read_json_lines(
+        run / "timings.jsonl"
+    )[0].keys()
 
 
 def test_same_seed_same_metrics_file(made: tuple[Path, Path], tmp_path: Path) -> None:

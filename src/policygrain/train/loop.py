@@ -80,9 +80,9 @@ def train(
                     held_out = validate(validation_problems, engine, verifier, renderer, settings)
 
             # Draw prompts, sample a group of responses for each, judge them.
-            with clock("generate"):
+            with clock("synchronise"):
                 engine.load_weights(model)
-                rollouts = collector.collect()
+            rollouts = collector.collect(clock)
 
             # Every response's advantage over its group; log-probabilities under the policy that the batch is off from.
             with clock("log_probs"):

@@ -15,6 +15,7 @@ from ..study.schema import Training
 from ..tasks.problem import Problem
 from ..tasks.prompts import PromptRenderer
 from ..verify import Verifier
+from .journal import Clock
 
 
 class PromptStream:
@@ -65,7 +66,7 @@ class Collector:
     settings: Training
     seed: int
 
-    def collect(self) -> Rollouts:
+    def collect(self, clock: Clock) -> Rollouts:
         """A batch of ``prompts_per_step`` groups; fewer only when dynamic sampling gave up after ``max_batches``."""
         wanted = self.settings.prompts_per_step
         budget = wanted * (self.sampler.max_batches if self.sampler.dynamic else 1)
@@ -75,7 +76,7 @@ class Collector:
         while full < wanted and drawn < budget:
             # Further draws are twice what is missing, since some of it will be dropped too (our reading: DAPO draws
             # whole batches); what is more than needed is left out.
-            part = self._sample(min((wanted - full) * (2 if drawn else 1), budget - drawn))
+            part = self._sample(min((wanted - full) * (2 if drawn else 1), budget - drawn), clock)
             drawn, tokens = drawn + len(part.prompts), tokens + part.tokens
             right += part.sampled_accuracy * len(part.prompts)
             if self.sampler.dynamic:
@@ -94,7 +95,7 @@ class Collector:
             tokens=tokens,
         )
 
-    def _sample(self, count: int) -> Rollouts:
+    def _sample(self, count: int, clock: Clock) -> Rollouts:
         group, settings = self.settings.group, self.settings
         places, problems = zip(*self.stream.draw(count), strict=True)
         prompts = [self.renderer.ids(p.problem) for p in problems]
@@ -104,10 +105,12 @@ class Collector:
             for place, prompt in zip(places, prompts, strict=True)
             for i in range(group)
         ]
-        flat = self.engine.generate(requests)
-        texts = self.renderer.tokenizer.batch_decode([r.ids for r in flat], skip_special_tokens=True)
-        golds = [p.answer for p in problems for _ in range(group)]
-        correct = torch.tensor([o == "correct" for o in self.verifier.verify(golds, texts)], dtype=torch.float32)
+        with clock("generate"):
+            flat = self.engine.generate(requests)
+        with clock("reward"):
+            texts = self.renderer.tokenizer.batch_decode([r.ids for r in flat], skip_special_tokens=True)
+            golds = [p.answer for p in problems for _ in range(group)]
+            correct = torch.tensor([o == "correct" for o in self.verifier.verify(golds, texts)], dtype=torch.float32)
         rewards = correct - _overlong(flat, settings.max_tokens, self.sampler.overlong_buffer)
         return Rollouts(
             prompts,

@@ -12,7 +12,7 @@ class UserError(Exception):
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """' Did you mean …?' where something known is close to ``word``, else the list of what is known."""
-    names = sorted(known)
+    names = sorted(set(known))
     close = difflib.get_close_matches(word, names, n=2, cutoff=0.6)
     if close:
         return f" Did you mean {' or '.join(repr(c) for c in close)}?"

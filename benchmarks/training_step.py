@@ -97,6 +97,7 @@ class PolicyGrain:
             lr=SETTINGS.learning_rate,
             betas=SETTINGS.betas,
             weight_decay=SETTINGS.weight_decay,
+            fused=True,
         )
         self.engine = open_engine("transformers", start, self.model, self.tokenizer)
         self.collector = Collector(
@@ -118,9 +119,8 @@ class PolicyGrain:
         batch, metrics = prepare(
             rollouts, self.model, self.reference, self.method, SETTINGS, self.tokenizer.pad_token_id
         )
-        for rows in minibatches(
-            len(batch.sequences.ids), SETTINGS.updates_per_batch, seed_of("minibatches", SEED, number)
-        ):
+        cut = SETTINGS.prompts_per_step, SETTINGS.group, SETTINGS.updates_per_batch
+        for rows in minibatches(*cut, seed_of("minibatches", SEED, number)):
             update(self.model, self.optimizer, batch.rows(rows), self.method, SETTINGS)
         seconds = time.perf_counter() - begin
         return {"seconds": seconds, "tokens": rollouts.tokens, "reward": metrics["reward_mean"]}

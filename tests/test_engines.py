@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from policygrain.model.loading import load_model
-from policygrain.model.logprobs import log_probs_and_entropy, micro_batches, pack
+from policygrain.model.logprobs import log_probs_and_entropy
+from policygrain.model.sequences import micro_batches, pack
 from policygrain.rollout.engine import Engine, Request, Response
 from policygrain.rollout.torch_engine import TorchEngine
 from policygrain.tasks.families import generate
@@ -106,18 +108,59 @@ def test_greedy_takes_the_likeliest_and_top_p_cuts_the_tail(start: Path) -> None
     assert {r.ids[0] for r in drawn} == nucleus
 
 
-def test_micro_batches_hold_every_row_once_within_the_budget() -> None:
+def lists(rows: int, longest_prompt: int, longest: int, share: int = 3) -> tuple[list[list[int]], list[list[int]]]:
+    """Random prompts, ``share`` rows each, and responses."""
     generator = torch.Generator().manual_seed(0)
-    prompts = [[5] * int(n) for n in torch.randint(1, 30, (50,), generator=generator)]
-    responses = [[6] * int(n) for n in torch.randint(1, 60, (50,), generator=generator)]
-    sequences = pack(prompts, responses, 0, torch.device("cpu"))
+
+    def draw(lengths: torch.Tensor) -> list[list[int]]:
+        return [torch.randint(3, 40, (int(n),), generator=generator).tolist() for n in lengths]
+
+    prompts = draw(torch.randint(1, longest_prompt + 1, (rows // share + 1,), generator=generator))
+    responses = draw(torch.randint(1, longest + 1, (rows,), generator=generator))
+    return [prompts[row // share] for row in range(rows)], responses
+
+
+def test_micro_batches_hold_every_row_once_within_the_budget() -> None:
+    sequences = pack(*lists(50, 30, 60), 0, torch.device("cpu"))
     cut = micro_batches(sequences, 400)
     assert sorted(torch.cat(cut).tolist()) == list(range(50))
-    sizes = [sequences.rows(rows).ids.numel() for rows in cut]
+    parts = [sequences.rows(rows) for rows in cut]
+    sizes = [int(part.mask.sum() + part.prompt_mask.sum()) for part in parts]
     assert max(sizes) <= 400 and len(cut) > 1
-    for rows in cut:
-        part = sequences.rows(rows)
-        assert part.attention.sum() == sequences.attention[rows].sum()
+    assert sum(int(part.mask.sum()) for part in parts) == int(sequences.mask.sum())
+    assert [len(rows) for rows in micro_batches(sequences, 1)] == [1] * 50
+
+
+@pytest.mark.parametrize("heads", [(4, 4), (4, 2)], ids=["all heads", "grouped heads"])
+def test_reading_without_padding_is_reading_each_response_by_itself(heads: tuple[int, int]) -> None:
+    """Log-probabilities, entropies and gradients of the packed pass against plain forward passes, one per response."""
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=40,
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=heads[0],
+        num_key_value_heads=heads[1],
+        initializer_range=0.3,
+    )
+    model = Qwen2ForCausalLM(config)
+    prompts, responses = lists(14, 20, 50)
+    responses[3] = responses[3][:1]  # nothing of it is read, it is only predicted
+    sequences = pack(prompts, responses, 0, torch.device("cpu"))
+    log_probs, entropy = log_probs_and_entropy(model, sequences, temperature=0.7)
+    (log_probs + 0.1 * entropy).sum().backward()
+    gradient = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+    model.zero_grad()
+    for row, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
+        log_p = (model(torch.tensor([prompt + response])).logits[0, len(prompt) - 1 : -1] / 0.7).log_softmax(-1)
+        chosen, spread = log_p.gather(1, torch.tensor(response).unsqueeze(1)).squeeze(1), -(log_p.exp() * log_p).sum(1)
+        assert torch.allclose(log_probs[row, : len(response)], chosen, atol=1e-4)
+        assert torch.allclose(entropy[row, : len(response)], spread, atol=1e-4)
+        assert not log_probs[row, len(response) :].any()
+        (chosen + 0.1 * spread).sum().backward()
+    plain = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+    assert (gradient - plain).norm() < 1e-5 * plain.norm()
 
 
 @needs_vllm

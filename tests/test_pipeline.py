@@ -75,9 +75,11 @@ def test_a_change_runs_what_hangs_on_it_and_no_more(smoke: Path, root: Path, tmp
     fewer = plan_of(study.replace("[grpo, tepo]", "[tepo]"))
     assert "train" not in fewer and "start_model" not in fewer
     more = plan_of(study.replace("[grpo, tepo]", "[grpo, tepo, mpo]"))
-    assert more["train"] == 2 and "start_model" not in more
+    assert more["train"] == 1 and "start_model" not in more
+    seeds = plan_of(study.replace("seeds: [0, 1]", "seeds: [0, 1, 2]"))
+    assert seeds["train"] == 2 and seeds["start_model"] == 1
     clip = plan_of(study.replace("methods:\n  token_none", "methods:\n  grpo: {clip: {low: 0.1}}\n  token_none"))
-    assert clip["train"] == 2
+    assert clip["train"] == 1
 
 
 def test_figures_are_redrawn_without_training(smoke: Path, root: Path) -> None:
@@ -124,7 +126,8 @@ def test_mlflow_mirrors_the_records_once(smoke: Path, root: Path) -> None:
 def test_two_runs_of_the_study_give_identical_metrics(smoke: Path, root: Path, tmp_path: Path) -> None:
     runs = sorted((smoke / "results" / "smoke" / "runs").glob("*/seed*/metrics.jsonl"))
     names = [str(run.relative_to(smoke)) for run in runs]
-    snakemake(root, tmp_path, "studies/smoke.yaml", *[n.replace("metrics.jsonl", "summary.json") for n in names])
+    trained = (smoke / "results" / "smoke" / "runs").glob("*/trained-*.json")
+    snakemake(root, tmp_path, "studies/smoke.yaml", *[str(path.relative_to(smoke)) for path in trained])
     assert len(names) == 6
     for name in names:
         assert (tmp_path / name).read_bytes() == (smoke / name).read_bytes(), name

@@ -20,7 +20,7 @@ from policygrain.errors import UserError
 from policygrain.files import read_json_lines
 from policygrain.methods import method, method_names
 from policygrain.model.loading import load_model
-from policygrain.model.logprobs import Sequences
+from policygrain.model.sequences import Sequences
 from policygrain.objective.batch import TokenBatch
 from policygrain.train import checkpoint
 from policygrain.train.update import TrainingBatch, update
@@ -173,15 +173,16 @@ def test_a_model_folder_that_cannot_be_read_is_one_message(made: tuple[Path, Pat
 
 
 def random_batch(rows: int = 10, prompt: int = 9, width: int = 14, pad: tuple[int, int] = (0, 0)) -> TrainingBatch:
-    """A batch of made-up responses; ``pad`` adds columns before the prompts and after the responses."""
+    """A batch of made-up responses to half as many prompts; ``pad`` adds columns before prompts and after responses."""
     generator = torch.Generator().manual_seed(3)
+    left, right = pad
     lengths = torch.randint(1, width + 1, (rows,), generator=generator)
-    prompts = torch.randint(1, prompt + 1, (rows,), generator=generator)
-    ids = torch.randint(3, 40, (rows, prompt + width), generator=generator)
-    columns = torch.arange(prompt + width)
-    attention = (columns >= prompt - prompts[:, None]) & (columns < prompt + lengths[:, None])
-    mask = attention[:, prompt:].clone()
-    mask[2] = False  # a truncated response that is left out of the loss
+    prompt_lengths = torch.randint(1, prompt + 1, (rows // 2,), generator=generator)
+    prompts = torch.randint(3, 40, (rows // 2, prompt), generator=generator)
+    ids = torch.randint(3, 40, (rows, width), generator=generator)
+    mask = torch.arange(width) < lengths[:, None]
+    loss_mask = mask.clone()
+    loss_mask[2] = False  # a truncated response that is left out of the loss
     noise = torch.randn((4, rows, width), generator=generator)
     tokens = {
         "log_probs": noise[0] * 0.1 - 3,
@@ -191,19 +192,23 @@ def random_batch(rows: int = 10, prompt: int = 9, width: int = 14, pad: tuple[in
         "ref_log_probs": noise[2] * 0.1 - 3,
         "rollout_weights": noise[3].abs(),
     }
-    left, right = pad
-    extended = {k: torch.nn.functional.pad(v, (0, right), value=7.0) for k, v in tokens.items()}
+
+    def padded(x: torch.Tensor, left: int, right: int) -> torch.Tensor:
+        return torch.nn.functional.pad(x, (left, right))
+
     return TrainingBatch(
         Sequences(
-            torch.nn.functional.pad(ids, (left, right)),
-            torch.nn.functional.pad(attention, (left, right)),
-            torch.nn.functional.pad(attention[:, prompt:], (0, right)),
+            prompts=padded(prompts, left, 0),
+            prompt_mask=padded(torch.arange(prompt) >= prompt - prompt_lengths[:, None], left, 0),
+            prompt_of=torch.arange(rows) // 2,
+            ids=padded(ids, 0, right),
+            mask=padded(mask, 0, right),
         ),
         TokenBatch(
             advantages=torch.randn(rows, generator=generator),
-            mask=torch.nn.functional.pad(mask, (0, right)),
+            mask=padded(loss_mask, 0, right),
             max_length=20,
-            **extended,
+            **{k: torch.nn.functional.pad(v, (0, right), value=7.0) for k, v in tokens.items()},
         ),
     )
 

@@ -65,13 +65,14 @@ def _parser() -> argparse.ArgumentParser:
     added.add_argument("--data", type=Path, required=True, help="folder written by `prepare`")
     added.add_argument("--out", type=Path, required=True, help="folder")
 
-    added = command("train", _train, "train one run; resumes by itself")
+    added = command("train", _train, "train runs; each resumes by itself")
     study(added)
-    added.add_argument("--run-dir", type=Path, required=True, help="folder of the run")
+    added.add_argument("--run-dir", required=True, help="folder of the run; {seed} stands for the seed")
     added.add_argument("--arm", default=None, help="method, or arm of the study (default: the study's first)")
-    added.add_argument("--seed", type=int, default=None, help="default: the study's first")
+    added.add_argument("--seeds", "--seed", type=int, nargs="+", metavar="SEED", help="default: the study's first")
     added.add_argument("--start", default=None, help="start model (default: the study's; a tiny one is built)")
     added.add_argument("--data", type=Path, default=None, help="folder written by `prepare` (default: made in the run)")
+    added.add_argument("--done", type=Path, default=None, help="file to write when all of them are trained")
 
     added = command("evaluate", _evaluate, "judge finished runs on the study's benchmarks")
     study(added)
@@ -146,12 +147,21 @@ def _start_model(arguments: argparse.Namespace) -> None:
 
 
 def _train(arguments: argparse.Namespace) -> None:
-    """Train one run, or continue it where it was stopped; a finished run is left as it is."""
+    """Train runs, or continue each where it was stopped; a finished run is left as it is."""
+    from .files import atomic_json
     from .stages import train_run
     from .study import load_study
 
     study = load_study(arguments.config)
-    train_run(study, arguments.arm, arguments.seed, arguments.run_dir, arguments.start, arguments.data)
+    seeds = arguments.seeds or study.seeds[:1]
+    if len(seeds) > 1 and "{seed}" not in arguments.run_dir:
+        raise UserError("--run-dir: several seeds need a folder each; write {seed} where the seed belongs.")
+    trained = {}
+    for seed in seeds:
+        run_dir, start = (text and text.replace("{seed}", str(seed)) for text in (arguments.run_dir, arguments.start))
+        trained[seed] = train_run(study, arguments.arm, seed, Path(run_dir), start, arguments.data)
+    if arguments.done:
+        atomic_json(arguments.done, trained)
 
 
 def _evaluate(arguments: argparse.Namespace) -> None:

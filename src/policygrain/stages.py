@@ -58,12 +58,14 @@ def build_start_model(study: Study, seed: int, data: Path, out: Path) -> None:
 
 
 def train_run(
-    study: Study, arm_name: str | None, seed: int | None, run_dir: Path, start: str | None, data: Path | None
-) -> None:
-    """Train one run of ``study`` in ``run_dir`` and write its `summary.json`; what is missing is made first."""
+    study: Study, arm_name: str | None, seed: int, run_dir: Path, start: str | None, data: Path | None
+) -> str:
+    """Train one run of ``study`` in ``run_dir`` and write its `summary.json`; what is missing is made first.
+
+    Returns the key of all that decides the run's result.
+    """
     arms = plan(study).arms
     arm = next(iter(arms.values())) if arm_name is None else arms.get(arm_name) or Arm(arm_name)
-    seed = study.seeds[0] if seed is None else seed
     method, settings = arm.method(study), arm.training(study)
     check_free_space(run_dir)
     if data is None:
@@ -92,7 +94,7 @@ def train_run(
     key = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
     _claim(run_dir, key, content)
     if (run_dir / "summary.json").exists() and (run_dir / "model" / "config.json").exists():
-        return
+        return key
 
     from .train.loop import train
 
@@ -111,6 +113,7 @@ def train_run(
     environment = {"versions": versions(), "commit": commit(), "hardware": hardware()}
     summary = {**content, "key": key, "final": final, "model_digest": model_digest(run_dir / "model"), **environment}
     atomic_json(run_dir / "summary.json", summary)
+    return key
 
 
 def _claim(run_dir: Path, key: str, content: dict[str, Any]) -> None:

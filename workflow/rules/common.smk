@@ -53,18 +53,27 @@ def parent(path):
     return str(Path(path).parent)
 
 
+def unique(items):
+    """Each once, in order."""
+    return list(dict.fromkeys(items))
+
+
 def start_seed(seed):
     """The seed of the start model that a run begins from."""
     return seed if STUDY.model.warm_start_per_seed else STUDY.seeds[0]
 
 
+# Where the start models are: folders that a rule makes, or what the study names. {seed} stands for the seed.
+START_MODEL = (
+    f"{RESULTS}/start/seed{'{seed}' if STUDY.model.warm_start_per_seed else STUDY.seeds[0]}"
+    if STUDY.model.start == "tiny"
+    else STUDY.model.start
+)
+
+
 def start_model(seed):
-    """Where a run's start model is: a folder that a rule makes, or what the study names."""
-    return (
-        f"{RESULTS}/start/seed{start_seed(seed)}"
-        if STUDY.model.start == "tiny"
-        else STUDY.model.start
-    )
+    """Where a run's start model is."""
+    return START_MODEL.replace("{seed}", str(seed))
 
 
 def start_record(seed):
@@ -84,19 +93,36 @@ def run_content(arm, seed):
     }
 
 
-# Every engine process judges a batch of checkpoints; the start models are judged like any other.
-START_SEEDS = sorted({start_seed(seed) for seed in STUDY.seeds})
-EVALUATED = [f"{run.arm}/seed{run.seed}" for run in PLAN.evaluated]
+# A training process takes some seeds of an arm, an engine process some checkpoints: starting up is not free.
+TRAINED = {
+    run: f"{RESULTS}/runs/{runs[0].arm}/trained-{'+'.join(str(r.seed) for r in runs)}.json"
+    for runs in PLAN.processes(STUDY.seeds_per_process)
+    for run in runs
+}
 BATCH = STUDY.evaluation.runs_per_engine
 SHARDS = {
-    f"{i // BATCH:02d}": EVALUATED[i : i + BATCH]
-    for i in range(0, len(EVALUATED), BATCH)
+    f"{i // BATCH:02d}": PLAN.evaluated[i : i + BATCH]
+    for i in range(0, len(PLAN.evaluated), BATCH)
 }
+# The start models are judged like any other, with the first shard.
+START_SEEDS = sorted({start_seed(seed) for seed in STUDY.seeds})
+
+
+wildcard_constraints:
+    seeds=r"\d+(\+\d+)*",
+
+
+def seeds_of(wildcard):
+    """The seeds in the name of what a training process leaves."""
+    return [int(seed) for seed in wildcard.split("+")]
 
 
 def shard_models(shard):
     """NAME → model folder, of everything a shard judges."""
-    runs = {name: f"{RESULTS}/runs/{name}/model" for name in SHARDS[shard]}
+    runs = {
+        f"{run.arm}/seed{run.seed}": f"{RESULTS}/{run.folder}/model"
+        for run in SHARDS[shard]
+    }
     starts = (
         {f"start/seed{seed}": start_model(seed) for seed in START_SEEDS}
         if shard == min(SHARDS)

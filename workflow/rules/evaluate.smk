@@ -8,9 +8,7 @@ rule evaluate:
             if w.shard == min(SHARDS)
             else []
         ),
-        runs=lambda w: [
-            f"{RESULTS}/runs/{name}/summary.json" for name in SHARDS[w.shard]
-        ],
+        runs=lambda w: unique(TRAINED[run] for run in SHARDS[w.shard]),
     output:
         f"{RESULTS}/evaluation/{{shard}}.jsonl",
     log:

@@ -1,9 +1,6 @@
 # One script (src/policygrain/figures/NAME.py) and one rule per figure and table; records are all they read.
 RECORDS = [
-    *(
-        f"{RESULTS}/runs/{run.folder.removeprefix('runs/')}/summary.json"
-        for run in PLAN.runs
-    ),
+    *unique(TRAINED.values()),
     *(f"{RESULTS}/evaluation/{shard}.jsonl" for shard in SHARDS),
 ]
 

@@ -14,7 +14,8 @@ import torch
 
 from ..progress import Progress
 from ..tasks.families import demonstrations
-from .logprobs import Sequences, log_probs_and_entropy, micro_batches, pack
+from .logprobs import log_probs_and_entropy
+from .sequences import Sequences, micro_batches, pack
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..model.logprobs import positions
+from ..model.sequences import positions
 from .engine import Request, Response
 from .kv_cache import InPlaceCache
 

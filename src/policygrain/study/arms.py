@@ -7,6 +7,7 @@ run share it.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -69,8 +70,19 @@ class Plan:
     evaluated: list[Run] = field(default_factory=list)
     experiments: dict[str, list[Run]] = field(default_factory=dict)
 
+    def processes(self, seeds_per_process: int) -> list[list[Run]]:
+        """Runs that one training process takes one after the other: some seeds of one arm."""
+        by_arm: dict[str, list[Run]] = {}
+        for run in self.runs:
+            by_arm.setdefault(run.arm, []).append(run)
+        return [part for runs in by_arm.values() for part in _batched(runs, seeds_per_process)]
+
     def __iter__(self) -> Any:
         return iter(self.arms.values())
+
+
+def _batched(runs: list[Run], size: int) -> Iterator[list[Run]]:
+    return (runs[i : i + size] for i in range(0, len(runs), size))
 
 
 def arms_of(experiment: Experiment, study: Study) -> list[Arm]:

@@ -159,6 +159,10 @@ class Study(Section):
     name: str = Field(description="folder under results/ and experiment in MLflow", pattern=r"^[A-Za-z0-9_.-]+$")
     title: str = Field("", description="a line for reports")
     seeds: list[NonNegativeInt] = Field([0, 1, 2], min_length=1, description="of training, and of start models")
+    seeds_per_process: PositiveInt = Field(
+        1,
+        description="runs of one arm that one process trains one after the other; more where starting it takes longest",
+    )
     model: Model = Field(Model(), description="the start model")
     prompt: Prompt = Field(Prompt(), description="how problems are shown")
     data: Data = Field(description="training and validation problems")

@@ -52,7 +52,11 @@ def train(
         longest = model.config.max_position_embeddings - settings.max_tokens
         renderer, verifier = PromptRenderer(tokenizer, prompt, longest), NumericVerifier()
         optimizer = torch.optim.AdamW(
-            model.parameters(), lr=settings.learning_rate, betas=settings.betas, weight_decay=settings.weight_decay
+            model.parameters(),
+            lr=settings.learning_rate,
+            betas=settings.betas,
+            weight_decay=settings.weight_decay,
+            fused=True,
         )
         stream = PromptStream(train_problems, seed_of("prompts", seed))
         totals = {"updates": 0, "tokens": 0, "samples": 0, "seconds": 0.0}
@@ -94,8 +98,8 @@ def train(
             updates = []
             with clock("update"):
                 if rollouts.prompts:
-                    size = len(batch.sequences.ids)
-                    for rows in minibatches(size, settings.updates_per_batch, seed_of("minibatches", seed, step)):
+                    cut = len(rollouts.prompts), settings.group, settings.updates_per_batch
+                    for rows in minibatches(*cut, seed_of("minibatches", seed, step)):
                         warmup = min(1.0, (totals["updates"] + 1) / max(1, settings.warmup_updates))
                         for parameters in optimizer.param_groups:
                             parameters["lr"] = settings.learning_rate * warmup

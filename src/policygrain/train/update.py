@@ -11,7 +11,8 @@ from torch import Tensor
 
 from ..errors import UserError
 from ..methods import Method
-from ..model.logprobs import Sequences, log_probs_and_entropy, micro_batches, pack
+from ..model.logprobs import log_probs_and_entropy
+from ..model.sequences import Sequences, micro_batches, pack
 from ..objective.batch import TokenBatch
 from ..objective.loss import merge_metrics
 from ..objective.penalty import k3
@@ -117,10 +118,14 @@ def _mean_kl(log_probs: Tensor, reference_log_probs: Tensor, mask: Tensor) -> fl
     return float(estimate.sum() / mask.sum().clamp(min=1))
 
 
-def minibatches(size: int, count: int, seed: int) -> list[Tensor]:
-    """Row indices of ``count`` optimizer steps: a shuffle, cut evenly; none is empty."""
-    order = torch.randperm(size, generator=torch.Generator().manual_seed(seed))
-    return list(order.tensor_split(min(count, size)))
+def minibatches(prompts: int, group: int, count: int, seed: int) -> list[Tensor]:
+    """Row indices of ``count`` optimizer steps: prompts are shuffled, their responses cut evenly; none is empty.
+
+    A prompt's responses stay together where the cut allows: they share its tokens, and their advantages sum to zero.
+    """
+    order = torch.randperm(prompts, generator=torch.Generator().manual_seed(seed))
+    rows = (order.unsqueeze(1) * group + torch.arange(group)).flatten()
+    return list(rows.tensor_split(min(count, len(rows))))
 
 
 def update(

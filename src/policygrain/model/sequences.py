@@ -1,0 +1,75 @@
+"""Prompts and responses as tensors: each prompt once, whoever continues it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Sequences(NamedTuple):
+    """Responses, and the prompts that they continue.
+
+    A group shares its prompt, so a prompt is kept, and read by the model, once and not once per response: for short
+    responses that is half of the work.
+    """
+
+    prompts: Tensor  # [prompts, prompt tokens], padded on the left
+    prompt_mask: Tensor  # [prompts, prompt tokens], bool
+    prompt_of: Tensor  # [batch]: row of `prompts`
+    ids: Tensor  # [batch, tokens], padded on the right
+    mask: Tensor  # [batch, tokens], bool
+
+    def rows(self, index: Tensor | slice) -> Sequences:
+        """The responses at ``index`` with their prompts, without columns in which none of them has a token."""
+        used, prompt_of = self.prompt_of[index].unique(return_inverse=True)
+        prompt_mask, mask = self.prompt_mask[used], self.mask[index]
+        first = int(prompt_mask.any(0).to(torch.uint8).argmax())
+        width = max(1, int(mask.any(0).sum()))
+        return Sequences(
+            self.prompts[used, first:], prompt_mask[:, first:], prompt_of, self.ids[index, :width], mask[:, :width]
+        )
+
+
+def pack(
+    prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]], pad_id: int, device: torch.device
+) -> Sequences:
+    """A prompt and a response per row, as token ids → Sequences. Equal prompts become one."""
+    number = {prompt: i for i, prompt in enumerate(dict.fromkeys(map(tuple, prompts)))}
+    p, r = max(map(len, number)), max(1, *map(len, responses))
+    prompt_ids, ids = torch.full((len(number), p), pad_id), torch.full((len(responses), r), pad_id)
+    for prompt, row in number.items():
+        prompt_ids[row, p - len(prompt) :] = torch.tensor(prompt)
+    for row, response in enumerate(responses):
+        ids[row, : len(response)] = torch.tensor(response)
+    prompt_mask = torch.arange(p) >= p - torch.tensor([len(prompt) for prompt in number]).unsqueeze(1)
+    mask = torch.arange(r) < torch.tensor([len(response) for response in responses]).unsqueeze(1)
+    prompt_of = torch.tensor([number[tuple(prompt)] for prompt in prompts])
+    return Sequences(*(x.to(device) for x in (prompt_ids, prompt_mask, prompt_of, ids, mask)))
+
+
+def micro_batches(sequences: Sequences, token_budget: int) -> list[Tensor]:
+    """Row indices, by length, cut so that no forward pass reads more than ``token_budget`` tokens of prompts and
+    responses. A row longer than the budget is a micro-batch of its own.
+    """
+    lengths = sequences.mask.sum(1)
+    order = lengths.argsort(stable=True)
+    prompt_lengths = sequences.prompt_mask.sum(1).tolist()
+    batches, start, total, seen = [], 0, 0, set[int]()
+    for row, (length, prompt) in enumerate(
+        zip(lengths[order].tolist(), sequences.prompt_of[order].tolist(), strict=True)
+    ):
+        more = length + (0 if prompt in seen else prompt_lengths[prompt])
+        if row > start and total + more > token_budget:
+            batches.append(order[start:row])
+            start, total, seen, more = row, 0, set(), length + prompt_lengths[prompt]
+        total += more
+        seen.add(prompt)
+    return [*batches, order[start:]]
+
+
+def positions(attention: Tensor) -> Tensor:
+    """Position ids that count from the first real token. [batch, tokens]."""
+    return (attention.long().cumsum(1) - 1).clamp(min=0)

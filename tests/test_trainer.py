@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import importlib.util
 import json
+import math
 import shutil
 import signal
 import subprocess
@@ -16,8 +17,10 @@ import pytest
 import torch
 import yaml
 
+from policygrain.cli import main
 from policygrain.errors import UserError
 from policygrain.files import read_json_lines
+from policygrain.inspect import write_page
 from policygrain.methods import method, method_names
 from policygrain.model.loading import load_model
 from policygrain.model.sequences import Sequences
@@ -167,6 +170,26 @@ def test_a_model_folder_that_cannot_be_read_is_one_message(made: tuple[Path, Pat
     weights.write_bytes(weights.read_bytes()[:1000])
     with pytest.raises(UserError, match="torn' cannot be loaded"):
         train_small(small_study(), tmp_path / "run", made[0], tmp_path / "torn")
+
+
+def test_a_step_can_be_looked_at_token_by_token(made: tuple[Path, Path], tmp_path: Path) -> None:
+    run = train_small(small_study(), tmp_path / "tepo" / "seed0", *made, arm="tepo")
+    assert main(["inspect", str(run), "--step", "2"]) == 0
+    page = (run / "tokens" / "step00002.html").read_text()
+    data = json.loads((run / "tokens" / "step00002.json").read_text())
+    assert page.count("<article") == len(data["samples"]) == 8 and "{{" not in page
+    assert page.count("<i class") == sum(len(sample["tokens"]) for sample in data["samples"]) + 3  # and the legend
+    for sample in data["samples"]:
+        # The sequence ratio is the geometric mean of its tokens' and the same for all of them.
+        mean = sum(new - old for new, old in zip(sample["log_prob"], sample["log_prob_old"], strict=True))
+        expected = math.exp(mean / len(sample["tokens"]))
+        assert sample["ratio"] == pytest.approx([expected] * len(sample["tokens"]), abs=1e-4)
+        assert not any(sample["entropy_drop"]) or sample["advantage"] > 0
+    assert any(abs(r - 1) > 1e-4 for sample in data["samples"] for r in sample["ratio"])
+    with pytest.raises(UserError, match=r"step 1 were not kept\. There are: 0, 2, 3"):
+        write_page(run, 1, None)
+    with pytest.raises(UserError, match="no tokens were kept here"):
+        write_page(tmp_path, None, None)
 
 
 # ---- one optimizer step, cut, padded and ordered in every way -------------------------------------------------------

@@ -80,6 +80,11 @@ def _parser() -> argparse.ArgumentParser:
     added.add_argument("--out", type=Path, required=True, help="JSON Lines of records")
     added.add_argument("models", nargs="+", metavar="NAME=MODEL_DIR", help="what to judge")
 
+    added = command("inspect", _inspect, "show what a training step did to each token of some samples")
+    added.add_argument("run", type=Path, metavar="RUN", help="folder of the run")
+    added.add_argument("--step", type=int, default=None, help="default: the last that was kept")
+    added.add_argument("--out", type=Path, default=None, help="HTML file (default: in the run's folder)")
+
     added = command("figure", _figure, "draw one figure or table from the records")
     study(added)
     added.add_argument("name", help="see `figures` in the study file")
@@ -175,6 +180,13 @@ def _evaluate(arguments: argparse.Namespace) -> None:
             raise UserError(f"evaluate: {item!r} is not NAME=MODEL_DIR.")
         models[name] = Path(folder)
     evaluate(load_study(arguments.config), models, arguments.data, arguments.out)
+
+
+def _inspect(arguments: argparse.Namespace) -> None:
+    """Write a page of samples whose tokens are coloured by ratio, advantage, clip and mask."""
+    from .inspect import write_page
+
+    print(write_page(arguments.run, arguments.step, arguments.out))
 
 
 def _figure(arguments: argparse.Namespace) -> None:

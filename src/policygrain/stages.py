@@ -116,21 +116,25 @@ def train_run(
     return key
 
 
+LEFT_BEHIND = (
+    "run.json",
+    "summary.json",
+    "metrics.jsonl",
+    "timings.jsonl",
+    "checkpoints",
+    "tokens",
+    "model",
+    "evaluation",
+)
+
+
 def _claim(run_dir: Path, key: str, content: dict[str, Any]) -> None:
     """A run directory belongs to one configuration. What another one left is set aside, not continued and not lost."""
     claim = run_dir / "run.json"
     if claim.exists() and (old := read_json(claim).get("key")) != key:
         aside = run_dir / f"superseded-{old}"
         aside.mkdir(exist_ok=True)
-        for item in (
-            "run.json",
-            "summary.json",
-            "metrics.jsonl",
-            "timings.jsonl",
-            "checkpoints",
-            "model",
-            "evaluation",
-        ):
+        for item in LEFT_BEHIND:
             if (run_dir / item).exists():
                 (run_dir / item).replace(aside / item)
         print(f"{run_dir}: holds a run of other settings; it was moved to {aside}.")

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ..errors import UserError, did_you_mean
 from ..objective.batch import TokenBatch
-from ..objective.loss import LossOutput, policy_loss
-from ..objective.penalty import EntropySignal
+from ..objective.loss import LossOutput, importance, policy_loss
+from ..objective.penalty import EntropySignal, entropy_drop_mask
 from .parts import Part
 
 
@@ -94,6 +94,13 @@ class Method:
         penalties = [p.function for p in self.penalties]
         parts = self.ratio.function, self.clip.function, self.aggregation.function
         return policy_loss(batch, *parts, penalties, entropy_signal=self.entropy_signal)
+
+    def view(self, batch: TokenBatch) -> dict[str, Tensor]:
+        """What it makes of each token: `ratio`, `clipped_low`, `clipped_high`, `entropy_drop`. [batch, tokens]."""
+        ratio = importance(batch, self.ratio.function)
+        surrogate = self.clip.function(ratio, batch)
+        drop = entropy_drop_mask(batch, self.entropy_signal)
+        return {"ratio": ratio, "clipped_low": surrogate.low, "clipped_high": surrogate.high, "entropy_drop": drop}
 
     @property
     def entropy_signal(self) -> EntropySignal:

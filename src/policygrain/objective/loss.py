@@ -39,17 +39,14 @@ def policy_loss(
 
     Losses, gradients and metrics of micro-batches of one step add up to those of the step (``merge_metrics``).
     """
-    # A larger exponent would overflow; what is clamped here is far outside any clip band.
-    log_r = ratio(batch.log_ratio, batch.mask).clamp(-LARGEST_LOG, LARGEST_LOG)
-    # Padding has ratio 1: a prefix product carried past the end of a response must not reach the metrics or overflow.
-    r = torch.where(batch.mask, log_r, 0.0).exp()
+    r = importance(batch, ratio)
     surrogate = clip(r, batch)
     value = surrogate.value if batch.rollout_weights is None else surrogate.value * batch.rollout_weights
     weights = aggregation(batch)
     policy = -(weights * value).sum()
     penalty = sum(((weights * p(batch)).sum() for p in penalties), start=torch.zeros_like(policy))
     with torch.no_grad():
-        metrics = _metrics(batch, r, surrogate, entropy_signal)
+        metrics = _metrics(batch, r, surrogate, weights, entropy_signal)
         metrics |= {"policy_loss": policy.detach(), "penalty": penalty.detach(), "loss": (policy + penalty).detach()}
         names, values = zip(*metrics.items(), strict=True)
         # One transfer from the device for all metrics.
@@ -58,8 +55,22 @@ def policy_loss(
     return LossOutput(policy + penalty, parts if batch.step is not None else merge_metrics([parts]))
 
 
-def _metrics(batch: TokenBatch, r: Tensor, surrogate: Surrogate, entropy_signal: EntropySignal) -> dict[str, Tensor]:
+def importance(batch: TokenBatch, ratio: Ratio) -> Tensor:
+    """r_t, 1 on padding. [batch, tokens]."""
+    # A larger exponent would overflow; what is clamped here is far outside any clip band.
+    log_r = ratio(batch.log_ratio, batch.mask).clamp(-LARGEST_LOG, LARGEST_LOG)
+    # A prefix product carried past the end of a response must not reach the metrics or overflow.
+    return torch.where(batch.mask, log_r, 0.0).exp()
+
+
+def _metrics(
+    batch: TokenBatch, r: Tensor, surrogate: Surrogate, weights: Tensor, entropy_signal: EntropySignal
+) -> dict[str, Tensor]:
+    # |∂u_t/∂log r_t| as it enters the loss: what of the gradient comes from this token's ratio.
+    pull = torch.where(surrogate.low | surrogate.high, 0.0, weights * r * batch.advantages)
     metrics = {
+        "gradient_from_positive": pull.clamp(min=0).sum(),
+        "gradient_from_negative": -pull.clamp(max=0).sum(),
         # Double precision: the variance of ratios near 1 is a difference of two numbers near 1.
         "ratio_mean": batch.mean(r.double()),
         "ratio_square_mean": batch.mean(r.double().square()),
@@ -80,6 +91,12 @@ def _metrics(batch: TokenBatch, r: Tensor, surrogate: Surrogate, entropy_signal:
 def merge_metrics(parts: Sequence[dict[str, float]]) -> dict[str, float]:
     """Metrics of the whole step from those of its micro-batches: shares add up, maxima are compared."""
     merged = {name: (max if name.endswith("_max") else sum)(part[name] for part in parts) for name in parts[0]}
-    square = merged.pop("ratio_square_mean")
-    # Never below zero by rounding; the variance of a step is not a sum of its parts' variances, hence the square.
-    return merged | {"ratio_variance": max(0.0, square - merged["ratio_mean"] ** 2)}
+    square, mean = merged.pop("ratio_square_mean"), merged["ratio_mean"]
+    positive, negative = merged.pop("gradient_from_positive"), merged.pop("gradient_from_negative")
+    return merged | {
+        # Never below zero by rounding; the variance of a step is not a sum of its parts' variances, hence the square.
+        "ratio_variance": max(0.0, square - mean**2),
+        # Kish's effective sample size, (Σr)² / (n Σr²).
+        "effective_sample_share": mean**2 / square if square else 0.0,
+        "positive_gradient_share": positive / (positive + negative) if positive + negative else 0.0,
+    }

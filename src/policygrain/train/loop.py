@@ -21,6 +21,7 @@ from ..verify import NumericVerifier
 from . import checkpoint
 from .journal import Clock, Journal
 from .rollouts import Collector, PromptStream
+from .tokens import keep_tokens
 from .update import minibatches, prepare, update
 from .validation import validate
 
@@ -107,6 +108,11 @@ def train(
                             _guarded(update, model, optimizer, batch.rows(rows), method, settings, run_dir=run_dir)
                         )
                         totals["updates"] += 1
+
+            # A few samples, token by token, for a look at what the objective does.
+            if rollouts.prompts and (step % settings.validate_every == 0 or step + 1 == settings.steps):
+                with clock("record"):
+                    keep_tokens(run_dir, step, rollouts, batch, model, method, settings, tokenizer)
 
             totals["tokens"] += rollouts.tokens
             totals["samples"] += rollouts.drawn * settings.group

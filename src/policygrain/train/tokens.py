@@ -1,0 +1,65 @@
+"""What a step did to each token of a few samples: kept for `policygrain inspect`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..files import atomic_json
+from ..methods import Method
+from ..study.schema import Training
+from .rollouts import Rollouts
+from .update import TrainingBatch, score
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+GROUPS = 2  # prompts of the batch that are kept, with all their responses
+
+
+def keep_tokens(
+    run_dir: Path,
+    step: int,
+    rollouts: Rollouts,
+    batch: TrainingBatch,
+    model: PreTrainedModel,
+    method: Method,
+    settings: Training,
+    tokenizer: Any,
+) -> None:
+    """Write `tokens/stepNNNNN.json`: the first groups of a batch as ``model``, after the step's updates, sees them."""
+    rows = torch.arange(min(GROUPS, len(rollouts.prompts)) * settings.group)
+    part = batch.rows(rows)
+    log_probs, entropy = score(model, part.sequences, settings)
+    tokens = part.tokens.replace(log_probs=log_probs, entropy=entropy, step=None)
+    assert tokens.old_entropy is not None
+    columns = {
+        "log_prob_old": tokens.old_log_probs,
+        "log_prob": tokens.log_probs,
+        "entropy_change": entropy - tokens.old_entropy,
+        "in_loss": tokens.mask,
+        **method.view(tokens),
+    }
+    advantages = method.advantages(rollouts.rewards)
+    samples = []
+    for row in rows.tolist():
+        prompt, place = divmod(row, settings.group)
+        response = rollouts.responses[prompt][place]
+        length = len(response.ids)
+        samples.append(
+            {
+                "prompt": tokenizer.decode(rollouts.prompts[prompt]),
+                "reward": rollouts.rewards[prompt, place].item(),
+                "correct": bool(rollouts.correct[prompt, place]),
+                "advantage": advantages[prompt, place].item(),
+                "tokens": [tokenizer.decode([token]) for token in response.ids],
+                **{name: _rounded(values[row, :length]) for name, values in columns.items()},
+            }
+        )
+    atomic_json(run_dir / "tokens" / f"step{step:05d}.json", {"step": step, "method": method.name, "samples": samples})
+
+
+def _rounded(values: torch.Tensor) -> list[Any]:
+    return values.tolist() if values.dtype == torch.bool else [round(v, 6) for v in values.tolist()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from datetime import timedelta
 
 import pytest
 import torch
@@ -15,7 +15,8 @@ from torch import Tensor
 
 from policygrain import Method, TokenBatch
 from policygrain.model import tiny
-from policygrain.model.logprobs import Sequences, log_probs_and_entropy, pack
+from policygrain.model.logprobs import log_probs_and_entropy
+from policygrain.model.sequences import Sequences, pack
 from policygrain.objective.loss import merge_metrics
 from policygrain.study.schema import TinyModel
 
@@ -120,28 +121,38 @@ def gradient_of(chosen: Method, rows: Tensor, alone: bool = False) -> tuple[Tens
     return torch.cat([p.grad.flatten() for p in model.parameters()]), out.metrics
 
 
-def rank(number: int, folder: str) -> None:
-    """One of two processes: its rows' gradients, summed over both by all-reduce; the first one keeps what comes out."""
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+def rank(number: int, meeting: str) -> dict[str, tuple[Tensor, dict[str, float]]]:
+    """One of two processes: its rows' gradients, summed over both by all-reduce, and the metrics of both, merged."""
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=number, world_size=len(RANKS))
+    patience = timedelta(seconds=120)
+    dist.init_process_group("gloo", f"file://{meeting}", patience, rank=number, world_size=len(RANKS))
     results = {}
-    for name, chosen in METHODS.items():
-        gradient, metrics = gradient_of(chosen, RANKS[number])
-        dist.all_reduce(gradient, op=dist.ReduceOp.SUM)
-        gathered: list = [None] * len(RANKS)
-        dist.all_gather_object(gathered, metrics)
-        results[name] = gradient, merge_metrics(gathered)
-    if number == 0:
-        torch.save(results, f"{folder}/results.pt")
-    dist.destroy_process_group()
+    try:
+        for name, chosen in METHODS.items():
+            gradient, metrics = gradient_of(chosen, RANKS[number])
+            dist.all_reduce(gradient, op=dist.ReduceOp.SUM)
+            gathered: list = [None] * len(RANKS)
+            dist.all_gather_object(gathered, metrics)
+            results[name] = gradient, merge_metrics(gathered)
+    finally:
+        dist.destroy_process_group()
+    return results
+
+
+def second_rank(_: int, meeting: str) -> None:
+    rank(1, meeting)
 
 
 @pytest.fixture(scope="module")
 def from_two_ranks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Tensor, dict[str, float]]]:
-    folder: Path = tmp_path_factory.mktemp("ranks")
-    mp.spawn(rank, args=(str(folder),), nprocs=len(RANKS))
-    return torch.load(folder / "results.pt")
+    """This process is the first rank, a new one the second."""
+    meeting = str(tmp_path_factory.mktemp("ranks") / "meeting")
+    second = mp.spawn(second_rank, args=(meeting,), nprocs=1, join=False)
+    results = rank(0, meeting)
+    while not second.join():
+        pass
+    return results
 
 
 @every_method

@@ -49,7 +49,8 @@ publish:
 	mkdir -p docs/figures
 	cp results/laptop/figures/*.png docs/figures/
 	{ echo "# Results of the laptop study"; echo; \
-	  echo "Copied by \`make publish\` from \`results/laptop/tables/results.md\`, which \`make all\` makes."; echo; \
+	  echo "Copied by \`make publish\` from \`results/laptop/tables/results.md\`, which \`make all\` makes."; \
+	  $(BIN)/policygrain check --config results/laptop/study.yaml; echo; \
 	  cat results/laptop/tables/results.md; } >docs/results.md
 
 # Removes results; the environment stays (rm -r .venv removes it too).

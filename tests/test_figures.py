@@ -25,12 +25,15 @@ def study(in_root: Path) -> Study:
 @pytest.fixture
 def results(study: Study, tmp_path: Path) -> Path:
     """Records of the smoke study: GRPO right on half of the problems, TEPO on three quarters, the start on none."""
-    for run in plan(study).runs:
+    planned = plan(study)
+    for run in planned.runs:
         folder = tmp_path / run.folder
         folder.mkdir(parents=True)
+        updates = planned.arms[run.arm].training(study).updates_per_batch
         shared = {"gradient_norm": 1.0, "entropy_old": 0.5, "response_length_mean": 9.0}
         rows = [
             {"step": s, "sampled_accuracy": 0.1 * s, "clip_fraction_low": 0.01, "clip_fraction_high": 0.02, **shared}
+            | {"total_updates": updates * (s + 1)}
             for s in range(3)
         ]
         rows += [{"step": 3, "validation_accuracy": 0.5 + 0.1 * run.seed}]

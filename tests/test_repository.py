@@ -57,3 +57,11 @@ def test_make_targets_of_the_readme_exist(root: Path) -> None:
     for target in targets - {"it"}:
         done = subprocess.run(["make", "--dry-run", target], cwd=root, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"make {target}: {done.stderr}"
+
+
+def test_the_published_results_are_of_the_present_study(in_root: Path) -> None:
+    """After a change of config.yaml: `make all publish`."""
+    from policygrain.study import load_study
+    from policygrain.study.arms import digest
+
+    assert f"digest {digest(load_study('config.yaml'))}." in (in_root / "docs" / "results.md").read_text()

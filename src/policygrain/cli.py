@@ -119,13 +119,12 @@ def _methods(arguments: argparse.Namespace) -> None:
 def _check(arguments: argparse.Namespace) -> None:
     """Read a study file, complain about what is wrong, count what it asks for."""
     from .study import load_study
-    from .study.arms import plan
+    from .study.arms import digest, plan
 
     study = load_study(arguments.config)
     planned = plan(study)
-    print(
-        f"{study.name}: {len(planned.arms)} arms, {len(planned.runs)} runs, {len(planned.evaluated)} of them evaluated."
-    )
+    counts = f"{len(planned.arms)} arms, {len(planned.runs)} runs, {len(planned.evaluated)} of them evaluated"
+    print(f"{study.name}: {counts}; digest {digest(study)}.")
 
 
 def _prepare(arguments: argparse.Namespace) -> None:

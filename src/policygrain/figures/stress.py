@@ -1,4 +1,4 @@
-"""Final accuracy against updates per batch: how far off-policy each ratio holds, with and without its clip."""
+"""Accuracy against updates per batch: how far off-policy each ratio holds, with and without its clip."""
 
 from __future__ import annotations
 
@@ -6,48 +6,78 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from numpy.typing import NDArray
 
 from ..errors import UserError
-from ..study.arms import arms_of
+from ..study.arms import Arm, arms_of
 from .records import Records
 from .style import PAGE, label, look
 
+# (ratio, whether it is clipped) → updates per batch → accuracy of each seed
+Points = dict[tuple[str, bool], dict[int, NDArray[np.float64]]]
+
 
 def draw(records: Records) -> Figure:
-    """A panel with clipping and one without; a line per ratio, whiskers over seeds."""
+    """Panels with clip and without; above at equal samples, below at equal optimizer steps. A line per ratio."""
     experiment = records.study.experiments.get("stress")
     if experiment is None:
         raise UserError("stress: the study has no experiment of this name (methods × vary: {updates_per_batch: […]}).")
-    default = records.study.training.updates_per_batch
-    table: dict[tuple[str, bool], dict[int, np.ndarray]] = {}
+    training = records.study.training
+    same_updates = training.steps * training.updates_per_batch
+    same_samples: Points = {}
+    matched: Points = {}
     for arm in arms_of(experiment, records.study):
-        method = arm.method(records.study)
-        updates = int(dict(arm.settings).get("updates_per_batch", default))
-        table.setdefault((method.ratio.name, method.clip.name != "none"), {})[updates] = records.final_validation(
-            arm.name
-        )
-    ratios = list(dict.fromkeys(ratio for ratio, _ in table))
-    figure = Figure(figsize=(PAGE * 0.8, 2.4))
-    panels = figure.subplots(1, 2, sharey=True)
-    for axes, clipped, title in zip(panels, (True, False), ("with clip", "without clip"), strict=True):
-        for i, ratio in enumerate(ratios):
-            if points := table.get((ratio, clipped)):
-                _line(axes, points, i)
+        method, updates = arm.method(records.study), arm.training(records.study).updates_per_batch
+        key = method.ratio.name, method.clip.name != "none"
+        same_samples.setdefault(key, {})[updates] = records.final_validation(arm.name)
+        if (accuracy := _after(records, arm, same_updates)) is not None:
+            matched.setdefault(key, {})[updates] = accuracy
+    ratios = list(dict.fromkeys(ratio for ratio, _ in same_samples))
+    ticks = sorted({updates for points in same_samples.values() for updates in points})
+    figure = Figure(figsize=(PAGE * 0.8, 4.2))
+    panels = figure.subplots(2, 2, sharey="row", sharex=True)
+    titles = (
+        f"after {training.steps} batches of samples\nvalidation accuracy (%)",
+        f"after {same_updates} optimizer steps\naccuracy of samples (%)",
+    )
+    for row, points, title in zip(panels, (same_samples, matched), titles, strict=True):
+        _row(row, points, ratios, ticks, title)
+    for axes, title in zip(panels[0], ("with clip", "without clip"), strict=True):
         axes.set_title(title)
-        axes.set_xscale("log", base=2)
-        ticks = sorted({updates for points in table.values() for updates in points})
-        axes.set_xticks(ticks, [str(t) for t in ticks])
-        axes.minorticks_off()
+    for axes in panels[1]:
         axes.set_xlabel("updates per batch")
-        axes.set_ylim(0, None)
-    panels[0].set_ylabel("validation accuracy at the end (%)")
     handles = [Line2D([], [], markersize=4, **look(i)) for i in range(len(ratios))]
     names = [f"{label(r)} ratio" if r != "none" else "no ratio (REINFORCE)" for r in ratios]
     figure.legend(handles, names, loc="outside lower center", ncols=len(ratios))
     return figure
 
 
-def _line(axes: Axes, points: dict[int, np.ndarray], index: int) -> None:
+def _after(records: Records, arm: Arm, updates: int) -> NDArray[np.float64] | None:
+    """Accuracy of what each seed sampled over the last third of ``updates``; None where it made fewer. [seeds]."""
+    rows = records.steps[(records.steps["arm"] == arm.name) & records.steps["sampled_accuracy"].notna()]
+    per_batch = arm.training(records.study).updates_per_batch
+    if rows["total_updates"].max() < updates:
+        return None
+    # A batch is sampled before the updates that its row counts.
+    before = rows["total_updates"] - per_batch
+    rows = rows[(before > updates * 2 / 3 - per_batch) & (before <= updates)]
+    return rows.groupby("seed")["sampled_accuracy"].mean().to_numpy(dtype=float)
+
+
+def _row(panels: NDArray[np.object_], points: Points, ratios: list[str], ticks: list[int], title: str) -> None:
+    for axes, clipped in zip(panels, (True, False), strict=True):
+        for i, ratio in enumerate(ratios):
+            if found := points.get((ratio, clipped)):
+                _line(axes, found, i)
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(ticks, [str(t) for t in ticks])
+        axes.minorticks_off()
+        axes.margins(x=0.1)
+        axes.set_ylim(0, None)
+    panels[0].set_ylabel(title)
+
+
+def _line(axes: Axes, points: dict[int, NDArray[np.float64]], index: int) -> None:
     """Mean and range over seeds. With two or three of them, the range says more than an interval would."""
     updates = sorted(points)
     values = [points[u] * 100 for u in updates]

@@ -6,7 +6,9 @@ run share it.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -111,3 +113,17 @@ def plan(study: Study) -> Plan:
                 if experiment.evaluate and run not in result.evaluated:
                     result.evaluated.append(run)
     return result
+
+
+def digest(study: Study) -> str:
+    """A name for all that decides the study's numbers: results of the same digest are of the same study."""
+    planned = plan(study)
+    content = {
+        "runs": [[run.arm, run.seed] for run in planned.runs],
+        "arms": {
+            name: [arm.method(study).data() | {"summary": "", "source": ""}, arm.training(study).model_dump()]
+            for name, arm in planned.arms.items()
+        },
+        **{part: getattr(study, part).model_dump(mode="json") for part in ("model", "prompt", "data", "evaluation")},
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

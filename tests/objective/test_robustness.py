@@ -83,6 +83,18 @@ def test_the_variance_of_ratios_near_one_survives_single_precision():
     assert metrics["ratio_variance"] == pytest.approx(9e-8, rel=0.01)
 
 
+@pytest.mark.parametrize("layout", ["sliding", "tiled"])
+def test_a_window_far_into_a_long_response_keeps_its_digits(layout):
+    """Running sums of 30,000 log-ratios come to hundreds, and a window's to hundredths."""
+    generator = torch.Generator().manual_seed(0)
+    drifting = 0.02 + 0.01 * torch.randn((1, 30_000), generator=generator)
+    mask = torch.ones_like(drifting, dtype=torch.bool)
+    log_r = ratio.block(drifting, mask, size=8, layout=layout)
+    exact = ratio.block(drifting[:, -800:].double(), mask[:, -800:], size=8, layout=layout)  # 30,000 − 800 ends a tile
+    assert log_r.dtype == torch.float32
+    torch.testing.assert_close(log_r[:, -800:], exact.float(), rtol=1e-6, atol=1e-9)
+
+
 def test_the_stop_gradient_leaves_the_ratio_as_it_is_in_single_precision():
     log_ratio = torch.randn(50, 20, generator=torch.Generator().manual_seed(0))
     mask = torch.ones(50, 20)

@@ -62,14 +62,13 @@ def block(
     if not 0 <= future_weight < 1:
         raise ValueError(f"block.future_weight must be in [0, 1), got {future_weight}")
     own, other = _block_weights(size, weights, future_weight)
-    total = _sliding_total if layout == "sliding" else _tiled_total
-    # β-weighted sum over the window = own·ℓ_t + other·(sum over the window − ℓ_t); the same for the count of tokens.
-    present = mask.to(log_ratio.dtype)
-    log_sum, count = total(torch.stack([log_ratio, present]), mask, size)
+    totals = _sliding_totals if layout == "sliding" else _tiled_totals
+    log_sum, count = totals(log_ratio, mask, size)
+    # The β-weighted sum over a window is other·(sum over all of it) + (own − other)·ℓ_t, and so is the sum of its β.
     weighted = other * log_sum + (own - other) * log_ratio
-    if weights == "joint":
-        return weighted
-    return weighted / (other * count + (own - other) * present).clamp(min=1e-9)
+    if weights != "joint":
+        weighted = weighted / (other * count.clamp(min=1) + (own - other))
+    return weighted.to(log_ratio.dtype)
 
 
 def _block_weights(size: int, weights: BlockWeights, future_weight: float) -> tuple[float, float]:
@@ -81,13 +80,21 @@ def _block_weights(size: int, weights: BlockWeights, future_weight: float) -> tu
     return 1 - future_weight, future_weight / (size - 1)
 
 
-def _sliding_total(x: Tensor, mask: Tensor, size: int) -> Tensor:
-    """Sum of x [k, batch, tokens] over t..t+size−1; padding adds 0."""
-    return F.pad(x, (0, size - 1)).unfold(-1, size, 1).sum(-1)
+def _sliding_totals(log_ratio: Tensor, mask: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """Sum of ℓ and number of response tokens over t..t+size−1, in float64; padding adds 0.
+
+    As differences of running sums, so that the cost does not grow with ``size``; in double precision, so that a long
+    response's running sum costs no digits of a short window's.
+    """
+    running = [F.pad(x, (1, size - 1)).cumsum(1, dtype=torch.float64) for x in (log_ratio, mask)]
+    log_sum, count = (x[:, size:] - x[:, :-size] for x in running)
+    return log_sum, count
 
 
-def _tiled_total(x: Tensor, mask: Tensor, size: int) -> Tensor:
-    """Sum of x [k, batch, tokens] over the tile of each token, counted from the first response token."""
+def _tiled_totals(log_ratio: Tensor, mask: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """The same over the tile of each token, counted from the first response token."""
     tile = (mask.cumsum(1) - 1).clamp(min=0) // size
-    tile = tile.expand_as(x)
-    return torch.zeros_like(x).scatter_add(2, tile, x).gather(2, tile)
+    log_sum, count = (
+        torch.zeros_like(x).scatter_add(1, tile, x).gather(1, tile) for x in (log_ratio, mask.to(log_ratio.dtype))
+    )
+    return log_sum, count

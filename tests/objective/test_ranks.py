@@ -1,0 +1,174 @@
+"""However a step is spread: rows and columns without tokens, batches of their own widths, several processes."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from policygrain import Method, TokenBatch
+from policygrain.model import tiny
+from policygrain.model.logprobs import log_probs_and_entropy
+from policygrain.model.sequences import Sequences, pack
+from policygrain.objective.loss import merge_metrics
+from policygrain.study.schema import TinyModel
+
+from .batches import METHODS, Result, assert_same, evaluate, few, fields
+
+every_method = pytest.mark.parametrize("name", METHODS)
+fewer = settings(few, max_examples=10)
+
+
+@every_method
+@fewer
+@given(data=fields(min_live=1, correction=True), choice=st.data())
+def test_rows_and_columns_without_tokens_do_not_matter(name: str, data: dict, choice: st.DataObject) -> None:
+    rows, width = data["mask"].shape
+    more_rows, before, after = (choice.draw(st.integers(0, 3)) for _ in range(3))
+    row = torch.tensor(choice.draw(st.permutations(range(rows + more_rows)))[:rows])
+
+    def place(x: Tensor, filling: float) -> Tensor:
+        shape = (rows + more_rows, *((before + width + after,) if x.ndim == 2 else ()))
+        placed = torch.full(shape, filling, dtype=x.dtype)
+        placed[(row, slice(before, before + width)) if x.ndim == 2 else row] = x
+        return placed
+
+    # What stands where there is no token is not even a number.
+    larger = {
+        key: place(x, 0 if x.dtype == torch.bool else torch.nan) if isinstance(x, Tensor) else x
+        for key, x in data.items()
+    }
+    one, other = evaluate(METHODS[name], data), evaluate(METHODS[name], larger)
+    gradient, entropy_gradient = (place(x, 0) for x in (one.gradient, one.entropy_gradient))
+    assert_same(one._replace(gradient=gradient, entropy_gradient=entropy_gradient), other)
+    assert other.metrics == pytest.approx(one.metrics, abs=1e-10)
+
+
+@every_method
+@fewer
+@given(data=fields(min_live=2, correction=True), choice=st.data())
+def test_batches_may_have_widths_of_their_own(name: str, data: dict, choice: st.DataObject) -> None:
+    """Each part of a step is cut to its longest response; its columns are those of no other part."""
+    whole = evaluate(METHODS[name], data)
+    log_probs, entropy = (data[key].clone().requires_grad_() for key in ("log_probs", "entropy"))
+    step = TokenBatch(**{**data, "log_probs": log_probs, "entropy": entropy})
+    order = choice.draw(st.permutations(range(len(data["mask"]))))
+    cut = choice.draw(st.integers(1, len(order) - 1))
+    parts = []
+    for rows in (torch.tensor(order[:cut]), torch.tensor(order[cut:])):
+        parts.append(METHODS[name].loss(step.rows(rows, width=max(1, int(step.lengths[rows].max())))))
+    loss = parts[0].loss + parts[1].loss
+    gradients = torch.autograd.grad(loss, (log_probs, entropy), allow_unused=True, materialize_grads=True)
+    assert_same(whole, Result(loss.detach(), *gradients, merge_metrics([p.metrics for p in parts])))
+
+
+# ---- two processes --------------------------------------------------------------------------------------------------
+
+RANKS = (torch.tensor([0, 3, 4]), torch.tensor([1, 2, 5]))  # which rows of the step each rank holds
+LENGTHS = [5, 9, 3, 7, 1, 6]
+SPEC = TinyModel(hidden=16, intermediate=16, layers=1, heads=1, context=32)
+
+
+def made_up_step() -> tuple[torch.nn.Module, Sequences, TokenBatch]:
+    """A small model, six responses to prompts of unequal length, and all of the step that is constant."""
+    tokenizer = tiny.character_tokenizer()
+    model = tiny.build(SPEC, tokenizer, seed=0).double()
+    generator = torch.Generator().manual_seed(0)
+
+    def tokens(count: int) -> list[int]:
+        return torch.randint(3, len(tokenizer), (count,), generator=generator).tolist()
+
+    prompts, responses = [tokens(2 + n % 4) for n in LENGTHS], [tokens(n) for n in LENGTHS]
+    sequences = pack(prompts, responses, tokenizer.pad_token_id, torch.device("cpu"))
+    with torch.no_grad():
+        now, entropy = (x.double() for x in log_probs_and_entropy(model, sequences, 1.0))
+
+    def near(x: Tensor, spread: float) -> Tensor:
+        return x + spread * torch.randn(x.shape, generator=generator, dtype=torch.float64)
+
+    mask = sequences.mask.clone()
+    mask[3] = False  # a truncated response that is left out of the loss: ranks have unequal numbers of responses
+    step = TokenBatch(
+        log_probs=now,
+        old_log_probs=near(now, 0.2),
+        advantages=torch.randn(len(LENGTHS), generator=generator, dtype=torch.float64),
+        mask=mask,
+        entropy=entropy,
+        old_entropy=near(entropy, 0.1),
+        ref_log_probs=near(now, 0.2),
+        rollout_weights=near(now, 0.2).exp().clamp(max=1.0),
+        max_length=12,
+    )
+    return model, sequences, step
+
+
+def gradient_of(chosen: Method, rows: Tensor, alone: bool = False) -> tuple[Tensor, dict[str, float]]:
+    """Gradient by the model's weights of these rows' share of the step; ``alone``: as if they were all of it."""
+    model, sequences, step = made_up_step()
+    some = sequences.rows(rows)
+    log_probs, entropy = log_probs_and_entropy(model, some, 1.0)
+    part = step.rows(rows, width=some.mask.shape[1])
+    whole = None if alone else step
+    out = chosen.loss(part.replace(log_probs=log_probs.double(), entropy=entropy.double(), step=whole))
+    out.loss.backward()
+    return torch.cat([p.grad.flatten() for p in model.parameters()]), out.metrics
+
+
+def rank(number: int, meeting: str) -> dict[str, tuple[Tensor, dict[str, float]]]:
+    """One of two processes: its rows' gradients, summed over both by all-reduce, and the metrics of both, merged."""
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    torch.set_num_threads(1)
+    patience = timedelta(seconds=120)
+    dist.init_process_group("gloo", f"file://{meeting}", patience, rank=number, world_size=len(RANKS))
+    results = {}
+    try:
+        for name, chosen in METHODS.items():
+            gradient, metrics = gradient_of(chosen, RANKS[number])
+            dist.all_reduce(gradient, op=dist.ReduceOp.SUM)
+            gathered: list = [None] * len(RANKS)
+            dist.all_gather_object(gathered, metrics)
+            results[name] = gradient, merge_metrics(gathered)
+    finally:
+        dist.destroy_process_group()
+    return results
+
+
+def second_rank(_: int, meeting: str) -> None:
+    rank(1, meeting)
+
+
+@pytest.fixture(scope="module")
+def from_two_ranks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Tensor, dict[str, float]]]:
+    """This process is the first rank, a new one the second."""
+    meeting = str(tmp_path_factory.mktemp("ranks") / "meeting")
+    second = mp.spawn(second_rank, args=(meeting,), nprocs=1, join=False)
+    results = rank(0, meeting)
+    while not second.join():
+        pass
+    return results
+
+
+@every_method
+def test_two_ranks_have_the_gradient_of_one_process(name: str, from_two_ranks: dict) -> None:
+    whole, metrics = gradient_of(METHODS[name], torch.arange(len(LENGTHS)))
+    # A part of a step has the metrics of a part.
+    metrics = merge_metrics([metrics])
+    gradient, merged = from_two_ranks[name]
+    assert whole.norm() > 1e-3
+    # The log-softmax is float32 inside the float64 model.
+    torch.testing.assert_close(gradient, whole, rtol=1e-4, atol=1e-6 * whole.norm().item())
+    assert merged == pytest.approx(metrics, rel=1e-4, abs=1e-6)
+
+
+def test_normalising_on_each_rank_alone_would_be_another_gradient() -> None:
+    """What the test above would miss if ranks' shares happened to be equal."""
+    whole, _ = gradient_of(METHODS["grpo"], torch.arange(len(LENGTHS)))
+    mean = sum(gradient_of(METHODS["grpo"], rows, alone=True)[0] for rows in RANKS) / len(RANKS)
+    assert (mean - whole).norm() > 0.05 * whole.norm()

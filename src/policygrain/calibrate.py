@@ -1,7 +1,8 @@
 """How the laptop study's regime was chosen, as a command: a learning rate, and clip bands matched by clip fraction.
 
-Only training and validation problems are read. The learning rate is the one with which the reference method (token
-ratio, its published band) does best on validation. The bands of the other ratios are those that would have clipped as
+Only training and validation problems are read. The learning rate is the largest with which the reference method (token
+ratio, its published band) does as well on validation as with the best one, within its standard error over seeds: a
+regime is wanted in which ratios leave 1. The bands of the other ratios are those that would have clipped as
 many tokens as the token ratio's band did, on the very batches of those reference runs: a band of 0.2 is narrow for a
 product of ratios and boundless for a mean of them, so equal numbers would compare bands and not ratios.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,7 +77,7 @@ def calibrate(study: Study, work: Path, out: Path) -> None:
             train_run(pilots, arm.name, seed, run_dir, str(start), data)
             accuracy[rate].append(read_json(run_dir / "summary.json")["final"]["validation_accuracy"])
         observed[rate] = {name: torch.cat(values, dim=1) for name, values in _observed.items()}
-    chosen = max(accuracy, key=lambda rate: sum(accuracy[rate]))
+    chosen = largest_as_good(accuracy)
     result = {
         "validation_accuracy": {f"{rate:g}": values for rate, values in accuracy.items()},
         "learning_rate": chosen,
@@ -84,6 +86,13 @@ def calibrate(study: Study, work: Path, out: Path) -> None:
     }
     atomic_json(out, result)
     print(json.dumps(result, indent=1))
+
+
+def largest_as_good(accuracy: dict[float, list[float]]) -> float:
+    """The largest rate whose mean is within one standard error of the best one's (Breiman's rule)."""
+    best = max(accuracy.values(), key=statistics.mean)
+    error = statistics.stdev(best) / len(best) ** 0.5 if len(best) > 1 else 0.0
+    return max(rate for rate, values in accuracy.items() if statistics.mean(values) >= statistics.mean(best) - error)
 
 
 def _pilots(study: Study) -> Study:

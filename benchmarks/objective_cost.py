@@ -79,7 +79,7 @@ def ratio_stage(chosen: Method, fields: dict[str, Tensor]) -> Callable[[], objec
     batch = TokenBatch(**fields)
 
     def call() -> object:
-        log_r = chosen.ratio.function(batch.log_ratio, batch.mask)
+        log_r = chosen.ratio.function(batch)
         return torch.autograd.grad(log_r.exp().sum(), batch.log_probs)
 
     return call

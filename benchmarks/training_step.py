@@ -58,7 +58,7 @@ from policygrain.tasks.problem import Problem
 from policygrain.tasks.prompts import PromptRenderer
 from policygrain.train.journal import Clock
 from policygrain.train.rollouts import Collector, PromptStream
-from policygrain.train.update import minibatches, prepare, update
+from policygrain.train.update import make_optimizer, minibatches, prepare, update
 from policygrain.verify import NumericVerifier
 
 SEED = 0
@@ -92,13 +92,7 @@ class PolicyGrain:
         self.model, self.tokenizer = load_model(start)
         self.reference, _ = load_model(start)
         self.method = method("grpo")
-        self.optimizer = torch.optim.AdamW(
-            self.model.parameters(),
-            lr=SETTINGS.learning_rate,
-            betas=SETTINGS.betas,
-            weight_decay=SETTINGS.weight_decay,
-            fused=True,
-        )
+        self.optimizer = make_optimizer(self.model, None, self.method, SETTINGS)
         self.engine = open_engine("transformers", start, self.model, self.tokenizer)
         self.collector = Collector(
             PromptStream(problems, SEED),

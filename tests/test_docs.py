@@ -126,6 +126,8 @@ def settings_of(chosen: Method) -> dict[str, Any]:
         flat |= {f"{slot}.{key}": value for key, value in part.settings.items()}
     for part in chosen.penalties:
         flat |= {f"penalties.{part.name}.{key}": value for key, value in part.settings.items()}
+    if chosen.future_heads:
+        flat |= {f"heads.{key}": value for key, value in vars(chosen.heads).items()}
     sampler = vars(chosen.sampler)
     named = {"dynamic", "overlong_buffer"} | {key for key, value in sampler.items() if value != getattr(Sampler, key)}
     named |= {"max_batches"} if chosen.sampler.dynamic else set()

@@ -10,8 +10,9 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from policygrain.model.future_heads import FutureHeads
 from policygrain.model.loading import load_model
-from policygrain.model.logprobs import log_probs_and_entropy
+from policygrain.model.logprobs import read
 from policygrain.model.sequences import micro_batches, pack
 from policygrain.rollout.engine import Engine, Request, Response
 from policygrain.rollout.torch_engine import TorchEngine
@@ -57,7 +58,7 @@ def score(
     model, tokenizer = load_model(str(start))
     sequences = pack([r.prompt_ids for r in requests], [r.ids for r in responses], tokenizer.pad_token_id, model.device)
     with torch.no_grad():
-        trainer, _ = log_probs_and_entropy(model, sequences, temperature)
+        trainer = read(model, sequences, temperature).log_probs
     engine = torch.zeros_like(trainer)
     for row, response in enumerate(responses):
         engine[row, : len(response.ids)] = torch.tensor(response.log_probs)
@@ -148,7 +149,7 @@ def test_reading_without_padding_is_reading_each_response_by_itself(heads: tuple
     prompts, responses = lists(14, 20, 50)
     responses[3] = responses[3][:1]  # nothing of it is read, it is only predicted
     sequences = pack(prompts, responses, 0, torch.device("cpu"))
-    log_probs, entropy = log_probs_and_entropy(model, sequences, temperature=0.7)
+    log_probs, entropy = read(model, sequences, temperature=0.7)[:2]
     (log_probs + 0.1 * entropy).sum().backward()
     gradient = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
     model.zero_grad()
@@ -161,6 +162,33 @@ def test_reading_without_padding_is_reading_each_response_by_itself(heads: tuple
         (chosen + 0.1 * spread).sum().backward()
     plain = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
     assert (gradient - plain).norm() < 1e-5 * plain.norm()
+
+
+def test_prediction_heads_foresee_what_a_plain_pass_says() -> None:
+    """Head n at the state before token t against token t+n; the heads' own loss trains them and nothing else."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = Qwen2ForCausalLM(Qwen2Config(vocab_size=40, num_key_value_heads=2, initializer_range=0.3, **sizes))
+    heads = FutureHeads(16, count=3)
+    for parameter in heads.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    prompts, responses = lists(6, 8, 9)
+    sequences = pack(prompts, responses, 0, torch.device("cpu"))
+    reading = read(model, sequences, 0.7, heads=heads)
+    assert reading.future is not None and reading.future_loss is not None
+    loss = 0.0
+    for row, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
+        states = model.model(torch.tensor([prompt + response])).last_hidden_state[0, len(prompt) - 1 : -1]
+        for t, state in enumerate(states):
+            logits = [model.lm_head(state + head(state)) for head in heads.heads]
+            ahead = [(x, response[t + n]) for n, x in enumerate(logits, start=1) if t + n < len(response)]
+            expected = sum(float((x / 0.7).log_softmax(-1)[token]) for x, token in ahead)
+            assert float(reading.future[row, t]) == pytest.approx(expected, abs=1e-4)
+            loss -= sum(float(x.log_softmax(-1)[token]) for x, token in ahead)
+    assert float(reading.future_loss) == pytest.approx(loss, rel=1e-4)
+    reading.future_loss.backward()
+    assert all(p.grad is not None for p in heads.parameters())
+    assert all(p.grad is None for p in model.parameters())
 
 
 @needs_vllm

@@ -106,8 +106,8 @@ def test_the_public_interface_computes_a_loss():
 
 def test_an_own_ratio_by_its_importable_name(tmp_path, monkeypatch):
     (tmp_path / "my_parts.py").write_text(
-        "def half(log_ratio, mask, *, share: float = 0.5):\n"
-        "    return log_ratio * share\n"
+        "def half(batch, *, share: float = 0.5):\n"
+        "    return batch.log_ratio * share\n"
         "def entropy_free(batch):\n"
         "    return -batch.log_probs\n"
     )

@@ -47,9 +47,8 @@ def observe(batch_ratio: Tensor, batch: TokenBatch, *, low: float = 0.2, high: f
     """PPO's clip, which also notes what every other ratio would have been on the same tokens."""
     with torch.no_grad():
         keep = batch.mask & (batch.advantages != 0)
-        log_ratio = batch.log_ratio.detach()
         for name, part in {"token": Part("ratio", "token"), **RATIOS}.items():
-            values = part.function(log_ratio, batch.mask)[keep]
+            values = part.function(batch)[keep]
             # The sign of the advantage decides which side of the band can bite.
             _observed.setdefault(name, []).append(torch.stack([values, batch.advantages[keep].sign()]))
     return clip.ppo(batch_ratio, batch, low=low, high=high)

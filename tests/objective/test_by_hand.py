@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from policygrain.objective import aggregate, clip, penalty, ratio
+from policygrain.objective.batch import TokenBatch
 
 from .batches import by_hand, close, tensor
 
@@ -41,10 +42,29 @@ a, b, c, d = 0.1, -0.2, 0.4, 0.3  # log-ratios: one response of three tokens, on
     ],
 )
 def test_ratio(function, params, first, second):
-    mask = torch.tensor([[1, 1, 1], [1, 0, 0]])
-    log_r = function(tensor([a, b, c], [d, 0, 0]), mask, **params)
+    log_r = function(off_by(tensor([a, b, c], [d, 0, 0])), **params)
     close(log_r[0], first)
     close(log_r[1, 0], second)
+
+
+def test_the_block_ratio_of_prediction_heads():
+    """K = 3: of the first token heads foresee two more, of the second one, of the third and of a lone token none."""
+    batch = off_by(tensor([a, b, c], [d, 0, 0]))
+    x, y = 0.05, -0.15  # what the heads' log-probabilities have changed by, summed over the heads that have a token
+    batch = batch.replace(future_log_probs=tensor([x, y, 0], [0, 0, 0]), old_future_log_probs=torch.zeros(2, 3))
+    log_r = ratio.block(batch, size=3, future_weight=0.3, future="heads")
+    close(log_r[0], [0.7 * a + 0.15 * x, (0.7 * b + 0.15 * y) / 0.85, c])
+    close(log_r[1, 0], d)
+    with pytest.raises(ValueError, match="must be sliding"):
+        ratio.block(batch, layout="tiled", future="heads")
+    with pytest.raises(ValueError, match="needs future_log_probs"):
+        ratio.block(off_by(batch.log_ratio), future="heads")
+
+
+def off_by(log_ratio):
+    """A response of three tokens and one of a single token, off by this much."""
+    mask = torch.tensor([[1, 1, 1], [1, 0, 0]])
+    return TokenBatch(log_ratio, torch.zeros_like(log_ratio), torch.zeros_like(log_ratio), mask)
 
 
 # --- Clips ---

@@ -84,8 +84,8 @@ def test_one_uniform_tile_is_the_sequence(aggregation, data, size):
 @given(data=fields(), size=st.integers(9, 30))
 def test_one_joint_tile_is_the_product_of_the_whole_response(data, size):
     batch = TokenBatch(**data)
-    r = ratio.block(batch.log_ratio, batch.mask, size=size, layout="tiled", weights="joint").exp()
-    prefix = ratio.prefix(batch.log_ratio, batch.mask).exp()
+    r = ratio.block(batch, size=size, layout="tiled", weights="joint").exp()
+    prefix = ratio.prefix(batch).exp()
     for row, length in enumerate(batch.lengths.tolist()):
         product = math.prod(batch.log_ratio[row, :length].exp().tolist())
         assert r[row, :length].tolist() == pytest.approx([product] * length, rel=1e-12)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from policygrain import Method, TokenBatch
 from policygrain.model import tiny
-from policygrain.model.logprobs import log_probs_and_entropy
+from policygrain.model.logprobs import read
 from policygrain.model.sequences import Sequences, pack
 from policygrain.objective.loss import merge_metrics
 from policygrain.study.schema import TinyModel
@@ -88,7 +88,7 @@ def made_up_step() -> tuple[torch.nn.Module, Sequences, TokenBatch]:
     prompts, responses = [tokens(2 + n % 4) for n in LENGTHS], [tokens(n) for n in LENGTHS]
     sequences = pack(prompts, responses, tokenizer.pad_token_id, torch.device("cpu"))
     with torch.no_grad():
-        now, entropy = (x.double() for x in log_probs_and_entropy(model, sequences, 1.0))
+        now, entropy = (x.double() for x in read(model, sequences, 1.0)[:2])
 
     def near(x: Tensor, spread: float) -> Tensor:
         return x + spread * torch.randn(x.shape, generator=generator, dtype=torch.float64)
@@ -113,7 +113,7 @@ def gradient_of(chosen: Method, rows: Tensor, alone: bool = False) -> tuple[Tens
     """Gradient by the model's weights of these rows' share of the step; ``alone``: as if they were all of it."""
     model, sequences, step = made_up_step()
     some = sequences.rows(rows)
-    log_probs, entropy = log_probs_and_entropy(model, some, 1.0)
+    log_probs, entropy = read(model, some, 1.0)[:2]
     part = step.rows(rows, width=some.mask.shape[1])
     whole = None if alone else step
     out = chosen.loss(part.replace(log_probs=log_probs.double(), entropy=entropy.double(), step=whole))

@@ -57,7 +57,7 @@ def test_in_one_token_responses_every_ratio_is_that_of_the_token(name):
     fields = random_fields([1, 1, 0, 1], seed=4)
     batch, chosen = TokenBatch(**fields), METHODS[name]
     expected = 0 * batch.log_ratio if chosen.ratio.name == "none" else batch.log_ratio
-    torch.testing.assert_close(chosen.ratio.function(batch.log_ratio, batch.mask), expected)
+    torch.testing.assert_close(chosen.ratio.function(batch), expected)
 
 
 @every_method
@@ -88,17 +88,20 @@ def test_a_window_far_into_a_long_response_keeps_its_digits(layout):
     """Running sums of 30,000 log-ratios come to hundreds, and a window's to hundredths."""
     generator = torch.Generator().manual_seed(0)
     drifting = 0.02 + 0.01 * torch.randn((1, 30_000), generator=generator)
-    mask = torch.ones_like(drifting, dtype=torch.bool)
-    log_r = ratio.block(drifting, mask, size=8, layout=layout)
-    exact = ratio.block(drifting[:, -800:].double(), mask[:, -800:], size=8, layout=layout)  # 30,000 − 800 ends a tile
+    log_r = ratio.block(off_by(drifting), size=8, layout=layout)
+    exact = ratio.block(off_by(drifting[:, -800:].double()), size=8, layout=layout)  # 30,000 − 800 ends a tile
     assert log_r.dtype == torch.float32
     torch.testing.assert_close(log_r[:, -800:], exact.float(), rtol=1e-6, atol=1e-9)
 
 
 def test_the_stop_gradient_leaves_the_ratio_as_it_is_in_single_precision():
-    log_ratio = torch.randn(50, 20, generator=torch.Generator().manual_seed(0))
-    mask = torch.ones(50, 20)
-    assert torch.equal(ratio.sequence(log_ratio, mask, stop_gradient=True), ratio.sequence(log_ratio, mask))
+    batch = off_by(torch.randn(50, 20, generator=torch.Generator().manual_seed(0)))
+    assert torch.equal(ratio.sequence(batch, stop_gradient=True), ratio.sequence(batch))
+
+
+def off_by(log_ratio: torch.Tensor) -> TokenBatch:
+    """A batch of this log-ratio, without padding."""
+    return TokenBatch(log_ratio, torch.zeros_like(log_ratio), torch.zeros_like(log_ratio), torch.ones_like(log_ratio))
 
 
 @pytest.mark.parametrize("advantage", ["grpo", "dr_grpo", "rloo"])

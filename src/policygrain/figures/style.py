@@ -67,6 +67,7 @@ NAMES = {
     "tepo_full_kl": "TEPO, full KL",
     "tepo_lambda_0.1": "TEPO, λ = 0.1",
     "tepo_lambda_10": "TEPO, λ = 10",
+    "mpo_heads": "MPO, prediction heads",
     "mpo_k2": "MPO, K = 2",
     "mpo_k3": "MPO, K = 3",
     "mpo_joint": "MPO, joint ratio",

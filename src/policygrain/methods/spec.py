@@ -28,6 +28,15 @@ class Sampler:
 
 
 @dataclass(frozen=True)
+class Heads:
+    """Multi-token prediction heads, where the ratio's `future` is `heads` (our reading of MPO's published form)."""
+
+    warmup_batches: int = field(default=8, metadata={"least": 0})  # batches that they learn from before the first step
+    learning_rate: float = 3e-3  # AdamW's, in the warm-up and after
+    loss_weight: float = 1.0  # of their cross-entropy beside the objective, which goes on; 0: the objective alone
+
+
+@dataclass(frozen=True)
 class Method:
     """A point in the design space. ``loss`` is the whole of what it computes."""
 
@@ -40,6 +49,7 @@ class Method:
     aggregation: Part = field(default_factory=lambda: Part("aggregation", "token_mean"))
     penalties: tuple[Part, ...] = ()
     sampler: Sampler = field(default_factory=Sampler)
+    heads: Heads = field(default_factory=Heads)
 
     @classmethod
     def parse(cls, name: str, data: Mapping[str, Any], where: str = "") -> Method:
@@ -63,8 +73,9 @@ class Method:
         parsed["penalties"] = tuple(
             Part.parse("penalty", p, f"{where}.penalties[{i}]") for i, p in enumerate(data.get("penalties") or ())
         )
-        if "sampler" in data:
-            parsed["sampler"] = _sampler(data["sampler"] or {}, f"{where}.sampler")
+        for section, kind in (("sampler", Sampler), ("heads", Heads)):
+            if section in data:
+                parsed[section] = _section(kind, data[section] or {}, f"{where}.{section}")
         method = cls(name=name, **parsed)
         try:
             method.loss(_example())
@@ -83,6 +94,7 @@ class Method:
             **slots,
             "penalties": penalties,
             "sampler": vars(self.sampler),
+            **({"heads": vars(self.heads)} if self.future_heads else {}),
         }
 
     def advantages(self, rewards: Tensor) -> Tensor:
@@ -109,6 +121,12 @@ class Method:
         return signals[0] if signals else "measured"
 
     @property
+    def future_heads(self) -> int:
+        """How many tokens after the next one its ratio foresees by prediction heads."""
+        settings = self.ratio.settings
+        return int(settings["size"]) - 1 if settings.get("future") == "heads" else 0
+
+    @property
     def needs_reference(self) -> bool:
         """Whether the loss reads log-probabilities of the frozen start policy."""
         return any(p.name == "kl" and p.settings["reference"] == "initial" for p in self.penalties)
@@ -131,14 +149,16 @@ def _example() -> TokenBatch:
     """Two responses with everything that a part may read: what fails here would fail after hours of sampling."""
     x = torch.tensor([[-0.5, -1.0, -2.0], [-1.5, -0.1, 0.0]])
     mask = torch.tensor([[1, 1, 1], [1, 1, 0]])
-    return TokenBatch(x, x - 0.1, torch.tensor([1.0, -1.0]), mask, entropy=-x, old_entropy=-x, ref_log_probs=x)
+    more: dict[str, Any] = {"entropy": -x, "old_entropy": -x, "future_log_probs": x, "old_future_log_probs": x}
+    return TokenBatch(x, x - 0.1, torch.tensor([1.0, -1.0]), mask, ref_log_probs=x, **more)
 
 
-def _sampler(data: Mapping[str, Any], where: str) -> Sampler:
-    known = {f.name: f for f in fields(Sampler)}
+def _section(kind: type[Any], data: Mapping[str, Any], where: str) -> Any:
+    known = {f.name: f for f in fields(kind)}
     for key, value in data.items():
         if key not in known:
-            raise UserError(f"{where}.{key}: a sampler has no key {key!r}.{did_you_mean(key, known)}")
+            section = where.rsplit(".", 1)[1]
+            raise UserError(f"{where}.{key}: {section} has no key {key!r}.{did_you_mean(key, known)}")
         default = known[key].default
         optional = default is None and value is None
         kinds: tuple[type, ...] = (type(default),) if isinstance(default, bool | int) else (int, float)
@@ -146,4 +166,4 @@ def _sampler(data: Mapping[str, Any], where: str) -> Sampler:
             raise UserError(f"{where}.{key}: {value!r} is not a value it can take (default: {default!r}).")
         if not isinstance(value, bool) and value is not None and value < known[key].metadata.get("least", 0):
             raise UserError(f"{where}.{key}: {value!r} is too small.")
-    return Sampler(**data)
+    return kind(**data)

@@ -41,7 +41,7 @@ class Packed:
 
     ids: Tensor  # [1, row]
     positions: Tensor  # [1, row]
-    predicts: Tensor  # [response tokens]: the place whose logits are of each response token
+    predicts: Tensor  # [response tokens]: the place that predicts each response token
     spans: list[Span]
     back: Tensor  # [row]: where in the spans' outputs, padding left out, each place is
 
@@ -96,19 +96,13 @@ def _alike(lengths: Tensor) -> list[Tensor]:
     return [order[a:b] for a, b in zip(cuts, [*cuts[1:], len(values)], strict=True) if b > a]
 
 
-def packed_logits(model: PreTrainedModel, sequences: Sequences) -> Tensor:
-    """Logits of the distribution that each response token was drawn from. [response tokens, vocabulary]."""
+def packed_hidden(model: PreTrainedModel, sequences: Sequences) -> Tensor:
+    """The last hidden state before each response token: what predicts it. [response tokens, hidden]."""
     packed = Packed.of(sequences)
     with _attention(model):
-        out = model(
-            input_ids=packed.ids,
-            position_ids=packed.positions,
-            use_cache=False,
-            logits_to_keep=packed.predicts,
-            packed=packed,
-        )
-    logits: Tensor = out.logits[0]
-    return logits
+        out = model.base_model(input_ids=packed.ids, position_ids=packed.positions, use_cache=False, packed=packed)
+    hidden: Tensor = out.last_hidden_state[0]
+    return hidden[packed.predicts]
 
 
 @contextmanager

@@ -14,7 +14,7 @@ import torch
 
 from ..progress import Progress
 from ..tasks.families import demonstrations
-from .logprobs import log_probs_and_entropy
+from .logprobs import read
 from .sequences import Sequences, micro_batches, pack
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def _optimizers(model: PreTrainedModel, learning_rate: float) -> list[torch.opti
 def _backward(model: PreTrainedModel, sequences: Sequences, rows: torch.Tensor) -> float:
     """Adds the gradient of a micro-batch's share of the mean loss over the step's response tokens."""
     part = sequences.rows(rows)
-    log_probs, _ = log_probs_and_entropy(model, part, temperature=1.0, entropy_gradient=False)
+    log_probs = read(model, part, temperature=1.0, entropy_gradient=False).log_probs
     loss = -(log_probs * part.mask).sum() / sequences.mask.sum()
     loss.backward()
     return loss.item()

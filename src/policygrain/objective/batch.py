@@ -14,14 +14,26 @@ def _accumulate(x: Tensor | None) -> Tensor | None:
     return x.float() if x is not None and x.dtype in (torch.float16, torch.bfloat16) else x
 
 
+PER_TOKEN = (
+    "log_probs",
+    "old_log_probs",
+    "entropy",
+    "old_entropy",
+    "ref_log_probs",
+    "rollout_weights",
+    "future_log_probs",
+    "old_future_log_probs",
+)
+
+
 @dataclass(frozen=True)
 class TokenBatch:
     """Responses of one optimizer step, or of a micro-batch of it. All tensors are [batch, tokens] unless said.
 
-    ``log_probs`` and ``entropy`` carry gradient; everything else is constant. Log-probabilities are natural
-    logarithms under the distribution that was sampled from (temperature included); entropies are full-vocabulary, in
-    nats. ``mask`` is 1 on response tokens (the end-of-sequence token is one) and 0 on padding, on whichever side.
-    What the other tensors hold where ``mask`` is 0 has no influence, not even NaN.
+    ``log_probs``, ``entropy`` and ``future_log_probs`` carry gradient; everything else is constant. Log-probabilities
+    are natural logarithms under the distribution that was sampled from (temperature included); entropies are
+    full-vocabulary, in nats. ``mask`` is 1 on response tokens (the end-of-sequence token is one) and 0 on padding, on
+    whichever side. What the other tensors hold where ``mask`` is 0 has no influence, not even NaN.
     """
 
     log_probs: Tensor
@@ -33,6 +45,9 @@ class TokenBatch:
     ref_log_probs: Tensor | None = None
     # min(π_old/π_engine, C): truncated importance weights when another engine sampled (rollout correction).
     rollout_weights: Tensor | None = None
+    # Σ_n log π_n(o_{t+n} | s_t) over the multi-token prediction heads n ≥ 1 whose token the response still has.
+    future_log_probs: Tensor | None = None
+    old_future_log_probs: Tensor | None = None
     # The optimizer step that this micro-batch is a part of; None: the batch is the whole step. Denominators and
     # step-wide statistics are read from it, so that a gradient does not depend on how a step is cut.
     step: TokenBatch | None = None
@@ -50,7 +65,7 @@ class TokenBatch:
         if advantages.ndim == 1:
             advantages = advantages.unsqueeze(1).expand(shape) if len(advantages) == shape[0] else advantages
         values: dict[str, Any] = {"mask": keep, "advantages": advantages}
-        for name in ("log_probs", "old_log_probs", "entropy", "old_entropy", "ref_log_probs", "rollout_weights"):
+        for name in PER_TOKEN:
             values[name] = getattr(self, name)
         for name, value in values.items():
             accumulated = _accumulate(value)
@@ -71,6 +86,13 @@ class TokenBatch:
     def log_ratio(self) -> Tensor:
         """ℓ = log π_θ − log π_old, 0 on padding. [batch, tokens]."""
         return self.log_probs - self.old_log_probs
+
+    @property
+    def future_log_ratio(self) -> Tensor:
+        """Σ_n log π_n,θ − log π_n,old over the prediction heads. [batch, tokens]. ValueError without them."""
+        if self.future_log_probs is None or self.old_future_log_probs is None:
+            raise ValueError("block.future: heads needs future_log_probs and old_future_log_probs")
+        return self.future_log_probs - self.old_future_log_probs
 
     @property
     def lengths(self) -> Tensor:

@@ -12,7 +12,7 @@ from .batch import TokenBatch
 from .clip import Surrogate
 from .penalty import LARGEST_LOG, EntropySignal, entropy_drop_mask, k3
 
-Ratio = Callable[[Tensor, Tensor], Tensor]
+Ratio = Callable[[TokenBatch], Tensor]
 Clip = Callable[[Tensor, TokenBatch], Surrogate]
 Aggregation = Callable[[TokenBatch], Tensor]
 Penalty = Callable[[TokenBatch], Tensor]
@@ -58,7 +58,7 @@ def policy_loss(
 def importance(batch: TokenBatch, ratio: Ratio) -> Tensor:
     """r_t, 1 on padding. [batch, tokens]."""
     # A larger exponent would overflow; what is clamped here is far outside any clip band.
-    log_r = ratio(batch.log_ratio, batch.mask).clamp(-LARGEST_LOG, LARGEST_LOG)
+    log_r = ratio(batch).clamp(-LARGEST_LOG, LARGEST_LOG)
     # A prefix product carried past the end of a response must not reach the metrics or overflow.
     return torch.where(batch.mask, log_r, 0.0).exp()
 

@@ -1,7 +1,7 @@
 """The ratio: at which grain importance is measured.
 
-Each function maps ℓ [batch, tokens] (0 on padding) and the response mask to log r [batch, tokens]; the caller
-exponentiates. The gradient flows through every ℓ in a ratio, not only through that of its own position.
+Each function maps a batch, whose ``log_ratio`` is ℓ, to log r [batch, tokens]; the caller exponentiates. The gradient
+flows through every ℓ in a ratio, not only through that of its own position.
 """
 
 from __future__ import annotations
@@ -12,43 +12,46 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .batch import TokenBatch
+
 BlockWeights = Literal["uniform", "future", "joint"]
 
 
-def token(log_ratio: Tensor, mask: Tensor) -> Tensor:
+def token(batch: TokenBatch) -> Tensor:
     """Each token by itself: log r_t = ℓ_t. PPO, GRPO (arXiv 2402.03300), DAPO (2503.14476)."""
-    return log_ratio
+    return batch.log_ratio
 
 
-def sequence(log_ratio: Tensor, mask: Tensor, *, stop_gradient: bool = False) -> Tensor:
+def sequence(batch: TokenBatch, *, stop_gradient: bool = False) -> Tensor:
     """Geometric mean over the response: log r_t = (1/|o|) Σ_k ℓ_k, for every t. GSPO (2507.18071 eq. 7), TEPO.
 
     ``stop_gradient`` gives GSPO-token: the same value, the gradient of ℓ_t alone at each t.
     """
-    mean = log_ratio.sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1)
+    log_ratio = batch.log_ratio
+    mean = log_ratio.sum(1, keepdim=True) / batch.lengths.clamp(min=1).unsqueeze(1)
     if stop_gradient:
         return mean.detach() + (log_ratio - log_ratio.detach())
     return mean.expand_as(log_ratio)
 
 
-def prefix(log_ratio: Tensor, mask: Tensor) -> Tensor:
+def prefix(batch: TokenBatch) -> Tensor:
     """The exact correction for reaching o_≤t: log r_t = Σ_{k≤t} ℓ_k. TEPO's contrast (2510.09369 fig. 5)."""
-    return log_ratio.cumsum(1)
+    return batch.log_ratio.cumsum(1)
 
 
-def none(log_ratio: Tensor, mask: Tensor) -> Tensor:
+def none(batch: TokenBatch) -> Tensor:
     """1 in value, ∇log π_θ in gradient: REINFORCE."""
-    return log_ratio - log_ratio.detach()
+    return batch.log_ratio - batch.log_ratio.detach()
 
 
 def block(
-    log_ratio: Tensor,
-    mask: Tensor,
+    batch: TokenBatch,
     *,
     size: int = 5,
     layout: Literal["sliding", "tiled"] = "sliding",
     weights: BlockWeights = "future",
     future_weight: float = 0.3,
+    future: Literal["backbone", "heads"] = "backbone",
 ) -> Tensor:
     """K consecutive tokens are one action: log r_t = Σ_n β_n ℓ_{t+n}. MPO (2602.14386).
 
@@ -56,14 +59,22 @@ def block(
     for t itself and φ/(K−1) for each other token (``future``, φ = ``future_weight``); both are renormalised where the
     response ends inside a window. ``joint`` is β = 1, the exact ratio of the block's tokens, and a shorter block is
     simply a shorter product (our reading: renormalising it would not be a ratio of probabilities).
+
+    ``future`` says whose ratio a later token's is: the ``backbone``'s, which reads all tokens before it, or that of
+    multi-token prediction ``heads``, which foresee it from the state that predicts t, as in MPO's published form.
     """
     if size < 1:
         raise ValueError(f"block.size must be at least 1, got {size}")
     if not 0 <= future_weight < 1:
         raise ValueError(f"block.future_weight must be in [0, 1), got {future_weight}")
+    if future == "heads" and layout != "sliding":
+        raise ValueError("block.future: heads look ahead from each token, so block.layout must be sliding")
     own, other = _block_weights(size, weights, future_weight)
     totals = _sliding_totals if layout == "sliding" else _tiled_totals
-    log_sum, count = totals(log_ratio, mask, size)
+    log_ratio = batch.log_ratio
+    log_sum, count = totals(log_ratio, batch.mask, size)
+    if future == "heads":
+        log_sum = log_ratio + batch.future_log_ratio
     # The β-weighted sum over a window is other·(sum over all of it) + (own − other)·ℓ_t, and so is the sum of its β.
     weighted = other * log_sum + (own - other) * log_ratio
     if weights != "joint":

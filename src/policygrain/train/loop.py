@@ -19,10 +19,11 @@ from ..tasks.problem import Problem
 from ..tasks.prompts import PromptRenderer
 from ..verify import NumericVerifier
 from . import checkpoint
+from .heads import build_heads, warm_up
 from .journal import Clock, Journal
 from .rollouts import Collector, PromptStream
 from .tokens import keep_tokens
-from .update import minibatches, prepare, update
+from .update import make_optimizer, minibatches, prepare, update
 from .validation import validate
 
 if TYPE_CHECKING:
@@ -52,23 +53,22 @@ def train(
         reference, _ = load_model(start, revision, dtype)
         longest = model.config.max_position_embeddings - settings.max_tokens
         renderer, verifier = PromptRenderer(tokenizer, prompt, longest), NumericVerifier()
-        optimizer = torch.optim.AdamW(
-            model.parameters(),
-            lr=settings.learning_rate,
-            betas=settings.betas,
-            weight_decay=settings.weight_decay,
-            fused=True,
-        )
+        heads = build_heads(model, method, seed)
+        optimizer = make_optimizer(model, heads, method, settings)
         stream = PromptStream(train_problems, seed_of("prompts", seed))
         totals = {"updates": 0, "tokens": 0, "samples": 0, "seconds": 0.0}
         first = 0
         if (state := checkpoint.load_newest(run_dir)) is not None:
             model.load_state_dict(state["model"])
             optimizer.load_state_dict(state["optimizer"])
+            if heads is not None:
+                heads.load_state_dict(state["heads"])
             stream.position, first, totals = state["position"], state["step"], state["totals"]
         journal = Journal(run_dir, resume_at=first)
         engine = open_engine(settings.engine, start, model, tokenizer)
         collector = Collector(stream, engine, verifier, renderer, method.sampler, settings, seed)
+        if heads is not None and state is None:
+            warm_up(heads, model, method, collector, run_dir)
         label = f"{run_dir.parent.name} {run_dir.name}"
 
         progress = Progress(range(first, settings.steps), label, settings.steps, first)
@@ -93,7 +93,9 @@ def train(
             with clock("log_probs"):
                 metrics: dict[str, float] = {}
                 if rollouts.prompts:
-                    batch, metrics = prepare(rollouts, model, reference, method, settings, tokenizer.pad_token_id)
+                    batch, metrics = prepare(
+                        rollouts, model, reference, method, settings, tokenizer.pad_token_id, heads
+                    )
 
             # The batch, cut into minibatches: each further one is further off-policy, which is what ratios are for.
             updates = []
@@ -103,16 +105,18 @@ def train(
                     for rows in minibatches(*cut, seed_of("minibatches", seed, step)):
                         warmup = min(1.0, (totals["updates"] + 1) / max(1, settings.warmup_updates))
                         for parameters in optimizer.param_groups:
-                            parameters["lr"] = settings.learning_rate * warmup
+                            parameters["lr"] = parameters["initial_lr"] * warmup
                         updates.append(
-                            _guarded(update, model, optimizer, batch.rows(rows), method, settings, run_dir=run_dir)
+                            _guarded(
+                                update, model, optimizer, batch.rows(rows), method, settings, heads, run_dir=run_dir
+                            )
                         )
                         totals["updates"] += 1
 
             # A few samples, token by token, for a look at what the objective does.
             if rollouts.prompts and (step % settings.validate_every == 0 or step + 1 == settings.steps):
                 with clock("record"):
-                    keep_tokens(run_dir, step, rollouts, batch, model, method, settings, tokenizer)
+                    keep_tokens(run_dir, step, rollouts, batch, model, method, settings, tokenizer, heads)
 
             totals["tokens"] += rollouts.tokens
             totals["samples"] += rollouts.drawn * settings.group
@@ -131,7 +135,7 @@ def train(
             progress.note = f"accuracy {rollouts.sampled_accuracy:.2f}"
 
             if (step + 1) % settings.checkpoint_every == 0 and step + 1 < settings.steps:
-                checkpoint.save(run_dir, step + 1, _state(model, optimizer, stream, step + 1, totals))
+                checkpoint.save(run_dir, step + 1, _state(model, heads, optimizer, stream, step + 1, totals))
 
         engine.load_weights(model)
         final = validate(validation_problems, engine, verifier, renderer, settings)
@@ -144,9 +148,12 @@ def train(
         return {**final, **totals}
 
 
-def _state(model: Any, optimizer: Any, stream: PromptStream, step: int, totals: dict[str, Any]) -> dict[str, Any]:
+def _state(
+    model: Any, heads: Any, optimizer: Any, stream: PromptStream, step: int, totals: dict[str, Any]
+) -> dict[str, Any]:
     return {
         "model": model.state_dict(),
+        "heads": heads.state_dict() if heads is not None else {},
         "optimizer": optimizer.state_dict(),
         "position": stream.position,
         "step": step,

@@ -9,6 +9,7 @@ import torch
 
 from ..files import atomic_json
 from ..methods import Method
+from ..model.future_heads import FutureHeads
 from ..study.schema import Training
 from .rollouts import Rollouts
 from .update import TrainingBatch, score
@@ -28,17 +29,18 @@ def keep_tokens(
     method: Method,
     settings: Training,
     tokenizer: Any,
+    heads: FutureHeads | None = None,
 ) -> None:
     """Write `tokens/stepNNNNN.json`: the first groups of a batch as ``model``, after the step's updates, sees them."""
     rows = torch.arange(min(GROUPS, len(rollouts.prompts)) * settings.group)
     part = batch.rows(rows)
-    log_probs, entropy = score(model, part.sequences, settings)
-    tokens = part.tokens.replace(log_probs=log_probs, entropy=entropy, step=None)
+    now = score(model, part.sequences, settings, heads)
+    tokens = part.tokens.replace(log_probs=now.log_probs, entropy=now.entropy, future_log_probs=now.future, step=None)
     assert tokens.old_entropy is not None
     columns = {
         "log_prob_old": tokens.old_log_probs,
         "log_prob": tokens.log_probs,
-        "entropy_change": entropy - tokens.old_entropy,
+        "entropy_change": now.entropy - tokens.old_entropy,
         "in_loss": tokens.mask,
         **method.view(tokens),
     }

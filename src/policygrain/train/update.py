@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from ..errors import UserError
 from ..methods import Method
-from ..model.logprobs import log_probs_and_entropy
+from ..model.future_heads import FutureHeads
+from ..model.logprobs import Reading, read
 from ..model.sequences import Sequences, micro_batches, pack
 from ..objective.batch import TokenBatch
 from ..objective.loss import merge_metrics
@@ -40,16 +41,19 @@ class TrainingBatch:
         return TrainingBatch(sequences, self.tokens.rows(index, width=sequences.mask.shape[1]))
 
 
-def score(model: PreTrainedModel, sequences: Sequences, settings: Training) -> tuple[Tensor, Tensor]:
-    """Log-probabilities and entropies [batch, tokens] of all responses, without gradient, 0 on padding."""
-    log_probs = torch.zeros(sequences.mask.shape, device=sequences.ids.device)
-    entropy = torch.zeros_like(log_probs)
+def score(
+    model: PreTrainedModel, sequences: Sequences, settings: Training, heads: FutureHeads | None = None
+) -> Reading:
+    """All responses as ``model`` reads them, without gradient."""
+    names = ("log_probs", "entropy", "future") if heads else ("log_probs", "entropy")
+    whole = {name: torch.zeros(sequences.mask.shape, device=sequences.ids.device) for name in names}
     with torch.no_grad():
         for rows in micro_batches(sequences, settings.micro_batch_tokens):
             part = sequences.rows(rows)
-            width = part.mask.shape[1]
-            log_probs[rows, :width], entropy[rows, :width] = log_probs_and_entropy(model, part, settings.temperature)
-    return log_probs, entropy
+            reading = read(model, part, settings.temperature, heads=heads)
+            for name, values in whole.items():
+                values[rows, : part.mask.shape[1]] = getattr(reading, name)
+    return Reading(whole["log_probs"], whole["entropy"], whole.get("future"), None)
 
 
 def prepare(
@@ -59,6 +63,7 @@ def prepare(
     method: Method,
     settings: Training,
     pad_id: int,
+    heads: FutureHeads | None = None,
 ) -> tuple[TrainingBatch, dict[str, float]]:
     """Advantages, old and reference log-probabilities of a batch; and metrics of what was sampled."""
     group = rollouts.rewards.shape[1]
@@ -71,10 +76,10 @@ def prepare(
     finished = torch.tensor([r.finished for r in responses], device=model.device)
     if method.sampler.mask_truncated:
         mask &= finished.unsqueeze(1)
-    old_log_probs, old_entropy = score(model, sequences, settings)
+    old_log_probs, old_entropy, old_future, _ = score(model, sequences, settings, heads)
     # For the record alone, a quarter of the batch says enough of how far the policy has gone from its start.
     scored = slice(None) if method.needs_reference else slice(None, None, 4)
-    reference_log_probs, _ = score(reference, sequences.rows(scored), settings)
+    reference_log_probs = score(reference, sequences.rows(scored), settings).log_probs
     engine_log_probs = torch.zeros_like(old_log_probs)
     for row, response in enumerate(responses):
         engine_log_probs[row, : len(response.ids)] = torch.tensor(response.log_probs)
@@ -89,6 +94,8 @@ def prepare(
         old_entropy=old_entropy,
         ref_log_probs=reference_log_probs if method.needs_reference else None,
         rollout_weights=mismatch.exp().clamp(max=cap) if cap is not None else None,
+        future_log_probs=old_future,
+        old_future_log_probs=old_future,
         max_length=settings.max_tokens,
     )
     lengths = sequences.mask.sum(1).float()
@@ -118,6 +125,19 @@ def _mean_kl(log_probs: Tensor, reference_log_probs: Tensor, mask: Tensor) -> fl
     return float(estimate.sum() / mask.sum().clamp(min=1))
 
 
+def make_optimizer(
+    model: PreTrainedModel, heads: FutureHeads | None, method: Method, settings: Training
+) -> torch.optim.Optimizer:
+    """AdamW; prediction heads have a learning rate of their own."""
+    groups: list[dict[str, Any]] = [{"params": list(model.parameters()), "lr": settings.learning_rate}]
+    if heads is not None:
+        groups.append({"params": list(heads.parameters()), "lr": method.heads.learning_rate})
+    optimizer = torch.optim.AdamW(groups, betas=settings.betas, weight_decay=settings.weight_decay, fused=True)
+    for group in optimizer.param_groups:
+        group["initial_lr"] = group["lr"]
+    return optimizer
+
+
 def minibatches(prompts: int, group: int, count: int, seed: int) -> list[Tensor]:
     """Row indices of ``count`` optimizer steps: prompts are shuffled, their responses cut evenly; none is empty.
 
@@ -129,7 +149,12 @@ def minibatches(prompts: int, group: int, count: int, seed: int) -> list[Tensor]
 
 
 def update(
-    model: PreTrainedModel, optimizer: torch.optim.Optimizer, batch: TrainingBatch, method: Method, settings: Training
+    model: PreTrainedModel,
+    optimizer: torch.optim.Optimizer,
+    batch: TrainingBatch,
+    method: Method,
+    settings: Training,
+    heads: FutureHeads | None = None,
 ) -> dict[str, float]:
     """One optimizer step on ``batch``; returns its metrics. Cutting it into micro-batches changes nothing."""
     optimizer.zero_grad(set_to_none=True)
@@ -137,12 +162,19 @@ def update(
     parts = []
     for rows in micro_batches(batch.sequences, settings.micro_batch_tokens):
         part = batch.rows(rows)
-        log_probs, entropy = log_probs_and_entropy(
-            model, part.sequences, settings.temperature, method.entropy_has_gradient
-        )
-        out = method.loss(part.tokens.replace(log_probs=log_probs, entropy=entropy, step=whole))
-        out.loss.backward()
-        parts.append(out.metrics)
+        reading = read(model, part.sequences, settings.temperature, method.entropy_has_gradient, heads)
+        now = {"log_probs": reading.log_probs, "entropy": reading.entropy, "future_log_probs": reading.future}
+        out = method.loss(part.tokens.replace(**now, step=whole))
+        loss, metrics = out.loss, out.metrics
+        if reading.future_loss is not None:
+            # The heads go on learning to foresee the policy, which changes.
+            share = reading.future_loss / whole.n_tokens
+            loss = loss + method.heads.loss_weight * share
+            metrics = metrics | {"future_loss": share.item()}
+        loss.backward()
+        parts.append(metrics)
+    if heads is not None:
+        torch.nn.utils.clip_grad_norm_(heads.parameters(), settings.max_grad_norm)
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), settings.max_grad_norm).item()
     metrics = merge_metrics(parts) | {"gradient_norm": norm, "learning_rate": optimizer.param_groups[0]["lr"]}
     if not math.isfinite(norm):
@@ -157,5 +189,5 @@ def _whole_step(model: PreTrainedModel, batch: TrainingBatch, method: Method, se
     """The step that micro-batches are normalised by; with current log-probabilities where a part reads them."""
     tokens = batch.tokens
     if method.reads_whole_step:
-        tokens = tokens.replace(log_probs=score(model, batch.sequences, settings)[0])
+        tokens = tokens.replace(log_probs=score(model, batch.sequences, settings).log_probs)
     return tokens.replace(step=None)

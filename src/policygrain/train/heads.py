@@ -1,0 +1,66 @@
+"""Prediction heads before reinforcement: they learn to foresee what the start model writes."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from ..files import atomic_json
+from ..methods import Method
+from ..methods.spec import Sampler
+from ..model.future_heads import FutureHeads
+from ..model.logprobs import read
+from ..model.sequences import micro_batches, pack
+from ..provenance import seed_of
+from .journal import Clock
+from .rollouts import Collector, PromptStream
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+def build_heads(model: PreTrainedModel, method: Method, seed: int) -> FutureHeads | None:
+    """The heads that the method's ratio asks for, untrained; None where it asks for none."""
+    if not method.future_heads:
+        return None
+    with torch.random.fork_rng():
+        torch.manual_seed(seed_of("heads", seed))
+        return FutureHeads(model.config.hidden_size, method.future_heads).to(model.device, model.dtype)
+
+
+def warm_up(heads: FutureHeads, model: PreTrainedModel, method: Method, collector: Collector, run_dir: Path) -> None:
+    """Train the heads alone, by cross-entropy on responses sampled from ``model``, which stays as it is.
+
+    Draws prompts and luck of its own. Writes `heads.json`: loss by step (nats per response token, summed over heads),
+    and what the phase cost.
+    """
+    started, seed = time.perf_counter(), seed_of("heads", collector.seed)
+    own = replace(
+        collector, stream=PromptStream(collector.stream.problems, seed), sampler=Sampler(dynamic=False), seed=seed
+    )
+    settings, tokenizer = collector.settings, collector.renderer.tokenizer
+    optimizer = torch.optim.AdamW(heads.parameters(), lr=method.heads.learning_rate, weight_decay=0.0)
+    losses = []
+    for _ in range(method.heads.warmup_batches):
+        rollouts = own.collect(Clock())
+        sequences = pack(
+            [p for p in rollouts.prompts for _ in range(settings.group)],
+            [r.ids for group in rollouts.responses for r in group],
+            tokenizer.pad_token_id,
+            model.device,
+        )
+        # Each micro-batch of like lengths is a step: nothing here has to be normalised as a whole.
+        for rows in micro_batches(sequences, settings.micro_batch_tokens):
+            part = sequences.rows(rows)
+            loss = read(model, part, settings.temperature, heads=heads).future_loss
+            assert loss is not None
+            optimizer.zero_grad(set_to_none=True)
+            (loss / part.mask.sum()).backward()
+            optimizer.step()
+            losses.append(loss.item() / int(part.mask.sum()))
+    cost = {"seconds": time.perf_counter() - started, "parameters": sum(p.numel() for p in heads.parameters())}
+    atomic_json(run_dir / "heads.json", {"losses": losses, **cost})

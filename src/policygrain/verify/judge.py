@@ -1,0 +1,163 @@
+"""One answer against one gold answer, by math-verify. Runs in workers only: it may take any time and memory."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from typing import Any
+
+import sympy
+from antlr4.atn.PredictionMode import PredictionMode
+from latex2sympy2_extended import latex2sympy2
+from math_verify import LatexExtractionConfig, parse, verify
+
+from .plain import Options
+from .verdict import Outcome
+
+_LATEX = [LatexExtractionConfig(boxed_match_priority=0)]
+_PERCENT = sympy.UnevaluatedExpr(sympy.Rational(1, 100))
+_DIGITS = 15
+_CLEARLY = 1e-5  # relative difference from which two values of 15 digits are not the same
+
+
+class UnparsableGold(Exception):
+    """The gold answer is no mathematics: a mistake of the dataset."""
+
+
+def judge(gold: str, answer: str, options: Options) -> Outcome:
+    """The outcome by mathematics alone. Raises UnparsableGold, MemoryError, or does not return."""
+    expected = parsed(gold)
+    if expected is None:
+        raise UnparsableGold(gold)
+    given = parsed(answer)
+    if given is None:
+        return "unparsable"
+    if _equal(expected, given, options):
+        return "correct"
+    if options.several and _same_list(split(gold), split(answer), options):
+        return "correct"
+    return "incorrect"
+
+
+@functools.lru_cache(maxsize=10_000)
+def parsed(text: str) -> Any:
+    """The expression that ``text`` writes in LaTeX, or None."""
+    # parse() catches what LaTeX may raise, deep recursion included; an empty list is all that it says then.
+    found = parse(f"\\boxed{{{text}}}", _LATEX, fallback_mode="no_fallback", parsing_timeout=None)
+    return found[0] if found else None
+
+
+def _equal(gold: Any, given: Any, options: Options) -> bool:
+    values = _values(gold, given)
+    if values:
+        expected, value = values
+        if options.close(expected, value):
+            return True
+        # A difference in value is proof. It comes first since simplifying what is not equal takes longest, and since
+        # math-verify takes numbers for equal that are the same in six decimals: 2^{-30} and 2^{-40}.
+        if abs(expected - value) > _CLEARLY * max(abs(expected), abs(value)):
+            return False
+    return verify(gold, given, timeout_seconds=None)
+
+
+def _values(gold: Any, given: Any) -> tuple[Any, Any] | None:
+    """Values of two expressions, at a point where they have variables; None where that is not sure to be exact."""
+    if isinstance(gold, sympy.Eq) and isinstance(given, sympy.Eq) and gold.lhs == given.lhs:
+        gold, given = gold.rhs, given.rhs
+    # 9\% may stand for 9.
+    if not all(isinstance(e, sympy.Expr) and not e.has(_PERCENT) for e in (gold, given)):
+        return None
+    if gold.free_symbols != given.free_symbols:
+        return None
+    names = sorted(gold.free_symbols, key=str)
+    point = {name: sympy.Rational(7919 + 1013 * i, 4211) for i, name in enumerate(names)}
+    try:
+        # Strict: an error where cancellation leaves no digits, as in a sum of roots that is zero.
+        first, second = (e.evalf(_DIGITS, subs=point, strict=True) for e in (gold, given))
+        if all(part.is_Number and part.is_finite for value in (first, second) for part in value.as_real_imag()):
+            return first, second
+    except (ArithmeticError, AttributeError, TypeError, ValueError, NotImplementedError):
+        pass
+    return None
+
+
+def split(text: str) -> list[str]:
+    """``text`` at its commas outside brackets, dollar signs left out."""
+    parts, depth = [""], 0
+    for character in text.replace("$", ""):
+        depth += (character in "([{") - (character in ")]}")
+        if character in ",;" and depth <= 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return [part.strip() for part in parts]
+
+
+def _same_list(golds: list[str], answers: list[str], options: Options) -> bool:
+    """Whether each answer equals a gold answer of its own."""
+    if len(golds) != len(answers) or len(golds) == 1:
+        return False
+    left = [parsed(a) for a in answers]
+    for gold in map(parsed, golds):
+        place = next((i for i, a in enumerate(left) if None not in (gold, a) and _equal(gold, a, options)), None)
+        if place is None:
+            return False
+        del left[place]
+    return True
+
+
+def quicken() -> None:
+    """Parse in ANTLR's two stages: fast prediction, which either gives the right tree or an error, then the full one."""
+    parser = latex2sympy2._Latex2Sympy
+    create, full = parser.create_parser, parser.parse
+
+    def fast(self: Any, text: str) -> Any:
+        made = create(self, text)
+        made._interp.predictionMode = PredictionMode.SLL
+        return made
+
+    def parse_in_stages(self: Any, text: str) -> Any:
+        self.create_parser = functools.partial(fast, self)
+        try:
+            return full(self, text)
+        except Exception:
+            # As it was made: the first stage may have learnt variables.
+            self.variances, self.var = {}, {}
+            del self.create_parser
+            return full(self, text)
+
+    parser.parse = parse_in_stages
+
+
+def warm_up() -> None:
+    """Fill the parser's tables and sympy's caches with what most answers need, so that workers start with them."""
+    logging.disable(logging.CRITICAL)  # math-verify warns that its own timeouts are off
+    quicken()
+    for gold, answer in _WARM_UP:
+        judge(gold, answer, Options())
+
+
+_WARM_UP = [
+    (r"\frac{3\sqrt{2}}{5}", r"\frac{3}{5}\sqrt{2}"),
+    (r"\left(3, \frac{\pi}{2}\right)", r"(3, \pi/2)"),
+    (r"2x^2 - 3x + 7", r"7 + 2 x^{2} - 3x"),
+    (r"[-2, 7) \cup (8, \infty)", r"(-\infty, 2] \cup [3, 5]"),
+    (r"1 + 2i", r"1 - 2i"),
+    (r"\begin{pmatrix} -7 \\ 16 \\ 5 \end{pmatrix}", r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}"),
+    (r"90^\circ", r"\frac{\pi}{4}"),
+    (r"10\%", r"0.1"),
+    (r"y = 2x + 3", r"y = 3 - x"),
+    (r"x^2 + y^2 - 6x + 9 = 0", r"x + y = 1"),
+    (r"\text{Monday}", r"\text{even}"),
+    (r"3, 5, \frac{7}{2}", r"\frac{7}{2}, 3, 5"),
+    (r"(2,3),(4,5)", r"(2,3),(-4,5)"),
+    (r"e^{-2t} + C_{1} \sin(3t)", r"e^{2t} + \cos(t)"),
+    (r"\log_2 10 + \ln 3", r"\binom{n}{2} + 5!"),
+    (r"a_1 + \sqrt[3]{4} \cdot 2^{n+1}", r"(n-1)(n+1)"),
+    (r"\frac{n(n+1)}{2}", r"\dfrac{n^2+n}{2}"),
+    (r"f(x) = x + 1", r"f(x) = 1 + x"),
+    (r"0 < x \le 5", r"x \ge -3"),
+    (r"\{1, 2, 3\}", r"-\frac{1}{2}"),
+    (r"12.5 \times 10^{-3}", r"|x - 2|"),
+    (r"1 \pm \sqrt{5}", r"5\text{ cm}"),
+]

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import functools
 import logging
+import re
+from dataclasses import replace
 from typing import Any
 
 import sympy
 from antlr4.atn.PredictionMode import PredictionMode
 from latex2sympy2_extended import latex2sympy2
-from math_verify import LatexExtractionConfig, parse, verify
+from latex2sympy2_extended.math_normalization import NormalizationConfig, normalize_latex
+from math_verify import verify
+from math_verify.parser import parse_latex_cached
 
 from .plain import Options
 from .verdict import Outcome
 
-_LATEX = [LatexExtractionConfig(boxed_match_priority=0)]
+_LETTERS = NormalizationConfig(malformed_operators=True, nits=True, boxed="none")
+_UNITS = replace(_LETTERS, units=True)
+_UNIT = re.compile(r"\\(?:text|mbox|mathrm)")
+_LEFT = re.compile(r"\\(left|right)\s+")
+_FRACTION = re.compile(r"\\[dtc]?frac\s*(?:\{([^{}]*)\}|(\\[a-z]+|\b\w))\s+(\w)")  # `\frac\pi 2`
+_DISPLAY = re.compile(r"\A\\[\[(]((?:(?!\\[\[\]()]).)*)\\[\])]\Z", re.DOTALL)
 _PERCENT = sympy.UnevaluatedExpr(sympy.Rational(1, 100))
 _DIGITS = 15
 _CLEARLY = 1e-5  # relative difference from which two values of 15 digits are not the same
@@ -26,10 +35,10 @@ class UnparsableGold(Exception):
 
 def judge(gold: str, answer: str, options: Options) -> Outcome:
     """The outcome by mathematics alone. Raises UnparsableGold, MemoryError, or does not return."""
-    expected = parsed(gold)
+    expected = read(gold)
     if expected is None:
         raise UnparsableGold(gold)
-    given = parsed(answer)
+    given = parsed(answer, _is_number(expected))
     if given is None:
         return "unparsable"
     if _equal(expected, given, options):
@@ -39,12 +48,29 @@ def judge(gold: str, answer: str, options: Options) -> Outcome:
     return "incorrect"
 
 
+def read(gold: str) -> Any:
+    """A gold answer's expression, or None. Unclosed braces are closed: datasets have such answers."""
+    return parsed(gold + "}" * (gold.count("{") - gold.count("}")), _UNIT.search(gold) is not None)
+
+
 @functools.lru_cache(maxsize=10_000)
-def parsed(text: str) -> Any:
-    """The expression that ``text`` writes in LaTeX, or None."""
-    # parse() catches what LaTeX may raise, deep recursion included; an empty list is all that it says then.
-    found = parse(f"\\boxed{{{text}}}", _LATEX, fallback_mode="no_fallback", parsing_timeout=None)
-    return found[0] if found else None
+def parsed(text: str, units: bool) -> Any:
+    r"""The expression that ``text`` writes in LaTeX, or None.
+
+    Units written as text (`5\text{ cm}`) are never part of it. With ``units``, nor are words and letters at its end
+    that may be units, `5 cm` or `3 t`; it is math-verify's way to drop them always, and with them many a variable.
+    """
+    text = _DISPLAY.sub(r"\1", text.strip()).rstrip(".,$ ")
+    text = _LEFT.sub(r"\\\1", _FRACTION.sub(r"\\frac{\1\2}{\3}", text))
+    for config in (_UNITS, _LETTERS) if units or _UNIT.search(text) else (_LETTERS, _UNITS):
+        # What a parser of any text may raise is no news, deep recursion included.
+        try:
+            return parse_latex_cached(normalize_latex(text, config))
+        except MemoryError:
+            raise
+        except Exception:
+            continue
+    return None
 
 
 def _equal(gold: Any, given: Any, options: Options) -> bool:
@@ -81,6 +107,10 @@ def _values(gold: Any, given: Any) -> tuple[Any, Any] | None:
     return None
 
 
+def _is_number(expression: Any) -> bool:
+    return not getattr(expression, "free_symbols", True)
+
+
 def split(text: str) -> list[str]:
     """``text`` at its commas outside brackets, dollar signs left out."""
     parts, depth = [""], 0
@@ -97,9 +127,11 @@ def _same_list(golds: list[str], answers: list[str], options: Options) -> bool:
     """Whether each answer equals a gold answer of its own."""
     if len(golds) != len(answers) or len(golds) == 1:
         return False
-    left = [parsed(a) for a in answers]
-    for gold in map(parsed, golds):
-        place = next((i for i, a in enumerate(left) if None not in (gold, a) and _equal(gold, a, options)), None)
+    left = [parsed(a, False) for a in answers]
+    for gold in map(read, golds):
+        place = next(
+            (i for i, a in enumerate(left) if gold is not None and a is not None and _equal(gold, a, options)), None
+        )
         if place is None:
             return False
         del left[place]
@@ -107,7 +139,7 @@ def _same_list(golds: list[str], answers: list[str], options: Options) -> bool:
 
 
 def quicken() -> None:
-    """Parse in ANTLR's two stages: fast prediction, which either gives the right tree or an error, then the full one."""
+    """Parse in ANTLR's two stages: fast prediction, which gives the right tree or an error, then the full one."""
     parser = latex2sympy2._Latex2Sympy
     create, full = parser.create_parser, parser.parse
 

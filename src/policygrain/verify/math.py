@@ -28,7 +28,7 @@ class MathVerifier:
 
     `correct` and `incorrect` are verdicts; `unparsable` has no box or no mathematics in it; `timeout` took more than
     ``seconds`` of processor time (or five times as long on the clock), `error` more than ``memory`` bytes, or ended its
-    worker twice. Outcomes are kept by content: equal (gold, answer, options) are computed once, within a call and later.
+    worker twice. Outcomes are kept by content: equal (gold, answer, options) are computed once.
     """
 
     def __init__(self, workers: int | None = None, seconds: float = 1.0, memory: int = 2**30) -> None:
@@ -55,6 +55,7 @@ class MathVerifier:
     ) -> list[Outcome]:
         """Like ``verify``, of bare answers; None has none."""
         each = [options] * len(golds) if isinstance(options, Options) else options
+        golds = [unwrapped(gold) for gold in golds]
         tasks = [None if a is None else (g, a, o) for g, a, o in zip(golds, answers, each, strict=True)]
         with self._lock:
             known: dict[Task | None, Outcome] = {None: "unparsable"}
@@ -78,7 +79,7 @@ class MathVerifier:
             return [known[task] for task in tasks]
 
     def check_golds(self, golds: Sequence[str], ids: Sequence[str], options: Options = PLAIN) -> None:
-        """Judge each gold answer against itself, without shortcuts; UserError names those that do not come out right."""
+        """Judge gold answers against themselves, without shortcuts; UserError names those that come out wrong."""
         bad = self.unfit_golds(golds, options)
         if bad:
             some = ", ".join(f"{ids[i]} ({golds[i]!r})" for i in bad[:5])
@@ -87,6 +88,7 @@ class MathVerifier:
 
     def unfit_golds(self, golds: Sequence[str], options: Options = PLAIN) -> list[int]:
         """Places of gold answers that mathematics does not find equal to themselves."""
+        golds = [unwrapped(gold) for gold in golds]
         hard = [g for g in dict.fromkeys(golds) if number(tidy(g)) is None]
         with self._lock:
             found = dict(zip(hard, self.pool.run([(g, g, options) for g in hard]), strict=True))
@@ -101,6 +103,12 @@ class MathVerifier:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def unwrapped(gold: str) -> str:
+    """A gold answer without its box, if it has one."""
+    content = joined_boxes(gold)
+    return gold if content is None else content
 
 
 def at_once(gold: str, answer: str, options: Options) -> Outcome | None:

@@ -1,8 +1,8 @@
 """The process that workers are forked from, and what a worker does.
 
-`python -m policygrain.verify.nursery SOCKET SECONDS BYTES` imports sympy and math-verify once, fills their tables and
-then waits: a worker is a fork of it, so replacing one takes milliseconds. Being a process of its own, it has neither the
-threads nor the address space of whoever uses the verifier. It is not imported by the rest of the package.
+`python -m policygrain.verify.nursery SOCKET SECONDS BYTES` imports sympy and math-verify once, fills their tables
+and then waits: a worker is a fork of it, so replacing one takes milliseconds. Being a process of its own, it does not
+have the threads and the address space of whoever uses the verifier. The rest of the package does not import it.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class UnparsableGold(Exception):
 
 def judge(gold: str, answer: str, options: Options) -> Outcome:
     """The outcome by mathematics alone. Raises UnparsableGold, MemoryError, or does not return."""
-    expected = read(gold)
+    expected = _gold(gold)
     if expected is None:
         raise UnparsableGold(gold)
     given = parsed(answer, _is_number(expected))
@@ -48,18 +48,15 @@ def judge(gold: str, answer: str, options: Options) -> Outcome:
     return "incorrect"
 
 
-def read(gold: str) -> Any:
-    """A gold answer's expression, or None. Unclosed braces are closed: datasets have such answers."""
-    return parsed(gold + "}" * (gold.count("{") - gold.count("}")), _UNIT.search(gold) is not None)
-
-
 @functools.lru_cache(maxsize=10_000)
 def parsed(text: str, units: bool) -> Any:
     r"""The expression that ``text`` writes in LaTeX, or None.
 
     Units written as text (`5\text{ cm}`) are never part of it. With ``units``, nor are words and letters at its end
     that may be units, `5 cm` or `3 t`; it is math-verify's way to drop them always, and with them many a variable.
+    Unclosed braces are closed: datasets have such answers.
     """
+    text += "}" * (text.count("{") - text.count("}"))
     text = _DISPLAY.sub(r"\1", text.strip()).rstrip(".,$ ")
     text = _LEFT.sub(r"\\\1", _FRACTION.sub(r"\\frac{\1\2}{\3}", text))
     for config in (_UNITS, _LETTERS) if units or _UNIT.search(text) else (_LETTERS, _UNITS):
@@ -71,6 +68,10 @@ def parsed(text: str, units: bool) -> Any:
         except Exception:
             continue
     return None
+
+
+def _gold(text: str) -> Any:
+    return parsed(text, units=_UNIT.search(text) is not None)
 
 
 def _equal(gold: Any, given: Any, options: Options) -> bool:
@@ -128,7 +129,7 @@ def _same_list(golds: list[str], answers: list[str], options: Options) -> bool:
     if len(golds) != len(answers) or len(golds) == 1:
         return False
     left = [parsed(a, False) for a in answers]
-    for gold in map(read, golds):
+    for gold in map(_gold, golds):
         place = next(
             (i for i, a in enumerate(left) if gold is not None and a is not None and _equal(gold, a, options)), None
         )

@@ -40,18 +40,27 @@ class MathVerifier:
         self._lock = threading.Lock()  # one call at a time: workers report in order
 
     def verify(
-        self, golds: Sequence[str], responses: Sequence[str], options: Options | Sequence[Options] = PLAIN
+        self,
+        golds: Sequence[str],
+        responses: Sequence[str],
+        options: Options | Sequence[Options] = PLAIN,
+        ids: Sequence[str] | None = None,
     ) -> list[Outcome]:
         """One outcome per (gold answer, response); ``options`` are for all or one each.
 
-        Raises UserError where a gold answer is no mathematics and the answer differs from it (see ``check_golds``).
+        Raises UserError where a gold answer is no mathematics and the answer differs from it (see ``check_golds``); its
+        message has the item of ``ids``.
         """
         each = [options] * len(golds) if isinstance(options, Options) else options
         answers = [(joined_boxes if o.several else boxed)(r) for r, o in zip(responses, each, strict=True)]
-        return self.compare(golds, answers, each)
+        return self.compare(golds, answers, each, ids)
 
     def compare(
-        self, golds: Sequence[str], answers: Sequence[str | None], options: Options | Sequence[Options] = PLAIN
+        self,
+        golds: Sequence[str],
+        answers: Sequence[str | None],
+        options: Options | Sequence[Options] = PLAIN,
+        ids: Sequence[str] | None = None,
     ) -> list[Outcome]:
         """Like ``verify``, of bare answers; None has none."""
         each = [options] * len(golds) if isinstance(options, Options) else options
@@ -70,7 +79,10 @@ class MathVerifier:
                     known[task] = outcome
             for task, found in zip(hard, self.pool.run(hard), strict=True):
                 if found == UNPARSABLE_GOLD:
-                    raise UserError(f"the gold answer {task[0]!r} cannot be read as mathematics; mend the dataset.")
+                    where = f"{ids[tasks.index(task)]}: " if ids else ""
+                    raise UserError(
+                        f"{where}the gold answer {task[0]!r} cannot be read as mathematics; mend the dataset."
+                    )
                 known[task] = cast("Outcome", found)
                 if found != "error":
                     self._known[task] = known[task]

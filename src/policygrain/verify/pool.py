@@ -26,6 +26,13 @@ CHUNK = 16  # answers in a message at most: few enough to spread, enough that a 
 PATIENCE = 5
 
 
+STARTING = 120.0  # seconds within which the nursery answers; it takes three
+
+
+class NurseryDied(RuntimeError):
+    """The process that workers are forked from does not answer; its own error is on standard error."""
+
+
 @dataclass
 class Worker:
     """A process, and the tasks it has been given and has not reported yet."""
@@ -51,6 +58,12 @@ class Pool:
 
     def run(self, tasks: Sequence[Task]) -> list[str]:
         """What was found for each task: an outcome, or that its gold answer is unparsable."""
+        try:
+            return self._run(tasks)
+        except NurseryDied:
+            return self._run(tasks)  # with a new one: a machine short of memory kills what it likes
+
+    def _run(self, tasks: Sequence[Task]) -> list[str]:
         found = [""] * len(tasks)
         size = max(1, min(CHUNK, len(tasks) // (4 * self.workers)))
         queue = deque(deque(range(i, min(i + size, len(tasks)))) for i in range(0, len(tasks), size))
@@ -127,7 +140,10 @@ class Pool:
             self._open()
         ours, theirs = socket.socketpair()
         with theirs:
-            socket.send_fds(self.control, [REQUEST.pack(FORK, 0)], [theirs.fileno()])
+            try:
+                socket.send_fds(self.control, [REQUEST.pack(FORK, 0)], [theirs.fileno()])
+            except OSError as error:
+                raise NurseryDied from error
             return Worker(self._reply(), Connection(ours.detach()))
 
     def _end(self, worker: Worker) -> int:
@@ -136,12 +152,13 @@ class Pool:
         try:
             self.control.sendall(REQUEST.pack(END, worker.pid))
             return self._reply()
-        except (OSError, RuntimeError):
+        except (OSError, NurseryDied):
             return 0  # the nursery is gone, and its forks with it once they have no one to report to
 
     def _open(self) -> None:
         """Start the nursery, away from the terminal's signals, with the same package as ours."""
         self.control, theirs = socket.socketpair()
+        self.control.settimeout(STARTING)
         path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
         with theirs:
             self.nursery = subprocess.Popen(

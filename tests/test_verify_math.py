@@ -64,6 +64,7 @@ def hasty() -> Iterator[MathVerifier]:
         ("\\frac{1}{2^{1007}}", "\\frac{1}{2^{1008}}", "incorrect"),
         ("0", "\\sqrt{2}+\\sqrt{3}-\\sqrt{5+2\\sqrt{6}}", "correct"),
         ("N = n", "N = n + 1", "incorrect"),
+        ("x", "\\frac{x}{2} + \\frac{x}{2}", "correct"),
         ("y = 2x + 3", "2x + 3 = y", "correct"),
         ("(1, 2)", "(2, 1)", "incorrect"),
         ("1, 2", "2, 1", "correct"),
@@ -83,9 +84,7 @@ def hasty() -> Iterator[MathVerifier]:
     ],
 )
 def test_outcomes(verifier: MathVerifier, gold: str, answer: str, outcome: str) -> None:
-    assert verifier.verify(
-        [gold], [f"so \\boxed{{1}} no \\boxed{{{answer}}} or 7"] if "{" * 2 not in answer else []
-    ) == [outcome] or verifier.compare([gold], [answer]) == [outcome]
+    assert verifier.compare([gold], [answer]) == [outcome]
 
 
 def test_the_last_box_counts_and_nothing_after_it(verifier: MathVerifier) -> None:
@@ -165,7 +164,7 @@ def test_bad_answers_are_input(hasty: MathVerifier, tmp_path: Path, monkeypatch:
     assert time.monotonic() - begin < 30
     assert outcomes[1::2] == ["correct"] * len(HOSTILE)
     assert set(outcomes[::2]) <= {"incorrect", "unparsable", "timeout", "error"}
-    assert outcomes[0] == "timeout"
+    assert "timeout" in outcomes
     assert not list(tmp_path.iterdir())
     begin = time.monotonic()
     assert hasty.compare(["y+1"] * 20, [f"y+{i}" for i in range(20)]).count("correct") == 1
@@ -262,7 +261,7 @@ def test_boxes_are_found_in_linear_time() -> None:
     assert boxed("\\boxed{1}" + "\\boxed{" * 100_000) == "1"
     assert boxed("{" * 500_000) is None
     assert joined_boxes("\\boxed{1}" * 50_000) is not None
-    assert time.perf_counter() - begin < 5
+    assert time.perf_counter() - begin < 3
 
 
 @given(st.lists(st.sampled_from(["\\boxed{", "{", "}", "a", "\\boxed"]), max_size=12).map("".join))
@@ -321,7 +320,7 @@ FREE_TEXT = "the answer is in running text, without a box; only a box or a bare 
 DIFFERENT = {
     "grader_cases_hendrycks-0001": "a list without brackets is a set here; the label is of a comparison of strings",
     "grader_cases_hendrycks-0008": "the same",
-    **{f"grader_cases_lighteval-{i:04d}": FREE_TEXT for i in [*range(13), 14, 15, 16, 20, 21, 22]},
+    **{f"grader_cases_lighteval-{i:04d}": FREE_TEXT for i in [*range(17), 20, 21, 22]},
     "grader_cases_lighteval-0023": "pairs joined by semicolons against pairs joined by a word",
     "grader_cases_lighteval-0024": "boxes far apart are no list; the last one counts",
     "grader_cases_lighteval-0025": "the same",
@@ -373,7 +372,7 @@ def test_gold_answers_are_right(verifier: MathVerifier, benchmarks_folder: Path)
     files = sorted(benchmarks_folder.glob("*.jsonl"))
     rows = [json.loads(line) for file in files for line in file.read_text().split("\n") if line]
     golds = [row["answer"] for row in rows]
-    assert set(verifier.verify(golds, [f"\\boxed{{{gold}}}" for gold in golds])) == {"correct"}
+    assert set(verifier.compare(golds, golds)) == {"correct"}
     assert {rows[i]["id"] for i in verifier.unfit_golds(golds)} == set(UNFIT)
 
 

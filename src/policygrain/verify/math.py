@@ -106,6 +106,10 @@ class MathVerifier:
             found = dict(zip(hard, self.pool.run([(g, g, options) for g in hard]), strict=True))
         return [i for i, g in enumerate(golds) if found.get(g, "correct") != "correct"]
 
+    def forget(self) -> None:
+        """Drop the outcomes that are kept."""
+        self._known.clear()
+
     def close(self) -> None:
         """End the workers; they are started again when needed."""
         self.pool.close()

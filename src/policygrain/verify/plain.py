@@ -2,6 +2,7 @@ r"""Numbers that can be compared exactly without computer algebra: `-3.50`, `1,2
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import dataclass
 from fractions import Fraction
@@ -40,14 +41,24 @@ _DECIMAL = rf"(?:{_DIGITS}(?:\.[0-9]{{0,60}})?|\.[0-9]{{1,60}})"
 _POWER = r"(?:[eE]([-+]?[0-9]{1,3})|(?:\\times|\\cdot|\*)10\^(?:\{([-+]?[0-9]{1,3})\}|([0-9])(?![0-9])))"
 _SCIENTIFIC = re.compile(rf"([-+]?)({_DECIMAL}){_POWER}?")
 _FRACTION = re.compile(rf"([-+]?)(?:({_DECIMAL})/({_DECIMAL})|\\[dtc]?frac\{{({_DECIMAL})\}}\{{({_DECIMAL})\}})")
-_BASE = re.compile(r"([0-9A-Za-z]{1,60})_(?:\{([0-9]{1,2})\}|([0-9]))")
+_BASE = re.compile(r"([0-9A-Za-z]{1,60})_(?:\{(-?[0-9]{1,2})\}|([0-9]{1,2}))")
 _SPACES = re.compile(r"\\[,!;:]|\\ |~|\s+(?![0-9.])|(?<![0-9.,])\s+")
 
 
 def tidy(text: str) -> str:
     """``text`` without what never carries meaning: outer space and dollar signs, thin spaces, a final full stop."""
     text = text.replace("−", "-").replace("{,}", ",").replace("\\$", "").replace("$", "")
-    return _SPACES.sub("", text).strip().removesuffix(".")
+    return unbraced(_SPACES.sub("", text).strip().removesuffix("."))
+
+
+def unbraced(text: str) -> str:
+    """``text`` without braces around the whole of it: `{{3}}` is `3`."""
+    while text.startswith("{") and text.endswith("}"):
+        depths = list(itertools.accumulate((c == "{") - (c == "}") for c in text))
+        if 0 in depths[:-1] or depths[-1]:
+            return text
+        text = text[1:-1].strip()
+    return text
 
 
 def number(text: str) -> Number | None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import resource
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,6 +21,7 @@ from policygrain.cli import main
 from policygrain.errors import UserError
 from policygrain.verify import MathVerifier, NumericVerifier, Options, open_verifier
 from policygrain.verify.math import at_once
+from policygrain.verify.pool import Task, Worker
 from policygrain.verify.verdict import OUTCOMES, boxed, joined_boxes
 
 TOWER = "10^{10^{10^{10}}}"  # takes all the time it is given
@@ -230,13 +234,30 @@ def test_the_nursery_is_replaced() -> None:
     assert verifier.pool.nursery is None
 
 
-def test_too_much_memory_is_an_error_of_that_answer_alone() -> None:
-    with MathVerifier(workers=1, seconds=5, memory=2**28) as verifier:
-        big = "\\begin{pmatrix} 1 & 1 \\\\ 1 & 0 \\end{pmatrix}^{10^{9}}"
-        outcomes = verifier.compare(["x+1", "2^{10^{10}} + x", "x+1"], ["1+x", f"x + {big}", "x-1"])
-        assert outcomes[0] == "correct"
-        assert outcomes[1] in ("error", "timeout", "unparsable", "incorrect")
-        assert outcomes[2] == "incorrect"
+def test_memory_is_limited_and_workers_that_have_grown_are_replaced() -> None:
+    answers = [f"x+{i}" for i in range(200)]
+    with MathVerifier(workers=1, seconds=2, memory=2**28) as verifier:
+        limits = set()
+        for part in (answers[i : i + 20] for i in range(0, 200, 20)):
+            assert verifier.compare(["x+7+0"] * 20, part).count("correct") == ("x+7" in part)
+            with contextlib.suppress(ProcessLookupError):
+                limits |= {resource.prlimit(w.pid, resource.RLIMIT_AS) for w in verifier.pool.idle}
+    assert limits <= {(2**28, 2**28)}
+
+
+def test_an_answer_that_ends_its_worker_twice_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with MathVerifier(workers=1, seconds=3) as verifier:
+        give = verifier.pool._give
+
+        def give_and_kill(worker: Worker, places: deque[int], tasks: Sequence[Task]) -> None:
+            give(worker, places, tasks)
+            if tasks[places[0]][1] == TOWER:
+                os.kill(worker.pid, signal.SIGKILL)
+
+        monkeypatch.setattr(verifier.pool, "_give", give_and_kill)
+        assert verifier.compare(["a+1"] * 3, [TOWER, "a+3-2", "a+4"]) == ["error", "correct", "incorrect"]
+        monkeypatch.undo()
+        assert verifier.compare(["a+1"], [TOWER]) == ["timeout"]  # errors are not remembered
 
 
 def test_a_gold_answer_that_is_no_mathematics_is_the_datasets_mistake(verifier: MathVerifier) -> None:

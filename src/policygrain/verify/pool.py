@@ -76,6 +76,9 @@ class Pool:
                 for worker in [w for w in self.busy.values() if not w.pending]:
                     self.idle.append(self.busy.pop(worker.connection))
                 for worker, ended in self._ended():
+                    if ended == "retired":
+                        queue.appendleft(worker.pending)
+                        continue
                     first = worker.pending.popleft()
                     if ended == "timeout" or first in tried:
                         found[first] = ended
@@ -122,14 +125,15 @@ class Pool:
                 worker.since = -float("inf")
 
     def _ended(self) -> list[tuple[Worker, str]]:
-        """Workers that died or have to, ended, and what that says of the task they were at."""
+        """Workers that died or have to, ended, and what that says of the task they were at, if they read it at all."""
         now, ended = time.monotonic(), []
         for worker in [w for w in self.busy.values() if now - w.since > PATIENCE * self.seconds]:
             del self.busy[worker.connection]
             status = self._end(worker)
-            gone = worker.since == -float("inf")
-            late = not gone or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF)
-            ended.append((worker, "timeout" if late else "error"))
+            if worker.since != -float("inf") or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF):
+                ended.append((worker, "timeout"))
+            else:
+                ended.append((worker, "error" if status else "retired"))
         return ended
 
     def _take(self) -> Worker:

@@ -23,8 +23,15 @@ from .warm_up import PAIRS
 _LETTERS = NormalizationConfig(malformed_operators=True, nits=True, boxed="none")
 _UNITS = replace(_LETTERS, units=True)
 _UNIT = re.compile(r"\\(?:text|mbox|mathrm)")
-_LEFT = re.compile(r"\\(left|right)\s+")
-_FRACTION = re.compile(r"\\[dtc]?frac\s*(?:\{([^{}]*)\}|(\\[a-z]+|\b\w))\s+(\w)")  # `\frac\pi 2`
+# What math-verify does not read or reads differently, and how it does: `20,\!000`, `4.5e33`, `1./3`, `\left (`,
+# `\frac\pi 2`.
+_REWRITTEN = [
+    (re.compile(r"(?<=[0-9])(?:,\\!|\{,\}|\\,)\s*(?=[0-9]{3}(?![0-9]))"), ""),
+    (re.compile(r"(?<![\w.\\])([0-9]+\.?[0-9]*|\.[0-9]+)[eE]([-+]?[0-9]{1,3})(?!\w)"), r"\1 \\cdot 10^{\2}"),
+    (re.compile(r"(?<=[0-9])\.(?=[/ }])"), ""),
+    (re.compile(r"\\(left|right)\s+"), r"\\\1"),
+    (re.compile(r"\\[dtc]?frac\s*(?:\{([^{}]*)\}|(\\[a-z]+|\b\w))\s+(\w)"), r"\\frac{\1\2}{\3}"),
+]
 _DISPLAY = re.compile(r"\A\\[\[(]((?:(?!\\[\[\]()]).)*)\\[\])]\Z", re.DOTALL)
 _PERCENT = sympy.UnevaluatedExpr(sympy.Rational(1, 100))
 _DIGITS = 15
@@ -60,7 +67,8 @@ def parsed(text: str, units: bool) -> Any:
     """
     text += "}" * (text.count("{") - text.count("}"))
     text = unbraced(_DISPLAY.sub(r"\1", text.strip())).rstrip(".,$ ")
-    text = _LEFT.sub(r"\\\1", _FRACTION.sub(r"\\frac{\1\2}{\3}", text))
+    for pattern, replacement in _REWRITTEN:
+        text = pattern.sub(replacement, text)
     for config in (_UNITS, _LETTERS) if units or _UNIT.search(text) else (_LETTERS, _UNITS):
         # What a parser of any text may raise is no news, deep recursion included.
         try:

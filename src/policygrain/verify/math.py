@@ -101,7 +101,7 @@ class MathVerifier:
     def unfit_golds(self, golds: Sequence[str], options: Options = PLAIN) -> list[int]:
         """Places of gold answers that mathematics does not find equal to themselves."""
         golds = [unwrapped(gold) for gold in golds]
-        hard = [g for g in dict.fromkeys(golds) if number(tidy(g)) is None]
+        hard = [g for g in dict.fromkeys(golds) if not g.isdecimal()]
         with self._lock:
             found = dict(zip(hard, self.pool.run([(g, g, options) for g in hard]), strict=True))
         return [i for i, g in enumerate(golds) if found.get(g, "correct") != "correct"]

@@ -24,7 +24,8 @@ from policygrain.verify.math import at_once
 from policygrain.verify.pool import Task, Worker
 from policygrain.verify.verdict import OUTCOMES, boxed, joined_boxes
 
-TOWER = "10^{10^{10^{10}}}"  # takes all the time it is given
+# Takes all the time that it is given.
+ENDLESS = "\\int_0^{100} \\sin(\\sin(\\cos(x^7)))^{33} dx"
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +72,9 @@ def hasty() -> Iterator[MathVerifier]:
         ("4.5e33", "4.5 e^{33}", "incorrect"),
         ("\\dfrac{2469}{20,\\!000}", "\\sqrt{2}", "incorrect"),
         ("-1./3", "-\\frac{\\sqrt{4}}{6}", "correct"),
+        ("x + 2y = 3", "3 - x = 2y", "correct"),
+        ("x^2 + y^2 = 9", "x^2 + y^2 = 8", "incorrect"),
+        ("\\sqrt{7}", "10^{10^{10^{10}}}", "timeout"),
         ("N = n", "N = n + 1", "incorrect"),
         ("x", "\\frac{x}{2} + \\frac{x}{2}", "correct"),
         ("y = 2x + 3", "2x + 3 = y", "correct"),
@@ -133,11 +137,11 @@ def test_several_boxes_are_one_answer_where_several_are_asked_for(verifier: Math
 
 
 HOSTILE = [
-    TOWER,
+    ENDLESS,
+    "10^{10^{10^{10}}}",
     "9!!!!!!!!",
     "((9!)!)!",
     "\\sum_{k=1}^{10^{12}} \\frac{1}{k!^{k}}",
-    "\\int_0^{100} \\sin(\\sin(\\cos(x^7)))^{33} dx",
     "x" * 100_000,
     "(" * 1_000,
     "{" * 1_000,
@@ -218,7 +222,7 @@ def test_a_killed_worker_is_replaced_and_its_answers_are_not_lost() -> None:
         threading.Timer(
             0.3, lambda: os.kill(verifier.pool.idle[0].pid if verifier.pool.idle else _only(verifier), 9)
         ).start()
-        assert verifier.compare(["a+1"] * 3, [TOWER, "a+3-2", "a+4"]) == ["timeout", "correct", "incorrect"]
+        assert verifier.compare(["a+1"] * 3, [ENDLESS, "a+3-2", "a+4"]) == ["timeout", "correct", "incorrect"]
         assert verifier.pool.idle[0].pid != first
 
 
@@ -255,13 +259,13 @@ def test_an_answer_that_ends_its_worker_twice_is_an_error(monkeypatch: pytest.Mo
 
         def give_and_kill(worker: Worker, places: deque[int], tasks: Sequence[Task]) -> None:
             give(worker, places, tasks)
-            if tasks[places[0]][1] == TOWER:
+            if tasks[places[0]][1] == ENDLESS:
                 os.kill(worker.pid, signal.SIGKILL)
 
         monkeypatch.setattr(verifier.pool, "_give", give_and_kill)
-        assert verifier.compare(["a+1"] * 3, [TOWER, "a+3-2", "a+4"]) == ["error", "correct", "incorrect"]
+        assert verifier.compare(["a+1"] * 3, [ENDLESS, "a+3-2", "a+4"]) == ["error", "correct", "incorrect"]
         monkeypatch.undo()
-        assert verifier.compare(["a+1"], [TOWER]) == ["timeout"]  # errors are not remembered
+        assert verifier.compare(["a+1"], [ENDLESS]) == ["timeout"]  # errors are not remembered
 
 
 def test_a_gold_answer_that_is_no_mathematics_is_the_datasets_mistake(verifier: MathVerifier) -> None:

@@ -35,6 +35,8 @@ _REWRITTEN = [
 _DISPLAY = re.compile(r"\A\\[\[(]((?:(?!\\[\[\]()]).)*)\\[\])]\Z", re.DOTALL)
 _PERCENT = sympy.UnevaluatedExpr(sympy.Rational(1, 100))
 _DIGITS = 15
+_BITS = 3.3219  # in a decimal digit
+_ENDLESS = 12  # digits of an exponent from which its size does not matter any more
 _CLEARLY = 1e-5  # relative difference from which two values of 15 digits are not the same
 
 
@@ -50,6 +52,8 @@ def judge(gold: str, answer: str, options: Options) -> Outcome:
     given = parsed(answer, _is_number(expected))
     if given is None:
         return "unparsable"
+    if _endless(expected) or _endless(given):
+        return "timeout"
     if _equal(expected, given, options):
         return "correct"
     if options.several and _same_list(split(gold), split(answer), options):
@@ -85,6 +89,8 @@ def _gold(text: str) -> Any:
 
 
 def _equal(gold: Any, given: Any, options: Options) -> bool:
+    if _equations_differ(gold, given):
+        return False
     values = _values(gold, given)
     if values:
         expected, value = values
@@ -92,32 +98,71 @@ def _equal(gold: Any, given: Any, options: Options) -> bool:
             return True
         # A difference in value is proof. It comes first since simplifying what is not equal takes longest, and since
         # math-verify takes numbers for equal that are the same in six decimals: 2^{-30} and 2^{-40}.
-        if abs(expected - value) > _CLEARLY * max(abs(expected), abs(value)):
+        if _differ(expected, value):
             return False
         if gold.is_Symbol or given.is_Symbol:
             return bool(sympy.simplify(gold - given) == 0)  # math-verify compares names then
     return verify(gold, given, timeout_seconds=None)
 
 
-def _values(gold: Any, given: Any) -> tuple[Any, Any] | None:
+def _differ(a: Any, b: Any) -> bool:
+    return bool(abs(a - b) > _CLEARLY * max(abs(a), abs(b)))
+
+
+def _equations_differ(gold: Any, given: Any) -> bool:
+    """Whether two polynomial equations are clearly no multiples of each other; solving them would take long."""
+    if not (isinstance(gold, sympy.Eq) and isinstance(given, sympy.Eq) and gold.free_symbols == given.free_symbols):
+        return False
+    sides = [e.lhs - e.rhs for e in (gold, given)]
+    if not all(side.is_polynomial(*gold.free_symbols) for side in sides):
+        return False
+    first, second = _evaluated(sides, 0), _evaluated(sides, 1)
+    return bool(first and second) and _differ(first[0] * second[1], second[0] * first[1])  # type: ignore[index]
+
+
+def _values(gold: Any, given: Any) -> list[Any] | None:
     """Values of two expressions, at a point where they have variables; None where that is not sure to be exact."""
     if isinstance(gold, sympy.Eq) and isinstance(given, sympy.Eq) and gold.lhs == given.lhs:
         gold, given = gold.rhs, given.rhs
     # 9\% may stand for 9.
     if not all(isinstance(e, sympy.Expr) and not e.has(_PERCENT) for e in (gold, given)):
         return None
-    if gold.free_symbols != given.free_symbols:
-        return None
-    names = sorted(gold.free_symbols, key=str)
-    point = {name: sympy.Rational(7919 + 1013 * i, 4211) for i, name in enumerate(names)}
+    return _evaluated([gold, given]) if gold.free_symbols == given.free_symbols else None
+
+
+def _evaluated(expressions: list[Any], point: int = 0) -> list[Any] | None:
+    """Their values with the same number for each variable, others at another ``point``."""
+    names = sorted(set().union(*(e.free_symbols for e in expressions)), key=str)
+    numbers = {name: sympy.Rational(7919 + 1013 * i + 2741 * point, 4211) for i, name in enumerate(names)}
     try:
         # Strict: an error where cancellation leaves no digits, as in a sum of roots that is zero.
-        first, second = (e.evalf(_DIGITS, subs=point, strict=True) for e in (gold, given))
-        if all(part.is_Number and part.is_finite for value in (first, second) for part in value.as_real_imag()):
-            return first, second
+        values = [e.evalf(_DIGITS, subs=numbers, strict=True) for e in expressions]
+        if all(part.is_Number and part.is_finite for value in values for part in value.as_real_imag()):
+            return values
     except (ArithmeticError, AttributeError, TypeError, ValueError, NotImplementedError):
         pass
     return None
+
+
+def _endless(expression: Any) -> bool:
+    """Whether evaluating would not end: an exponent of more than 10,000 digits, a factorial of more than 100,000."""
+    return any(
+        (isinstance(node, sympy.Pow) and _digits(node.exp) > 10_000)
+        or (isinstance(node, sympy.factorial) and _digits(node.args[0]) > 5)
+        for node in sympy.preorder_traversal(expression)
+    )
+
+
+def _digits(expression: Any) -> float:
+    """About the decimal digits before the point of a product, power or factorial of numbers; 0 of what is not one."""
+    if isinstance(expression, sympy.Integer):
+        return int(expression).bit_length() / _BITS
+    arguments = [_digits(a) for a in getattr(expression, "args", ())]
+    if isinstance(expression, sympy.Pow):
+        return arguments[0] * 10 ** min(arguments[1], _ENDLESS)
+    if isinstance(expression, sympy.factorial):
+        return arguments[0] * 10 ** min(arguments[0], _ENDLESS)
+    return sum(arguments)
 
 
 def _is_number(expression: Any) -> bool:

@@ -76,7 +76,7 @@ def work(connection: Connection, seconds: float, memory: int) -> None:
                 outcome = "unparsable"
             except Exception as error:
                 if isinstance(error, MemoryError):
-                    os._exit(1)  # what was half made may be anywhere: a fresh worker tries once more
+                    os._exit(1)  # what was half made may be anywhere; the next answer gets a fresh worker
                 outcome = "error"
             signal.setitimer(signal.ITIMER_PROF, 0)
             connection.send_bytes(outcome.encode())

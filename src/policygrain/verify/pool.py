@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
 from .plain import Options
-from .protocol import END, FORK, REPLY, REQUEST
+from .protocol import END, FORK, OUT_OF_MEMORY, REPLY, REQUEST, RETIRED
 
 Task = tuple[str, str, Options]  # gold, answer, how to compare
 CHUNK = 16  # answers in a message at most: few enough to spread, enough that a worker need not wait for the next
@@ -80,8 +80,8 @@ class Pool:
                         queue.appendleft(worker.pending)
                         continue
                     first = worker.pending.popleft()
-                    if ended == "timeout" or first in tried:
-                        found[first] = ended
+                    if ended != "died" or first in tried:
+                        found[first] = "timeout" if ended == "timeout" else "error"
                     else:
                         tried.add(first)
                         queue.appendleft(deque([first]))
@@ -133,7 +133,7 @@ class Pool:
             if worker.since != -float("inf") or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF):
                 ended.append((worker, "timeout"))
             else:
-                ended.append((worker, "error" if status else "retired"))
+                ended.append((worker, {RETIRED: "retired", OUT_OF_MEMORY: "error"}.get(status, "died")))
         return ended
 
     def _take(self) -> Worker:

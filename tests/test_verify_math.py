@@ -72,6 +72,7 @@ def hasty() -> Iterator[MathVerifier]:
         ("4.5e33", "4.5 e^{33}", "incorrect"),
         ("\\dfrac{2469}{20,\\!000}", "\\sqrt{2}", "incorrect"),
         ("-1./3", "-\\frac{\\sqrt{4}}{6}", "correct"),
+        ("x \\in [-2, 7]", "[-2, 7]", "correct"),
         ("x + 2y = 3", "3 - x = 2y", "correct"),
         ("x^2 + y^2 = 9", "x^2 + y^2 = 8", "incorrect"),
         ("\\sqrt{7}", "10^{10^{10^{10}}}", "timeout"),

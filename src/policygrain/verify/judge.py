@@ -113,6 +113,8 @@ def _equations_differ(gold: Any, given: Any) -> bool:
     """Whether two polynomial equations are clearly no multiples of each other; solving them would take long."""
     if not (isinstance(gold, sympy.Eq) and isinstance(given, sympy.Eq) and gold.free_symbols == given.free_symbols):
         return False
+    if not all(isinstance(side, sympy.Expr) for e in (gold, given) for side in e.args):
+        return False  # x = [1, 2]
     sides = [e.lhs - e.rhs for e in (gold, given)]
     if not all(side.is_polynomial(*gold.free_symbols) for side in sides):
         return False

@@ -84,6 +84,17 @@ def _parser() -> argparse.ArgumentParser:
     added.add_argument("run", type=Path, metavar="RUN", help="folder of the run")
     added.add_argument("--step", type=int, default=None, help="default: the last that was kept")
     added.add_argument("--out", type=Path, default=None, help="HTML file (default: in the run's folder)")
+    added = command("grade", _grade, "grade a file of answers")
+    added.add_argument(
+        "file", type=Path, metavar="FILE.jsonl", help="lines with `gold` and `prediction` or `completion`"
+    )
+    added.add_argument("--out", type=Path, required=True, help="the lines with `verdict` and `status`")
+    added.add_argument("--workers", type=int, default=None, help="processes (default: one a processor)")
+    added.add_argument("--seconds", type=float, default=1.0, help="processor time an answer may take (default: 1)")
+    added.add_argument(
+        "--relative-tolerance", type=float, default=None, help="of numbers, as a share of the gold answer"
+    )
+    added.add_argument("--several", action="store_true", help="gold answers are lists in any order")
 
     added = command("figure", _figure, "draw one figure or table from the records")
     study(added)
@@ -187,6 +198,17 @@ def _inspect(arguments: argparse.Namespace) -> None:
     from .inspect import write_page
 
     print(write_page(arguments.run, arguments.step, arguments.out))
+
+
+def _grade(arguments: argparse.Namespace) -> None:
+    """Compare answers with gold answers: a `prediction` as it stands, a `completion` by its last box."""
+    from .verify import MathVerifier, Options
+    from .verify.grade import grade
+
+    options = Options(relative_tolerance=arguments.relative_tolerance, several=arguments.several)
+    with MathVerifier(arguments.workers, arguments.seconds) as verifier:
+        counts = grade(arguments.file, arguments.out, verifier, options)
+    print(", ".join(f"{count} {status}" for status, count in counts.items()))
 
 
 def _figure(arguments: argparse.Namespace) -> None:

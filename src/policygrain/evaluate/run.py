@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ..clock import Clock
 from ..errors import UserError
 from ..files import atomic_json, atomic_text, read_json
 from ..model.loading import load_model
@@ -20,7 +21,6 @@ from ..rollout.open import open_engine
 from ..study.schema import Study
 from ..tasks.problem import read_problems
 from ..tasks.prompts import PromptRenderer
-from ..train.journal import Clock
 from ..verify import open_verifier
 from .judging import judge
 from .protocol import comparable, key_of, protocol, sampled_under, sampling_of

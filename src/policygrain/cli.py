@@ -110,6 +110,12 @@ def _parser() -> argparse.ArgumentParser:
     added.add_argument("--results", type=Path, required=True, help="the study's results")
     added.add_argument("--out", type=Path, required=True, help="file without suffix")
 
+    added = command("report", _report, "write a study's report: one HTML page with everything")
+    study(added)
+    added.add_argument("--results", type=Path, required=True, help="the study's results")
+    added.add_argument("--captions", type=Path, default=Path("workflow/report"), help="folder of NAME.rst")
+    added.add_argument("--out", type=Path, required=True, help="HTML file")
+
     added = command("track", _track, "mirror a study's records into MLflow")
     study(added)
     added.add_argument("--results", type=Path, required=True, help="the study's results")
@@ -243,6 +249,17 @@ def _figure(arguments: argparse.Namespace) -> None:
     from .study import load_study
 
     draw(arguments.name, load_study(arguments.config), arguments.results, arguments.out)
+
+
+def _report(arguments: argparse.Namespace) -> None:
+    """Put figures, tables, claims, protocol and provenance on one self-contained page."""
+    from .report import write_report
+    from .study import load_study
+    from .track.mirror import tracking_uri
+
+    study = load_study(arguments.config)
+    tracking = tracking_uri(study, arguments.results)
+    write_report(study, arguments.results, arguments.captions, arguments.out, tracking)
 
 
 def _track(arguments: argparse.Namespace) -> None:

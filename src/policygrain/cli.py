@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +27,8 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("policygrain: interrupted; the same command resumes.", file=sys.stderr)
         return 130
+    except BrokenPipeError:  # `| head` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         if error.errno is None:
             raise

@@ -106,13 +106,8 @@ def protocol(entries: Sequence[Entry]) -> list[str]:
     width = max((len(key) for key, _ in facts), default=0)
     lines = ["Protocol" if len(entries) == 1 else f"Protocol of {entries[0].name}"]
     for key, text in facts:
-        lines += textwrap.wrap(
-            text,
-            WIDTH,
-            initial_indent=f"  {key:{width}}  ",
-            subsequent_indent=" " * (width + 4),
-            break_on_hyphens=False,
-        )
+        parts = textwrap.wrap(text, WIDTH - width - 4, break_on_hyphens=False)
+        lines += [f"  {'' if i else key:{width}}  {part}" for i, part in enumerate(parts)]
     return lines
 
 

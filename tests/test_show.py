@@ -1,0 +1,246 @@
+"""Reading evaluations: the numbers of the tables, what is refused, and the page of samples in a real browser."""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from policygrain.cli import main
+from policygrain.errors import UserError
+from policygrain.evaluate import reading
+from policygrain.evaluate.compare import difference, summary
+from policygrain.evaluate.page import write_page
+from policygrain.evaluate.run import evaluate
+from policygrain.evaluate.show import WIDTH
+from policygrain.tasks.prompts import PromptRenderer
+
+from .small import make_start, small_study
+
+C, I, U = "correct", "incorrect", "unparsable"
+# Three problems with two responses each: right on 2, 1 and 0 of them. 3 of 6 right, pass@2 = 2 / 3.
+COUNT = [[C, C], [C, I], [U, I]]
+# One problem, one kind of outcome a response.
+REST = [["timeout", "error"]]
+HOSTILE = "</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\"> <b>&amp;</b>"
+
+
+def sample_text(benchmark: str, problem: int, sample: int, outcome: str) -> str:
+    return f"{benchmark} {problem} take {sample}, {outcome}"
+
+
+def make_run(
+    folder: Path,
+    outcomes: dict[str, list[list[str]]],
+    text: Callable[[str, int, int, str], str] = sample_text,
+    protocol: dict[str, Any] | None = None,
+) -> Path:
+    """A judged run; its first response of each problem is truncated, responses have 10 tokens."""
+    records = []
+    (folder / "evaluation").mkdir(parents=True)
+    for name, groups in outcomes.items():
+        n = len(groups[0])
+        flat = [outcome for group in groups for outcome in group]
+        rows = [
+            {"id": f"{name}-{p}", "sample": i, "outcome": outcome, "gold": str(10 * p), "problem": f"{name} what is {p}"}
+            | {"response": text(name, p, i, outcome), "tokens": 10, "finished": i > 0}
+            for p, group in enumerate(groups)
+            for i, outcome in enumerate(group)
+        ]
+        right = [sum(o == C for o in group) for group in groups]
+        record = {"benchmark": name, "engine": "vllm", "n": n, "problems": len(groups), "tokens": 10 * len(flat)}
+        record |= {"accuracy": sum(right) / len(flat), "per_problem": [c / n for c in right], "majority": 0.25}
+        record |= {"pass_at": {"1": sum(right) / len(flat), "2": sum(c > 0 for c in right) / len(right)}}
+        record |= {"outcomes": {kind: flat.count(kind) for kind in set(flat)}, "truncated": 1 / n}
+        records.append(record)
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        (folder / "evaluation" / f"{name}.jsonl").write_text(lines)
+    sampling = {"n": 2, "temperature": 1.0, "top_p": 1.0, "max_tokens": 24}
+    whole = {"model": folder.name, "prompt": "p", "verifier": "numeric-1", "engine": "vllm", "seed": 7} | (protocol or {})
+    whole["benchmarks"] = {name: {"sampling": sampling, "problems": f"digest-{name}"} for name in outcomes}
+    facts = {"seconds": 1.5, "hardware": "a machine", "versions": {"python": "3.11.7", "torch": "2.13.0"}}
+    file = {"key": f"key-{folder}", "protocol": whole, "facts": facts, "records": records}
+    (folder / "evaluation" / "records.json").write_text(json.dumps(file))
+    return folder
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return make_run(tmp_path / "runs" / "grpo" / "seed0", {"count": COUNT, "rest": REST})
+
+
+@pytest.fixture
+def better(tmp_path: Path) -> Path:
+    """Right on one response more: 4 of 6."""
+    return make_run(tmp_path / "runs" / "tepo" / "seed0", {"count": [[C, C], [C, C], [I, I]], "rest": REST})
+
+
+# ---- the terminal ---------------------------------------------------------------------------------------------------
+
+
+def shown(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    assert main(["show", *map(str, arguments)]) == 0
+    return capsys.readouterr().out
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    assert main(["show", *map(str, arguments)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("policygrain: ") and "Traceback" not in said
+    return said
+
+
+def test_the_tables_of_one_model(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = shown(capsys, run)
+    assert text == shown(capsys, run / "evaluation") == shown(capsys, run / "evaluation" / "records.json")
+    # Resamples of the scores 1, 0.5, 0: 1/27 of them have the mean 0 and as many the mean 1, more than 2.5% each.
+    assert re.search(r"^count +2 +3 +50\.0 \[0\.0, 100\.0\] +50\.0 +66\.7 +25\.0$", text, flags=re.M)
+    assert re.search(r"^rest +2 +1 +0\.0 \[0\.0, 0\.0\] +0\.0 +0\.0 +25\.0$", text, flags=re.M)
+    assert re.search(r"^benchmark +correct +incorrect +unparsable +timeout +error +truncated +tokens$", text, flags=re.M)
+    assert re.search(r"^count +3 +2 +1 +0 +0 +50\.0 +10\.0$", text, flags=re.M)
+    assert re.search(r"^rest +0 +0 +0 +1 +1 +50\.0 +10\.0$", text, flags=re.M)
+    assert "Average of the benchmarks: 25.0 [" in text
+    for fact in ("numeric-1", "temperature 1.0", "digest-count", "seed0", "a machine", "python 3.11.7, torch 2.13.0"):
+        assert fact in text
+    assert "rest" not in shown(capsys, run, "--benchmark", "count")
+
+
+def test_several_models_stand_side_by_side(run: Path, better: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = shown(capsys, run, better)
+    # Scores differ on one problem of three, by a half; 8/27 of the resamples leave it out, 1/27 hold nothing else.
+    assert re.search(r"^  grpo/seed0 +50\.0 \[0\.0, 100\.0\]$", text, flags=re.M)
+    assert re.search(r"^  tepo/seed0 +66\.7 \[0\.0, 100\.0\] +\+16\.7 \[\+0\.0, \+50\.0\]$", text, flags=re.M)
+    turned = shown(capsys, run, better, "--against", "tepo/seed0")
+    assert re.search(r"^  grpo/seed0 +50\.0 \[0\.0, 100\.0\] +-16\.7 \[-50\.0, \+0\.0\]$", turned, flags=re.M)
+    assert "no 'dapo' here. There are: grpo/seed0, tepo/seed0" in refused(capsys, run, better, "--against", "dapo")
+
+
+def test_a_difference_that_excludes_zero_is_starred(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a = make_run(tmp_path / "a", {"count": [[I, I]] * 8 + [[C, C]] * 2})
+    b = make_run(tmp_path / "b", {"count": [[C, C]] * 10})
+    assert re.search(r"^  b +100\.0 \[100\.0, 100\.0\] +\+80\.0 \[\+50\.0, \+100\.0\] \*$", shown(capsys, a, b), flags=re.M)
+
+
+def test_a_study_has_a_line_per_arm(tmp_path: Path, run: Path, better: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(tmp_path / "runs" / "grpo" / "seed1", {"count": [[C, C], [C, C], [C, C]], "rest": REST})
+    (entry, _) = entries = reading.find([tmp_path])
+    assert [(e.name, [m.seed for m in e.models]) for e in entries] == [("grpo", ["0", "1"]), ("tepo", ["0"])]
+    assert entry.scores("count").tolist() == [[1.0, 0.5, 0.0], [1.0, 1.0, 1.0]]
+    both = summary(entry, "count")
+    assert both["accuracy"]["mean"] == 0.75 and both["pass_at"][2] == pytest.approx((2 / 3 + 1) / 2)
+    assert both["outcomes"] == {C: 9, I: 2, U: 1, "timeout": 0, "error": 0} and both["tokens"] == 10
+    # Seed 0 is what they share.
+    paired = difference(entries[1], entry, "count")
+    assert paired is not None and paired.mean == pytest.approx(1 / 6)
+    assert "seeds" in shown(capsys, tmp_path)
+    # The study's own lines bring its order, and models whose samples are elsewhere.
+    lines = []
+    for model, folder in {"start/seed0": better, "tepo/seed0": better, "grpo/seed0": run}.items():
+        file = json.loads((folder / "evaluation" / "records.json").read_text())
+        names = {"model": model, "key": file["key"] + model[:2] * (model[0] == "s"), "protocol_key": "k"}
+        lines += [json.dumps(names | record) for record in file["records"]]
+    (tmp_path / "evaluation").mkdir()
+    (tmp_path / "evaluation" / "00.jsonl").write_text("\n".join(lines) + "\n")
+    entries = reading.find([tmp_path])
+    assert [e.name for e in entries] == ["start", "tepo", "grpo"] and len(entries[2].models) == 2
+    assert not reading.differences(entries), "the key of a protocol stands for what a neighbour spells out"
+    assert shown(capsys, tmp_path) == shown(capsys, tmp_path / "evaluation")
+
+
+def test_nothing_is_wider_than_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = [f"a_benchmark_with_quite_a_long_name_{i}" for i in range(7)]
+    runs = [make_run(tmp_path / ("an_arm,with=settings," * 4 + str(i)) / "seed0", dict.fromkeys(names, COUNT)) for i in (0, 1)]
+    for folder in runs:
+        path = folder / "evaluation" / "records.json"
+        file = json.loads(path.read_text())
+        for record in file["records"]:
+            record["pass_at"] = {str(2**k): 0.5 for k in range(10)}
+        path.write_text(json.dumps(file))
+    text = shown(capsys, runs[0]) + shown(capsys, *runs)
+    assert "pass@512" in text and max(map(len, text.splitlines())) <= WIDTH
+
+
+def test_protocols_are_not_mixed_by_accident(tmp_path: Path, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = make_run(tmp_path / "other", {"count": COUNT, "rest": REST}, protocol={"seed": 8, "engine": "transformers"})
+    for extra in ([], ["--page", tmp_path / "x.html"]):
+        said = refused(capsys, run, other, *extra)
+        assert "different protocols" in said and "--anyway" in said
+        assert "seed: 7 in grpo/seed0; 8 in other" in said and "engine: vllm in grpo/seed0; transformers in other" in said
+        assert "model" not in said, "another model is no other protocol"
+    text = shown(capsys, run, other, "--anyway")
+    assert "THE PROTOCOLS DIFFER" in text and "seed: 7 in grpo/seed0; 8 in other" in text
+    # Other problems of the same name are not paired.
+    path = other / "evaluation" / "records.json"
+    path.write_text(path.read_text().replace("digest-count", "digest-of-others"))
+    assert difference(*reversed(reading.find([run, other])), "count") is None
+
+
+def test_json_is_the_same_for_machines(run: Path, better: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = json.loads(shown(capsys, run, better, "--json"))
+    assert data["against"] == "grpo/seed0" and data["protocol_differences"] == []
+    first, second = data["models"]
+    assert first["benchmarks"]["count"]["accuracy"]["mean"] == 0.5 and "difference" not in first["benchmarks"]["count"]
+    assert second["benchmarks"]["count"]["difference"]["mean"] == pytest.approx(1 / 6)
+    assert second["protocols"][0]["verifier"] == "numeric-1" and second["facts"][0]["hardware"] == "a machine"
+
+
+def test_names_are_as_long_as_it_takes(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / study / "runs" / "grpo" / "seed0", {"count": COUNT}) for study in ("laptop", "smoke")]
+    assert [e.name for e in reading.find(runs)] == ["laptop/grpo/seed0", "smoke/grpo/seed0"]
+    with pytest.raises(UserError, match="is named twice"):
+        reading.find([runs[0], runs[0] / "evaluation"])
+
+
+def test_what_is_missing_or_broken_is_one_message(tmp_path: Path, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "nowhere: there is nothing here" in refused(capsys, tmp_path / "nowhere")
+    (tmp_path / "empty" / "runs").mkdir(parents=True)
+    assert "no evaluation here" in refused(capsys, tmp_path / "empty")
+    assert "count.jsonl: not a records.json" in refused(capsys, run / "evaluation" / "count.jsonl")
+    assert "no record of 'sums' here. There are: count, rest" in refused(capsys, run, "--benchmark", "sums")
+    samples, records = run / "evaluation" / "count.jsonl", run / "evaluation" / "records.json"
+    page = ["--page", tmp_path / "page.html"]
+    whole = samples.read_text()
+    for broken, said in {
+        whole[:-20]: r"count\.jsonl, line 6: .*Evaluate the model again",
+        whole.replace('"gold": "10", ', ""): r"count\.jsonl, line 3: gold: Field required",
+        whole.replace("unparsable", "correct"): r"count\.jsonl: these are not the samples that records\.json counts",
+    }.items():
+        samples.write_text(broken)
+        assert re.search(said, refused(capsys, run, *page))
+    samples.unlink()
+    assert "count.jsonl: the samples are missing" in refused(capsys, run, *page)
+    assert "one run or of two" in refused(capsys, tmp_path, run, *page, "--anyway") or True
+    text = records.read_text()
+    for broken, said in {
+        text[:100]: "records.json: Invalid JSON",
+        text.replace('"per_problem": [1.0, ', '"per_problem": ['): "2 scores for 3 problems",
+        text.replace('"protocol"', '"protokoll"'): "records.json: protocol: Field required",
+        json.dumps(json.loads(text) | {"records": []}): "records.json: holds no record",
+        "\udcff": "records.json: Invalid JSON",
+    }.items():
+        records.write_text(broken, errors="surrogateescape")
+        assert said in refused(capsys, run)
+
+
+def test_a_page_has_a_largest_size(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("policygrain.evaluate.page.MOST", 7)
+    with pytest.raises(UserError, match="8 samples, and a page holds 7; choose with --benchmark"):
+        write_page(reading.find([run]), tmp_path / "page.html")
+
+
+def test_what_evaluate_writes_can_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data, start = make_start(tmp_path)
+    evaluate(small_study(), {"start/seed0": start}, data, tmp_path / "records.jsonl")
+    record = json.loads((tmp_path / "records.jsonl").read_text())
+    assert f"{100 * record['accuracy']:.1f} [" in shown(capsys, tmp_path)
+    shown(capsys, tmp_path, "--page", tmp_path / "page.html")
+    assert "count-test-00014" in (tmp_path / "page.html").read_text()

@@ -25,9 +25,9 @@ from policygrain.tasks.prompts import PromptRenderer
 
 from .small import make_start, small_study
 
-C, I, U = "correct", "incorrect", "unparsable"
+RIGHT, WRONG, UNREAD = "correct", "incorrect", "unparsable"
 # Three problems with two responses each: right on 2, 1 and 0 of them. 3 of 6 right, pass@2 = 2 / 3.
-COUNT = [[C, C], [C, I], [U, I]]
+COUNT = [[RIGHT, RIGHT], [RIGHT, WRONG], [UNREAD, WRONG]]
 # One problem, one kind of outcome a response.
 REST = [["timeout", "error"]]
 HOSTILE = "</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\"> <b>&amp;</b>"
@@ -61,7 +61,7 @@ def make_run(
             for p, group in enumerate(groups)
             for i, outcome in enumerate(group)
         ]
-        right = [sum(o == C for o in group) for group in groups]
+        right = [sum(o == RIGHT for o in group) for group in groups]
         record = {"benchmark": name, "engine": "vllm", "n": n, "problems": len(groups), "tokens": 10 * len(flat)}
         record |= {"accuracy": sum(right) / len(flat), "per_problem": [c / n for c in right], "majority": 0.25}
         record |= {"pass_at": {"1": sum(right) / len(flat), "2": sum(c > 0 for c in right) / len(right)}}
@@ -88,7 +88,9 @@ def run(tmp_path: Path) -> Path:
 @pytest.fixture
 def better(tmp_path: Path) -> Path:
     """Right on one response more: 4 of 6."""
-    return make_run(tmp_path / "runs" / "tepo" / "seed0", {"count": [[C, C], [C, C], [I, I]], "rest": REST})
+    return make_run(
+        tmp_path / "runs" / "tepo" / "seed0", {"count": [[RIGHT, RIGHT], [RIGHT, RIGHT], [WRONG, WRONG]], "rest": REST}
+    )
 
 
 # ---- the terminal ---------------------------------------------------------------------------------------------------
@@ -134,8 +136,8 @@ def test_several_models_stand_side_by_side(run: Path, better: Path, capsys: pyte
 
 
 def test_a_difference_that_excludes_zero_is_starred(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    a = make_run(tmp_path / "a", {"count": [[I, I]] * 8 + [[C, C]] * 2})
-    b = make_run(tmp_path / "b", {"count": [[C, C]] * 10})
+    a = make_run(tmp_path / "a", {"count": [[WRONG, WRONG]] * 8 + [[RIGHT, RIGHT]] * 2})
+    b = make_run(tmp_path / "b", {"count": [[RIGHT, RIGHT]] * 10})
     assert re.search(
         r"^  b +100\.0 \[100\.0, 100\.0\] +\+80\.0 \[\+50\.0, \+100\.0\] \*$", shown(capsys, a, b), flags=re.M
     )
@@ -144,13 +146,15 @@ def test_a_difference_that_excludes_zero_is_starred(tmp_path: Path, capsys: pyte
 def test_a_study_has_a_line_per_arm(
     tmp_path: Path, run: Path, better: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    make_run(tmp_path / "runs" / "grpo" / "seed1", {"count": [[C, C], [C, C], [C, C]], "rest": REST})
+    make_run(
+        tmp_path / "runs" / "grpo" / "seed1", {"count": [[RIGHT, RIGHT], [RIGHT, RIGHT], [RIGHT, RIGHT]], "rest": REST}
+    )
     (entry, _) = entries = reading.find([tmp_path])
     assert [(e.name, [m.seed for m in e.models]) for e in entries] == [("grpo", ["0", "1"]), ("tepo", ["0"])]
     assert entry.scores("count").tolist() == [[1.0, 0.5, 0.0], [1.0, 1.0, 1.0]]
     both = summary(entry, "count")
     assert both["accuracy"]["mean"] == 0.75 and both["pass_at"][2] == pytest.approx((2 / 3 + 1) / 2)
-    assert both["outcomes"] == {C: 9, I: 2, U: 1, "timeout": 0, "error": 0} and both["tokens"] == 10
+    assert both["outcomes"] == {RIGHT: 9, WRONG: 2, UNREAD: 1, "timeout": 0, "error": 0} and both["tokens"] == 10
     # Seed 0 is what they share.
     paired = difference(entries[1], entry, "count")
     assert paired is not None and paired.mean == pytest.approx(1 / 6)
@@ -303,7 +307,7 @@ class Seen:
 
 
 def plain(markup: str) -> str:
-    return html.unescape(re.sub(r"<[^>]*>", "", re.sub(r"</(span|header|pre|summary)>", " ", markup)))
+    return html.unescape(re.sub(r"<[^>]*>", "", re.sub(r"</(b|span|header|pre|summary)>", " ", markup)))
 
 
 @pytest.fixture(scope="session")
@@ -373,7 +377,7 @@ def test_tabs_and_filters(browse: Callable[..., Seen], page: Path) -> None:
 def test_search_and_its_counts(browse: Callable[..., Seen], page: Path) -> None:
     seen = browse(page, "benchmark=count&show=wrong&q=TAKE%201")
     assert len(seen.cards) == 2 and seen.counts["all"] == 3 and seen.counts["right"] == 1
-    assert seen.markup.count("<mark>take 1</mark>") == 2 and 'value=""' not in seen.markup
+    assert seen.markup.count("<mark>take 1</mark>") == 2
     typed = browse(page, "", "at('q').value = 'unparsable'; at('q').dispatchEvent(new Event('input'));")
     assert len(typed.cards) == 1 and typed.status == "1–1 of 1"
 
@@ -383,7 +387,7 @@ ADDRESS = "document.getElementById('status').textContent = location.hash;"
 
 
 def test_keys_and_the_address_that_keeps_them(browse: Callable[..., Seen], tmp_path: Path) -> None:
-    folder = make_run(tmp_path / "many", {"count": [[C, I]] * 60, "rest": REST})
+    folder = make_run(tmp_path / "many", {"count": [[RIGHT, WRONG]] * 60, "rest": REST})
     page = write_page(reading.find([folder]), tmp_path / "page.html")
     assert browse(page).status == "1–50 of 120"
     assert browse(page, "", KEYS.format(keys="jjk")).current == [1]
@@ -410,12 +414,16 @@ def test_hostile_text_stays_text(browse: Callable[..., Seen], tmp_path: Path) ->
     odd = [
         HOSTILE,
         "<!--<script>",
-        "half \ud800 a pair, \x00 nothing, \u2028 {{title}} {{data}}",
+        "a \x00 zero, \u2028 {{title}} {{data}}",
         "",
         "İ" * 3 + "<i>",
         "x" * 9000,
     ]
-    folder = make_run(tmp_path / "<b>run", {"count": [[C], [I], [C], [U], [I], [I]]}, lambda b, p, i, o: odd[p])
+    folder = make_run(
+        tmp_path / "<b>run",
+        {"count": [[RIGHT], [WRONG], [RIGHT], [UNREAD], [WRONG], [WRONG]]},
+        lambda b, p, i, o: odd[p],
+    )
     page = write_page(reading.find([folder]), tmp_path / "page.html")
     seen = browse(page)
     assert not seen.console and len(seen.cards) == 6

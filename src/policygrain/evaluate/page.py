@@ -58,7 +58,7 @@ def write_page(entries: Sequence[Entry], out: Path) -> Path:
 def page(content: dict[str, Any], title: str) -> str:
     """The page of ``content``."""
     template = resources.files(__package__).joinpath("samples.html").read_text(encoding="utf-8")
-    # ASCII alone and no "<": whatever a response holds, half a surrogate pair or the end of a script, stays a string.
+    # ASCII alone and no "<": whatever a response holds, a comment or the end of a script, it stays a string.
     text = json.dumps(content, separators=(",", ":")).replace("<", "\\u003c")
     parts = {"title": html.escape(title), "data": text}
     return re.sub(r"\{\{(title|data)\}\}", lambda match: parts[match[1]], template)

@@ -200,10 +200,13 @@ def test_protocols_are_not_mixed_by_accident(tmp_path: Path, run: Path, capsys: 
         assert "model" not in said, "another model is no other protocol"
     text = shown(capsys, run, other, "--anyway")
     assert "THE PROTOCOLS DIFFER" in text and "seed: 7 in grpo/seed0; 8 in other" in text
-    # Other problems of the same name are not paired.
+    # Other problems of the same name are not paired; a benchmark that is left out is no difference.
+    other = make_run(tmp_path / "third", {"count": COUNT, "rest": REST})
     path = other / "evaluation" / "records.json"
     path.write_text(path.read_text().replace("digest-count", "digest-of-others"))
     assert difference(*reversed(reading.find([run, other])), "count") is None
+    assert "benchmarks.count.problems: digest-count in" in refused(capsys, run, other)
+    assert "rest: 1 problems" in shown(capsys, run, other, "--benchmark", "rest")
 
 
 def test_json_is_the_same_for_machines(run: Path, better: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -94,7 +94,7 @@ def protocol(entries: Sequence[Entry]) -> list[str]:
         samplings.setdefault(_said(settings.get("sampling", {})), []).append(name)
     for text, names in samplings.items():
         facts.append(("sampling", text + (f" ({', '.join(names)})" if len(samplings) > 1 else "")))
-    facts.append(("problems", ", ".join(f"{name} {b.get('problems', '')}" for name, b in benchmarks.items())))
+    facts.append(("problems", ", ".join(f"{name}={b.get('problems', '')}" for name, b in benchmarks.items())))
     if len(models) <= 6:  # what is left out here is in --json
         facts.append(("model", ", ".join(str(m.protocol["model"]) for m in models if "model" in m.protocol)))
     for key in ("hardware", "versions"):

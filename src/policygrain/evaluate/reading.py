@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -190,28 +190,20 @@ def _study(results: Path) -> list[Entry]:
         for number, text in enumerate(path.read_bytes().splitlines(), start=1):
             line = parse(StudyLine, text, f"{path}, line {number}")
             lines.setdefault(line.model, []).append(line)
-    judged: dict[str, Judged] = {}
+    judged = {name: _judged(path, name.rpartition("/seed")[2]) for name, path in beside.items()}
     protocols: dict[str, dict[str, Any]] = {}  # a line names its protocol by a key; a records.json spells it out
-    for name in [*lines, *(name for name in beside if name not in lines)]:
-        seed = name.rpartition("/seed")[2]
-        spelled = _judged(beside[name], seed) if name in beside else None
-        if name not in lines:
-            assert spelled is not None
-            judged[name] = spelled
-            continue
-        first = lines[name][0]
-        records: dict[str, Record] = {}
-        for line in lines[name]:
-            records.setdefault(line.benchmark, line)
-        if spelled and spelled.key == first.key:
-            protocols[first.protocol_key] = spelled.protocol
-            judged[name] = replace(spelled, records=records)
+    for name, rows in lines.items():
+        records: dict[str, Record] = {row.benchmark: row for row in rows}
+        key, protocol_key = rows[0].key, rows[0].protocol_key
+        if name in judged and judged[name].key == key:
+            protocols[protocol_key] = judged[name].protocol
+            judged[name].records = records
         else:
-            judged[name] = Judged(first.key, seed, None, {"key": first.protocol_key}, {}, records)
+            judged[name] = Judged(key, name.rpartition("/seed")[2], None, {"key": protocol_key}, {}, records)
     arms: dict[str, list[Judged]] = {}
-    for name, model in judged.items():
-        known = protocols.get(model.protocol.get("key", ""))
-        if known:
+    for name in dict.fromkeys([*lines, *judged]):
+        model = judged[name]
+        if known := protocols.get(model.protocol.get("key", "")):
             model.protocol = {k: v for k, v in known.items() if k != "model"}
         arms.setdefault(name.rpartition("/seed")[0] or name, []).append(model)
     return [Entry(results / "runs" / arm, models) for arm, models in arms.items()]

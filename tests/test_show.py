@@ -185,7 +185,8 @@ def test_nothing_is_wider_than_the_terminal(tmp_path: Path, capsys: pytest.Captu
         for record in file["records"]:
             record["pass_at"] = {str(2**k): 0.5 for k in range(10)}
         path.write_text(json.dumps(file))
-    text = shown(capsys, runs[0]) + shown(capsys, *runs)
+    other = make_run(tmp_path / "a_folder_with_a_long_name" / "seed0", {names[0]: COUNT}, protocol={"seed": 8})
+    text = shown(capsys, runs[0]) + shown(capsys, *runs) + shown(capsys, *runs, other, "--anyway")
     assert "pass@512" in text and max(map(len, text.splitlines())) <= WIDTH
 
 

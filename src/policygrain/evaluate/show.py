@@ -36,7 +36,8 @@ def detail(entry: Entry) -> str:
     named = [_short(b, 24) for b in benchmarks]
     return _text(
         [
-            entry.name + (f", seeds {', '.join(m.seed for m in entry.models)}" if len(entry.models) > 1 else ""),
+            _short(entry.name, WIDTH - 20)
+            + (f", seeds {', '.join(m.seed for m in entry.models)}" if len(entry.models) > 1 else ""),
             "",
             f"Scores in %, intervals of 95% (bootstrap over {over}); n responses per problem.",
             *_table(("benchmark", named), scores),
@@ -70,13 +71,14 @@ def comparison(entries: Sequence[Entry], first: Entry, differing: Sequence[str])
         (f"− {_short(first.name, 24)}", [_cell(d, "+") if d else "" for _, _, d in every]),
     ]
     heading, *lines = _lines(columns)
+    same = "seeds and problems" if several else "problems"
     text = [
-        f"Accuracy in %, intervals of 95% (bootstrap over {'seeds and ' if several else ''}problems).",
-        f"− {first.name}: difference on the same {'seeds and ' if several else ''}problems; * its interval excludes 0.",
+        f"Accuracy in %, intervals of 95% (bootstrap over {same}).",
+        f"− {_short(first.name, 24)}: difference on the same {same}; * its interval excludes 0.",
         "",
     ]
     if differing:
-        text += ["THE PROTOCOLS DIFFER; a difference may be theirs:", *(f"  {line}" for line in differing), ""]
+        text += ["THE PROTOCOLS DIFFER; a difference may be theirs:", *_indented(differing), ""]
     for name, rows in blocks:
         if rows:
             text += [name, f"  {heading}", *(f"  {lines.pop(0)}" for _ in rows), ""]
@@ -104,7 +106,7 @@ def protocol(entries: Sequence[Entry]) -> list[str]:
     facts.append(("time", f"{sum(seconds):.1f} s to sample and verify" if seconds else ""))
     facts = [(key, text) for key, text in facts if text]
     width = max((len(key) for key, _ in facts), default=0)
-    lines = ["Protocol" if len(entries) == 1 else f"Protocol of {entries[0].name}"]
+    lines = ["Protocol" if len(entries) == 1 else f"Protocol of {_short(entries[0].name, WIDTH - 12)}"]
     for key, text in facts:
         parts = textwrap.wrap(text, WIDTH - width - 4, break_on_hyphens=False)
         lines += [f"  {'' if i else key:{width}}  {part}" for i, part in enumerate(parts)]
@@ -131,6 +133,10 @@ def _lines(columns: Sequence[Column]) -> list[str]:
         "  ".join(f"{c:<{w}}" if to_left else f"{c:>{w}}" for c, w, to_left in zip(row, widths, left, strict=True))
         for row in rows
     ]
+
+
+def _indented(lines: Sequence[str]) -> list[str]:
+    return [f"  {'  ' * (i > 0)}{part}" for line in lines for i, part in enumerate(textwrap.wrap(line, WIDTH - 4))]
 
 
 def _text(lines: Sequence[str]) -> str:

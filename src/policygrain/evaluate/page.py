@@ -20,6 +20,7 @@ from ..files import atomic_text
 from ..study.schema import Prompt
 from ..tasks.prompts import PromptRenderer
 from .reading import AGAIN, Entry, Judged, Record, benchmarks_of, parse
+from .show import protocol
 from .statistics import interval
 
 MOST = 20_000  # samples in one page; a browser reads so many without a pause that is felt
@@ -49,6 +50,7 @@ def write_page(entries: Sequence[Entry], out: Path) -> Path:
     runs = [(e.name, e.models[0]) for e in entries]
     content = {
         "runs": [{"name": name, "prompt": _prompt(model)} for name, model in runs],
+        "protocol": "\n".join(protocol(entries)[1:]),
         "benchmarks": [_benchmark(name, [model for _, model in runs]) for name in benchmarks_of(entries)],
     }
     atomic_text(out, page(content, " and ".join(name for name, _ in runs)))

@@ -107,12 +107,14 @@ def benchmarks_of(entries: Iterable[Entry]) -> list[str]:
 
 def only(entries: Iterable[Entry], wanted: Sequence[str] | None) -> None:
     """Leave benchmarks that are not ``wanted`` out of records and protocols (None: all are wanted)."""
+    if not wanted:
+        return
     entries = list(entries)
     known = benchmarks_of(entries)
-    for name in wanted or []:
+    for name in wanted:
         if name not in known:
             raise UserError(f"--benchmark: no record of {name!r} here. There are: {', '.join(known)}.")
-    for model in (m for e in entries for m in e.models) if wanted else ():
+    for model in (m for e in entries for m in e.models):
         model.records = {k: v for k, v in model.records.items() if k in wanted}
         settings = model.protocol.get("benchmarks", {})
         model.protocol = model.protocol | {"benchmarks": {k: v for k, v in settings.items() if k in wanted}}

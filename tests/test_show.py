@@ -360,7 +360,7 @@ def test_tabs_and_filters(browse: Callable[..., Seen], page: Path) -> None:
         **{"all": 6, "right": 3, "wrong": 3, "unparsable": 1, "timeout": 0, "error": 0},
         **{"truncated": 3, "disagreement": 2},
     }
-    assert "count-1" in seen.cards[3] and "sample 2" in seen.cards[3] and "gold 10" in seen.cards[3]
+    assert "count-1" in seen.cards[3] and "sample 1" in seen.cards[3] and "gold 10" in seen.cards[3]
     assert "count what is 1" in seen.cards[3] and "incorrect 10 tokens" in seen.cards[3]
     assert "truncated" in seen.cards[2] and "truncated" not in seen.cards[3]
 
@@ -398,6 +398,7 @@ def test_keys_and_the_address_that_keeps_them(browse: Callable[..., Seen], tmp_p
     next_page = browse(page, "at=50", KEYS.format(keys="j"))
     assert next_page.status == "51–100 of 120" and next_page.current == [0] and not next_page.console
     assert browse(page, "", KEYS.format(keys="jnn") + ADDRESS).status == "#benchmark=count&amp;at=101"
+    assert browse(page, "", "at('on').click(); at('on2').click();").status == "101–120 of 120"
     assert browse(page, "show=wrong&at=60").current == [9]
     assert browse(page, "at=9999").status == "101–120 of 120"
     assert browse(page, "", KEYS.format(keys="2") + ADDRESS).status == "#benchmark=rest"

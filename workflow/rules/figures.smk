@@ -2,6 +2,7 @@
 RECORDS = [
     *unique(TRAINED.values()),
     *(f"{RESULTS}/evaluation/{shard}.jsonl" for shard in SHARDS),
+    *(f"{RESULTS}/probe/seed{seed}.json" for seed in STUDY.seeds),
 ]
 
 for name in STUDY.figures:

@@ -102,8 +102,8 @@ def protocol(entries: Sequence[Entry]) -> list[str]:
     for key in ("hardware", "versions"):
         kinds = dict.fromkeys(_said(m.facts[key]) for m in models if key in m.facts)
         facts += [(key if len(kinds) == 1 else f"{key} {i}", kind) for i, kind in enumerate(kinds, start=1)]
-    seconds = [m.facts["seconds"] for m in models if isinstance(m.facts.get("seconds"), int | float)]
-    facts.append(("time", f"{sum(seconds):.1f} s to sample and verify" if seconds else ""))
+    if len(models) == 1:
+        facts.append(("seconds", _said(models[0].facts.get("seconds", ""))))
     facts = [(key, text) for key, text in facts if text]
     width = max((len(key) for key, _ in facts), default=0)
     lines = ["Protocol" if len(entries) == 1 else f"Protocol of {_short(entries[0].name, WIDTH - 12)}"]
@@ -153,7 +153,10 @@ def _cell(i: Interval, sign: str = "") -> str:
 
 
 def _said(value: object) -> str:
-    return ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else str(value)
+    """A fact as text, a mapping as a list; long fractions rounded."""
+    if isinstance(value, dict):
+        return ", ".join(f"{k} {_said(v)}" for k, v in value.items())
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _short(text: str, most: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +27,8 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("policygrain: interrupted; the same command resumes.", file=sys.stderr)
         return 130
+    except BrokenPipeError:  # `| head` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         if error.errno is None:
             raise
@@ -87,6 +90,14 @@ def _parser() -> argparse.ArgumentParser:
     added.add_argument("--start", required=True, help="model that samples it")
     added.add_argument("--data", type=Path, required=True, help="folder written by `prepare`")
     added.add_argument("--out", type=Path, required=True, help="JSON file")
+
+    added = command("show", _show, "read evaluations: one model in detail, several side by side, samples as a page")
+    added.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="run, evaluation/, records.json, or results")
+    added.add_argument("--against", metavar="NAME", help="what differences are to (default: the first)")
+    added.add_argument("--benchmark", action="append", metavar="NAME", help="this one alone; may be repeated")
+    added.add_argument("--anyway", action="store_true", help="compare records of different protocols")
+    added.add_argument("--json", action="store_true", help="everything, as JSON")
+    added.add_argument("--page", type=Path, metavar="OUT", help="write the samples of a run, or two, as an HTML file")
 
     added = command("inspect", _inspect, "show what a training step did to each token of some samples")
     added.add_argument("run", type=Path, metavar="RUN", help="folder of the run")
@@ -223,6 +234,26 @@ def _probe(arguments: argparse.Namespace) -> None:
     from .train.probe import probe
 
     probe(load_study(arguments.config), arguments.seed, arguments.start, arguments.data, arguments.out)
+
+
+def _show(arguments: argparse.Namespace) -> None:
+    """Accuracy with intervals, outcomes and the protocol; paired differences between several; their samples."""
+    from .evaluate import compare, reading
+
+    entries = reading.find(arguments.paths)
+    reading.only(entries, arguments.benchmark)
+    differing = reading.same_protocol(entries, arguments.anyway)
+    first = compare.reference(entries, arguments.against)
+    if arguments.page:
+        from .evaluate.page import write_page
+
+        print(write_page(entries, arguments.page))
+    elif arguments.json:
+        print(json.dumps(compare.data(entries, first, differing), indent=1, ensure_ascii=False))
+    else:
+        from .evaluate.show import comparison, detail
+
+        print(detail(first) if len(entries) == 1 else comparison(entries, first, differing), end="")
 
 
 def _inspect(arguments: argparse.Namespace) -> None:

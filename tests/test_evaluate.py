@@ -72,7 +72,7 @@ def test_records_keep_every_sample_and_are_not_made_twice(tmp_path: Path) -> Non
     out = tmp_path / "records.jsonl"
     evaluate(study, {"start/seed0": start}, data, out)
     (record,) = read_json_lines(out)
-    samples = tmp_path / "evaluation" / "count.jsonl"
+    samples = start / "evaluation" / "count.jsonl"
     rows = read_json_lines(samples)
     assert len(rows) == 15 * 2 == sum(record["outcomes"].values())
     assert record["accuracy"] == sum(r["outcome"] == "correct" for r in rows) / 30

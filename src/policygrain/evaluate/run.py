@@ -50,10 +50,12 @@ def evaluate(
                 model, tokenizer = load_model(str(folder))
                 renderer = PromptRenderer(tokenizer, study.prompt, model.config.max_position_embeddings - longest)
                 said = protocol(study, renderer, data, model_digest(folder), verifier.name)
-            store = folder.parent / "evaluation"
+            # A run keeps its model in `model/`; a start model is a folder of its own.
+            store = (folder.parent if folder.name == "model" else folder) / "evaluation"
             kept = read_json(store / "records.json") if (store / "records.json").exists() else {}
             if kept.get("key") != key_of(said):
                 asked, drawn = ask(study, problems, renderer), sampled_under(said)
+                before = dict(clock.seconds)
                 with clock("engine"):
                     sample(asked, partial(host.engine, folder, model, tokenizer), store, drawn, part or (0, 1))
                 if part is not None:
@@ -62,7 +64,8 @@ def evaluate(
                     responses = complete(asked, store, drawn)
                     texts = tokenizer.batch_decode([r.ids for r in responses], skip_special_tokens=True)
                     records = judge(asked, responses, texts, verifier, store)
-                facts = {"seconds": clock.seconds, "hardware": hardware(), "versions": versions()}
+                own = {phase: seconds - before.get(phase, 0.0) for phase, seconds in clock.seconds.items()}
+                facts = {"seconds": own, "hardware": hardware(), "versions": versions()}
                 kept = {"key": key_of(said), "protocol": said, "facts": facts, "records": records}
                 atomic_json(store / "records.json", kept)
                 forget(store)

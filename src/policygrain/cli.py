@@ -127,6 +127,24 @@ def _parser() -> argparse.ArgumentParser:
     added.add_argument("--captions", type=Path, default=Path("workflow/report"), help="folder of NAME.rst")
     added.add_argument("--out", type=Path, required=True, help="HTML file")
 
+    added = command("explain", _explain, "say what is behind a number of a table")
+    added.add_argument("table", type=Path, metavar="TABLE.csv", help="results/STUDY/tables/NAME.csv")
+    added.add_argument(
+        "--cell", required=True, metavar="ROW,COLUMN", help="such as tepo,average; names may be cut short"
+    )
+
+    added = command("compare", _compare, "compare two studies: which numbers moved beyond noise")
+    added.add_argument("studies", nargs=2, type=Path, metavar="RESULTS", help="results/STUDY of each")
+    added.add_argument("--out", type=Path, default=None, help="CSV of all numbers")
+
+    added = command("freeze", _freeze, "put a study's records, with checksums, into one archive")
+    added.add_argument("results", type=Path, help="results/STUDY")
+    added.add_argument("--out", type=Path, required=True, help="ZIP file")
+
+    added = command("thaw", _thaw, "unpack a frozen study, verify it, and redraw its figures and tables")
+    added.add_argument("archive", type=Path, help="ZIP file")
+    added.add_argument("--out", type=Path, required=True, help="empty folder")
+
     added = command("track", _track, "mirror a study's records into MLflow")
     study(added)
     added.add_argument("--results", type=Path, required=True, help="the study's results")
@@ -291,6 +309,48 @@ def _report(arguments: argparse.Namespace) -> None:
     study = load_study(arguments.config)
     tracking = tracking_uri(study, arguments.results)
     write_report(study, arguments.results, arguments.captions, arguments.out, tracking)
+
+
+def _explain(arguments: argparse.Namespace) -> None:
+    """Print the records, seeds, commits and commands behind one cell."""
+    from .report.explain import explain
+
+    print(explain(arguments.table, arguments.cell))
+
+
+def _compare(arguments: argparse.Namespace) -> None:
+    """Print what differs between two studies beyond noise."""
+    from .files import atomic_text
+    from .report.studies import compare_studies
+
+    frame, text = compare_studies(*arguments.studies)
+    if arguments.out:
+        atomic_text(arguments.out, frame.to_csv(index=False))
+    print(text)
+
+
+def _freeze(arguments: argparse.Namespace) -> None:
+    """Everything that figures and tables are drawn from, in one file."""
+    from .report.freeze import freeze
+
+    manifest = freeze(arguments.results, arguments.out)
+    print(f"{arguments.out}: {len(manifest['files'])} files of {manifest['study']}.")
+
+
+def _thaw(arguments: argparse.Namespace) -> None:
+    """Verify checksums, unpack, and draw everything anew beside what was frozen, in `redrawn/`."""
+    from .figures import TABLES
+    from .figures.catalogue import draw
+    from .report.freeze import thaw
+    from .study import load_study
+
+    manifest = thaw(arguments.archive, arguments.out)
+    study = load_study(arguments.out / "study.yaml")
+    for name in (*study.figures, *TABLES):
+        draw(name, study, arguments.out, arguments.out / "redrawn" / name)
+    print(
+        f"{arguments.out}: {len(manifest['files'])} files verified, figures and tables redrawn in {arguments.out}/redrawn."
+    )
 
 
 def _track(arguments: argparse.Namespace) -> None:

@@ -32,7 +32,7 @@ def evaluate(
 ) -> None:
     """Judge ``models`` (name → folder) and write one record per model and benchmark to ``out`` (JSON Lines).
 
-    `evaluation/` in each run's folder (of a start model: NAME beside ``out``) keeps every sampled text with its verdict,
+    `evaluation/` in a run's folder (of a start model: NAME beside ``out``) keeps every sampled text with its verdict,
     and the records. A model whose weights and protocol are those of its records is left alone, and a response that was
     drawn is not drawn again.
     ``part`` (i of n) draws that share of each model's responses and judges nothing: the call without it, once all

@@ -5,8 +5,6 @@ from __future__ import annotations
 import html
 import json
 import re
-import shutil
-import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -315,19 +313,14 @@ def plain(markup: str) -> str:
 
 
 @pytest.fixture(scope="session")
-def browse(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Seen]:
+def browse(chromium: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Seen]:
     """Open a page under an address, optionally with a script after its own, and say what is to be seen."""
-    found = [path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))]
-    if not found:
-        pytest.skip("no chromium, chromium-browser or google-chrome here")
-    profile = tmp_path_factory.mktemp("browser")
+    folder = tmp_path_factory.mktemp("pages")
 
     def open_page(page: Path, address: str = "", script: str = "") -> Seen:
-        copy = profile / "page.html"
+        copy = folder / "page.html"
         copy.write_text(page.read_text().replace("</html>", f"<script>{script}</script></html>"))
-        command = [found[0], "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}"]
-        command += ["--enable-logging=stderr", "--virtual-time-budget=3000", "--dump-dom", f"{copy.as_uri()}#{address}"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+        done = chromium(f"{copy.as_uri()}#{address}", "--virtual-time-budget=3000", "--dump-dom")
         main_part = re.search(r'<main id="list">(.*?)</main>', done.stdout, flags=re.S)
         assert main_part, done.stdout[-2000:] + done.stderr
         cards = re.findall(r"<article.*?</article>", main_part[1], flags=re.S)

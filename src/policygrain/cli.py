@@ -129,9 +129,7 @@ def _parser() -> argparse.ArgumentParser:
 
     added = command("explain", _explain, "say what is behind a number of a table")
     added.add_argument("table", type=Path, metavar="TABLE.csv", help="results/STUDY/tables/NAME.csv")
-    added.add_argument(
-        "--cell", required=True, metavar="ROW,COLUMN", help="such as tepo,average; names may be cut short"
-    )
+    added.add_argument("--cell", required=True, metavar="ROW,COLUMN", help="such as tepo,average; may be cut short")
 
     added = command("compare", _compare, "compare two studies: which numbers moved beyond noise")
     added.add_argument("studies", nargs=2, type=Path, metavar="RESULTS", help="results/STUDY of each")
@@ -348,9 +346,7 @@ def _thaw(arguments: argparse.Namespace) -> None:
     study = load_study(arguments.out / "study.yaml")
     for name in (*study.figures, *TABLES):
         draw(name, study, arguments.out, arguments.out / "redrawn" / name)
-    print(
-        f"{arguments.out}: {len(manifest['files'])} files verified, figures and tables redrawn in {arguments.out}/redrawn."
-    )
+    print(f"{arguments.out}: {len(manifest['files'])} files verified; figures and tables are in `redrawn/` there.")
 
 
 def _track(arguments: argparse.Namespace) -> None:

@@ -18,9 +18,7 @@ def explain(table: Path, cell: str) -> str:
     """Where the cell ROW,COLUMN of a study's table comes from. Names may be cut short where that is not ambiguous."""
     name, results = table.stem, table.resolve().parent.parent
     if name not in ROW or not (results / "study.yaml").exists():
-        raise UserError(
-            f"{table}: not a study's table; one is results/STUDY/tables/NAME.csv, NAME of {', '.join(ROW)}."
-        )
+        raise UserError(f"{table}: no study's table; one is results/STUDY/tables/NAME.csv, NAME of {', '.join(ROW)}.")
     frame = pd.read_csv(table)
     row, _, column = (part.strip() for part in cell.partition(","))
     row = _match(row, frame[ROW[name]].tolist(), "row")
@@ -30,12 +28,13 @@ def explain(table: Path, cell: str) -> str:
     if name == "results":
         column = _match(column or "average", frame["benchmark"].tolist(), "column")
         line = frame[(frame["arm"] == row) & (frame["benchmark"] == column)].iloc[0]
-        head = f"{row}, {column}: {line['mean']} [{line['low']}, {line['high']}] percent, bootstrap over seeds and problems."
+        interval = f"{line['mean']} [{line['low']}, {line['high']}]"
+        head = f"{row}, {column}: {interval} percent, by bootstrap over seeds and problems."
     else:
         line = frame[frame["arm"] == row].iloc[0]
         column, head = (
             "average",
-            f"{row}: accuracy {line['accuracy']} percent, mean over seeds of the mean over benchmarks.",
+            f"{row}: accuracy {line['accuracy']} percent, over seeds and benchmarks.",
         )
     benchmarks = records.benchmarks if column == "average" else [column]
     return "\n".join([head, *_behind(row, benchmarks, records)])

@@ -39,7 +39,7 @@ def freeze(results: Path, out: Path) -> dict[str, Any]:
     if not (results / "study.yaml").exists():
         raise UserError(f"{results}: no study.yaml here; it must be a study's results, such as results/laptop.")
     files = sorted({path for pattern in KEPT for path in results.glob(pattern) if path.is_file()})
-    manifest = {
+    manifest: dict[str, Any] = {
         "study": results.name,
         "frozen": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": commit(),
@@ -60,7 +60,7 @@ def freeze(results: Path, out: Path) -> dict[str, Any]:
 
 
 def thaw(archive: Path, out: Path) -> dict[str, Any]:
-    """Unpack ``archive`` into the empty folder ``out`` and compare every file with its checksum; returns the manifest."""
+    """Unpack ``archive`` into the empty folder ``out`` every file held against its checksum; returns the manifest."""
     if out.exists() and any(out.iterdir()):
         raise UserError(f"{out}: is not empty; choose another folder, nothing is written over.")
     try:

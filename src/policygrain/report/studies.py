@@ -56,14 +56,13 @@ def _text(frame: pd.DataFrame, first: Records, second: Records) -> str:
     by_interval = frame[((frame["low"] > 0) | (frame["high"] < 0)) & ~frame["identical"]]
     same = int(frame["identical"].sum())
     lines.append(
-        f"{len(frame)} numbers in both; {same} identical; {len(moved)} moved beyond noise (t-test over seeds, corrected); "
-        f"of {len(by_interval)} the 95% interval, not corrected, leaves out zero:"
+        f"{len(frame)} numbers in both; {same} identical; {len(moved)} moved beyond noise (t-test over seeds, "
+        f"corrected); of {len(by_interval)} the 95% interval, not corrected, leaves out zero:"
     )
     for _, row in by_interval.sort_values("change").iterrows():
         mark = "*" if row["p_corrected"] < LEVEL else " "
-        lines.append(
-            f"{mark} {row['arm']:20} {row['benchmark']:20} {row['change']:+6.1f} [{row['low']:+.1f}, {row['high']:+.1f}]"
-        )
+        change = f"{row['change']:+6.1f} [{row['low']:+.1f}, {row['high']:+.1f}]"
+        lines.append(f"{mark} {row['arm']:20} {row['benchmark']:20} {change}")
     return "\n".join(lines)
 
 

@@ -25,6 +25,7 @@ def add_commands(commands: Any) -> None:
     added = inner.add_parser("list", help="what the registry knows", description=_list.__doc__)
     added.add_argument("--root", type=Path, default=None, help=ROOT_HELP)
     added.add_argument("--json", action="store_true", help="everything, as JSON")
+    added.add_argument("--markdown", action="store_true", help="the documentation's page instead")
     added.set_defaults(command=_list)
 
     added = inner.add_parser("fetch", help="bring sets into a folder", description=_fetch.__doc__)
@@ -47,6 +48,11 @@ def add_commands(commands: Any) -> None:
 
 def _list(arguments: argparse.Namespace) -> None:
     """List the registered sets, their versions and homes, and which of them are in the folder."""
+    if arguments.markdown:
+        from .reference import markdown
+
+        print(markdown(), end="")
+        return
     sets = [dataset(name) for name in names()]
     if arguments.json:
         print(json.dumps({d.name: d.model_dump(exclude={"name"}) for d in sets}, indent=1, ensure_ascii=False))

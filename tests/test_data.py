@@ -1,4 +1,4 @@
-"""The registry of problem sets: fetching, checking, names in studies, near-duplicates. Made-up problems, a local server."""
+"""The registry of problem sets, on made-up problems and a local server: fetching, checking, names, near-duplicates."""
 
 from __future__ import annotations
 
@@ -71,7 +71,9 @@ def test_the_page_is_what_the_registry_says(root: Path, capsys: pytest.CaptureFi
 
 # ---- made-up sets ---------------------------------------------------------------------------------------------------
 
-ROWS = [{"n": i, "question": f"How much is {i} and {i}?", "solution": f"It is \\boxed{{{2 * i}}}."} for i in range(3000)]
+ROWS = [
+    {"n": i, "question": f"How much is {i} and {i}?", "solution": f"It is \\boxed{{{2 * i}}}."} for i in range(3000)
+]
 SOURCE = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
 PAIRS = [(str(row["question"]), str(2 * i)) for i, row in enumerate(ROWS)]
 
@@ -120,7 +122,7 @@ def test_a_wrong_registry_file_is_named(changes: dict[str, Any], message: str) -
 def test_an_unknown_conversion_is_named() -> None:
     fields = made_up().fields.model_dump()
     fields["answer"]["convert"] = ["last_box"]
-    with pytest.raises(UserError, match="'last_box'.*Did you mean 'last_boxed'"):
+    with pytest.raises(UserError, match=r"'last_box'.*Did you mean 'last_boxed'"):
         made_up(fields=fields)
 
 
@@ -423,7 +425,9 @@ def test_how_answers_are_compared_comes_with_the_problem(tmp_path: Path) -> None
 def test_named_sets_in_a_study(benchmarks_folder: Path, tmp_path: Path) -> None:
     names = ["minerva", "olympiadbench", "amc23", "omni_math_rule"]
     benchmarks: list[dict[str, object]] = [{"name": name, "source": name} for name in names]
-    study = study_with(["gsm8k_train"], [*benchmarks, {"name": "few", "source": "math500", "size": 7}], benchmarks_folder)
+    study = study_with(
+        ["gsm8k_train"], [*benchmarks, {"name": "few", "source": "math500", "size": 7}], benchmarks_folder
+    )
     prepare(study, tmp_path)
     prepared = {name: read_problems(tmp_path / "benchmarks" / f"{name}.jsonl") for name in [*names, "few"]}
     assert {name: len(problems) for name, problems in prepared.items()} == {
@@ -512,7 +516,7 @@ def test_words_and_numbers_count_and_layout_does_not() -> None:
 
 
 def test_near_is_eight_tenths_of_at_least_eight_words() -> None:
-    words = "one two three four five six seven eight nine ten".split()
+    words = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
     index = contamination.TrainingIndex([problem("t", " ".join(words))])
 
     def similarity(text: list[str]) -> list[float]:
@@ -554,25 +558,18 @@ def test_synthetic_splits_are_not_compared(tmp_path: Path) -> None:
 
 
 def test_contamination_of_files_is_written_with_the_data(tmp_path: Path) -> None:
-    texts = [f"How many ways are there to place {i} rooks on a board of side {i * i} without attack?" for i in range(40)]
+    texts = [
+        f"How many ways are there to place {i} rooks on a board of side {i * i} without attack?" for i in range(40)
+    ]
     (tmp_path / "train.jsonl").write_text("".join(json.dumps({"problem": t, "answer": "1"}) + "\n" for t in texts))
     (tmp_path / "test.jsonl").write_text(
         json.dumps({"id": "seen", "problem": texts[3].upper(), "answer": "1"})
         + "\n"
-        + json.dumps({"id": "new", "problem": "Name the smallest prime that has seven digits, all of them odd.", "answer": "1"})
+        + json.dumps(
+            {"id": "new", "problem": "Name the smallest prime that has seven digits, all of them odd.", "answer": "1"}
+        )
         + "\n"
     )
     study = study_with(["train.jsonl"], [{"name": "test", "source": "test.jsonl"}], tmp_path)
     prepare(study, tmp_path / "data")
     assert contaminated(tmp_path / "data", "test") == {"seen"}
-
-
-# The second opinion strips more or fewer of LaTeX's commands, so pairs at the threshold fall on either side of it. Of each
-# benchmark problem it keeps the best partner only; here every partner counts.
-BOUNDARY = 0.06
-
-
-def test_near_duplicates_agree_with_a_second_opinion(benchmarks_folder: Path) -> None:
-    path = benchmarks_folder / "OVERLAPS.json"
-    if not path.exists():
-        pytest.skip(f"no {path.name} in {benchmarks_folder}")

@@ -80,7 +80,7 @@ class Data(Section):
     )
     train: list[str] = Field(
         min_length=1,
-        description="sources of training prompts: a family, a registered set (`policygrain data list`) or a .jsonl file",
+        description="sources of prompts: a family, a registered set (`policygrain data list`) or a .jsonl file",
     )
     train_size: PositiveInt = Field(3000, description="problems per family; at most so many of a set or file")
     validation_size: PositiveInt = Field(60, description="problems per source, held out of training and test")

@@ -94,9 +94,7 @@ def require(dataset: Dataset, root: Path, where: str) -> Path:
         return path
     report = check(dataset, root)
     if report.faults:
-        raise UserError(
-            f"{where}: {report.faults[0]}. Move it away if it is not meant. {how_to_get(dataset, root)}"
-        )
+        raise UserError(f"{where}: {report.faults[0]}. Move it away if it is not meant. {how_to_get(dataset, root)}")
     return path
 
 

@@ -38,7 +38,9 @@ def add_commands(commands: Any) -> None:
     added.add_argument("--root", type=Path, default=None, help=ROOT_HELP)
     added.set_defaults(command=_check)
 
-    added = inner.add_parser("overlaps", help="benchmark problems among training prompts", description=_overlaps.__doc__)
+    added = inner.add_parser(
+        "overlaps", help="benchmark problems among training prompts", description=_overlaps.__doc__
+    )
     added.add_argument("train", metavar="TRAIN", help="a registered set or a .jsonl file")
     added.add_argument("benchmarks", nargs="+", metavar="BENCHMARK", help="likewise")
     added.add_argument("--root", type=Path, default=None, help=ROOT_HELP)
@@ -59,7 +61,8 @@ def _list(arguments: argparse.Namespace) -> None:
         return
     root = data_root(arguments.root)
     rows = [
-        (d.name, d.role, str(d.version), str(d.count), "yes" if find(d, root) else "no", d.file, home_of(d)) for d in sets
+        (d.name, d.role, str(d.version), str(d.count), "yes" if find(d, root) else "no", d.file, home_of(d))
+        for d in sets
     ]
     _table(("set", "role", "version", "problems", "there", "file", "home"), rows)
 
@@ -142,7 +145,9 @@ def _overlaps(arguments: argparse.Namespace) -> None:
         pairs = found[name] = index.overlaps(benchmark)
         hit = {p.benchmark for p in pairs}
         exact = {p.benchmark for p in pairs if p.kind == "exact"}
-        rows.append((name, str(len(benchmark)), str(len(exact)), str(len(hit - exact)), f"{len(hit) / len(benchmark):.1%}"))
+        rows.append(
+            (name, str(len(benchmark)), str(len(exact)), str(len(hit - exact)), f"{len(hit) / len(benchmark):.1%}")
+        )
     _table(("benchmark", "problems", "exact", "near", "share"), rows)
     atomic_json(arguments.out, {"training": arguments.train, "overlaps": as_data(found)})
     print(f"Pairs: {arguments.out}")

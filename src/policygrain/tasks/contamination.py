@@ -1,9 +1,9 @@
 """Which benchmark problems are among the training prompts, word for word or nearly so.
 
-Two texts are the same (`exact`) when the words and numbers in them are, one after the other: case, punctuation, signs and
-LaTeX's layout do not count. They are nearly the same (`near`) when the sets of their words and numbers have a Jaccard
-similarity of at least 0.8 and both have at least 8 of them; below that, sets agree by chance. Paraphrases are not found,
-and problems cut from one template are, which is why pairs are listed and not only counted.
+Two texts are the same (`exact`) when the words and numbers in them are, one after the other: case, punctuation, signs
+and LaTeX's layout do not count. They are nearly the same (`near`) when the sets of their words and numbers have a
+Jaccard similarity of at least 0.8 and both have at least 8 of them; below that, sets agree by chance. Paraphrases are
+not found, and problems cut from one template are, which is why pairs are listed and not only counted.
 """
 
 from __future__ import annotations
@@ -47,8 +47,9 @@ class Overlap:
 class TrainingIndex:
     """Training prompts, indexed once and compared with as many benchmarks as there are.
 
-    Near-duplicates are found exactly, by prefix filtering: with tokens ordered from rare to common, two sets whose Jaccard
-    similarity is at least t share a token among the first |s| − ⌈t|s|⌉ + 1 of either. Only what does is compared.
+    Near-duplicates are found exactly, by prefix filtering: with tokens ordered from rare to common, two sets whose
+    Jaccard similarity is at least t share a token among the first |s| − ⌈t|s|⌉ + 1 of either. Only what does is
+    compared.
     """
 
     def __init__(self, problems: Sequence[Problem], threshold: float = THRESHOLD) -> None:

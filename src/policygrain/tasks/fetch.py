@@ -93,7 +93,8 @@ def _from_git(name: str, home: GitHome, root: Path) -> Path:
     if actual != home.blob:
         source.unlink()
         raise UserError(
-            f"{name}: wrong checksum: {url} has Git blob id {actual}, the registry says {home.blob}. It was thrown away."
+            f"{name}: wrong checksum: {url} has Git blob id {actual}, the registry says {home.blob}. "
+            "It was thrown away."
         )
     return source
 

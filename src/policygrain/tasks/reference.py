@@ -9,8 +9,9 @@ from .registry import Dataset, GitHome, HubHome, dataset, names
 HEAD = r"""# Benchmarks and training sets
 
 What the registry knows; `policygrain data list --markdown` writes this page from
-[`datasets/`](../src/policygrain/tasks/datasets). Each set is a versioned file of data: where it lives and under which hash,
-how its columns become problems, how answers are compared, by which protocol it is judged. No problem text is kept here.
+[`datasets/`](../src/policygrain/tasks/datasets). Each set is a versioned file of data: where it lives and under which
+hash, how its columns become problems, how answers are compared, by which protocol it is judged. No problem text is
+kept here.
 
 ## How to get them
 ```
@@ -20,18 +21,19 @@ policygrain data check --root FOLDER                       # counts, content, co
 policygrain data overlaps dapo_math_17k math500 amc23 --root FOLDER
 ```
 
-`fetch` downloads a set from its pinned home, verifies it (Git blob id, or the revision of a Hugging Face dataset), turns it
-into JSON Lines, compares the result with a recorded digest of its problems and answers, and only then writes it. It leaves
-alone what is there and right, and goes on where it was interrupted. Proxies are taken from the usual variables
-(`HTTPS_PROXY`); `POLICYGRAIN_MIRROR` names another place that serves GitHub's raw files, `HF_ENDPOINT` another hub.
+`fetch` downloads a set from its pinned home, verifies it (Git blob id, or the revision of a Hugging Face dataset),
+turns it into JSON Lines, compares the result with a recorded digest of its problems and answers, and only then writes
+it. It leaves alone what is there and right, and goes on where it was interrupted. Proxies are taken from the usual
+variables (`HTTPS_PROXY`); `POLICYGRAIN_MIRROR` names another place that serves GitHub's raw files, `HF_ENDPOINT`
+another hub.
 
-**Without a network**: fetch elsewhere and carry the folder over, or bring files of your own: one JSON object a line with
-`id`, `problem`, `answer` and the columns that a set keeps. Other bytes are fine, other problems are not: `check` compares
-the digest of problems and answers in their order, in which white space and ids do not count.
+**Without a network**: fetch elsewhere and carry the folder over, or bring files of your own: one JSON object a line
+with `id`, `problem`, `answer` and the columns that a set keeps. Other bytes are fine, other problems are not: `check`
+compares the digest of problems and answers in their order, in which white space and ids do not count.
 
-**In a study**, a set's name stands where a family's or a file's does; `data.root`, else `POLICYGRAIN_DATA`, says where the
-files are. A study whose sets are missing or wrong is refused before anything is spent.
-`size` takes the first so many problems; what it leaves is no longer the benchmark, so do not call it by its name.
+**In a study**, a set's name stands where a family's or a file's does; `data.root`, else `POLICYGRAIN_DATA`, says
+where the files are. A study whose sets are missing or wrong is refused before anything is spent. `size` takes the
+first so many problems; what it leaves is no longer the benchmark, so do not call it by its name.
 
 ```yaml
 data: {root: FOLDER, train: [dapo_math_17k], train_size: 16591}
@@ -42,10 +44,11 @@ evaluation:
 ```
 
 ## Among the training prompts
-`prepare` compares training prompts with every benchmark that is not synthetic and writes `data/contamination.json`: for each
-benchmark the pairs of ids that are `exact` (the same words and numbers one after the other) or `near` (Jaccard similarity of
-the sets of words and numbers of at least 0.8, both of at least 8). All such pairs are found, none is estimated. Paraphrases
-are missed, and problems cut from one template are taken for near; the list is there to be read.
+`prepare` compares training prompts with every benchmark that is not synthetic and writes `data/contamination.json`:
+for each benchmark the pairs of ids that are `exact` (the same words and numbers one after the other) or `near`
+(Jaccard similarity of the sets of words and numbers of at least 0.8, both of at least 8). All such pairs are found,
+none is estimated. Paraphrases are missed, and problems cut from one template are taken for near; the list is there to
+be read.
 
 """
 
@@ -76,7 +79,7 @@ def _answers(d: Dataset) -> str:
         said.append("within a row's own tolerance")
     if d.answers.several is not None:
         said.append("all of several")
-    return ", ".join(said) or "equal"
+    return ", ".join(said) or "equivalent"
 
 
 def _citation(d: Dataset) -> str:

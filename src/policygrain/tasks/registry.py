@@ -1,7 +1,7 @@
-"""The registry of public problem sets: what each one is, where it lives, how its columns become problems. Data, not code.
+"""The registry of public problem sets: what each one is, where it lives, how its columns become problems.
 
-One YAML file each under ``datasets/``, named as a study names the set. A pin that nobody could vouch for is left out
-(``home: null``): such a set has to be brought by its user.
+Data, not code: one YAML file each under ``datasets/``, named as a study names the set. A pin that nobody could vouch
+for is left out (``home: null``): such a set has to be brought by its user.
 """
 
 from __future__ import annotations

@@ -93,8 +93,8 @@ def prepare(study: Study, folder: Path) -> None:
 def write_contamination(path: Path, train: list[Problem], benchmarks: Mapping[str, list[Problem]]) -> None:
     """Benchmark → its problems that are among the training prompts.
 
-    Synthetic problems come here neither as prompts nor as benchmarks: their splits share no question by construction, and
-    questions of one family are alike in words without being alike.
+    Synthetic problems come here neither as prompts nor as benchmarks: their splits share no question by construction,
+    and questions of one family are alike in words without being alike.
     """
     index = TrainingIndex(train)
     atomic_json(path, as_data({name: index.overlaps(problems) for name, problems in benchmarks.items()}))

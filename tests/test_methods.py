@@ -27,8 +27,8 @@ SEQUENCE = ("sequence", {"stop_gradient": False})
 DYNAMIC = {"dynamic": True}
 
 
-def block(size, layout="sliding", weights="future", future_weight=0.3):
-    return ("block", {"size": size, "layout": layout, "weights": weights, "future_weight": future_weight})
+def block(size, layout="sliding", weights="future", future="backbone"):
+    return ("block", {"size": size, "layout": layout, "weights": weights, "future_weight": 0.3, "future": future})
 
 
 def kl(mask):
@@ -56,6 +56,7 @@ TABLE = {  # ratio, clip, aggregation, sampler, penalties
     "mpo": (block(5), ("ppo", HIGHER), "token_mean", DYNAMIC, []),
     "mpo_tiled": (block(5, "tiled", "uniform"), ("ppo", HIGHER), "token_mean", DYNAMIC, []),
     "mpo_joint": (block(5, "sliding", "joint"), ("ppo", HIGHER), "token_mean", DYNAMIC, []),
+    "mpo_heads": (block(5, future="heads"), ("ppo", HIGHER), "token_mean", DYNAMIC, []),
     "mpo_k2": (block(2), ("ppo", HIGHER), "token_mean", DYNAMIC, []),
     "mpo_k3": (block(3), ("ppo", HIGHER), "token_mean", DYNAMIC, []),
     "mpo_tepo": (block(5), ("ppo", HIGHER), "token_mean", DYNAMIC, [TEPO_MASK]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import tomllib
@@ -65,3 +66,16 @@ def test_the_published_results_are_of_the_present_study(in_root: Path) -> None:
     from policygrain.study.arms import digest
 
     assert f"digest {digest(load_study('config.yaml'))}." in (in_root / "docs" / "results.md").read_text()
+
+
+def test_the_laptop_regime_is_the_calibrated_one(in_root: Path) -> None:
+    from policygrain.methods import method
+    from policygrain.study import load_study
+
+    study = load_study("config.yaml")
+    found = json.loads((in_root / "docs" / "calibration.json").read_text())
+    assert study.training.learning_rate == found["learning_rate"]
+    for name, band in {"tepo": "sequence", "prefix_is": "prefix", "mpo": "block", "mpo_joint": "block_joint"}.items():
+        settings = method(name, study.methods).clip.settings
+        rounded = {side: float(f"{value:.2g}") for side, value in found["bands"][band].items()}
+        assert {side: settings[side] for side in ("low", "high")} == rounded, name

@@ -65,12 +65,12 @@ def test_the_overlong_punishment_by_hand() -> None:
 
 
 def test_groups_of_equal_rewards_are_replaced() -> None:
-    rollouts, part = collect([ALL, MIXED, NONE, MIXED, MIXED, MIXED], dynamic=True)
-    # Two are drawn and one is of use; then two more (twice what is missing), of which one is.
-    assert rollouts.prompts == [[1], [3]]
-    assert (rollouts.drawn, rollouts.dropped, part.asked) == (4, 2, 8)
-    assert rollouts.sampled_accuracy == pytest.approx(4 / 8)
-    assert rollouts.tokens == 8 * 3
+    rollouts, part = collect([ALL, NONE, NONE, MIXED, NONE, MIXED, ALL], dynamic=True)
+    # Four are drawn for two and one is of use; then two more for the other, of which one is.
+    assert rollouts.prompts == [[3], [5]]
+    assert (rollouts.drawn, rollouts.dropped, part.asked) == (6, 4, 12)
+    assert rollouts.sampled_accuracy == pytest.approx(4 / 12)
+    assert rollouts.tokens == 12 * 3
     assert rollouts.rewards.tolist() == [[1, 0], [1, 0]]
 
 
@@ -78,6 +78,9 @@ def test_what_is_more_than_needed_is_left_out() -> None:
     rollouts, _ = collect([ALL, MIXED, MIXED, MIXED], dynamic=True)
     assert rollouts.prompts == [[1], [2]]
     assert (rollouts.drawn, rollouts.dropped) == (4, 2)
+    rollouts, _ = collect([ALL, MIXED, MIXED, MIXED], dynamic=True, oversample=1.5)
+    assert rollouts.prompts == [[1], [2]]
+    assert (rollouts.drawn, rollouts.dropped) == (3, 1)
 
 
 def test_dynamic_sampling_gives_up_after_max_batches() -> None:

@@ -26,6 +26,7 @@ from policygrain.model.loading import load_model
 from policygrain.model.sequences import Sequences
 from policygrain.objective.batch import TokenBatch
 from policygrain.train import checkpoint
+from policygrain.train.heads import build_heads
 from policygrain.train.update import TrainingBatch, update
 
 from .small import SMALL, make_start, small_study, train_small
@@ -200,6 +201,7 @@ def random_batch(rows: int = 10, prompt: int = 9, width: int = 14, pad: tuple[in
         "old_entropy": 2 + noise[1].abs(),
         "ref_log_probs": noise[2] * 0.1 - 3,
         "rollout_weights": noise[3].abs(),
+        "old_future_log_probs": noise[0] * 0.1 - 12,
     }
 
     def padded(x: torch.Tensor, left: int, right: int) -> torch.Tensor:
@@ -228,7 +230,9 @@ def gradient_of(start: Path, name: str, batch: TrainingBatch, budget: int) -> tu
     before = torch.cat([p.detach().flatten().clone() for p in model.parameters()])
     settings = small_study().training.model_copy(update={"micro_batch_tokens": budget, "max_grad_norm": 1e9})
     changes = {"clip": {"fraction": 0.0}} if name == "clip_cov" else {}
-    metrics = update(model, torch.optim.SGD(model.parameters(), lr=1.0), batch, method(name, **changes), settings)
+    chosen = method(name, **changes)
+    heads = build_heads(model, chosen, seed=0)
+    metrics = update(model, torch.optim.SGD(model.parameters(), lr=1.0), batch, chosen, settings, heads)
     after = torch.cat([p.detach().flatten() for p in model.parameters()])
     return before - after, metrics
 

@@ -81,12 +81,31 @@ def _parser() -> argparse.ArgumentParser:
     study(added)
     added.add_argument("--data", type=Path, required=True, help="folder written by `prepare`")
     added.add_argument("--out", type=Path, required=True, help="JSON Lines of records")
+    added.add_argument("--part", metavar="I/N", help="draw one of N shares of the responses, I from 0; judge nothing")
     added.add_argument("models", nargs="+", metavar="NAME=MODEL_DIR", help="what to judge")
+
+    added = command("probe", _probe, "look at one batch with every ratio: spread of ratios, noise of gradients")
+    study(added)
+    added.add_argument("--seed", type=int, required=True, help="of the batch")
+    added.add_argument("--start", required=True, help="model that samples it")
+    added.add_argument("--data", type=Path, required=True, help="folder written by `prepare`")
+    added.add_argument("--out", type=Path, required=True, help="JSON file")
 
     added = command("inspect", _inspect, "show what a training step did to each token of some samples")
     added.add_argument("run", type=Path, metavar="RUN", help="folder of the run")
     added.add_argument("--step", type=int, default=None, help="default: the last that was kept")
     added.add_argument("--out", type=Path, default=None, help="HTML file (default: in the run's folder)")
+    added = command("grade", _grade, "grade a file of answers")
+    added.add_argument(
+        "file", type=Path, metavar="FILE.jsonl", help="lines with `gold` and `prediction` or `completion`"
+    )
+    added.add_argument("--out", type=Path, required=True, help="the lines with `verdict` and `status`")
+    added.add_argument("--workers", type=int, default=None, help="processes (default: one a processor)")
+    added.add_argument("--seconds", type=float, default=1.0, help="processor time an answer may take (default: 1)")
+    added.add_argument(
+        "--relative-tolerance", type=float, default=None, help="of numbers, as a share of the gold answer"
+    )
+    added.add_argument("--several", action="store_true", help="gold answers are lists in any order")
 
     added = command("figure", _figure, "draw one figure or table from the records")
     study(added)
@@ -182,7 +201,25 @@ def _evaluate(arguments: argparse.Namespace) -> None:
         if not separator:
             raise UserError(f"evaluate: {item!r} is not NAME=MODEL_DIR.")
         models[name] = Path(folder)
-    evaluate(load_study(arguments.config), models, arguments.data, arguments.out)
+    evaluate(load_study(arguments.config), models, arguments.data, arguments.out, _share(arguments.part))
+
+
+def _share(text: str | None) -> tuple[int, int] | None:
+    """`2/8` → (2, 8)."""
+    if text is None:
+        return None
+    number, _, parts = text.partition("/")
+    if not (number.isdecimal() and parts.isdecimal() and int(number) < int(parts)):
+        raise UserError(f"--part: {text!r} is not I/N with I from 0 to N − 1.")
+    return int(number), int(parts)
+
+
+def _probe(arguments: argparse.Namespace) -> None:
+    """Sample a batch, go off it by some updates, and measure it under every ratio; nothing is trained by it."""
+    from .study import load_study
+    from .train.probe import probe
+
+    probe(load_study(arguments.config), arguments.seed, arguments.start, arguments.data, arguments.out)
 
 
 def _inspect(arguments: argparse.Namespace) -> None:
@@ -190,6 +227,17 @@ def _inspect(arguments: argparse.Namespace) -> None:
     from .inspect import write_page
 
     print(write_page(arguments.run, arguments.step, arguments.out))
+
+
+def _grade(arguments: argparse.Namespace) -> None:
+    """Compare answers with gold answers: a `prediction` as it stands, a `completion` by its last box."""
+    from .verify import MathVerifier, Options
+    from .verify.grade import grade
+
+    options = Options(relative_tolerance=arguments.relative_tolerance, several=arguments.several)
+    with MathVerifier(arguments.workers, arguments.seconds) as verifier:
+        counts = grade(arguments.file, arguments.out, verifier, options)
+    print(", ".join(f"{count} {status}" for status, count in counts.items()))
 
 
 def _figure(arguments: argparse.Namespace) -> None:

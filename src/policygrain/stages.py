@@ -83,6 +83,7 @@ def train_run(
         "method": method.data(),
         "training": settings.model_dump(),
         "prompt": study.prompt.model_dump(),
+        "verifier": study.verifier,
         "start": {
             "model": study.model.start,
             "revision": study.model.revision,
@@ -102,6 +103,7 @@ def train_run(
         method=method,
         settings=settings,
         prompt=study.prompt,
+        verifier_name=study.verifier,
         seed=seed,
         start=start,
         revision=study.model.revision,

@@ -42,6 +42,9 @@ METHODS: dict[str, Method] = {name: method(name, **DETERMINISTIC.get(name, {})) 
 }
 
 
+WITH_GRADIENT = ("log_probs", "entropy", "future_log_probs")
+
+
 def random_fields(lengths: Sequence[int], seed: int, drift: float = 0.3, width: int | None = None) -> Fields:
     """The arguments of a TokenBatch in float64: unequal responses, padded on the right, one advantage each."""
     generator = torch.Generator().manual_seed(seed)
@@ -52,16 +55,22 @@ def random_fields(lengths: Sequence[int], seed: int, drift: float = 0.3, width: 
 
     old = -normal().abs() - 0.01
     old_entropy = normal().abs()
-    return {
+    mask = torch.arange(shape[1]) < torch.tensor(lengths).unsqueeze(1)
+    data = {
         "log_probs": old + drift * normal(),
         "old_log_probs": old,
         "advantages": normal(len(lengths)),
-        "mask": torch.arange(shape[1]) < torch.tensor(lengths).unsqueeze(1),
+        "mask": mask,
         "entropy": old_entropy + 0.1 * normal(),
         "old_entropy": old_entropy,
         "ref_log_probs": old + drift * normal(),
         "max_length": 12,
     }
+    # Nothing is foreseen from a response's last token.
+    foresees = mask & (mask.cumsum(1) < mask.sum(1, keepdim=True))
+    old_future = torch.where(foresees, -normal().abs(), 0.0)
+    future = torch.where(foresees, old_future + drift * normal(), 0.0)
+    return data | {"future_log_probs": future, "old_future_log_probs": old_future}
 
 
 @st.composite
@@ -77,32 +86,32 @@ def fields(draw: st.DrawFn, min_live: int = 0, correction: bool = False) -> Fiel
 
 
 class Result(NamedTuple):
-    """A loss, its gradients by log-probabilities and by entropies, and the metrics."""
+    """A loss, its gradients by log-probabilities, by entropies and by what heads foresee, and the metrics."""
 
     loss: Tensor
     gradient: Tensor
     entropy_gradient: Tensor
+    future_gradient: Tensor
     metrics: dict[str, float]
 
 
 def evaluate(chosen: Method, given: Fields, micro_batches: Sequence[Sequence[int]] | None = None) -> Result:
     """The method on the batch: in one piece, or in micro-batches of these rows, whose losses are added."""
-    log_probs = given["log_probs"].detach().clone().requires_grad_()
-    entropy = given["entropy"].detach().clone().requires_grad_()
-    step = TokenBatch(**{**given, "log_probs": log_probs, "entropy": entropy})
+    inputs = {name: given[name].detach().clone().requires_grad_() for name in WITH_GRADIENT}
+    step = TokenBatch(**{**given, **inputs})
     if micro_batches is None:
         loss, metrics = (out := chosen.loss(step)).loss, out.metrics
     else:
         parts = [chosen.loss(step.rows(torch.tensor(rows))) for rows in micro_batches]
         loss = torch.stack([part.loss for part in parts]).sum()
         metrics = merge_metrics([part.metrics for part in parts])
-    gradients = torch.autograd.grad(loss, (log_probs, entropy), allow_unused=True, materialize_grads=True)
+    gradients = torch.autograd.grad(loss, [*inputs.values()], allow_unused=True, materialize_grads=True)
     return Result(loss.detach(), *gradients, metrics)
 
 
 def assert_same(one: Result, other: Result, tolerance: float = 1e-10) -> None:
     """Same loss and gradients."""
-    for name in ("loss", "gradient", "entropy_gradient"):
+    for name in ("loss", "gradient", "entropy_gradient", "future_gradient"):
         torch.testing.assert_close(
             getattr(one, name), getattr(other, name), rtol=tolerance, atol=tolerance, msg=lambda m, n=name: f"{n}: {m}"
         )

@@ -8,7 +8,7 @@ from policygrain.methods import method_names
 from policygrain.objective import penalty
 from policygrain.objective.clip import token_covariance
 
-from .batches import random_fields
+from .batches import WITH_GRADIENT, random_fields
 
 LENGTHS = (5, 3, 1, 4)
 # How far the policy has drifted: enough for some tokens to be clipped and others not.
@@ -21,17 +21,17 @@ CHANGES = {"clip_cov": {"clip": {"fraction": 0.0}}, "kl_cov": {"penalties": [{"n
 def test_gradient_is_the_finite_difference(name):
     chosen = method(name, **CHANGES.get(name, {}))
     fields = random_fields(LENGTHS, seed=1, drift=DRIFT.get(name, 0.8))
-    log_probs, entropy = (fields.pop(key).requires_grad_() for key in ("log_probs", "entropy"))
+    inputs = [fields.pop(key).requires_grad_() for key in WITH_GRADIENT]
 
-    def loss(log_probs, entropy):
-        return chosen.loss(TokenBatch(log_probs=log_probs, entropy=entropy, **fields))
+    def loss(*inputs):
+        return chosen.loss(TokenBatch(**dict(zip(WITH_GRADIENT, inputs, strict=True)), **fields))
 
     # Some tokens are clipped and some are not; and none is where the loss has a kink, or the difference would be wrong.
-    metrics = loss(log_probs, entropy).metrics
+    metrics = loss(*inputs).metrics
     clipped = metrics["clip_fraction_low"] + metrics["clip_fraction_high"]
     assert name == "kl_cov" or 0 < clipped < 1
     assert torch.autograd.gradcheck(
-        lambda *x: loss(*x).loss, (log_probs, entropy), eps=1e-7, atol=1e-7, rtol=1e-5, raise_exception=True
+        lambda *x: loss(*x).loss, inputs, eps=1e-7, atol=1e-7, rtol=1e-5, raise_exception=True
     )
 
 

@@ -46,6 +46,9 @@ def test_metrics():
             "ratio_mean": (2 + 0.5 + 1 + 0.5) / 4,
             "ratio_variance": ((2 - 1) ** 2 + (0.5 - 1) ** 2 + 0 + (0.5 - 1) ** 2) / 4,
             "ratio_max": 2.0,
+            "effective_sample_share": (2 + 0.5 + 1 + 0.5) ** 2 / (4 * (4 + 0.25 + 1 + 0.25)),
+            # Unclipped: tokens 2 and 3 with Â = 1, weights 1/3 of a half; token 4 with Â = −1 is clipped.
+            "positive_gradient_share": 1.0,
             "clip_fraction_low": 1 / 4,
             "clip_fraction_high": 1 / 4,
             # KL(old ‖ θ) from samples of old: r − 1 − log r; KL(θ ‖ reference): 1/r − 1 + log r.

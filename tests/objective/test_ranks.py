@@ -20,7 +20,7 @@ from policygrain.model.sequences import Sequences, pack
 from policygrain.objective.loss import merge_metrics
 from policygrain.study.schema import TinyModel
 
-from .batches import METHODS, Result, assert_same, evaluate, few, fields
+from .batches import METHODS, WITH_GRADIENT, Result, assert_same, evaluate, few, fields
 
 every_method = pytest.mark.parametrize("name", METHODS)
 fewer = settings(few, max_examples=10)
@@ -46,8 +46,8 @@ def test_rows_and_columns_without_tokens_do_not_matter(name: str, data: dict, ch
         for key, x in data.items()
     }
     one, other = evaluate(METHODS[name], data), evaluate(METHODS[name], larger)
-    gradient, entropy_gradient = (place(x, 0) for x in (one.gradient, one.entropy_gradient))
-    assert_same(one._replace(gradient=gradient, entropy_gradient=entropy_gradient), other)
+    placed = {key: place(x, 0) for key, x in one._asdict().items() if key.endswith("gradient")}
+    assert_same(one._replace(**placed), other)
     assert other.metrics == pytest.approx(one.metrics, abs=1e-10)
 
 
@@ -57,15 +57,15 @@ def test_rows_and_columns_without_tokens_do_not_matter(name: str, data: dict, ch
 def test_batches_may_have_widths_of_their_own(name: str, data: dict, choice: st.DataObject) -> None:
     """Each part of a step is cut to its longest response; its columns are those of no other part."""
     whole = evaluate(METHODS[name], data)
-    log_probs, entropy = (data[key].clone().requires_grad_() for key in ("log_probs", "entropy"))
-    step = TokenBatch(**{**data, "log_probs": log_probs, "entropy": entropy})
+    inputs = {key: data[key].clone().requires_grad_() for key in WITH_GRADIENT}
+    step = TokenBatch(**{**data, **inputs})
     order = choice.draw(st.permutations(range(len(data["mask"]))))
     cut = choice.draw(st.integers(1, len(order) - 1))
     parts = []
     for rows in (torch.tensor(order[:cut]), torch.tensor(order[cut:])):
         parts.append(METHODS[name].loss(step.rows(rows, width=max(1, int(step.lengths[rows].max())))))
     loss = parts[0].loss + parts[1].loss
-    gradients = torch.autograd.grad(loss, (log_probs, entropy), allow_unused=True, materialize_grads=True)
+    gradients = torch.autograd.grad(loss, [*inputs.values()], allow_unused=True, materialize_grads=True)
     assert_same(whole, Result(loss.detach(), *gradients, merge_metrics([p.metrics for p in parts])))
 
 
@@ -104,6 +104,8 @@ def made_up_step() -> tuple[torch.nn.Module, Sequences, TokenBatch]:
         old_entropy=near(entropy, 0.1),
         ref_log_probs=near(now, 0.2),
         rollout_weights=near(now, 0.2).exp().clamp(max=1.0),
+        future_log_probs=near(now, 0.2),
+        old_future_log_probs=now,
         max_length=12,
     )
     return model, sequences, step

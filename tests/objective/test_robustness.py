@@ -11,7 +11,16 @@ from policygrain.objective import ratio
 from .batches import METHODS, assert_same, evaluate, random_fields
 
 every_method = pytest.mark.parametrize("name", METHODS)
-PER_TOKEN = ("log_probs", "old_log_probs", "entropy", "old_entropy", "ref_log_probs", "rollout_weights")
+PER_TOKEN = (
+    "log_probs",
+    "old_log_probs",
+    "entropy",
+    "old_entropy",
+    "ref_log_probs",
+    "rollout_weights",
+    "future_log_probs",
+    "old_future_log_probs",
+)
 
 
 def cast(fields, dtype):
@@ -65,6 +74,7 @@ def test_in_one_token_responses_every_ratio_is_that_of_the_token(name):
 def test_extreme_ratios_stay_finite_in_single_precision(name, sign):
     fields = cast(random_fields([3, 4], seed=5), torch.float32)
     fields["log_probs"] = fields["old_log_probs"] + sign * 80
+    fields["future_log_probs"] = fields["old_future_log_probs"] + sign * 400
     fields["ref_log_probs"] = fields["log_probs"] + 200  # exp(200) would overflow, too
     fields["advantages"] = torch.tensor([1.0, -1.0])
     out = evaluate(METHODS[name], fields)

@@ -88,6 +88,7 @@ def run_content(arm, seed):
         "method": chosen.method(STUDY).data(),
         "training": chosen.training(STUDY).model_dump(),
         "prompt": STUDY.prompt.model_dump(),
+        "verifier": STUDY.verifier,
         "model": [STUDY.model.start, STUDY.model.revision, STUDY.model.dtype],
         "seed": int(seed),
     }

@@ -22,6 +22,6 @@ rule evaluate:
         models=lambda w: [
             f"{name}={folder}" for name, folder in shard_models(w.shard).items()
         ],
-        content=STUDY.evaluation.model_dump(),
+        content=[STUDY.evaluation.model_dump(), STUDY.verifier],
     shell:
         "exec {params.policygrain} evaluate --config {params.study} --data {params.data} --out {output} {params.models} 2>>{log}"

@@ -21,6 +21,9 @@ class Sampler:
     """What happens between sampling and the loss (DAPO, arXiv 2503.14476, sections 3.2 and 3.4)."""
 
     dynamic: bool = False  # drop groups of equal rewards and draw new prompts until the batch is full
+    # … at how many prompts for each that is missing: one wider draw is cheaper than several narrow ones, and what turns
+    # out to be more than needed is left out.
+    oversample: float = field(default=2.0, metadata={"least": 1})
     max_batches: int = field(default=4, metadata={"least": 1})  # … or this many batches were drawn
     overlong_buffer: float = 0.0  # B as a share of L_max: longer responses lose up to 1 of reward; 0: off
     mask_truncated: bool = False  # leave responses without an end of sequence out of the loss

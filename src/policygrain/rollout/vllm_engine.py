@@ -49,7 +49,7 @@ class VllmEngine:
         )
 
     def generate(self, requests: Sequence[Request]) -> list[Response]:
-        """One response per request, in order; longest prompts first would change nothing but the tail."""
+        """One response per request, in order."""
         from vllm import SamplingParams
 
         params = [

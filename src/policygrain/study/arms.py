@@ -124,6 +124,7 @@ def digest(study: Study) -> str:
             name: [arm.method(study).data() | {"summary": "", "source": ""}, arm.training(study).model_dump()]
             for name, arm in planned.arms.items()
         },
+        "verifier": study.verifier,
         **{part: getattr(study, part).model_dump(mode="json") for part in ("model", "prompt", "data", "evaluation")},
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

@@ -151,6 +151,13 @@ class Experiment(Section):
     evaluate: bool = Field(True, description="judge the final models on the benchmarks, besides validation")
 
 
+class Probe(Section):
+    """One batch that every ratio looks at: how far ratios spread and how noisy gradients are, by grain."""
+
+    prompts: PositiveInt = Field(24, description="prompts (groups) in the batch")
+    updates: list[NonNegativeInt] = Field([1, 4, 16], description="optimizer steps that the policy is off the batch by")
+
+
 class Tracking(Section):
     """MLflow, which mirrors the records."""
 
@@ -171,11 +178,16 @@ class Study(Section):
     model: Model = Field(Model(), description="the start model")
     prompt: Prompt = Field(Prompt(), description="how problems are shown")
     data: Data = Field(description="training and validation problems")
+    verifier: Literal["numeric", "math"] = Field(
+        "numeric",
+        description="what judges answers, in training and evaluation: numbers exactly, or mathematics by math-verify",
+    )
     training: Training = Field(Training(), description="the loop")
     methods: dict[str, dict[str, Any]] = Field(
         {}, description="the study's own methods, and changes to presets; `base: NAME` says what one is laid over"
     )
     experiments: dict[str, Experiment] = Field(min_length=1, description="methods × settings × seeds, by question")
     evaluation: Evaluation = Field(description="how final models are judged")
+    probe: Probe = Field(Probe(), description="every ratio on one batch, for `ratio_variance` and `grain`")
     figures: list[str] = Field(["benchmarks", "dynamics", "clip_ratio", "stress"], description="what `figures` draws")
     tracking: Tracking = Field(Tracking(), description="MLflow")

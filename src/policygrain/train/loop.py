@@ -17,7 +17,7 @@ from ..rollout.open import open_engine
 from ..study.schema import Training
 from ..tasks.problem import Problem
 from ..tasks.prompts import PromptRenderer
-from ..verify import NumericVerifier
+from ..verify import open_verifier
 from . import checkpoint
 from .heads import build_heads, warm_up
 from .journal import Clock, Journal
@@ -35,6 +35,7 @@ def train(
     method: Method,
     settings: Training,
     prompt: Prompt,
+    verifier_name: str,
     seed: int,
     start: str,
     revision: str | None = None,
@@ -47,12 +48,12 @@ def train(
 
     Everything random hangs on ``seed`` and the step, so a resumed run continues as the undisturbed one would have.
     """
-    with checkpoint.run_lock(run_dir):
+    with checkpoint.run_lock(run_dir), open_verifier(verifier_name) as verifier:
         torch.set_num_threads(settings.threads)
         model, tokenizer = load_model(start, revision, dtype)
         reference, _ = load_model(start, revision, dtype)
         longest = model.config.max_position_embeddings - settings.max_tokens
-        renderer, verifier = PromptRenderer(tokenizer, prompt, longest), NumericVerifier()
+        renderer = PromptRenderer(tokenizer, prompt, longest)
         heads = build_heads(model, method, seed)
         optimizer = make_optimizer(model, heads, method, settings)
         stream = PromptStream(train_problems, seed_of("prompts", seed))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import dataclass, replace
 
@@ -74,9 +75,9 @@ class Collector:
         drawn = full = tokens = 0
         right = 0.0
         while full < wanted and drawn < budget:
-            # Further draws are twice what is missing, since some of it will be dropped too (our reading: DAPO draws
-            # whole batches); what is more than needed is left out.
-            part = self._sample(min((wanted - full) * (2 if drawn else 1), budget - drawn), clock)
+            missing = wanted - full
+            draw = math.ceil(missing * self.sampler.oversample) if self.sampler.dynamic else missing
+            part = self._sample(min(draw, budget - drawn), clock)
             drawn, tokens = drawn + len(part.prompts), tokens + part.tokens
             right += part.sampled_accuracy * len(part.prompts)
             if self.sampler.dynamic:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from fractions import Fraction
+from typing import Self
 
 from .verdict import Outcome, boxed
 
@@ -29,6 +30,15 @@ class NumericVerifier:
     def verify(self, golds: Sequence[str], responses: Sequence[str]) -> list[Outcome]:
         """One outcome per (gold answer, response): correct, incorrect, or unparsable without a boxed answer."""
         return [self._verify(gold, response) for gold, response in zip(golds, responses, strict=True)]
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _verify(self, gold: str, response: str) -> Outcome:
         answer = boxed(response)

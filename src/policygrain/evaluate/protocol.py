@@ -1,0 +1,51 @@
+"""What a score hangs on: records say it, and only records that agree in it stand in one table."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from ..provenance import file_digest
+from ..rollout.open import resolve_engine
+from ..study.schema import Benchmark, Sampling, Study
+from ..tasks.prompts import PromptRenderer
+
+
+def sampling_of(study: Study, benchmark: Benchmark) -> Sampling:
+    """The benchmark's own way to draw responses, else the evaluation's."""
+    return benchmark.sampling or study.evaluation.sampling
+
+
+def protocol(study: Study, renderer: PromptRenderer, data: Path, model: str, verifier: str) -> dict[str, Any]:
+    """Everything that could change a score; ``model`` and ``verifier`` are their digest and name."""
+    return {
+        "model": model,
+        "prompt": renderer.digest,
+        "verifier": verifier,
+        "engine": resolve_engine(study.evaluation.engine),
+        "seed": study.evaluation.seed,
+        "benchmarks": {
+            b.name: {
+                "sampling": sampling_of(study, b).model_dump(),
+                "problems": file_digest(data / "benchmarks" / f"{b.name}.jsonl"),
+            }
+            for b in study.evaluation.benchmarks
+        },
+    }
+
+
+def key_of(content: dict[str, Any]) -> str:
+    """A short name for a protocol."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def comparable(content: dict[str, Any]) -> str:
+    """Records with the same value may stand in one table: all but the model is equal."""
+    return key_of({k: v for k, v in content.items() if k != "model"})
+
+
+def sampled_under(content: dict[str, Any]) -> str:
+    """Responses with the same value are the same, whoever judges them."""
+    return key_of({k: v for k, v in content.items() if k != "verifier"})

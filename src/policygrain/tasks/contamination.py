@@ -1,7 +1,7 @@
 """Which benchmark problems are among the training prompts, word for word or nearly so.
 
-Two texts are the same (`exact`) when the words and numbers in them are, one after the other: case, punctuation, signs
-and LaTeX's layout do not count. They are nearly the same (`near`) when the sets of their words and numbers have a
+Two texts are the same (`exact`) when their letters and digits are, one after the other: spaces, case, punctuation,
+signs and LaTeX's layout do not count. They are nearly the same (`near`) when the sets of their words and numbers have a
 Jaccard similarity of at least 0.8 and both have at least 8 of them; below that, sets agree by chance. Paraphrases are
 not found, and problems cut from one template are, which is why pairs are listed and not only counted.
 """
@@ -85,6 +85,10 @@ class TrainingIndex:
             if len(found) >= FEWEST_TOKENS:
                 candidates.update(i for token in self._prefix(found) for i in self.prefixes.get(token, ()))
             for i in sorted(candidates):
+                sizes = len(found), len(self.sets[i])
+                # Sets whose sizes differ too much cannot be alike, whatever is in them.
+                if i not in same and min(sizes) < self.threshold * max(sizes) - 1e-9:
+                    continue
                 similarity = _jaccard(found, self.sets[i])
                 if i in same or similarity >= self.threshold - 1e-9:
                     kind: Literal["exact", "near"] = "exact" if i in same else "near"

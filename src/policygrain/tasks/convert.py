@@ -19,15 +19,20 @@ Row = dict[str, Any]
 
 
 def last_boxed(text: str) -> str:
-    r"""What stands in the last \boxed{…}, braces matched; empty where there is none or it never closes."""
-    start = text.rfind("\\boxed{")
-    if start < 0:
-        return ""
-    depth, begin = 0, start + len("\\boxed{")
-    for i in range(begin - 1, len(text)):
-        depth += (text[i] == "{") - (text[i] == "}")
+    r"""What is in the last \boxed: in matched braces, or the one token after it, as TeX reads `\boxed 2`.
+
+    Empty where there is none or its braces never close.
+    """
+    _, command, rest = text.rpartition("\\boxed")
+    rest = rest.lstrip()
+    if not command or not rest.startswith("{"):
+        token = re.match(r"\\[a-zA-Z]+|[^\\}$]", rest) if command else None
+        return token[0] if token else ""
+    depth = 0
+    for i, character in enumerate(rest):
+        depth += (character == "{") - (character == "}")
         if depth == 0:
-            return text[begin:i].strip()
+            return rest[1:i].strip()
     return ""
 
 

@@ -45,7 +45,7 @@ evaluation:
 
 ## Among the training prompts
 `prepare` compares training prompts with every benchmark that is not synthetic and writes `data/contamination.json`:
-for each benchmark the pairs of ids that are `exact` (the same words and numbers one after the other) or `near`
+for each benchmark the pairs of ids that are `exact` (the same letters and digits one after the other) or `near`
 (Jaccard similarity of the sets of words and numbers of at least 0.8, both of at least 8). All such pairs are found,
 none is estimated. Paraphrases are missed, and problems cut from one template are taken for near; the list is there to
 be read.

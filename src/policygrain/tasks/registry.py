@@ -119,9 +119,9 @@ class Dataset(Entry):
         for name in self.fields.rows:
             if name not in ROWS:
                 raise ValueError(f"rows: {name!r} is unknown.{did_you_mean(name, ROWS)}")
-        for name in (self.answers.absolute_tolerance, self.answers.several):
-            if name is not None and name not in self.fields.keep:
-                raise ValueError(f"answers: column {name!r} is not kept; add it to fields.keep")
+        for kept in (self.answers.absolute_tolerance, self.answers.several):
+            if kept is not None and kept not in self.fields.keep:
+                raise ValueError(f"answers: column {kept!r} is not kept; add it to fields.keep")
         if (self.role == "benchmark") != bool(self.sampling and self.metric):
             raise ValueError("a benchmark, and nothing else, has `sampling` and `metric`")
         if not self.changelog[-1].startswith(f"{self.version}:"):

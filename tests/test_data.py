@@ -7,7 +7,7 @@ import http.server
 import json
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -502,6 +502,34 @@ def test_answers_made_by_the_registry_are_those_of_the_recorded_files(
         for conversion in dataset.fields.answer.convert:
             answer = convert.CONVERSIONS[conversion](answer)
         assert answer == row["answer"], row["id"]
+
+
+REBUILT: dict[str, Callable[[int, dict[str, Any]], dict[str, Any]]] = {
+    "gsm8k_train": lambda _, row: {"question": row["problem"], "answer": row["solution"]},
+    "aime25": lambda i, row: {
+        "id": 90 + i,
+        "problem": row["problem"],
+        "solution": row["answer"],
+        "answer": row["answer"],
+        "url": row["url"],
+        "question": row["problem"],
+    },
+}
+
+
+@pytest.mark.parametrize("name", REBUILT)
+def test_a_published_file_rebuilt_to_the_bit_is_fetched(
+    name: str, server: Server, tmp_path: Path, benchmarks_folder: Path
+) -> None:
+    """Where a recorded file has all that its source has, the source can be written again: its blob id is the pinned one."""
+    dataset = registry.dataset(name)
+    rows = raw(benchmarks_folder, dataset.file)
+    server.content = "".join(json.dumps(REBUILT[name](i, row)) + "\n" for i, row in enumerate(rows)).encode()
+    assert isinstance(dataset.home, registry.GitHome) and blob_id(server.content) == dataset.home.blob
+    fetch(dataset, tmp_path)
+    assert check.check(dataset, tmp_path).copy == "equal"
+    fetched = read_problems(tmp_path / dataset.file)
+    assert [(p.id, p.problem, p.answer) for p in fetched] == [(r["id"], r["problem"], r["answer"]) for r in rows]
 
 
 # ---- near-duplicates ------------------------------------------------------------------------------------------------

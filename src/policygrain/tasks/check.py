@@ -55,7 +55,7 @@ def check(dataset: Dataset, root: Path) -> Report:
     try:
         rows = [row for _, row in read_rows(path)]
     except UserError as error:
-        report.faults.append(str(error))
+        report.faults.append(str(error).rstrip("."))
         return report
     report.count = len(rows)
     if len(rows) != dataset.count:

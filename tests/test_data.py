@@ -157,28 +157,22 @@ def test_conversions(name: str, text: str, converted: str) -> None:
     assert convert.CONVERSIONS[name](text) == converted
 
 
-def test_a_problem_counts_once_and_not_at_all_where_its_copies_disagree() -> None:
-    rows = [("a", "x + 1", "1"), ("b", "$x$+1", "1"), ("c", "y", "2"), ("d", "y ", "3"), ("e", "z", "")]
-    kept = convert.distinct_problems([{"id": i, "problem": p, "answer": a} for i, p, a in rows])
-    assert [row["id"] for row in kept] == ["a", "e"]
-    assert [row["id"] for row in convert.drop_unanswered(kept)] == ["a"]
-
-
 def test_parquet_and_nested_columns(tmp_path: Path) -> None:
     import pandas
 
     path = tmp_path / "set.parquet"
     row = {"prompt": [{"role": "user", "content": "1+1"}], "reward_model": {"ground_truth": 2.0}, "level": [1]}
-    pandas.DataFrame([row]).to_parquet(path)
+    pandas.DataFrame([{**row, "prompt": []}, row]).to_parquet(path)
     fields = {
         "id": {"form": "p-{row:03}"},
         "problem": {"column": ["nowhere", "prompt.0.content"]},
         "answer": {"column": "reward_model.ground_truth", "convert": ["integer"]},
         "keep": ["level"],
+        "leave_out": [0],
         "checked": "by hand",
     }
     (found,) = convert.convert(made_up(fields=fields), [path])
-    assert (found["id"], found["problem"], found["answer"], list(found["level"])) == ("p-000", "1+1", "2", [1])
+    assert (found["id"], found["problem"], found["answer"], list(found["level"])) == ("p-001", "1+1", "2", [1])
 
 
 # ---- fetching -------------------------------------------------------------------------------------------------------
@@ -504,6 +498,22 @@ def test_answers_made_by_the_registry_are_those_of_the_recorded_files(
         assert answer == row["answer"], row["id"]
 
 
+@pytest.mark.parametrize("name", RECORDED)
+def test_conversions_of_problems_leave_the_recorded_ones_alone(name: str, benchmarks_folder: Path) -> None:
+    dataset = registry.dataset(name)
+    path = check.find(dataset, benchmarks_folder)
+    assert path is not None
+    rows = raw(benchmarks_folder, path.name)
+    for row in rows:
+        for conversion in dataset.fields.problem.convert:
+            assert convert.CONVERSIONS[conversion](row["problem"]).strip() == row["problem"].strip(), row["id"]
+    if dataset.fields.id.column is None:
+        # Ids count source rows, so what is left out is what ids pass over.
+        places = {dataset.fields.id.form.format(row=i): i for i in range(dataset.count + len(dataset.fields.leave_out))}
+        passed_over = set(places.values()) - {places[row["id"]] for row in rows}
+        assert passed_over == set(dataset.fields.leave_out)
+
+
 REBUILT: dict[str, Callable[[int, dict[str, Any]], dict[str, Any]]] = {
     "gsm8k_train": lambda _, row: {"question": row["problem"], "answer": row["solution"]},
     "aime25": lambda i, row: {
@@ -521,7 +531,7 @@ REBUILT: dict[str, Callable[[int, dict[str, Any]], dict[str, Any]]] = {
 def test_a_published_file_rebuilt_to_the_bit_is_fetched(
     name: str, server: Server, tmp_path: Path, benchmarks_folder: Path
 ) -> None:
-    """Where a recorded file has all that its source has, the source can be written again: its blob id is the pinned one."""
+    """Where a recorded file has all that its source has, the source can be written again, to the pinned blob id."""
     dataset = registry.dataset(name)
     rows = raw(benchmarks_folder, dataset.file)
     server.content = "".join(json.dumps(REBUILT[name](i, row)) + "\n" for i, row in enumerate(rows)).encode()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 
-# ---- one text -------------------------------------------------------------------------------------------------------
+# ---- texts ----------------------------------------------------------------------------------------------------------
 
 
 def last_boxed(text: str) -> str:
@@ -82,27 +82,6 @@ CONVERSIONS: dict[str, Callable[[str], str]] = {
         drop_answer_line_request,
     )
 }
-
-# ---- all rows -------------------------------------------------------------------------------------------------------
-
-
-def drop_unanswered(rows: list[Row]) -> list[Row]:
-    """Without rows that have no answer."""
-    return [row for row in rows if row["answer"]]
-
-
-def distinct_problems(rows: list[Row]) -> list[Row]:
-    """The first of each problem, spaces and $ aside; none where its copies disagree on the answer."""
-    answers: dict[str, set[str]] = {}
-    first: dict[str, Row] = {}
-    for row in rows:
-        key = re.sub(r"[\s$]", "", row["problem"])
-        answers.setdefault(key, set()).add(row["answer"])
-        first.setdefault(key, row)
-    return [row for key, row in first.items() if len(answers[key]) == 1]
-
-
-ROWS: dict[str, Callable[[list[Row]], list[Row]]] = {f.__name__: f for f in (drop_unanswered, distinct_problems)}
 
 # ---- files ----------------------------------------------------------------------------------------------------------
 
@@ -172,11 +151,12 @@ def _identity(row: Any, identity: Identity, number: int, where: str) -> str:
 
 def convert(dataset: Dataset, files: Iterable[Path]) -> list[Row]:
     """Rows with `id`, `problem`, `answer` and what the registry says to keep. Raises UserError with file and line."""
+    fields, left_out = dataset.fields, set(dataset.fields.leave_out)
     rows: list[Row] = []
-    places: dict[str, str] = {}
     sources = (pair for path in files for pair in source_rows(path))
     for number, (where, row) in enumerate(sources):
-        fields = dataset.fields
+        if number in left_out:
+            continue
         converted = {
             "id": _identity(row, fields.id, number, where),
             "problem": _text(row, fields.problem, where),
@@ -184,12 +164,8 @@ def convert(dataset: Dataset, files: Iterable[Path]) -> list[Row]:
             **{name: look_up(row, name, where) for name in fields.keep},
             "source": dataset.name,
         }
-        places[converted["id"]] = where
-        rows.append(converted)
-    for name in dataset.fields.rows:
-        rows = ROWS[name](rows)
-    for converted in rows:
         for key in ("problem", "answer"):
             if not converted[key]:
-                raise UserError(f"{places[converted['id']]}: the {key} is empty.")
+                raise UserError(f"{where}: the {key} is empty.")
+        rows.append(converted)
     return rows

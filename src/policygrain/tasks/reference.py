@@ -102,6 +102,8 @@ def _section(d: Dataset) -> Iterator[str]:
     yield f"{d.title}. Version {d.version}, in `{d.file}`."
     yield ""
     yield from (f"* {note}" for note in d.notes)
+    if d.prompt:
+        yield f"* Prompt: {d.prompt}"
     yield f"* Home: {_home(d)}."
     yield f"* Columns checked: {d.fields.checked}."
     yield f"* Licence: {d.licence}."

@@ -65,7 +65,7 @@ class Fields(Entry):
     problem: Column
     answer: Column
     keep: list[str] = Field([], description="further columns to keep, under their own names")
-    rows: list[str] = Field([], description="what is done to the rows as a whole, by name, in order")
+    leave_out: list[int] = Field([], description="source rows that are no part of the set, counted from 0")
     checked: str = Field(min_length=1, description="how far this mapping has been held against the source")
 
 
@@ -110,15 +110,12 @@ class Dataset(Entry):
 
     @model_validator(mode="after")
     def _whole(self) -> Dataset:
-        from .convert import CONVERSIONS, ROWS
+        from .convert import CONVERSIONS
 
         for column in (self.fields.problem, self.fields.answer):
             for name in column.convert:
                 if name not in CONVERSIONS:
                     raise ValueError(f"no conversion is called {name!r}.{did_you_mean(name, CONVERSIONS)}")
-        for name in self.fields.rows:
-            if name not in ROWS:
-                raise ValueError(f"rows: {name!r} is unknown.{did_you_mean(name, ROWS)}")
         for kept in (self.answers.absolute_tolerance, self.answers.several):
             if kept is not None and kept not in self.fields.keep:
                 raise ValueError(f"answers: column {kept!r} is not kept; add it to fields.keep")

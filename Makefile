@@ -48,10 +48,12 @@ ui: setup
 publish:
 	mkdir -p docs/figures
 	cp results/laptop/figures/*.png docs/figures/
-	{ echo "# Results of the laptop study"; echo; \
-	  echo "Copied by \`make publish\` from \`results/laptop/tables/results.md\`, which \`make all\` makes."; \
-	  $(BIN)/policygrain check --config results/laptop/study.yaml; echo; \
-	  cat results/laptop/tables/results.md; } >docs/results.md
+	for table in results ablation claims; do \
+	  { echo "# The laptop study: $$table"; echo; \
+	    echo "Copied by \`make publish\` from \`results/laptop/tables/$$table.md\`, which \`make all\` makes."; \
+	    $(BIN)/policygrain check --config results/laptop/study.yaml; echo; \
+	    cat results/laptop/tables/$$table.md; } >docs/$$table.md; \
+	done
 
 # Removes results; the environment stays (rm -r .venv removes it too).
 clean:

@@ -36,9 +36,11 @@ rule all:
     default_target: True
     input:
         FIGURE_FILES,
+        f"{RESULTS}/report.html",
         f"{RESULTS}/mlflow.done",
 
 
 rule figures:
     input:
         FIGURE_FILES,
+        f"{RESULTS}/report.html",

@@ -45,6 +45,7 @@ from datasets import Dataset
 from transformers import PrinterCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
+from policygrain.clock import Clock
 from policygrain.files import atomic_json
 from policygrain.methods import method
 from policygrain.model import tiny
@@ -56,7 +57,6 @@ from policygrain.study.schema import Prompt, TinyModel, Training, WarmStart
 from policygrain.tasks.families import FAMILIES, generate
 from policygrain.tasks.problem import Problem
 from policygrain.tasks.prompts import PromptRenderer
-from policygrain.train.journal import Clock
 from policygrain.train.rollouts import Collector, PromptStream
 from policygrain.train.update import make_optimizer, minibatches, prepare, update
 from policygrain.verify import NumericVerifier

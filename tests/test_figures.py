@@ -6,15 +6,18 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from policygrain.cli import main
 from policygrain.errors import UserError
-from policygrain.figures import FIGURES
+from policygrain.figures import FIGURES, measures
 from policygrain.figures.catalogue import draw
 from policygrain.figures.records import Records
 from policygrain.study import Study, load_study
 from policygrain.study.arms import plan
+
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture
@@ -22,38 +25,64 @@ def study(in_root: Path) -> Study:
     return load_study("studies/smoke.yaml")
 
 
-@pytest.fixture
-def results(study: Study, tmp_path: Path) -> Path:
-    """Records of the smoke study: GRPO right on half of the problems, TEPO on three quarters, the start on none."""
+def make_up(study: Study, folder: Path, right: dict[str, int]) -> Path:
+    """Records of all runs of a study: ``right`` of 12 problems for the arms named, 6 for the others."""
     planned = plan(study)
     for run in planned.runs:
-        folder = tmp_path / run.folder
-        folder.mkdir(parents=True)
+        (folder / run.folder).mkdir(parents=True)
         updates = planned.arms[run.arm].training(study).updates_per_batch
-        shared = {"gradient_norm": 1.0, "entropy_old": 0.5, "response_length_mean": 9.0}
+        shared = {"gradient_norm": 1.0, "entropy_old": 0.5, "response_length_mean": 9.0, "effective_sample_share": 0.9}
         rows = [
             {"step": s, "sampled_accuracy": 0.1 * s, "clip_fraction_low": 0.01, "clip_fraction_high": 0.02, **shared}
-            | {"total_updates": updates * (s + 1)}
+            | {"total_updates": updates * (s + 1), "total_tokens": 100 * (s + 1)}
             for s in range(3)
         ]
         rows += [{"step": 3, "validation_accuracy": 0.5 + 0.1 * run.seed}]
-        (folder / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
-    (tmp_path / "evaluation").mkdir()
+        (folder / run.folder / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+        timings = [{"step": s, "total_seconds": 2.0 * (s + 1)} for s in range(3)]
+        (folder / run.folder / "timings.jsonl").write_text("".join(json.dumps(r) + "\n" for r in timings))
+    for name in ("evaluation", "probe"):
+        (folder / name).mkdir()
     lines = []
-    for arm, right in {"start": 0, "grpo": 6, "tepo": 9}.items():
-        for seed in (0, 1):
-            for benchmark in ("running_total", "count"):
-                per_problem = [1.0] * right + [0.0] * (12 - right)
-                record = {"model": f"{arm}/seed{seed}", "benchmark": benchmark, "protocol_key": "k"}
-                lines.append(json.dumps({**record, "per_problem": per_problem, "accuracy": right / 12}))
-    (tmp_path / "evaluation" / "00.jsonl").write_text("\n".join(lines) + "\n")
-    return tmp_path
+    for model in [*(f"start/seed{s}" for s in study.seeds), *(f"{r.arm}/seed{r.seed}" for r in planned.evaluated)]:
+        count = right.get(model.split("/")[0], 6)
+        for benchmark in study.evaluation.benchmarks:
+            n = (benchmark.sampling or study.evaluation.sampling).n
+            per_problem = [1.0] * count + [0.0] * (12 - count)
+            record = {"model": model, "benchmark": benchmark.name, "protocol_key": "k", "n": n}
+            lines.append(json.dumps({**record, "per_problem": per_problem, "accuracy": count / 12}))
+    (folder / "evaluation" / "00.jsonl").write_text("\n".join(lines) + "\n")
+    for seed in study.seeds:
+        rows = [
+            {"updates": k, "seed": seed, "ratio": ratio, "ratio_variance": 0.01 * k * grain, "gradient_noise": 1.0}
+            | {"effective_sample_share": 0.9}
+            for k in (1, 4)
+            for grain, ratio in enumerate(RATIOS, start=1)
+        ]
+        (folder / "probe" / f"seed{seed}.json").write_text(json.dumps({"rows": rows}))
+    return folder
+
+
+RATIOS = ("sequence", "block K=5", "token", "block K=5, joint", "prefix")
+
+
+@pytest.fixture
+def results(study: Study, tmp_path: Path) -> Path:
+    """Records of the smoke study: GRPO right on half of the problems, TEPO on three quarters, the start on none."""
+    return make_up(study, tmp_path, {"start": 0, "grpo": 6, "tepo": 9})
+
+
+@pytest.fixture(scope="module")
+def laptop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Records of the laptop study, which has runs for every figure but one."""
+    return make_up(load_study(ROOT / "config.yaml"), tmp_path_factory.mktemp("laptop"), {"start": 0, "tepo": 9})
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_figures_are_drawn_twice_the_same(name: str, study: Study, results: Path, tmp_path: Path) -> None:
+def test_figures_are_drawn_twice_the_same(name: str, study: Study, results: Path, laptop: Path, tmp_path: Path) -> None:
+    where = (study, results) if name == "pass_at_k" else (load_study(ROOT / "config.yaml"), laptop)
     for attempt in ("a", "b"):
-        draw(name, study, results, tmp_path / attempt / name)
+        draw(name, *where, tmp_path / attempt / name)
     for suffix in (".png", ".pdf"):
         first = (tmp_path / "a" / f"{name}{suffix}").read_bytes()
         assert first == (tmp_path / "b" / f"{name}{suffix}").read_bytes()
@@ -68,6 +97,34 @@ def test_the_table_holds_the_numbers(study: Study, results: Path, tmp_path: Path
     records = Records(study, results)
     assert records.scores("tepo", "count").shape == (2, 12)
     assert np.allclose(records.final_validation("grpo"), [0.5, 0.6])
+
+
+def test_claims_and_ablation_hold_the_numbers(laptop: Path, tmp_path: Path) -> None:
+    """TEPO is 25 points ahead on each seed alike: what needs that is supported, what is equal undecided."""
+    study = load_study(ROOT / "config.yaml")
+    draw("claims", study, laptop, tmp_path / "claims")
+    text = (tmp_path / "claims.md").read_text()
+    best, block = (
+        next(line for line in text.splitlines() if words in line) for words in ("TEPO has the best", "sizes 2")
+    )
+    assert best.endswith("| +25 [+25, +25] points | **supported** |")
+    assert block.endswith("points; over 1,000 seeds would be needed | **undecided at this scale** |")
+    frame = pd.read_csv(tmp_path / "claims.csv")
+    product = frame[frame["claim"] == "mpo_ratio_variance"].iloc[0]
+    assert product["effect"] == pytest.approx(np.log2(2 / 4)), "second and fourth of the made-up ratios"
+    draw("ablation", study, laptop, tmp_path / "ablation")
+    line = next(row for row in (tmp_path / "ablation.md").read_text().splitlines() if row.startswith("| TEPO v1 |"))
+    assert "| sequence |" in line and line.endswith("| 50.0 | -25.0 [-25.0, -25.0] to TEPO |")
+
+
+def test_what_it_takes_to_reach_an_accuracy(study: Study, results: Path) -> None:
+    """Both arms rise by 0.1 a step, so they need the same; an arm that stays low counts as just after its end."""
+    records = Records(study, results)
+    assert measures.reached(records, "tepo", "grpo", "tokens").tolist() == [0, 0]
+    frame = records.steps
+    frame.loc[frame["arm"] == "tepo", "sampled_accuracy"] /= 10
+    # GRPO ends at the mean of 0, 0.1 and 0.2, which it reaches at its third step; TEPO's three steps were not enough.
+    assert measures.reached(records, "tepo", "grpo", "steps").tolist() == pytest.approx([np.log2(4 / 3)] * 2)
 
 
 def test_records_of_two_protocols_refuse_one_table(study: Study, results: Path, tmp_path: Path) -> None:

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from policygrain.clock import Clock
 from policygrain.methods.spec import Sampler
 from policygrain.rollout.engine import Request, Response
 from policygrain.study.schema import Training
 from policygrain.tasks.problem import Problem
-from policygrain.train.journal import Clock
 from policygrain.train.rollouts import Collector, PromptStream, Rollouts, _overlong
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +28,8 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("policygrain: interrupted; the same command resumes.", file=sys.stderr)
         return 130
+    except BrokenPipeError:  # `| head` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         if error.errno is None:
             raise
@@ -91,6 +94,14 @@ def _parser() -> argparse.ArgumentParser:
     added.add_argument("--data", type=Path, required=True, help="folder written by `prepare`")
     added.add_argument("--out", type=Path, required=True, help="JSON file")
 
+    added = command("show", _show, "read evaluations: one model in detail, several side by side, samples as a page")
+    added.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="run, evaluation/, records.json, or results")
+    added.add_argument("--against", metavar="NAME", help="what differences are to (default: the first)")
+    added.add_argument("--benchmark", action="append", metavar="NAME", help="this one alone; may be repeated")
+    added.add_argument("--anyway", action="store_true", help="compare records of different protocols")
+    added.add_argument("--json", action="store_true", help="everything, as JSON")
+    added.add_argument("--page", type=Path, metavar="OUT", help="write the samples of a run, or two, as an HTML file")
+
     added = command("inspect", _inspect, "show what a training step did to each token of some samples")
     added.add_argument("run", type=Path, metavar="RUN", help="folder of the run")
     added.add_argument("--step", type=int, default=None, help="default: the last that was kept")
@@ -112,6 +123,12 @@ def _parser() -> argparse.ArgumentParser:
     added.add_argument("name", help="see `figures` in the study file")
     added.add_argument("--results", type=Path, required=True, help="the study's results")
     added.add_argument("--out", type=Path, required=True, help="file without suffix")
+
+    added = command("report", _report, "write a study's report: one HTML page with everything")
+    study(added)
+    added.add_argument("--results", type=Path, required=True, help="the study's results")
+    added.add_argument("--captions", type=Path, default=Path("workflow/report"), help="folder of NAME.rst")
+    added.add_argument("--out", type=Path, required=True, help="HTML file")
 
     added = command("track", _track, "mirror a study's records into MLflow")
     study(added)
@@ -222,6 +239,26 @@ def _probe(arguments: argparse.Namespace) -> None:
     probe(load_study(arguments.config), arguments.seed, arguments.start, arguments.data, arguments.out)
 
 
+def _show(arguments: argparse.Namespace) -> None:
+    """Accuracy with intervals, outcomes and the protocol; paired differences between several; their samples."""
+    from .evaluate import compare, reading
+
+    entries = reading.find(arguments.paths)
+    reading.only(entries, arguments.benchmark)
+    differing = reading.same_protocol(entries, arguments.anyway)
+    first = compare.reference(entries, arguments.against)
+    if arguments.page:
+        from .evaluate.page import write_page
+
+        print(write_page(entries, arguments.page))
+    elif arguments.json:
+        print(json.dumps(compare.data(entries, first, differing), indent=1, ensure_ascii=False))
+    else:
+        from .evaluate.show import comparison, detail
+
+        print(detail(first) if len(entries) == 1 else comparison(entries, first, differing), end="")
+
+
 def _inspect(arguments: argparse.Namespace) -> None:
     """Write a page of samples whose tokens are coloured by ratio, advantage, clip and mask."""
     from .inspect import write_page
@@ -246,6 +283,17 @@ def _figure(arguments: argparse.Namespace) -> None:
     from .study import load_study
 
     draw(arguments.name, load_study(arguments.config), arguments.results, arguments.out)
+
+
+def _report(arguments: argparse.Namespace) -> None:
+    """Put figures, tables, claims, protocol and provenance on one self-contained page."""
+    from .report import write_report
+    from .study import load_study
+    from .track.mirror import tracking_uri
+
+    study = load_study(arguments.config)
+    tracking = tracking_uri(study, arguments.results)
+    write_report(study, arguments.results, arguments.captions, arguments.out, tracking)
 
 
 def _track(arguments: argparse.Namespace) -> None:

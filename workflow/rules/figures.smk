@@ -2,6 +2,7 @@
 RECORDS = [
     *unique(TRAINED.values()),
     *(f"{RESULTS}/evaluation/{shard}.jsonl" for shard in SHARDS),
+    *(f"{RESULTS}/probe/seed{seed}.json" for seed in STUDY.seeds),
 ]
 
 for name in STUDY.figures:
@@ -62,3 +63,27 @@ for name in TABLES:
         shell:
             "exec {params.policygrain} figure {params.table} --config {params.study} --results {params.results}"
             " --out {params.out} 2>{log}"
+
+
+rule report_page:
+    # The study as one page to read and pass on. (`snakemake --report report.zip` makes Snakemake's own, with the jobs.)
+    input:
+        figures=FIGURE_FILES,
+        captions=[
+            workflow.source_path(f"../report/{name}.rst")
+            for name in [*STUDY.figures, *TABLES]
+        ],
+    output:
+        f"{RESULTS}/report.html",
+    log:
+        f"{RESULTS}/logs/report.log",
+    conda:
+        "../../environment.yml"
+    params:
+        policygrain=POLICYGRAIN,
+        study=STUDY_FILE,
+        results=lambda w, output: parent(output[0]),
+        captions=lambda w, input: parent(input.captions[0]),
+    shell:
+        "exec {params.policygrain} report --config {params.study} --results {params.results}"
+        " --captions {params.captions} --out {output} 2>{log}"

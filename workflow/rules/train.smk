@@ -22,3 +22,29 @@ rule train:
     shell:
         "exec {params.policygrain} train --config {params.study} --arm {wildcards.arm} --seeds {params.seeds}"
         " --start '{params.start}' --data {params.data} --run-dir '{params.run_dir}' --done {output} 2>>{log}"
+
+
+rule probe:
+    # Every ratio on one batch: how far ratios spread and how noisy gradients are. Nothing is trained by it.
+    input:
+        train=rules.prepare.output.train,
+        start=lambda w: start_record(int(w.seed)),
+    output:
+        f"{RESULTS}/probe/seed{{seed}}.json",
+    log:
+        f"{RESULTS}/logs/probe/seed{{seed}}.log",
+    conda:
+        "../../environment.yml"
+    params:
+        policygrain=POLICYGRAIN,
+        study=STUDY_FILE,
+        data=lambda w, input: parent(input.train),
+        start=lambda w: start_model(int(w.seed)),
+        content=[
+            STUDY.probe.model_dump(),
+            STUDY.training.model_dump(),
+            STUDY.prompt.model_dump(),
+        ],
+    shell:
+        "exec {params.policygrain} probe --config {params.study} --seed {wildcards.seed} --start {params.start}"
+        " --data {params.data} --out {output} 2>{log}"

@@ -11,7 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ..errors import UserError
-from ..files import read_json_lines
+from ..files import read_json, read_json_lines
 from ..study import Study
 from ..study.arms import Plan, arms_of, plan
 
@@ -37,7 +37,7 @@ class Records:
         for run in self.plan.runs:
             path = self.results / run.folder / "metrics.jsonl"
             if path.exists():
-                frames.append(pd.DataFrame(read_json_lines(path)).assign(arm=run.arm, seed=run.seed))
+                frames.append(_steps(path).assign(arm=run.arm, seed=run.seed))
         if not frames:
             raise UserError(f"{self.results}: no run has been trained yet; run `snakemake all` first.")
         return pd.concat(frames, ignore_index=True)
@@ -55,6 +55,14 @@ class Records:
             )
         names = frame["model"].str.rsplit("/seed", n=1)
         return frame.assign(arm=names.str[0], seed=names.str[1].astype(int)).drop_duplicates(["model", "benchmark"])
+
+    @cached_property
+    def probes(self) -> pd.DataFrame:
+        """One row per seed, ratio and number of updates that the policy is off the batch by."""
+        rows = [row for path in sorted((self.results / "probe").glob("seed*.json")) for row in read_json(path)["rows"]]
+        if not rows:
+            raise UserError(f"{self.results}/probe: no batch has been probed yet; run `snakemake all` first.")
+        return pd.DataFrame(rows)
 
     @property
     def benchmarks(self) -> list[str]:
@@ -77,3 +85,13 @@ class Records:
         """Validation accuracy of each seed after its last step. [seeds]."""
         rows = self.steps[(self.steps["arm"] == arm) & self.steps["validation_accuracy"].notna()]
         return rows.sort_values("step").groupby("seed")["validation_accuracy"].last().to_numpy(dtype=float)
+
+
+def _steps(path: Path) -> pd.DataFrame:
+    """A run's metrics, with the seconds of training so far, which are kept apart."""
+    frame = pd.DataFrame(read_json_lines(path))
+    timings = path.with_name("timings.jsonl")
+    if not timings.exists():
+        return frame
+    seconds = pd.DataFrame(read_json_lines(timings), columns=["step", "total_seconds"])
+    return frame.merge(seconds, on="step", how="left")

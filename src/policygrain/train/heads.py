@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ..clock import Clock
 from ..files import atomic_json
 from ..methods import Method
 from ..methods.spec import Sampler
@@ -16,7 +17,6 @@ from ..model.future_heads import FutureHeads
 from ..model.logprobs import read
 from ..model.sequences import micro_batches, pack
 from ..provenance import seed_of
-from .journal import Clock
 from .rollouts import Collector, PromptStream
 
 if TYPE_CHECKING:

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import resource
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -51,29 +47,3 @@ class Journal:
 def _plain(value: Any) -> Any:
     """JSON has no NaN."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-class Clock:
-    """Seconds by phase, of one step."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-
-    @contextmanager
-    def __call__(self, phase: str) -> Iterator[None]:
-        """Time spent inside counts for ``phase``."""
-        start = time.perf_counter()
-        yield
-        self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - start
-
-    def report(self, tokens: int) -> dict[str, float]:
-        """`seconds/PHASE`, `seconds/total`, `tokens_per_second` generated, and the peak of resident memory."""
-        total = sum(self.seconds.values())
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        phases = {f"seconds/{k}": v for k, v in self.seconds.items()}
-        return {
-            **phases,
-            "seconds/total": total,
-            "tokens_per_second": tokens / max(total, 1e-9),
-            "peak_memory_mb": peak,
-        }

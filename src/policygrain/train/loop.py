@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..clock import Clock
 from ..errors import UserError
 from ..methods import Method
 from ..model.loading import load_model
@@ -20,7 +21,7 @@ from ..tasks.prompts import PromptRenderer
 from ..verify import open_verifier
 from . import checkpoint
 from .heads import build_heads, warm_up
-from .journal import Clock, Journal
+from .journal import Journal
 from .rollouts import Collector, PromptStream
 from .tokens import keep_tokens
 from .update import make_optimizer, minibatches, prepare, update

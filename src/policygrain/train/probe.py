@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ..clock import Clock
 from ..files import atomic_json
 from ..methods import method
 from ..methods.spec import Sampler
@@ -21,7 +22,6 @@ from ..rollout.open import open_engine
 from ..tasks.problem import read_problems
 from ..tasks.prompts import PromptRenderer
 from ..verify import open_verifier
-from .journal import Clock
 from .rollouts import Collector, PromptStream
 from .update import TrainingBatch, make_optimizer, minibatches, prepare, update
 

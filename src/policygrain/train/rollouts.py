@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from ..clock import Clock
 from ..methods.spec import Sampler
 from ..provenance import seed_of
 from ..rollout.engine import Engine, Request, Response
@@ -16,7 +17,6 @@ from ..study.schema import Training
 from ..tasks.problem import Problem
 from ..tasks.prompts import PromptRenderer
 from ..verify import Verifier
-from .journal import Clock
 
 
 class PromptStream:

@@ -1,0 +1,116 @@
+"""What MPO's prediction heads cost beside the backbone form: the same batch, the same updates, in turns.
+
+A batch of the laptop study's size is sampled once; then each side takes turns in scoring it and making its optimizer
+steps, one CPU thread, float32, from the same weights each time. `warm-up` is what training the heads costs before the
+first step. The ratio is seconds with heads over seconds without.
+
+    python benchmarks/future_heads.py [--rounds 7] [--out results/benchmarks/future_heads.json]
+"""
+
+from __future__ import annotations
+
+import os
+
+# Read when the libraries are loaded.
+os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+import argparse
+import copy
+import statistics
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from policygrain.clock import Clock
+from policygrain.files import atomic_json, read_json
+from policygrain.methods import Method, method
+from policygrain.model import tiny
+from policygrain.model.loading import load_model
+from policygrain.model.warm_start import teach
+from policygrain.provenance import commit, hardware, versions
+from policygrain.rollout.open import open_engine
+from policygrain.study.schema import Prompt, TinyModel, Training, WarmStart
+from policygrain.tasks.families import FAMILIES, generate
+from policygrain.tasks.prompts import PromptRenderer
+from policygrain.train.heads import build_heads, warm_up
+from policygrain.train.rollouts import Collector, PromptStream
+from policygrain.train.update import make_optimizer, minibatches, prepare, update
+from policygrain.verify import NumericVerifier
+
+SETTINGS = Training(prompts_per_step=12, group=8, updates_per_batch=4, max_tokens=112, threads=1)
+SIDES = {
+    "backbone": method("mpo", sampler={"dynamic": False}),
+    "heads": method("mpo_heads", sampler={"dynamic": False}),
+}
+
+
+def one_step(chosen: Method, model: Any, heads: Any, rollouts: Any, reference: Any, pad: int) -> float:
+    """Seconds of scoring a batch and making its updates, on copies of ``model`` and ``heads``."""
+    model, heads = copy.deepcopy(model), copy.deepcopy(heads)
+    optimizer = make_optimizer(model, heads, chosen, SETTINGS)
+    begin = time.perf_counter()
+    batch, _ = prepare(rollouts, model, reference, chosen, SETTINGS, pad, heads)
+    for rows in minibatches(SETTINGS.prompts_per_step, SETTINGS.group, SETTINGS.updates_per_batch, seed=0):
+        update(model, optimizer, batch.rows(rows), chosen, SETTINGS, heads)
+    return time.perf_counter() - begin
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--rounds", type=int, default=7, help="turns of each side")
+    parser.add_argument("--out", type=Path, help="JSON file for the numbers")
+    arguments = parser.parse_args()
+
+    torch.set_num_threads(1)
+    problems = [p for family in FAMILIES for p in generate(family, "train", 200, 0)]
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer = tiny.character_tokenizer()
+        model = tiny.build(TinyModel(layers=2), tokenizer, 0)
+        teach(model, PromptRenderer(tokenizer, Prompt()), list(FAMILIES), WarmStart(steps=200, mixed_steps=60), 0)
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        model, tokenizer = load_model(folder)
+        reference = copy.deepcopy(model)
+        engine = open_engine("transformers", folder, model, tokenizer)
+        renderer = PromptRenderer(tokenizer, Prompt())
+        sampler = SIDES["backbone"].sampler
+        collector = Collector(PromptStream(problems, 0), engine, NumericVerifier(), renderer, sampler, SETTINGS, seed=0)
+        rollouts = collector.collect(Clock())
+        heads = build_heads(model, SIDES["heads"], 0)
+        assert heads is not None
+        warm_up(heads, model, SIDES["heads"], collector, Path(folder))
+        cost = read_json(Path(folder) / "heads.json")
+        seconds: dict[str, list[float]] = {name: [] for name in SIDES}
+        for _ in range(1 + arguments.rounds):
+            for name, chosen in SIDES.items():
+                own = heads if name == "heads" else None
+                seconds[name].append(one_step(chosen, model, own, rollouts, reference, tokenizer.pad_token_id))
+    seconds = {name: values[1:] for name, values in seconds.items()}
+    ratios = [a / b for a, b in zip(seconds["heads"], seconds["backbone"], strict=True)]
+    report = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "hardware": hardware(),
+        "versions": versions(),
+        "commit": commit(),
+        "seconds": {name: statistics.median(values) for name, values in seconds.items()},
+        "ratio": {"median": statistics.median(ratios), "min": min(ratios), "max": max(ratios)},
+        "warm_up": {
+            "seconds": cost["seconds"],
+            "parameters": cost["parameters"],
+            "model_parameters": sum(p.numel() for p in model.parameters()),
+            "loss_first": statistics.mean(cost["losses"][:3]),
+            "loss_last": statistics.mean(cost["losses"][-3:]),
+        },
+    }
+    for key in ("seconds", "ratio", "warm_up"):
+        print(f"{key}: " + ", ".join(f"{k} {v:.3g}" for k, v in report[key].items()))
+    if arguments.out:
+        atomic_json(arguments.out, report)
+
+
+if __name__ == "__main__":
+    main()

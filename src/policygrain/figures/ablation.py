@@ -1,0 +1,65 @@
+"""The ablation table: what each choice of a method does to it (after TEPO's table 2)."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from ..evaluate.statistics import over_seeds
+from . import measures
+from .records import Records
+from .style import label
+
+
+def table(records: Records) -> tuple[pd.DataFrame, str]:
+    """A row per evaluated arm: what it is made of, final accuracy, paired difference to the method that it varies."""
+    rows = []
+    arms = list(dict.fromkeys(run.arm for run in records.plan.evaluated))
+    for arm in arms:
+        chosen = records.plan.arms[arm].method(records.study)
+        own = measures.accuracy(records, arm)
+        base = _base(arm, arms)
+        row = {
+            "arm": arm,
+            "ratio": _wording(chosen.ratio.name, chosen.ratio.params),
+            "clip": _wording(chosen.clip.name, {k: v for k, v in chosen.clip.params.items() if k in ("low", "high")}),
+            "aggregation": chosen.aggregation.name,
+            "penalties": "; ".join(_wording(p.name, p.params) for p in chosen.penalties),
+            "sampler": "dynamic" if chosen.sampler.dynamic else "",
+            "accuracy": round(float(own.mean()), 2),
+            "compared_with": base or "",
+        }
+        if base is not None:
+            difference = (own - measures.accuracy(records, base)).dropna().to_numpy()
+            row |= dict(zip(("difference", "low", "high"), (round(v, 2) for v in over_seeds(difference)), strict=True))
+        rows.append(row)
+    frame = pd.DataFrame(rows)
+    lines = [
+        "| method | ratio | clip | aggregation | penalties | accuracy | difference |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        change = (
+            f"{row['difference']:+.1f} [{row['low']:+.1f}, {row['high']:+.1f}] to {label(str(row['compared_with']))}"
+            if row["compared_with"]
+            else ""
+        )
+        parts = " | ".join(str(row[key]) for key in ("ratio", "clip", "aggregation", "penalties"))
+        lines.append(f"| {label(str(row['arm']))} | {parts} | {row['accuracy']:.1f} | {change} |")
+    note = (
+        "\nPoints of accuracy, mean over benchmarks; paired over seeds, 95% intervals by Student's t, not corrected.\n"
+    )
+    return frame, "\n".join(lines) + "\n" + note
+
+
+def _base(arm: str, arms: list[str]) -> str | None:
+    """What an arm is a variant of: the headline method whose name it begins with, else GRPO."""
+    for name in ("tepo", "mpo"):
+        if arm.startswith(f"{name}_") and name in arms:
+            return name
+    return "grpo" if arm != "grpo" and arm not in ("tepo", "mpo", "dapo") and "grpo" in arms else None
+
+
+def _wording(name: str, params: object) -> str:
+    settings = dict(params) if isinstance(params, dict) else {}
+    inside = ", ".join(f"{k} {v}" for k, v in settings.items())
+    return f"{name} ({inside})" if inside else name

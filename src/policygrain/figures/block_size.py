@@ -1,0 +1,21 @@
+"""Accuracy over the block's size K (after MPO)."""
+
+from __future__ import annotations
+
+from matplotlib.figure import Figure
+
+from . import measures
+from .records import Records
+from .style import COLUMN
+from .sweeps import against, arms_by
+
+
+def draw(records: Records) -> Figure:
+    """Test accuracy, mean over benchmarks, by K."""
+    arms = arms_by(records, "size")
+    figure = Figure(figsize=(COLUMN, 2.2))
+    axes = figure.subplots()
+    against(axes, arms, lambda arm: measures.accuracy(records, arm), index=0, places=True)
+    axes.set_xlabel("block size K (tokens)")
+    axes.set_ylabel("accuracy (%), mean of benchmarks")
+    return figure

@@ -1,0 +1,39 @@
+"""What each method needs to reach the accuracy that GRPO ends with, beside what GRPO needs."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from ..evaluate.statistics import over_seeds
+from . import measures
+from .records import Records
+from .style import PAGE, label, look
+
+BY = {"steps": "optimizer steps", "tokens": "generated tokens", "seconds": "seconds of training"}
+
+
+def draw(records: Records) -> Figure:
+    """A panel per cost: each seed's ratio to GRPO's, their geometric mean with its 95% interval; dashed is half."""
+    arms = [arm for arm in records.arms("headline") if arm != "grpo"]
+    figure = Figure(figsize=(PAGE * 0.9, 0.9 + 0.35 * len(arms)))
+    panels = figure.subplots(1, len(BY), sharey=True)
+    for axes, (by, title) in zip(panels, BY.items(), strict=True):
+        axes.axvline(1, color="#000000", linewidth=0.8)
+        axes.axvline(0.5, color="#999999", linewidth=0.8, linestyle=(0, (3, 2)))
+        for i, arm in enumerate(arms):
+            values = measures.reached(records, arm, "grpo", by).to_numpy()
+            middle, low, high = (2.0**v for v in over_seeds(values))
+            style = look(i + 1)
+            axes.plot(2**values, np.full(len(values), i) + 0.18, "|", color=style["color"], markersize=6)
+            axes.plot([low, high], [i, i], color=style["color"], linewidth=1.2)
+            axes.plot([middle], [i], color=style["color"], marker=style["marker"], markersize=5)
+        axes.set_xscale("log", base=2)
+        axes.set_xlim(0.12, 8)
+        axes.set_xticks([0.125, 0.25, 0.5, 1, 2, 4, 8], ["⅛", "¼", "½", "1", "2", "4", "8"])
+        axes.minorticks_off()
+        axes.set_title(title)
+        axes.set_xlabel("over GRPO's")
+    panels[0].set_yticks(range(len(arms)), [label(arm) for arm in arms])
+    panels[0].set_ylim(len(arms) - 0.5, -0.5)
+    return figure

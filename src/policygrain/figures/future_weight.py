@@ -1,0 +1,25 @@
+"""Clip fraction and accuracy over the share of future information φ (after MPO)."""
+
+from __future__ import annotations
+
+from matplotlib.figure import Figure
+
+from . import measures
+from .records import Records
+from .style import PAGE
+from .sweeps import against, arms_by
+
+
+def draw(records: Records) -> Figure:
+    """Two panels by φ, at one clip band and K = 5."""
+    arms = arms_by(records, "future_weight")
+    figure = Figure(figsize=(PAGE * 0.7, 2.2))
+    left, right = figure.subplots(1, 2)
+    against(left, arms, lambda arm: measures.late(records, arm, "clip_fraction"), index=1)
+    against(right, arms, lambda arm: measures.accuracy(records, arm), index=0)
+    left.set_ylabel("tokens clipped (%)")
+    right.set_ylabel("accuracy (%), mean of benchmarks")
+    left.set_ylim(bottom=0)
+    for axes in (left, right):
+        axes.set_xlabel("weight of future tokens φ")
+    return figure

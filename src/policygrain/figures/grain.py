@@ -1,0 +1,48 @@
+"""The question of the title on one axis: from token through block to sequence, and the whole prefix."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from ..evaluate.statistics import over_seeds
+from . import measures
+from .records import Records
+from .style import COLOURS, PAGE
+
+# Arms that differ in the ratio, and in the band that belongs to it, alone → the same ratio in the probe.
+GRAINS = {"token": "token", "block": "block K=5", "sequence": "sequence", "prefix": "prefix"}
+
+
+def draw(records: Records) -> Figure:
+    """Five panels; each seed is a small mark, the mean a point with its 95% interval."""
+    panels = {
+        "validation accuracy (%)": lambda arm: pd.Series(100 * records.final_validation(arm)),
+        "entropy (nats)": lambda arm: measures.late(records, arm, "entropy_old"),
+        "tokens clipped (%)": lambda arm: measures.late(records, arm, "clip_fraction"),
+        "variance of the ratio": lambda arm: measures.probed(records, GRAINS[arm], "ratio_variance"),
+        "gradient noise": lambda arm: measures.probed(records, GRAINS[arm], "gradient_noise"),
+    }
+    for arm in GRAINS:
+        measures.runs_of(records, arm)
+    figure = Figure(figsize=(PAGE, 2.0))
+    for axes, (title, read) in zip(figure.subplots(1, len(panels)), panels.items(), strict=True):
+        for x, arm in enumerate(GRAINS):
+            values = read(arm).to_numpy(dtype=float)
+            log = title == "variance of the ratio"
+            middle, low, high = over_seeds(np.log(values) if log else values)
+            middle, low, high = (np.exp(v) if log else v for v in (middle, low, high))
+            axes.plot(np.full(len(values), x), values, "_", color="#777777", markersize=6)
+            axes.errorbar(
+                [x], [middle], yerr=[[max(0.0, middle - low)], [max(0.0, high - middle)]], fmt="o", markersize=4,
+                color=COLOURS[0], elinewidth=1, capsize=2,
+            )  # fmt: skip
+            if log:
+                axes.set_yscale("log")
+        axes.set_title(title)
+        axes.set_xticks(range(len(GRAINS)), list(GRAINS), rotation=40, ha="right", rotation_mode="anchor")
+        axes.set_xlim(-0.5, len(GRAINS) - 0.5)
+        if axes.get_yscale() == "linear":
+            axes.set_ylim(bottom=0)
+    return figure

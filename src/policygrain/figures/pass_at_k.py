@@ -1,0 +1,54 @@
+"""pass@k of each headline method, by the unbiased estimator."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from ..errors import UserError
+from ..evaluate.scores import pass_at_k, powers_of_two
+from ..evaluate.statistics import interval
+from .records import START, Records
+from .style import PAGE, label, look
+
+
+def draw(records: Records) -> Figure:
+    """A panel per benchmark that was sampled several times."""
+    drawn = records.evaluations.drop_duplicates("benchmark").set_index("benchmark")["n"]
+    names = [b for b in records.benchmarks if drawn.get(b, 1) > 1]
+    if not names:
+        raise UserError(
+            "pass_at_k: every benchmark was sampled once; give some `sampling: {n: 8, temperature: 1.0}` in "
+            "`evaluation.benchmarks` and run `snakemake all`."
+        )
+    arms = [START, *records.arms("headline")]
+    columns = min(4, len(names))
+    rows = -(-len(names) // columns)
+    figure = Figure(figsize=(PAGE * max(0.45, columns / 4), 1.9 * rows + 0.4))
+    panels = np.atleast_1d(figure.subplots(rows, columns, squeeze=False)).flatten()
+    for axes, name in zip(panels, names, strict=False):
+        n = int(drawn[name])
+        for i, arm in enumerate(arms):
+            right = np.rint(records.scores(arm, name) * n).astype(int)
+            ks = powers_of_two(n)
+            points = [
+                interval(np.array([[pass_at_k(n, c, k) for c in row] for row in right.tolist()]), 1000) for k in ks
+            ]
+            style = look(i)
+            axes.plot(ks, [100 * p.mean for p in points], markersize=3, linewidth=1.1, label=label(arm), **style)
+            axes.fill_between(
+                ks, [100 * p.low for p in points], [100 * p.high for p in points], color=style["color"], alpha=0.12,
+                linewidth=0,
+            )  # fmt: skip
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(ks, [str(k) for k in ks])
+        axes.minorticks_off()
+        axes.set_ylim(0, 100)
+        axes.set_title(name.replace("_", " "))
+        axes.set_xlabel("k")
+    for axes in panels[len(names) :]:
+        axes.remove()
+    panels[0].set_ylabel("pass@k (%)")
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(arms))
+    return figure

@@ -1,0 +1,52 @@
+"""One parameter of a method against a number per seed: the shape of `block_size` and `future_weight`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from ..errors import UserError
+from ..evaluate.statistics import over_seeds
+from .records import Records
+from .style import look
+
+
+def arms_by(records: Records, parameter: str, **fixed: object) -> dict[float, str]:
+    """Value of a block ratio's parameter → arm, of the evaluated arms whose other settings are MPO's."""
+    found: dict[float, str] = {}
+    for run in records.plan.evaluated:
+        arm = records.plan.arms[run.arm]
+        ratio = arm.method(records.study).ratio
+        settings = ratio.settings
+        base = {
+            "layout": "sliding",
+            "weights": "future",
+            "future": "backbone",
+            "size": 5,
+            "future_weight": 0.3,
+            **fixed,
+        }
+        same = all(settings.get(key) == value for key, value in base.items() if key != parameter)
+        if ratio.name == "block" and same and not arm.settings and arm.method_name.startswith("mpo"):
+            found[float(settings[parameter])] = arm.name
+    if len(found) < 2:
+        raise UserError(f"at least two arms that differ in block.{parameter} have to be trained and evaluated.")
+    return dict(sorted(found.items()))
+
+
+def against(
+    axes: Axes, arms: Mapping[float, str], read: Callable[[str], pd.Series], index: int, places: bool = False
+) -> None:
+    """Mean with 95% interval over seeds, and each seed as a small mark; ``places`` puts values at equal distances."""
+    style = look(index)
+    x = np.arange(len(arms)) if places else np.array(list(arms))
+    values = [read(arm).to_numpy(dtype=float) for arm in arms.values()]
+    rows = np.array([over_seeds(v) for v in values])
+    errors = np.array([rows[:, 0] - rows[:, 1], rows[:, 2] - rows[:, 0]]).clip(min=0)
+    axes.errorbar(x, rows[:, 0], yerr=errors, markersize=4, linewidth=1.1, elinewidth=0.8, capsize=2, **style)
+    for place, seeds in zip(x, values, strict=True):
+        axes.plot(np.full(len(seeds), place), seeds, "_", color=style["color"], markersize=5, alpha=0.6)
+    axes.set_xticks(x, [f"{value:g}" for value in arms])

@@ -1,0 +1,71 @@
+"""Where a study's numbers come from and what they cost, gathered from its records."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..figures.records import Records
+from ..files import read_json
+
+
+def _summaries(records: Records) -> list[dict[str, Any]]:
+    paths = (records.results / run.folder / "summary.json" for run in records.plan.runs)
+    return [read_json(path) for path in paths if path.exists()]
+
+
+def _evaluations(records: Records) -> list[dict[str, Any]]:
+    paths = (records.results / run.folder / "evaluation" / "records.json" for run in records.plan.evaluated)
+    return [read_json(path) for path in paths if path.exists()]
+
+
+def provenance(records: Records) -> dict[str, str]:
+    """Commits, versions and hardware of the runs, each value once."""
+    summaries = _summaries(records)
+
+    def each(values: list[str]) -> str:
+        return ", ".join(dict.fromkeys(v for v in values if v)) or "unknown"
+
+    versions = {name: [s["versions"].get(name, "") for s in summaries] for name in ("python", "torch", "transformers")}
+    vllm = [v for e in _evaluations(records) for k, v in e["facts"]["versions"].items() if k.startswith("vllm")]
+    return {
+        "commit": each([s["commit"] for s in summaries]),
+        "hardware": each([s["hardware"] for s in summaries]),
+        **{name: each(values) for name, values in versions.items()},
+        "vllm": each(vllm),
+        "start models": each([f"{s['start']['model']} {s['start']['digest']}" for s in summaries]),
+    }
+
+
+def cost(records: Records) -> dict[str, str]:
+    """What training and evaluation took, in seconds of their processes and in generated tokens."""
+    finals = [s["final"] for s in _summaries(records)]
+    evaluations = _evaluations(records)
+    tokens = sum(r["tokens"] for e in evaluations for r in e["records"])
+    return {
+        "training": f"{sum(f['seconds'] for f in finals):,.0f} s in {len(finals)} runs, "
+        f"{sum(f['tokens'] for f in finals):,} generated tokens, {sum(f['updates'] for f in finals):,} optimizer steps",
+        "evaluation": f"{len(evaluations)} models, {tokens:,} generated tokens",
+        "energy": "not measured",
+    }
+
+
+def protocol(records: Records) -> dict[str, str]:
+    """How final models were judged."""
+    evaluations = _evaluations(records)
+    if not evaluations:
+        return {}
+    said = evaluations[0]["protocol"]
+    ways: dict[str, list[str]] = {}
+    for name, benchmark in said["benchmarks"].items():
+        s = benchmark["sampling"]
+        how = "greedy" if s["temperature"] == 0 else f"{s['n']} samples at temperature {s['temperature']:g}"
+        ways.setdefault(f"{how}, at most {s['max_tokens']} tokens", []).append(name.replace("_", " "))
+    sizes = {r["benchmark"]: r["problems"] for r in evaluations[0]["records"]}
+    return {
+        "sampling": "; ".join(f"{how}: {', '.join(names)}" for how, names in ways.items()),
+        "problems": ", ".join(f"{name.replace('_', ' ')} {n}" for name, n in sizes.items()),
+        "engine": said["engine"],
+        "verifier": said["verifier"],
+        "prompt": said["prompt"],
+        "seed": str(said["seed"]),
+    }

@@ -63,10 +63,11 @@ publish:
 clean:
 	rm -rf results/*/ results/mlflow.db .snakemake
 
-# After a change of the study's keys: what editors know of them.
+# After a change of the study's keys or of the registry of problem sets: what editors and the documentation know of them.
 schema: setup
 	$(BIN)/policygrain schema >workflow/schemas/study.schema.json
 	$(BIN)/policygrain schema --markdown >docs/configuration.md
+	$(BIN)/policygrain data list --markdown >docs/benchmarks.md
 
 # After a change of pins in pyproject.toml (needs uv).
 lock:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from .errors import UserError
+from .tasks.commands import add_commands
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -54,6 +55,8 @@ def _parser() -> argparse.ArgumentParser:
     added = command("methods", _methods, "list the methods")
     added.add_argument("--json", action="store_true", help="everything, as JSON")
     added.add_argument("--config", type=Path, help="add a study's own methods")
+
+    add_commands(commands)
 
     added = command("check", _check, "check a study file and say what it comes to")
     study(added)

@@ -189,10 +189,10 @@ def _check(arguments: argparse.Namespace) -> None:
 
 def _prepare(arguments: argparse.Namespace) -> None:
     """Write train.jsonl, validation.jsonl and benchmarks/*.jsonl."""
+    from .stages import prepare_study
     from .study import load_study
-    from .tasks.sources import prepare
 
-    prepare(load_study(arguments.config), arguments.out)
+    prepare_study(load_study(arguments.config), arguments.out)
 
 
 def _start_model(arguments: argparse.Namespace) -> None:

@@ -13,11 +13,27 @@ from .files import atomic_json, read_json
 from .provenance import commit, file_digest, hardware, model_digest, versions
 from .study.arms import Arm, plan
 from .tasks.families import FAMILIES
-from .tasks.problem import read_problems
+from .tasks.problem import Problem, read_problems
 from .tasks.sources import prepare
 
 if TYPE_CHECKING:
     from .study import Study
+
+
+def prepare_study(study: Study, folder: Path) -> None:
+    """Write a study's problems. UserError, before anything is spent, for gold answers that its verifier cannot read."""
+    prepare(study, folder)
+    if study.verifier != "math":
+        return
+    from .verify import MathVerifier, Options
+
+    with MathVerifier() as verifier:
+        for path in sorted(folder.rglob("*.jsonl")):
+            by_options: dict[Options, list[Problem]] = {}
+            for problem in read_problems(path):
+                by_options.setdefault(Options.of(problem), []).append(problem)
+            for options, problems in by_options.items():
+                verifier.check_golds([p.answer for p in problems], [p.id for p in problems], options)
 
 
 def build_start_model(study: Study, seed: int, data: Path, out: Path) -> None:
@@ -70,7 +86,7 @@ def train_run(
     check_free_space(run_dir)
     if data is None:
         data = run_dir / "data"
-        prepare(study, data)
+        prepare_study(study, data)
     if start is None:
         start = study.model.start
         if start == "tiny":

@@ -3,6 +3,7 @@ rule prepare:
     output:
         train=f"{RESULTS}/data/train.jsonl",
         validation=f"{RESULTS}/data/validation.jsonl",
+        contamination=f"{RESULTS}/data/contamination.json",
         benchmarks=[
             f"{RESULTS}/data/benchmarks/{b.name}.jsonl"
             for b in STUDY.evaluation.benchmarks

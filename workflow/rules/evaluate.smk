@@ -3,6 +3,7 @@ rule evaluate:
     # stopped does not sample again what it has.
     input:
         benchmarks=rules.prepare.output.benchmarks,
+        contamination=rules.prepare.output.contamination,
         start=lambda w: (
             [start_record(seed) for seed in START_SEEDS]
             if w.shard == min(SHARDS)

@@ -4,23 +4,33 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..files import atomic_text
 from ..rollout.engine import Response
-from ..verify import Verifier
+from ..verify import Options, Verifier
 from ..verify.verdict import boxed
 from .sampling import Asked
 from .scores import majority, pass_at_k, powers_of_two
 
 
 def judge(
-    asked: Sequence[Asked], responses: Sequence[Response], texts: Sequence[str], verifier: Verifier, store: Path
+    asked: Sequence[Asked],
+    responses: Sequence[Response],
+    texts: Sequence[str],
+    verifier: Verifier,
+    store: Path,
+    contaminated: Mapping[str, Collection[str]],
 ) -> list[dict[str, Any]]:
-    """Keep each text with its verdict in ``store``; returns one record per benchmark."""
-    outcomes = verifier.verify([a.problem.answer for a in asked], texts)
+    """Keep each text with its verdict in ``store``; returns one record per benchmark.
+
+    ``contaminated``: of each benchmark, ids of the problems that are among the training prompts.
+    """
+    problems = [a.problem for a in asked]
+    options, ids = [Options.of(p) for p in problems], [p.id for p in problems]
+    outcomes = verifier.verify([p.answer for p in problems], texts, options, ids)
     samples: dict[str, list[dict[str, Any]]] = {}
     for (benchmark, problem, i, _), response, text, outcome in zip(asked, responses, texts, outcomes, strict=True):
         samples.setdefault(benchmark.name, []).append(
@@ -29,10 +39,10 @@ def judge(
         )
     for name, rows in samples.items():
         atomic_text(store / f"{name}.jsonl", "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in rows))
-    return [record(name, rows) for name, rows in samples.items()]
+    return [record(name, rows, contaminated.get(name, ())) for name, rows in samples.items()]
 
 
-def record(benchmark: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def record(benchmark: str, rows: Sequence[dict[str, Any]], contaminated: Collection[str] = ()) -> dict[str, Any]:
     """One benchmark's record: score per problem, in the order of the file, and what sums it up."""
     by_problem: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
@@ -49,6 +59,8 @@ def record(benchmark: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "problems": len(by_problem),
         "accuracy": sum(right) / len(rows),
         "per_problem": [c / n for c in right],
+        # Places of problems that training has seen; without them the score is clean.
+        "contaminated": [place for place, identity in enumerate(by_problem) if identity in contaminated],
         "pass_at": {k: sum(pass_at_k(n, c, k) for c in right) / len(right) for k in powers_of_two(n)},
         "majority": sum(votes) / len(votes),
         "outcomes": dict(Counter(r["outcome"] for r in rows)),

@@ -21,6 +21,7 @@ from ..rollout.open import open_engine
 from ..study.schema import Study
 from ..tasks.problem import read_problems
 from ..tasks.prompts import PromptRenderer
+from ..tasks.sources import contaminated
 from ..verify import open_verifier
 from .judging import judge
 from .protocol import comparable, key_of, protocol, sampled_under, sampling_of
@@ -35,11 +36,13 @@ def evaluate(
     `evaluation/` in a run's folder (of a start model: NAME beside ``out``) keeps every sampled text with its verdict,
     and the records. A model whose weights and protocol are those of its records is left alone, and a response that was
     drawn is not drawn again.
-    ``part`` (i of n) draws that share of each model's responses and judges nothing: the call without it, once all
-    parts are there, does that.
+
+    ``part`` (i of n) draws that share of each model's responses and judges nothing; the call without it does that, once
+    all parts are there.
     """
     problems = {b.name: read_problems(data / "benchmarks" / f"{b.name}.jsonl") for b in study.evaluation.benchmarks}
     longest = max(sampling_of(study, b).max_tokens for b in study.evaluation.benchmarks)
+    seen = {name: contaminated(data, name) for name in problems}
     host = EngineHost(study)
     clock, started = Clock(), time.perf_counter()
     lines = []
@@ -64,7 +67,7 @@ def evaluate(
                 with clock("judge"):
                     responses = complete(asked, store, drawn)
                     texts = tokenizer.batch_decode([r.ids for r in responses], skip_special_tokens=True)
-                    records = judge(asked, responses, texts, verifier, store)
+                    records = judge(asked, responses, texts, verifier, store, seen)
                 own = {phase: seconds - before.get(phase, 0.0) for phase, seconds in clock.seconds.items()}
                 facts = {"seconds": own, "hardware": hardware(), "versions": versions()}
                 kept = {"key": key_of(said), "protocol": said, "facts": facts, "records": records}
@@ -89,7 +92,8 @@ class EngineHost:
 
     def engine(self, folder: Path, model: Any, tokenizer: Any) -> Engine:
         """The engine with the weights of ``model``, which were loaded from ``folder``."""
-        shape = model.config.to_dict()
+        # Without where it was loaded from: models of one shape share an engine.
+        shape = {key: value for key, value in model.config.to_dict().items() if not key.startswith("_")}
         if self._engine is None or self._shape != shape:
             self._engine = open_engine(self.study.evaluation.engine, str(folder), model, tokenizer)
             self._shape = shape

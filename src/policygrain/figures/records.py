@@ -74,12 +74,18 @@ class Records:
         found = self.study.experiments.get(experiment)
         return [arm.name for arm in arms_of(found, self.study)] if found else []
 
-    def scores(self, arm: str, benchmark: str) -> NDArray[np.float64]:
-        """Score per problem, [seeds, problems], seeds in order."""
+    def scores(self, arm: str, benchmark: str, clean: bool = False) -> NDArray[np.float64]:
+        """Score per problem, [seeds, problems], seeds in order; ``clean`` leaves out what training has seen."""
         rows = self.evaluations.query("arm == @arm and benchmark == @benchmark").sort_values("seed")
         if rows.empty:
             raise UserError(f"{self.results}/evaluation: no record of {arm!r} on {benchmark!r}; run `snakemake all`.")
-        return np.array(rows["per_problem"].tolist(), dtype=float)
+        scores = np.array(rows["per_problem"].tolist(), dtype=float)
+        return np.delete(scores, self.contaminated(benchmark), axis=1) if clean else scores
+
+    def contaminated(self, benchmark: str) -> list[int]:
+        """Places of a benchmark's problems that are among the training prompts."""
+        rows = self.evaluations[self.evaluations["benchmark"] == benchmark]
+        return list(rows["contaminated"].iloc[0]) if "contaminated" in rows and len(rows) else []
 
     def final_validation(self, arm: str) -> NDArray[np.float64]:
         """Validation accuracy of each seed after its last step. [seeds]."""

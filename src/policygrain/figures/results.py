@@ -28,8 +28,9 @@ def table(records: Records) -> tuple[pd.DataFrame, str]:
             rows.append({"arm": arm, "benchmark": b, **_percent(i), "seeds": len(scores[arm, b])})
         i = average_interval([scores[arm, b] for b in names])
         rows.append({"arm": arm, "benchmark": "average", **_percent(i), "seeds": len(scores[arm, names[0]])})
-    frame = pd.DataFrame(rows)
     lines = ["| method | " + " | ".join([*names, "average"]) + " |", "|---" * (len(names) + 2) + "|"]
+    rows += _clean_rows(records, arms)
+    frame = pd.DataFrame(rows)
     best = {b: _significantly_best(records, arms, b) for b in names}
     for arm in arms:
         cells = []
@@ -42,7 +43,36 @@ def table(records: Records) -> tuple[pd.DataFrame, str]:
         "\nAccuracy in percent with 95% intervals by bootstrap over seeds and problems. "
         "Bold: better than every other arm, its paired interval above zero.\n"
     )
-    return frame, "\n".join(lines) + "\n" + note + _pairs(records, scores)
+    return frame, "\n".join(lines) + "\n" + note + _clean(frame, records) + _pairs(records, scores)
+
+
+def _clean_rows(records: Records, arms: list[str]) -> list[dict[str, object]]:
+    """The same without problems that are among the training prompts, of benchmarks that have some."""
+    rows = []
+    for b in records.benchmarks:
+        for arm in arms if records.contaminated(b) else []:
+            scores = records.scores(arm, b, clean=True)
+            if scores.size:
+                rows.append(
+                    {"arm": arm, "benchmark": f"{b}, clean", **_percent(interval(scores)), "seeds": len(scores)}
+                )
+    return rows
+
+
+def _clean(frame: pd.DataFrame, records: Records) -> str:
+    """Clean scores as Markdown; nothing where every problem is."""
+    found = {b: len(records.contaminated(b)) for b in records.benchmarks if records.contaminated(b)}
+    if not found:
+        return ""
+    lines = ["\n| without problems of the training set | " + " | ".join(f"{b} (−{n})" for b, n in found.items()) + " |"]
+    lines.append("|---" * (len(found) + 1) + "|")
+    for arm in frame["arm"].unique():
+        cells = []
+        for b in found:
+            row = frame[(frame["arm"] == arm) & (frame["benchmark"] == f"{b}, clean")].iloc[0]
+            cells.append(f"{row['mean']:.1f} [{row['low']:.1f}, {row['high']:.1f}]")
+        lines.append(f"| {label(arm)} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
 
 
 def _pairs(records: Records, scores: dict[tuple[str, str], NDArray[np.float64]]) -> str:

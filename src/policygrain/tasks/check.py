@@ -113,6 +113,8 @@ def complete(dataset: Dataset, row: Row) -> Row:
         added["relative_tolerance"] = answers.relative_tolerance
     if answers.several is not None:
         added["several"] = row.get(answers.several)
+    if answers.text:
+        added["text"] = row.get("id") in answers.text
     if answers.absolute_tolerance is not None:
         added["absolute_tolerance"] = _number(row.get(answers.absolute_tolerance))
     return {**row, **added}

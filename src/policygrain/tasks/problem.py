@@ -19,8 +19,8 @@ Row = dict[str, Any]
 class Problem:
     """A question with its gold answer; ``steps`` is a worked solution where there is one.
 
-    The last three say how answers are compared: whether the gold answer is a list, all of it asked for, and how far off
-    a number may be, as a share of the gold answer or as it is.
+    The last four say how answers are compared: whether the gold answer is a list, all of it asked for, how far off a
+    number may be, as a share of the gold answer or as it is, and whether it is no mathematics and compared as text.
     """
 
     id: str
@@ -31,10 +31,11 @@ class Problem:
     several: bool = False
     relative_tolerance: float | None = None
     absolute_tolerance: float | None = None
+    text: bool = False
 
 
 # Written only where they are set, so that a file of plain problems stays as it always was, and so do digests of it.
-SPARSE = {"several": False, "relative_tolerance": None, "absolute_tolerance": None}
+SPARSE = {"several": False, "relative_tolerance": None, "absolute_tolerance": None, "text": False}
 
 
 def read_problems(
@@ -74,9 +75,11 @@ def read_rows(path: Path) -> Iterator[tuple[int, Row]]:
 
 def _problem(row: Row, path: Path, number: int) -> Problem:
     where = f"{path}, line {number}"
-    several = row.get("several") or False
-    if not isinstance(several, bool):
-        raise UserError(f"{where}: several: true or false is expected, got {several!r}.")
+    switches: dict[str, bool] = {}
+    for key in ("several", "text"):
+        switches[key] = row.get(key) or False
+        if not isinstance(switches[key], bool):
+            raise UserError(f"{where}: {key}: true or false is expected, got {row[key]!r}.")
     tolerances: dict[str, float | None] = {}
     for key in ("relative_tolerance", "absolute_tolerance"):
         value = row.get(key)
@@ -89,7 +92,7 @@ def _problem(row: Row, path: Path, number: int) -> Problem:
         str(row["answer"]),
         str(row.get("source", path.stem)),
         str(row.get("steps", "")),
-        several,
+        **switches,
         **tolerances,
     )
 

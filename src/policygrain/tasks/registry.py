@@ -75,6 +75,7 @@ class Answers(Entry):
     relative_tolerance: PositiveFloat | None = Field(None, description="of numbers, as a share of the gold answer")
     absolute_tolerance: str | None = Field(None, description="column that holds a row's tolerance, null where none")
     several: str | None = Field(None, description="column that says whether a row's answer is a list, all asked for")
+    text: list[str] = Field([], description="ids whose gold answer the verifier cannot read: compared as text")
 
 
 class Protocol(Entry):

@@ -101,5 +101,7 @@ def write_contamination(path: Path, train: list[Problem], benchmarks: Mapping[st
 
 
 def contaminated(folder: Path, benchmark: str) -> set[str]:
-    """Ids of a benchmark's problems that are among the training prompts, as `prepare` wrote them in ``folder``."""
-    return {pair["benchmark"] for pair in read_json(folder / "contamination.json").get(benchmark, [])}
+    """Ids of a benchmark's problems that are among the training prompts, as `prepare` wrote them in ``folder``; none
+    where it wrote nothing."""
+    path = folder / "contamination.json"
+    return {pair["benchmark"] for pair in read_json(path).get(benchmark, [])} if path.exists() else set()

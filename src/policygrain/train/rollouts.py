@@ -16,7 +16,7 @@ from ..rollout.engine import Engine, Request, Response
 from ..study.schema import Training
 from ..tasks.problem import Problem
 from ..tasks.prompts import PromptRenderer
-from ..verify import Verifier
+from ..verify import Options, Verifier
 
 
 class PromptStream:
@@ -110,8 +110,11 @@ class Collector:
             flat = self.engine.generate(requests)
         with clock("reward"):
             texts = self.renderer.tokenizer.batch_decode([r.ids for r in flat], skip_special_tokens=True)
-            golds = [p.answer for p in problems for _ in range(group)]
-            correct = torch.tensor([o == "correct" for o in self.verifier.verify(golds, texts)], dtype=torch.float32)
+            each = [p for p in problems for _ in range(group)]
+            outcomes = self.verifier.verify(
+                [p.answer for p in each], texts, [Options.of(p) for p in each], [p.id for p in each]
+            )
+            correct = torch.tensor([o == "correct" for o in outcomes], dtype=torch.float32)
         rewards = correct - _overlong(flat, settings.max_tokens, self.sampler.overlong_buffer)
         return Rollouts(
             prompts,

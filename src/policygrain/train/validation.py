@@ -6,7 +6,7 @@ from ..rollout.engine import Engine, Request
 from ..study.schema import Training
 from ..tasks.problem import Problem
 from ..tasks.prompts import PromptRenderer
-from ..verify import Verifier
+from ..verify import Options, Verifier
 
 
 def validate(
@@ -19,7 +19,8 @@ def validate(
     ]
     responses = engine.generate(requests)
     texts = renderer.tokenizer.batch_decode([r.ids for r in responses], skip_special_tokens=True)
-    outcomes = verifier.verify([p.answer for p in problems], texts)
+    options = [Options.of(p) for p in problems]
+    outcomes = verifier.verify([p.answer for p in problems], texts, options, [p.id for p in problems])
     return {
         "validation_accuracy": sum(o == "correct" for o in outcomes) / len(outcomes),
         "validation_length": sum(len(r.ids) for r in responses) / len(responses),

@@ -11,7 +11,7 @@ from importlib.metadata import version
 from typing import Self, cast
 
 from ..errors import UserError
-from .plain import Options, agree, number, other_base, tidy
+from .plain import PLAIN, Options, agree, number, other_base, tidy
 from .pool import Pool, Task
 from .protocol import UNPARSABLE_GOLD
 from .verdict import Outcome, boxed, joined_boxes
@@ -20,7 +20,6 @@ from .verdict import Outcome, boxed, joined_boxes
 LONGEST = 2_000
 DEEPEST = 40
 REMEMBERED = 200_000  # outcomes kept
-PLAIN = Options()
 
 
 class MathVerifier:
@@ -101,7 +100,7 @@ class MathVerifier:
     def unfit_golds(self, golds: Sequence[str], options: Options = PLAIN) -> list[int]:
         """Places of gold answers that mathematics does not find equal to themselves."""
         golds = [unwrapped(gold) for gold in golds]
-        hard = [g for g in dict.fromkeys(golds) if not g.isdecimal()]
+        hard = [g for g in dict.fromkeys(golds) if not (g.isdecimal() or options.text)]
         with self._lock:
             found = dict(zip(hard, self.pool.run([(g, g, options) for g in hard]), strict=True))
         return [i for i, g in enumerate(golds) if found.get(g, "correct") != "correct"]
@@ -134,6 +133,8 @@ def at_once(gold: str, answer: str, options: Options) -> Outcome | None:
     expected, given = tidy(gold), tidy(answer)
     if expected == given:
         return "correct"
+    if options.text:
+        return "incorrect"
     if _depth(given) > DEEPEST:
         return "unparsable"
     if other_base(expected, given):

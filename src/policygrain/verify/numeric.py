@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Self
 
+from ..errors import UserError
+from .plain import PLAIN, Options
 from .verdict import Outcome, boxed
 
 # Integers, decimals and plain fractions of a length that a problem could have; everything else is compared as text.
@@ -27,8 +29,21 @@ class NumericVerifier:
 
     name = "numeric-1"
 
-    def verify(self, golds: Sequence[str], responses: Sequence[str]) -> list[Outcome]:
-        """One outcome per (gold answer, response): correct, incorrect, or unparsable without a boxed answer."""
+    def verify(
+        self,
+        golds: Sequence[str],
+        responses: Sequence[str],
+        options: Options | Sequence[Options] = PLAIN,
+        ids: Sequence[str] | None = None,
+    ) -> list[Outcome]:
+        """One outcome per (gold answer, response): correct, incorrect, or unparsable without a boxed answer.
+
+        UserError where ``options`` ask for more than equality.
+        """
+        each = [options] if isinstance(options, Options) else options
+        if wanting := [i for i, o in enumerate(each) if o != PLAIN]:
+            where = f"{ids[wanting[0]]}: " if ids else ""
+            raise UserError(f"{where}tolerances and lists of answers need `verifier: math` in the study.")
         return [self._verify(gold, response) for gold, response in zip(golds, responses, strict=True)]
 
     def close(self) -> None:

@@ -15,7 +15,14 @@ class Options:
 
     relative_tolerance: float | None = None  # share of the gold answer
     absolute_tolerance: float | None = None
+    # The gold answer is no mathematics, and known for it: answers are compared as text.
+    text: bool = False
     several: bool = False  # the gold answer is a list: all are asked for, in any order, in one box or in adjacent ones
+
+    @classmethod
+    def of(cls, problem: Any) -> Options:
+        """What a problem says of how its answers are compared."""
+        return cls(problem.relative_tolerance, problem.absolute_tolerance, problem.text, problem.several)
 
     def close(self, gold: Any, given: Any) -> bool:
         """Whether ``given`` is within a tolerance of ``gold``, numbers of any kind; never where none is set."""
@@ -25,6 +32,9 @@ class Options:
             (relative is not None and difference <= relative * abs(gold))
             or (absolute is not None and difference <= absolute)
         )
+
+
+PLAIN = Options()
 
 
 @dataclass(frozen=True)

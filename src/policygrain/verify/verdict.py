@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import Literal, Protocol, Self, get_args
 
+from .plain import PLAIN, Options
+
 Outcome = Literal["correct", "incorrect", "unparsable", "timeout", "error"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
@@ -19,8 +21,17 @@ class Verifier(Protocol):
 
     name: str
 
-    def verify(self, golds: Sequence[str], responses: Sequence[str]) -> list[Outcome]:
-        """One outcome per (gold answer, response)."""
+    def verify(
+        self,
+        golds: Sequence[str],
+        responses: Sequence[str],
+        options: Options | Sequence[Options] = PLAIN,
+        ids: Sequence[str] | None = None,
+    ) -> list[Outcome]:
+        """One outcome per (gold answer, response); ``options`` say how to compare, for all or one each.
+
+        UserError, naming the item of ``ids``, where a gold answer cannot be compared in the way that is asked for.
+        """
         ...
 
     def close(self) -> None:

@@ -225,11 +225,12 @@ def glossary() -> dict[str, set[str]]:
 
 def test_the_glossary_lists_what_a_run_writes_and_nothing_else(tmp_path: Path) -> None:
     data, start = make_start(tmp_path)
-    study = small_study(experiments={"headline": {"methods": ["tepo"]}})
-    run = train_small(study, tmp_path / "run", data, start)
+    # TEPO, and a method with prediction heads, which log their loss.
+    study = small_study(experiments={"headline": {"methods": ["tepo", "mpo_heads"]}})
+    runs = [train_small(study, tmp_path / arm, data, start, arm) for arm in ("tepo", "mpo_heads")]
     for file, listed in glossary().items():
-        written = {key for row in read_json_lines(run / f"{file}.jsonl") for key in row} - {"step"}
-        assert listed == written, file
+        rows = [row for run in runs for row in read_json_lines(run / f"{file}.jsonl")]
+        assert listed == {key for row in rows for key in row} - {"step"}, file
 
 
 @every_page

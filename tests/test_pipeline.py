@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import socket
 import subprocess
 import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -121,6 +126,54 @@ def test_mlflow_mirrors_the_records_once(smoke: Path, root: Path) -> None:
     assert {n: r.info.run_id for n, r in runs().items()} == {n: r.info.run_id for n, r in first.items()}
     again = store.get_metric_history(child.info.run_id, "validation_accuracy")
     assert [(m.step, m.value) for m in again] == truth
+
+
+@pytest.fixture(scope="module")
+def mlflow_ui(smoke: Path) -> Iterator[str]:
+    """`make ui` on the smoke study's store: the address it answers at."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "mlflow", "ui", "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--backend-store-uri", f"sqlite:///{smoke}/results/mlflow.db"]
+    environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    server = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    address = f"http://127.0.0.1:{port}"
+    try:
+        for _ in range(120):
+            with contextlib.suppress(OSError):
+                urllib.request.urlopen(f"{address}/health", timeout=2).close()
+                break
+            time.sleep(0.5)
+        else:
+            pytest.fail("mlflow ui did not answer within a minute")
+        yield address
+    finally:
+        server.terminate()
+        server.wait(timeout=30)
+
+
+def test_mlflow_pages_open_in_a_browser(smoke: Path, mlflow_ui: str, chromium: Callable[..., Done]) -> None:
+    """The experiment with its parent runs, a child with its metrics, two children compared, a figure."""
+    import mlflow
+
+    store = mlflow.MlflowClient(f"sqlite:///{smoke}/results/mlflow.db")
+    experiment = store.get_experiment_by_name("smoke")
+    assert experiment is not None
+    runs = {r.info.run_name: r.info.run_id for r in store.search_runs([experiment.experiment_id])}
+
+    def page(address: str) -> str:
+        return chromium(f"{mlflow_ui}/#/{address}", "--virtual-time-budget=30000", "--dump-dom").stdout
+
+    listed = page(f"experiments/{experiment.experiment_id}/runs")
+    assert all(name in listed for name in ("grpo", "tepo", "figures and tables"))
+    child = page(f"experiments/{experiment.experiment_id}/runs/{runs['tepo seed 1']}")
+    assert "validation_accuracy" in child and "method.ratio" in child
+    pair = f'["{runs["tepo seed 0"]}","{runs["tepo seed 1"]}"]'
+    compared = page(f"compare-runs?runs={pair}&experiments=[%22{experiment.experiment_id}%22]")
+    assert "tepo seed 0" in compared and "tepo seed 1" in compared
+    figures = page(f"experiments/{experiment.experiment_id}/runs/{runs['figures and tables']}/artifacts")
+    assert "figures" in figures and "tables" in figures
 
 
 def test_two_runs_of_the_study_give_identical_metrics(smoke: Path, root: Path, tmp_path: Path) -> None:

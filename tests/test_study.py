@@ -52,7 +52,7 @@ def small(**changes: object) -> dict[str, object]:
         ({"training": {"steps": "ten"}}, r"training\.steps: .*\(got 'ten'\)"),
         ({"model": {"tiny": {"hiden": 3}}}, r"model\.tiny\.hiden: unknown key\. Did you mean 'hidden'"),
         ({"data": {"train": ["cuont"]}}, r"data\.train\[0\]: 'cuont' .* Did you mean 'count'"),
-        ({"data": {"train": ["no.jsonl"]}}, r"data\.train\[0\]: no\.jsonl: no such dataset file"),
+        ({"data": {"train": ["no.jsonl"]}}, r"data\.train\[0\]: \S*no\.jsonl: no such dataset file"),
         (
             {"experiments": {"headline": {"methods": ["tepoo"]}}},
             r"experiments\.headline: .*'tepoo'.*Did you mean 'tepo'",

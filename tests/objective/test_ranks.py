@@ -16,12 +16,16 @@ from torch import Tensor
 from policygrain import Method, TokenBatch
 from policygrain.model import tiny
 from policygrain.model.logprobs import read
-from policygrain.model.sequences import Sequences, pack
+from policygrain.model.sequences import micro_batches, pack
 from policygrain.objective.loss import merge_metrics
-from policygrain.study.schema import TinyModel
+from policygrain.study.schema import TinyModel, Training
+from policygrain.train.heads import build_heads
+from policygrain.train.update import TrainingBatch, update
 
 from .batches import METHODS, WITH_GRADIENT, Result, assert_same, evaluate, few, fields
 
+# The detached tokens of Clip-Cov are drawn at random in each micro-batch.
+STEPS = {name: chosen for name, chosen in METHODS.items() if name != "clip_cov"}
 every_method = pytest.mark.parametrize("name", METHODS)
 fewer = settings(few, max_examples=10)
 
@@ -71,12 +75,14 @@ def test_batches_may_have_widths_of_their_own(name: str, data: dict, choice: st.
 
 # ---- two processes --------------------------------------------------------------------------------------------------
 
-RANKS = (torch.tensor([0, 3, 4]), torch.tensor([1, 2, 5]))  # which rows of the step each rank holds
 LENGTHS = [5, 9, 3, 7, 1, 6]
 SPEC = TinyModel(hidden=16, intermediate=16, layers=1, heads=1, context=32)
+# About two responses a micro-batch: each of two ranks gets some, and not as many as the other.
+SETTINGS = Training(micro_batch_tokens=18, max_grad_norm=1e9, group=1)
+RANKS = 2
 
 
-def made_up_step() -> tuple[torch.nn.Module, Sequences, TokenBatch]:
+def made_up_step() -> tuple[torch.nn.Module, TrainingBatch]:
     """A small model, six responses to prompts of unequal length, and all of the step that is constant."""
     tokenizer = tiny.character_tokenizer()
     model = tiny.build(SPEC, tokenizer, seed=0).double()
@@ -104,42 +110,35 @@ def made_up_step() -> tuple[torch.nn.Module, Sequences, TokenBatch]:
         old_entropy=near(entropy, 0.1),
         ref_log_probs=near(now, 0.2),
         rollout_weights=near(now, 0.2).exp().clamp(max=1.0),
-        future_log_probs=near(now, 0.2),
-        old_future_log_probs=now,
+        old_future_log_probs=near(3 * now, 0.2),
         max_length=12,
     )
-    return model, sequences, step
+    return model, TrainingBatch(sequences, step)
 
 
-def gradient_of(chosen: Method, rows: Tensor, alone: bool = False) -> tuple[Tensor, dict[str, float]]:
-    """Gradient by the model's weights of these rows' share of the step; ``alone``: as if they were all of it."""
-    model, sequences, step = made_up_step()
-    some = sequences.rows(rows)
-    log_probs, entropy = read(model, some, 1.0)[:2]
-    part = step.rows(rows, width=some.mask.shape[1])
-    whole = None if alone else step
-    out = chosen.loss(part.replace(log_probs=log_probs.double(), entropy=entropy.double(), step=whole))
-    out.loss.backward()
-    return torch.cat([p.grad.flatten() for p in model.parameters()]), out.metrics
+def gradient_of(chosen: Method, budget: int = SETTINGS.micro_batch_tokens) -> tuple[Tensor, dict[str, float]]:
+    """The trainer's own `update` with a plain SGD of rate 1: the change of weights is the gradient."""
+    model, batch = made_up_step()
+    heads = build_heads(model, chosen, seed=0)
+    parameters = [*model.parameters(), *(heads.parameters() if heads else ())]
+    before = [p.detach().clone() for p in parameters]
+    torch.manual_seed(0)
+    settings = SETTINGS.model_copy(update={"micro_batch_tokens": budget})
+    metrics = update(model, torch.optim.SGD(parameters, lr=1.0), batch, chosen, settings, heads)
+    changes = [(x - p.detach()).flatten() for x, p in zip(before, parameters, strict=True)]
+    return torch.cat(changes), metrics
 
 
 def rank(number: int, meeting: str) -> dict[str, tuple[Tensor, dict[str, float]]]:
-    """One of two processes: its rows' gradients, summed over both by all-reduce, and the metrics of both, merged."""
+    """One of two processes that take the trainer's step together."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)
     patience = timedelta(seconds=120)
-    dist.init_process_group("gloo", f"file://{meeting}", patience, rank=number, world_size=len(RANKS))
-    results = {}
+    dist.init_process_group("gloo", f"file://{meeting}", patience, rank=number, world_size=RANKS)
     try:
-        for name, chosen in METHODS.items():
-            gradient, metrics = gradient_of(chosen, RANKS[number])
-            dist.all_reduce(gradient, op=dist.ReduceOp.SUM)
-            gathered: list = [None] * len(RANKS)
-            dist.all_gather_object(gathered, metrics)
-            results[name] = gradient, merge_metrics(gathered)
+        return {name: gradient_of(chosen) for name, chosen in STEPS.items()}
     finally:
         dist.destroy_process_group()
-    return results
 
 
 def second_rank(_: int, meeting: str) -> None:
@@ -157,11 +156,9 @@ def from_two_ranks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[
     return results
 
 
-@every_method
-def test_two_ranks_have_the_gradient_of_one_process(name: str, from_two_ranks: dict) -> None:
-    whole, metrics = gradient_of(METHODS[name], torch.arange(len(LENGTHS)))
-    # A part of a step has the metrics of a part.
-    metrics = merge_metrics([metrics])
+@pytest.mark.parametrize("name", STEPS)
+def test_two_ranks_take_the_step_of_one_process(name: str, from_two_ranks: dict) -> None:
+    whole, metrics = gradient_of(STEPS[name], budget=10**6)
     gradient, merged = from_two_ranks[name]
     assert whole.norm() > 1e-3
     # The log-softmax is float32 inside the float64 model.
@@ -169,8 +166,9 @@ def test_two_ranks_have_the_gradient_of_one_process(name: str, from_two_ranks: d
     assert merged == pytest.approx(metrics, rel=1e-4, abs=1e-6)
 
 
-def test_normalising_on_each_rank_alone_would_be_another_gradient() -> None:
-    """What the test above would miss if ranks' shares happened to be equal."""
-    whole, _ = gradient_of(METHODS["grpo"], torch.arange(len(LENGTHS)))
-    mean = sum(gradient_of(METHODS["grpo"], rows, alone=True)[0] for rows in RANKS) / len(RANKS)
-    assert (mean - whole).norm() > 0.05 * whole.norm()
+def test_the_micro_batches_are_dealt_out_unevenly() -> None:
+    """What the test above would miss if both ranks had equal shares, or one had none."""
+    _, batch = made_up_step()
+    cut = micro_batches(batch.sequences, SETTINGS.micro_batch_tokens)
+    tokens = [sum(int(batch.tokens.mask[rows].sum()) for rows in cut[number::RANKS]) for number in range(RANKS)]
+    assert len(cut) > RANKS and min(tokens) > 0 and tokens[0] != tokens[1]

@@ -36,7 +36,9 @@ def ask(study: Study, problems: Mapping[str, list[Problem]], renderer: PromptRen
             prompt = renderer.ids(problem.problem)
             for i in range(sampling.n):
                 seed = seed_of(study.evaluation.seed, benchmark.name, problem.id, i)
-                request = Request(prompt, seed, sampling.max_tokens, sampling.temperature, sampling.top_p)
+                request = Request(
+                    prompt, seed, sampling.max_tokens, sampling.temperature, sampling.top_p, log_probs=False
+                )
                 asked.append(Asked(benchmark, problem, i, request))
     return asked
 

@@ -19,11 +19,15 @@ class Request:
     max_tokens: int
     temperature: float = 1.0  # 0: greedy
     top_p: float = 1.0
+    log_probs: bool = True  # False: not asked for, which saves an engine time
 
 
 @dataclass(frozen=True)
 class Response:
-    """Token ids with the end of sequence, where it was reached, and the engine's own log-probability of each."""
+    """Token ids with the end of sequence, where it was reached, and the engine's own log-probability of each.
+
+    Log-probabilities that nobody asked for may be left out.
+    """
 
     ids: list[int]
     finished: bool  # ended by itself; False: cut at max_tokens

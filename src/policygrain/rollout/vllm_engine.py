@@ -58,7 +58,7 @@ class VllmEngine:
                 max_tokens=r.max_tokens,
                 temperature=r.temperature,
                 top_p=r.top_p,
-                logprobs=0,
+                logprobs=0 if r.log_probs else None,
                 detokenize=False,
             )
             for r in requests
@@ -69,9 +69,8 @@ class VllmEngine:
         for output in outputs:
             best = output.outputs[0]
             ids = list(best.token_ids)
-            log_probs = [
-                chosen[token].logprob for chosen, token in zip(best.logprobs or [], ids, strict=True) if chosen
-            ]
+            found = zip(best.logprobs, ids, strict=True) if best.logprobs else ()
+            log_probs = [chosen[token].logprob for chosen, token in found if chosen]
             responses.append(Response(ids, best.finish_reason == "stop", log_probs))
         return responses
 

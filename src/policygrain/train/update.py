@@ -18,6 +18,7 @@ from ..objective.batch import TokenBatch
 from ..objective.loss import merge_metrics
 from ..objective.penalty import k3
 from ..study.schema import Training
+from .ranks import gather, share, sum_gradients
 from .rollouts import Rollouts
 
 if TYPE_CHECKING:
@@ -156,11 +157,15 @@ def update(
     settings: Training,
     heads: FutureHeads | None = None,
 ) -> dict[str, float]:
-    """One optimizer step on ``batch``; returns its metrics. Cutting it into micro-batches changes nothing."""
+    """One optimizer step on ``batch``; returns its metrics.
+
+    Cutting it into micro-batches changes nothing, nor does dealing them out to several processes (`ranks.py`), all of
+    which hold the same batch.
+    """
     optimizer.zero_grad(set_to_none=True)
     whole = _whole_step(model, batch, method, settings)
     parts = []
-    for rows in micro_batches(batch.sequences, settings.micro_batch_tokens):
+    for rows in share(micro_batches(batch.sequences, settings.micro_batch_tokens)):
         part = batch.rows(rows)
         reading = read(model, part.sequences, settings.temperature, method.entropy_has_gradient, heads)
         now = {"log_probs": reading.log_probs, "entropy": reading.entropy, "future_log_probs": reading.future}
@@ -168,15 +173,16 @@ def update(
         loss, metrics = out.loss, out.metrics
         if reading.future_loss is not None:
             # The heads go on learning to foresee the policy, which changes.
-            share = reading.future_loss / whole.n_tokens
-            loss = loss + method.heads.loss_weight * share
-            metrics = metrics | {"future_loss": share.item()}
+            future_loss = reading.future_loss / whole.n_tokens
+            loss = loss + method.heads.loss_weight * future_loss
+            metrics = metrics | {"future_loss": future_loss.item()}
         loss.backward()
         parts.append(metrics)
+    sum_gradients([*model.parameters(), *(heads.parameters() if heads is not None else ())])
     if heads is not None:
         torch.nn.utils.clip_grad_norm_(heads.parameters(), settings.max_grad_norm)
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), settings.max_grad_norm).item()
-    metrics = merge_metrics(parts) | {"gradient_norm": norm, "learning_rate": optimizer.param_groups[0]["lr"]}
+    metrics = merge_metrics(gather(parts)) | {"gradient_norm": norm, "learning_rate": optimizer.param_groups[0]["lr"]}
     if not math.isfinite(norm):
         raise UserError(
             f"the gradient is not finite (loss {metrics['loss']}, largest ratio {metrics['ratio_max']:.3g})."

@@ -14,7 +14,7 @@ def validate(
 ) -> dict[str, float]:
     """Accuracy and mean length of one sampled response per problem; the same seeds every time."""
     requests = [
-        Request(renderer.ids(p.problem), seed, settings.max_tokens, settings.temperature)
+        Request(renderer.ids(p.problem), seed, settings.max_tokens, settings.temperature, log_probs=False)
         for seed, p in enumerate(problems)
     ]
     responses = engine.generate(requests)

@@ -92,7 +92,8 @@ def _problem(row: Row, path: Path, number: int) -> Problem:
         str(row["answer"]),
         str(row.get("source", path.stem)),
         str(row.get("steps", "")),
-        **switches,
+        several=switches["several"],
+        text=switches["text"],
         **tolerances,
     )
 

@@ -63,6 +63,7 @@ TABLE = {  # ratio, clip, aggregation, sampler, penalties
 }
 NO_SAMPLER = {
     "dynamic": False,
+    "oversample": 2.0,
     "max_batches": 4,
     "overlong_buffer": 0.0,
     "mask_truncated": False,

@@ -17,5 +17,5 @@ def draw(records: Records) -> Figure:
     axes = figure.subplots()
     against(axes, arms, lambda arm: measures.accuracy(records, arm), index=0, places=True)
     axes.set_xlabel("block size K (tokens)")
-    axes.set_ylabel("accuracy (%), mean of benchmarks")
+    axes.set_ylabel("accuracy (%)")
     return figure

@@ -18,7 +18,7 @@ def draw(records: Records) -> Figure:
     against(left, arms, lambda arm: measures.late(records, arm, "clip_fraction"), index=1)
     against(right, arms, lambda arm: measures.accuracy(records, arm), index=0)
     left.set_ylabel("tokens clipped (%)")
-    right.set_ylabel("accuracy (%), mean of benchmarks")
+    right.set_ylabel("accuracy (%)")
     left.set_ylim(bottom=0)
     for axes in (left, right):
         axes.set_xlabel("weight of future tokens φ")

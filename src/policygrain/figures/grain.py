@@ -6,17 +6,16 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ..evaluate.statistics import over_seeds
 from . import measures
 from .records import Records
-from .style import COLOURS, PAGE
+from .style import COLOURS, PAGE, spread
 
 # Arms that differ in the ratio, and in the band that belongs to it, alone → the same ratio in the probe.
 GRAINS = {"token": "token", "block": "block K=5", "sequence": "sequence", "prefix": "prefix"}
 
 
 def draw(records: Records) -> Figure:
-    """Five panels; each seed is a small mark, the mean a point with its 95% interval."""
+    """Five panels; each seed is a small mark, the mean a point with its interval."""
     panels = {
         "validation accuracy (%)": lambda arm: pd.Series(100 * records.final_validation(arm)),
         "entropy (nats)": lambda arm: measures.late(records, arm, "entropy_old"),
@@ -31,7 +30,7 @@ def draw(records: Records) -> Figure:
         for x, arm in enumerate(GRAINS):
             values = read(arm).to_numpy(dtype=float)
             log = title == "variance of the ratio"
-            middle, low, high = over_seeds(np.log(values) if log else values)
+            middle, low, high = spread(np.log(values) if log else values)
             middle, low, high = (np.exp(v) if log else v for v in (middle, low, high))
             axes.plot(np.full(len(values), x), values, "_", color="#777777", markersize=6)
             axes.errorbar(

@@ -23,6 +23,6 @@ def over_steps(records: Records, figure: str, arms: Sequence[str], panels: Mappi
             curve(ax, records.steps, arm, metric, i, smooth=3)
         ax.set_title(title)
         ax.set_xlabel("step")
-        ax.set_ylim(bottom=0)
+        ax.set_ylim(0, 1.05 if "share" in metric or (metric == "sampled_accuracy" and ax.get_ylim()[1] > 1) else None)
     shared_legend(drawing, axes[0], len(there))
     return drawing

@@ -12,7 +12,7 @@ from .style import PAGE, look
 PANELS = {
     "ratio_variance": "variance of the ratio",
     "effective_sample_share": "effective sample share",
-    "gradient_noise": "gradient noise (variance over squared norm)",
+    "gradient_noise": "gradient noise",
 }
 
 
@@ -40,7 +40,7 @@ def draw(records: Records) -> Figure:
         if log:
             axes.set_yscale("log")
         else:
-            axes.set_ylim(bottom=0)
+            axes.set_ylim(0, 1.05 if metric == "effective_sample_share" else None)
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=len(labels))
     return figure

@@ -11,8 +11,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
 
-from ..evaluate.statistics import over_seeds
+from ..evaluate.statistics import Interval, over_seeds
 
 matplotlib.use("Agg")
 
@@ -93,14 +95,21 @@ def look(index: int) -> dict[str, Any]:
     }
 
 
+def spread(values: NDArray[np.float64]) -> Interval:
+    """The mean over seeds with its 95% interval; with two seeds, of which that is nearly endless, with their range."""
+    if len(values) == 2:
+        return Interval(float(values.mean()), float(values.min()), float(values.max()))
+    return over_seeds(values)
+
+
 def curve(axes: Axes, steps: pd.DataFrame, arm: str, metric: str, index: int, smooth: int = 1) -> None:
-    """Mean over seeds by step, with the 95% interval over seeds as a band; ``smooth`` steps are averaged first."""
+    """Mean over seeds by step, with their ``spread`` as a band; ``smooth`` steps are averaged first."""
     rows = steps[(steps["arm"] == arm) & steps[metric].notna()].sort_values("step")
     if rows.empty:  # dynamic sampling may have dropped every group of every step
         return
     table = rows.pivot(index="step", columns="seed", values=metric)
     table = table.rolling(smooth, min_periods=1, center=True).mean()
-    intervals = np.array([over_seeds(v[~np.isnan(v)]) for v in table.to_numpy(dtype=float)])
+    intervals = np.array([spread(v[~np.isnan(v)]) for v in table.to_numpy(dtype=float)])
     style = look(index)
     axes.plot(
         table.index,
@@ -111,6 +120,7 @@ def curve(axes: Axes, steps: pd.DataFrame, arm: str, metric: str, index: int, sm
         label=label(arm),
         **style,
     )
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
     if table.shape[1] > 1:
         axes.fill_between(
             table.index, intervals[:, 1], intervals[:, 2], color=str(style["color"]), alpha=0.13, linewidth=0

@@ -7,7 +7,7 @@ BIN := .venv/bin
 FLAVOUR ?= $(if $(shell command -v nvidia-smi),gpu,cpu)
 LOCK := requirements/$(FLAVOUR).lock
 
-.PHONY: setup all figures test lint ui publish clean schema lock
+.PHONY: setup all figures test lint ui docs publish clean schema lock
 
 setup: .venv/.$(FLAVOUR)-ready
 
@@ -30,7 +30,7 @@ figures: setup
 
 # Everything that CI holds: style, types, workflow lint, unit and property tests, the whole pipeline on a small study.
 test: setup lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(CORES) --dist loadfile
 
 lint: setup
 	$(BIN)/ruff check src tests benchmarks
@@ -43,6 +43,10 @@ lint: setup
 ui: setup
 	MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false $(BIN)/mlflow ui --host 127.0.0.1 \
 	    --backend-store-uri $${MLFLOW_TRACKING_URI:-sqlite:///results/mlflow.db}
+
+# The documentation as a site, in site/.
+docs: setup
+	$(BIN)/mkdocs build --quiet
 
 # The laptop study's figures and tables as the documentation shows them; nothing there is written by hand.
 publish:
@@ -59,10 +63,11 @@ publish:
 clean:
 	rm -rf results/*/ results/mlflow.db .snakemake
 
-# After a change of the study's keys: what editors know of them.
+# After a change of the study's keys or of the registry of problem sets: what editors and the documentation know of them.
 schema: setup
 	$(BIN)/policygrain schema >workflow/schemas/study.schema.json
 	$(BIN)/policygrain schema --markdown >docs/configuration.md
+	$(BIN)/policygrain data list --markdown >docs/benchmarks.md
 
 # After a change of pins in pyproject.toml (needs uv).
 lock:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -45,3 +47,20 @@ def benchmarks_folder() -> Path:
     if not (folder / "gsm8k_train.jsonl").exists():
         pytest.skip(f"no real problem sets in {folder} (set POLICYGRAIN_DATA)")
     return folder.resolve()
+
+
+@pytest.fixture(scope="session")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Open an address in a real browser without a window; its standard output is what the options ask for."""
+    names = ("chromium", "chromium-browser", "google-chrome")
+    browser = next((path for name in names if (path := shutil.which(name))), None)
+    if browser is None:
+        pytest.skip(f"none of {', '.join(names)} is here (apt-get install chromium)")
+    profile = tmp_path_factory.mktemp("browser")
+
+    def run(address: str, *options: str) -> subprocess.CompletedProcess[str]:
+        command = [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}"]
+        command += ["--enable-logging=stderr", *options, address]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+
+    return run

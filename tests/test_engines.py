@@ -14,6 +14,7 @@ from policygrain.model.future_heads import FutureHeads
 from policygrain.model.loading import load_model
 from policygrain.model.logprobs import read
 from policygrain.model.sequences import micro_batches, pack
+from policygrain.rollout.decoder import SmallDecoder
 from policygrain.rollout.engine import Engine, Request, Response
 from policygrain.rollout.torch_engine import TorchEngine
 from policygrain.tasks.families import generate
@@ -162,6 +163,27 @@ def test_reading_without_padding_is_reading_each_response_by_itself(heads: tuple
         (chosen + 0.1 * spread).sum().backward()
     plain = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
     assert (gradient - plain).norm() < 1e-5 * plain.norm()
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2])
+def test_the_small_decoder_is_the_model(kv_heads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same tokens and log-probabilities as through transformers, with grouped heads and without."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 64, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    model = Qwen2ForCausalLM(Qwen2Config(vocab_size=40, num_key_value_heads=kv_heads, initializer_range=0.2, **sizes))
+    for parameter in model.parameters():
+        if parameter.ndim == 1:  # biases and norms are zeros and ones in a new model, which would hide them
+            torch.nn.init.normal_(parameter, mean=1.0, std=0.2)
+    engine = TorchEngine(model, eos_id=1, pad_id=0)
+    requests = [Request(prompt, seed, 30) for seed, prompt in enumerate(lists(40, 20, 1)[0])]
+    assert SmallDecoder.fits(model)
+    fast = engine.generate(requests)
+    monkeypatch.setattr(SmallDecoder, "fits", lambda model: False)
+    plain = engine.generate(requests)
+    assert [r.ids for r in fast] == [r.ids for r in plain]
+    assert len({len(r.ids) for r in plain}) > 3, "rows should end at different times"
+    for a, b in zip(fast, plain, strict=True):
+        assert a.log_probs == pytest.approx(b.log_probs, abs=1e-4)
 
 
 def test_prediction_heads_foresee_what_a_plain_pass_says() -> None:

@@ -11,9 +11,14 @@ import pytest
 
 from policygrain.errors import UserError
 from policygrain.evaluate.run import evaluate
+from policygrain.evaluate.sampling import ask, complete
 from policygrain.evaluate.scores import majority, pass_at_k, powers_of_two
 from policygrain.evaluate.statistics import average_interval, interval, over_seeds, paired_difference
 from policygrain.files import read_json_lines
+from policygrain.model.loading import load_model
+from policygrain.rollout.torch_engine import TorchEngine
+from policygrain.tasks.problem import read_problems
+from policygrain.tasks.prompts import PromptRenderer
 
 from .small import make_start, small_study
 
@@ -72,7 +77,7 @@ def test_records_keep_every_sample_and_are_not_made_twice(tmp_path: Path) -> Non
     out = tmp_path / "records.jsonl"
     evaluate(study, {"start/seed0": start}, data, out)
     (record,) = read_json_lines(out)
-    samples = tmp_path / "evaluation" / "count.jsonl"
+    samples = tmp_path / "start" / "seed0" / "count.jsonl"
     rows = read_json_lines(samples)
     assert len(rows) == 15 * 2 == sum(record["outcomes"].values())
     assert record["accuracy"] == sum(r["outcome"] == "correct" for r in rows) / 30
@@ -88,10 +93,50 @@ def test_records_keep_every_sample_and_are_not_made_twice(tmp_path: Path) -> Non
     assert json.loads(out.read_text().splitlines()[0])["protocol_key"] != record["protocol_key"]
 
 
+def test_parts_are_put_together_and_nothing_is_drawn_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, start = make_start(tmp_path)
+    study, models, out = small_study(), {"start/seed0": start}, tmp_path / "out" / "records.jsonl"
+    evaluate(study, models, data, tmp_path / "whole" / "records.jsonl")
+    store = tmp_path / "out" / "start" / "seed0"
+    evaluate(study, models, data, out, part=(1, 3))
+    evaluate(study, models, data, out, part=(0, 3))
+    assert not out.exists() and len(list(store.glob("sampled-*.jsonl"))) == 2
+    # A crash left half a line behind: that response, and the part that is missing, are drawn by the call that judges.
+    torn = next(iter(store.glob("sampled-*-1of3.jsonl")))
+    torn.write_text(torn.read_text()[:-20])
+    asked: list[int] = []
+    generate = TorchEngine.generate
+    monkeypatch.setattr(
+        TorchEngine, "generate", lambda self, requests: asked.append(len(requests)) or generate(self, requests)
+    )
+    evaluate(study, models, data, out)
+    assert asked == [10 + 1]
+    assert not list(store.glob("sampled-*.jsonl"))
+    for name in ("count.jsonl",):
+        assert (store / name).read_bytes() == (tmp_path / "whole" / "start" / "seed0" / name).read_bytes()
+
+
+def test_a_merge_says_what_is_missing(tmp_path: Path) -> None:
+    data, start = make_start(tmp_path)
+    study = small_study()
+    evaluate(study, {"start/seed0": start}, data, tmp_path / "out.jsonl", part=(0, 2))
+    store = tmp_path / "start" / "seed0"
+    (path,) = store.glob("sampled-*.jsonl")
+    key = path.name.split("-")[1]
+    tokenizer = load_model(str(start))[1]
+    asked = ask(
+        study, {"count": read_problems(data / "benchmarks" / "count.jsonl")}, PromptRenderer(tokenizer, study.prompt)
+    )
+    with pytest.raises(
+        UserError, match=r"15 of 30 responses are missing \(count\); parts that are there: sampled-.*-0of2"
+    ):
+        complete(asked, store, key)
+
+
 def test_a_missing_model_is_named(tmp_path: Path) -> None:
     data, _ = make_start(tmp_path)
-    with pytest.raises(UserError, match=r"nowhere: no model here; train it first \(grpo/seed0\)"):
-        evaluate(small_study(), {"grpo/seed0": tmp_path / "nowhere"}, data, tmp_path / "out.jsonl")
+    with pytest.raises(UserError, match=r"model: no model here; train it first \(grpo/seed0\)"):
+        evaluate(small_study(), {"grpo/seed0": tmp_path / "nowhere" / "model"}, data, tmp_path / "out.jsonl")
 
 
 def test_a_prompt_too_long_for_the_context_is_named(tmp_path: Path) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from .errors import Stopped, UserError
+from .tasks.commands import add_commands
 
 STOPPED = 75  # EX_TEMPFAIL of sysexits.h: try again
 
@@ -31,6 +33,8 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("policygrain: interrupted; the same command resumes.", file=sys.stderr)
         return 130
+    except BrokenPipeError:  # `| head` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         if error.errno is None:
             raise
@@ -56,6 +60,8 @@ def _parser() -> argparse.ArgumentParser:
     added = command("methods", _methods, "list the methods")
     added.add_argument("--json", action="store_true", help="everything, as JSON")
     added.add_argument("--config", type=Path, help="add a study's own methods")
+
+    add_commands(commands)
 
     added = command("check", _check, "check a study file and say what it comes to")
     study(added)
@@ -105,6 +111,14 @@ def _parser() -> argparse.ArgumentParser:
     added.add_argument("--data", type=Path, required=True, help="folder written by `prepare`")
     added.add_argument("--out", type=Path, required=True, help="JSON file")
 
+    added = command("show", _show, "read evaluations: one model in detail, several side by side, samples as a page")
+    added.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="run, evaluation/, records.json, or results")
+    added.add_argument("--against", metavar="NAME", help="what differences are to (default: the first)")
+    added.add_argument("--benchmark", action="append", metavar="NAME", help="this one alone; may be repeated")
+    added.add_argument("--anyway", action="store_true", help="compare records of different protocols")
+    added.add_argument("--json", action="store_true", help="everything, as JSON")
+    added.add_argument("--page", type=Path, metavar="OUT", help="write the samples of a run, or two, as an HTML file")
+
     added = command("inspect", _inspect, "show what a training step did to each token of some samples")
     added.add_argument("run", type=Path, metavar="RUN", help="folder of the run")
     added.add_argument("--step", type=int, default=None, help="default: the last that was kept")
@@ -132,6 +146,22 @@ def _parser() -> argparse.ArgumentParser:
     added.add_argument("--results", type=Path, required=True, help="the study's results")
     added.add_argument("--captions", type=Path, default=Path("workflow/report"), help="folder of NAME.rst")
     added.add_argument("--out", type=Path, required=True, help="HTML file")
+
+    added = command("explain", _explain, "say what is behind a number of a table")
+    added.add_argument("table", type=Path, metavar="TABLE.csv", help="results/STUDY/tables/NAME.csv")
+    added.add_argument("--cell", required=True, metavar="ROW,COLUMN", help="such as tepo,average; may be cut short")
+
+    added = command("compare", _compare, "compare two studies: which numbers moved beyond noise")
+    added.add_argument("studies", nargs=2, type=Path, metavar="RESULTS", help="results/STUDY of each")
+    added.add_argument("--out", type=Path, default=None, help="CSV of all numbers")
+
+    added = command("freeze", _freeze, "put a study's records, with checksums, into one archive")
+    added.add_argument("results", type=Path, help="results/STUDY")
+    added.add_argument("--out", type=Path, required=True, help="ZIP file")
+
+    added = command("thaw", _thaw, "unpack a frozen study, verify it, and redraw its figures and tables")
+    added.add_argument("archive", type=Path, help="ZIP file")
+    added.add_argument("--out", type=Path, required=True, help="empty folder")
 
     added = command("track", _track, "mirror a study's records into MLflow")
     study(added)
@@ -257,6 +287,26 @@ def _probe(arguments: argparse.Namespace) -> None:
     probe(load_study(arguments.config), arguments.seed, arguments.start, arguments.data, arguments.out)
 
 
+def _show(arguments: argparse.Namespace) -> None:
+    """Accuracy with intervals, outcomes and the protocol; paired differences between several; their samples."""
+    from .evaluate import compare, reading
+
+    entries = reading.find(arguments.paths)
+    reading.only(entries, arguments.benchmark)
+    differing = reading.same_protocol(entries, arguments.anyway)
+    first = compare.reference(entries, arguments.against)
+    if arguments.page:
+        from .evaluate.page import write_page
+
+        print(write_page(entries, arguments.page))
+    elif arguments.json:
+        print(json.dumps(compare.data(entries, first, differing), indent=1, ensure_ascii=False))
+    else:
+        from .evaluate.show import comparison, detail
+
+        print(detail(first) if len(entries) == 1 else comparison(entries, first, differing), end="")
+
+
 def _inspect(arguments: argparse.Namespace) -> None:
     """Write a page of samples whose tokens are coloured by ratio, advantage, clip and mask."""
     from .inspect import write_page
@@ -292,6 +342,46 @@ def _report(arguments: argparse.Namespace) -> None:
     study = load_study(arguments.config)
     tracking = tracking_uri(study, arguments.results)
     write_report(study, arguments.results, arguments.captions, arguments.out, tracking)
+
+
+def _explain(arguments: argparse.Namespace) -> None:
+    """Print the records, seeds, commits and commands behind one cell."""
+    from .report.explain import explain
+
+    print(explain(arguments.table, arguments.cell))
+
+
+def _compare(arguments: argparse.Namespace) -> None:
+    """Print what differs between two studies beyond noise."""
+    from .files import atomic_text
+    from .report.studies import compare_studies
+
+    frame, text = compare_studies(*arguments.studies)
+    if arguments.out:
+        atomic_text(arguments.out, frame.to_csv(index=False))
+    print(text)
+
+
+def _freeze(arguments: argparse.Namespace) -> None:
+    """Everything that figures and tables are drawn from, in one file."""
+    from .report.freeze import freeze
+
+    manifest = freeze(arguments.results, arguments.out)
+    print(f"{arguments.out}: {len(manifest['files'])} files of {manifest['study']}.")
+
+
+def _thaw(arguments: argparse.Namespace) -> None:
+    """Verify checksums, unpack, and draw everything anew beside what was frozen, in `redrawn/`."""
+    from .figures import TABLES
+    from .figures.catalogue import draw
+    from .report.freeze import thaw
+    from .study import load_study
+
+    manifest = thaw(arguments.archive, arguments.out)
+    study = load_study(arguments.out / "study.yaml")
+    for name in (*study.figures, *TABLES):
+        draw(name, study, arguments.out, arguments.out / "redrawn" / name)
+    print(f"{arguments.out}: {len(manifest['files'])} files verified; figures and tables are in `redrawn/` there.")
 
 
 def _track(arguments: argparse.Namespace) -> None:

@@ -172,13 +172,14 @@ def _vllm(study: Study | None) -> Finding:
 
 
 def _data(study: Study) -> Iterator[Finding]:
-    from .tasks.sources import ROOT_VARIABLE, is_file
+    from .tasks.check import data_root
+    from .tasks.families import FAMILIES
 
     sources = [*study.data.train, *(b.source for b in study.evaluation.benchmarks)]
-    files = sorted({source for source in sources if is_file(source)})
-    root = study.data.root or Path(os.environ.get(ROOT_VARIABLE, "."))
-    # `load_study` has opened them: a file that is not there is a finding of the study.
-    yield Finding("data", f"{len(files)} files in {root.resolve()}" if files else "synthetic, nothing to fetch")
+    sets = sorted({source for source in sources if source not in FAMILIES})
+    # `load_study` has opened them: a set that is not there is a finding of the study, with the way to get it.
+    root = data_root(study.data.root).resolve()
+    yield Finding("data", f"{', '.join(sets)} in {root}" if sets else "synthetic, nothing to fetch")
 
 
 def _model(study: Study) -> Iterator[Finding]:

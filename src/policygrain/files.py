@@ -52,6 +52,6 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
                     rows.append(json.loads(line))
                 except ValueError as error:
                     raise UserError(f"{path}, line {number}: not JSON ({error}).") from error
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read: {error}.") from error
     return rows

@@ -32,8 +32,9 @@ def evaluate(
 ) -> None:
     """Judge ``models`` (name → folder) and write one record per model and benchmark to ``out`` (JSON Lines).
 
-    Beside each model folder, `evaluation/` keeps every sampled text with its verdict, and the records. A model whose
-    weights and protocol are those of its records is left alone, and a response that was drawn is not drawn again.
+    `evaluation/` in a run's folder (of a start model: NAME beside ``out``) keeps every sampled text with its verdict,
+    and the records. A model whose weights and protocol are those of its records is left alone, and a response that was
+    drawn is not drawn again.
     ``part`` (i of n) draws that share of each model's responses and judges nothing: the call without it, once all
     parts are there, does that.
     """
@@ -44,16 +45,18 @@ def evaluate(
     lines = []
     with open_verifier(study.verifier) as verifier:
         for name, folder in Progress(models.items(), "models judged", len(models)):
-            if not (folder / "config.json").exists():
+            if folder.name == "model" and not (folder / "config.json").exists():
                 raise UserError(f"{folder}: no model here; train it first ({name}).")
             with clock("load"):
                 model, tokenizer = load_model(str(folder))
                 renderer = PromptRenderer(tokenizer, study.prompt, model.config.max_position_embeddings - longest)
                 said = protocol(study, renderer, data, model_digest(folder), verifier.name)
-            store = folder.parent / "evaluation"
+            # Beside a run's own model; a start model may be anywhere, and not ours to write to.
+            store = folder.parent / "evaluation" if folder.name == "model" else out.parent / name
             kept = read_json(store / "records.json") if (store / "records.json").exists() else {}
             if kept.get("key") != key_of(said):
                 asked, drawn = ask(study, problems, renderer), sampled_under(said)
+                before = dict(clock.seconds)
                 with clock("engine"):
                     sample(asked, partial(host.engine, folder, model, tokenizer), store, drawn, part or (0, 1))
                 if part is not None:
@@ -62,7 +65,8 @@ def evaluate(
                     responses = complete(asked, store, drawn)
                     texts = tokenizer.batch_decode([r.ids for r in responses], skip_special_tokens=True)
                     records = judge(asked, responses, texts, verifier, store)
-                facts = {"seconds": clock.seconds, "hardware": hardware(), "versions": versions()}
+                own = {phase: seconds - before.get(phase, 0.0) for phase, seconds in clock.seconds.items()}
+                facts = {"seconds": own, "hardware": hardware(), "versions": versions()}
                 kept = {"key": key_of(said), "protocol": said, "facts": facts, "records": records}
                 atomic_json(store / "records.json", kept)
                 forget(store)
@@ -85,7 +89,7 @@ class EngineHost:
 
     def engine(self, folder: Path, model: Any, tokenizer: Any) -> Engine:
         """The engine with the weights of ``model``, which were loaded from ``folder``."""
-        shape = json.loads((folder / "config.json").read_text())
+        shape = model.config.to_dict()
         if self._engine is None or self._shape != shape:
             self._engine = open_engine(self.study.evaluation.engine, str(folder), model, tokenizer)
             self._shape = shape

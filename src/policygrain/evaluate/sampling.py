@@ -55,13 +55,16 @@ def sample(
     todo.sort(key=lambda i: (asked[i].request.max_tokens, len(asked[i].request.prompt_ids)), reverse=True)
     path = store / f"sampled-{key}-{number}of{parts}.jsonl"
     store.mkdir(parents=True, exist_ok=True)
+    # A line that a crash cut short must not swallow the next one.
+    torn = path.exists() and not path.read_bytes().endswith(b"\n")
     for start in range(0, len(todo), CHUNK):
         chunk = todo[start : start + CHUNK]
         responses = engine().generate([asked[i].request for i in chunk])
         rows = ({"i": i, "ids": r.ids, "finished": r.finished} for i, r in zip(chunk, responses, strict=True))
         try:
             with path.open("a") as file:
-                file.write("".join(json.dumps(row) + "\n" for row in rows))
+                file.write("\n" * torn + "".join(json.dumps(row) + "\n" for row in rows))
+            torn = False
         except OSError as error:
             raise UserError(f"{path}: cannot be written: {error.strerror}. What was sampled before is kept.") from error
 

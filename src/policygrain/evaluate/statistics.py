@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -25,12 +26,20 @@ def bootstrap(scores: Scores, replicates: int = REPLICATES) -> NDArray[np.float6
     A single seed leaves its own uncertainty out: the interval is then over problems alone.
     """
     scores = np.atleast_2d(scores)
-    rng = np.random.default_rng(0)
-    seeds, problems = scores.shape
-    seed_weights = rng.multinomial(seeds, np.full(seeds, 1 / seeds), replicates) / seeds
-    problem_weights = rng.multinomial(problems, np.full(problems, 1 / problems), replicates) / problems
+    seed_weights, (problem_weights,) = _resamples(len(scores), (scores.shape[1],), replicates)
     result: NDArray[np.float64] = ((seed_weights @ scores) * problem_weights).sum(1)
     return result
+
+
+@lru_cache(maxsize=2)
+def _resamples(seeds: int, problems: tuple[int, ...], replicates: int) -> tuple[Scores, tuple[Scores, ...]]:
+    """Weights of seeds [replicates, seeds], and of each benchmark's problems [replicates, problems].
+
+    Drawing them takes far longer than using them, and all models of a table use the same.
+    """
+    rng = np.random.default_rng(0)
+    weights = [rng.multinomial(n, np.full(n, 1 / n), replicates) / n for n in (seeds, *problems)]
+    return weights[0], tuple(weights[1:])
 
 
 def interval(scores: Scores, replicates: int = REPLICATES) -> Interval:
@@ -47,12 +56,8 @@ def paired_difference(a: Scores, b: Scores, replicates: int = REPLICATES) -> Int
 def average_interval(benchmarks: list[Scores], replicates: int = REPLICATES) -> Interval:
     """The mean over benchmarks (each counts the same), seeds resampled together, problems within each benchmark."""
     draws = np.zeros(replicates)
-    rng = np.random.default_rng(0)
-    seeds = benchmarks[0].shape[0]
-    seed_weights = rng.multinomial(seeds, np.full(seeds, 1 / seeds), replicates) / seeds
-    for scores in benchmarks:
-        problems = scores.shape[1]
-        weights = rng.multinomial(problems, np.full(problems, 1 / problems), replicates) / problems
+    seed_weights, problem_weights = _resamples(len(benchmarks[0]), tuple(s.shape[1] for s in benchmarks), replicates)
+    for scores, weights in zip(benchmarks, problem_weights, strict=True):
         draws += ((seed_weights @ scores) * weights).sum(1) / len(benchmarks)
     low, high = np.quantile(draws, [0.025, 0.975])
     return Interval(float(np.mean([s.mean() for s in benchmarks])), float(low), float(high))

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 
-class _Layer(CacheLayerMixin):
+class InPlaceLayer(CacheLayerMixin):
     """Keys and values of one layer in buffers of a fixed length; what is returned are views of the used part."""
 
     is_sliding = False
@@ -23,6 +23,7 @@ class _Layer(CacheLayerMixin):
         self.length, self.used = length, 0
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Make the buffers, now that their shape is known."""
         self.keys: Tensor
         self.values: Tensor
         shape = (*key_states.shape[:2], self.length, key_states.shape[3])
@@ -30,6 +31,7 @@ class _Layer(CacheLayerMixin):
         self.is_initialized = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Write new keys and values behind those in use; views of all in use [rows, heads, used, size]."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         end = self.used + key_states.shape[2]
@@ -39,12 +41,15 @@ class _Layer(CacheLayerMixin):
         return self.keys[:, :, :end], self.values[:, :, :end]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Keys that a query of this length sees, and where they begin."""
         return self.used + int(query_length), 0
 
     def get_seq_length(self) -> int:
+        """Tokens in use."""
         return self.used
 
     def get_max_length(self) -> int:
+        """Tokens that there is room for."""
         return self.length
 
 
@@ -52,16 +57,16 @@ class InPlaceCache(Cache):
     """The cache of all layers, for at most ``length`` tokens a row."""
 
     def __init__(self, layers: int, length: int) -> None:
-        super().__init__(layers=[_Layer(length) for _ in range(layers)])
+        super().__init__(layers=[InPlaceLayer(length) for _ in range(layers)])
 
     def take(self, rows: Tensor) -> None:
         """These rows, in this order, a row as often as it is named: forgets finished ones, fans a prompt out."""
         for layer in self.layers:
-            assert isinstance(layer, _Layer)
+            assert isinstance(layer, InPlaceLayer)
             layer.keys, layer.values = (self._take(layer, buffer, rows) for buffer in (layer.keys, layer.values))
 
     @staticmethod
-    def _take(layer: _Layer, buffer: Tensor, rows: Tensor) -> Tensor:
+    def _take(layer: InPlaceLayer, buffer: Tensor, rows: Tensor) -> Tensor:
         # Only the part in use is copied.
         taken = buffer.new_empty((len(rows), *buffer.shape[1:]))
         torch.index_select(buffer[:, :, : layer.used], 0, rows, out=taken[:, :, : layer.used])

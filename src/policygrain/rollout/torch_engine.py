@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..model.sequences import positions
+from .decoder import SmallDecoder
 from .engine import Request, Response
 from .kv_cache import InPlaceCache
 
@@ -65,7 +66,8 @@ class TorchEngine:
         cache.take(prompt_of)
         attention = torch.zeros((len(requests), width + longest), dtype=torch.bool, device=device)
         attention[:, :width] = seen[prompt_of]
-        place = place[prompt_of, -1:]
+        place = place[prompt_of, -1]
+        decode = SmallDecoder(self.model) if SmallDecoder.fits(self.model) else self._decode
 
         tokens = torch.full((len(requests), longest), self.pad_id, device=device)
         log_probs = torch.zeros((len(requests), longest), device=device)
@@ -90,19 +92,22 @@ class TorchEngine:
                 alive, chosen, place = alive[keep], chosen[keep], place[keep]
             place = place + 1
             attention[alive, width + step] = True
-            logits = self._forward(chosen.unsqueeze(1), attention[alive, : width + step + 1], place, cache)
+            logits = decode(chosen, place, attention[alive, : width + step + 1], cache)
         return [
             Response(tokens[i, :n].tolist(), bool(f), log_probs[i, :n].tolist())
             for i, (n, f) in enumerate(zip(lengths.tolist(), finished.tolist(), strict=True))
         ]
 
+    def _decode(self, ids: Tensor, place: Tensor, attention: Tensor, cache: InPlaceCache) -> Tensor:
+        """One more token for every row, [rows] → logits [rows, vocabulary]."""
+        # The mask is the rows' own, and in its final shape it is not built again at each step.
+        return self._forward(ids.unsqueeze(1), attention[:, None, None, :], place.unsqueeze(1), cache)
+
     def _forward(self, ids: Tensor, attention: Tensor, place: Tensor, cache: InPlaceCache) -> Tensor:
         """Logits of the next token [rows, vocabulary], float32; the cache grows by ``ids`` [rows, tokens]."""
-        # For one new token the mask is the rows' own, and in its final shape it is not built again at each step.
-        mask = attention[:, None, None, :] if ids.shape[1] == 1 else attention
         out = self.model(
             input_ids=ids,
-            attention_mask=mask,
+            attention_mask=attention,
             position_ids=place,
             past_key_values=cache,
             use_cache=True,

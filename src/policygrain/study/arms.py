@@ -121,10 +121,17 @@ def digest(study: Study) -> str:
     content = {
         "runs": [[run.arm, run.seed] for run in planned.runs],
         "arms": {
-            name: [arm.method(study).data() | {"summary": "", "source": ""}, arm.training(study).model_dump()]
+            name: [
+                arm.method(study).data() | {"summary": "", "source": ""},
+                arm.training(study).model_dump(exclude_defaults=True),
+            ]
             for name, arm in planned.arms.items()
         },
         "verifier": study.verifier,
-        **{part: getattr(study, part).model_dump(mode="json") for part in ("model", "prompt", "data", "evaluation")},
+        # Keys that say what is the default anyway are left out: a new key must not make old results another study's.
+        **{
+            part: getattr(study, part).model_dump(mode="json", exclude_defaults=True)
+            for part in ("model", "prompt", "data", "evaluation")
+        },
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

@@ -76,10 +76,13 @@ class Data(Section):
     root: Path | None = Field(
         None,
         strict=False,
-        description="folder of the .jsonl files that sources name; null: POLICYGRAIN_DATA, else here",
+        description="folder of the files that sources name; null: POLICYGRAIN_DATA, else here",
     )
-    train: list[str] = Field(min_length=1, description="sources of training prompts: a family's name or a .jsonl file")
-    train_size: PositiveInt = Field(3000, description="problems per family; at most so many of a file")
+    train: list[str] = Field(
+        min_length=1,
+        description="sources of prompts: a family, a registered set (`policygrain data list`) or a .jsonl file",
+    )
+    train_size: PositiveInt = Field(3000, description="problems per family; at most so many of a set or file")
     validation_size: PositiveInt = Field(60, description="problems per source, held out of training and test")
     seed: int = Field(1, description="what synthetic problems are drawn from")
 
@@ -97,8 +100,10 @@ class Benchmark(Section):
     """One benchmark."""
 
     name: str = Field(description="how figures and tables call it", pattern=r"^[A-Za-z0-9_.-]+$")
-    source: str = Field(description="a family's name or a .jsonl file")
-    size: PositiveInt = Field(300, description="test problems of a family; at most so many of a file")
+    source: str = Field(description="a family, a registered set (`policygrain data list`) or a .jsonl file")
+    size: PositiveInt | None = Field(
+        None, description="at most so many problems; null: 300 of a family, all of a registered set or file"
+    )
     sampling: Sampling | None = Field(None, description="null: the evaluation's own")
 
 

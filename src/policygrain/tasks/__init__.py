@@ -1,1 +1,1 @@
-"""Problems: seven synthetic families and JSON Lines datasets, behind one door (``sources.load``)."""
+"""Problems: seven synthetic families, registered public sets and JSON Lines files, behind one door (``sources``)."""

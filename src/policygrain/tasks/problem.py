@@ -3,41 +3,62 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from ..errors import UserError
 from ..files import atomic_text
 
+Row = dict[str, Any]
+
 
 @dataclass(frozen=True)
 class Problem:
-    """A question with its gold answer; ``steps`` is a worked solution where there is one."""
+    """A question with its gold answer; ``steps`` is a worked solution where there is one.
+
+    The last three say how answers are compared: whether the gold answer is a list, all of it asked for, and how far off
+    a number may be, as a share of the gold answer or as it is.
+    """
 
     id: str
     problem: str
     answer: str
     source: str
     steps: str = ""
+    several: bool = False
+    relative_tolerance: float | None = None
+    absolute_tolerance: float | None = None
 
 
-def read_problems(path: Path, limit: int | None = None) -> list[Problem]:
-    """Problems from JSON Lines with `problem` and `answer` (`id` and others optional). Errors name file and line."""
-    return list(_read(path, limit))
+# Written only where they are set, so that a file of plain problems stays as it always was, and so do digests of it.
+SPARSE = {"several": False, "relative_tolerance": None, "absolute_tolerance": None}
 
 
-def _read(path: Path, limit: int | None) -> Iterator[Problem]:
+def read_problems(
+    path: Path, limit: int | None = None, complete: Callable[[Row], Row] = lambda row: row
+) -> list[Problem]:
+    """Problems from JSON Lines with `problem` and `answer` (`id` and others optional). Errors name file and line.
+
+    ``complete`` may add to a row what is known of its set as a whole.
+    """
+    rows = islice(read_rows(path), limit)
+    return [_problem(complete(row), path, number) for number, row in rows]
+
+
+def read_rows(path: Path) -> Iterator[tuple[int, Row]]:
+    """(line, row) of JSON Lines, each row a mapping with a `problem` and an `answer`. Errors name file and line."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: the dataset cannot be read: {error}.") from error
-    count = 0
+    if not text.strip():
+        raise UserError(f"{path}: the dataset is empty.")
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
-        if limit is not None and count >= limit:
-            return
         where = f"{path}, line {number}"
         try:
             row = json.loads(line)
@@ -48,19 +69,32 @@ def _read(path: Path, limit: int | None) -> Iterator[Problem]:
         for key in ("problem", "answer"):
             if row.get(key) in (None, ""):
                 raise UserError(f"{where}: no {key!r}; the keys are {', '.join(map(repr, row))}.")
-        count += 1
-        identity = str(row.get("id", f"{path.stem}-{number:05d}"))
-        yield Problem(
-            identity,
-            str(row["problem"]),
-            str(row["answer"]),
-            str(row.get("source", path.stem)),
-            str(row.get("steps", "")),
-        )
-    if count == 0:
-        raise UserError(f"{path}: the dataset is empty.")
+        yield number, row
+
+
+def _problem(row: Row, path: Path, number: int) -> Problem:
+    where = f"{path}, line {number}"
+    several = row.get("several") or False
+    if not isinstance(several, bool):
+        raise UserError(f"{where}: several: true or false is expected, got {several!r}.")
+    tolerances: dict[str, float | None] = {}
+    for key in ("relative_tolerance", "absolute_tolerance"):
+        value = row.get(key)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value < 0):
+            raise UserError(f"{where}: {key}: a number from 0 up is expected, got {value!r}.")
+        tolerances[key] = value
+    return Problem(
+        str(row.get("id", f"{path.stem}-{number:05d}")),
+        str(row["problem"]),
+        str(row["answer"]),
+        str(row.get("source", path.stem)),
+        str(row.get("steps", "")),
+        several,
+        **tolerances,
+    )
 
 
 def write_problems(path: Path, problems: Iterable[Problem]) -> None:
     """Write JSON Lines, atomically."""
-    atomic_text(path, "".join(json.dumps(asdict(p), ensure_ascii=False) + "\n" for p in problems))
+    rows = ({k: v for k, v in asdict(p).items() if k not in SPARSE or v != SPARSE[k]} for p in problems)
+    atomic_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))

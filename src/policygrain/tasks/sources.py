@@ -1,69 +1,105 @@
-"""The door through which problems come in: a family's name, or a JSON Lines file."""
+"""The door through which problems come in: a family's name, a registered set's name, or a JSON Lines file."""
 
 from __future__ import annotations
 
-import os
 import random
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import UserError, did_you_mean
+from ..files import atomic_json, read_json
+from . import check, registry
+from .check import ROOT_VARIABLE, data_root
+from .contamination import TrainingIndex, as_data
 from .families import FAMILIES, generate
 from .problem import Problem, read_problems, write_problems
 
 if TYPE_CHECKING:
     from ..study.schema import Study
 
-
-# Where datasets lie when a study does not say.
-ROOT_VARIABLE = "POLICYGRAIN_DATA"
+# Test problems of a family when a study does not say how many.
+FAMILY_SIZE = 300
 
 
 def is_file(source: str) -> bool:
-    """Whether a source is a dataset file and not a family."""
+    """Whether a source is a dataset file and neither a family nor a registered set."""
     return source.endswith(".jsonl")
 
 
-def _path(source: str, root: Path | None) -> Path:
-    return (root or Path(os.environ.get(ROOT_VARIABLE, "."))) / source
-
-
 def check_source(source: str, root: Path | None, where: str) -> None:
-    """UserError, naming the key, when a source cannot be opened."""
-    if not is_file(source) and source not in FAMILIES:
-        hint = did_you_mean(source, FAMILIES)
-        raise UserError(f"{where}: {source!r} is neither a family of problems nor a .jsonl file.{hint}")
-    if is_file(source) and not _path(source, root).is_file():
+    """UserError, naming the key, when a source cannot be opened or is not the registered set that it is called."""
+    if source in FAMILIES:
+        return
+    if source in registry.names():
+        check.require(registry.dataset(source), data_root(root), where)
+        return
+    if not is_file(source):
+        hint = did_you_mean(source, [*FAMILIES, *registry.names()])
+        raise UserError(
+            f"{where}: {source!r} is neither a family of problems, nor a registered set, nor a .jsonl file.{hint}"
+        )
+    path = data_root(root) / source
+    if not path.is_file():
         root_hint = f"data.root is {root}" if root else f"set data.root or {ROOT_VARIABLE} to the folder it is in"
-        raise UserError(f"{where}: {_path(source, root)}: no such dataset file ({root_hint}).")
+        raise UserError(f"{where}: {path}: no such dataset file ({root_hint}).")
+
+
+def load(source: str, root: Path | None, limit: int | None = None) -> list[Problem]:
+    """At most ``limit`` problems of a registered set or a file, in their order."""
+    if source in registry.names():
+        dataset = registry.dataset(source)
+        return check.load(dataset, check.require(dataset, data_root(root), source), limit)
+    return read_problems(data_root(root) / source, limit)
 
 
 def prepare(study: Study, folder: Path) -> None:
-    """Write a study's problems: train.jsonl, validation.jsonl and benchmarks/NAME.jsonl.
+    """Write a study's problems: train.jsonl, validation.jsonl, benchmarks/NAME.jsonl, and contamination.json.
 
-    Training and validation are disjoint. A benchmark file is taken as it is.
+    Training and validation are disjoint. A benchmark is taken as it is, and where training prompts are in it is listed.
     """
     data = study.data
     train: list[Problem] = []
     validation: list[Problem] = []
+    foreign: list[Problem] = []
     for source in data.train:
-        if is_file(source):
-            problems = read_problems(_path(source, data.root), data.train_size + data.validation_size)
-            random.Random(f"{source}/{data.seed}").shuffle(problems)
-            held_out = problems[: min(data.validation_size, len(problems) // 2)]
-            questions = {p.problem for p in held_out}
-            validation += held_out
-            train += [p for p in problems[len(held_out) :] if p.problem not in questions]
-        else:
+        if source in FAMILIES:
             train += generate(source, "train", data.train_size, data.seed)
             validation += generate(source, "validation", data.validation_size, data.seed)
+            continue
+        problems = load(source, data.root, data.train_size + data.validation_size)
+        random.Random(f"{source}/{data.seed}").shuffle(problems)
+        held_out = problems[: min(data.validation_size, len(problems) // 2)]
+        questions = {p.problem for p in held_out}
+        validation += held_out
+        kept = [p for p in problems[len(held_out) :] if p.problem not in questions]
+        foreign += kept
+        train += kept
     if not train:
         raise UserError("data.train: nothing is left to train on; the files hold too few problems.")
     write_problems(folder / "train.jsonl", train)
     write_problems(folder / "validation.jsonl", validation)
+    compared: dict[str, list[Problem]] = {}
     for benchmark in study.evaluation.benchmarks:
-        if is_file(benchmark.source):
-            problems = read_problems(_path(benchmark.source, data.root), benchmark.size)
+        if benchmark.source in FAMILIES:
+            problems = generate(benchmark.source, "test", benchmark.size or FAMILY_SIZE, data.seed)
+            compared[benchmark.name] = []
         else:
-            problems = generate(benchmark.source, "test", benchmark.size, data.seed)
+            problems = compared[benchmark.name] = load(benchmark.source, data.root, benchmark.size)
         write_problems(folder / "benchmarks" / f"{benchmark.name}.jsonl", problems)
+    write_contamination(folder / "contamination.json", foreign, compared)
+
+
+def write_contamination(path: Path, train: list[Problem], benchmarks: Mapping[str, list[Problem]]) -> None:
+    """Benchmark → its problems that are among the training prompts.
+
+    Synthetic problems come here neither as prompts nor as benchmarks: their splits share no question by construction,
+    and questions of one family are alike in words without being alike.
+    """
+    index = TrainingIndex(train)
+    atomic_json(path, as_data({name: index.overlaps(problems) for name, problems in benchmarks.items()}))
+
+
+def contaminated(folder: Path, benchmark: str) -> set[str]:
+    """Ids of a benchmark's problems that are among the training prompts, as `prepare` wrote them in ``folder``."""
+    return {pair["benchmark"] for pair in read_json(folder / "contamination.json").get(benchmark, [])}

@@ -1,0 +1,131 @@
+"""Whether a file is the problem set that the registry means: found, counted, its content compared."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from ..errors import UserError
+from .problem import Problem, Row, read_problems, read_rows
+from .registry import Dataset
+
+# Where problem sets lie when neither a study nor the command line says.
+ROOT_VARIABLE = "POLICYGRAIN_DATA"
+
+
+def data_root(root: Path | None) -> Path:
+    """The folder of problem sets: ``root``, else POLICYGRAIN_DATA, else the working directory."""
+    return root or Path(os.environ.get(ROOT_VARIABLE, "."))
+
+
+def content_digest(pairs: Iterable[tuple[str, str]]) -> str:
+    """SHA-256 over [problem, answer] pairs in order. Runs of white space count as one space, ids and the rest not."""
+    canonical = [[" ".join(problem.split()), " ".join(answer.split())] for problem, answer in pairs]
+    return hashlib.sha256(json.dumps(canonical, ensure_ascii=False, separators=(",", ":")).encode()).hexdigest()
+
+
+def find(dataset: Dataset, root: Path) -> Path | None:
+    """The set's file in ``root``, under any of its names."""
+    return next((root / name for name in (dataset.file, *dataset.aliases) if (root / name).is_file()), None)
+
+
+@dataclass
+class Report:
+    """What was found of a set. ``faults`` is empty when all is right; ``count`` is in problems."""
+
+    name: str
+    path: Path | None
+    count: int = 0
+    copy: str = ""  # "recorded": byte for byte the copy whose SHA-256 we know; "equal": other bytes, same problems
+    faults: list[str] = field(default_factory=list)
+
+
+def check(dataset: Dataset, root: Path) -> Report:
+    """Look at every line of a set's file: count, digests, columns, ids, empty answers."""
+    path = find(dataset, root)
+    if path is None:
+        return Report(dataset.name, None, faults=[f"{root / dataset.file}: no such file"])
+    report = Report(dataset.name, path)
+    try:
+        rows = [row for _, row in read_rows(path)]
+    except UserError as error:
+        report.faults.append(str(error).rstrip("."))
+        return report
+    report.count = len(rows)
+    if len(rows) != dataset.count:
+        report.faults.append(f"{path}: {len(rows)} problems instead of {dataset.count}")
+    doubled = [identity for identity, n in Counter(str(row.get("id", "")) for row in rows).items() if n > 1]
+    if doubled:
+        report.faults.append(f"{path}: {len(doubled)} ids occur more than once, {doubled[0]!r} is one")
+    for name in dataset.fields.keep:
+        lacking = sum(name not in row for row in rows)
+        if lacking:
+            report.faults.append(f"{path}: {lacking} rows have no column {name!r}")
+    same_bytes = dataset.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    digest = content_digest((str(row["problem"]), str(row["answer"])) for row in rows)
+    if same_bytes:
+        report.copy = "recorded"
+    elif dataset.content is None:
+        report.copy = "unknown"
+    elif digest == dataset.content:
+        report.copy = "equal"
+    if dataset.content is not None and digest != dataset.content:
+        report.copy = "other"
+        report.faults.append(
+            f"{path}: wrong content: digest {digest[:12]}… instead of {dataset.content[:12]}…; problems or answers are "
+            "changed, missing or in another order"
+        )
+    return report
+
+
+def require(dataset: Dataset, root: Path, where: str) -> Path:
+    """The set's file, known to be right. Raises UserError, naming ``where`` it was asked for and the way to get it."""
+    path = find(dataset, root)
+    if path is None:
+        raise UserError(f"{where}: {root / dataset.file}: no such file. {how_to_get(dataset, root)}")
+    # The hash of a known copy settles everything else in a few milliseconds.
+    if dataset.sha256 is not None and hashlib.sha256(path.read_bytes()).hexdigest() == dataset.sha256:
+        return path
+    report = check(dataset, root)
+    if report.faults:
+        raise UserError(f"{where}: {report.faults[0]}. Move it away if it is not meant. {how_to_get(dataset, root)}")
+    return path
+
+
+def how_to_get(dataset: Dataset, root: Path) -> str:
+    """What to do where a set is missing."""
+    if dataset.home is None:
+        return f"No pinned place to fetch {dataset.name} from is known; put {dataset.file} there yourself."
+    return f"Fetch it: policygrain data fetch {dataset.name} --root {root}"
+
+
+def complete(dataset: Dataset, row: Row) -> Row:
+    """A row with what the registry says about comparing its answer, in the keys that every problem file may have."""
+    answers = dataset.answers
+    added: Row = {"source": row.get("source", dataset.name)}
+    if answers.relative_tolerance is not None:
+        added["relative_tolerance"] = answers.relative_tolerance
+    if answers.several is not None:
+        added["several"] = row.get(answers.several)
+    if answers.absolute_tolerance is not None:
+        added["absolute_tolerance"] = _number(row.get(answers.absolute_tolerance))
+    return {**row, **added}
+
+
+def _number(value: object) -> object:
+    """The number that a text writes; anything else as it is, for the reader to complain about with its line."""
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
+
+
+def load(dataset: Dataset, path: Path, limit: int | None = None) -> list[Problem]:
+    """A set's problems, at most ``limit``, each with what it takes to compare its answer."""
+    return read_problems(path, limit, partial(complete, dataset))

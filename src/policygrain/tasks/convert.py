@@ -1,0 +1,171 @@
+"""From the rows of a published file to problems: small named functions that the registry's files put together."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import UserError
+
+if TYPE_CHECKING:
+    from .registry import Column, Dataset, Identity
+
+Row = dict[str, Any]
+
+# ---- texts ----------------------------------------------------------------------------------------------------------
+
+
+def last_boxed(text: str) -> str:
+    r"""What is in the last \boxed: in matched braces, or the one token after it, as TeX reads `\boxed 2`.
+
+    Empty where there is none or its braces never close.
+    """
+    _, command, rest = text.rpartition("\\boxed")
+    rest = rest.lstrip()
+    if not command or not rest.startswith("{"):
+        token = re.match(r"\\[a-zA-Z]+|[^\\}$]", rest) if command else None
+        return token[0] if token else ""
+    depth = 0
+    for i, character in enumerate(rest):
+        depth += (character == "{") - (character == "}")
+        if depth == 0:
+            return rest[1:i].strip()
+    return ""
+
+
+def after_hashes(text: str) -> str:
+    """GSM8K's final answer: what follows the last ####, without thousands separators."""
+    return text.rpartition("####")[2].strip().replace(",", "")
+
+
+def integer(text: str) -> str:
+    """27.0 → 27. Anything that is no whole number stays as it is."""
+    return re.sub(r"^([+-]?\d+)\.0+$", r"\1", text.strip())
+
+
+def strip_dollars(text: str) -> str:
+    """Without the one pair of $ that encloses all of it; `$1$, $2$` keeps its own."""
+    text = text.strip()
+    enclosed = len(text) > 1 and text[0] == text[-1] == "$" and "$" not in text[1:-1]
+    return text[1:-1].strip() if enclosed else text
+
+
+def repair_frac(text: str) -> str:
+    r"""Form feed + `rac` is what is left of `\frac` when a backslash was lost on the way into JSON."""
+    return text.replace("\x0crac", "\\frac")
+
+
+def drop_boxed_request(text: str) -> str:
+    """Without the sentence at the end that asks for steps and a box: our own prompt says how to answer."""
+    request = r"\s*(?:Let's think step by step|Please reason step by step)[^\n]*\\boxed\{\}\.?\s*$"
+    return re.sub(request, "", text)
+
+
+def drop_answer_line_request(text: str) -> str:
+    """Without the sentences before and after that ask for a last line `Answer: …` (DAPO-Math-17k's frame)."""
+    text = re.sub(r"^\s*Solve the following math problem step by step\.[^\n]*\n+", "", text)
+    return re.sub(r"\s*Remember to put your answer on its own line after \"Answer:\"\.?\s*$", "", text)
+
+
+CONVERSIONS: dict[str, Callable[[str], str]] = {
+    f.__name__: f
+    for f in (
+        last_boxed,
+        after_hashes,
+        integer,
+        strip_dollars,
+        repair_frac,
+        drop_boxed_request,
+        drop_answer_line_request,
+    )
+}
+
+# ---- files ----------------------------------------------------------------------------------------------------------
+
+
+def source_rows(path: Path) -> Iterator[tuple[str, Any]]:
+    """(where, row) of a published file: .jsonl, .json (a list) or .parquet. Raises UserError with file and line."""
+    if path.suffix == ".parquet":
+        import pandas
+
+        try:
+            frame = pandas.read_parquet(path)
+        except (OSError, ValueError, ImportError) as error:
+            raise UserError(f"{path}: not readable as Parquet: {error}") from error
+        for number, row in enumerate(frame.to_dict("records")):
+            yield f"{path}, row {number}", row
+        return
+    try:
+        text = path.read_text(encoding="utf-8")
+        listed = json.loads(text) if path.suffix == ".json" else None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read: {error}.") from error
+    if listed is not None:
+        for number, row in enumerate(listed, start=1):
+            yield f"{path}, item {number}", row
+        return
+    # Not splitlines(): U+2028 and its like stand inside problems and end no JSON line.
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            try:
+                yield f"{path}, line {number}", json.loads(line)
+            except ValueError as error:
+                raise UserError(f"{path}, line {number}: not JSON ({error}).") from error
+
+
+def look_up(row: Any, column: str, where: str) -> Any:
+    """The value at ``column``; `a.b.0` goes into mappings and lists. Raises UserError naming what is there."""
+    value = row
+    for part in column.split("."):
+        try:
+            value = value[part] if isinstance(value, Mapping) else value[int(part)]
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            there = ", ".join(map(repr, row)) if isinstance(row, Mapping) else type(row).__name__
+            raise UserError(f"{where}: no column {column!r}; there is {there}.") from error
+    return value
+
+
+def _text(row: Any, field: Column, where: str) -> str:
+    columns = [field.column] if isinstance(field.column, str) else field.column
+    there = [c for c in columns if isinstance(row, Mapping) and c.split(".")[0] in row]
+    value = look_up(row, (there or columns)[0], where)
+    text = "" if value is None else str(value)
+    for name in field.convert:
+        text = CONVERSIONS[name](text)
+    return text.strip()
+
+
+def _identity(row: Any, identity: Identity, number: int, where: str) -> str:
+    found: tuple[str, ...] = ()
+    if identity.column is not None:
+        text = str(look_up(row, identity.column, where))
+        match = re.search(identity.match, text)
+        if match is None:
+            raise UserError(f"{where}: no id in {identity.column!r}: {text!r}.")
+        found = match.groups()
+    return identity.form.format(*found, row=number)
+
+
+def convert(dataset: Dataset, files: Iterable[Path]) -> list[Row]:
+    """Rows with `id`, `problem`, `answer` and what the registry says to keep. Raises UserError with file and line."""
+    fields, left_out = dataset.fields, set(dataset.fields.leave_out)
+    rows: list[Row] = []
+    sources = (pair for path in files for pair in source_rows(path))
+    for number, (where, row) in enumerate(sources):
+        if number in left_out:
+            continue
+        converted = {
+            "id": _identity(row, fields.id, number, where),
+            "problem": _text(row, fields.problem, where),
+            "answer": _text(row, fields.answer, where),
+            **{name: look_up(row, name, where) for name in fields.keep},
+            "source": dataset.name,
+        }
+        for key in ("problem", "answer"):
+            if not converted[key]:
+                raise UserError(f"{where}: the {key} is empty.")
+        rows.append(converted)
+    return rows

@@ -1,0 +1,156 @@
+"""The registry of public problem sets: what each one is, where it lives, how its columns become problems.
+
+Data, not code: one YAML file each under ``datasets/``, named as a study names the set. A pin that nobody could vouch
+for is left out (``home: null``): such a set has to be brought by its user.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import resources
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError, model_validator
+
+from ..errors import UserError, did_you_mean
+
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+GitId = Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
+RepositoryName = Annotated[str, Field(pattern=r"^[\w.-]+/[\w.-]+$")]
+
+
+class Entry(BaseModel):
+    """A mapping of a registry file: no key beyond its fields, nothing silently converted."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class GitHome(Entry):
+    """A file in a public Git repository. The blob id is a hash of its content, so nothing else can pass for it."""
+
+    repository: RepositoryName = Field(description="OWNER/NAME on GitHub")
+    commit: GitId = Field(description="the commit that the file is read at")
+    path: str = Field(description="path in the repository")
+    blob: GitId = Field(description="the file's Git blob id (SHA-1 over its length and bytes)")
+
+
+class HubHome(Entry):
+    """Files of a Hugging Face dataset at a pinned revision, read one after the other."""
+
+    dataset: RepositoryName = Field(description="OWNER/NAME on the Hugging Face hub")
+    revision: GitId = Field(description="commit of the dataset repository")
+    files: list[str] = Field(min_length=1, description="files in it, in the order of the rows")
+
+
+class Column(Entry):
+    """Where a text comes from in a source row, and what is done to it."""
+
+    column: str | list[str] = Field(description="column; a.b.0 goes into it; of a list, the first one that is there")
+    convert: list[str] = Field([], description="conversions by name, in order")
+
+
+class Identity(Entry):
+    """How a problem's id is made, so that it is the same wherever the set was got from."""
+
+    form: str = Field(description="str.format of what `match` found ({0}, {1}, …) and the source row's number {row}")
+    column: str | None = Field(None, description="column that `match` is searched in")
+    match: str = Field("(.+)", description="regular expression")
+
+
+class Fields(Entry):
+    """How source rows become problems."""
+
+    id: Identity
+    problem: Column
+    answer: Column
+    keep: list[str] = Field([], description="further columns to keep, under their own names")
+    leave_out: list[int] = Field([], description="source rows that are no part of the set, counted from 0")
+    checked: str = Field(min_length=1, description="how far this mapping has been held against the source")
+
+
+class Answers(Entry):
+    """How answers want to be compared."""
+
+    relative_tolerance: PositiveFloat | None = Field(None, description="of numbers, as a share of the gold answer")
+    absolute_tolerance: str | None = Field(None, description="column that holds a row's tolerance, null where none")
+    several: str | None = Field(None, description="column that says whether a row's answer is a list, all asked for")
+
+
+class Protocol(Entry):
+    """How responses are drawn."""
+
+    n: PositiveInt = Field(description="responses per problem")
+    temperature: float = Field(ge=0, description="0: greedy")
+    top_p: float = Field(1.0, gt=0, le=1, description="nucleus")
+
+
+class Dataset(Entry):
+    """A problem set."""
+
+    name: str = Field(description="the file's name, and what a study calls the set")
+    title: str
+    version: PositiveInt = Field(description="goes up when problems, answers or protocol change")
+    role: Literal["benchmark", "training"]
+    home: GitHome | HubHome | None = Field(description="where it is fetched from; null: nobody knows a pinned place")
+    file: str = Field(description="its file in the folder of problem sets", pattern=r"^[\w.-]+\.jsonl$")
+    aliases: list[str] = Field([], description="other names that file goes by")
+    sha256: Digest | None = Field(description="of a known copy of that file; other copies are told by `content`")
+    content: Digest | None = Field(description="digest of the [problem, answer] pairs in order; null: never seen by us")
+    count: PositiveInt = Field(description="problems")
+    fields: Fields
+    answers: Answers = Answers()
+    sampling: Protocol | None = Field(None, description="of a benchmark")
+    metric: str = Field("", description="of a benchmark")
+    prompt: str = Field("", description="what a prompt has to say for the answers to be comparable")
+    citation: str = Field(min_length=1, description="arXiv number or address")
+    licence: str = Field(min_length=1)
+    notes: list[str] = Field([], description="what one has to know before quoting a number")
+    changelog: list[str] = Field(min_length=1, description="`VERSION: what changed`, oldest first")
+
+    @model_validator(mode="after")
+    def _whole(self) -> Dataset:
+        from .convert import CONVERSIONS
+
+        for column in (self.fields.problem, self.fields.answer):
+            for name in column.convert:
+                if name not in CONVERSIONS:
+                    raise ValueError(f"no conversion is called {name!r}.{did_you_mean(name, CONVERSIONS)}")
+        for kept in (self.answers.absolute_tolerance, self.answers.several):
+            if kept is not None and kept not in self.fields.keep:
+                raise ValueError(f"answers: column {kept!r} is not kept; add it to fields.keep")
+        if (self.role == "benchmark") != bool(self.sampling and self.metric):
+            raise ValueError("a benchmark, and nothing else, has `sampling` and `metric`")
+        if not self.changelog[-1].startswith(f"{self.version}:"):
+            raise ValueError(f"changelog: the last entry must tell of version {self.version}")
+        return self
+
+
+@cache
+def names() -> tuple[str, ...]:
+    """Every set of the registry, by name."""
+    files = resources.files(__package__).joinpath("datasets").iterdir()
+    return tuple(sorted(f.name.removesuffix(".yaml") for f in files if f.name.endswith(".yaml")))
+
+
+@cache
+def dataset(name: str) -> Dataset:
+    """The set called ``name``. Raises UserError with what was probably meant."""
+    if name not in names():
+        raise UserError(f"{name!r} is no registered problem set.{did_you_mean(name, names())}")
+    text = resources.files(__package__).joinpath("datasets", f"{name}.yaml").read_text(encoding="utf-8")
+    return parse(name, yaml.safe_load(text))
+
+
+def parse(name: str, data: dict[str, Any]) -> Dataset:
+    """The set that ``data`` describes; every wrong key is named."""
+    try:
+        return Dataset.model_validate({"name": name, **data})
+    except ValidationError as error:
+        lines = "\n".join(f"  {'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        raise UserError(f"problem set {name}: its registry file is wrong.\n{lines}") from error
+
+
+def protocol(source: str) -> Protocol | None:
+    """How responses to a registered benchmark are drawn when a study does not say; None for any other source."""
+    return dataset(source).sampling if source in names() else None

@@ -144,9 +144,9 @@ def test_this_machine(root: Path, tmp_path: Path) -> None:
         ({}, 0, ()),
         ({"gpu": 2, "slurm_partition": "g"}, 2, ("--partition=g", "--gpus=2")),
         ({"gpu_model": "a100"}, 1, ("--gpus=a100:1",)),
-        ({"gres": "gpu:a100:2"}, 2, ("--gpus=2",)),
-        ({"gres": "gpu"}, 1, ("--gpus=1",)),
-        ({"gres": "nvme:1", "slurm_account": 7}, 0, ("--account=7",)),
+        ({"gres": "gpu:a100:2"}, 2, ("--gres=gpu:a100:2",)),
+        ({"gres": "gpu"}, 1, ("--gres=gpu",)),
+        ({"gres": "nvme:1", "slurm_account": 7}, 0, ("--account=7", "--gres=nvme:1")),
     ],
 )
 def test_what_a_rule_asks_for(resources: dict[str, object], gpus: int, place: tuple[str, ...]) -> None:

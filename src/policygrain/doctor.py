@@ -258,10 +258,11 @@ class Wish:
     def place(self) -> tuple[str, ...]:
         """The options of srun that decide where a job goes."""
         options = {"partition": self.partition, "account": self._text("slurm_account"), "qos": self._text("qos")}
-        options["constraint"] = self._text("constraint")
-        named = [f"--{option}={value}" for option, value in options.items() if value]
-        model = self._text("gpu_model")
-        return (*named, f"--gpus={f'{model}:' if model else ''}{self.gpus}") if self.gpus else tuple(named)
+        options |= {key: self._text(key) for key in ("constraint", "gres")}
+        if self.gpus and not options["gres"]:
+            model = self._text("gpu_model")
+            options["gpus"] = f"{model}:{self.gpus}" if model else str(self.gpus)
+        return tuple(f"--{option}={value}" for option, value in options.items() if value)
 
     def _text(self, key: str) -> str | None:
         value = self.resources.get(key)

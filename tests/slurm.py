@@ -7,6 +7,7 @@ withholds like a real one. Nothing outside the folder is written, and no daemon 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import shutil
@@ -139,7 +140,20 @@ def stop(cluster: Cluster) -> None:
         except subprocess.TimeoutExpired:
             daemon.kill()
             daemon.wait()
+    for process in _left_behind(cluster.folder):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
     shutil.rmtree(cluster.folder, ignore_errors=True)
+
+
+def _left_behind(folder: Path) -> list[int]:
+    """Processes of jobs that outlived their cluster: what was started there has its folder in the environment."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if int(path.parent.name) != os.getpid() and os.fsencode(f"{folder}/") in path.read_bytes():
+                found.append(int(path.parent.name))
+    return found
 
 
 def _idle(cluster: Cluster) -> int:

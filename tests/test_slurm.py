@@ -246,3 +246,22 @@ def test_gpus_are_granted_as_asked_and_waited_for(finished: User) -> None:
     cluster.ask("scancel", blockers[1])
     assert (user.home / "slow" / "on_gpu.gpus").read_text() == "0"
     user.assert_as_undisturbed("on_gpu")
+
+
+def test_the_doctor_finds_this_cluster_in_order_and_a_wrong_profile(user: User) -> None:
+    command = [sys.executable, "-m", "policygrain.cli", "doctor", "--slurm", "--config", "studies/cluster.yaml"]
+
+    def ask(*more: str) -> Done:
+        return subprocess.run(
+            [*command, *more], cwd=user.home, env=user.environment, capture_output=True, text=True, check=False
+        )
+
+    well = ask()
+    assert well.returncode == 0, well.stdout + well.stderr
+    assert "partitions: cpu, gpu" in well.stdout and "sees folder and environment" in well.stdout
+    assert not list((user.home / "results").glob(".doctor*"))
+    wrong = user.home / "wrong.yaml"
+    wrong.write_text("set-resources: {train: {slurm_partition: gpuu}, evaluate: {gpu: 8}}\n")
+    ill = ask("--profile", str(wrong))
+    assert ill.returncode == 2, ill.stdout + ill.stderr
+    assert "there is no partition 'gpuu'" in ill.stdout and "8 GPUs asked, nodes of 'cpu' have" in ill.stdout

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from . import slurm
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 ROOT = Path(__file__).parents[1]
@@ -24,6 +26,18 @@ def in_root(monkeypatch: pytest.MonkeyPatch) -> Path:
     """Study files name each other relative to themselves, datasets relative to the working directory."""
     monkeypatch.chdir(ROOT)
     return ROOT
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[slurm.Cluster]:
+    """A real SLURM of the tests' own."""
+    if (reason := slurm.missing()) is not None:
+        pytest.skip(reason)
+    running = slurm.start()
+    try:
+        yield running
+    finally:
+        slurm.stop(running)
 
 
 @pytest.fixture(scope="session")

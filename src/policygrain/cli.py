@@ -10,12 +10,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from .errors import UserError
+from .errors import Stopped, UserError
 from .tasks.commands import add_commands
+
+STOPPED = 75  # EX_TEMPFAIL of sysexits.h: try again
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a command; the exit code is 2 for a user's mistake, which is explained in one message."""
+    """Run a command. The exit code is 2 for a user's mistake, explained in one message, and 75 for work to resume."""
     arguments = _parser().parse_args(argv)
     # Importing torch and transformers makes a million objects that live to the end; looking for garbage among them is a
     # sixth of a short run's start. `load_model` switches it on again.
@@ -25,6 +27,9 @@ def main(argv: list[str] | None = None) -> int:
     except UserError as error:
         print(f"policygrain: {error}", file=sys.stderr)
         return 2
+    except Stopped as stopped:
+        print(f"policygrain: {stopped} The same command resumes.", file=sys.stderr)
+        return STOPPED
     except KeyboardInterrupt:
         print("policygrain: interrupted; the same command resumes.", file=sys.stderr)
         return 130
@@ -61,6 +66,11 @@ def _parser() -> argparse.ArgumentParser:
     added = command("check", _check, "check a study file and say what it comes to")
     study(added)
 
+    added = command("doctor", _doctor, "check this machine, or with --slurm a cluster, before the first job")
+    study(added)
+    added.add_argument("--slurm", action="store_true", help="check a cluster from its login node")
+    added.add_argument("--profile", type=Path, default=Path("slurm/config.yaml"), help="(default: slurm/config.yaml)")
+
     added = command("prepare", _prepare, "write a study's problems")
     study(added)
     added.add_argument("--out", type=Path, required=True, help="folder")
@@ -79,6 +89,13 @@ def _parser() -> argparse.ArgumentParser:
     added.add_argument("--start", default=None, help="start model (default: the study's; a tiny one is built)")
     added.add_argument("--data", type=Path, default=None, help="folder written by `prepare` (default: made in the run)")
     added.add_argument("--done", type=Path, default=None, help="file to write when all of them are trained")
+
+    added.add_argument(
+        "--time-limit",
+        type=float,
+        metavar="MINUTES",
+        help="save and exit with 75 before so much time is over (default: what is left of the SLURM job)",
+    )
 
     added = command("evaluate", _evaluate, "judge finished runs on the study's benchmarks")
     study(added)
@@ -187,6 +204,17 @@ def _check(arguments: argparse.Namespace) -> None:
     print(f"{study.name}: {counts}; digest {digest(study)}.")
 
 
+def _doctor(arguments: argparse.Namespace) -> None:
+    """Look at everything a study needs, say what to change, and exit with 2 when something is wrong."""
+    from .doctor import cluster, examine, this_machine
+
+    results = Path("results")
+    if arguments.slurm:
+        examine(cluster(arguments.config, arguments.profile, results))
+    else:
+        examine(this_machine(arguments.config, results))
+
+
 def _prepare(arguments: argparse.Namespace) -> None:
     """Write train.jsonl, validation.jsonl and benchmarks/*.jsonl."""
     from .stages import prepare_study
@@ -210,15 +238,19 @@ def _train(arguments: argparse.Namespace) -> None:
     from .files import atomic_json
     from .stages import train_run
     from .study import load_study
+    from .train.stopping import Stop, deadline
 
     study = load_study(arguments.config)
     seeds = arguments.seeds or study.seeds[:1]
     if len(seeds) > 1 and "{seed}" not in arguments.run_dir:
         raise UserError("--run-dir: several seeds need a folder each; write {seed} where the seed belongs.")
     trained = {}
-    for seed in seeds:
-        run_dir, start = (text and text.replace("{seed}", str(seed)) for text in (arguments.run_dir, arguments.start))
-        trained[seed] = train_run(study, arguments.arm, seed, Path(run_dir), start, arguments.data)
+    with Stop(deadline(arguments.time_limit)) as stop:
+        for seed in seeds:
+            run_dir, start = (
+                text and text.replace("{seed}", str(seed)) for text in (arguments.run_dir, arguments.start)
+            )
+            trained[seed] = train_run(study, arguments.arm, seed, Path(run_dir), start, arguments.data, stop)
     if arguments.done:
         atomic_json(arguments.done, trained)
 

@@ -10,6 +10,10 @@ class UserError(Exception):
     """A mistake that the user can mend. The command line prints its message alone, without a traceback."""
 
 
+class Stopped(Exception):
+    """Work that was asked to end early and has saved what it had; the same command goes on with it."""
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """' Did you mean …?' where something known is close to ``word``, else the list of what is known."""
     names = sorted(set(known))

@@ -18,6 +18,7 @@ from .tasks.sources import prepare
 
 if TYPE_CHECKING:
     from .study import Study
+    from .train.stopping import Stop
 
 
 def prepare_study(study: Study, folder: Path) -> None:
@@ -74,7 +75,13 @@ def build_start_model(study: Study, seed: int, data: Path, out: Path) -> None:
 
 
 def train_run(
-    study: Study, arm_name: str | None, seed: int, run_dir: Path, start: str | None, data: Path | None
+    study: Study,
+    arm_name: str | None,
+    seed: int,
+    run_dir: Path,
+    start: str | None,
+    data: Path | None,
+    stop: Stop | None = None,
 ) -> str:
     """Train one run of ``study`` in ``run_dir`` and write its `summary.json`; what is missing is made first.
 
@@ -127,6 +134,7 @@ def train_run(
         train_problems=read_problems(data / "train.jsonl"),
         validation_problems=read_problems(data / "validation.jsonl"),
         run_dir=run_dir,
+        stop=stop,
     )
     environment = {"versions": versions(), "commit": commit(), "hardware": hardware()}
     summary = {**content, "key": key, "final": final, "model_digest": model_digest(run_dir / "model"), **environment}

@@ -1,5 +1,6 @@
 rule prepare:
     # Problems: training, validation, benchmarks.
+    localrule: True
     output:
         train=f"{RESULTS}/data/train.jsonl",
         validation=f"{RESULTS}/data/validation.jsonl",

@@ -1,4 +1,5 @@
-# One script (src/policygrain/figures/NAME.py) and one rule per figure and table; records are all they read.
+# One script (src/policygrain/figures/NAME.py) and one rule per figure and table; records are all they read. They take
+# seconds, so on a cluster they run where Snakemake does: submitting one would take longer than drawing it.
 RECORDS = [
     *unique(TRAINED.values()),
     *(f"{RESULTS}/evaluation/{shard}.jsonl" for shard in SHARDS),
@@ -10,6 +11,7 @@ for name in STUDY.figures:
     rule:
         name:
             f"figure_{name}"
+        localrule: True
         input:
             records=RECORDS,
         output:
@@ -40,6 +42,7 @@ for name in TABLES:
     rule:
         name:
             f"table_{name}"
+        localrule: True
         input:
             records=RECORDS,
         output:
@@ -67,6 +70,7 @@ for name in TABLES:
 
 rule report_page:
     # The study as one page to read and pass on. (`snakemake --report report.zip` makes Snakemake's own, with the jobs.)
+    localrule: True
     input:
         figures=FIGURE_FILES,
         captions=[

@@ -8,6 +8,7 @@ import hashlib
 import os
 import shutil
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,19 +18,28 @@ import torch
 from ..errors import UserError
 
 KEEP = 2
+WAIT_IN_JOBS = 120.0  # seconds; schedulers kill what does not end within about thirty
 
 
 @contextlib.contextmanager
 def run_lock(run_dir: Path) -> Iterator[None]:
-    """Hold the run directory. The kernel drops the lock of a process that died, so none is ever stale."""
+    """Hold the run directory. The kernel drops the lock of a process that died, so none is ever stale.
+
+    A scheduler may start a job again before the last attempt is quite gone, so a batch job waits for a while.
+    """
     run_dir.mkdir(parents=True, exist_ok=True)
+    end = time.monotonic() + (WAIT_IN_JOBS if "SLURM_JOB_ID" in os.environ else 0.0)
     with (run_dir / "lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise UserError(
-                f"{run_dir}: another process is training here. Wait for it, or choose another --run-dir."
-            ) from error
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if time.monotonic() >= end:
+                    raise UserError(
+                        f"{run_dir}: another process is training here. Wait for it, or choose another --run-dir."
+                    ) from error
+                time.sleep(0.5)
         yield
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..clock import Clock
-from ..errors import UserError
+from ..errors import Stopped, UserError
 from ..methods import Method
 from ..model.loading import load_model
 from ..progress import Progress
@@ -23,6 +23,7 @@ from . import checkpoint
 from .heads import build_heads, warm_up
 from .journal import Journal
 from .rollouts import Collector, PromptStream
+from .stopping import Stop
 from .tokens import keep_tokens
 from .update import make_optimizer, minibatches, prepare, update
 from .validation import validate
@@ -44,10 +45,12 @@ def train(
     train_problems: list[Problem],
     validation_problems: list[Problem],
     run_dir: Path,
+    stop: Stop | None = None,
 ) -> dict[str, Any]:
     """Train ``start`` by ``method`` in ``run_dir``, from the newest checkpoint there is; returns the run's summary.
 
     Everything random hangs on ``seed`` and the step, so a resumed run continues as the undisturbed one would have.
+    ``stop`` is asked after each step; what it ends is saved and raised as `Stopped`.
     """
     with checkpoint.run_lock(run_dir), open_verifier(verifier_name) as verifier:
         torch.set_num_threads(settings.threads)
@@ -136,8 +139,11 @@ def train(
             )
             progress.note = f"accuracy {rollouts.sampled_accuracy:.2f}"
 
-            if (step + 1) % settings.checkpoint_every == 0 and step + 1 < settings.steps:
+            reason = stop and stop.after_step(time.perf_counter() - started)
+            if reason or ((step + 1) % settings.checkpoint_every == 0 and step + 1 < settings.steps):
                 checkpoint.save(run_dir, step + 1, _state(model, heads, optimizer, stream, step + 1, totals))
+            if reason:
+                raise Stopped(f"{run_dir}: stopped by {reason} after step {step + 1} of {settings.steps}, and saved.")
 
         engine.load_weights(model)
         final = validate(validation_problems, engine, verifier, renderer, settings)

@@ -25,6 +25,9 @@ def main() -> None:
     """Fork and end workers as asked on the socket; its end is ours."""
     control = socket.socket(fileno=int(sys.argv[1]))
     seconds, memory = float(sys.argv[2]), int(sys.argv[3])
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        # A scheduler sends them to every process of a job; the trainer ends its step, and needs its answers judged.
+        signal.signal(number, signal.SIG_IGN)
     warm_up()
     gc.freeze()  # what is there stays, so that a worker's collector does not touch, and thereby copy, its pages
     control.sendall(REPLY.pack(0))

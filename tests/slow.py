@@ -1,0 +1,28 @@
+"""A method's ratio that takes its time while a file says so: a training run that can be met in its middle."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from torch import Tensor
+
+from policygrain.objective import ratio
+from policygrain.objective.batch import TokenBatch
+
+
+def slow(batch: TokenBatch, *, name_of_run: str) -> Tensor:
+    """The token ratio. While `slow/NAME_OF_RUN` is there, each call waits for the seconds in it and notes its GPUs."""
+    file = Path("slow") / name_of_run
+    if file.exists():
+        (file.parent / f"{name_of_run}.gpus").write_text(os.environ.get("CUDA_VISIBLE_DEVICES", ""))
+        end = time.monotonic() + float(file.read_text())
+        while time.monotonic() < end and file.exists():
+            time.sleep(0.05)
+    return ratio.token(batch)
+
+
+def broken(batch: TokenBatch) -> Tensor:
+    """Nothing that can be trained on."""
+    return ratio.token(batch) * float("nan")

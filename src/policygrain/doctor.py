@@ -15,7 +15,7 @@ import sys
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -139,7 +139,7 @@ def _torch() -> Finding:
     return Finding("torch", f"{torch.__version__}, no GPU")
 
 
-def _study(config: Path) -> Iterator[Finding]:
+def _study(config: Path) -> Generator[Finding, None, Study | None]:
     from .study import load_study
     from .study.arms import plan
 
@@ -280,7 +280,7 @@ def _ask(*command: str, timeout: float = 60) -> str:
     return done.stdout
 
 
-def _partitions() -> Iterator[Finding]:
+def _partitions() -> Generator[Finding, None, dict[str, Partition]]:
     """All partitions by name."""
     try:
         answer = _ask("sinfo", "--noheader", "--format=%P|%a|%l|%m|%c|%G")
@@ -320,7 +320,7 @@ def _default(partitions: Mapping[str, Partition]) -> str | None:
     return next((name for name, each in partitions.items() if each.default), None)
 
 
-def _profile(profile: Path) -> Iterator[Finding]:
+def _profile(profile: Path) -> Generator[Finding, None, list[Wish]]:
     """The wishes of a profile: the default one, then rule by rule."""
     try:
         content = yaml.safe_load(profile.read_text(encoding="utf-8"))

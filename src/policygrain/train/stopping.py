@@ -75,8 +75,8 @@ def _job_seconds_left() -> float | None:
 
 
 def parse_time_left(text: str) -> float | None:
-    """SLURM's `[days-][[hours:]minutes:]seconds` in seconds; None for UNLIMITED and the like."""
-    match = re.fullmatch(r"(?:(\d+)-)?(?:(?:(\d+):)?(\d+):)?(\d+)", text)
+    """SLURM's `[[[days-]hours:]minutes:]seconds` in seconds; None for UNLIMITED and the like."""
+    match = re.fullmatch(r"(?:(?:(?:(\d+)-)?(\d+):)?(\d+):)?(\d+)", text)
     if match is None:
         return None
     days, hours, minutes, seconds = (int(part or 0) for part in match.groups())

@@ -1,6 +1,4 @@
 rule prepare:
-    # Problems: training, validation, benchmarks.
-    localrule: True
     output:
         train=f"{RESULTS}/data/train.jsonl",
         validation=f"{RESULTS}/data/validation.jsonl",
@@ -11,6 +9,8 @@ rule prepare:
         ],
     log:
         f"{RESULTS}/logs/prepare.log",
+    # Problems: training, validation, benchmarks.
+    localrule: True
     conda:
         "../../environment.yml"
     params:

@@ -11,7 +11,6 @@ for name in STUDY.figures:
     rule:
         name:
             f"figure_{name}"
-        localrule: True
         input:
             records=RECORDS,
         output:
@@ -24,6 +23,7 @@ for name in STUDY.figures:
             ),
         log:
             f"{RESULTS}/logs/figures/{name}.log",
+        localrule: True
         conda:
             "../../environment.yml"
         params:
@@ -42,7 +42,6 @@ for name in TABLES:
     rule:
         name:
             f"table_{name}"
-        localrule: True
         input:
             records=RECORDS,
         output:
@@ -55,6 +54,7 @@ for name in TABLES:
             md=f"{RESULTS}/tables/{name}.md",
         log:
             f"{RESULTS}/logs/tables/{name}.log",
+        localrule: True
         conda:
             "../../environment.yml"
         params:
@@ -69,8 +69,6 @@ for name in TABLES:
 
 
 rule report_page:
-    # The study as one page to read and pass on. (`snakemake --report report.zip` makes Snakemake's own, with the jobs.)
-    localrule: True
     input:
         figures=FIGURE_FILES,
         captions=[
@@ -81,6 +79,8 @@ rule report_page:
         f"{RESULTS}/report.html",
     log:
         f"{RESULTS}/logs/report.log",
+    # The study as one page to read and pass on. (`snakemake --report report.zip` makes Snakemake's own, with the jobs.)
+    localrule: True
     conda:
         "../../environment.yml"
     params:

@@ -1,12 +1,12 @@
 rule track:
-    # MLflow mirrors the records; a server that is away loses nothing, run it again.
-    localrule: True
     input:
         figures=FIGURE_FILES,
     output:
         f"{RESULTS}/mlflow.done",
     log:
         f"{RESULTS}/logs/track.log",
+    # MLflow mirrors the records; a server that is away loses nothing, run it again.
+    localrule: True
     conda:
         "../../environment.yml"
     params:

@@ -180,7 +180,7 @@ def disturbed(finished: User) -> dict[str, list[str]]:
         user.slow_down("requeued", None)
         for arm in ("out_of_time", "hung"):
             over = {"FAILED", "TIMEOUT"}
-            cluster.wait(lambda a=arm: user.jobs_of(a)[0][1] in over, PATIENCE, f"{arm} runs into its limit")
+            cluster.wait(lambda a=arm, over=over: user.jobs_of(a)[0][1] in over, PATIENCE, f"{arm} runs into its limit")
             assert user.steps(arm) < STEPS
             user.slow_down(arm, None)
         assert snakemake.wait(timeout=PATIENCE) == 0, user.printed

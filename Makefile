@@ -7,7 +7,7 @@ BIN := .venv/bin
 FLAVOUR ?= $(if $(shell command -v nvidia-smi),gpu,cpu)
 LOCK := requirements/$(FLAVOUR).lock
 
-.PHONY: setup all figures test lint ui docs publish clean schema lock
+.PHONY: setup all figures test test-slurm lint ui docs publish clean schema lock
 
 setup: .venv/.$(FLAVOUR)-ready
 
@@ -31,6 +31,10 @@ figures: setup
 # Everything that CI holds: style, types, workflow lint, unit and property tests, the whole pipeline on a small study.
 test: setup lint
 	$(BIN)/python -m pytest -n $(CORES) --dist loadfile
+
+# `snakemake --profile slurm` on a SLURM that the tests start themselves (Debian's slurmctld, slurmd, slurm-client, munge).
+test-slurm: setup
+	$(BIN)/python -m pytest -m slurm tests/test_slurm.py
 
 lint: setup
 	$(BIN)/ruff check src tests benchmarks

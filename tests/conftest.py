@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -33,11 +34,18 @@ def cluster() -> Iterator[slurm.Cluster]:
     """A real SLURM of the tests' own."""
     if (reason := slurm.missing()) is not None:
         pytest.skip(reason)
+
+    def interrupt(number: int, frame: object) -> None:
+        """As Ctrl-C does, so that a CI that ends the tests has their cluster ended too."""
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
     running = slurm.start()
     try:
         yield running
     finally:
         slurm.stop(running)
+        signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture(scope="session")

@@ -92,7 +92,7 @@ def test_figures_are_redrawn_without_training(smoke: Path, root: Path) -> None:
     before = figure.read_bytes()
     figure.unlink()
     jobs = planned(snakemake(root, smoke, "studies/smoke.yaml", "--dry-run", "figures"))
-    assert set(jobs) == {"figure_dynamics", "figures", "total"}
+    assert set(jobs) == {"figure_dynamics", "figures", "report_page", "total"}
     snakemake(root, smoke, "studies/smoke.yaml", "figures")
     assert figure.read_bytes() == before
 

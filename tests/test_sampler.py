@@ -36,7 +36,7 @@ class Scripted:
     def batch_decode(self, ids: list[list[int]], skip_special_tokens: bool) -> list[str]:
         return [""] * len(ids)
 
-    def verify(self, golds: Sequence[str], texts: Sequence[str]) -> list[str]:
+    def verify(self, golds: Sequence[str], texts: Sequence[str], *_: Any) -> list[str]:
         return ["correct" if r else "wrong" for r in self.right]
 
 

@@ -269,8 +269,8 @@ def test_what_evaluate_writes_can_be_read(tmp_path: Path, capsys: pytest.Capture
     data, start = make_start(tmp_path)
     evaluate(small_study(), {"start/seed0": start}, data, tmp_path / "records.jsonl")
     record = json.loads((tmp_path / "records.jsonl").read_text())
-    assert f"{100 * record['accuracy']:.1f} [" in shown(capsys, tmp_path)
-    shown(capsys, tmp_path, "--page", tmp_path / "page.html")
+    assert f"{100 * record['accuracy']:.1f} [" in shown(capsys, tmp_path / "start" / "seed0")
+    shown(capsys, tmp_path / "start" / "seed0", "--page", tmp_path / "page.html")
     assert "count-test-00014" in (tmp_path / "page.html").read_text()
 
 

@@ -53,11 +53,12 @@ def compare_studies(a: Path, b: Path) -> tuple[pd.DataFrame, str]:
 def _text(frame: pd.DataFrame, first: Records, second: Records) -> str:
     lines = [f"A {first.results}: {_made(first)}", f"B {second.results}: {_made(second)}", ""]
     moved = frame[(frame["p_corrected"] < LEVEL) & ~frame["identical"]]
-    by_interval = frame[((frame["low"] > 0) | (frame["high"] < 0)) & ~frame["identical"]]
+    apart = (frame["low"] > 0) | (frame["high"] < 0) | (frame["p_corrected"] < LEVEL)
+    by_interval = frame[apart & ~frame["identical"]]
     same = int(frame["identical"].sum())
     lines.append(
         f"{len(frame)} numbers in both; {same} identical; {len(moved)} moved beyond noise (t-test over seeds, "
-        f"corrected); of {len(by_interval)} the 95% interval, not corrected, leaves out zero:"
+        f"corrected, *); those, and whose 95% interval, not corrected, leaves out zero: {len(by_interval)}"
     )
     for _, row in by_interval.sort_values("change").iterrows():
         mark = "*" if row["p_corrected"] < LEVEL else " "

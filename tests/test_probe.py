@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
 
-from policygrain.files import read_json
+from policygrain.errors import UserError
+from policygrain.figures.records import Records
+from policygrain.files import read_json, read_json_lines
 from policygrain.train.probe import RATIOS, noise, probe
 
 from .small import make_start, small_study
@@ -33,3 +36,14 @@ def test_every_ratio_looks_at_the_same_batch(tmp_path: Path) -> None:
         assert row["ratio_mean"] == pytest.approx(1, abs=1e-5) and row["ratio_variance"] == pytest.approx(0, abs=1e-8)
     assert off["token"]["ratio_variance"] > off["sequence"]["ratio_variance"] > 0
     assert all(0 < row["effective_sample_share"] <= 1 and row["gradient_noise"] > 0 for row in off.values())
+
+
+def test_a_start_model_that_solves_nothing_has_no_gradient_to_look_at(tmp_path: Path) -> None:
+    data, start = make_start(tmp_path)
+    study = small_study(probe={"prompts": 2, "updates": [0, 2]})
+    train = data / "train.jsonl"
+    train.write_text("".join(json.dumps(row | {"answer": "-7"}) + "\n" for row in read_json_lines(train)))
+    probe(study, 0, str(start), data, tmp_path / "probe" / "seed0.json")
+    assert read_json(tmp_path / "probe" / "seed0.json") == {"responses": 0, "rows": []}
+    with pytest.raises(UserError, match="no group had unequal rewards"):
+        _ = Records(study, tmp_path).probes

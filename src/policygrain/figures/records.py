@@ -59,9 +59,14 @@ class Records:
     @cached_property
     def probes(self) -> pd.DataFrame:
         """One row per seed, ratio and number of updates that the policy is off the batch by."""
-        rows = [row for path in sorted((self.results / "probe").glob("seed*.json")) for row in read_json(path)["rows"]]
+        probed = [read_json(path) for path in sorted((self.results / "probe").glob("seed*.json"))]
+        rows = [row for found in probed for row in found["rows"]]
         if not rows:
-            raise UserError(f"{self.results}/probe: no batch has been probed yet; run `snakemake all` first.")
+            unequal = (
+                "no group had unequal rewards: take a start model that solves some problems, or more `probe.prompts`"
+            )
+            why = unequal if probed else "run `snakemake all` first"
+            raise UserError(f"{self.results}/probe: no batch has been probed; {why}.")
         return pd.DataFrame(rows)
 
     @property

@@ -46,7 +46,8 @@ def probe(study: Study, seed: int, start: str, data: Path, out: Path) -> None:
     """Sample a batch from ``start``, go off it by some updates of the token ratio, and look at it with every ratio.
 
     Writes JSON: a row per number of updates and ratio, with `ratio_variance`, `effective_sample_share`, `ratio_max` and
-    `gradient_noise`, the variance of the batch's gradient over its squared norm.
+    `gradient_noise`, the variance of the batch's gradient over its squared norm. No rows where no group had unequal
+    rewards.
     """
     spec, settings = study.probe, study.training.model_copy(update={"prompts_per_step": study.probe.prompts})
     torch.set_num_threads(settings.threads)
@@ -62,6 +63,10 @@ def probe(study: Study, seed: int, start: str, data: Path, out: Path) -> None:
         sampler = Sampler(dynamic=True)
         collector = Collector(stream, engine, verifier, renderer, sampler, settings, seed_of("probe", seed))
         rollouts = collector.collect(Clock())
+    if not rollouts.prompts:
+        # A start model that gets nothing right (or everything) has no gradient to look at.
+        atomic_json(out, {"responses": 0, "rows": []})
+        return
     batch, _ = prepare(rollouts, model, reference, guide, settings, tokenizer.pad_token_id)
     optimizer = make_optimizer(model, None, guide, settings)
     rows: list[dict[str, Any]] = []

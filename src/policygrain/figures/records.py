@@ -63,7 +63,7 @@ class Records:
         rows = [row for found in probed for row in found["rows"]]
         if not rows:
             unequal = (
-                "no group had unequal rewards: take a start model that solves some problems, or more `probe.prompts`"
+                "no group had unequal rewards: take a start model that solves some problems, or more prompts"
             )
             why = unequal if probed else "run `snakemake all` first"
             raise UserError(f"{self.results}/probe: no batch has been probed; {why}.")

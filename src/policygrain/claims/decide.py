@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy.special import stdtr, stdtrit
 
 Side = Literal["above", "below", "apart"]
 Verdict = Literal["supported", "not supported", "undecided at this scale"]
@@ -39,7 +39,7 @@ def weigh(values: Sequence[float], claimed: Side, margin: float = 0.0) -> Eviden
     if n < 2:
         return Evidence(effect, -math.inf, math.inf, 1.0, 1.0, n, None)
     error = float(x.std(ddof=1) / math.sqrt(n))
-    half = float(stats.t.ppf(1 - LEVEL / 2, n - 1)) * error
+    half = float(stdtrit(n - 1, 1 - LEVEL / 2)) * error
     if claimed == "apart":
         p_for = _p((abs(effect) - margin), error, n) * 2
         p_against = max(_p(margin - effect, error, n), _p(margin + effect, error, n))
@@ -56,7 +56,7 @@ def _p(distance: float, error: float, n: int) -> float:
     """P(a distance this large or larger), were it 0."""
     if error == 0:
         return 0.0 if distance > 0 else 1.0
-    return float(stats.t.sf(distance / error, n - 1))
+    return float(stdtr(n - 1, -distance / error))
 
 
 def _needed(distance: float, spread: float) -> int | None:
@@ -69,7 +69,7 @@ def _needed(distance: float, spread: float) -> int | None:
 def _half_widths() -> NDArray[np.float64]:
     """Half of a 95% interval's width for n = 2, 3 … seeds of standard deviation 1."""
     n = np.arange(2, MOST_SEEDS + 1)
-    widths: NDArray[np.float64] = stats.t.ppf(1 - LEVEL / 2, n - 1) / np.sqrt(n)
+    widths: NDArray[np.float64] = stdtrit(n - 1, 1 - LEVEL / 2) / np.sqrt(n)
     return widths
 
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import stdtrit
 
 Scores = NDArray[np.float64]
 REPLICATES = 4000
@@ -65,11 +66,9 @@ def average_interval(benchmarks: list[Scores], replicates: int = REPLICATES) -> 
 
 def over_seeds(values: Scores) -> Interval:
     """The mean over seeds [seeds] with Student's 95% interval; wide for few seeds, as it should be."""
-    from scipy.stats import t
-
     values = np.asarray(values, dtype=float)
     mean = float(values.mean())
     if len(values) < 2:
         return Interval(mean, mean, mean)
-    half = float(t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values)))
+    half = float(stdtrit(len(values) - 1, 0.975) * values.std(ddof=1) / np.sqrt(len(values)))
     return Interval(mean, mean - half, mean + half)

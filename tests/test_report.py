@@ -14,11 +14,14 @@ from policygrain.cli import main
 from policygrain.errors import UserError
 from policygrain.figures import TABLES
 from policygrain.figures.catalogue import draw
+from policygrain.figures.records import Records
 from policygrain.report import write_report
 from policygrain.report.explain import explain
+from policygrain.report.facts import cost, devices
 from policygrain.report.freeze import freeze, thaw
 from policygrain.report.studies import compare_studies
 from policygrain.study import Study, load_study
+from policygrain.study.arms import plan
 
 from .made_up import make_up
 
@@ -53,6 +56,12 @@ def test_the_report_has_everything_and_needs_nothing(page: Path) -> None:
     for words in ("75.0", "c0ffee", "a computer", "TEPO has the best average", "sqlite:///mlflow.db", "300"):
         assert words in text, words
     assert text.index('id="benchmarks"') < text.index('id="claims"'), "a figure comes first"
+
+
+def test_cost_in_device_hours(study: Study, results: Path) -> None:
+    runs = len(plan(study).runs)
+    assert cost(Records(study, results))["in all"] == f"{runs * 6 / 3600:.2f} core-hours"
+    assert devices("8 × NVIDIA H100 80GB HBM3") == (8, "GPU") and devices("AMD EPYC 9654 96-Core") == (1, "core")
 
 
 def test_a_report_of_what_was_not_drawn_says_so(study: Study, results: Path, tmp_path: Path) -> None:

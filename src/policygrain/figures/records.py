@@ -62,9 +62,7 @@ class Records:
         probed = [read_json(path) for path in sorted((self.results / "probe").glob("seed*.json"))]
         rows = [row for found in probed for row in found["rows"]]
         if not rows:
-            unequal = (
-                "no group had unequal rewards: take a start model that solves some problems, or more prompts"
-            )
+            unequal = "no group had unequal rewards: take a start model that solves some problems, or more prompts"
             why = unequal if probed else "run `snakemake all` first"
             raise UserError(f"{self.results}/probe: no batch has been probed; {why}.")
         return pd.DataFrame(rows)

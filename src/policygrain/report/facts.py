@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from typing import Any
 
 from ..figures.records import Records
@@ -37,16 +39,31 @@ def provenance(records: Records) -> dict[str, str]:
 
 
 def cost(records: Records) -> dict[str, str]:
-    """What training and evaluation took, in seconds of their processes and in generated tokens."""
-    finals = [s["final"] for s in _summaries(records)]
-    evaluations = _evaluations(records)
+    """What training and evaluation took: seconds of their processes, device hours, generated tokens."""
+    summaries, evaluations = _summaries(records), _evaluations(records)
+    finals = [s["final"] for s in summaries]
+    trained = sum(f["seconds"] for f in finals)
+    judged = [sum(e["facts"].get("seconds", {}).values()) for e in evaluations]
+    hours: Counter[str] = Counter()
+    for hardware, seconds in [
+        *((s["hardware"], f["seconds"]) for s, f in zip(summaries, finals, strict=True)),
+        *((e["facts"]["hardware"], seconds) for e, seconds in zip(evaluations, judged, strict=True)),
+    ]:
+        count, device = devices(hardware)
+        hours[f"{device}-hours"] += count * seconds / 3600
     tokens = sum(r["tokens"] for e in evaluations for r in e["records"])
     return {
-        "training": f"{sum(f['seconds'] for f in finals):,.0f} s in {len(finals)} runs, "
+        "training": f"{trained:,.0f} s in {len(finals)} runs, "
         f"{sum(f['tokens'] for f in finals):,} generated tokens, {sum(f['updates'] for f in finals):,} optimizer steps",
-        "evaluation": f"{len(evaluations)} models, {tokens:,} generated tokens",
-        "energy": "not measured",
+        "evaluation": f"{sum(judged):,.0f} s for {len(evaluations)} models, {tokens:,} generated tokens",
+        "in all": ", ".join(f"{n:,.2f} {device}" for device, n in sorted(hours.items())) or "nothing yet",
     }
+
+
+def devices(hardware: str) -> tuple[int, str]:
+    """How many devices a process held, by what `provenance.hardware` says: (8, "GPU"), or (1, "core") without any."""
+    count = re.match(r"(\d+) × ", hardware)
+    return (int(count[1]), "GPU") if count else (1, "core")
 
 
 def protocol(records: Records) -> dict[str, str]:

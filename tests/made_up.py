@@ -25,7 +25,7 @@ def make_up(study: Study, folder: Path, right: dict[str, int]) -> Path:
             | {"total_updates": updates * (s + 1), "total_tokens": 100 * (s + 1)}
             for s in range(3)
         ]
-        rows += [{"step": 3, "validation_accuracy": 0.5 + 0.1 * run.seed}]
+        rows += [{"step": 3, "validation_accuracy": 0.5 + 0.1 * run.seed, "total_tokens": 300}]
         (folder / run.folder / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
         final = {"validation_accuracy": 0.5, "seconds": 6.0, "tokens": 300, "updates": 3 * updates, "samples": 96}
         summary = {
@@ -34,6 +34,7 @@ def make_up(study: Study, folder: Path, right: dict[str, int]) -> Path:
             "commit": "c0ffee",
             "hardware": "a computer",
         }
+        summary |= {"method": {"ratio": "token"}, "training": {"steps": 3}}
         summary |= {"final": final, "versions": {"torch": "2"}, "start": {"model": "tiny", "digest": f"s{run.seed}"}}
         (folder / run.folder / "summary.json").write_text(json.dumps(summary | {"data": {"train": "d"}}))
         timings = [{"step": s, "total_seconds": 2.0 * (s + 1)} for s in range(3)]

@@ -1,23 +1,27 @@
 """Records → MLflow: an experiment per study, a parent run per method, a child run per seed.
 
 Runs are found again by a tag with their key, and a metric's time stamp is its step, so mirroring twice (or a resumed
-run) changes nothing: MLflow ignores a point that it has.
+run) changes nothing: MLflow ignores a point that it has. It never forgets one either, so a run whose records have
+changed since is deleted (MLflow keeps it in its bin) and mirrored anew.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
-from ..files import read_json, read_json_lines
 from ..progress import Progress
 from ..provenance import commit
 from ..study.arms import Run, plan
+from .points import Finished, curves, finished, mean_curves
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities import Metric
 
     from ..study import Study
 
@@ -52,20 +56,12 @@ def mirror(study: Study, results: Path) -> None:
         by_arm.setdefault(run.arm, []).append(run)
     # The last one first: MLflow shows the newest on top, and that should be the headline methods.
     for arm, runs in Progress(reversed(by_arm.items()), "arms in MLflow", len(by_arm)):
-        shared = {"study": study.name, "arm": arm, "method": planned.arms[arm].method_name}
-        finished = [run for run in runs if (results / run.folder / "summary.json").exists()]
-        if not finished:
-            continue
-        parent = _run(client, experiment, key=f"{study.name}/{arm}", name=arm, tags=shared | {"grain.role": "method"})
-        means: list[float] = []
-        for run in finished:
-            tags = shared | {"seed": str(run.seed), "mlflow.parentRunId": parent, "grain.role": "seed"}
-            summary = read_json(results / run.folder / "summary.json")
-            means.append(summary["final"]["validation_accuracy"])
-            _mirror_run(client, experiment, study, results / run.folder, run, tags, summary)
-        client.log_batch(parent, metrics=_metrics({"final_validation_accuracy": sum(means) / len(means)}))
-        client.set_terminated(parent)
-    report = _run(client, experiment, key=f"{study.name}/report", name="figures and tables", tags={"study": study.name})
+        tags = {"study": study.name, "arm": arm, "method": planned.arms[arm].method_name}
+        records = [record for run in runs if (record := finished(run, results / run.folder)) is not None]
+        if records:
+            _mirror_arm(client, experiment, study.name, arm, tags, records)
+    key = f"{study.name}/report"
+    report, _ = _open(client, experiment, key, "figures and tables", content="drawn", tags={"study": study.name})
     for folder in ("figures", "tables"):
         if (results / folder).is_dir():
             client.log_artifacts(report, str(results / folder), folder)
@@ -81,56 +77,70 @@ def _experiment(client: MlflowClient, study: Study, results: Path) -> str:
     return str(client.create_experiment(study.name, artifact_location=location))
 
 
-def _run(client: MlflowClient, experiment: str, key: str, name: str, tags: dict[str, str]) -> str:
-    """The run with this key, made where there is none."""
-    found = client.search_runs([experiment], f"tags.`{KEY}` = '{key}'", max_results=1)
-    run = found[0] if found else client.create_run(experiment, run_name=name, tags={KEY: key, **tags})
-    return str(run.info.run_id)
+def _open(
+    client: MlflowClient, experiment: str, key: str, name: str, content: str, tags: dict[str, str]
+) -> tuple[str, bool]:
+    """The run with this key and content, made where there is none; and whether it is complete."""
+    for found in client.search_runs([experiment], f"tags.`{KEY}` = '{key}'"):
+        if found.data.tags.get(CONTENT) == content:
+            return str(found.info.run_id), found.info.status == "FINISHED"
+        client.delete_run(found.info.run_id)
+    run = client.create_run(experiment, run_name=name, tags={KEY: key, CONTENT: content, **tags})
+    return str(run.info.run_id), False
 
 
-def _mirror_run(
-    client: MlflowClient,
-    experiment: str,
-    study: Study,
-    folder: Path,
-    run: Run,
-    tags: dict[str, str],
-    summary: dict[str, Any],
+def _mirror_arm(
+    client: MlflowClient, experiment: str, study: str, arm: str, tags: dict[str, str], records: Sequence[Finished]
 ) -> None:
-    """One seed: parameters, metrics by step, evaluation scores, artefacts. Nothing is done where nothing changed."""
-    evaluation = (
-        read_json(folder / "evaluation" / "records.json") if (folder / "evaluation" / "records.json").exists() else {}
-    )
-    content = f"{summary['key']}/{evaluation.get('key', '')}"
-    run_id = _run(client, experiment, f"{study.name}/{run.arm}/{run.seed}", f"{run.arm} seed {run.seed}", tags)
-    if client.get_run(run_id).data.tags.get(CONTENT) == content:
-        return
-    from mlflow.entities import Param, RunTag
+    """The parent run, which carries means over seeds so that methods can be compared by it, and the seeds' runs."""
+    content = hashlib.sha256("".join(record.content for record in records).encode()).hexdigest()[:16]
+    tags = {**tags, "grain.role": "method", "seeds": str(len(records))}
+    parent, complete = _open(client, experiment, f"{study}/{arm}", arm, content, tags)
+    if not complete:
+        client.log_batch(parent, params=_params(_flat("method", records[0].summary["method"])))
+        _log(client, parent, mean_curves(records))
+    for record in records:
+        _mirror_run(client, experiment, study, record, {**tags, "mlflow.parentRunId": parent})
+    client.set_terminated(parent)
 
+
+def _mirror_run(client: MlflowClient, experiment: str, study: str, record: Finished, tags: dict[str, str]) -> None:
+    """One seed: parameters, metrics, evaluation scores, artefacts. Nothing is done where nothing changed."""
+    from mlflow.entities import RunTag
+
+    run, summary, folder = record.run, record.summary, record.folder
+    tags = {**tags, "seed": str(run.seed), "grain.role": "seed"}
+    run_id, complete = _open(
+        client, experiment, f"{study}/{run.arm}/{run.seed}", f"{run.arm} seed {run.seed}", record.content, tags
+    )
+    if complete:
+        # Its parent may be another one by now, since a seed more makes other means.
+        client.set_tag(run_id, "mlflow.parentRunId", tags["mlflow.parentRunId"])
+        return
     parameters = {**_flat("method", summary["method"]), **_flat("training", summary["training"]), "seed": run.seed}
-    known = client.get_run(run_id).data.params
-    fresh = [Param(k, str(v)[:500]) for k, v in parameters.items() if k not in known]
     marks = [RunTag("commit", summary["commit"] or commit()), RunTag("hardware", summary["hardware"])]
-    client.log_batch(run_id, params=fresh, tags=marks)
-    rows, timings = (read_json_lines(folder / f"{name}.jsonl") for name in ("metrics", "timings"))
-    points = [point for row in rows + timings for point in _metrics(row, row["step"])]
-    for record in evaluation.get("records", []):
-        points += _metrics({f"test/{record['benchmark']}": record["accuracy"]}, rows[-1]["step"])
-    for start in range(0, len(points), BATCH):
-        client.log_batch(run_id, metrics=points[start : start + BATCH])
+    client.log_batch(run_id, params=_params(parameters), tags=marks)
+    _log(client, run_id, curves(record))
     for name in ("summary.json", "metrics.jsonl", "timings.jsonl"):
         client.log_artifact(run_id, str(folder / name))
-    if evaluation:
+    if record.evaluation:
         client.log_artifacts(run_id, str(folder / "evaluation"), "evaluation")
     client.set_terminated(run_id)
-    client.set_tag(run_id, CONTENT, content)
 
 
-def _metrics(values: dict[str, Any], step: int = 0) -> list[Any]:
-    """Points at one step. The step is also the time stamp: a point that is logged again is equal, and ignored."""
+def _log(client: MlflowClient, run_id: str, points: Iterator[tuple[str, int, float]]) -> None:
+    """Log (name, step, value). The step is the time stamp too: a point that comes again is equal, and ignored."""
     from mlflow.entities import Metric
 
-    return [Metric(k, float(v), step, step) for k, v in values.items() if k != "step" and isinstance(v, int | float)]
+    metrics: list[Metric] = [Metric(name, value, step, step) for name, step, value in points]
+    for start in range(0, len(metrics), BATCH):
+        client.log_batch(run_id, metrics=metrics[start : start + BATCH])
+
+
+def _params(values: dict[str, Any]) -> list[Any]:
+    from mlflow.entities import Param
+
+    return [Param(key, str(value)[:500]) for key, value in values.items()]
 
 
 def _flat(prefix: str, data: Any) -> dict[str, Any]:

@@ -76,9 +76,10 @@ def start_model(seed):
     return START_MODEL.replace("{seed}", str(seed))
 
 
-def start_record(seed):
-    """The file that says the start model is there; nothing to wait for where the pipeline does not make it."""
-    return f"{start_model(seed)}/start.json" if STUDY.model.start == "tiny" else []
+def start_records(seeds):
+    """Files that say the start models are there; nothing to wait for where the pipeline does not make them."""
+    made = STUDY.model.start == "tiny"
+    return [f"{start_model(seed)}/start.json" for seed in seeds] if made else []
 
 
 def run_content(arm, seed):

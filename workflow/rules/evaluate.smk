@@ -4,11 +4,7 @@ rule evaluate:
     input:
         benchmarks=rules.prepare.output.benchmarks,
         contamination=rules.prepare.output.contamination,
-        start=lambda w: (
-            [start_record(seed) for seed in START_SEEDS]
-            if w.shard == min(SHARDS)
-            else []
-        ),
+        start=lambda w: start_records(START_SEEDS) if w.shard == min(SHARDS) else [],
         runs=lambda w: unique(TRAINED[run] for run in SHARDS[w.shard]),
     output:
         f"{RESULTS}/evaluation/{{shard}}.jsonl",

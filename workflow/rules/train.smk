@@ -4,7 +4,7 @@ rule train:
     input:
         train=rules.prepare.output.train,
         validation=rules.prepare.output.validation,
-        start=lambda w: [start_record(seed) for seed in seeds_of(w.seeds)],
+        start=lambda w: start_records(seeds_of(w.seeds)),
     output:
         f"{RESULTS}/runs/{{arm}}/trained-{{seeds}}.json",
     log:
@@ -28,7 +28,7 @@ rule probe:
     # Every ratio on one batch: how far ratios spread and how noisy gradients are. Nothing is trained by it.
     input:
         train=rules.prepare.output.train,
-        start=lambda w: start_record(int(w.seed)),
+        start=lambda w: start_records([int(w.seed)]),
     output:
         f"{RESULTS}/probe/seed{{seed}}.json",
     log:

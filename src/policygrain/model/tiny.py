@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from ..study.schema import TinyModel
 
 PAD, EOS, BOXED = "<|pad|>", "<|end|>", "\\boxed{"
+CHARACTERS = (PAD, EOS, BOXED, *string.digits, *string.ascii_lowercase, *"+-*/%=<>:;,.?(){}\\ \n")
 
 
 def character_tokenizer() -> PreTrainedTokenizerFast:
     r"""One token per character of the synthetic problems, and one for ``\boxed{``."""
-    symbols = [*string.digits, *string.ascii_lowercase, *"+-*/%=<>:;,.?(){}\\ \n"]
-    vocabulary = {symbol: i for i, symbol in enumerate([PAD, EOS, BOXED, *symbols])}
+    vocabulary = {symbol: i for i, symbol in enumerate(CHARACTERS)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=PAD))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"\\boxed\{|[\s\S]"), behavior="isolated")
     tokenizer.decoder = decoders.Fuse()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -13,13 +14,13 @@ from ..errors import UserError, did_you_mean
 from .schema import Study
 
 
-def load_study(path: Path | str) -> Study:
-    """The study in a YAML file."""
+def load_study(path: Path | str, *, files: bool = True) -> Study:
+    """The study in a YAML file. Without ``files``, as for planning, nobody looks whether its problem sets are there."""
     path = Path(path)
-    return parse_study(_read(path), path)
+    return parse_study(_read(path), path, files=files)
 
 
-def parse_study(data: Mapping[str, Any], path: Path) -> Study:
+def parse_study(data: Mapping[str, Any], path: Path, *, files: bool = True) -> Study:
     """The study in ``data``, as read from ``path``; relative paths in it hang on the working directory.
 
     Raises UserError, naming every wrong key, for anything that would fail later.
@@ -31,7 +32,7 @@ def parse_study(data: Mapping[str, Any], path: Path) -> Study:
         lines = "\n".join(f"  {_explain(e)}" for e in error.errors())
         raise UserError(f"{path}: the study cannot be read.\n{lines}") from error
     try:
-        _check(study)
+        _check(study, files)
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
     return study
@@ -90,7 +91,7 @@ def _keys_at(location: list[Any]) -> list[str]:
     return list(current.model_fields) if isinstance(current, type) and issubclass(current, BaseModel) else []
 
 
-def _check(study: Study) -> None:
+def _check(study: Study, files: bool) -> None:
     """What types cannot say, in the order in which a run would meet it."""
     from ..figures import FIGURES
     from ..methods import method
@@ -112,7 +113,7 @@ def _check(study: Study) -> None:
     names = [b.name for b in study.evaluation.benchmarks]
     if len(set(names)) < len(names):
         raise UserError(f"evaluation.benchmarks: two have the name {max(names, key=names.count)!r}.")
-    _check_sources(study)
+    _check_sources(study, files)
     for name in study.methods:
         method(name, study.methods)
     for name, experiment in study.experiments.items():
@@ -129,10 +130,11 @@ def _check(study: Study) -> None:
                 )
 
 
-def _check_sources(study: Study) -> None:
-    from ..tasks.sources import check_source
+def _check_sources(study: Study, files: bool) -> None:
+    from ..tasks.sources import check_name, check_source
 
+    check = partial(check_source, root=study.data.root) if files else check_name
     for i, source in enumerate(study.data.train):
-        check_source(source, study.data.root, f"data.train[{i}]")
+        check(source, where=f"data.train[{i}]")
     for i, benchmark in enumerate(study.evaluation.benchmarks):
-        check_source(benchmark.source, study.data.root, f"evaluation.benchmarks[{i}].source")
+        check(benchmark.source, where=f"evaluation.benchmarks[{i}].source")

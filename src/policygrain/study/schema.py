@@ -104,7 +104,7 @@ class Benchmark(Section):
     size: PositiveInt | None = Field(
         None, description="at most so many problems; null: 300 of a family, all of a registered set or file"
     )
-    sampling: Sampling | None = Field(None, description="null: the evaluation's own")
+    sampling: Sampling | None = Field(None, description="null: as `evaluation` says")
 
 
 class Evaluation(Section):
@@ -112,6 +112,11 @@ class Evaluation(Section):
 
     engine: Literal["auto", "vllm", "transformers"] = Field("auto", description="auto: vllm where it is installed")
     sampling: Sampling = Field(Sampling(), description="of every benchmark that does not say its own")
+    registered_sampling: bool = Field(
+        False,
+        description="true: a registered benchmark that does not say its own has the n, temperature and top_p of its "
+        "registry entry (`policygrain data list`), and max_tokens from here",
+    )
     benchmarks: list[Benchmark] = Field(min_length=1, description="in the order of figures and tables")
     runs_per_engine: PositiveInt = Field(30, description="checkpoints judged one after the other by one engine process")
     seed: int = Field(7, description="what sampling is seeded from")

@@ -27,18 +27,23 @@ def is_file(source: str) -> bool:
     return source.endswith(".jsonl")
 
 
+def check_name(source: str, where: str) -> None:
+    """UserError, naming the key, when nothing is called so; files are not looked for."""
+    if source not in FAMILIES and source not in registry.names() and not is_file(source):
+        hint = did_you_mean(source, [*FAMILIES, *registry.names()])
+        raise UserError(
+            f"{where}: {source!r} is neither a family of problems, nor a registered set, nor a .jsonl file.{hint}"
+        )
+
+
 def check_source(source: str, root: Path | None, where: str) -> None:
     """UserError, naming the key, when a source cannot be opened or is not the registered set that it is called."""
+    check_name(source, where)
     if source in FAMILIES:
         return
     if source in registry.names():
         check.require(registry.dataset(source), data_root(root), where)
         return
-    if not is_file(source):
-        hint = did_you_mean(source, [*FAMILIES, *registry.names()])
-        raise UserError(
-            f"{where}: {source!r} is neither a family of problems, nor a registered set, nor a .jsonl file.{hint}"
-        )
     path = data_root(root) / source
     if not path.is_file():
         root_hint = f"data.root is {root}" if root else f"set data.root or {ROOT_VARIABLE} to the folder it is in"

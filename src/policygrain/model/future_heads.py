@@ -6,14 +6,13 @@ module and the backbone's own unembedding. MPO (2602.14386) took the future part
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
 
 from .sequences import Sequences
-
-Unembed = Callable[[Tensor], Tensor]  # hidden states → logits
+from .unembedding import log_probs
 
 
 class FutureHeads(nn.Module):
@@ -28,23 +27,26 @@ class FutureHeads(nn.Module):
         for head in self.heads:
             nn.init.zeros_(head[-1].weight)  # type: ignore[index]
 
-    def log_probs(self, hidden: Tensor, unembed: Unembed, sequences: Sequences, temperature: float) -> Tensor:
+    def log_probs(
+        self, hidden: Tensor, weight: Tensor, bias: Tensor | None, sequences: Sequences, temperature: float
+    ) -> Tensor:
         """Σ_n log π_n(o_{t+n} | s_t) for each response token t, over those n whose token there is. [response tokens].
 
-        ``hidden`` [response tokens, size]; gradients reach it, the heads and the unembedding.
+        ``hidden`` [response tokens, size], ``weight`` and ``bias`` of the unembedding; gradients reach all of them and
+        the heads.
         """
         total = hidden.new_zeros(len(hidden), dtype=torch.float32)
-        for at, chosen in self._foresee(hidden, unembed, sequences, temperature):
+        for at, chosen in self._foresee(hidden, weight, bias, sequences, temperature):
             total = total.index_add(0, at, chosen)
         return total
 
-    def loss(self, hidden: Tensor, unembed: Unembed, sequences: Sequences) -> Tensor:
+    def loss(self, hidden: Tensor, weight: Tensor, bias: Tensor | None, sequences: Sequences) -> Tensor:
         """Cross-entropy of the sampled future at temperature 1, in nats, summed over tokens and heads. Scalar."""
-        parts = [chosen.sum() for _, chosen in self._foresee(hidden, unembed, sequences, 1.0)]
+        parts = [chosen.sum() for _, chosen in self._foresee(hidden, weight, bias, sequences, 1.0)]
         return -sum(parts, start=hidden.new_zeros(()))
 
     def _foresee(
-        self, hidden: Tensor, unembed: Unembed, sequences: Sequences, temperature: float
+        self, hidden: Tensor, weight: Tensor, bias: Tensor | None, sequences: Sequences, temperature: float
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Of each head: which response tokens it looks ahead from, and log π_n of what it finds there."""
         ids = sequences.ids[sequences.mask]
@@ -53,5 +55,4 @@ class FutureHeads(nn.Module):
         for n, head in enumerate(self.heads, start=1):
             at = (left >= n).nonzero().squeeze(1)
             state = hidden[at]
-            log_p = torch.log_softmax(unembed(state + head(state)).float() / temperature, dim=-1)
-            yield at, log_p.gather(1, ids[at + n].unsqueeze(1)).squeeze(1)
+            yield at, log_probs(state + head(state), weight, bias, ids[at + n], temperature)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from .future_heads import FutureHeads
 from .packing import packed_hidden
 from .sequences import Sequences
+from .unembedding import log_probs_and_entropy
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -39,19 +39,18 @@ def read(
     """Read ``sequences``: prompts once, no padding."""
     hidden = packed_hidden(model, sequences)
     unembed = model.get_output_embeddings()
-    log_p = torch.log_softmax(unembed(hidden).float() / temperature, dim=-1)
-    chosen = log_p.gather(1, sequences.ids[sequences.mask].unsqueeze(1)).squeeze(1)
-    with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
-        entropy = -(log_p.exp() * log_p).sum(-1)
-    log_probs, spread_entropy = (_spread(x, sequences.mask) for x in (chosen, entropy))
+    weight, bias = unembed.weight, unembed.bias
+    targets = sequences.ids[sequences.mask]
+    both = log_probs_and_entropy(hidden, weight, bias, targets, temperature, entropy_gradient)
+    log_probs, entropy = (_spread(x, sequences.mask) for x in both)
     if heads is None:
-        return Reading(log_probs, spread_entropy, None, None)
-    future = heads.log_probs(hidden, unembed, sequences, temperature)
+        return Reading(log_probs, entropy, None, None)
+    future = heads.log_probs(hidden, weight, bias, sequences, temperature)
     future_loss = None
     if torch.is_grad_enabled():
-        weight, bias = unembed.weight.detach(), None if unembed.bias is None else unembed.bias.detach()
-        future_loss = heads.loss(hidden.detach(), lambda x: F.linear(x, weight, bias), sequences)
-    return Reading(log_probs, spread_entropy, _spread(future, sequences.mask), future_loss)
+        constant = None if bias is None else bias.detach()
+        future_loss = heads.loss(hidden.detach(), weight.detach(), constant, sequences)
+    return Reading(log_probs, entropy, _spread(future, sequences.mask), future_loss)
 
 
 def _spread(values: Tensor, mask: Tensor) -> Tensor:

@@ -1,0 +1,184 @@
+"""From hidden states to log-probabilities and entropies, without all logits at once.
+
+The logits of 8,192 tokens over a vocabulary of 151,936 are 5 GB in float32, and log-softmax, entropy and their
+gradients make several of them. Here blocks of tokens × vocabulary go by one after the other: the forward pass keeps a
+running maximum and sums per token (the online softmax of arXiv 1805.02867, with one more sum for the entropy), the
+backward pass computes each block of logits again. That is a fourth matrix product beside the three of the plain way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+# Up to this vocabulary there is nothing to gain: logits are no larger than the layers' activations, and three products
+# are faster than four. Which way is taken hangs on the model alone, so a cut into micro-batches does not change it.
+PLAIN_VOCABULARY = 4096
+# Tokens × vocabulary. 16 MiB in float32 stays near a processor's caches and keeps its products fast; a GPU wants eight
+# times that, or starting kernels takes longer than they do.
+BLOCKS = {"cpu": (1024, 4096), "cuda": (4096, 8192)}
+
+
+def log_probs_and_entropy(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    temperature: float,
+    entropy_gradient: bool = True,
+) -> tuple[Tensor, Tensor]:
+    """log π of ``targets`` and the entropy over the vocabulary in nats, both [tokens] and float32.
+
+    ``hidden`` [tokens, hidden], ``weight`` [vocabulary, hidden], ``bias`` [vocabulary], ``targets`` [tokens].
+    Gradients reach hidden states, weight and bias. A sharded weight must be whole when this is called.
+    """
+    if len(weight) > PLAIN_VOCABULARY:
+        chosen, entropy = blockwise(hidden, weight, bias, targets, temperature, entropy_gradient)
+        return chosen.float(), entropy.float()
+    log_p = _all_log_probs(hidden, weight, bias, temperature)
+    chosen = log_p.gather(1, targets.unsqueeze(1)).squeeze(1)
+    with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
+        entropy = -(log_p.exp() * log_p).sum(-1)
+    return chosen, entropy
+
+
+def log_probs(hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, temperature: float) -> Tensor:
+    """The first of `log_probs_and_entropy` alone."""
+    if len(weight) > PLAIN_VOCABULARY:
+        return blockwise(hidden, weight, bias, targets, temperature, entropy_gradient=False)[0].float()
+    return _all_log_probs(hidden, weight, bias, temperature).gather(1, targets.unsqueeze(1)).squeeze(1)
+
+
+def _all_log_probs(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float) -> Tensor:
+    return torch.log_softmax(F.linear(hidden, weight, bias).float() / temperature, dim=-1)
+
+
+def blockwise(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    temperature: float,
+    entropy_gradient: bool = True,
+    block: tuple[int, int] | None = None,
+) -> tuple[Tensor, Tensor]:
+    """`log_probs_and_entropy` in blocks of tokens × vocabulary; float64 for float64 hidden states."""
+    block = block or BLOCKS.get(hidden.device.type, BLOCKS["cuda"])
+    both: tuple[Tensor, Tensor] = _Blockwise.apply(hidden, weight, bias, targets, temperature, entropy_gradient, block)
+    return both
+
+
+class _Blockwise(torch.autograd.Function):
+    """With p = softmax(z), z = (W h + b) / T: ∂ log p_y / ∂z = 1_y − p and ∂H / ∂z = −p (log p + H)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        temperature: float,
+        entropy_gradient: bool,
+        block: tuple[int, int],
+    ) -> tuple[Tensor, Tensor]:
+        wide = torch.promote_types(hidden.dtype, torch.float32)
+        # Per token: the largest logit so far, Σ e^(z − largest), Σ e^(z − largest) (z − largest), the target's logit.
+        largest = hidden.new_full((len(hidden),), torch.finfo(wide).min, dtype=wide)
+        total, tilt, chosen = (torch.zeros_like(largest) for _ in range(3))
+        for v in _slices(len(weight), block[1]):
+            for t in _slices(len(hidden), block[0]):
+                z = _logits(hidden[t], weight[v], None if bias is None else bias[v], temperature, wide)
+                column, inside = _column(targets[t], v)
+                chosen[t] = torch.where(inside, z.gather(1, column).squeeze(1), chosen[t])
+                new = torch.maximum(largest[t], z.amax(1))
+                fall = largest[t] - new
+                p = z.sub_(new.unsqueeze(1)).exp()
+                tilt[t] = fall.exp() * (tilt[t] + fall * total[t])
+                total[t] = fall.exp() * total[t] + p.sum(1)
+                tilt[t] += p.mul_(z).sum(1)
+                largest[t] = new
+        log_total = total.log()
+        entropy = log_total - tilt / total
+        ctx.save_for_backward(hidden, weight, bias, targets, largest + log_total, entropy)
+        ctx.temperature, ctx.block = temperature, block
+        ctx.set_materialize_grads(False)
+        if not entropy_gradient:
+            ctx.mark_non_differentiable(entropy)
+        return chosen - largest - log_total, entropy
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, by_log_prob: Tensor | None, by_entropy: Tensor | None) -> tuple[Tensor | None, ...]:
+        hidden, weight, bias, targets, log_z, entropy = ctx.saved_tensors
+        to_hidden, to_weight, to_bias = ctx.needs_input_grad[:3]
+        wide = log_z.dtype
+        g = torch.zeros_like(log_z) if by_log_prob is None else by_log_prob / ctx.temperature
+        k = None if by_entropy is None else by_entropy.unsqueeze(1) / ctx.temperature
+        grad_hidden = torch.zeros_like(hidden, dtype=wide) if to_hidden else None
+        grad_weight = torch.empty_like(weight) if to_weight else None
+        grad_bias = torch.zeros_like(bias, dtype=wide) if to_bias else None
+        for v in _slices(len(weight), ctx.block[1]):
+            # Summed over tokens in full precision, and rounded to the weight's own once.
+            rows = torch.zeros_like(weight[v], dtype=wide) if to_weight else None
+            for t in _slices(len(hidden), ctx.block[0]):
+                z = _logits(hidden[t], weight[v], None if bias is None else bias[v], ctx.temperature, wide)
+                log_p = z.sub_(log_z[t].unsqueeze(1))
+                p = log_p.exp()
+                if k is None:
+                    by_z = p.mul_(-g[t].unsqueeze(1))
+                else:
+                    by_z = log_p.add_(entropy[t].unsqueeze(1)).mul_(k[t]).add_(g[t].unsqueeze(1)).mul_(p).neg_()
+                column, inside = _column(targets[t], v)
+                by_z.scatter_add_(1, column, torch.where(inside, g[t], 0.0).unsqueeze(1))
+                if grad_hidden is not None:
+                    _add_product(grad_hidden[t], by_z, weight[v])
+                if rows is not None:
+                    _add_product(rows, by_z.T, hidden[t])
+                if grad_bias is not None:
+                    grad_bias[v] += by_z.sum(0)
+            if grad_weight is not None and rows is not None:
+                grad_weight[v] = rows
+        if grad_hidden is not None:
+            grad_hidden = grad_hidden.to(hidden.dtype)
+        if grad_bias is not None:
+            grad_bias = grad_bias.to(bias.dtype)
+        return grad_hidden, grad_weight, grad_bias, *[None] * 4
+
+
+def _slices(length: int, size: int) -> Iterator[slice]:
+    return (slice(start, min(start + size, length)) for start in range(0, length, size))
+
+
+def _column(targets: Tensor, v: slice) -> tuple[Tensor, Tensor]:
+    """Where in the vocabulary block ``v`` each target is, [tokens, 1], and whether it is there at all, [tokens]."""
+    inside = (targets >= v.start) & (targets < v.stop)
+    return torch.where(inside, targets - v.start, 0).unsqueeze(1), inside
+
+
+def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float, wide: torch.dtype) -> Tensor:
+    """Logits over temperature in ``wide`` precision, in memory of their own."""
+    z = _product(hidden, weight.T, wide)
+    if bias is not None:
+        z += bias
+    return z if temperature == 1 else z.div_(temperature)
+
+
+def _product(a: Tensor, b: Tensor, wide: torch.dtype) -> Tensor:
+    """a b, summed in ``wide``: tensor cores do so with factors in half precision, elsewhere the factors are widened."""
+    if b.is_cuda and b.dtype != wide:
+        return torch.mm(a.to(b.dtype), b, out_dtype=wide)
+    return a.to(wide) @ b.to(wide)
+
+
+def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
+    """total += a b, without memory of its size where precisions agree."""
+    if b.dtype == total.dtype:
+        total.addmm_(a, b)
+    else:
+        total += _product(a, b, total.dtype)

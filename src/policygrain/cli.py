@@ -12,7 +12,7 @@ from .commands import look, make
 from .errors import Stopped, UserError
 from .tasks.commands import add_commands
 
-STOPPED = 75  # EX_TEMPFAIL of sysexits.h: try again
+STOPPED = Stopped.exit_code
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -25,7 +25,7 @@ def main(argv: list[str] | None = None) -> int:
         arguments.command(arguments)
     except UserError as error:
         print(f"policygrain: {error}", file=sys.stderr)
-        return 2
+        return error.exit_code
     except Stopped as stopped:
         print(f"policygrain: {stopped} The same command resumes.", file=sys.stderr)
         return STOPPED

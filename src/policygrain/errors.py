@@ -9,9 +9,13 @@ from collections.abc import Iterable
 class UserError(Exception):
     """A mistake that the user can mend. The command line prints its message alone, without a traceback."""
 
+    exit_code = 2
+
 
 class Stopped(Exception):
     """Work that was asked to end early and has saved what it had; the same command goes on with it."""
+
+    exit_code = 75  # EX_TEMPFAIL of sysexits.h: try again
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

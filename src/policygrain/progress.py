@@ -16,11 +16,14 @@ SECONDS_BETWEEN_LINES = 15.0
 class Progress(Iterable[T]):
     """Iterates over ``items``; ``note`` is shown beside the count. ``first`` items were done in an earlier session."""
 
-    def __init__(self, items: Iterable[T], label: str, total: int, first: int = 0) -> None:
-        self.items, self.label, self.total, self.first = items, label, total, first
+    def __init__(self, items: Iterable[T], label: str, total: int, first: int = 0, silent: bool = False) -> None:
+        self.items, self.label, self.total, self.first, self.silent = items, label, total, first, silent
         self.note = ""
 
     def __iter__(self) -> Iterator[T]:
+        if self.silent:
+            yield from self.items
+            return
         if sys.stderr.isatty():
             with tqdm(self.items, desc=self.label, total=self.total, initial=self.first) as bar:
                 for item in bar:

@@ -85,11 +85,47 @@ def train_run(
 ) -> str:
     """Train one run of ``study`` in ``run_dir`` and write its `summary.json`; what is missing is made first.
 
+    Several ranks call it alike, with folders that all of them see.
     Returns the key of all that decides the run's result.
     """
+    from .train.ranks import once, ranks
+
     arms = plan(study).arms
     arm = next(iter(arms.values())) if arm_name is None else arms.get(arm_name) or Arm(arm_name)
-    method, settings = arm.method(study), arm.training(study)
+    start, data, content, key, done = once(lambda: _made_ready(study, arm, seed, run_dir, start, data))
+    if done:
+        return key
+
+    from .train.loop import train
+
+    final = train(
+        method=arm.method(study),
+        settings=arm.training(study),
+        prompt=study.prompt,
+        verifier_name=study.verifier,
+        seed=seed,
+        start=start,
+        revision=study.model.revision,
+        dtype=study.model.dtype,
+        train_problems=read_problems(data / "train.jsonl"),
+        validation_problems=read_problems(data / "validation.jsonl"),
+        run_dir=run_dir,
+        stop=stop,
+    )
+    environment = {"versions": versions(), "commit": commit(), "hardware": hardware(), "ranks": ranks()[1]}
+    once(
+        lambda: atomic_json(
+            run_dir / "summary.json",
+            {**content, "key": key, "final": final, "model_digest": model_digest(run_dir / "model"), **environment},
+        )
+    )
+    return key
+
+
+def _made_ready(
+    study: Study, arm: Arm, seed: int, run_dir: Path, start: str | None, data: Path | None
+) -> tuple[str, Path, dict[str, Any], str, bool]:
+    """(start model, data, all that decides the run's result, the key of that, whether the run has ended already)."""
     check_free_space(run_dir)
     if data is None:
         data = run_dir / "data"
@@ -103,8 +139,8 @@ def train_run(
     content = {
         "arm": arm.name,
         "seed": seed,
-        "method": method.data(),
-        "training": settings.model_dump(),
+        "method": arm.method(study).data(),
+        "training": arm.training(study).model_dump(),
         "prompt": study.prompt.model_dump(),
         "verifier": study.verifier,
         "start": {
@@ -117,29 +153,8 @@ def train_run(
     }
     key = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
     _claim(run_dir, key, content)
-    if (run_dir / "summary.json").exists() and (run_dir / "model" / "config.json").exists():
-        return key
-
-    from .train.loop import train
-
-    final = train(
-        method=method,
-        settings=settings,
-        prompt=study.prompt,
-        verifier_name=study.verifier,
-        seed=seed,
-        start=start,
-        revision=study.model.revision,
-        dtype=study.model.dtype,
-        train_problems=read_problems(data / "train.jsonl"),
-        validation_problems=read_problems(data / "validation.jsonl"),
-        run_dir=run_dir,
-        stop=stop,
-    )
-    environment = {"versions": versions(), "commit": commit(), "hardware": hardware()}
-    summary = {**content, "key": key, "final": final, "model_digest": model_digest(run_dir / "model"), **environment}
-    atomic_json(run_dir / "summary.json", summary)
-    return key
+    done = (run_dir / "summary.json").exists() and (run_dir / "model" / "config.json").exists()
+    return start, data, content, key, done
 
 
 LEFT_BEHIND = (

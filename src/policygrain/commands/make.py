@@ -26,7 +26,10 @@ def add(command: Command) -> None:
     added.add_argument("--run-dir", required=True, help="folder of the run; {seed} stands for the seed")
     added.add_argument("--arm", default=None, help="method, or arm of the study (default: the study's first)")
     added.add_argument("--seeds", "--seed", type=int, nargs="+", metavar="SEED", help="default: the study's first")
-    added.add_argument("--start", default=None, help="start model (default: the study's; a tiny one is built)")
+    # torchrun takes `--start`, wherever it stands, for the beginning of an option of its own.
+    added.add_argument(
+        "--start-model", "--start", dest="start", help="start model (default: the study's; a tiny one is built)"
+    )
     added.add_argument("--data", type=Path, default=None, help="folder written by `prepare` (default: made in the run)")
     added.add_argument("--done", type=Path, default=None, help="file to write when all of them are trained")
 
@@ -93,10 +96,15 @@ def _start_model(arguments: argparse.Namespace) -> None:
 
 
 def _train(arguments: argparse.Namespace) -> None:
-    """Train runs, or continue each where it was stopped; a finished run is left as it is."""
+    """Train runs, or continue each where it was stopped; a finished run is left as it is.
+
+    Under torchrun or srun all processes train each run together.
+    """
     from ..files import atomic_json
     from ..stages import train_run
     from ..study import load_study
+    from ..train.launch import together
+    from ..train.ranks import once
     from ..train.stopping import Stop, deadline
 
     study = load_study(arguments.config)
@@ -104,14 +112,14 @@ def _train(arguments: argparse.Namespace) -> None:
     if len(seeds) > 1 and "{seed}" not in arguments.run_dir:
         raise UserError("--run-dir: several seeds need a folder each; write {seed} where the seed belongs.")
     trained = {}
-    with Stop(deadline(arguments.time_limit)) as stop:
+    with Stop(deadline(arguments.time_limit)) as stop, together():
         for seed in seeds:
             run_dir, start = (
                 text and text.replace("{seed}", str(seed)) for text in (arguments.run_dir, arguments.start)
             )
             trained[seed] = train_run(study, arguments.arm, seed, Path(run_dir), start, arguments.data, stop)
-    if arguments.done:
-        atomic_json(arguments.done, trained)
+        if arguments.done:
+            once(lambda: atomic_json(arguments.done, trained))
 
 
 def _evaluate(arguments: argparse.Namespace) -> None:

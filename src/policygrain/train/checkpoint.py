@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from ..errors import UserError
+from .ranks import is_first, once
 
 KEEP = 2
 WAIT_IN_JOBS = 120.0  # seconds; schedulers kill what does not end within about thirty
@@ -25,8 +26,12 @@ WAIT_IN_JOBS = 120.0  # seconds; schedulers kill what does not end within about 
 def run_lock(run_dir: Path) -> Iterator[None]:
     """Hold the run directory. The kernel drops the lock of a process that died, so none is ever stale.
 
-    A scheduler may start a job again before the last attempt is quite gone, so a batch job waits for a while.
+    A scheduler may start a job again before the last attempt is quite gone, so a batch job waits for a while. Of
+    several ranks the first holds it for all.
     """
+    if not is_first():
+        yield
+        return
     run_dir.mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + (WAIT_IN_JOBS if "SLURM_JOB_ID" in os.environ else 0.0)
     with (run_dir / "lock").open("w") as file:
@@ -45,6 +50,10 @@ def run_lock(run_dir: Path) -> Iterator[None]:
 
 def save(run_dir: Path, step: int, state: dict[str, Any]) -> None:
     """Write `checkpoints/stepNNNNN`: a temporary folder, flushed, then renamed; the newest two are kept."""
+    once(lambda: _write(run_dir, step, state))
+
+
+def _write(run_dir: Path, step: int, state: dict[str, Any]) -> None:
     folder = run_dir / "checkpoints" / f"step{step:05d}"
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
@@ -69,12 +78,19 @@ def save(run_dir: Path, step: int, state: dict[str, Any]) -> None:
 
 def load_newest(run_dir: Path) -> dict[str, Any] | None:
     """State of the newest whole checkpoint; torn ones are passed over aloud. None where there is none."""
+    folder = once(lambda: _newest_whole(run_dir))
+    if folder is None:
+        return None
+    state: dict[str, Any] = torch.load(folder / "state.pt", weights_only=True, map_location="cpu")
+    return state
+
+
+def _newest_whole(run_dir: Path) -> Path | None:
     for folder in sorted((run_dir / "checkpoints").glob("step*"), reverse=True):
         try:
             content = (folder / "state.pt").read_bytes()
-            if hashlib.sha256(content).hexdigest() == (folder / "sha256").read_text():
-                state: dict[str, Any] = torch.load(folder / "state.pt", weights_only=True, map_location="cpu")
-                return state
+            if hashlib.sha256(content).hexdigest().encode() == (folder / "sha256").read_bytes():
+                return folder
             problem = "its content does not match its checksum"
         except OSError as error:
             problem = str(error)

@@ -17,6 +17,7 @@ from ..model.future_heads import FutureHeads
 from ..model.logprobs import read
 from ..model.sequences import micro_batches, pack
 from ..provenance import seed_of
+from .ranks import once
 from .rollouts import Collector, PromptStream
 
 if TYPE_CHECKING:
@@ -63,4 +64,4 @@ def warm_up(heads: FutureHeads, model: PreTrainedModel, method: Method, collecto
             optimizer.step()
             losses.append(loss.item() / int(part.mask.sum()))
     cost = {"seconds": time.perf_counter() - started, "parameters": sum(p.numel() for p in heads.parameters())}
-    atomic_json(run_dir / "heads.json", {"losses": losses, **cost})
+    once(lambda: atomic_json(run_dir / "heads.json", {"losses": losses, **cost}))

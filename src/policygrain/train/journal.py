@@ -9,6 +9,7 @@ from typing import Any
 
 from ..errors import UserError
 from ..files import atomic_text
+from .ranks import is_first, once
 
 
 class Journal:
@@ -16,8 +17,7 @@ class Journal:
 
     def __init__(self, run_dir: Path, resume_at: int) -> None:
         self.run_dir = run_dir
-        for name in ("metrics", "timings"):
-            self._cut(run_dir / f"{name}.jsonl", resume_at)
+        once(lambda: [self._cut(run_dir / f"{name}.jsonl", resume_at) for name in ("metrics", "timings")])
 
     @staticmethod
     def _cut(path: Path, resume_at: int) -> None:
@@ -32,7 +32,9 @@ class Journal:
         atomic_text(path, "".join(kept))
 
     def write(self, name: str, row: dict[str, Any]) -> None:
-        """One line, on disk before the next step begins."""
+        """One line, written before the next step begins; by the first rank alone."""
+        if not is_first():
+            return
         path = self.run_dir / f"{name}.jsonl"
         try:
             with path.open("a") as file:

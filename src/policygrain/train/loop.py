@@ -22,6 +22,7 @@ from ..verify import open_verifier
 from . import checkpoint
 from .heads import build_heads, warm_up
 from .journal import Journal
+from .ranks import gather, is_first, once
 from .rollouts import Collector, PromptStream
 from .stopping import Stop
 from .tokens import keep_tokens
@@ -50,7 +51,8 @@ def train(
     """Train ``start`` by ``method`` in ``run_dir``, from the newest checkpoint there is; returns the run's summary.
 
     Everything random hangs on ``seed`` and the step, so a resumed run continues as the undisturbed one would have.
-    ``stop`` is asked after each step; what it ends is saved and raised as `Stopped`.
+    ``stop`` is asked after each step; what it ends is saved and raised as `Stopped`. All ranks of a process group call
+    this alike (`launch.together`): what reads here as one process is dealt out below (`ranks.py`).
     """
     with checkpoint.run_lock(run_dir), open_verifier(verifier_name) as verifier:
         torch.set_num_threads(settings.threads)
@@ -76,7 +78,7 @@ def train(
             warm_up(heads, model, method, collector, run_dir)
         label = f"{run_dir.parent.name} {run_dir.name}"
 
-        progress = Progress(range(first, settings.steps), label, settings.steps, first)
+        progress = Progress(range(first, settings.steps), label, settings.steps, first, silent=not is_first())
         for step in progress:
             clock, started = Clock(), time.perf_counter()
             # The few random choices of an objective (Clip-Cov's) hang on the step, not on what came before it.
@@ -139,7 +141,9 @@ def train(
             )
             progress.note = f"accuracy {rollouts.sampled_accuracy:.2f}"
 
-            reason = stop and stop.after_step(time.perf_counter() - started)
+            # Whichever rank is asked to stop, all do after the same step.
+            reasons = gather([stop and stop.after_step(time.perf_counter() - started)])
+            reason = next(filter(None, reasons), None)
             if reason or ((step + 1) % settings.checkpoint_every == 0 and step + 1 < settings.steps):
                 checkpoint.save(run_dir, step + 1, _state(model, heads, optimizer, stream, step + 1, totals))
             if reason:
@@ -151,8 +155,7 @@ def train(
             "metrics",
             {"step": settings.steps, **final, **{f"total_{k}": totals[k] for k in ("updates", "tokens", "samples")}},
         )
-        model.save_pretrained(run_dir / "model")
-        tokenizer.save_pretrained(run_dir / "model")
+        once(lambda: [what.save_pretrained(run_dir / "model") for what in (model, tokenizer)])
         return {**final, **totals}
 
 
@@ -176,9 +179,8 @@ def _guarded(step: Any, model: Any, optimizer: Any, batch: Any, *rest: Any, run_
         return result
     except UserError as error:
         path = run_dir / "failed_batch.pt"
-        torch.save(
-            {"ids": batch.sequences.ids, "mask": batch.sequences.mask, "advantages": batch.tokens.advantages}, path
-        )
+        cause = {"ids": batch.sequences.ids, "mask": batch.sequences.mask, "advantages": batch.tokens.advantages}
+        once(lambda: torch.save(cause, path))
         raise UserError(
             f"{run_dir}: {error} The batch is in {path}; a lower learning rate or a clip may help."
         ) from error

@@ -1,12 +1,13 @@
-"""Several processes on one optimizer step: each takes a share of its micro-batches, gradients are summed.
+"""Several processes on one run: each does a share of what a step asks, all have what came of it.
 
-Losses are normalised by the whole step, so sums over ranks are what one process would have: no division by the number
-of ranks, and nothing hangs on how rows are dealt out. Without a process group there is one rank.
+Every rank draws the same prompts and holds the same batch. Losses are normalised by the whole step, so sums over ranks
+are what one process would have: no division by the number of ranks, and nothing hangs on how work is dealt out.
+Without a process group there is one rank.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 import torch
@@ -14,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 def ranks() -> tuple[int, int]:
@@ -21,10 +23,47 @@ def ranks() -> tuple[int, int]:
     return (dist.get_rank(), dist.get_world_size()) if dist.is_available() and dist.is_initialized() else (0, 1)
 
 
-def share(items: list[T]) -> list[T]:
-    """This rank's items; some ranks may have none."""
+def is_first() -> bool:
+    """Whether this is the rank that writes what a run leaves behind."""
+    return ranks()[0] == 0
+
+
+def once(work: Callable[[], T]) -> T:
+    """What comes of ``work``, done by the first rank alone while the others wait."""
     number, count = ranks()
-    return items[number::count]
+    if count == 1:
+        return work()
+    result = [work() if number == 0 else None]
+    dist.broadcast_object_list(result, src=0)
+    return result[0]  # type: ignore[return-value]
+
+
+def dealt(work: Callable[[list[T]], list[R]], items: list[T]) -> list[R]:
+    """``work(items)``, one result per item in order: each rank does some that lie together."""
+    number, count = ranks()
+    if count == 1:
+        return work(items)
+    own = items[len(items) * number // count : len(items) * (number + 1) // count]
+    return gather(work(own) if own else [])
+
+
+def share(items: Sequence[T], sizes: Sequence[int]) -> list[T]:
+    """This rank's items, in order: the largest first, each goes to the rank that has least. Some may have none."""
+    number, count = ranks()
+    loads, own = [0] * count, []
+    for item in sorted(range(len(items)), key=lambda i: -sizes[i]):
+        to = loads.index(min(loads))
+        loads[to] += sizes[item]
+        if to == number:
+            own.append(item)
+    return [items[i] for i in sorted(own)]
+
+
+def sum_over_ranks(tensors: Iterable[Tensor]) -> None:
+    """Add up each tensor over ranks, in place."""
+    if ranks()[1] > 1:
+        for tensor in tensors:
+            dist.all_reduce(tensor)
 
 
 def sum_gradients(parameters: Iterable[Tensor]) -> None:

@@ -16,7 +16,9 @@ from ..rollout.engine import Engine, Request, Response
 from ..study.schema import Training
 from ..tasks.problem import Problem
 from ..tasks.prompts import PromptRenderer
-from ..verify import Options, Verifier
+from ..verify import Verifier
+from .judging import judge
+from .ranks import dealt
 
 
 class PromptStream:
@@ -107,13 +109,10 @@ class Collector:
             for i in range(group)
         ]
         with clock("generate"):
-            flat = self.engine.generate(requests)
+            flat = dealt(self.engine.generate, requests)
         with clock("reward"):
-            texts = self.renderer.tokenizer.batch_decode([r.ids for r in flat], skip_special_tokens=True)
             each = [p for p in problems for _ in range(group)]
-            outcomes = self.verifier.verify(
-                [p.answer for p in each], texts, [Options.of(p) for p in each], [p.id for p in each]
-            )
+            outcomes = judge(each, flat, self.verifier, self.renderer.tokenizer)
             correct = torch.tensor([o == "correct" for o in outcomes], dtype=torch.float32)
         rewards = correct - _overlong(flat, settings.max_tokens, self.sampler.overlong_buffer)
         return Rollouts(

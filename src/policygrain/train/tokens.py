@@ -11,6 +11,7 @@ from ..files import atomic_json
 from ..methods import Method
 from ..model.future_heads import FutureHeads
 from ..study.schema import Training
+from .ranks import once
 from .rollouts import Rollouts
 from .update import TrainingBatch, score
 
@@ -60,7 +61,8 @@ def keep_tokens(
                 **{name: _rounded(values[row, :length]) for name, values in columns.items()},
             }
         )
-    atomic_json(run_dir / "tokens" / f"step{step:05d}.json", {"step": step, "method": method.name, "samples": samples})
+    record = {"step": step, "method": method.name, "samples": samples}
+    once(lambda: atomic_json(run_dir / "tokens" / f"step{step:05d}.json", record))
 
 
 def _rounded(values: torch.Tensor) -> list[Any]:

@@ -18,7 +18,7 @@ from ..objective.batch import TokenBatch
 from ..objective.loss import merge_metrics
 from ..objective.penalty import k3
 from ..study.schema import Training
-from .ranks import gather, share, sum_gradients
+from .ranks import gather, ranks, share, sum_gradients, sum_over_ranks
 from .rollouts import Rollouts
 
 if TYPE_CHECKING:
@@ -45,16 +45,28 @@ class TrainingBatch:
 def score(
     model: PreTrainedModel, sequences: Sequences, settings: Training, heads: FutureHeads | None = None
 ) -> Reading:
-    """All responses as ``model`` reads them, without gradient."""
+    """All responses as ``model`` reads them, without gradient; every rank reads a share and has all of it."""
     names = ("log_probs", "entropy", "future") if heads else ("log_probs", "entropy")
     whole = {name: torch.zeros(sequences.mask.shape, device=sequences.ids.device) for name in names}
     with torch.no_grad():
-        for rows in micro_batches(sequences, settings.micro_batch_tokens):
+        for rows in own_micro_batches(sequences, settings):
             part = sequences.rows(rows)
             reading = read(model, part, settings.temperature, heads=heads)
             for name, values in whole.items():
                 values[rows, : part.mask.shape[1]] = getattr(reading, name)
+    sum_over_ranks(whole.values())
     return Reading(whole["log_probs"], whole["entropy"], whole.get("future"), None)
+
+
+def own_micro_batches(sequences: Sequences, settings: Training) -> list[Tensor]:
+    """Row indices of this rank's forward passes, about as many tokens on each rank."""
+    count = ranks()[1]
+    if count == 1:
+        return micro_batches(sequences, settings.micro_batch_tokens)
+    # Small enough for every rank to have something to do.
+    tokens = int(sequences.prompt_mask.sum() + sequences.mask.sum())
+    cut = micro_batches(sequences, min(settings.micro_batch_tokens, math.ceil(tokens / count)))
+    return share(cut, [int(sequences.mask[rows].sum()) for rows in cut])
 
 
 def prepare(
@@ -159,13 +171,13 @@ def update(
 ) -> dict[str, float]:
     """One optimizer step on ``batch``; returns its metrics.
 
-    Cutting it into micro-batches changes nothing, nor does dealing them out to several processes (`ranks.py`), all of
-    which hold the same batch.
+    Cutting it into micro-batches changes nothing, nor does dealing them out to several ranks, all of which hold the
+    same batch.
     """
     optimizer.zero_grad(set_to_none=True)
     whole = _whole_step(model, batch, method, settings)
     parts = []
-    for rows in share(micro_batches(batch.sequences, settings.micro_batch_tokens)):
+    for rows in own_micro_batches(batch.sequences, settings):
         part = batch.rows(rows)
         reading = read(model, part.sequences, settings.temperature, method.entropy_has_gradient, heads)
         now = {"log_probs": reading.log_probs, "entropy": reading.entropy, "future_log_probs": reading.future}

@@ -6,7 +6,9 @@ from ..rollout.engine import Engine, Request
 from ..study.schema import Training
 from ..tasks.problem import Problem
 from ..tasks.prompts import PromptRenderer
-from ..verify import Options, Verifier
+from ..verify import Verifier
+from .judging import judge
+from .ranks import dealt
 
 
 def validate(
@@ -17,10 +19,8 @@ def validate(
         Request(renderer.ids(p.problem), seed, settings.max_tokens, settings.temperature, log_probs=False)
         for seed, p in enumerate(problems)
     ]
-    responses = engine.generate(requests)
-    texts = renderer.tokenizer.batch_decode([r.ids for r in responses], skip_special_tokens=True)
-    options = [Options.of(p) for p in problems]
-    outcomes = verifier.verify([p.answer for p in problems], texts, options, [p.id for p in problems])
+    responses = dealt(engine.generate, requests)
+    outcomes = judge(problems, responses, verifier, renderer.tokenizer)
     return {
         "validation_accuracy": sum(o == "correct" for o in outcomes) / len(outcomes),
         "validation_length": sum(len(r.ids) for r in responses) / len(responses),

@@ -15,7 +15,7 @@ from ..tasks.prompts import PromptRenderer
 
 
 def sampling_of(study: Study, benchmark: Benchmark) -> Sampling:
-    """The benchmark's own way to draw responses, else its registry entry's if the study wants that, else the study's."""
+    """The benchmark's own way to draw responses, else its registry entry's if the study says so, else the study's."""
     default = study.evaluation.sampling
     if benchmark.sampling is not None or not study.evaluation.registered_sampling:
         return benchmark.sampling or default

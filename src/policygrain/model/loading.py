@@ -53,9 +53,13 @@ def recompute_layers(model: PreTrainedModel) -> None:
     """Layers keep only their input for the backward pass, and compute the rest again: memory for a third more time."""
     from torch.utils.checkpoint import checkpoint
 
+    from .packing import recompute_contexts
+
+    contexts = partial(recompute_contexts, model)
     for module in model.modules():
         if type(module).__name__ in (model._no_split_modules or ()):
-            module.forward = partial(checkpoint, module.forward, use_reentrant=False, preserve_rng_state=False)
+            how: Any = {"use_reentrant": False, "preserve_rng_state": False, "context_fn": contexts}
+            module.forward = partial(checkpoint, module.forward, **how)
 
 
 def _tokenizer_class(folder: Path) -> Any:

@@ -25,7 +25,8 @@ class TorchEngine:
     name = "transformers"
 
     def __init__(self, model: PreTrainedModel, eos_id: int, pad_id: int, batch_size: int = 256) -> None:
-        self.model, self.eos_id, self.pad_id, self.batch_size = model, eos_id, pad_id, batch_size
+        self.eos_id, self.pad_id, self.batch_size = eos_id, pad_id, batch_size
+        self.load_weights(model)
 
     def load_weights(self, model: PreTrainedModel) -> None:
         """Sample from this very model; from a copy, where its weights are spread over ranks or apart in an adapter."""

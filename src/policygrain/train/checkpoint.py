@@ -113,11 +113,15 @@ def _newest_whole(run_dir: Path) -> Path | None:
 def _marks(folder: Path) -> dict[str, str]:
     """Digests by file name; none where the list is torn or is not that of the files that are there."""
     try:
-        lines = (folder / MARK).read_text(encoding="utf-8", errors="replace").splitlines()
-        marks = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
-        return marks if sorted(marks) == _files(folder) else {}
+        text = (folder / MARK).read_text(encoding="utf-8", errors="replace")
+        marks = {name: digest for digest, _, name in (line.partition("  ") for line in text.splitlines())}
+        return marks if sorted(marks) == _files(folder) and text == _list(marks) else {}
     except OSError:
         return {}
+
+
+def _list(digests: dict[str, str]) -> str:
+    return "".join(f"{digest}  {name}\n" for name, digest in digests.items())
 
 
 def _files(folder: Path) -> list[str]:
@@ -150,7 +154,7 @@ def _save_state(state: dict[str, Any], path: Path) -> None:
 
 def _finish(temporary: Path, folder: Path, digests: dict[str, str], keep_every: int | None) -> None:
     """From a temporary folder to a checkpoint, on disk before its name is; then older ones go."""
-    (temporary / MARK).write_text("".join(f"{digest}  {name}\n" for name, digest in digests.items()))
+    (temporary / MARK).write_text(_list(digests))
     for path in (*(temporary / name for name in digests), temporary / MARK, temporary):
         _flush(path)
     shutil.rmtree(folder, ignore_errors=True)

@@ -38,6 +38,7 @@ def together() -> Iterator[None]:
     _read_slurm()
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield
+        _say_goodbye()
         return
     store, rank, count = _meet()
     over = threading.Event()
@@ -115,8 +116,9 @@ def _meet() -> tuple[Store, int, int]:
 def _say_goodbye() -> None:
     import torch.distributed as dist
 
-    dist.barrier()
-    dist.destroy_process_group()
+    if dist.is_initialized():  # as it is where one process holds a sharded model
+        dist.barrier()
+        dist.destroy_process_group()
 
 
 def _note(store: Store, rank: int, code: int) -> tuple[bool, int]:

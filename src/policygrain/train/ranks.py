@@ -65,15 +65,19 @@ def sum_over_ranks(tensors: Iterable[Tensor]) -> None:
             dist.all_reduce(tensor)
 
 
-def sum_gradients(parameters: Iterable[Tensor]) -> None:
-    """Add up every parameter's gradient over ranks, in place."""
-    if ranks()[1] == 1:
+def sum_gradients(parameters: Iterable[Tensor], averaged: bool = False) -> None:
+    """Add up every parameter's gradient over ranks, in place. ``averaged``: FSDP has put their mean there already."""
+    count = ranks()[1]
+    if count == 1:
         return
     for parameter in parameters:
         if parameter.requires_grad:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-            dist.all_reduce(parameter.grad)
+            if averaged:
+                parameter.grad.mul_(count)
+            else:
+                dist.all_reduce(parameter.grad)
 
 
 def gather(items: list[T]) -> list[T]:

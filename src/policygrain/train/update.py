@@ -196,8 +196,6 @@ def update(
     scaler = scaler or make_scaler(settings)
     optimizer.zero_grad(set_to_none=True)
     whole = _whole_step(model, batch, method, settings)
-    # Losses of ranks are shares of a sum, and FSDP takes the mean of their gradients.
-    ranks_in_mean = ranks()[1] if is_sharded(model) else 1
     parts = []
     for rows, counts in passes(model, batch.sequences, settings):
         part = batch.rows(rows)
@@ -210,11 +208,10 @@ def update(
             future_loss = reading.future_loss / whole.n_tokens
             loss = loss + method.heads.loss_weight * future_loss
             metrics = metrics | {"future_loss": future_loss.item()}
-        scaler.scale(loss * (ranks_in_mean * counts)).backward()
+        scaler.scale(loss * counts).backward()
         if counts:
             parts.append(metrics)
-    if not is_sharded(model):
-        sum_gradients(model.parameters())
+    sum_gradients(model.parameters(), is_sharded(model))
     scaler.unscale_(optimizer)
     if heads is not None:
         sum_gradients(heads.parameters())

@@ -287,12 +287,11 @@ def test_verifiers_by_name() -> None:
         open_verifier("maths")
 
 
-def test_boxes_are_found_in_linear_time() -> None:
-    begin = time.perf_counter()
+def test_boxes_are_found_in_texts_that_no_quadratic_search_ends_on() -> None:
+    # 10^10 steps and more for one that looks again from each brace.
     assert boxed("\\boxed{1}" + "\\boxed{" * 100_000) == "1"
     assert boxed("{" * 500_000) is None
     assert joined_boxes("\\boxed{1}" * 50_000) is not None
-    assert time.perf_counter() - begin < 3
 
 
 @given(st.lists(st.sampled_from(["\\boxed{", "{", "}", "a", "\\boxed"]), max_size=12).map("".join))

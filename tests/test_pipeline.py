@@ -190,7 +190,7 @@ def test_two_runs_of_the_study_give_identical_metrics(smoke: Path, root: Path, t
 
 
 def test_an_evaluation_in_parts_is_that_in_one(smoke: Path, root: Path, tmp_path: Path) -> None:
-    """Two jobs draw, a third judges: the same samples, and nothing to be done for who goes back to one job."""
+    """Two jobs draw, a third judges: the same samples, and what says that they were drawn is not missed."""
     there, here = smoke / "results" / "smoke", tmp_path / "results" / "smoke"
     for item in ("data", "start", "runs"):
         shutil.copytree(there / item, here / item, ignore=shutil.ignore_patterns("evaluation", "tokens", "checkpoints"))
@@ -201,8 +201,8 @@ def test_an_evaluation_in_parts_is_that_in_one(smoke: Path, root: Path, tmp_path
     done = snakemake(root, tmp_path, str(path), target)
     assert planned(done)["evaluate_part"] == 2 and planned(done)["evaluate"] == 1
     assert [p.name for p in (here / "evaluation").iterdir() if p.is_file()] == ["00.jsonl"]
-    path.write_text(whole)
     assert planned(snakemake(root, tmp_path, str(path), "--dry-run", target)) == {}
+    path.write_text(whole)
     models = {"tepo/seed1": here / "runs/tepo/seed1/model"}
     records = [r for r in read_json_lines(tmp_path / target) if r["model"] == "tepo/seed1"]
     samples = here / "runs/tepo/seed1/evaluation"

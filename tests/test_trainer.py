@@ -104,14 +104,14 @@ def test_a_batch_drawn_ahead_is_off_from_the_policy_that_sampled_it(made: tuple[
 def test_batches_that_wait_outlive_the_run_that_drew_them(
     made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It dies while it draws: what was drawn before by an older policy, and not trained on yet, is in the checkpoint."""
+    """It dies while it draws. What older policies had drawn and was not trained on yet is in the checkpoint."""
     study = small_study(training={"steps": 5, "group": 12, "ahead": 2, "checkpoint_every": 2})
     train_small(study, tmp_path / "whole", *made)
     generate, calls = TorchEngine.generate, []
 
     def dying(self: TorchEngine, requests: list[Request]) -> list[Response]:
         calls.append(len(requests))
-        if calls.count(48) == 5:  # of step 2: three batches were drawn in step 0, one in step 1
+        if len(requests) == 48 and calls.count(48) == 5:  # of step 2: three batches were drawn in step 0, one in step 1
             raise KeyboardInterrupt
         return generate(self, requests)
 

@@ -18,18 +18,21 @@ from policygrain.cli import main
 from policygrain.errors import UserError
 from policygrain.evaluate.protocol import sampling_of
 from policygrain.methods import method
-from policygrain.model import tiny
+from policygrain.model import tiny, unembedding
 from policygrain.plan import cost
 from policygrain.plan.constants import Workload, read_constants
 from policygrain.plan.cost import Load, Speed
-from policygrain.plan.estimate import estimate, makespan
+from policygrain.plan.estimate import CHECKPOINTS, estimate, makespan
 from policygrain.plan.measured import against, fit
 from policygrain.plan.shapes import Shape, shape_of
-from policygrain.plan.study import Planner, jobs
+from policygrain.plan.study import PROBE_RATIOS, SEQUENCES, Planner, jobs
+from policygrain.rollout.vllm_engine import MAX_SEQUENCES
 from policygrain.study import Study, load_study
 from policygrain.study.arms import plan
 from policygrain.study.schema import Model, TinyModel
 from policygrain.tasks import registry
+from policygrain.train.checkpoint import KEEP
+from policygrain.train.probe import RATIOS
 
 from .small import small_study
 
@@ -313,3 +316,9 @@ def test_a_plan_says_what_it_assumes_and_what_does_not_fit(in_root: Path, capsys
 def test_an_unknown_model_is_named() -> None:
     with pytest.raises(UserError, match=r"model\.start: the shape of 'some/thing' is not known"):
         shape_of(Model(start="some/thing"), {})
+
+
+def test_a_plan_knows_what_other_rooms_decide() -> None:
+    """Kept apart from them so that planning imports neither trainer nor engine."""
+    assert (unembedding.PLAIN_VOCABULARY, unembedding.BLOCKS["cuda"]) == (cost.PLAIN_VOCABULARY, cost.BLOCK)
+    assert SEQUENCES["vllm"] == MAX_SEQUENCES and CHECKPOINTS == KEEP and len(RATIOS) == PROBE_RATIOS

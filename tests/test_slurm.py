@@ -278,4 +278,4 @@ def test_the_doctor_finds_this_cluster_in_order_and_a_wrong_profile(user: User) 
     wrong.write_text("set-resources: {train: {slurm_partition: gpuu}, evaluate: {gpu: 8}}\n")
     ill = ask("--profile", str(wrong))
     assert ill.returncode == 2, ill.stdout + ill.stderr
-    assert "there is no partition 'gpuu'" in ill.stdout and "8 GPUs asked, nodes of 'cpu' have" in ill.stdout
+    assert "there is no partition 'gpuu'" in ill.stdout and "8 GPUs a node asked, 'cpu' has" in ill.stdout

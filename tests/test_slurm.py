@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from policygrain.doctor.slurm import parse_partitions
-from policygrain.files import read_json_lines
+from policygrain.files import read_json, read_json_lines
 
 from .slurm import FRAIL, GPUS_PER_NODE, NODES, Cluster
 
@@ -40,7 +40,7 @@ evaluation: {{engine: transformers}}
 figures: [benchmarks, dynamics]
 """
 DISTURBED = ("cancelled", "requeued", "preempted", "node_lost", "out_of_time", "hung")
-MORE = ("interrupted", "on_gpu")
+MORE = ("interrupted", "on_gpu", "on_two_nodes")
 # Where their jobs go: an expression that Snakemake evaluates for each job.
 PLACES = "{'preempted': 'low', 'node_lost': 'frail', 'on_gpu': 'gpu'}.get(wildcards.arm, 'cpu')"
 SECOND_STUDY = "base: cluster.yaml\nname: cluster\nmethods:\n  broken: {base: grpo, ratio: 'tests.slow:broken'}\n"
@@ -289,6 +289,21 @@ def test_control_c_cancels_the_jobs_and_the_next_call_resumes(disturbed: User) -
     if cluster.has_gpus:
         cluster.ask("scancel", blockers[1])
         assert (user.home / "slow" / "on_gpu.gpus").read_text() == "0"
+
+
+def test_two_nodes_train_one_run(finished: User) -> None:
+    """The same tokens are sampled as by one process, and numbers differ by the order of their sums."""
+    asked = [f"train:{resource}" for resource in ("mpi=srun", "nodes=2", "tasks=2")]
+    finished.snakemake(finished.trained("on_two_nodes"), "--set-resources", *asked, study="disturbed.yaml")
+    [(job, state)] = finished.jobs_of("on_two_nodes")
+    assert state == "COMPLETED" and "NumNodes=2 " in finished.cluster.ask("scontrol", "show", "job", job)
+    assert read_json(finished.metrics("on_two_nodes").parent / "summary.json")["ranks"] == 2
+    rows, alone = (read_json_lines(finished.metrics(arm)) for arm in ("on_two_nodes", "undisturbed"))
+    assert [row["step"] for row in rows] == list(range(STEPS + 1))
+    for row, expected in zip(rows, alone, strict=True):
+        assert row["total_tokens"] == expected["total_tokens"]
+        assert row.get("sampled_accuracy") == expected.get("sampled_accuracy")
+        assert row.get("loss") == pytest.approx(expected.get("loss"), rel=2e-3, abs=1e-5)
 
 
 def test_mlflow_has_each_step_once(disturbed: User, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,6 +53,16 @@ def parent(path):
     return str(Path(path).parent)
 
 
+def launch(resources):
+    """What starts the processes that train one run together; nothing where it is one process (no `mpi`)."""
+    if not resources.get("mpi"):
+        return ""
+    nodes = resources.get("nodes", 1)
+    tasks = resources.get("tasks") or nodes * resources.tasks_per_node
+    gpus = f"--gpus={resources.gpu} " if resources.get("gpu") else ""
+    return f"{resources.mpi} --nodes={nodes} --ntasks={tasks} {gpus}"
+
+
 def unique(items):
     """Each once, in order."""
     return list(dict.fromkeys(items))

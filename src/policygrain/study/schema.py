@@ -181,6 +181,9 @@ class Tracking(Section):
     """MLflow, which mirrors the records."""
 
     uri: str | None = Field(None, description="null: MLFLOW_TRACKING_URI, else a SQLite store beside the results")
+    log_models: bool = Field(
+        False, description="log each run's final model, with a signature: MLflow loads and serves `runs:/RUN_ID/model`"
+    )
 
 
 class Study(Section):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import shutil
 import signal
 import socket
@@ -21,7 +22,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-NODES = ("node1", "node2")
+NODES = ("node1", "node2")  # of the partitions `cpu` and `gpu`
+CHEAP, FRAIL = "cheap", "frail"  # where `high` drives `low` out; which `frail` prefers, and which a test will kill
 GPUS_PER_NODE = 1
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo")
 SEARCHED = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
@@ -52,13 +54,23 @@ SchedulerType=sched/backfill
 SchedulerParameters=sched_interval=2,bf_interval=2,batch_sched_delay=0
 SlurmdParameters=config_overrides
 ReturnToService=2
+# A node that is silent for so long is down, and its jobs start again elsewhere.
+SlurmdTimeout=30
 KillWait=5
 JobRequeue=1
+# What became of a job can be asked until the tests are over.
+MinJobAge=7200
 DefMemPerCPU=500
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
 {gpu_type}
 {nodes}
-PartitionName=cpu Nodes=ALL Default=YES MaxTime=INFINITE State=UP
-PartitionName=gpu Nodes=ALL MaxTime=INFINITE State=UP
+PartitionName=DEFAULT MaxTime=INFINITE State=UP PriorityTier=1
+PartitionName=cpu Nodes=node1,node2 Default=YES
+PartitionName=gpu Nodes=node1,node2
+PartitionName=low Nodes=cheap PreemptMode=REQUEUE
+PartitionName=high Nodes=cheap PriorityTier=10 PreemptMode=OFF
+PartitionName=frail Nodes=frail,node1
 """
 
 
@@ -69,7 +81,7 @@ class Cluster:
     folder: Path
     has_gpus: bool = False
     environment: dict[str, str] = field(default_factory=dict)
-    daemons: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    daemons: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def ask(self, *command: str, timeout: float = 30) -> str:
         """What a SLURM command prints."""
@@ -84,6 +96,15 @@ class Cluster:
         chosen = ["--states", ",".join(states)] if states else []
         lines = self.ask("squeue", "--noheader", *chosen, "--format=%i|%T|%k").splitlines()
         return [(job, state, comment) for job, state, comment in (line.split("|", 2) for line in lines)]
+
+    def lose(self, node: str) -> None:
+        """What a power cut does: everything on ``node`` is gone at once, and nobody tells the controller."""
+        on_it = _with_in_environment(f"SLURMD_NODENAME={node}\0")
+        parents = {int(re.findall(r"^PPid:\s+(\d+)", _of(pid, "status"), re.M)[0]) for pid in on_it}
+        watchers = [pid for pid in parents if _of(pid, "comm").strip() == "slurmstepd"]
+        for pid in (self.daemons[node].pid, *watchers, *on_it):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def wait(self, condition: Callable[[], object], seconds: float, what: str) -> None:
         """Until ``condition`` holds; fails with the controller's last words."""
@@ -113,12 +134,12 @@ def start() -> Cluster:
         _configure(cluster)
         munge = ["--key-file", f"{cluster.folder}/munge.key", "--socket", f"{cluster.folder}/munge.socket"]
         munge += [f"--{name}={cluster.folder}/munged.{name.split('-')[0]}" for name in ("pid-file", "seed-file")]
-        _daemon(cluster, "munged", "--foreground", *munge)
+        _daemon(cluster, "munged", "munged", "--foreground", *munge)
         cluster.wait((cluster.folder / "munge.socket").exists, 10, "munged answers")
-        _daemon(cluster, "slurmctld", "-D")
-        for node in NODES:
-            _daemon(cluster, "slurmd", "-D", "-N", node)
-        cluster.wait(lambda: _idle(cluster) == len(NODES), 30, "all nodes are idle")
+        _daemon(cluster, "slurmctld", "slurmctld", "-D")
+        for node in (*NODES, CHEAP, FRAIL):
+            _daemon(cluster, node, "slurmd", "-D", "-N", node)
+        cluster.wait(lambda: _idle(cluster) == {*NODES, CHEAP, FRAIL}, 60, "all nodes are idle")
     except BaseException:
         stop(cluster)
         raise
@@ -132,42 +153,50 @@ def stop(cluster: Cluster) -> None:
         cluster.wait(lambda: not cluster.jobs(), 20, "jobs end")
     except (AssertionError, OSError, subprocess.SubprocessError) as error:
         print(f"SLURM's jobs could not be ended: {error}")
-    for daemon in reversed(cluster.daemons):
+    for daemon in reversed(cluster.daemons.values()):
         daemon.terminate()
-    for daemon in cluster.daemons:
+    for daemon in cluster.daemons.values():
         try:
             daemon.wait(10)
         except subprocess.TimeoutExpired:
             daemon.kill()
             daemon.wait()
-    for process in _left_behind(cluster.folder):
+    # Processes of jobs that outlived their cluster have its folder in their environment.
+    for process in _with_in_environment(f"{cluster.folder}/"):
         with contextlib.suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
     shutil.rmtree(cluster.folder, ignore_errors=True)
 
 
-def _left_behind(folder: Path) -> list[int]:
-    """Processes of jobs that outlived their cluster: what was started there has its folder in the environment."""
+def _with_in_environment(text: str) -> list[int]:
+    """Processes, other than this one, that were started with ``text`` in their environment."""
     found = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):
-            if int(path.parent.name) != os.getpid() and os.fsencode(f"{folder}/") in path.read_bytes():
+            if int(path.parent.name) != os.getpid() and os.fsencode(text) in path.read_bytes():
                 found.append(int(path.parent.name))
     return found
 
 
-def _idle(cluster: Cluster) -> int:
+def _of(pid: int, name: str) -> str:
+    """/proc/PID/NAME, empty when the process has ended."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/{name}").read_text()
+    return ""
+
+
+def _idle(cluster: Cluster) -> set[str]:
     """Nodes that wait for jobs."""
-    command = ["sinfo", "--noheader", "--Node", "--partition=cpu", "--format=%T"]
+    command = ["sinfo", "--noheader", "--Node", "--states=idle", "--format=%N"]
     done = subprocess.run(command, env=cluster.environment, capture_output=True, text=True, timeout=30, check=False)
-    return done.stdout.split().count("idle")
+    return set(done.stdout.split())
 
 
 def _configure(cluster: Cluster) -> None:
     """Configuration, key, devices and an environment that leads to them."""
     folder = cluster.folder
     folder.chmod(0o755)
-    for name in ("state", "log", "bin", "devices", *(f"spool/{node}" for node in NODES)):
+    for name in ("state", "log", "bin", "devices", *(f"spool/{node}" for node in (*NODES, CHEAP, FRAIL))):
         (folder / name).mkdir(parents=True)
     key = folder / "munge.key"
     key.write_bytes(os.urandom(1024))
@@ -181,11 +210,12 @@ def _configure(cluster: Cluster) -> None:
     except OSError:
         cluster.has_gpus = False
     host = socket.gethostname().split(".")[0]
-    controller_port, *ports = _free_ports(1 + len(NODES))
+    controller_port, *ports = _free_ports(1 + len(NODES) + 2)
     gres = f" Gres=gpu:fake:{GPUS_PER_NODE}" if cluster.has_gpus else ""
     nodes = "\n".join(
-        f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=8 RealMemory=64000{gres}"
-        for node, port in zip(NODES, ports, strict=True)
+        f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=8 RealMemory=64000"
+        f"{gres if node in NODES else ''} Weight={1 if node == FRAIL else 2}"
+        for node, port in zip((*NODES, CHEAP, FRAIL), ports, strict=True)
     )
     configuration = CONFIGURATION.format(
         host=host,
@@ -225,23 +255,21 @@ def _free_ports(count: int) -> list[int]:
             each.close()
 
 
-def _daemon(cluster: Cluster, program: str, *arguments: str) -> None:
+def _daemon(cluster: Cluster, name: str, program: str, *arguments: str) -> None:
     """Start a daemon that ends with the tests, even if they are killed."""
     libc = ctypes.CDLL(None)
 
     def die_with_parent() -> None:
         libc.prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
-    with (cluster.folder / "log" / f"{program}.out").open("ab") as out:
+    with (cluster.folder / "log" / f"{name}.out").open("ab") as out:
         path = shutil.which(program, path=SEARCHED) or program
-        cluster.daemons.append(
-            subprocess.Popen(
-                [path, *arguments],
-                env=cluster.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                start_new_session=True,  # Ctrl-C on the tests is not for them: `stop` ends them in order
-                preexec_fn=die_with_parent,  # noqa: PLW1509 - a single system call
-            )
+        cluster.daemons[name] = subprocess.Popen(
+            [path, *arguments],
+            env=cluster.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,  # Ctrl-C on the tests is not for them: `stop` ends them in order
+            preexec_fn=die_with_parent,  # noqa: PLW1509 - a single system call
         )

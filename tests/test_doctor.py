@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from policygrain import doctor
 from policygrain.cli import main
+from policygrain.doctor import needs
+from policygrain.doctor.finding import Finding
+from policygrain.doctor.profile import Wish
 
 STUDY = "base: {root}/studies/smoke.yaml\nname: doctor\nevaluation: {{engine: transformers}}\n"
 # What sinfo prints for `%P|%a|%l|%m|%c|%G`.
@@ -33,7 +35,7 @@ def ask(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyt
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{bin_folder}:/usr/bin:/bin")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    monkeypatch.setattr(doctor, "_vllm", lambda study: doctor.Finding("vllm", "left out here"))
+    monkeypatch.setattr(needs, "_vllm", lambda study: Finding("vllm", "left out here"))
 
     def run(profile: str = "{}", study: str = "", srun: str = SRUN, sinfo: str = SINFO) -> tuple[int, str]:
         commands = {name: "#!/bin/sh\nexit 1\n" for name in ("sbatch", "squeue", "scancel")}
@@ -61,8 +63,11 @@ def test_a_cluster_in_order(ask: Doctor, root: Path) -> None:
     ("profile", "expected"),
     [
         ("set-resources: {train: {slurm_partition: gpuu}}", ["train: there is no partition 'gpuu'", "mean 'gpu'?"]),
-        ("set-resources: {train: {gpu: 1}}", ["1 GPUs asked, nodes of 'cpu' have 0", "one that has them: gpu."]),
-        ("set-resources: {train: {slurm_partition: gpu, gpu: 8}}", ["nodes of 'gpu' have 4", "Ask for fewer."]),
+        (
+            "set-resources: {train: {gpu: 1}}",
+            ["1 GPUs a node asked, 'cpu' has 0", "one that has them: gpu."],
+        ),
+        ("set-resources: {train: {slurm_partition: gpu, gpu: 8}}", ["'gpu' has 4", "Ask for fewer."]),
         (
             "set-resources: {train: {slurm_partition: gpu, gpu: 1, gpu_model: h100}}",
             ["no GPU of model 'h100'", "one of: a100."],
@@ -146,9 +151,10 @@ def test_this_machine(root: Path, tmp_path: Path) -> None:
         ({"gpu_model": "a100"}, 1, ("--gpus=a100:1",)),
         ({"gres": "gpu:a100:2"}, 2, ("--gres=gpu:a100:2",)),
         ({"gres": "gpu"}, 1, ("--gres=gpu",)),
+        ({"gpu": 8, "nodes": 2, "tasks": 2}, 4, ("--gpus=4",)),
         ({"gres": "nvme:1", "slurm_account": 7}, 0, ("--account=7", "--gres=nvme:1")),
     ],
 )
 def test_what_a_rule_asks_for(resources: dict[str, object], gpus: int, place: tuple[str, ...]) -> None:
-    wish = doctor.Wish("train", resources)
+    wish = Wish("train", resources)
     assert (wish.gpus, wish.place) == (gpus, place)

@@ -15,14 +15,15 @@ from pathlib import Path
 
 import pytest
 
-from policygrain.files import read_json_lines
+from policygrain.doctor.slurm import parse_partitions
+from policygrain.files import read_json, read_json_lines
 
-from .slurm import GPUS_PER_NODE, NODES, Cluster
+from .slurm import FRAIL, GPUS_PER_NODE, NODES, Cluster
 
 pytestmark = pytest.mark.slurm
 
 STEPS = 16
-PATIENCE = 400  # seconds; the machine may have other things to do
+PATIENCE = 900  # seconds; the machine may have other things to do
 # Two studies of one name, so that the second one finds what the first one has made. `undisturbed` and the methods to
 # be disturbed are the same but for a name that decides nothing.
 STUDY = f"""\
@@ -38,14 +39,18 @@ experiments:
 evaluation: {{engine: transformers}}
 figures: [benchmarks, dynamics]
 """
-DISTURBED = ("cancelled", "requeued", "out_of_time", "hung", "interrupted", "on_gpu")
+DISTURBED = ("cancelled", "requeued", "preempted", "node_lost", "out_of_time", "hung")
+MORE = ("interrupted", "on_gpu", "on_two_nodes")
+# Where their jobs go: an expression that Snakemake evaluates for each job.
+PLACES = "{'preempted': 'low', 'node_lost': 'frail', 'on_gpu': 'gpu'}.get(wildcards.arm, 'cpu')"
 SECOND_STUDY = "base: cluster.yaml\nname: cluster\nmethods:\n  broken: {base: grpo, ratio: 'tests.slow:broken'}\n"
 SECOND_STUDY += "".join(
-    f"  {arm}: {{base: undisturbed, ratio: {{name: 'tests.slow:slow', name_of_run: {arm}}}}}\n" for arm in DISTURBED
+    f"  {arm}: {{base: undisturbed, ratio: {{name: 'tests.slow:slow', name_of_run: {arm}}}}}\n"
+    for arm in (*DISTURBED, *MORE)
 )
-SECOND_STUDY += f"experiments:\n  headline: {{methods: [{', '.join(DISTURBED)}, broken]}}\n"
+SECOND_STUDY += f"experiments:\n  headline: {{methods: [{', '.join((*DISTURBED, *MORE))}, broken]}}\n"
 
-Done = subprocess.CompletedProcess[str]
+SEED_RUNS = "tags.`grain.role` = 'seed'"
 
 
 class User:
@@ -156,126 +161,180 @@ def test_a_second_time_there_is_nothing_to_do(finished: User) -> None:
 
 
 @pytest.fixture(scope="module")
-def disturbed(finished: User) -> dict[str, list[str]]:
-    """Arm → final states of its jobs; four training jobs at once, in whose middle something happens."""
+def disturbed(finished: User) -> User:
+    """After training jobs that ran side by side, and in whose middle something happened to each.
+
+    At the end, when all others are trained, one is still in its middle and Ctrl-C ends the call.
+    """
     user, cluster = finished, finished.cluster
-    arms = DISTURBED[:4]
-    states: dict[str, list[str]] = {}
-    for arm in arms:
-        user.slow_down(arm, 2.0 if arm == "out_of_time" else 0.5)
-    with user.typing(*map(user.trained, arms), study="disturbed.yaml") as snakemake:
 
-        def wait(condition: Callable[[], object], what: str) -> None:
-            cluster.wait(lambda: condition() or snakemake.poll() is not None, PATIENCE, what)
-            assert snakemake.poll() is None, user.printed
+    def first_job(arm: str, *states: str) -> str | None:
+        return next((job for job, state in user.jobs_of(arm)[:1] if state in states), None)
 
-        def job(arm: str, *states: str) -> str | None:
-            return next((job for job, state in user.jobs_of(arm)[:1] if state in states), None)
+    def limit_to_a_minute(arm: str) -> None:
+        cluster.ask("scontrol", "update", f"JobId={first_job(arm, 'RUNNING')}", "TimeLimit=1")
 
-        def limit_to_a_minute(arm: str) -> None:
-            cluster.ask("scontrol", "update", f"JobId={job(arm, 'RUNNING')}", "TimeLimit=1")
+    def fill_the_partition_it_is_in() -> None:
+        cluster.ask("sbatch", "--output=/dev/null", "--partition=high", "--exclusive", "--wrap=exec sleep 1")
 
+    def give_it_no_step_boundary_before_its_limit() -> None:
+        user.slow_down("hung", 600)
+        limit_to_a_minute("hung")
+
+    def in_its_middle(arm: str) -> Callable[[], object]:
+        return lambda: user.steps(arm) >= 3
+
+    def after(arm: str, state: str) -> Callable[[], object]:
+        return lambda: first_job(arm, state)
+
+    fast_again = {arm: partial(user.slow_down, arm, None) for arm in DISTURBED}
+    # What is waited for, and what is done then; in this order for each arm.
+    events: dict[str, list[tuple[Callable[[], object], Callable[[], object]]]] = {
+        "cancelled": [
+            (in_its_middle("cancelled"), lambda: cluster.ask("scancel", str(first_job("cancelled", "RUNNING"))))
+        ],
+        "requeued": [
+            (in_its_middle("requeued"), lambda: cluster.ask("scontrol", "requeue", str(user.jobs_of("requeued")[0][0])))
+        ],
+        "preempted": [(in_its_middle("preempted"), fill_the_partition_it_is_in)],
+        "node_lost": [(in_its_middle("node_lost"), partial(cluster.lose, FRAIL))],
         # Two Snakemakes start before the trainer does and asks how much time it has.
-        wait(lambda: job("out_of_time", "RUNNING"), "out_of_time runs")
-        limit_to_a_minute("out_of_time")
-        for arm in ("cancelled", "requeued", "hung"):
-            wait(partial(lambda arm: user.steps(arm) >= 3, arm), f"{arm} trains")
-            if arm == "hung":
-                user.slow_down(arm, 600)  # no step boundary before the time is over: SLURM has to kill
-                limit_to_a_minute(arm)
-                continue
-            if arm == "cancelled":
-                cluster.ask("scancel", str(job(arm, "RUNNING")))
-            else:
-                cluster.ask("scontrol", "requeue", str(job(arm, "RUNNING")))
-            user.slow_down(arm, None)
-        for arm in ("out_of_time", "hung"):
-            wait(partial(job, arm, "FAILED", "TIMEOUT"), f"{arm} runs into its limit")
-            assert user.steps(arm) < STEPS
-            user.slow_down(arm, None)
-        assert snakemake.wait(timeout=PATIENCE) == 0, user.printed
-    for arm in arms:
-        states[arm] = [state for _, state in user.jobs_of(arm)]
-    return states
+        "out_of_time": [
+            (after("out_of_time", "RUNNING"), partial(limit_to_a_minute, "out_of_time")),
+            (lambda: first_job("out_of_time", "FAILED", "TIMEOUT"), lambda: None),
+        ],
+        "hung": [
+            (in_its_middle("hung"), give_it_no_step_boundary_before_its_limit),
+            (after("hung", "TIMEOUT"), lambda: None),
+        ],
+        "interrupted": [(in_its_middle("interrupted"), partial(user.slow_down, "interrupted", 3600))],
+    }
+    for arm in events:
+        user.slow_down(arm, 2.0 if arm == "out_of_time" else 0.5)
+    targets = [user.trained(arm) for arm in events]
+    with user.typing(*targets, "--set-resources", f"train:slurm_partition={PLACES}", study="disturbed.yaml") as call:
+
+        def happened() -> bool:
+            for arm, rest in events.items():
+                while rest and rest[0][0]():
+                    assert user.steps(arm) < STEPS, f"{arm} was trained before anything happened to it"
+                    rest.pop(0)[1]()
+                    if not rest and arm in fast_again:
+                        fast_again[arm]()
+            assert call.poll() is None, user.printed
+            return not any(events.values()) and all((user.home / user.trained(arm)).exists() for arm in DISTURBED)
+
+        cluster.wait(happened, 2 * PATIENCE, "all are disturbed, and trained but for the one that waits for Ctrl-C")
+        os.killpg(call.pid, signal.SIGINT)
+        assert call.wait(timeout=PATIENCE) != 0
+    return user
 
 
 @pytest.mark.parametrize(
-    ("arm", "first"),
+    ("arm", "states", "restarts"),
     [
-        ("cancelled", {"CANCELLED"}),
-        ("requeued", {"COMPLETED"}),  # the same job, twice
+        # Snakemake submits another job.
+        ("cancelled", ["CANCELLED", "COMPLETED"], 0),
+        ("hung", ["TIMEOUT", "COMPLETED"], 0),
         # It stops by itself before SLURM would stop it; on a busy machine the minute may be over before it trains.
-        ("out_of_time", {"FAILED", "TIMEOUT"}),
-        ("hung", {"TIMEOUT"}),
+        ("out_of_time", ["(FAILED|TIMEOUT)", "COMPLETED"], 0),
+        # SLURM starts the same job again.
+        ("requeued", ["COMPLETED"], 1),
+        ("preempted", ["COMPLETED"], 1),
+        ("node_lost", ["COMPLETED"], 1),
     ],
 )
 def test_a_disturbed_run_ends_as_the_undisturbed_one(
-    arm: str, first: set[str], disturbed: dict[str, list[str]], finished: User
+    arm: str, states: list[str], restarts: int, disturbed: User
 ) -> None:
-    assert disturbed[arm][0] in first and disturbed[arm][-1] == "COMPLETED"
-    assert len(disturbed[arm]) == (1 if arm == "requeued" else 2)
-    finished.assert_as_undisturbed(arm)
+    jobs = disturbed.jobs_of(arm)
+    assert re.fullmatch(", ".join(states), ", ".join(state for _, state in jobs)), jobs
+    assert f"Restarts={restarts} " in disturbed.cluster.ask("scontrol", "show", "job", jobs[-1][0])
+    disturbed.assert_as_undisturbed(arm)
 
 
-def test_control_c_cancels_the_jobs_and_the_next_call_resumes(finished: User) -> None:
-    user, cluster = finished, finished.cluster
-    user.slow_down("interrupted", 1.0)
-    with user.typing(user.trained("interrupted"), study="disturbed.yaml") as snakemake:
-        cluster.wait(lambda: user.steps("interrupted") >= 3, PATIENCE, "it trains")
-        os.killpg(snakemake.pid, signal.SIGINT)
-        assert snakemake.wait(timeout=PATIENCE) != 0
+def test_control_c_cancels_the_jobs_and_the_next_call_resumes(disturbed: User) -> None:
+    """… beside a run that waits for a GPU and gets one, and one that fails and shows the end of its log."""
+    user, cluster = disturbed, disturbed.cluster
     cluster.wait(lambda: not cluster.jobs(), PATIENCE, "no job is left")
     assert [state for _, state in user.jobs_of("interrupted")] == ["CANCELLED"]
+    assert 3 <= user.steps("interrupted") < STEPS
     user.slow_down("interrupted", None)
-    user.snakemake(user.trained("interrupted"), study="disturbed.yaml")
-    user.assert_as_undisturbed("interrupted")
 
-
-def test_a_failing_job_shows_the_end_of_its_log(finished: User) -> None:
-    printed = finished.snakemake(finished.trained("broken"), "--retries", "0", study="disturbed.yaml", code=1)
-    assert re.search(r"policygrain: .*broken/seed0: .*not finite", printed), printed
-    assert "Traceback" not in printed
-
-
-def test_gpus_are_granted_as_asked_and_waited_for(finished: User) -> None:
-    user, cluster = finished, finished.cluster
-    if not cluster.has_gpus:
-        pytest.skip("no devices can be made here (mknod), so there are no GPUs to grant")
-    asked = ["train:gpu=1", "train:slurm_partition=gpu", "train:runtime=5"]
-    blockers = [
-        cluster.ask("sbatch", "--parsable", "--output=/dev/null", f"--gpus={GPUS_PER_NODE}", "--wrap=exec sleep 300")
-        for _ in NODES
-    ]
-    user.slow_down("on_gpu", 0.1)
-    with user.typing(user.trained("on_gpu"), "--set-resources", *asked, study="disturbed.yaml") as snakemake:
+    asked = [f"train:slurm_partition={PLACES}"]
+    blockers = []
+    if cluster.has_gpus:
+        asked.append("train:gpu=1 if wildcards.arm == 'on_gpu' else 0")
+        user.slow_down("on_gpu", 0.1)
+        for _ in NODES:
+            command = ("sbatch", "--parsable", "--output=/dev/null", f"--gpus={GPUS_PER_NODE}", "--wrap=exec sleep 900")
+            blockers.append(cluster.ask(*command))
+    targets = [user.trained(arm) for arm in ("interrupted", "on_gpu", "broken")]
+    options = ["--retries", "0", "--set-resources", *asked]
+    with user.typing(*targets, *options, study="disturbed.yaml") as call:
 
         def waits() -> bool:
             jobs = user.jobs_of("on_gpu")
             return bool(jobs) and cluster.ask("squeue", "-h", "-j", jobs[0][0], "-o", "%T %r") == "PENDING Resources"
 
-        cluster.wait(waits, PATIENCE, "the job waits for a GPU")
-        assert "gres/gpu=1" in cluster.ask("scontrol", "show", "job", user.jobs_of("on_gpu")[0][0])
-        cluster.ask("scancel", blockers[0])
-        assert snakemake.wait(timeout=PATIENCE) == 0, user.printed
-    cluster.ask("scancel", blockers[1])
-    assert (user.home / "slow" / "on_gpu.gpus").read_text() == "0"
-    user.assert_as_undisturbed("on_gpu")
+        if cluster.has_gpus:
+            cluster.wait(waits, PATIENCE, "the job waits for a GPU")
+            assert "gpu:1" in cluster.ask("scontrol", "show", "job", user.jobs_of("on_gpu")[0][0])
+            cluster.ask("scancel", blockers[0])
+        assert call.wait(timeout=PATIENCE) == 1, user.printed
+    for arm in ("interrupted", "on_gpu"):
+        user.assert_as_undisturbed(arm)
+    assert re.search(r"policygrain: .*broken/seed0: .*not finite", user.printed), user.printed
+    assert "Traceback" not in user.printed
+    if cluster.has_gpus:
+        cluster.ask("scancel", blockers[1])
+        assert (user.home / "slow" / "on_gpu.gpus").read_text() == "0"
 
 
-def test_the_doctor_finds_this_cluster_in_order_and_a_wrong_profile(user: User) -> None:
+def test_two_nodes_train_one_run(finished: User) -> None:
+    """The same tokens are sampled as by one process, and numbers differ by the order of their sums."""
+    asked = [f"train:{resource}" for resource in ("mpi=srun", "nodes=2", "tasks=2")]
+    finished.snakemake(finished.trained("on_two_nodes"), "--set-resources", *asked, study="disturbed.yaml")
+    [(job, state)] = finished.jobs_of("on_two_nodes")
+    assert state == "COMPLETED" and "NumNodes=2 " in finished.cluster.ask("scontrol", "show", "job", job)
+    assert read_json(finished.metrics("on_two_nodes").parent / "summary.json")["ranks"] == 2
+    rows, alone = (read_json_lines(finished.metrics(arm)) for arm in ("on_two_nodes", "undisturbed"))
+    assert [row["step"] for row in rows] == list(range(STEPS + 1))
+    for row, expected in zip(rows, alone, strict=True):
+        assert row["total_tokens"] == expected["total_tokens"]
+        assert row.get("sampled_accuracy") == expected.get("sampled_accuracy")
+        assert row.get("loss") == pytest.approx(expected.get("loss"), rel=2e-3, abs=1e-5)
+
+
+def test_mlflow_has_each_step_once(disturbed: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    import mlflow
+
+    from policygrain.study import load_study
+    from policygrain.track.mirror import mirror, tracking_uri
+
+    monkeypatch.chdir(disturbed.home)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    study, results = load_study(Path("studies/disturbed.yaml")), Path("results/cluster")
+    mirror(study, results)
+    client = mlflow.MlflowClient(tracking_uri(study, results))
+    experiment = client.get_experiment_by_name("cluster")
+    assert experiment is not None
+    runs = {run.data.tags["arm"]: run.info.run_id for run in client.search_runs([experiment.experiment_id], SEED_RUNS)}
+    assert {*DISTURBED, "undisturbed"} <= set(runs)
+    for arm in (*DISTURBED, "undisturbed"):
+        history = client.get_metric_history(runs[arm], "total_tokens")
+        truth = [(row["step"], row["total_tokens"]) for row in read_json_lines(disturbed.metrics(arm))]
+        assert [(point.step, point.value) for point in history] == truth
+
+
+def test_the_doctor_finds_this_cluster_in_order(user: User) -> None:
     command = [sys.executable, "-m", "policygrain.cli", "doctor", "--slurm", "--config", "studies/cluster.yaml"]
-
-    def ask(*more: str) -> Done:
-        return subprocess.run(
-            [*command, *more], cwd=user.home, env=user.environment, capture_output=True, text=True, check=False
-        )
-
-    well = ask()
-    assert well.returncode == 0, well.stdout + well.stderr
-    assert "partitions: cpu, gpu" in well.stdout and "sees folder and environment" in well.stdout
+    done = subprocess.run(
+        command, cwd=user.home, env=user.environment, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "partitions: cpu, gpu" in done.stdout and "sees folder and environment" in done.stdout
     assert not list((user.home / "results").glob(".doctor*"))
-    wrong = user.home / "wrong.yaml"
-    wrong.write_text("set-resources: {train: {slurm_partition: gpuu}, evaluate: {gpu: 8}}\n")
-    ill = ask("--profile", str(wrong))
-    assert ill.returncode == 2, ill.stdout + ill.stderr
-    assert "there is no partition 'gpuu'" in ill.stdout and "8 GPUs asked, nodes of 'cpu' have" in ill.stdout
+    there = parse_partitions(user.cluster.ask("sinfo", "--noheader", "--format=%P|%a|%l|%m|%c|%G"))
+    assert (there["gpu"].gpus, there["low"].gpus) == (GPUS_PER_NODE if user.cluster.has_gpus else 0, 0)
+    assert there["cpu"].default and there["cpu"].minutes is None and there["cpu"].memory_mb == 64000

@@ -53,6 +53,16 @@ def parent(path):
     return str(Path(path).parent)
 
 
+def launch(resources):
+    """What starts the processes that train one run together; nothing where it is one process (no `mpi`)."""
+    if not resources.get("mpi"):
+        return ""
+    nodes = resources.get("nodes", 1)
+    tasks = resources.get("tasks") or nodes * resources.tasks_per_node
+    gpus = f"--gpus={resources.gpu} " if resources.get("gpu") else ""
+    return f"{resources.mpi} --nodes={nodes} --ntasks={tasks} {gpus}"
+
+
 def unique(items):
     """Each once, in order."""
     return list(dict.fromkeys(items))
@@ -132,3 +142,29 @@ def shard_models(shard):
         else {}
     )
     return {**starts, **runs}
+
+
+def model_arguments(w):
+    """The models of a shard, as the command line takes them."""
+    return [f"{name}={folder}" for name, folder in shard_models(w.shard).items()]
+
+
+def shard_inputs(w):
+    """What the evaluation of a shard reads."""
+    first = w.shard == min(SHARDS)
+    return {
+        "benchmarks": rules.prepare.output.benchmarks,
+        "contamination": rules.prepare.output.contamination,
+        "start": start_records(START_SEEDS) if first else [],
+        "runs": unique(TRAINED[run] for run in SHARDS[w.shard]),
+    }
+
+
+# Jobs that draw a shard's responses between them; a single one does not need to be told apart from its judging.
+PARTS = STUDY.evaluation.parts
+
+
+def shard_parts(w):
+    """What says that a shard's responses were drawn, where other jobs do that."""
+    numbers = range(PARTS) if PARTS > 1 else []
+    return [f"{RESULTS}/evaluation/{w.shard}.part{number}" for number in numbers]

@@ -12,6 +12,7 @@ rule train:
     conda:
         "../../environment.yml"
     params:
+        launch=lambda w, resources: launch(resources),
         policygrain=POLICYGRAIN,
         study=STUDY_FILE,
         data=lambda w, input: parent(input.train),
@@ -20,7 +21,7 @@ rule train:
         start=lambda w: START_MODEL,
         content=lambda w: [run_content(w.arm, seed) for seed in seeds_of(w.seeds)],
     shell:
-        "exec {params.policygrain} train --config {params.study} --arm {wildcards.arm} --seeds {params.seeds}"
+        "exec {params.launch}{params.policygrain} train --config {params.study} --arm {wildcards.arm} --seeds {params.seeds}"
         " --start '{params.start}' --data {params.data} --run-dir '{params.run_dir}' --done {output} 2>>{log}"
 
 

@@ -52,6 +52,7 @@ def shard(model: PreTrainedModel, settings: Fsdp, offload: bool) -> None:
         if type(module).__name__ in (model._no_split_modules or ()):
             fully_shard(module, **how)
     fully_shard(model, **how)
+    model.sharded_precision = getattr(torch, settings.compute)
     model.sharded_read = MethodType(logprobs.read, model)  # type: ignore[assignment]
     register_fsdp_forward_method(model, "sharded_read")
 
@@ -66,6 +67,12 @@ def read(model: PreTrainedModel, *arguments: Any, **named: Any) -> Reading:
 def is_sharded(model: PreTrainedModel) -> bool:
     """Whether this rank holds a part of the weights only."""
     return hasattr(model, "sharded_read")
+
+
+def precision(model: PreTrainedModel) -> torch.dtype:
+    """In which ``model`` computes."""
+    found: torch.dtype = getattr(model, "sharded_precision", None) or model.dtype
+    return found
 
 
 def gathered(tensor: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
 """Records → MLflow: an experiment per study, a parent run per method, a child run per seed.
 
 Runs are found again by a tag with their key, and a metric's time stamp is its step, so mirroring twice (or a resumed
-run) changes nothing: MLflow ignores a point that it has. It never forgets one either, so a run whose records have
-changed since is deleted (MLflow keeps it in its bin) and mirrored anew.
+run, or a request whose answer a dying server kept) changes nothing: MLflow ignores a point that it has. It never
+forgets one either, so a run whose records have changed since is deleted (MLflow keeps it in its bin) and mirrored anew.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ from .points import Finished, curves, finished, mean_curves
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Metric
+    from mlflow.entities import Run as MlflowRun
 
     from ..study import Study
 
 BATCH = 1000  # the most metrics that MLflow takes in one call
+ATTEMPTS = 5
 KEY, CONTENT = "policygrain.key", "policygrain.content"
 
 
@@ -37,19 +39,36 @@ def tracking_uri(study: Study, results: Path) -> str:
 
 
 def mirror(study: Study, results: Path) -> None:
-    """Bring MLflow up to date with the records under ``results``."""
+    """Bring MLflow up to date with the records under ``results``.
+
+    MLflow's client repeats what a server that is away did not answer, for some minutes a request
+    (MLFLOW_HTTP_REQUEST_MAX_RETRIES); then this is a UserError, and calling it again goes on.
+    """
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     import mlflow
 
     uri = tracking_uri(study, results)
-    try:
-        client = mlflow.MlflowClient(uri)
-        experiment = _experiment(client, study, results)
-    except Exception as error:  # MLflow and its database drivers raise what they like
-        reason = str(error).strip().split("\n")[0]
-        raise UserError(
-            f"tracking.uri: MLflow at {uri} does not answer ({reason}). The records are safe in {results}."
-        ) from error
+    for attempt in range(1, ATTEMPTS + 1):
+        reached = False
+        try:
+            client = mlflow.MlflowClient(uri)
+            experiment = _experiment(client, study, results)
+            reached = True
+            _mirror(client, experiment, study, results)
+            return
+        except UserError:
+            raise
+        except Exception as error:  # MLflow and its database drivers raise what they like
+            # The client does not repeat a request whose answer broke off in its middle.
+            if reached and attempt < ATTEMPTS:
+                continue
+            reason = str(error).strip().split("\n")[0]
+            raise UserError(
+                f"tracking.uri: MLflow at {uri} does not answer ({reason}). The records are safe in {results}."
+            ) from error
+
+
+def _mirror(client: MlflowClient, experiment: str, study: Study, results: Path) -> None:
     planned = plan(study)
     by_arm: dict[str, list[Run]] = {}
     for run in planned.runs:
@@ -59,7 +78,7 @@ def mirror(study: Study, results: Path) -> None:
         tags = {"study": study.name, "arm": arm, "method": planned.arms[arm].method_name}
         records = [record for run in runs if (record := finished(run, results / run.folder)) is not None]
         if records:
-            _mirror_arm(client, experiment, study.name, arm, tags, records)
+            _mirror_arm(client, experiment, study, arm, tags, records)
     key = f"{study.name}/report"
     report, _ = _open(client, experiment, key, "figures and tables", content="drawn", tags={"study": study.name})
     for folder in ("figures", "tables"):
@@ -70,32 +89,47 @@ def mirror(study: Study, results: Path) -> None:
 
 def _experiment(client: MlflowClient, study: Study, results: Path) -> str:
     found = client.get_experiment_by_name(study.name)
-    if found is not None:
-        return str(found.experiment_id)
-    local = client.tracking_uri.startswith("sqlite")
-    location = (results.parent / "mlflow-artifacts" / study.name).resolve().as_uri() if local else None
-    return str(client.create_experiment(study.name, artifact_location=location))
+    if found is None:
+        local = client.tracking_uri.startswith("sqlite")
+        location = (results.parent / "mlflow-artifacts" / study.name).resolve().as_uri() if local else None
+        try:
+            return str(client.create_experiment(study.name, artifact_location=location))
+        except Exception:
+            # Made by somebody else meanwhile, or by a request of ours whose answer was lost.
+            found = client.get_experiment_by_name(study.name)
+            if found is None:
+                raise
+    return str(found.experiment_id)
 
 
 def _open(
     client: MlflowClient, experiment: str, key: str, name: str, content: str, tags: dict[str, str]
 ) -> tuple[str, bool]:
     """The run with this key and content, made where there is none; and whether it is complete."""
-    for found in client.search_runs([experiment], f"tags.`{KEY}` = '{key}'"):
-        if found.data.tags.get(CONTENT) == content:
-            return str(found.info.run_id), found.info.status == "FINISHED"
-        client.delete_run(found.info.run_id)
-    run = client.create_run(experiment, run_name=name, tags={KEY: key, CONTENT: content, **tags})
-    return str(run.info.run_id), False
+
+    def with_key() -> list[MlflowRun]:
+        return list(client.search_runs([experiment], f"tags.`{KEY}` = '{key}'", order_by=["attributes.start_time ASC"]))
+
+    found = with_key()
+    if not any(run.data.tags.get(CONTENT) == content for run in found):
+        client.create_run(experiment, run_name=name, tags={KEY: key, CONTENT: content, **tags})
+        # A server that died before it answered has made a run, and the client's next try made another.
+        found = with_key()
+    same = [run for run in found if run.data.tags.get(CONTENT) == content]
+    kept = next((run for run in same if run.info.status == "FINISHED"), same[0])
+    for other in found:
+        if other is not kept:
+            client.delete_run(other.info.run_id)
+    return str(kept.info.run_id), kept.info.status == "FINISHED"
 
 
 def _mirror_arm(
-    client: MlflowClient, experiment: str, study: str, arm: str, tags: dict[str, str], records: Sequence[Finished]
+    client: MlflowClient, experiment: str, study: Study, arm: str, tags: dict[str, str], records: Sequence[Finished]
 ) -> None:
     """The parent run, which carries means over seeds so that methods can be compared by it, and the seeds' runs."""
     content = hashlib.sha256("".join(record.content for record in records).encode()).hexdigest()[:16]
     tags = {**tags, "grain.role": "method", "seeds": str(len(records))}
-    parent, complete = _open(client, experiment, f"{study}/{arm}", arm, content, tags)
+    parent, complete = _open(client, experiment, f"{study.name}/{arm}", arm, content, tags)
     if not complete:
         client.log_batch(parent, params=_params(_flat("method", records[0].summary["method"])))
         _log(client, parent, mean_curves(records))
@@ -104,15 +138,14 @@ def _mirror_arm(
     client.set_terminated(parent)
 
 
-def _mirror_run(client: MlflowClient, experiment: str, study: str, record: Finished, tags: dict[str, str]) -> None:
+def _mirror_run(client: MlflowClient, experiment: str, study: Study, record: Finished, tags: dict[str, str]) -> None:
     """One seed: parameters, metrics, evaluation scores, artefacts. Nothing is done where nothing changed."""
     from mlflow.entities import RunTag
 
     run, summary, folder = record.run, record.summary, record.folder
     tags = {**tags, "seed": str(run.seed), "grain.role": "seed"}
-    run_id, complete = _open(
-        client, experiment, f"{study}/{run.arm}/{run.seed}", f"{run.arm} seed {run.seed}", record.content, tags
-    )
+    key, content = f"{study.name}/{run.arm}/{run.seed}", record.content + "/model" * study.tracking.log_models
+    run_id, complete = _open(client, experiment, key, f"{run.arm} seed {run.seed}", content, tags)
     if complete:
         # Its parent may be another one by now, since a seed more makes other means.
         client.set_tag(run_id, "mlflow.parentRunId", tags["mlflow.parentRunId"])
@@ -125,6 +158,10 @@ def _mirror_run(client: MlflowClient, experiment: str, study: str, record: Finis
         client.log_artifact(run_id, str(folder / name))
     if record.evaluation:
         client.log_artifacts(run_id, str(folder / "evaluation"), "evaluation")
+    if study.tracking.log_models:
+        from .model import log_model
+
+        log_model(client, run_id, folder / "model")
     client.set_terminated(run_id)
 
 

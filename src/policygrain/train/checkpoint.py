@@ -18,6 +18,7 @@ import torch
 
 from ..errors import UserError
 from ..model.sharding import is_sharded
+from .drawing import SAVED_TYPES
 from .ranks import dealt, is_first, once
 
 KEEP = 2
@@ -87,7 +88,8 @@ def load_newest(run_dir: Path, parts: Mapping[str, Any]) -> dict[str, Any] | Non
     folder = _newest_whole(run_dir)
     if folder is None:
         return None
-    state: dict[str, Any] = torch.load(folder / STATE, weights_only=True, map_location="cpu")
+    with torch.serialization.safe_globals(SAVED_TYPES):
+        state: dict[str, Any] = torch.load(folder / STATE, weights_only=True, map_location="cpu")
     sharded = _sharded(parts)
     if sharded:
         _load_shards(sharded, folder / SHARDS)

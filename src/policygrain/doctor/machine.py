@@ -1,0 +1,65 @@
+"""This machine: cores, memory, disk, torch."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from ..errors import UserError
+from .finding import Finding
+from .needs import needs
+
+MEMORY_GB = 2  # what Snakemake, one trainer of a tiny model and its verifier take together
+
+
+def this_machine(config: Path, results: Path) -> Iterator[Finding]:
+    """Cores, memory, disk, torch, and what the study in ``config`` needs besides."""
+    yield Finding("cores", str(len(os.sched_getaffinity(0))))
+    yield _memory()
+    yield disk(results)
+    yield _torch()
+    yield from needs(config)
+
+
+def _memory() -> Finding:
+    try:
+        match = re.search(r"^MemAvailable: +(\d+) kB", Path("/proc/meminfo").read_text(), re.M)
+    except OSError:
+        match = None
+    if match is None:
+        return Finding("memory", "this system does not say", "note")
+    available = int(match[1]) / 2**20
+    if available < MEMORY_GB:
+        return Finding(
+            "memory", f"{available:.1f} GB free", "wrong", f"Free {MEMORY_GB} GB, or run with fewer --cores."
+        )
+    return Finding("memory", f"{available:.1f} GB free")
+
+
+def disk(results: Path) -> Finding:
+    """Whether ``results`` can be written and has room."""
+    from ..stages import check_free_space
+
+    try:
+        check_free_space(results)
+    except UserError as error:
+        return Finding("disk", str(error), "wrong", "Free some space there, or run in another folder (--directory).")
+    return Finding("disk", f"{shutil.disk_usage(results).free / 2**30:.0f} GB free in {results.resolve()}")
+
+
+def _torch() -> Finding:
+    try:
+        import torch
+    except (ImportError, OSError) as error:
+        return Finding("torch", f"cannot be imported: {error}", "wrong", "Run `make setup`.")
+    if torch.cuda.is_available():
+        return Finding(
+            "torch", f"{torch.__version__}, {torch.cuda.device_count()} GPU ({torch.cuda.get_device_name()})"
+        )
+    if shutil.which("nvidia-smi"):
+        change = "Run `make setup FLAVOUR=gpu` for the CUDA build; is CUDA_VISIBLE_DEVICES set, or the driver too old?"
+        return Finding("torch", f"{torch.__version__} sees no GPU, but there is a driver", "note", change)
+    return Finding("torch", f"{torch.__version__}, no GPU")

@@ -1,0 +1,109 @@
+"""What a study needs: a file that can be read, its engine, data, start model, MLflow."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from ..errors import UserError
+from .finding import Finding
+
+if TYPE_CHECKING:
+    from ..study import Study
+
+
+def needs(config: Path) -> Iterator[Finding]:
+    """All that the study in ``config`` needs besides a machine."""
+    study = yield from _study(config)
+    yield _vllm(study)
+    if study is not None:
+        yield from _data(study)
+        yield from _model(study)
+        yield from _mlflow(study)
+
+
+def _study(config: Path) -> Generator[Finding, None, Study | None]:
+    from ..study import load_study
+    from ..study.arms import plan
+
+    try:
+        study = load_study(config)
+    except UserError as error:
+        yield Finding("study", str(error), "wrong", "Mend the study file; `policygrain check` reads it again.")
+        return None
+    yield Finding("study", f"{config}: {len(plan(study).runs)} runs, {len(plan(study).evaluated)} of them evaluated")
+    return study
+
+
+def _vllm(study: Study | None) -> Finding:
+    wanted = study is not None and "vllm" in (study.evaluation.engine, study.training.engine)
+    state: Literal["note", "wrong"] = "wrong" if wanted else "note"
+    if importlib.util.find_spec("vllm") is None:
+        without = "" if wanted else " Without it, evaluation with `engine: auto` takes transformers, which is slower."
+        return Finding("vllm", "not installed", state, f"Run `make setup`.{without}")
+    # In a process of its own: importing it changes the process, and a broken installation may end it.
+    command = [sys.executable, "-c", "import vllm; print(vllm.__version__)"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        last = (done.stderr.strip().splitlines() or ["it ended without a word"])[-1]
+    except subprocess.TimeoutExpired:
+        return Finding("vllm", "did not import within 5 minutes", state, "Is the environment on a slow file system?")
+    if done.returncode != 0:
+        # `auto` takes vLLM where it is installed, so a broken one is worse than none.
+        return Finding("vllm", f"cannot be imported: {last}", "wrong", "Run `make setup`, or remove it.")
+    return Finding("vllm", done.stdout.split()[-1])
+
+
+def _data(study: Study) -> Iterator[Finding]:
+    from ..tasks.check import data_root
+    from ..tasks.families import FAMILIES
+
+    sources = [*study.data.train, *(b.source for b in study.evaluation.benchmarks)]
+    sets = sorted({source for source in sources if source not in FAMILIES})
+    # `load_study` has opened them: a set that is not there is a finding of the study, with the way to get it.
+    root = data_root(study.data.root).resolve()
+    yield Finding("data", f"{', '.join(sets)} in {root}" if sets else "synthetic, nothing to fetch")
+
+
+def _model(study: Study) -> Iterator[Finding]:
+    start = study.model.start
+    if start == "tiny" or Path(start).is_dir():
+        yield Finding("model", "built by the pipeline" if start == "tiny" else f"folder {start}")
+        return
+    from huggingface_hub import try_to_load_from_cache
+
+    try:
+        cached = try_to_load_from_cache(start, "config.json", revision=study.model.revision)
+    except ValueError as error:
+        yield Finding("model", f"{start}: {error}", "wrong", "model.start is a folder or a Hugging Face name.")
+        return
+    if isinstance(cached, str):
+        yield Finding("model", f"{start}, in the cache")
+        return
+    revision = f" --revision {study.model.revision}" if study.model.revision else ""
+    change = f"Where compute nodes have no network, fetch it here first: `hf download {start}{revision}`."
+    yield Finding("model", f"{start} is not in the cache of this machine", "note", change)
+
+
+def _mlflow(study: Study) -> Iterator[Finding]:
+    uri = study.tracking.uri or os.environ.get("MLFLOW_TRACKING_URI")
+    if not uri:
+        yield Finding("mlflow", "no server named; a local store beside the results")
+        return
+    if not uri.startswith(("http://", "https://")):
+        yield Finding("mlflow", uri)
+        return
+    try:
+        with urllib.request.urlopen(f"{uri.rstrip('/')}/health", timeout=10):
+            yield Finding("mlflow", f"{uri} answers")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        change = "Start the server, or mend tracking.uri or MLFLOW_TRACKING_URI. Only the last rule needs it."
+        yield Finding("mlflow", f"{uri} does not answer: {reason}", "wrong", change)

@@ -121,9 +121,7 @@ def rules(planner: Planner, device: Device) -> list[Rule]:
     one, batch = alone.evaluation(), study.evaluation.runs_per_engine
     shards = [min(batch, len(planned.evaluated) - i) for i in range(0, len(planned.evaluated), batch)]
     models = [n + (starts if i == 0 else 0) for i, n in enumerate(shards)]
-    if (
-        parts := study.evaluation.parts
-    ) > 1:  # drawn by jobs of their own; what is left is to judge
+    if (parts := study.evaluation.parts) > 1:  # drawn by jobs of their own; what is left is to judge
         rule("evaluate_part", 1, [[one * (1 / parts)] * n for n in models for _ in range(parts)])
         one = Work({"load": one.loads["load"], "judge": one.loads["judge"]})
     rule("evaluate", 1, [[one] * n for n in models])

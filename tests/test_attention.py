@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from policygrain.model.attention import Flex, Spans, visibility
+from policygrain.model.logprobs import read
+from policygrain.model.packing import recompute_contexts
+from policygrain.model.sequences import pack
 
 Lengths = tuple[Tensor, Tensor, Tensor]
 
@@ -50,3 +56,21 @@ def test_spans_and_the_kernel_are_dense_attention(made: Lengths, kv_heads: int, 
     dense = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=0.3, enable_gqa=True).transpose(1, 2)
     torch.testing.assert_close(Spans.of(*made)(q, k, v, 0.3), dense, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(Flex.of(*made)(q, k, v, 0.3), dense, rtol=1e-5, atol=1e-6)
+
+
+def test_activations_may_be_computed_again() -> None:
+    """Checkpointed layers are read again in the backward pass, when packing is over, and give the same gradient."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    model = Qwen2ForCausalLM(Qwen2Config(vocab_size=40, num_key_value_heads=1, **sizes)).train()
+    prompts = [[5, 6, 7], [5, 6, 7], [8, 9]]
+    sequences = pack(prompts, [[1, 2, 3, 4], [4, 3], [2, 1, 2]], 0, torch.device("cpu"))
+
+    def gradient() -> Tensor:
+        model.zero_grad()
+        read(model, sequences, 0.7).log_probs.sum().backward()
+        return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+    kept = gradient()
+    model.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": partial(recompute_contexts, model)})
+    assert torch.equal(gradient(), kept)

@@ -5,11 +5,15 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from policygrain.errors import UserError
+from policygrain.files import read_json_lines
 from policygrain.model.future_heads import FutureHeads
 from policygrain.model.loading import load_model
 from policygrain.model.logprobs import read
@@ -19,7 +23,7 @@ from policygrain.rollout.engine import Engine, Request, Response
 from policygrain.rollout.torch_engine import TorchEngine
 from policygrain.tasks.families import generate
 
-from .small import make_start
+from .small import make_start, small_study, train_small
 
 needs_vllm = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed")
 
@@ -236,3 +240,48 @@ def test_vllm_samples_what_the_trainer_scores_and_takes_new_weights(start: Path,
     ]
     vllm_engine.load_weights(load_model(str(start))[0])
     assert [r.ids for r in vllm_engine.generate(requests)] == [r.ids for r in responses]
+
+
+class Stale:
+    """An engine that does not get what the trainer hands over: nothing, or all but the head that is tied to the
+    embeddings.
+    """
+
+    name = "stale"
+
+    def __init__(self, engine: Engine, tied: bool) -> None:
+        self.engine, self.tied, self.generate, self.sleep = engine, tied, engine.generate, engine.sleep
+
+    def load_weights(self, model: Any) -> None:
+        if self.tied:
+            self.engine.load_weights(SimpleNamespace(state_dict=lambda: dict(model.named_parameters())))  # type: ignore[arg-type]
+
+
+@needs_vllm
+@pytest.mark.vllm
+@pytest.mark.parametrize("tied", [False, True], ids=["no weights", "without the tied head"])
+def test_a_run_stops_where_its_engine_is_stale_and_goes_on_when_it_is_not(
+    tied: bool, start: Path, vllm_engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One engine for several runs, as if each had opened it: what is in it before a run's first weights is not the
+    run's, as after a resume.
+    """
+    study = small_study(training={"engine": "vllm", "steps": 4, "max_mismatch": 1e-3})
+    data, fresh = start.parent / "data", load_model(str(start))[0]
+
+    def train(engine: Engine, name: str) -> Path:
+        vllm_engine.load_weights(fresh)
+        monkeypatch.setattr("policygrain.train.loop.open_engine", lambda *_, **__: engine)
+        return train_small(study, tmp_path / name, data, start)
+
+    whole = read_json_lines(train(vllm_engine, "whole") / "metrics.jsonl")
+    assert max(r["kl_initial"] for r in whole[:-1]) > 1e-4, "the weights must have moved"
+    assert max(r["mismatch_max"] for r in whole[:-1]) < 1e-4
+
+    with pytest.raises(UserError, match=r"step \d: trainer and engine disagree by 0.*training.max_mismatch"):
+        train(Stale(vllm_engine, tied), "stopped")
+    before = read_json_lines(tmp_path / "stopped" / "metrics.jsonl")
+    assert before == whole[: len(before)]
+    assert (tmp_path / "stopped" / "checkpoints" / f"step{len(before):05d}").exists()
+    after = read_json_lines(train(vllm_engine, "stopped") / "metrics.jsonl")
+    assert after == whole

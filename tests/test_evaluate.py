@@ -8,11 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
+from policygrain.cli import main
 from policygrain.errors import UserError
 from policygrain.evaluate.run import evaluate
 from policygrain.evaluate.sampling import ask, complete
 from policygrain.evaluate.scores import majority, pass_at_k, powers_of_two
+from policygrain.evaluate.side_by_side import draw_side_by_side
 from policygrain.evaluate.statistics import average_interval, interval, over_seeds, paired_difference
 from policygrain.files import read_json_lines
 from policygrain.model.loading import load_model
@@ -20,7 +23,7 @@ from policygrain.rollout.torch_engine import TorchEngine
 from policygrain.tasks.problem import read_problems
 from policygrain.tasks.prompts import PromptRenderer
 
-from .small import make_start, small_study
+from .small import SMALL, make_start, small_study
 
 
 def test_pass_at_k_is_the_share_of_subsets_with_a_right_answer() -> None:
@@ -114,6 +117,31 @@ def test_parts_are_put_together_and_nothing_is_drawn_twice(tmp_path: Path, monke
     assert not list(store.glob("sampled-*.jsonl"))
     for name in ("count.jsonl",):
         assert (store / name).read_bytes() == (tmp_path / "whole" / "start" / "seed0" / name).read_bytes()
+
+
+def test_engines_side_by_side_draw_what_one_draws(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Two processes of the second of two parts, then the rest here: the same samples as in one go."""
+    data, start = make_start(tmp_path)
+    study, models = small_study(), {"start/seed0": start}
+    evaluate(study, models, data, tmp_path / "whole" / "records.jsonl")
+    config, out = tmp_path / "study.yaml", tmp_path / "out" / "records.jsonl"
+    config.write_text(yaml.safe_dump(SMALL))
+    command = ["evaluate", "--config", str(config), "--data", str(data), "--out", str(out), f"start/seed0={start}"]
+    assert main([*command, "--part", "1/2", "--engines", "2"]) == 0
+    store = tmp_path / "out" / "start" / "seed0"
+    drawn = sorted(store.glob("sampled-*.jsonl"))
+    assert [(p.name.split("-")[-1], len(read_json_lines(p))) for p in drawn] == [("1of4.jsonl", 8), ("3of4.jsonl", 7)]
+    assert "engine 2 of 2: load" in capfd.readouterr().err
+    assert main(command) == 0
+    assert (store / "count.jsonl").read_bytes() == (tmp_path / "whole/start/seed0/count.jsonl").read_bytes()
+
+
+def test_engines_that_fail_are_counted(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UserError, match=r"of 2 engines, 1 \(exit code 2\), 2 \(exit code 2\) failed"):
+        draw_side_by_side(["methods"], (0, 1), 2)
+    assert "engine 1 of 2: policygrain: error: unrecognized arguments: --part 0/2" in capfd.readouterr().err
 
 
 def test_a_merge_says_what_is_missing(tmp_path: Path) -> None:

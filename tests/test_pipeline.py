@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -14,6 +15,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from policygrain.evaluate.run import evaluate
+from policygrain.files import read_json_lines
+from policygrain.study import load_study
 
 pytestmark = pytest.mark.pipeline
 
@@ -100,8 +105,6 @@ def test_figures_are_redrawn_without_training(smoke: Path, root: Path) -> None:
 def test_mlflow_mirrors_the_records_once(smoke: Path, root: Path) -> None:
     import mlflow
 
-    from policygrain.files import read_json_lines
-
     store = mlflow.MlflowClient(f"sqlite:///{smoke}/results/mlflow.db")
     experiment = store.get_experiment_by_name("smoke")
     assert experiment is not None
@@ -184,6 +187,30 @@ def test_two_runs_of_the_study_give_identical_metrics(smoke: Path, root: Path, t
     assert len(names) == 6
     for name in names:
         assert (tmp_path / name).read_bytes() == (smoke / name).read_bytes(), name
+
+
+def test_an_evaluation_in_parts_is_that_in_one(smoke: Path, root: Path, tmp_path: Path) -> None:
+    """Two jobs draw, a third judges: the same samples, and what says that they were drawn is not missed."""
+    there, here = smoke / "results" / "smoke", tmp_path / "results" / "smoke"
+    for item in ("data", "start", "runs"):
+        shutil.copytree(there / item, here / item, ignore=shutil.ignore_patterns("evaluation", "tokens", "checkpoints"))
+    path, target = tmp_path / "study.yaml", "results/smoke/evaluation/00.jsonl"
+    text = (root / "studies" / "smoke.yaml").read_text().replace("../config.yaml", str(root / "config.yaml"))
+    whole = text.replace("evaluation:\n", "evaluation:\n  engine: transformers\n")
+    path.write_text(whole.replace("transformers\n", "transformers\n  parts: 2\n"))
+    done = snakemake(root, tmp_path, str(path), target)
+    assert planned(done)["evaluate_part"] == 2 and planned(done)["evaluate"] == 1
+    assert [p.name for p in (here / "evaluation").iterdir() if p.is_file()] == ["00.jsonl"]
+    assert planned(snakemake(root, tmp_path, str(path), "--dry-run", target)) == {}
+    path.write_text(whole)
+    models = {"tepo/seed1": here / "runs/tepo/seed1/model"}
+    records = [r for r in read_json_lines(tmp_path / target) if r["model"] == "tepo/seed1"]
+    samples = here / "runs/tepo/seed1/evaluation"
+    shutil.move(samples, tmp_path / "parts")
+    evaluate(load_study(path), models, here / "data", tmp_path / "whole.jsonl")
+    assert read_json_lines(tmp_path / "whole.jsonl") == records and len(records) == 2
+    for name in ("count.jsonl", "running_total.jsonl"):
+        assert (tmp_path / "parts" / name).read_bytes() == (samples / name).read_bytes()
 
 
 def test_real_problem_sets_pass_through_every_stage(root: Path, tmp_path: Path, benchmarks_folder: Path) -> None:

@@ -25,6 +25,8 @@ from policygrain.methods import method, method_names
 from policygrain.model.loading import load_model
 from policygrain.model.sequences import Sequences
 from policygrain.objective.batch import TokenBatch
+from policygrain.rollout.engine import Request, Response
+from policygrain.rollout.torch_engine import TorchEngine
 from policygrain.train import checkpoint
 from policygrain.train.heads import build_heads
 from policygrain.train.update import TrainingBatch, update
@@ -52,13 +54,16 @@ def test_same_seed_same_metrics_file(made: tuple[Path, Path], tmp_path: Path) ->
     assert files[0].read_bytes() == files[1].read_bytes()
 
 
-@pytest.mark.parametrize("name", ["dapo", "clip_cov"])
-def test_a_killed_run_ends_as_the_undisturbed_one(name: str, made: tuple[Path, Path], tmp_path: Path) -> None:
-    """Killed at any moment, by SIGKILL; the same command again gives the same metrics and the same weights."""
+def test_a_killed_run_ends_as_the_undisturbed_one(made: tuple[Path, Path], tmp_path: Path) -> None:
+    """Killed at any moment, by SIGKILL; the same command again gives the same metrics and the same weights.
+
+    The method draws lots (Clip-Cov) and is at another place of the prompts after each step (dynamic sampling).
+    """
     config = tmp_path / "study.yaml"
     content = copy.deepcopy(SMALL)
     content["training"]["steps"] = 12
-    content["experiments"] = {"headline": {"methods": [name]}}
+    content["methods"] = {"lots": {"base": "clip_cov", "sampler": {"dynamic": True}}}
+    content["experiments"] = {"headline": {"methods": ["lots"]}}
     config.write_text(yaml.safe_dump(content))
     data, start = made
     command = [sys.executable, "-m", "policygrain.cli", "train", "--config", str(config)]
@@ -78,6 +83,63 @@ def test_a_killed_run_ends_as_the_undisturbed_one(name: str, made: tuple[Path, P
     assert (broken / "metrics.jsonl").read_bytes() == (tmp_path / "whole" / "metrics.jsonl").read_bytes()
     digests = [json.loads((tmp_path / d / "summary.json").read_text())["model_digest"] for d in ("whole", "broken")]
     assert digests[0] == digests[1]
+
+
+def test_a_batch_drawn_ahead_is_off_from_the_policy_that_sampled_it(made: tuple[Path, Path], tmp_path: Path) -> None:
+    """With one update a batch, ratios are 1 at once and not 1 a step later: the old policy is the sampler's."""
+    rows = {}
+    for ahead in (0, 1, 2):
+        study = small_study(training={"steps": 5, "updates_per_batch": 1, "group": 12, "ahead": ahead})
+        rows[ahead] = read_json_lines(train_small(study, tmp_path / str(ahead), *made) / "metrics.jsonl")[:-1]
+        # The first batches are all the start model's.
+        assert max(r["kl_initial"] for r in rows[ahead][: ahead + 1]) < 1e-9
+        assert rows[ahead][ahead + 1]["kl_initial"] > 1e-6
+        assert max(r["mismatch_max"] for r in rows[ahead]) < 1e-4
+        assert rows[ahead][-1]["total_samples"] == 5 * 48
+    assert rows[0][0] == rows[1][0] == rows[2][0]
+    assert max(r["kl_old"] for r in rows[0]) < 1e-9 < rows[1][1]["kl_old"]
+    assert rows[1][1] == rows[2][1] != rows[0][1]
+
+
+def test_batches_that_wait_outlive_the_run_that_drew_them(
+    made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It dies while it draws. What older policies had drawn and was not trained on yet is in the checkpoint."""
+    study = small_study(training={"steps": 5, "group": 12, "ahead": 2, "checkpoint_every": 2})
+    train_small(study, tmp_path / "whole", *made)
+    generate, calls = TorchEngine.generate, []
+
+    def dying(self: TorchEngine, requests: list[Request]) -> list[Response]:
+        calls.append(len(requests))
+        if len(requests) == 48 and calls.count(48) == 5:  # of step 2: three batches were drawn in step 0, one in step 1
+            raise KeyboardInterrupt
+        return generate(self, requests)
+
+    monkeypatch.setattr(TorchEngine, "generate", dying)
+    with pytest.raises(KeyboardInterrupt):
+        train_small(study, tmp_path / "broken", *made)
+    train_small(study, tmp_path / "broken", *made)
+    assert calls.count(48) == 5 + 1, "nothing that waited is drawn again"
+    assert (tmp_path / "broken" / "metrics.jsonl").read_bytes() == (tmp_path / "whole" / "metrics.jsonl").read_bytes()
+    digests = [json.loads((tmp_path / d / "summary.json").read_text())["model_digest"] for d in ("whole", "broken")]
+    assert digests[0] == digests[1]
+
+
+def test_an_engine_that_is_not_the_policy_ends_the_run(
+    made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It samples from the start model for ever; the message names step, figure and bound, and the run is saved."""
+    load_weights = TorchEngine.load_weights
+    study = small_study(training={"learning_rate": 3e-3, "ahead": 1})
+    monkeypatch.setattr(
+        TorchEngine, "load_weights", lambda self, model: load_weights(self, load_model(str(made[1]))[0])
+    )
+    with pytest.raises(UserError, match=r"step \d: .* disagree by 0\.\d+ nats .*0\.01 \(training.max_mismatch\)"):
+        train_small(study, tmp_path / "run", *made)
+    monkeypatch.undo()
+    train_small(study, tmp_path / "run", *made)
+    train_small(study, tmp_path / "whole", *made)
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == (tmp_path / "whole" / "metrics.jsonl").read_bytes()
 
 
 @pytest.mark.vllm

@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable
 
-from .commands import look, make
+from .commands import look, make, plan
 from .errors import Stopped, UserError
 from .tasks.commands import add_commands
 
@@ -56,6 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     look.add(command)
     add_commands(commands)
     make.add(command)
+    plan.add(command)
     return parser
 
 

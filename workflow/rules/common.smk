@@ -141,3 +141,29 @@ def shard_models(shard):
         else {}
     )
     return {**starts, **runs}
+
+
+def model_arguments(w):
+    """The models of a shard, as the command line takes them."""
+    return [f"{name}={folder}" for name, folder in shard_models(w.shard).items()]
+
+
+def shard_inputs(w):
+    """What the evaluation of a shard reads."""
+    first = w.shard == min(SHARDS)
+    return {
+        "benchmarks": rules.prepare.output.benchmarks,
+        "contamination": rules.prepare.output.contamination,
+        "start": start_records(START_SEEDS) if first else [],
+        "runs": unique(TRAINED[run] for run in SHARDS[w.shard]),
+    }
+
+
+# Jobs that draw a shard's responses between them; a single one does not need to be told apart from its judging.
+PARTS = STUDY.evaluation.parts
+
+
+def shard_parts(w):
+    """What says that a shard's responses were drawn, where other jobs do that."""
+    numbers = range(PARTS) if PARTS > 1 else []
+    return [f"{RESULTS}/evaluation/{w.shard}.part{number}" for number in numbers]

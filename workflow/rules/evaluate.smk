@@ -2,10 +2,8 @@ rule evaluate:
     # Many checkpoints in one engine. Each model's records are kept beside it as they are made, so a shard that was
     # stopped does not sample again what it has.
     input:
-        benchmarks=rules.prepare.output.benchmarks,
-        contamination=rules.prepare.output.contamination,
-        start=lambda w: start_records(START_SEEDS) if w.shard == min(SHARDS) else [],
-        runs=lambda w: unique(TRAINED[run] for run in SHARDS[w.shard]),
+        unpack(shard_inputs),
+        parts=shard_parts,
     output:
         f"{RESULTS}/evaluation/{{shard}}.jsonl",
     log:
@@ -16,9 +14,33 @@ rule evaluate:
         policygrain=POLICYGRAIN,
         study=STUDY_FILE,
         data=lambda w, input: parent(parent(input.benchmarks[0])),
-        models=lambda w: [
-            f"{name}={folder}" for name, folder in shard_models(w.shard).items()
-        ],
-        content=[STUDY.evaluation.model_dump(), STUDY.verifier],
+        models=model_arguments,
+        content=[STUDY.evaluation.model_dump(exclude={"parts"}), STUDY.verifier],
     shell:
         "exec {params.policygrain} evaluate --config {params.study} --data {params.data} --out {output} {params.models} 2>>{log}"
+
+
+if PARTS > 1:
+
+    rule evaluate_part:
+        # A share of the responses of a shard's models, in a job of its own. They lie beside the models, which are no
+        # outputs; what is declared says that they are there, and goes when they have been judged.
+        input:
+            unpack(shard_inputs),
+        output:
+            temp(touch(f"{RESULTS}/evaluation/{{shard}}.part{{part}}")),
+        log:
+            f"{RESULTS}/logs/evaluate/{{shard}}.part{{part}}.log",
+        conda:
+            "../../environment.yml"
+        params:
+            policygrain=POLICYGRAIN,
+            study=STUDY_FILE,
+            data=lambda w, input: parent(parent(input.benchmarks[0])),
+            out=lambda w, output: f"{parent(output[0])}/{w.shard}.jsonl",
+            parts=PARTS,
+            models=model_arguments,
+            content=STUDY.evaluation.model_dump(),
+        shell:
+            "exec {params.policygrain} evaluate --config {params.study} --data {params.data} --out {params.out}"
+            " --part {wildcards.part}/{params.parts} {params.models} 2>>{log}"

@@ -45,6 +45,7 @@ def add(command: Command) -> None:
     added.add_argument("--data", type=Path, required=True, help="folder written by `prepare`")
     added.add_argument("--out", type=Path, required=True, help="JSON Lines of records")
     added.add_argument("--part", metavar="I/N", help="draw one of N shares of the responses, I from 0; judge nothing")
+    added.add_argument("--engines", type=int, metavar="N", help="processes that draw (default: one for each GPU here)")
     added.add_argument("models", nargs="+", metavar="NAME=MODEL_DIR", help="what to judge")
 
     added = command("probe", _probe, "look at one batch with every ratio: spread of ratios, noise of gradients")
@@ -123,8 +124,9 @@ def _train(arguments: argparse.Namespace) -> None:
 
 
 def _evaluate(arguments: argparse.Namespace) -> None:
-    """Judge models in one engine; those already judged under the same protocol are not sampled again."""
+    """Judge models in one engine for each GPU; those already judged under the same protocol are not sampled again."""
     from ..evaluate.run import evaluate
+    from ..evaluate.side_by_side import draw_side_by_side, gpus
     from ..study import load_study
 
     models = {}
@@ -133,7 +135,13 @@ def _evaluate(arguments: argparse.Namespace) -> None:
         if not separator:
             raise UserError(f"evaluate: {item!r} is not NAME=MODEL_DIR.")
         models[name] = Path(folder)
-    evaluate(load_study(arguments.config), models, arguments.data, arguments.out, _share(arguments.part))
+    study, part, engines = load_study(arguments.config), _share(arguments.part), arguments.engines or len(gpus()) or 1
+    if engines > 1:
+        files = ["--config", str(arguments.config), "--data", str(arguments.data), "--out", str(arguments.out)]
+        draw_side_by_side(["evaluate", *files, *arguments.models], part or (0, 1), engines)
+        if part is not None:
+            return
+    evaluate(study, models, arguments.data, arguments.out, part)
 
 
 def _share(text: str | None) -> tuple[int, int] | None:

@@ -13,7 +13,7 @@ from typing import Any
 from ..clock import Clock
 from ..errors import UserError
 from ..files import atomic_json, atomic_text, read_json
-from ..model.loading import load_model
+from ..model.loading import context_length, load_model, load_tokenizer
 from ..progress import Progress
 from ..provenance import hardware, model_digest, versions
 from ..rollout.engine import Engine
@@ -51,8 +51,8 @@ def evaluate(
             if folder.name == "model" and not (folder / "config.json").exists():
                 raise UserError(f"{folder}: no model here; train it first ({name}).")
             with clock("load"):
-                model, tokenizer = load_model(str(folder))
-                renderer = PromptRenderer(tokenizer, study.prompt, model.config.max_position_embeddings - longest)
+                tokenizer = load_tokenizer(str(folder))
+                renderer = PromptRenderer(tokenizer, study.prompt, context_length(str(folder)) - longest)
                 said = protocol(study, renderer, data, model_digest(folder), verifier.name)
             # Beside a run's own model; a start model may be anywhere, and not ours to write to.
             store = folder.parent / "evaluation" if folder.name == "model" else out.parent / name
@@ -61,7 +61,7 @@ def evaluate(
                 asked, drawn = ask(study, problems, renderer), sampled_under(said)
                 before = dict(clock.seconds)
                 with clock("engine"):
-                    sample(asked, partial(host.engine, folder, model, tokenizer), store, drawn, part or (0, 1))
+                    sample(asked, partial(host.engine, folder), store, drawn, part or (0, 1))
                 if part is not None:
                     continue
                 with clock("judge"):
@@ -82,7 +82,10 @@ def evaluate(
 
 
 class EngineHost:
-    """One engine for many models: it is opened for the first, and takes the others' weights where they fit."""
+    """One engine for many models: it is opened for the first, and takes the others' weights where they fit.
+
+    Weights are read when something is to be drawn, not to find that nothing is.
+    """
 
     def __init__(self, study: Study) -> None:
         self.study = study
@@ -90,14 +93,16 @@ class EngineHost:
         self._shape: Any = None
         self._serves: Path | None = None
 
-    def engine(self, folder: Path, model: Any, tokenizer: Any) -> Engine:
-        """The engine with the weights of ``model``, which were loaded from ``folder``."""
+    def engine(self, folder: Path) -> Engine:
+        """The engine with the weights in ``folder``."""
+        if self._engine is not None and self._serves == folder:
+            return self._engine
+        model, tokenizer = load_model(str(folder))
         # Without where it was loaded from: models of one shape share an engine.
         shape = {key: value for key, value in model.config.to_dict().items() if not key.startswith("_")}
         if self._engine is None or self._shape != shape:
             self._engine = open_engine(self.study.evaluation.engine, str(folder), model, tokenizer)
             self._shape = shape
-        if self._serves != folder:
-            self._engine.load_weights(model)
-            self._serves = folder
+        self._engine.load_weights(model)
+        self._serves = folder
         return self._engine

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,22 +20,44 @@ def load_model(start: str, revision: str | None = None, dtype: str = "float32") 
     import torch
     from transformers import AutoModelForCausalLM
 
-    try:
-        tokenizer = _tokenizer_class(Path(start)).from_pretrained(start, revision=revision)
+    tokenizer = load_tokenizer(start, revision)
+    with _readable(start):
         model = AutoModelForCausalLM.from_pretrained(start, revision=revision, dtype=getattr(torch, dtype))
-    except Exception as error:  # transformers, safetensors and the hub raise what they like for a broken folder
-        reason = str(error).strip().split("\n")[0]
-        raise UserError(
-            f"model {start!r} cannot be loaded: {reason} It must be a folder or hub name with a causal model."
-        ) from error
-    if tokenizer.eos_token_id is None:
-        raise UserError(f"model {start!r}: its tokenizer has no end-of-sequence token.")
-    if tokenizer.pad_token_id is None:
-        tokenizer.pad_token = tokenizer.eos_token
     if torch.cuda.is_available():
         model.to("cuda")  # type: ignore[arg-type]
     gc.enable()
     return model, tokenizer
+
+
+def load_tokenizer(start: str, revision: str | None = None) -> Any:
+    """The tokenizer alone. UserError when it cannot be read; padding is set up for generation."""
+    with _readable(start):
+        tokenizer = _tokenizer_class(Path(start)).from_pretrained(start, revision=revision)
+    if tokenizer.eos_token_id is None:
+        raise UserError(f"model {start!r}: its tokenizer has no end-of-sequence token.")
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def context_length(start: str) -> int:
+    """Longest prompt and response together, in tokens."""
+    from transformers import AutoConfig
+
+    with _readable(start):
+        return int(AutoConfig.from_pretrained(start).max_position_embeddings)
+
+
+@contextmanager
+def _readable(start: str) -> Iterator[None]:
+    """transformers, safetensors and the hub raise what they like for a broken folder: here it is one message."""
+    try:
+        yield
+    except Exception as error:
+        reason = str(error).strip().split("\n")[0]
+        raise UserError(
+            f"model {start!r} cannot be loaded: {reason} It must be a folder or hub name with a causal model."
+        ) from error
 
 
 def _tokenizer_class(folder: Path) -> Any:

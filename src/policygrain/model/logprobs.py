@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
+from ..errors import UserError
 from .future_heads import FutureHeads
 from .packing import packed_hidden
 from .sequences import Sequences
@@ -39,6 +40,10 @@ def read(
     """Read ``sequences``: prompts once, no padding."""
     hidden = packed_hidden(model, sequences)
     unembed = model.get_output_embeddings()
+    if not isinstance(unembed, torch.nn.Linear):
+        raise UserError(
+            f"model: its output layer is a {type(unembed).__name__}; only a plain linear one can be trained."
+        )
     weight, bias = unembed.weight, unembed.bias
     targets = sequences.ids[sequences.mask]
     both = log_probs_and_entropy(hidden, weight, bias, targets, temperature, entropy_gradient)

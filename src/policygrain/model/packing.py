@@ -8,7 +8,7 @@ is the sum over the responses that read it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -59,14 +59,14 @@ class Packed:
 def packed_hidden(model: PreTrainedModel, sequences: Sequences) -> Tensor:
     """The last hidden state before each response token: what predicts it. [response tokens, hidden]."""
     packed = Packed.of(sequences)
-    with _attention(model):
+    with _packed(model):
         out = model.base_model(input_ids=packed.ids, position_ids=packed.positions, use_cache=False, packed=packed)
     hidden: Tensor = out.last_hidden_state[0]
     return hidden[packed.predicts]
 
 
 @contextmanager
-def _attention(model: PreTrainedModel) -> Iterator[None]:
+def _packed(model: PreTrainedModel) -> Iterator[None]:
     """The model's layers ask its configuration, at each call, which attention to use."""
     before = model.config._attn_implementation
     model.config._attn_implementation = NAME
@@ -74,6 +74,13 @@ def _attention(model: PreTrainedModel) -> Iterator[None]:
         yield
     finally:
         model.config._attn_implementation = before
+
+
+def recompute_contexts(model: PreTrainedModel) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+    """`context_fn` of torch's activation checkpointing, with ``model`` bound: what is computed again in the backward
+    pass is computed after `packed_hidden` has returned, and must meet the same attention.
+    """
+    return nullcontext(), _packed(model)
 
 
 def _packed_attention(

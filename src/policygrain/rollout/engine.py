@@ -46,3 +46,7 @@ class Engine(Protocol):
     def load_weights(self, model: PreTrainedModel) -> None:
         """From now on, sample from these weights."""
         ...
+
+    def sleep(self) -> None:
+        """Not needed until weights are loaded again: memory that it shares with a trainer is the trainer's."""
+        ...

@@ -20,12 +20,25 @@ def resolve_engine(name: str) -> str:
     return ("vllm" if has_vllm else "transformers") if name == "auto" else name
 
 
-def open_engine(name: str, start: str, model: PreTrainedModel, tokenizer: Any) -> Engine:
-    """The engine called ``name`` with the weights of ``model``, which were loaded from ``start``."""
+def open_engine(
+    name: str,
+    start: str,
+    model: PreTrainedModel,
+    tokenizer: Any,
+    *,
+    revision: str | None = None,
+    kv_gib: float | None = None,
+    colocated: bool = False,
+) -> Engine:
+    """The engine called ``name`` with the weights of ``model``, which were loaded from ``start``.
+
+    ``colocated``: it samples for the training of ``model``, in the same precision, and its memory can be had back.
+    """
     if resolve_engine(name) == "vllm":
         from .vllm_engine import VllmEngine
 
-        return VllmEngine(start)
+        dtype = str(model.dtype).removeprefix("torch.") if colocated else None
+        return VllmEngine(start, revision, dtype, kv_gib, colocated)
     from .torch_engine import TorchEngine
 
     return TorchEngine(model, tokenizer.eos_token_id, tokenizer.pad_token_id)

@@ -30,6 +30,9 @@ class TorchEngine:
         """Sample from this very model, without a copy."""
         self.model = model
 
+    def sleep(self) -> None:
+        """It holds nothing of its own."""
+
     def generate(self, requests: Sequence[Request]) -> list[Response]:
         """One response per request, in order."""
         order = sorted(range(len(requests)), key=lambda i: (requests[i].max_tokens, len(requests[i].prompt_ids)))

@@ -5,48 +5,60 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from .engine import Request, Response
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-KV_GIB = 1
 MAX_SEQUENCES = 512
 
 
 class VllmEngine:
-    """The model in ``start``; its context length bounds prompt and response together."""
+    """The model in ``start``; its context length bounds prompt and response together.
+
+    ``dtype`` is that of the engine's weights (None: what the model's files say), ``kv_gib`` the size of its key-value
+    cache. With ``colocated`` it shares a GPU with a trainer, and its memory can be had back between rollouts.
+    """
 
     name = "vllm"
 
-    def __init__(self, start: str) -> None:
+    def __init__(
+        self,
+        start: str,
+        revision: str | None = None,
+        dtype: str | None = None,
+        kv_gib: float | None = None,
+        colocated: bool = False,
+    ) -> None:
         # In-process, so that weights can be handed over; two OpenMP threads stall each other on a busy machine.
         os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-        os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(KV_GIB))
         os.environ.setdefault("OMP_NUM_THREADS", "1")
         os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
         from transformers import AutoConfig
         from vllm import LLM
 
-        config: Any = AutoConfig.from_pretrained(start)
-        self._llm = LLM(
-            model=start,
+        from .weight_transfer import BACKEND
+
+        config: Any = AutoConfig.from_pretrained(start, revision=revision)
+        machine = machine_settings(config.max_position_embeddings, kv_gib, colocated)
+        self._sleeps = bool(machine.get("enable_sleep_mode"))
+        self._asleep = False
+        settings: dict[str, Any] = {
             # Left to itself, vLLM would make bfloat16 of float32 weights.
-            dtype=cast(Any, str(config.dtype or "float32").removeprefix("torch.")),
-            enforce_eager=True,
-            max_num_seqs=MAX_SEQUENCES,
-            # Prompts are read whole: a request with a seed whose prompt is cut into chunks fails on a CPU.
-            enable_chunked_prefill=False,
-            max_num_batched_tokens=max(8192, config.max_position_embeddings),
-            logprobs_mode="processed_logprobs",
+            "dtype": dtype or str(config.dtype or "float32").removeprefix("torch."),
+            "max_num_seqs": MAX_SEQUENCES,
+            "logprobs_mode": "processed_logprobs",
             # Token ids in, token ids out: the tokenizer, and what vLLM makes of its files, stays outside.
-            skip_tokenizer_init=True,
-            seed=0,
-        )
+            "skip_tokenizer_init": True,
+            "seed": 0,
+            "weight_transfer_config": {"backend": BACKEND},
+        }
+        self._llm = LLM(model=start, revision=revision, **settings, **machine)
+        self._llm.init_weight_transfer_engine({"init_info": {}})
 
     def generate(self, requests: Sequence[Request]) -> list[Response]:
         """One response per request, in order."""
@@ -75,9 +87,48 @@ class VllmEngine:
         return responses
 
     def load_weights(self, model: PreTrainedModel) -> None:
-        """Copy these weights into the engine and drop what it cached under the old ones."""
+        """Copy these weights into the engine, which wakes if it slept, and drop what it cached under the old ones."""
+        if self._asleep:
+            import torch
+
+            torch.cuda.empty_cache()  # what the trainer's allocator keeps and does not use
+            self._llm.wake_up(tags=["weights"])
         # From the state dict: with tied embeddings the parameters alone would leave the output head as it was.
         weights = [(name, tensor.detach()) for name, tensor in model.state_dict().items()]
-        self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
+        self._llm.start_weight_update()
+        self._llm.update_weights({"update_info": {"weights": weights}})
+        self._llm.finish_weight_update()
+        if self._asleep:
+            # Last, so that a copy of the weights that loading may need has the cache's room.
+            self._llm.wake_up(tags=["kv_cache"])
+            self._asleep = False
         if self._llm.reset_prefix_cache() is False:
             raise RuntimeError("vLLM did not reset its prefix cache: responses would come from old weights")
+
+    def sleep(self) -> None:
+        """Give the GPU's memory to the trainer. Weights are dropped and not put aside: new ones come before waking."""
+        if self._sleeps and not self._asleep:
+            self._llm.sleep(level=2)
+            self._asleep = True
+
+
+def machine_settings(context: int, kv_gib: float | None, colocated: bool) -> dict[str, Any]:
+    """What vLLM is told of the machine: the one place where an engine on a CPU differs from one on a GPU."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return {
+            "kv_cache_memory_bytes": int((kv_gib or 1) * 2**30),
+            "enforce_eager": True,  # compiling takes 15 s
+            # Prompts are read whole: a request with a seed whose prompt is cut into chunks fails on a CPU.
+            "enable_chunked_prefill": False,
+            "max_num_batched_tokens": max(8192, context),
+        }
+    free, total = torch.cuda.mem_get_info()
+    return {
+        # Half of what the trainer's models leave: the other half is for the engine's own weights and activations.
+        "kv_cache_memory_bytes": int(kv_gib * 2**30) if kv_gib else free // 2,
+        # Decides nothing beside the line above, but as much has to be free at the start.
+        "gpu_memory_utilization": 0.9 * free / total,
+        "enable_sleep_mode": colocated,
+    }

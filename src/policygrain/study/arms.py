@@ -129,8 +129,9 @@ def digest(study: Study) -> str:
         },
         "verifier": study.verifier,
         # Keys that say what is the default anyway are left out: a new key must not make old results another study's.
+        # How many jobs share the work decides nothing.
         **{
-            part: getattr(study, part).model_dump(mode="json", exclude_defaults=True)
+            part: getattr(study, part).model_dump(mode="json", exclude_defaults=True, exclude={"parts"})
             for part in ("model", "prompt", "data", "evaluation")
         },
     }

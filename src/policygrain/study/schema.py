@@ -119,6 +119,9 @@ class Evaluation(Section):
     )
     benchmarks: list[Benchmark] = Field(min_length=1, description="in the order of figures and tables")
     runs_per_engine: PositiveInt = Field(30, description="checkpoints judged one after the other by one engine process")
+    parts: PositiveInt = Field(
+        1, description="jobs that draw the responses of such a process's checkpoints between them; changes no result"
+    )
     seed: int = Field(7, description="what sampling is seeded from")
 
 
@@ -142,6 +145,17 @@ class Training(Section):
         2048, description="tokens per forward pass, padding included; changes no result"
     )
     engine: Literal["transformers", "vllm"] = Field("transformers", description="what samples rollouts")
+    kv_gib: PositiveFloat | None = Field(
+        None, description="GiB of vLLM's key-value cache; null: 1 on a CPU, half of what is free on a GPU"
+    )
+    max_mismatch: PositiveFloat | None = Field(
+        None,
+        description="nats by which trainer and engine may disagree on the mean sampled token; beyond it the run stops. "
+        "null: 0.01 in float32, 0.1 in bfloat16",
+    )
+    ahead: NonNegativeInt = Field(
+        0, description="batches sampled ahead: each is trained on so many steps later, off-policy; 0: at once"
+    )
     validate_every: PositiveInt = Field(5, description="steps between validations")
     checkpoint_every: PositiveInt = Field(10, description="steps between checkpoints")
     threads: PositiveInt = Field(1, description="CPU threads of one run")

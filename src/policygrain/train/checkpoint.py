@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from ..errors import UserError
+from .drawing import SAVED_TYPES
 from .ranks import is_first, once
 
 KEEP = 2
@@ -81,7 +82,8 @@ def load_newest(run_dir: Path) -> dict[str, Any] | None:
     folder = once(lambda: _newest_whole(run_dir))
     if folder is None:
         return None
-    state: dict[str, Any] = torch.load(folder / "state.pt", weights_only=True, map_location="cpu")
+    with torch.serialization.safe_globals(SAVED_TYPES):
+        state: dict[str, Any] = torch.load(folder / "state.pt", weights_only=True, map_location="cpu")
     return state
 
 

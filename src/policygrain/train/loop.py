@@ -20,13 +20,14 @@ from ..tasks.problem import Problem
 from ..tasks.prompts import PromptRenderer
 from ..verify import open_verifier
 from . import checkpoint
+from .drawing import Drawn, disagreement, draw
 from .heads import build_heads, warm_up
 from .journal import Journal
 from .ranks import gather, is_first, once
 from .rollouts import Collector, PromptStream
 from .stopping import Stop
 from .tokens import keep_tokens
-from .update import make_optimizer, minibatches, prepare, update
+from .update import make_optimizer, minibatches, update
 from .validation import validate
 
 if TYPE_CHECKING:
@@ -65,14 +66,18 @@ def train(
         stream = PromptStream(train_problems, seed_of("prompts", seed))
         totals = {"updates": 0, "tokens": 0, "samples": 0, "seconds": 0.0}
         first = 0
+        waiting: list[Drawn] = []  # batches that were drawn and not trained on yet
         if (state := checkpoint.load_newest(run_dir)) is not None:
             model.load_state_dict(state["model"])
             optimizer.load_state_dict(state["optimizer"])
             if heads is not None:
                 heads.load_state_dict(state["heads"])
             stream.position, first, totals = state["position"], state["step"], state["totals"]
+            waiting = [drawn.to(model.device) for drawn in state["waiting"]]
         journal = Journal(run_dir, resume_at=first)
-        engine = open_engine(settings.engine, start, model, tokenizer)
+        engine = open_engine(
+            settings.engine, start, model, tokenizer, revision=revision, kv_gib=settings.kv_gib, colocated=True
+        )
         collector = Collector(stream, engine, verifier, renderer, method.sampler, settings, seed)
         if heads is not None and state is None:
             warm_up(heads, model, method, collector, run_dir)
@@ -91,23 +96,22 @@ def train(
                     engine.load_weights(model)
                     held_out = validate(validation_problems, engine, verifier, renderer, settings)
 
-            # Draw prompts, sample a group of responses for each, judge them.
-            with clock("synchronise"):
-                engine.load_weights(model)
-            rollouts = collector.collect(clock)
-
-            # Every response's advantage over its group; log-probabilities under the policy that the batch is off from.
-            with clock("log_probs"):
-                metrics: dict[str, float] = {}
-                if rollouts.prompts:
-                    batch, metrics = prepare(
-                        rollouts, model, reference, method, settings, tokenizer.pad_token_id, heads
-                    )
+            # Draw prompts, sample a group of responses for each, judge and read them. Ahead of its time, a batch waits
+            # while the policy goes on; what it is off from stays the policy that it was sampled from.
+            while len(waiting) <= settings.ahead and step + len(waiting) < settings.steps:
+                position = stream.position
+                drawn = draw(collector, model, reference, method, heads, clock)
+                if (problem := disagreement(drawn, model, settings.max_mismatch)) is not None:
+                    stream.position = position
+                    checkpoint.save(run_dir, step, _state(model, heads, optimizer, stream, step, totals, waiting))
+                    raise UserError(f"{run_dir}: step {step}: {problem} The run is saved as it was before that batch.")
+                waiting.append(drawn)
+            rollouts, batch, metrics = waiting.pop(0)
 
             # The batch, cut into minibatches: each further one is further off-policy, which is what ratios are for.
             updates = []
             with clock("update"):
-                if rollouts.prompts:
+                if batch is not None:
                     cut = len(rollouts.prompts), settings.group, settings.updates_per_batch
                     for rows in minibatches(*cut, seed_of("minibatches", seed, step)):
                         warmup = min(1.0, (totals["updates"] + 1) / max(1, settings.warmup_updates))
@@ -121,7 +125,7 @@ def train(
                         totals["updates"] += 1
 
             # A few samples, token by token, for a look at what the objective does.
-            if rollouts.prompts and (step % settings.validate_every == 0 or step + 1 == settings.steps):
+            if batch is not None and (step % settings.validate_every == 0 or step + 1 == settings.steps):
                 with clock("record"):
                     keep_tokens(run_dir, step, rollouts, batch, model, method, settings, tokenizer, heads)
 
@@ -145,7 +149,7 @@ def train(
             reasons = gather([stop and stop.after_step(time.perf_counter() - started)])
             reason = next(filter(None, reasons), None)
             if reason or ((step + 1) % settings.checkpoint_every == 0 and step + 1 < settings.steps):
-                checkpoint.save(run_dir, step + 1, _state(model, heads, optimizer, stream, step + 1, totals))
+                checkpoint.save(run_dir, step + 1, _state(model, heads, optimizer, stream, step + 1, totals, waiting))
             if reason:
                 raise Stopped(f"{run_dir}: stopped by {reason} after step {step + 1} of {settings.steps}, and saved.")
 
@@ -160,7 +164,13 @@ def train(
 
 
 def _state(
-    model: Any, heads: Any, optimizer: Any, stream: PromptStream, step: int, totals: dict[str, Any]
+    model: Any,
+    heads: Any,
+    optimizer: Any,
+    stream: PromptStream,
+    step: int,
+    totals: dict[str, Any],
+    waiting: list[Drawn],
 ) -> dict[str, Any]:
     return {
         "model": model.state_dict(),
@@ -169,6 +179,7 @@ def _state(
         "position": stream.position,
         "step": step,
         "totals": totals,
+        "waiting": waiting,
     }
 
 

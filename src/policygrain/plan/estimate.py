@@ -1,0 +1,197 @@
+"""A study's bill: jobs, device-hours, tokens, memory, disk, and how long it takes on so many devices."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from ..study.arms import plan
+from ..study.schema import Study
+from . import cost
+from .constants import Constants, Device
+from .shapes import shape_of
+from .study import PROBE_RATIOS, SEQUENCES, Planner, Work, jobs
+
+# Devices that may share a run, fewest first.
+SHARES = (1, 2, 4, 8, 16, 32, 64)
+USABLE = 0.9  # share of a device's memory; the rest is fragments, buffers, other people's libraries
+LEAST_SEQUENCES = 32  # that there must be room for at once; with fewer, sampling would take for ever
+CHECKPOINTS = 2  # kept of each run
+TEXT_BYTES = 8  # that a sampled token leaves on disk, as text and with its verdict
+MOMENTS = 2  # AdamW's, a number a parameter each
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule of the workflow that computes."""
+
+    rule: str
+    jobs: int
+    devices: int  # that a job takes
+    seconds: tuple[float, ...]  # of each job
+    work: Work
+
+    @property
+    def device_hours(self) -> float:
+        """Of all its jobs."""
+        return sum(self.seconds) * self.devices / 3600
+
+
+def seconds(work: Work, device: Device) -> float:
+    """How long ``device`` takes for it."""
+    return sum(device.speed(phase).seconds(load) for phase, load in work.loads.items())
+
+
+def memory(planner: Planner) -> cost.Memory:
+    """A run's on each of its devices."""
+    settings, expected = planner.study.training, planner.expected
+    asked = expected.draws * settings.prompts_per_step * settings.group / planner.devices
+    return cost.memory(
+        planner.shape,
+        planner.width,
+        planner.devices,
+        # A response that is longer than a micro-batch is one of its own.
+        max(settings.micro_batch_tokens, expected.prompt_tokens + settings.max_tokens),
+        min(planner.sequences, SEQUENCES[settings.engine], asked),
+        expected.prompt_tokens + min(expected.response_tokens, settings.max_tokens),
+        planner.checkpointing,
+    )
+
+
+def probe_memory(planner: Planner) -> float:
+    """Bytes that the probe holds on its one device: a gradient of every ratio for every prompt, and twice the model."""
+    weights = float(planner.shape.parameters * planner.width)
+    return weights * (2 + PROBE_RATIOS * planner.study.probe.prompts)
+
+
+def engine_for(planner: Planner, room: float) -> Planner:
+    """With as many sequences at once as the engine's cache has ``room`` for, in bytes."""
+    cache = memory(planner).engine_cache
+    return replace(planner, sequences=max(1, int(planner.sequences * min(1.0, room / cache if cache else 1.0))))
+
+
+def planner_of(study: Study, constants: Constants, device: Device, each: int | None = None) -> Planner:
+    """The fewest devices a run, or ``each``, on which it fits; activations kept or computed again, whichever is faster.
+
+    The engine gets what memory is left, and it has to be enough for some sequences. Where nothing fits: the most
+    devices that are tried.
+    """
+    shape = shape_of(study.model, constants.shapes)
+    arm = next(iter(plan(study).arms.values()))
+    for devices in SHARES if each is None else (each,):
+        fitting = []
+        for checkpointing in (False, True):
+            planner = Planner(study, shape, constants.workload(study.model.start), devices, checkpointing)
+            held = memory(planner)
+            tried = engine_for(planner, USABLE * device.memory - (held.total - held.engine_cache))
+            if memory(tried).total <= USABLE * device.memory and tried.sequences >= LEAST_SEQUENCES:
+                fitting.append(tried)
+        if fitting:
+            return min(fitting, key=lambda planner: seconds(planner.step(arm), device))
+    return tried
+
+
+def rules(planner: Planner, device: Device) -> list[Rule]:
+    """Those that compute, in the order in which they run."""
+    study, planned, counts = planner.study, plan(planner.study), jobs(planner.study)
+    start = device.speed("start").call
+    load = device.speed("load").seconds(cost.Load(1, bytes=planner.shape.parameters * planner.width))
+    found: list[Rule] = []
+
+    def rule(name: str, devices: int, each: Iterable[list[Work]]) -> None:
+        parts = list(each)
+        spent = tuple(start + sum(seconds(work, device) for work in part) for part in parts)
+        total = sum((work for part in parts for work in part), Work())
+        if parts:
+            found.append(Rule(name, len(parts), devices, spent, total))
+
+    rule("start_model", 1, [[planner.start_model()] for _ in range(counts["start_model"])])
+    runs = {name: planner.run(arm) for name, arm in planned.arms.items()}
+    processes = planned.processes(study.seeds_per_process)
+    rule("train", planner.devices, [[runs[run.arm] for run in process] for process in processes])
+    if found and found[-1].rule == "train":  # each run loads policy and reference
+        spent = tuple(s + 2 * load * len(p) for s, p in zip(found[-1].seconds, processes, strict=True))
+        found[-1] = replace(found[-1], seconds=spent)
+    rule("probe", planner.devices, [[planner.probe()] for _ in study.seeds])
+    starts = len(study.seeds) if study.model.warm_start_per_seed else 1
+    room = USABLE * device.memory - planner.shape.parameters * planner.width
+    alone = engine_for(replace(planner, devices=1, sequences=max(SEQUENCES.values())), room)
+    one, batch = alone.evaluation(), study.evaluation.runs_per_engine
+    shards = [min(batch, len(planned.evaluated) - i) for i in range(0, len(planned.evaluated), batch)]
+    rule("evaluate", 1, [[one] * (n + (starts if i == 0 else 0)) for i, n in enumerate(shards)])
+    return found
+
+
+def makespan(durations: Iterable[float], places: int) -> float:
+    """How long jobs take on so many places, the longest first (Graham's rule: at most 4/3 of the best)."""
+    busy = [0.0] * max(1, places)
+    for duration in sorted(durations, reverse=True):
+        heapq.heapreplace(busy, busy[0] + duration)
+    return max(busy)
+
+
+def disk(planner: Planner, work: Work) -> dict[str, float]:
+    """Bytes that the results take, checkpoints of every run included."""
+    runs = len(plan(planner.study).runs)
+    weights = float(planner.shape.parameters * planner.width)
+    return {
+        "checkpoints": runs * CHECKPOINTS * weights * (1 + MOMENTS),
+        "models": runs * weights,
+        "samples": work.generated * TEXT_BYTES,
+    }
+
+
+def estimate(
+    study: Study, constants: Constants, name: str, gpus: int | None = None, each: int | None = None
+) -> dict[str, Any]:
+    """The bill as plain data: bytes, seconds, tokens. ``gpus`` there are, ``each`` are given to a run."""
+    device = constants.device(name)
+    planner = planner_of(study, constants, device, each)
+    used, counts, held = rules(planner, device), jobs(study), memory(planner)
+    computing = {rule.rule for rule in used}
+    evaluated = sum((rule.work for rule in used if rule.rule == "evaluate"), Work())
+    there = max(gpus or planner.devices, planner.devices)
+    # Stage after stage, which is the order of the workflow; some stages can overlap.
+    wall = sum(makespan(rule.seconds, there // rule.devices) for rule in used)
+    return {
+        "study": study.name,
+        "model": study.model.start,
+        "parameters": planner.shape.parameters,
+        "device": {"name": name, "title": device.title, "measured": device.measured, "source": device.source},
+        "expected": planner.expected.model_dump(),
+        "rules": [
+            {
+                "rule": rule.rule,
+                "jobs": rule.jobs,
+                "devices": rule.devices,
+                "device_hours": rule.device_hours,
+                "longest_hours": max(rule.seconds) / 3600,
+                "tokens_sampled": rule.work.generated,
+                "tokens_trained": rule.work.trained,
+            }
+            for rule in used
+        ],
+        "jobs_of_seconds": sum(count for rule, count in counts.items() if rule not in computing),
+        "total": {
+            "jobs": sum(counts.values()),
+            "device_hours": sum(rule.device_hours for rule in used),
+            "tokens_sampled": sum(rule.work.generated for rule in used),
+            "tokens_trained": sum(rule.work.trained for rule in used if rule.rule == "train"),
+        },
+        "gpus": there,
+        "wall_hours": wall / 3600,
+        "devices_per_run": planner.devices,
+        "memory": {**asdict(held), "total": held.total},
+        "checkpointing": planner.checkpointing,
+        "activations": {
+            "kept": memory(replace(planner, checkpointing=False)).activations,
+            "computed_again": memory(replace(planner, checkpointing=True)).activations,
+        },
+        "fits": held.total <= device.memory,
+        "sequences": planner.sequences,
+        "probe_memory": probe_memory(planner),
+        "device_memory": device.memory,
+        "disk": disk(planner, evaluated),
+    }

@@ -1,0 +1,99 @@
+"""Shapes of models: what parameters, arithmetic and memory hang on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import UserError
+from ..study.schema import Model, TinyModel
+
+BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A decoder of the Qwen2 kind: grouped-query attention with biases on q, k, v; gated feed-forward; RMS norms."""
+
+    hidden: int
+    intermediate: int
+    layers: int
+    heads: int
+    kv_heads: int
+    vocabulary: int
+    tied: bool  # the output layer is the embedding
+    head_size: int = 0  # 0: hidden / heads
+
+    @property
+    def queries(self) -> int:
+        """Width of all query heads together."""
+        return self.heads * (self.head_size or self.hidden // self.heads)
+
+    @property
+    def keys(self) -> int:
+        """Width of all key heads together, and of all value heads."""
+        return self.kv_heads * (self.head_size or self.hidden // self.heads)
+
+    @property
+    def parameters(self) -> int:
+        """All of them: embeddings, layers, norms."""
+        attention = 2 * self.hidden * self.queries + self.queries + 2 * (self.hidden + 1) * self.keys
+        layer = attention + 3 * self.hidden * self.intermediate + 2 * self.hidden
+        return self.layers * layer + self.hidden + self.vocabulary * self.hidden * (1 if self.tied else 2)
+
+    @property
+    def multiplied(self) -> int:
+        """N of 2N and 6N: what each token is multiplied with. An embedding that is only looked up is not."""
+        return self.parameters - (0 if self.tied else self.vocabulary * self.hidden)
+
+    @property
+    def kv_per_token(self) -> int:
+        """Numbers that a token leaves in the key-value cache."""
+        return 2 * self.layers * self.keys
+
+
+def shape_of(model: Model, known: Mapping[str, Mapping[str, Any]]) -> Shape:
+    """The start model's shape: a tiny one's, a folder's, a ``known`` name's, or one's in the hub's local cache."""
+    if model.start == "tiny":
+        return _tiny(model.tiny)
+    folder = Path(model.start)
+    if (folder / "config.json").is_file():
+        return _of_config(folder / "config.json")
+    if model.start in known:
+        return Shape(**{key: value for key, value in known[model.start].items() if key != "source"})
+    from huggingface_hub import try_to_load_from_cache
+
+    cached = try_to_load_from_cache(model.start, "config.json", revision=model.revision)
+    if isinstance(cached, str):
+        return _of_config(Path(cached))
+    raise UserError(
+        f"model.start: the shape of {model.start!r} is not known here. Name a folder with its config.json, or add it "
+        "under `shapes` in a file for --constants."
+    )
+
+
+def _tiny(spec: TinyModel) -> Shape:
+    from ..model.tiny import CHARACTERS
+
+    vocabulary = spec.vocabulary or len(CHARACTERS)
+    return Shape(spec.hidden, spec.intermediate, spec.layers, spec.heads, spec.heads, vocabulary, tied=True)
+
+
+def _of_config(path: Path) -> Shape:
+    config = json.loads(path.read_text())
+    try:
+        return Shape(
+            config["hidden_size"],
+            config["intermediate_size"],
+            config["num_hidden_layers"],
+            config["num_attention_heads"],
+            config.get("num_key_value_heads", config["num_attention_heads"]),
+            config["vocab_size"],
+            bool(config.get("tie_word_embeddings", False)),
+            config.get("head_dim") or 0,
+        )
+    except KeyError as error:
+        raise UserError(f"{path}: no {error}, so its shape cannot be told; plans know decoders like Qwen2.") from error

@@ -1,0 +1,109 @@
+"""A bill as text: one study in full, or several as a Markdown table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+GB = 1e9
+MEMORY = {
+    "weights": "weights",
+    "gradients": "gradients",
+    "optimizer": "AdamW",
+    "reference": "reference",
+    "activations": "activations",
+    "output_layer": "output layer",
+    "engine_weights": "engine's weights",
+    "engine_cache": "engine's cache",
+}
+
+
+def count(number: float) -> str:
+    """1,234 or 1.2e9, short."""
+    return f"{number:,.0f}" if number < 1e5 else f"{number:.2g}".replace("e+0", "e").replace("e+", "e")
+
+
+def hours(number: float) -> str:
+    """Hours with as many digits as mean something."""
+    return f"{number:,.0f}" if number >= 100 else f"{number:.2g}"
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Columns side by side, the first to the left, numbers to the right."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = ("  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows)
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def detail(bill: dict[str, Any]) -> str:
+    """Everything about one study."""
+    rows = [["rule", "jobs", "devices", "device-hours", "longest job (h)", "tokens sampled", "tokens trained"]]
+    for rule in bill["rules"]:
+        rows.append(
+            [
+                rule["rule"],
+                str(rule["jobs"]),
+                str(rule["devices"]),
+                hours(rule["device_hours"]),
+                hours(rule["longest_hours"]),
+                count(rule["tokens_sampled"]),
+                count(rule["tokens_trained"]),
+            ]
+        )
+    total = bill["total"]
+    sums = [hours(total["device_hours"]), "", count(total["tokens_sampled"]), count(total["tokens_trained"])]
+    rows.append(["others, of seconds", str(bill["jobs_of_seconds"]), "", "", "", "", ""])
+    rows.append(["all", str(total["jobs"]), "", *sums])
+    device, expected, held, disk = bill["device"], bill["expected"], bill["memory"], bill["disk"]
+    parts = ", ".join(f"{label} {held[key] / GB:.3g}" for key, label in MEMORY.items())
+    kept, again = (bill["activations"][key] / GB for key in ("kept", "computed_again"))
+    facts = {
+        "wall time": f"{hours(bill['wall_hours'])} h with {bill['gpus']} devices, {bill['devices_per_run']} a run",
+        "memory": f"{held['total'] / GB:.3g} GB of {bill['device_memory'] / GB:.3g} on each device of a run: "
+        + ("fits" if bill["fits"] else "DOES NOT FIT"),
+        "": f"{parts}; activations are {'computed again' if bill['checkpointing'] else 'kept'} "
+        f"({kept:.3g} kept, {again:.3g} computed again); {bill['sequences']} sequences are sampled at once",
+        "probe": f"{bill['probe_memory'] / GB:,.3g} GB on one device: "
+        + ("fits" if bill["probe_memory"] <= bill["device_memory"] else "DOES NOT FIT, lower `probe.prompts`"),
+        "disk": f"{sum(disk.values()) / GB:,.3g} GB: {', '.join(f'{k} {v / GB:,.3g}' for k, v in disk.items())}",
+        "expected": f"{expected['prompt_tokens']:g} tokens a prompt, {expected['response_tokens']:g} a response, "
+        f"{expected['draws']:g} prompts drawn for each that dynamic sampling keeps. {expected['source']}",
+        "device": device["source"],
+    }
+    lines = "\n".join(f"{name:10}  {fact}" for name, fact in facts.items())
+    said = "measured" if device["measured"] else "assumed, not measured"
+    model = f"{bill['study']}: {bill['model']}, {count(bill['parameters'])} parameters"
+    return f"{model}\non {device['title']} ({said})\n\n{aligned(rows)}\n\n{lines}\n"
+
+
+def markdown(bills: Sequence[dict[str, Any]]) -> str:
+    """A row per study."""
+    lines = [
+        "| study | jobs | tokens sampled | tokens trained | device-hours | memory a device | disk | wall time |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for bill in bills:
+        total = bill["total"]
+        how = ", does not fit" if not bill["fits"] else ", activations computed again" if bill["checkpointing"] else ""
+        cells = [
+            bill["study"],
+            str(total["jobs"]),
+            count(total["tokens_sampled"]),
+            count(total["tokens_trained"]),
+            hours(total["device_hours"]),
+            f"{bill['memory']['total'] / GB:.3g} GB{how}",
+            f"{sum(bill['disk'].values()) / 1e12:.2g} TB",
+            f"{hours(bill['wall_hours'] / 24)} days on {bill['gpus']}, {bill['devices_per_run']} a run",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def comparison(rows: Sequence[dict[str, Any]]) -> str:
+    """Predicted beside measured seconds."""
+    cells = [["rule", "phase", "of", "predicted (s)", "measured (s)", "predicted/measured"]]
+    for row in rows:
+        ratio = "–" if row["ratio"] is None else f"{row['ratio']:.2f}"
+        seconds = (f"{row['predicted']:,.1f}", f"{row['measured']:,.1f}")
+        cells.append([row["rule"], row["phase"], str(row["of"]), *seconds, ratio])
+    return aligned(cells) + "\n"

@@ -19,8 +19,8 @@ from torch.autograd.function import once_differentiable
 # Up to this vocabulary there is nothing to gain: logits are no larger than the layers' activations, and three products
 # are faster than four. Which way is taken hangs on the model alone, so a cut into micro-batches does not change it.
 PLAIN_VOCABULARY = 4096
-# Tokens × vocabulary. 8 MiB in float32 stays in a processor's cache, and its products are as fast as larger ones; a GPU
-# wants more, or starting kernels takes longer than they do.
+# Tokens × vocabulary. 8 MiB in float32 stays in a processor's cache, and its products are as fast as larger ones; on a
+# GPU larger ones, or starting kernels would take longer than they do (reckoned, not measured).
 BLOCKS = {"cpu": (1024, 2048), "cuda": (4096, 8192)}
 
 

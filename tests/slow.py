@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -13,9 +14,12 @@ from policygrain.objective.batch import TokenBatch
 
 
 def slow(batch: TokenBatch, *, name_of_run: str) -> Tensor:
-    """The token ratio. While `slow/NAME_OF_RUN` is there, each call waits for the seconds in it and notes its GPUs."""
+    """The token ratio. While `slow/NAME_OF_RUN` is there, each call waits for the seconds in it and notes its GPUs.
+
+    In the trainer only: every process that reads the study tries the function on a small example.
+    """
     file = Path("slow") / name_of_run
-    if file.exists():
+    if "train" in sys.argv and file.exists():
         (file.parent / f"{name_of_run}.gpus").write_text(os.environ.get("CUDA_VISIBLE_DEVICES", ""))
         end = time.monotonic() + float(file.read_text())
         while time.monotonic() < end and file.exists():

@@ -106,18 +106,19 @@ def dry_run(study: dict[str, Any], folder: Path, root: Path) -> dict[str, int]:
 def test_a_paper_s_study_is_planned_whole(root: Path, in_root: Path, tmp_path: Path, name: str) -> None:
     """A file of two problems stands for every set; models are named and not fetched."""
     (tmp_path / "two.jsonl").write_text('{"problem": "1+1?", "answer": "2"}\n{"problem": "1+2?", "answer": "3"}\n')
-    study = paper(name)
+    study, parts = paper(name), 1 + PAPERS.index(name)
     benchmarks = [{"name": b.name, "source": "two.jsonl"} for b in study.evaluation.benchmarks]
     counted = dry_run(
         {
             "base": str(root / "studies" / f"{name}.yaml"),
             "data": {"root": str(tmp_path), "train": ["two.jsonl"]},
-            "evaluation": {"benchmarks": benchmarks},
+            "evaluation": {"benchmarks": benchmarks, "parts": parts},
         },
         tmp_path,
         root,
     )
-    expected = jobs(study)
+    evaluation = study.evaluation.model_copy(update={"parts": parts})
+    expected = jobs(study.model_copy(update={"evaluation": evaluation}))
     assert counted.pop("total") == sum(expected.values())
     drawn = sum(count for rule, count in counted.items() if re.match("figure_|table_", rule))
     assert drawn == expected.pop("figures")
@@ -210,6 +211,14 @@ def test_twice_the_steps_are_twice_the_tokens_and_more_of_anything_costs_more() 
     for value in ("device_hours", "memory"):
         numbers = [c["total"][value] if value in c["total"] else c[value]["total"] for c in costs]
         assert numbers == sorted(numbers) and numbers[0] < numbers[-1]
+
+
+def test_parts_of_an_evaluation_are_more_jobs_for_about_the_same_work() -> None:
+    study = small_study()
+    evaluation = study.evaluation.model_copy(update={"parts": 4})
+    bills = [estimate(s, read_constants(), "cpu") for s in (study, study.model_copy(update={"evaluation": evaluation}))]
+    assert bills[1]["total"]["jobs"] == bills[0]["total"]["jobs"] + 4
+    assert bills[1]["total"]["tokens_sampled"] == pytest.approx(bills[0]["total"]["tokens_sampled"])
 
 
 # ---- records --------------------------------------------------------------------------------------------------------

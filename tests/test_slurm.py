@@ -301,9 +301,9 @@ def test_two_nodes_train_one_run(finished: User) -> None:
     rows, alone = (read_json_lines(finished.metrics(arm)) for arm in ("on_two_nodes", "undisturbed"))
     assert [row["step"] for row in rows] == list(range(STEPS + 1))
     for row, expected in zip(rows, alone, strict=True):
-        assert row["total_tokens"] == expected["total_tokens"]
-        assert row.get("sampled_accuracy") == expected.get("sampled_accuracy")
-        assert row.get("loss") == pytest.approx(expected.get("loss"), rel=2e-3, abs=1e-5)
+        # The share of tokens whose entropy fell: at a step's first update it neither fell nor rose, but for rounding.
+        numbers = {name: value for name, value in expected.items() if name != "mask_share"}
+        assert {name: row[name] for name in numbers} == pytest.approx(numbers, rel=2e-3, abs=1e-5)
 
 
 def test_mlflow_has_each_step_once(disturbed: User, monkeypatch: pytest.MonkeyPatch) -> None:

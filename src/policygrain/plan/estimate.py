@@ -120,7 +120,11 @@ def rules(planner: Planner, device: Device) -> list[Rule]:
     alone = engine_for(replace(planner, devices=1, sequences=max(SEQUENCES.values())), room)
     one, batch = alone.evaluation(), study.evaluation.runs_per_engine
     shards = [min(batch, len(planned.evaluated) - i) for i in range(0, len(planned.evaluated), batch)]
-    rule("evaluate", 1, [[one] * (n + (starts if i == 0 else 0)) for i, n in enumerate(shards)])
+    models = [n + (starts if i == 0 else 0) for i, n in enumerate(shards)]
+    if (parts := study.evaluation.parts) > 1:  # drawn by jobs of their own; what is left is to judge
+        rule("evaluate_part", 1, [[one * (1 / parts)] * n for n in models for _ in range(parts)])
+        one = Work({"load": one.loads["load"], "judge": one.loads["judge"]})
+    rule("evaluate", 1, [[one] * n for n in models])
     return found
 
 
@@ -151,7 +155,7 @@ def estimate(
     planner = planner_of(study, constants, device, each)
     used, counts, held = rules(planner, device), jobs(study), memory(planner)
     computing = {rule.rule for rule in used}
-    evaluated = sum((rule.work for rule in used if rule.rule == "evaluate"), Work())
+    evaluated = sum((rule.work for rule in used if rule.rule.startswith("evaluate")), Work())
     there = max(gpus or planner.devices, planner.devices)
     # Stage after stage, which is the order of the workflow; some stages can overlap.
     wall = sum(makespan(rule.seconds, there // rule.devices) for rule in used)

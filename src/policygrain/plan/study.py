@@ -158,13 +158,15 @@ def benchmark_size(study: Study, benchmark: Benchmark) -> int:
 def jobs(study: Study) -> dict[str, int]:
     """Jobs by rule, as `snakemake --dry-run all` counts them; those of seconds run where Snakemake does."""
     planned = plan(study)
-    seeds = len(study.seeds)
+    seeds, parts = len(study.seeds), study.evaluation.parts
+    shards = math.ceil(len(planned.evaluated) / study.evaluation.runs_per_engine)
     return {
         "prepare": 1,
         "start_model": (seeds if study.model.warm_start_per_seed else 1) if study.model.start == "tiny" else 0,
         "train": len(planned.processes(study.seeds_per_process)),
         "probe": seeds,
-        "evaluate": math.ceil(len(planned.evaluated) / study.evaluation.runs_per_engine),
+        "evaluate_part": shards * parts if parts > 1 else 0,
+        "evaluate": shards,
         "figures": len(study.figures) + len(TABLES),
         "report_page": 1,
         "track": 1,

@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..model.sequences import positions
+from ..model.weights import whole
 from .decoder import SmallDecoder
 from .engine import Request, Response
 from .kv_cache import InPlaceCache
@@ -27,8 +28,10 @@ class TorchEngine:
         self.model, self.eos_id, self.pad_id, self.batch_size = model, eos_id, pad_id, batch_size
 
     def load_weights(self, model: PreTrainedModel) -> None:
-        """Sample from this very model, without a copy."""
-        self.model = model
+        """Sample from this very model; from a copy, where its weights are spread over ranks or apart in an adapter."""
+        plain = whole(model)
+        assert plain is not None
+        self.model = plain
 
     def generate(self, requests: Sequence[Request]) -> list[Response]:
         """One response per request, in order."""

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from ..model.weights import full_weights
 from .engine import Request, Response
 
 if TYPE_CHECKING:
@@ -76,8 +77,7 @@ class VllmEngine:
 
     def load_weights(self, model: PreTrainedModel) -> None:
         """Copy these weights into the engine and drop what it cached under the old ones."""
-        # From the state dict: with tied embeddings the parameters alone would leave the output head as it was.
-        weights = [(name, tensor.detach()) for name, tensor in model.state_dict().items()]
-        self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
+        # Under all names: with tied embeddings the parameters alone would leave the output head as it was.
+        self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": full_weights(model)})
         if self._llm.reset_prefix_cache() is False:
             raise RuntimeError("vLLM did not reset its prefix cache: responses would come from old weights")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +13,7 @@ import torch
 from ..clock import Clock
 from ..errors import Stopped, UserError
 from ..methods import Method
-from ..model.loading import load_model
+from ..model.weights import whole
 from ..progress import Progress
 from ..provenance import seed_of
 from ..rollout.open import open_engine
@@ -22,15 +24,16 @@ from ..verify import open_verifier
 from . import checkpoint
 from .heads import build_heads, warm_up
 from .journal import Journal
+from .models import open_models
 from .ranks import gather, is_first, once
 from .rollouts import Collector, PromptStream
 from .stopping import Stop
 from .tokens import keep_tokens
-from .update import make_optimizer, minibatches, prepare, update
+from .update import TrainingBatch, make_optimizer, make_scaler, minibatches, prepare, update
 from .validation import validate
 
 if TYPE_CHECKING:
-    from ..study.schema import Prompt
+    from ..study.schema import Lora, Prompt
 
 
 def train(
@@ -43,6 +46,7 @@ def train(
     start: str,
     revision: str | None = None,
     dtype: str = "float32",
+    lora: Lora | None = None,
     train_problems: list[Problem],
     validation_problems: list[Problem],
     run_dir: Path,
@@ -56,20 +60,17 @@ def train(
     """
     with checkpoint.run_lock(run_dir), open_verifier(verifier_name) as verifier:
         torch.set_num_threads(settings.threads)
-        model, tokenizer = load_model(start, revision, dtype)
-        reference, _ = load_model(start, revision, dtype)
+        model, reference, tokenizer = open_models(start, revision, dtype, lora, settings, seed)
         longest = model.config.max_position_embeddings - settings.max_tokens
         renderer = PromptRenderer(tokenizer, prompt, longest)
         heads = build_heads(model, method, seed)
-        optimizer = make_optimizer(model, heads, method, settings)
+        optimizer, scaler = make_optimizer(model, heads, method, settings), make_scaler(settings)
+        parts = {"model": model, "heads": heads, "optimizer": optimizer, "scaler": scaler}
+        parts = {name: part for name, part in parts.items() if part is not None}
         stream = PromptStream(train_problems, seed_of("prompts", seed))
         totals = {"updates": 0, "tokens": 0, "samples": 0, "seconds": 0.0}
         first = 0
-        if (state := checkpoint.load_newest(run_dir)) is not None:
-            model.load_state_dict(state["model"])
-            optimizer.load_state_dict(state["optimizer"])
-            if heads is not None:
-                heads.load_state_dict(state["heads"])
+        if (state := checkpoint.load_newest(run_dir, parts)) is not None:
             stream.position, first, totals = state["position"], state["step"], state["totals"]
         journal = Journal(run_dir, resume_at=first)
         engine = open_engine(settings.engine, start, model, tokenizer)
@@ -113,11 +114,9 @@ def train(
                         warmup = min(1.0, (totals["updates"] + 1) / max(1, settings.warmup_updates))
                         for parameters in optimizer.param_groups:
                             parameters["lr"] = parameters["initial_lr"] * warmup
-                        updates.append(
-                            _guarded(
-                                update, model, optimizer, batch.rows(rows), method, settings, heads, run_dir=run_dir
-                            )
-                        )
+                        part = batch.rows(rows)
+                        with _kept_if_harmful(part, run_dir):
+                            updates.append(update(model, optimizer, part, method, settings, heads, scaler))
                         totals["updates"] += 1
 
             # A few samples, token by token, for a look at what the objective does.
@@ -145,7 +144,8 @@ def train(
             reasons = gather([stop and stop.after_step(time.perf_counter() - started)])
             reason = next(filter(None, reasons), None)
             if reason or ((step + 1) % settings.checkpoint_every == 0 and step + 1 < settings.steps):
-                checkpoint.save(run_dir, step + 1, _state(model, heads, optimizer, stream, step + 1, totals))
+                counters = {"position": stream.position, "step": step + 1, "totals": totals}
+                checkpoint.save(run_dir, step + 1, parts, counters, settings.keep_every)
             if reason:
                 raise Stopped(f"{run_dir}: stopped by {reason} after step {step + 1} of {settings.steps}, and saved.")
 
@@ -155,28 +155,16 @@ def train(
             "metrics",
             {"step": settings.steps, **final, **{f"total_{k}": totals[k] for k in ("updates", "tokens", "samples")}},
         )
-        once(lambda: [what.save_pretrained(run_dir / "model") for what in (model, tokenizer)])
+        final_model: Any = whole(model, torch.device("cpu"), keep=is_first())
+        once(lambda: [what.save_pretrained(run_dir / "model") for what in (final_model, tokenizer)])
         return {**final, **totals}
 
 
-def _state(
-    model: Any, heads: Any, optimizer: Any, stream: PromptStream, step: int, totals: dict[str, Any]
-) -> dict[str, Any]:
-    return {
-        "model": model.state_dict(),
-        "heads": heads.state_dict() if heads is not None else {},
-        "optimizer": optimizer.state_dict(),
-        "position": stream.position,
-        "step": step,
-        "totals": totals,
-    }
-
-
-def _guarded(step: Any, model: Any, optimizer: Any, batch: Any, *rest: Any, run_dir: Path) -> dict[str, float]:
-    """An update whose gradient is not finite ends the run, and the batch that caused it is kept for a look."""
+@contextmanager
+def _kept_if_harmful(batch: TrainingBatch, run_dir: Path) -> Iterator[None]:
+    """An update that would do harm ends the run, and the batch that caused it is kept for a look."""
     try:
-        result: dict[str, float] = step(model, optimizer, batch, *rest)
-        return result
+        yield
     except UserError as error:
         path = run_dir / "failed_batch.pt"
         cause = {"ids": batch.sequences.ids, "mask": batch.sequences.mask, "advantages": batch.tokens.advantages}

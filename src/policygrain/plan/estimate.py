@@ -98,7 +98,6 @@ def rules(planner: Planner, device: Device) -> list[Rule]:
     """Those that compute, in the order in which they run."""
     study, planned, counts = planner.study, plan(planner.study), jobs(planner.study)
     start = device.speed("start").call
-    load = device.speed("load").seconds(cost.Load(1, bytes=planner.shape.parameters * planner.width))
     found: list[Rule] = []
 
     def rule(name: str, devices: int, each: Iterable[list[Work]]) -> None:
@@ -112,9 +111,6 @@ def rules(planner: Planner, device: Device) -> list[Rule]:
     runs = {name: planner.run(arm) for name, arm in planned.arms.items()}
     processes = planned.processes(study.seeds_per_process)
     rule("train", planner.devices, [[runs[run.arm] for run in process] for process in processes])
-    if found and found[-1].rule == "train":  # each run loads policy and reference
-        spent = tuple(s + 2 * load * len(p) for s, p in zip(found[-1].seconds, processes, strict=True))
-        found[-1] = replace(found[-1], seconds=spent)
     rule("probe", planner.devices, [[planner.probe()] for _ in study.seeds])
     starts = len(study.seeds) if study.model.warm_start_per_seed else 1
     room = USABLE * device.memory - planner.shape.parameters * planner.compute

@@ -75,6 +75,11 @@ class Planner:
         sharding = self.study.training.fsdp
         return BYTES[sharding.compute] if sharding else self.width
 
+    @property
+    def loaded(self) -> Load:
+        """Reading a model's weights from disk."""
+        return Load(1, bytes=self.shape.parameters * self.width)
+
     def sampling(self, engine: str, prompts: float, responses: float, longest: int) -> Work:
         """Drawing and judging responses; loads are those of each of the devices."""
         kind = "transformers" if engine == "transformers" else "vllm"
@@ -106,7 +111,8 @@ class Planner:
         settings, problems = arm.training(self.study), self.validation_problems
         times = math.ceil(settings.steps / settings.validate_every) + 1
         validation = self.sampling(settings.engine, problems, problems, settings.max_tokens)
-        return self.step(arm) * settings.steps + validation * times
+        opened = Work({"load": self.loaded * 2})  # the policy and the start policy
+        return opened + self.step(arm) * settings.steps + validation * times
 
     @property
     def validation_problems(self) -> int:
@@ -116,7 +122,7 @@ class Planner:
     def evaluation(self) -> Work:
         """One model on all benchmarks, loaded and judged."""
         engine = "vllm" if self.study.evaluation.engine == "auto" else self.study.evaluation.engine
-        work = Work({"load": Load(1, bytes=self.shape.parameters * self.width)})
+        work = Work({"load": self.loaded})
         groups: dict[int, tuple[float, float]] = {}
         for benchmark in self.study.evaluation.benchmarks:
             sampling, size = sampling_of(self.study, benchmark), benchmark_size(self.study, benchmark)

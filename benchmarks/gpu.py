@@ -156,7 +156,7 @@ def step(shape: str, device: str, engine_name: str | None, checkpointing: bool) 
         if engine_name is not None:
             model.save_pretrained(folder)
             tokenizer.save_pretrained(folder)
-            engine = open_engine(engine_name, folder, model, tokenizer)
+            engine = open_engine(engine_name, folder, model, tokenizer, colocated=True)
         reference = copy.deepcopy(model)
         if checkpointing:
             contexts = functools.partial(recompute_contexts, model)
@@ -179,6 +179,7 @@ def step(shape: str, device: str, engine_name: str | None, checkpointing: bool) 
                 wanted = [Request(p, next(seeds), work.tokens) for p in prompts for _ in range(work.group)]
                 with clock("generate"):
                     responses = engine.generate(wanted)
+                    engine.sleep()
             rewards = torch.tensor([[float(draw.random() < 0.5) for _ in range(work.group)] for _ in prompts])
             groups = [responses[i : i + work.group] for i in range(0, len(responses), work.group)]
             tokens = sum(len(r.ids) for r in responses)

@@ -57,7 +57,9 @@ def test_a_paper_s_study_has_published_settings_and_none_of_the_laptop_s(in_root
         settings.prompts_per_step / settings.updates_per_batch == 32
         and settings.steps * settings.updates_per_batch == 2400
     )
-    assert study.model.dtype == "bfloat16" and study.verifier == "math" and study.prompt.chat
+    # Passes in bfloat16; a step of 5e-7 would be lost in bfloat16 weights.
+    assert study.model.dtype == "float32" and settings.fsdp and settings.fsdp.compute == "bfloat16"
+    assert study.verifier == "math" and study.prompt.chat
     assert (settings.engine, study.evaluation.engine) == ("vllm", "vllm")
     assert "\\boxed{" in study.prompt.template
     for arm in plan(study):
@@ -106,18 +108,19 @@ def dry_run(study: dict[str, Any], folder: Path, root: Path) -> dict[str, int]:
 def test_a_paper_s_study_is_planned_whole(root: Path, in_root: Path, tmp_path: Path, name: str) -> None:
     """A file of two problems stands for every set; models are named and not fetched."""
     (tmp_path / "two.jsonl").write_text('{"problem": "1+1?", "answer": "2"}\n{"problem": "1+2?", "answer": "3"}\n')
-    study = paper(name)
+    study, parts = paper(name), 1 + PAPERS.index(name)
     benchmarks = [{"name": b.name, "source": "two.jsonl"} for b in study.evaluation.benchmarks]
     counted = dry_run(
         {
             "base": str(root / "studies" / f"{name}.yaml"),
             "data": {"root": str(tmp_path), "train": ["two.jsonl"]},
-            "evaluation": {"benchmarks": benchmarks},
+            "evaluation": {"benchmarks": benchmarks, "parts": parts},
         },
         tmp_path,
         root,
     )
-    expected = jobs(study)
+    evaluation = study.evaluation.model_copy(update={"parts": parts})
+    expected = jobs(study.model_copy(update={"evaluation": evaluation}))
     assert counted.pop("total") == sum(expected.values())
     drawn = sum(count for rule, count in counted.items() if re.match("figure_|table_", rule))
     assert drawn == expected.pop("figures")
@@ -171,12 +174,17 @@ def test_a_small_case_by_hand() -> None:
 
 
 def test_memory_by_hand() -> None:
-    held = cost.memory(SMALLEST, 2, devices=4, micro=10, sequences=3, context=5, checkpointing=False)
-    assert (held.weights, held.gradients, held.optimizer, held.reference) == (110, 110, 220, 440)
+    texts = {"micro": 10, "sequences": 3, "context": 5, "checkpointing": False}
+    held = cost.memory(SMALLEST, width=4, compute=2, devices=4, sharded=True, **texts)
+    assert (held.weights, held.gradients, held.optimizer, held.reference) == (220, 220, 440, 0)
+    # Embedding and output layer, and the only layer with the last norm twice.
+    assert held.gathered == 2 * (80 + 2 * 140)
     # A token and layer: 4 × 4 + 2 × 4 + 2 × 2 + 4 × 6 numbers. Logits thrice in float32. A token's cache: 4 numbers.
     assert (held.activations, held.output_layer) == (10 * 52 * 2, 3 * 4 * 10 * 10)
     assert (held.engine_weights, held.engine_cache) == (440, 3 * 5 * 4 * 2)
-    assert held.total == held.training + held.engine
+    assert held.total == 220 + 440 + 720 + (220 + 1040 + 1200) + 440 + 120
+    whole = cost.memory(SMALLEST, width=4, compute=4, devices=4, sharded=False, **texts)
+    assert (whole.weights, whole.optimizer, whole.gathered, whole.reference) == (880, 1760, 0, 880)
     # Beyond a small vocabulary: one block of 4,096 tokens × 8,192 words, and the output layer's gradient.
     assert cost.output_layer_bytes(replace(SMALLEST, vocabulary=100_000), 8192) == 4 * (3 * 4096 * 8192 + 400_000)
 
@@ -210,6 +218,14 @@ def test_twice_the_steps_are_twice_the_tokens_and_more_of_anything_costs_more() 
     for value in ("device_hours", "memory"):
         numbers = [c["total"][value] if value in c["total"] else c[value]["total"] for c in costs]
         assert numbers == sorted(numbers) and numbers[0] < numbers[-1]
+
+
+def test_parts_of_an_evaluation_are_more_jobs_for_about_the_same_work() -> None:
+    study = small_study()
+    evaluation = study.evaluation.model_copy(update={"parts": 4})
+    bills = [estimate(s, read_constants(), "cpu") for s in (study, study.model_copy(update={"evaluation": evaluation}))]
+    assert bills[1]["total"]["jobs"] == bills[0]["total"]["jobs"] + 4
+    assert bills[1]["total"]["tokens_sampled"] == pytest.approx(bills[0]["total"]["tokens_sampled"])
 
 
 # ---- records --------------------------------------------------------------------------------------------------------

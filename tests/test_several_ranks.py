@@ -107,7 +107,8 @@ def test_two_ranks_train_what_one_process_does(made: tuple[Path, Path], alone: P
 def test_a_signal_to_one_rank_stops_both_after_one_step_and_one_process_goes_on(
     made: tuple[Path, Path], alone: Path, tmp_path: Path
 ) -> None:
-    arguments = command(tmp_path, made, "run")
+    """With a sharded model, of which either has a half, and then one has all."""
+    arguments = command(tmp_path, made, "run", fsdp={"compute": "float32"})
     running = step_of_slurm(arguments)
     metrics = tmp_path / "run" / "metrics.jsonl"
     deadline = time.monotonic() + PATIENCE

@@ -6,6 +6,7 @@ import copy
 import importlib.util
 import json
 import math
+import os
 import shutil
 import signal
 import subprocess
@@ -169,25 +170,56 @@ def test_rollouts_by_vllm_follow_the_weights(made: tuple[Path, Path], tmp_path: 
     assert max(r["mismatch_max"] for r in rows) < 1e-3
 
 
-def test_a_torn_checkpoint_is_passed_over_aloud(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def two_checkpoints(folder: Path) -> torch.nn.Linear:
+    part = torch.nn.Linear(8, 4)
     for step in (1, 2, 3):
-        checkpoint.save(tmp_path, step, {"step": step, "x": torch.ones(100)})
-    assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == ["step00002", "step00003"]
-    newest = tmp_path / "checkpoints" / "step00003" / "state.pt"
-    content = newest.read_bytes()
-    for torn in (content[:0], content[: len(content) // 2], content[:-1], content[:50] + b"\0" + content[51:]):
-        newest.write_bytes(torn)
-        state = checkpoint.load_newest(tmp_path)
-        assert state is not None and state["step"] == 2
-        assert "step00003: passed over" in "".join(capfd.readouterr())
+        torch.nn.init.constant_(part.weight, step)
+        checkpoint.save(folder, step, {"model": part}, {"step": step})
+    return part
+
+
+def test_the_newest_checkpoints_are_kept_and_those_that_were_asked_for(tmp_path: Path) -> None:
+    two_checkpoints(tmp_path)
+    folder = tmp_path / "checkpoints"
+    assert sorted(p.name for p in folder.iterdir()) == ["step00002", "step00003"]
+    (folder / ".step00004").mkdir()  # what a killed process leaves
+    for step in range(4, 10):
+        checkpoint.save(tmp_path, step, {}, {"step": step}, keep_every=3)
+    assert sorted(p.name for p in folder.iterdir()) == ["step00003", "step00006", "step00008", "step00009"]
+
+
+def test_a_torn_checkpoint_is_passed_over_aloud(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Cut or changed at any byte of any of its files, or without one of them."""
+    two_checkpoints(tmp_path)
+    newest = tmp_path / "checkpoints" / "step00003"
+    for name in ("state.pt", "sha256"):
+        content = (newest / name).read_bytes()
+        places = sorted({*range(0, len(content), max(1, len(content) // 40)), len(content) - 1})
+        changed = [content[:i] + bytes([content[i] ^ 1 << i % 8]) + content[i + 1 :] for i in places]
+        for torn in (*(content[:i] for i in places), *changed, None):
+            (newest / name).unlink() if torn is None else (newest / name).write_bytes(torn)
+            part = torch.nn.Linear(8, 4)
+            counters = checkpoint.load_newest(tmp_path, {"model": part})
+            assert counters == {"step": 2} and part.weight.eq(2).all()
+            assert "step00003: passed over" in "".join(capfd.readouterr())
+        (newest / name).write_bytes(content)
+    assert checkpoint.load_newest(tmp_path, {"model": torch.nn.Linear(8, 4)}) == {"step": 3}
     shutil.rmtree(tmp_path / "checkpoints" / "step00002")
-    assert checkpoint.load_newest(tmp_path) is None
+    (newest / "state.pt").unlink()
+    assert checkpoint.load_newest(tmp_path, {}) is None
+
+
+def test_a_ratio_beyond_the_bound_ends_the_run_and_its_batch_is_kept(made: tuple[Path, Path], tmp_path: Path) -> None:
+    study = small_study(training={"learning_rate": 0.1, "updates_per_batch": 4, "max_ratio": 1.5})
+    with pytest.raises(UserError, match=r"larger than training\.max_ratio, 1\.5 .*failed_batch\.pt"):
+        train_small(study, tmp_path / "run", *made)
+    assert torch.load(tmp_path / "run" / "failed_batch.pt")["ids"].ndim == 2
 
 
 def test_two_trainers_do_not_share_a_run_directory(made: tuple[Path, Path], tmp_path: Path) -> None:
     with (
         checkpoint.run_lock(tmp_path / "run"),
-        pytest.raises(UserError, match="another process is training here"),
+        pytest.raises(UserError, match=f"another process is training here .process {os.getpid()} on "),
         checkpoint.run_lock(tmp_path / "run"),
     ):
         pass

@@ -17,9 +17,11 @@ from policygrain import Method, TokenBatch
 from policygrain.model import tiny
 from policygrain.model.logprobs import read
 from policygrain.model.sequences import micro_batches, pack
+from policygrain.model.sharding import gathered, shard
 from policygrain.objective.loss import merge_metrics
-from policygrain.study.schema import TinyModel, Training
+from policygrain.study.schema import Fsdp, TinyModel, Training
 from policygrain.train.heads import build_heads
+from policygrain.train.ranks import deal
 from policygrain.train.update import TrainingBatch, update
 
 from .batches import METHODS, WITH_GRADIENT, Result, assert_same, evaluate, few, fields
@@ -77,8 +79,8 @@ def test_batches_may_have_widths_of_their_own(name: str, data: dict, choice: st.
 
 LENGTHS = [5, 9, 3, 7, 1, 6]
 SPEC = TinyModel(hidden=16, intermediate=16, layers=1, heads=1, context=32)
-# About two responses a micro-batch: each of two ranks gets some, and not as many as the other.
-SETTINGS = Training(micro_batch_tokens=18, max_grad_norm=1e9, group=1)
+# About one response a micro-batch: each of two ranks gets some, and not as many as the other.
+SETTINGS = Training(micro_batch_tokens=14, max_grad_norm=1e9, group=1)
 RANKS = 2
 
 
@@ -116,27 +118,37 @@ def made_up_step() -> tuple[torch.nn.Module, TrainingBatch]:
     return model, TrainingBatch(sequences, step)
 
 
-def gradient_of(chosen: Method, budget: int = SETTINGS.micro_batch_tokens) -> tuple[Tensor, dict[str, float]]:
+def gradient_of(
+    chosen: Method, budget: int = SETTINGS.micro_batch_tokens, sharded: bool = False
+) -> tuple[Tensor, dict[str, float]]:
     """The trainer's own `update` with a plain SGD of rate 1: the change of weights is the gradient."""
     model, batch = made_up_step()
+    if sharded:
+        shard(model, Fsdp(compute="float32"), offload=False)
     heads = build_heads(model, chosen, seed=0)
+    if sharded and heads is not None:
+        heads.float()  # as the sharded model computes
     parameters = [*model.parameters(), *(heads.parameters() if heads else ())]
-    before = [p.detach().clone() for p in parameters]
+    before = [gathered(p.detach()).clone() for p in parameters]
     torch.manual_seed(0)
     settings = SETTINGS.model_copy(update={"micro_batch_tokens": budget})
     metrics = update(model, torch.optim.SGD(parameters, lr=1.0), batch, chosen, settings, heads)
-    changes = [(x - p.detach()).flatten() for x, p in zip(before, parameters, strict=True)]
+    changes = [(x - gathered(p.detach())).flatten() for x, p in zip(before, parameters, strict=True)]
     return torch.cat(changes), metrics
 
 
-def rank(number: int, meeting: str) -> dict[str, tuple[Tensor, dict[str, float]]]:
+def rank(number: int, meeting: str) -> dict[tuple[str, bool], tuple[Tensor, dict[str, float]]]:
     """One of two processes that take the trainer's step together."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)
     patience = timedelta(seconds=120)
     dist.init_process_group("gloo", f"file://{meeting}", patience, rank=number, world_size=RANKS)
     try:
-        return {name: gradient_of(chosen) for name, chosen in STEPS.items()}
+        return {
+            (name, sharded): gradient_of(chosen, sharded=sharded)
+            for name, chosen in STEPS.items()
+            for sharded in (False, True)
+        }
     finally:
         dist.destroy_process_group()
 
@@ -156,19 +168,29 @@ def from_two_ranks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[
     return results
 
 
+@pytest.mark.parametrize("sharded", [False, True])
 @pytest.mark.parametrize("name", STEPS)
-def test_two_ranks_take_the_step_of_one_process(name: str, from_two_ranks: dict) -> None:
+def test_two_ranks_take_the_step_of_one_process(name: str, sharded: bool, from_two_ranks: dict) -> None:
     whole, metrics = gradient_of(STEPS[name], budget=10**6)
-    gradient, merged = from_two_ranks[name]
+    gradient, merged = from_two_ranks[name, sharded]
     assert whole.norm() > 1e-3
-    # The log-softmax is float32 inside the float64 model.
-    torch.testing.assert_close(gradient, whole, rtol=1e-4, atol=1e-6 * whole.norm().item())
-    assert merged == pytest.approx(metrics, rel=1e-4, abs=1e-6)
+    # The log-softmax is float32 inside the float64 model, and the whole sharded model computes in float32.
+    torch.testing.assert_close(gradient, whole, rtol=1e-4, atol=(1e-5 if sharded else 1e-6) * whole.norm().item())
+    assert merged == pytest.approx(metrics, rel=1e-4, abs=1e-5 if sharded else 1e-6)
 
 
 def test_the_micro_batches_are_dealt_out_unevenly() -> None:
     """What the test above would miss if both ranks had equal shares, or one had none."""
     _, batch = made_up_step()
     cut = micro_batches(batch.sequences, SETTINGS.micro_batch_tokens)
-    tokens = [sum(int(batch.tokens.mask[rows].sum()) for rows in cut[number::RANKS]) for number in range(RANKS)]
-    assert len(cut) > RANKS and min(tokens) > 0 and tokens[0] != tokens[1]
+    hands = deal([int(batch.sequences.mask[rows].sum()) for rows in cut], RANKS)
+    tokens = [sum(int(batch.tokens.mask[cut[i]].sum()) for i in hand) for hand in hands]
+    assert len(hands[0]) != len(hands[1]) and min(tokens) > 0 and tokens[0] != tokens[1]
+
+
+def test_work_is_dealt_out_whole_and_evenly() -> None:
+    sizes = [5, 1, 9, 3, 3, 8, 2, 4]
+    hands = deal(sizes, 3)
+    assert sorted(i for hand in hands for i in hand) == list(range(len(sizes)))
+    assert sorted(sum(sizes[i] for i in hand) for hand in hands) == [11, 12, 12]
+    assert deal([], 2) == [[], []] and deal([7], 3) == [[0], [], []]

@@ -100,7 +100,8 @@ def run_content(arm, seed):
         "training": chosen.training(STUDY).model_dump(),
         "prompt": STUDY.prompt.model_dump(),
         "verifier": STUDY.verifier,
-        "model": [STUDY.model.start, STUDY.model.revision, STUDY.model.dtype],
+        "model": [STUDY.model.start, STUDY.model.revision, STUDY.model.dtype]
+        + ([STUDY.model.lora.model_dump()] if STUDY.model.lora else []),
         "seed": int(seed),
     }
 

@@ -6,27 +6,53 @@ import gc
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PreTrainedModel
 
 
-def load_model(start: str, revision: str | None = None, dtype: str = "float32") -> tuple[PreTrainedModel, Any]:
-    """Model and tokenizer. UserError when they cannot be read; padding is set up for generation."""
+def device() -> torch.device:
+    """Where models compute: on this process's GPU, where there is one."""
+    import torch
+
+    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+
+
+def load_model(
+    start: str, revision: str | None = None, dtype: str = "float32", place: torch.device | None = None
+) -> tuple[PreTrainedModel, Any]:
+    """Model, at ``place`` (None: where it computes), and tokenizer, with padding set up for generation.
+
+    UserError when they cannot be read.
+    """
     import torch
     from transformers import AutoModelForCausalLM
 
     tokenizer = load_tokenizer(start, revision)
     with _readable(start):
         model = AutoModelForCausalLM.from_pretrained(start, revision=revision, dtype=getattr(torch, dtype))
-    if torch.cuda.is_available():
-        model.to("cuda")  # type: ignore[arg-type]
+    model.to(place or device())  # type: ignore[arg-type]
     gc.enable()
     return model, tokenizer
+
+
+def recompute_layers(model: PreTrainedModel) -> None:
+    """Layers keep only their input for the backward pass, and compute the rest again: memory for a third more time."""
+    from torch.utils.checkpoint import checkpoint
+
+    from .packing import recompute_contexts
+
+    contexts = partial(recompute_contexts, model)
+    for module in model.modules():
+        if type(module).__name__ in (model._no_split_modules or ()):
+            how: Any = {"use_reentrant": False, "preserve_rng_state": False, "context_fn": contexts}
+            module.forward = partial(checkpoint, module.forward, **how)
 
 
 def load_tokenizer(start: str, revision: str | None = None) -> Any:

@@ -19,9 +19,9 @@ from torch.autograd.function import once_differentiable
 # Up to this vocabulary there is nothing to gain: logits are no larger than the layers' activations, and three products
 # are faster than four. Which way is taken hangs on the model alone, so a cut into micro-batches does not change it.
 PLAIN_VOCABULARY = 4096
-# Tokens × vocabulary. 16 MiB in float32 stays near a processor's caches and keeps its products fast; a GPU wants eight
-# times that, or starting kernels takes longer than they do.
-BLOCKS = {"cpu": (1024, 4096), "cuda": (4096, 8192)}
+# Tokens × vocabulary. 8 MiB in float32 stays in a processor's cache, and its products are as fast as larger ones; on a
+# GPU larger ones, or starting kernels would take longer than they do (reckoned, not measured).
+BLOCKS = {"cpu": (1024, 2048), "cuda": (4096, 8192)}
 
 
 def log_probs_and_entropy(

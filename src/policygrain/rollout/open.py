@@ -6,6 +6,7 @@ import importlib.util
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
+from ..model.sharding import precision
 from .engine import Engine
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def open_engine(
     if resolve_engine(name) == "vllm":
         from .vllm_engine import VllmEngine
 
-        dtype = str(model.dtype).removeprefix("torch.") if colocated else None
+        dtype = str(precision(model)).removeprefix("torch.") if colocated else None
         return VllmEngine(start, revision, dtype, kv_gib, colocated)
     from .torch_engine import TorchEngine
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..model.sequences import positions
+from ..model.weights import whole
 from .decoder import SmallDecoder
 from .engine import Request, Response
 from .kv_cache import InPlaceCache
@@ -24,11 +25,14 @@ class TorchEngine:
     name = "transformers"
 
     def __init__(self, model: PreTrainedModel, eos_id: int, pad_id: int, batch_size: int = 256) -> None:
-        self.model, self.eos_id, self.pad_id, self.batch_size = model, eos_id, pad_id, batch_size
+        self.eos_id, self.pad_id, self.batch_size = eos_id, pad_id, batch_size
+        self.load_weights(model)
 
     def load_weights(self, model: PreTrainedModel) -> None:
-        """Sample from this very model, without a copy."""
-        self.model = model
+        """Sample from this very model; from a copy, where its weights are spread over ranks or apart in an adapter."""
+        plain = whole(model)
+        assert plain is not None
+        self.model = plain
 
     def sleep(self) -> None:
         """It holds nothing of its own."""

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..model.weights import full_weights
 from .engine import Request, Response
 
 if TYPE_CHECKING:
@@ -93,10 +94,8 @@ class VllmEngine:
 
             torch.cuda.empty_cache()  # what the trainer's allocator keeps and does not use
             self._llm.wake_up(tags=["weights"])
-        # From the state dict: with tied embeddings the parameters alone would leave the output head as it was.
-        weights = [(name, tensor.detach()) for name, tensor in model.state_dict().items()]
         self._llm.start_weight_update()
-        self._llm.update_weights({"update_info": {"weights": weights}})
+        self._llm.update_weights({"update_info": {"weights": full_weights(model)}})
         self._llm.finish_weight_update()
         if self._asleep:
             # Last, so that a copy of the weights that loading may need has the cache's room.

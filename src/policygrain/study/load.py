@@ -119,10 +119,12 @@ def _check(study: Study, files: bool) -> None:
     for name, experiment in study.experiments.items():
         for arm in arms_of(experiment, study):
             try:
-                arm.method(study)
-                updates = arm.training(study).updates_per_batch
+                settings, heads = arm.training(study), arm.method(study).future_heads
             except UserError as error:
                 raise UserError(f"experiments.{name}: {error}") from error
+            if heads and settings.fsdp is not None and settings.fsdp.compute != "float32":
+                raise UserError(f"experiments.{name}: training.fsdp.compute: prediction heads need float32.")
+            updates = settings.updates_per_batch
             if updates > training.prompts_per_step * training.group:
                 raise UserError(
                     f"experiments.{name}: training.updates_per_batch: {updates} updates of a batch of "

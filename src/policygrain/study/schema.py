@@ -44,6 +44,18 @@ class WarmStart(Section):
     slip: Share = Field(0.02, description="probability that a step of the tutor's scratchpad goes wrong")
 
 
+class Lora(Section):
+    """Small matrices beside some of the model's, which alone are trained (needs the package peft)."""
+
+    rank: PositiveInt = Field(16, description="inner size of the matrices")
+    alpha: PositiveFloat = Field(32.0, description="their product is scaled by alpha / rank")
+    targets: list[str] = Field(
+        ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
+        min_length=1,
+        description="modules that get them, by the last part of their names",
+    )
+
+
 class Model(Section):
     """The start model."""
 
@@ -53,6 +65,7 @@ class Model(Section):
     )
     revision: str | None = Field(None, description="pinned revision of a Hugging Face model")
     dtype: Literal["float32", "bfloat16"] = Field("float32", description="weights and arithmetic of the policy")
+    lora: Lora | None = Field(None, description="null: all weights are trained")
     tiny: TinyModel = Field(TinyModel(), description="shape, for start: tiny")
     warm_start: WarmStart = Field(WarmStart(), description="supervised training, for start: tiny")
     warm_start_per_seed: bool = Field(
@@ -125,6 +138,15 @@ class Evaluation(Section):
     seed: int = Field(7, description="what sampling is seeded from")
 
 
+class Fsdp(Section):
+    """Weights, gradients and moments spread over the ranks of a run (PyTorch's FSDP2)."""
+
+    compute: Literal["float32", "bfloat16", "float16"] = Field(
+        "bfloat16", description="precision of forward and backward passes; gradients are added up in float32"
+    )
+    cpu_offload: bool = Field(False, description="in the host's memory; each layer is brought to the GPU for its pass")
+
+
 class Training(Section):
     """The loop. A batch is prompts_per_step × group responses, trained on in updates_per_batch optimizer steps."""
 
@@ -158,6 +180,16 @@ class Training(Section):
     )
     validate_every: PositiveInt = Field(5, description="steps between validations")
     checkpoint_every: PositiveInt = Field(10, description="steps between checkpoints")
+    keep_every: PositiveInt | None = Field(
+        None, description="checkpoints of multiples of so many steps are kept for good; null: the newest two alone"
+    )
+    max_ratio: PositiveFloat | None = Field(
+        None, description="a larger ratio ends the run, and its batch is kept; null: however large"
+    )
+    fsdp: Fsdp | None = Field(None, description="null: each rank of a run holds the whole model")
+    activation_checkpointing: bool = Field(
+        False, description="layers compute their activations again instead of keeping them"
+    )
     threads: PositiveInt = Field(1, description="CPU threads of one run")
 
 

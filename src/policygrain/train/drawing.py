@@ -10,6 +10,7 @@ from ..clock import Clock
 from ..methods import Method
 from ..model.future_heads import FutureHeads
 from ..model.sequences import Sequences
+from ..model.sharding import precision
 from ..objective.batch import TokenBatch
 from ..rollout.engine import Response
 from .rollouts import Collector, Rollouts
@@ -38,7 +39,7 @@ class Drawn(NamedTuple):
 
 # Nats on the mean token that two right implementations differ by, at most: 1e-5 was seen in float32 and 0.01 in
 # bfloat16, 0.005 after a single step that the engine missed, and about 1 with half of the weights.
-ROUNDING = {torch.float32: 0.01, torch.bfloat16: 0.1}
+ROUNDING = {torch.float32: 0.01, torch.float16: 0.02, torch.bfloat16: 0.1}
 # A checkpoint may hold batches that wait; it is read without leave to make anything but these and tensors.
 SAVED_TYPES: list[Any] = [Drawn, Rollouts, Response, TrainingBatch, Sequences, TokenBatch]
 
@@ -46,7 +47,7 @@ SAVED_TYPES: list[Any] = [Drawn, Rollouts, Response, TrainingBatch, Sequences, T
 def draw(
     collector: Collector,
     model: PreTrainedModel,
-    reference: PreTrainedModel,
+    reference: PreTrainedModel | None,
     method: Method,
     heads: FutureHeads | None,
     clock: Clock,
@@ -69,7 +70,7 @@ def disagreement(drawn: Drawn, model: PreTrainedModel, bound: float | None) -> s
     """Why not to train on a batch: its sampler was not ``model``, going by what both say of the same tokens. None where
     they agree to ``bound`` nats (None: to what rounding comes to) on average.
     """
-    bound = ROUNDING[model.dtype] if bound is None else bound
+    bound = ROUNDING[precision(model)] if bound is None else bound
     found = drawn.metrics.get("mismatch_mean", 0.0)
     if found <= bound:
         return None

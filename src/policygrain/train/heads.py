@@ -14,8 +14,9 @@ from ..files import atomic_json
 from ..methods import Method
 from ..methods.spec import Sampler
 from ..model.future_heads import FutureHeads
-from ..model.logprobs import read
+from ..model.loading import device
 from ..model.sequences import micro_batches, pack
+from ..model.sharding import read
 from ..provenance import seed_of
 from .ranks import once
 from .rollouts import Collector, PromptStream
@@ -30,7 +31,7 @@ def build_heads(model: PreTrainedModel, method: Method, seed: int) -> FutureHead
         return None
     with torch.random.fork_rng():
         torch.manual_seed(seed_of("heads", seed))
-        return FutureHeads(model.config.hidden_size, method.future_heads).to(model.device, model.dtype)
+        return FutureHeads(model.config.hidden_size, method.future_heads).to(device(), model.dtype)
 
 
 def warm_up(heads: FutureHeads, model: PreTrainedModel, method: Method, collector: Collector, run_dir: Path) -> None:
@@ -52,7 +53,7 @@ def warm_up(heads: FutureHeads, model: PreTrainedModel, method: Method, collecto
             [p for p in rollouts.prompts for _ in range(settings.group)],
             [r.ids for group in rollouts.responses for r in group],
             tokenizer.pad_token_id,
-            model.device,
+            device(),
         )
         # Each micro-batch of like lengths is a step: nothing here has to be normalised as a whole.
         for rows in micro_batches(sequences, settings.micro_batch_tokens):

@@ -32,12 +32,13 @@ FAREWELL = 10.0  # seconds that the rank which may hold the store waits for the 
 def together() -> Iterator[None]:
     """Join the processes that torchrun, or `srun` with several tasks, started with this one. Alone, it does nothing.
 
-    Opens the default process group (gloo, and NCCL where there are GPUs) and takes the GPU of this process. UserError
+    Opens the default process group (gloo, and NCCL where there are GPUs) and leaves this process one GPU. UserError
     when not all ranks come. A rank that ends ends all of them, with its exit code and its message alone.
     """
     _read_slurm()
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield
+        _say_goodbye()
         return
     store, rank, count = _meet()
     over = threading.Event()
@@ -94,14 +95,15 @@ def _address_of_first(nodes: str) -> str:
 
 def _meet() -> tuple[Store, int, int]:
     """(what all ranks can read and write, this rank, how many there are), with the process group open."""
+    # This process's GPU is the only one that it sees, before CUDA looks: an engine in it takes the first, too. A
+    # launcher may have done so already.
+    local = int(os.environ["LOCAL_RANK"])
+    visible = [number for number in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if number]
+    os.environ["CUDA_VISIBLE_DEVICES"] = visible[local % len(visible)] if visible else str(local)
     import torch
     import torch.distributed as dist
 
-    backend = "gloo"
-    if torch.cuda.is_available():
-        # Where each task has a GPU of its own, all of them see it as the first.
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
-        backend = "cpu:gloo,cuda:nccl"
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     try:
         store, rank, count = next(iter(dist.rendezvous("env://", timeout=MEETING)))
         shared = dist.PrefixStore("group", store)
@@ -115,8 +117,9 @@ def _meet() -> tuple[Store, int, int]:
 def _say_goodbye() -> None:
     import torch.distributed as dist
 
-    dist.barrier()
-    dist.destroy_process_group()
+    if dist.is_initialized():  # as it is where one process holds a sharded model
+        dist.barrier()
+        dist.destroy_process_group()
 
 
 def _note(store: Store, rank: int, code: int) -> tuple[bool, int]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +13,8 @@ import torch
 from ..clock import Clock
 from ..errors import Stopped, UserError
 from ..methods import Method
-from ..model.loading import load_model
+from ..model.loading import device
+from ..model.weights import whole
 from ..progress import Progress
 from ..provenance import seed_of
 from ..rollout.open import open_engine
@@ -23,15 +26,16 @@ from . import checkpoint
 from .drawing import Drawn, disagreement, draw
 from .heads import build_heads, warm_up
 from .journal import Journal
+from .models import open_models
 from .ranks import gather, is_first, once
 from .rollouts import Collector, PromptStream
 from .stopping import Stop
 from .tokens import keep_tokens
-from .update import make_optimizer, minibatches, update
+from .update import TrainingBatch, make_optimizer, make_scaler, minibatches, update
 from .validation import validate
 
 if TYPE_CHECKING:
-    from ..study.schema import Prompt
+    from ..study.schema import Lora, Prompt
 
 
 def train(
@@ -44,6 +48,7 @@ def train(
     start: str,
     revision: str | None = None,
     dtype: str = "float32",
+    lora: Lora | None = None,
     train_problems: list[Problem],
     validation_problems: list[Problem],
     run_dir: Path,
@@ -57,23 +62,24 @@ def train(
     """
     with checkpoint.run_lock(run_dir), open_verifier(verifier_name) as verifier:
         torch.set_num_threads(settings.threads)
-        model, tokenizer = load_model(start, revision, dtype)
-        reference, _ = load_model(start, revision, dtype)
+        model, reference, tokenizer = open_models(start, revision, dtype, lora, settings, seed)
         longest = model.config.max_position_embeddings - settings.max_tokens
         renderer = PromptRenderer(tokenizer, prompt, longest)
         heads = build_heads(model, method, seed)
-        optimizer = make_optimizer(model, heads, method, settings)
+        optimizer, scaler = make_optimizer(model, heads, method, settings), make_scaler(settings)
+        parts = {"model": model, "heads": heads, "optimizer": optimizer, "scaler": scaler}
+        parts = {name: part for name, part in parts.items() if part is not None}
         stream = PromptStream(train_problems, seed_of("prompts", seed))
         totals = {"updates": 0, "tokens": 0, "samples": 0, "seconds": 0.0}
         first = 0
         waiting: list[Drawn] = []  # batches that were drawn and not trained on yet
-        if (state := checkpoint.load_newest(run_dir)) is not None:
-            model.load_state_dict(state["model"])
-            optimizer.load_state_dict(state["optimizer"])
-            if heads is not None:
-                heads.load_state_dict(state["heads"])
+        if (state := checkpoint.load_newest(run_dir, parts)) is not None:
             stream.position, first, totals = state["position"], state["step"], state["totals"]
-            waiting = [drawn.to(model.device) for drawn in state["waiting"]]
+            waiting = [drawn.to(device()) for drawn in state["waiting"]]
+
+        def counters(step: int) -> dict[str, Any]:
+            return {"step": step, "position": stream.position, "totals": totals, "waiting": waiting}
+
         journal = Journal(run_dir, resume_at=first)
         engine = open_engine(
             settings.engine, start, model, tokenizer, revision=revision, kv_gib=settings.kv_gib, colocated=True
@@ -103,7 +109,7 @@ def train(
                 drawn = draw(collector, model, reference, method, heads, clock)
                 if (problem := disagreement(drawn, model, settings.max_mismatch)) is not None:
                     stream.position = position
-                    checkpoint.save(run_dir, step, _state(model, heads, optimizer, stream, step, totals, waiting))
+                    checkpoint.save(run_dir, step, parts, counters(step), settings.keep_every)
                     raise UserError(f"{run_dir}: step {step}: {problem} The run is saved as it was before that batch.")
                 waiting.append(drawn)
             rollouts, batch, metrics = waiting.pop(0)
@@ -117,11 +123,9 @@ def train(
                         warmup = min(1.0, (totals["updates"] + 1) / max(1, settings.warmup_updates))
                         for parameters in optimizer.param_groups:
                             parameters["lr"] = parameters["initial_lr"] * warmup
-                        updates.append(
-                            _guarded(
-                                update, model, optimizer, batch.rows(rows), method, settings, heads, run_dir=run_dir
-                            )
-                        )
+                        part = batch.rows(rows)
+                        with _kept_if_harmful(part, run_dir):
+                            updates.append(update(model, optimizer, part, method, settings, heads, scaler))
                         totals["updates"] += 1
 
             # A few samples, token by token, for a look at what the objective does.
@@ -149,7 +153,7 @@ def train(
             reasons = gather([stop and stop.after_step(time.perf_counter() - started)])
             reason = next(filter(None, reasons), None)
             if reason or ((step + 1) % settings.checkpoint_every == 0 and step + 1 < settings.steps):
-                checkpoint.save(run_dir, step + 1, _state(model, heads, optimizer, stream, step + 1, totals, waiting))
+                checkpoint.save(run_dir, step + 1, parts, counters(step + 1), settings.keep_every)
             if reason:
                 raise Stopped(f"{run_dir}: stopped by {reason} after step {step + 1} of {settings.steps}, and saved.")
 
@@ -159,35 +163,16 @@ def train(
             "metrics",
             {"step": settings.steps, **final, **{f"total_{k}": totals[k] for k in ("updates", "tokens", "samples")}},
         )
-        once(lambda: [what.save_pretrained(run_dir / "model") for what in (model, tokenizer)])
+        final_model: Any = whole(model, torch.device("cpu"), keep=is_first())
+        once(lambda: [what.save_pretrained(run_dir / "model") for what in (final_model, tokenizer)])
         return {**final, **totals}
 
 
-def _state(
-    model: Any,
-    heads: Any,
-    optimizer: Any,
-    stream: PromptStream,
-    step: int,
-    totals: dict[str, Any],
-    waiting: list[Drawn],
-) -> dict[str, Any]:
-    return {
-        "model": model.state_dict(),
-        "heads": heads.state_dict() if heads is not None else {},
-        "optimizer": optimizer.state_dict(),
-        "position": stream.position,
-        "step": step,
-        "totals": totals,
-        "waiting": waiting,
-    }
-
-
-def _guarded(step: Any, model: Any, optimizer: Any, batch: Any, *rest: Any, run_dir: Path) -> dict[str, float]:
-    """An update whose gradient is not finite ends the run, and the batch that caused it is kept for a look."""
+@contextmanager
+def _kept_if_harmful(batch: TrainingBatch, run_dir: Path) -> Iterator[None]:
+    """An update that would do harm ends the run, and the batch that caused it is kept for a look."""
     try:
-        result: dict[str, float] = step(model, optimizer, batch, *rest)
-        return result
+        yield
     except UserError as error:
         path = run_dir / "failed_batch.pt"
         cause = {"ids": batch.sequences.ids, "mask": batch.sequences.mask, "advantages": batch.tokens.advantages}

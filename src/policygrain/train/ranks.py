@@ -47,16 +47,15 @@ def dealt(work: Callable[[list[T]], list[R]], items: list[T]) -> list[R]:
     return gather(work(own) if own else [])
 
 
-def share(items: Sequence[T], sizes: Sequence[int]) -> list[T]:
-    """This rank's items, in order: the largest first, each goes to the rank that has least. Some may have none."""
-    number, count = ranks()
-    loads, own = [0] * count, []
-    for item in sorted(range(len(items)), key=lambda i: -sizes[i]):
+def deal(sizes: Sequence[int], count: int) -> list[list[int]]:
+    """Which items each of ``count`` ranks gets: the largest first, each goes to the rank that has least so far."""
+    loads = [0] * count
+    hands: list[list[int]] = [[] for _ in range(count)]
+    for item in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
         to = loads.index(min(loads))
         loads[to] += sizes[item]
-        if to == number:
-            own.append(item)
-    return [items[i] for i in sorted(own)]
+        hands[to].append(item)
+    return hands
 
 
 def sum_over_ranks(tensors: Iterable[Tensor]) -> None:
@@ -66,15 +65,19 @@ def sum_over_ranks(tensors: Iterable[Tensor]) -> None:
             dist.all_reduce(tensor)
 
 
-def sum_gradients(parameters: Iterable[Tensor]) -> None:
-    """Add up every parameter's gradient over ranks, in place."""
-    if ranks()[1] == 1:
+def sum_gradients(parameters: Iterable[Tensor], averaged: bool = False) -> None:
+    """Add up every parameter's gradient over ranks, in place. ``averaged``: FSDP has put their mean there already."""
+    count = ranks()[1]
+    if count == 1:
         return
     for parameter in parameters:
         if parameter.requires_grad:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-            dist.all_reduce(parameter.grad)
+            if averaged:
+                parameter.grad.mul_(count)
+            else:
+                dist.all_reduce(parameter.grad)
 
 
 def gather(items: list[T]) -> list[T]:

@@ -12,13 +12,16 @@ from torch import Tensor
 from ..errors import UserError
 from ..methods import Method
 from ..model.future_heads import FutureHeads
-from ..model.logprobs import Reading, read
+from ..model.loading import device
+from ..model.logprobs import Reading
+from ..model.reference import present
 from ..model.sequences import Sequences, micro_batches, pack
+from ..model.sharding import gathered, is_sharded, read
 from ..objective.batch import TokenBatch
 from ..objective.loss import merge_metrics
 from ..objective.penalty import k3
 from ..study.schema import Training
-from .ranks import gather, ranks, share, sum_gradients, sum_over_ranks
+from .ranks import deal, gather, ranks, sum_gradients, sum_over_ranks
 from .rollouts import Rollouts
 
 if TYPE_CHECKING:
@@ -49,50 +52,57 @@ def score(
     names = ("log_probs", "entropy", "future") if heads else ("log_probs", "entropy")
     whole = {name: torch.zeros(sequences.mask.shape, device=sequences.ids.device) for name in names}
     with torch.no_grad():
-        for rows in own_micro_batches(sequences, settings):
+        for rows, counts in passes(model, sequences, settings):
             part = sequences.rows(rows)
             reading = read(model, part, settings.temperature, heads=heads)
-            for name, values in whole.items():
+            for name, values in whole.items() if counts else ():
                 values[rows, : part.mask.shape[1]] = getattr(reading, name)
     sum_over_ranks(whole.values())
     return Reading(whole["log_probs"], whole["entropy"], whole.get("future"), None)
 
 
-def own_micro_batches(sequences: Sequences, settings: Training) -> list[Tensor]:
-    """Row indices of this rank's forward passes, about as many tokens on each rank."""
-    count = ranks()[1]
+def passes(model: PreTrainedModel, sequences: Sequences, settings: Training) -> list[tuple[Tensor, bool]]:
+    """This rank's forward passes, about as many tokens on each rank: row indices, and whether they count.
+
+    A sharded model is gathered by all ranks at once, so a rank with fewer micro-batches has some that do not count.
+    """
+    number, count = ranks()
     if count == 1:
-        return micro_batches(sequences, settings.micro_batch_tokens)
+        return [(rows, True) for rows in micro_batches(sequences, settings.micro_batch_tokens)]
     # Small enough for every rank to have something to do.
     tokens = int(sequences.prompt_mask.sum() + sequences.mask.sum())
     cut = micro_batches(sequences, min(settings.micro_batch_tokens, math.ceil(tokens / count)))
-    return share(cut, [int(sequences.mask[rows].sum()) for rows in cut])
+    hands = deal([int(sequences.mask[rows].sum()) for rows in cut], count)
+    idle = max(map(len, hands)) - len(hands[number]) if is_sharded(model) else 0
+    return [(cut[i], True) for i in sorted(hands[number])] + [(cut[0], False)] * idle
 
 
 def prepare(
     rollouts: Rollouts,
     model: PreTrainedModel,
-    reference: PreTrainedModel,
+    reference: PreTrainedModel | None,
     method: Method,
     settings: Training,
     pad_id: int,
     heads: FutureHeads | None = None,
 ) -> tuple[TrainingBatch, dict[str, float]]:
-    """Advantages, old and reference log-probabilities of a batch; and metrics of what was sampled."""
+    """Advantages, old and reference log-probabilities of a batch; and metrics of what was sampled.
+
+    ``reference`` is the start policy, None where that is ``model`` without its adapter.
+    """
     group = rollouts.rewards.shape[1]
     responses = [r for row in rollouts.responses for r in row]
-    sequences = pack(
-        [p for p in rollouts.prompts for _ in range(group)], [r.ids for r in responses], pad_id, model.device
-    )
+    sequences = pack([p for p in rollouts.prompts for _ in range(group)], [r.ids for r in responses], pad_id, device())
     advantages = method.advantages(rollouts.rewards)
     mask = sequences.mask.clone()
-    finished = torch.tensor([r.finished for r in responses], device=model.device)
+    finished = torch.tensor([r.finished for r in responses], device=device())
     if method.sampler.mask_truncated:
         mask &= finished.unsqueeze(1)
     old_log_probs, old_entropy, old_future, _ = score(model, sequences, settings, heads)
     # For the record alone, a quarter of the batch says enough of how far the policy has gone from its start.
     scored = slice(None) if method.needs_reference else slice(None, None, 4)
-    reference_log_probs = score(reference, sequences.rows(scored), settings).log_probs
+    with present(reference, model) as start:
+        reference_log_probs = score(start, sequences.rows(scored), settings).log_probs
     engine_log_probs = torch.zeros_like(old_log_probs)
     for row, response in enumerate(responses):
         engine_log_probs[row, : len(response.ids)] = torch.tensor(response.log_probs)
@@ -101,7 +111,7 @@ def prepare(
     tokens = TokenBatch(
         log_probs=old_log_probs,
         old_log_probs=old_log_probs,
-        advantages=advantages.flatten().to(model.device),
+        advantages=advantages.flatten().to(device()),
         mask=mask,
         entropy=old_entropy,
         old_entropy=old_entropy,
@@ -142,13 +152,21 @@ def make_optimizer(
     model: PreTrainedModel, heads: FutureHeads | None, method: Method, settings: Training
 ) -> torch.optim.Optimizer:
     """AdamW; prediction heads have a learning rate of their own."""
-    groups: list[dict[str, Any]] = [{"params": list(model.parameters()), "lr": settings.learning_rate}]
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in model.parameters() if p.requires_grad], "lr": settings.learning_rate}
+    ]
     if heads is not None:
         groups.append({"params": list(heads.parameters()), "lr": method.heads.learning_rate})
     optimizer = torch.optim.AdamW(groups, betas=settings.betas, weight_decay=settings.weight_decay, fused=True)
     for group in optimizer.param_groups:
         group["initial_lr"] = group["lr"]
     return optimizer
+
+
+def make_scaler(settings: Training) -> torch.amp.GradScaler:
+    """What keeps small gradients from vanishing in float16; it does nothing in any other precision."""
+    in_half = settings.fsdp is not None and settings.fsdp.compute == "float16"
+    return torch.amp.GradScaler(device().type, enabled=in_half)
 
 
 def minibatches(prompts: int, group: int, count: int, seed: int) -> list[Tensor]:
@@ -168,16 +186,18 @@ def update(
     method: Method,
     settings: Training,
     heads: FutureHeads | None = None,
+    scaler: torch.amp.GradScaler | None = None,
 ) -> dict[str, float]:
-    """One optimizer step on ``batch``; returns its metrics.
+    """One optimizer step on ``batch``; returns its metrics. UserError, and no step, where it would do harm.
 
     Cutting it into micro-batches changes nothing, nor does dealing them out to several ranks, all of which hold the
     same batch.
     """
+    scaler = scaler or make_scaler(settings)
     optimizer.zero_grad(set_to_none=True)
     whole = _whole_step(model, batch, method, settings)
     parts = []
-    for rows in own_micro_batches(batch.sequences, settings):
+    for rows, counts in passes(model, batch.sequences, settings):
         part = batch.rows(rows)
         reading = read(model, part.sequences, settings.temperature, method.entropy_has_gradient, heads)
         now = {"log_probs": reading.log_probs, "entropy": reading.entropy, "future_log_probs": reading.future}
@@ -188,18 +208,24 @@ def update(
             future_loss = reading.future_loss / whole.n_tokens
             loss = loss + method.heads.loss_weight * future_loss
             metrics = metrics | {"future_loss": future_loss.item()}
-        loss.backward()
-        parts.append(metrics)
-    sum_gradients([*model.parameters(), *(heads.parameters() if heads is not None else ())])
+        scaler.scale(loss * counts).backward()
+        if counts:
+            parts.append(metrics)
+    sum_gradients(model.parameters(), is_sharded(model))
+    scaler.unscale_(optimizer)
     if heads is not None:
+        sum_gradients(heads.parameters())
         torch.nn.utils.clip_grad_norm_(heads.parameters(), settings.max_grad_norm)
-    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), settings.max_grad_norm).item()
+    norm = gathered(torch.nn.utils.clip_grad_norm_(model.parameters(), settings.max_grad_norm)).item()
     metrics = merge_metrics(gather(parts)) | {"gradient_norm": norm, "learning_rate": optimizer.param_groups[0]["lr"]}
-    if not math.isfinite(norm):
-        raise UserError(
-            f"the gradient is not finite (loss {metrics['loss']}, largest ratio {metrics['ratio_max']:.3g})."
-        )
-    optimizer.step()
+    found = f"(loss {metrics['loss']}, largest ratio {metrics['ratio_max']:.3g})"
+    # In float16 a gradient may overflow: the step is left out, and the next loss is scaled by less.
+    if not math.isfinite(norm) and scaler.get_scale() <= 1:
+        raise UserError(f"the gradient is not finite {found}.")
+    if settings.max_ratio is not None and metrics["ratio_max"] > settings.max_ratio:
+        raise UserError(f"a ratio is larger than training.max_ratio, {settings.max_ratio:g} {found}.")
+    scaler.step(optimizer)
+    scaler.update()
     return metrics
 
 

@@ -1,0 +1,30 @@
+"""The start policy, out of the way until it is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from .loading import device
+from .sharding import is_sharded
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+@contextmanager
+def present(reference: PreTrainedModel | None, model: PreTrainedModel) -> Iterator[PreTrainedModel]:
+    """``reference`` on the device where it computes, for as long as this lasts; else it is kept in host memory.
+
+    None: the reference is ``model`` without its adapter.
+    """
+    if reference is None:
+        model.disable_adapters()
+        yield model
+        model.enable_adapters()
+    elif is_sharded(reference):  # brings each layer itself
+        yield reference
+    else:
+        yield reference.to(device())  # type: ignore[arg-type]
+        reference.to("cpu")  # type: ignore[arg-type]

@@ -35,7 +35,8 @@ training: {{steps: {STEPS}, checkpoint_every: 4}}
 methods:
   undisturbed: {{base: grpo, ratio: {{name: "tests.slow:slow", name_of_run: undisturbed}}}}
 experiments:
-  headline: {{methods: [grpo, undisturbed]}}
+  headline: {{methods: [undisturbed]}}
+  stress: {{methods: [grpo], vary: {{updates_per_batch: [1]}}}}
 evaluation: {{engine: transformers}}
 figures: [benchmarks, dynamics]
 """

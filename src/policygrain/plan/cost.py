@@ -7,7 +7,7 @@ overlap (a roofline takes the larger), so the sum errs on the long side.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from .shapes import Shape
 
@@ -119,16 +119,12 @@ class Memory:
     weights: float
     gradients: float
     optimizer: float
-    reference: float
+    gathered: float  # layers that are whole for their pass, of a sharded model
     activations: float
     output_layer: float
+    reference: float
     engine_weights: float
     engine_cache: float
-
-    @property
-    def training(self) -> float:
-        """Of the trainer."""
-        return self.total - self.engine
 
     @property
     def engine(self) -> float:
@@ -137,8 +133,9 @@ class Memory:
 
     @property
     def total(self) -> float:
-        """Trainer and engine side by side."""
-        return sum(getattr(self, f.name) for f in fields(self))
+        """The peak, trainer and engine side by side: in an update, or while the start policy reads the batch."""
+        update = self.gradients + self.activations + self.output_layer
+        return self.weights + self.optimizer + self.gathered + max(update, self.reference) + self.engine
 
 
 def activation_bytes(shape: Shape, tokens: float, width: int, checkpointing: bool) -> float:
@@ -165,21 +162,33 @@ def output_layer_bytes(shape: Shape, tokens: float) -> float:
 
 
 def memory(
-    shape: Shape, width: int, devices: int, micro: float, sequences: float, context: float, checkpointing: bool
+    shape: Shape,
+    width: int,
+    compute: int,
+    devices: int,
+    sharded: bool,
+    micro: float,
+    sequences: float,
+    context: float,
+    checkpointing: bool,
 ) -> Memory:
-    """On each of ``devices`` that share a run's policy, gradients and AdamW's two moments (ZeRO-3, arXiv 1910.02054).
+    """On each of ``devices`` that train a run together, weights of ``width`` bytes a number, arithmetic in ``compute``.
 
-    All in numbers of ``width`` bytes. Reference and engine are whole on every device; ``sequences`` of ``context``
-    tokens each are in the engine at once.
+    ``sharded``: they share weights, gradients and AdamW's two moments (ZeRO-3, arXiv 1910.02054), and hold two layers
+    and the embeddings whole at a time; the start policy is then in the host's memory. The engine is whole on every
+    device, with ``sequences`` of ``context`` tokens each at once.
     """
     weights = float(shape.parameters * width)
+    own = weights / devices if sharded else weights
+    layers = shape.parameters - shape.embeddings
     return Memory(
-        weights=weights / devices,
-        gradients=weights / devices,
-        optimizer=2 * weights / devices,
-        reference=weights,
-        activations=activation_bytes(shape, micro, width, checkpointing),
+        weights=own,
+        gradients=own,
+        optimizer=2 * own,
+        gathered=compute * (shape.embeddings + 2 * layers / shape.layers) if sharded else 0.0,
+        activations=activation_bytes(shape, micro, compute, checkpointing),
         output_layer=output_layer_bytes(shape, micro),
-        engine_weights=weights,
-        engine_cache=float(sequences * context * shape.kv_per_token * width),
+        reference=0.0 if sharded else weights,
+        engine_weights=float(shape.parameters * compute),
+        engine_cache=float(sequences * context * shape.kv_per_token * compute),
     )

@@ -44,19 +44,21 @@ def seconds(work: Work, device: Device) -> float:
     return sum(device.speed(phase).seconds(load) for phase, load in work.loads.items())
 
 
-def memory(planner: Planner) -> cost.Memory:
-    """A run's on each of its devices."""
+def memory(planner: Planner, checkpointing: bool | None = None) -> cost.Memory:
+    """A run's on each of its devices; with activations kept or computed again, null: as the study says."""
     settings, expected = planner.study.training, planner.expected
     asked = expected.draws * settings.prompts_per_step * settings.group / planner.devices
     return cost.memory(
         planner.shape,
         planner.width,
+        planner.compute,
         planner.devices,
+        settings.fsdp is not None,
         # A response that is longer than a micro-batch is one of its own.
         max(settings.micro_batch_tokens, expected.prompt_tokens + settings.max_tokens),
         min(planner.sequences, SEQUENCES[settings.engine], asked),
         expected.prompt_tokens + min(expected.response_tokens, settings.max_tokens),
-        planner.checkpointing,
+        settings.activation_checkpointing if checkpointing is None else checkpointing,
     )
 
 
@@ -73,31 +75,29 @@ def engine_for(planner: Planner, room: float) -> Planner:
 
 
 def planner_of(study: Study, constants: Constants, device: Device, each: int | None = None) -> Planner:
-    """The fewest devices a run, or ``each``, on which it fits; activations kept or computed again, whichever is faster.
+    """The fewest devices a run, or ``each``, on which it fits; where it fits on none, the most that are tried.
 
-    The engine gets what memory is left, and it has to be enough for some sequences. Where nothing fits: the most
-    devices that are tried.
+    The engine gets what memory is left, and it has to be enough for some sequences.
     """
-    shape = shape_of(study.model, constants.shapes)
-    arm = next(iter(plan(study).arms.values()))
+    shape, expected = shape_of(study.model, constants.shapes), constants.workload(study.model.start)
     for devices in SHARES if each is None else (each,):
-        fitting = []
-        for checkpointing in (False, True):
-            planner = Planner(study, shape, constants.workload(study.model.start), devices, checkpointing)
-            held = memory(planner)
-            tried = engine_for(planner, USABLE * device.memory - (held.total - held.engine_cache))
-            if memory(tried).total <= USABLE * device.memory and tried.sequences >= LEAST_SEQUENCES:
-                fitting.append(tried)
-        if fitting:
-            return min(fitting, key=lambda planner: seconds(planner.step(arm), device))
-    return tried
+        planner = Planner(study, shape, expected, devices)
+        held = memory(planner)
+        planner = engine_for(planner, USABLE * device.memory - (held.total - held.engine_cache))
+        if fits(planner, device):
+            break
+    return planner
+
+
+def fits(planner: Planner, device: Device) -> bool:
+    """Whether a run fits on its devices, with room for some sequences."""
+    return memory(planner).total <= USABLE * device.memory and planner.sequences >= LEAST_SEQUENCES
 
 
 def rules(planner: Planner, device: Device) -> list[Rule]:
     """Those that compute, in the order in which they run."""
     study, planned, counts = planner.study, plan(planner.study), jobs(planner.study)
     start = device.speed("start").call
-    load = device.speed("load").seconds(cost.Load(1, bytes=planner.shape.parameters * planner.width))
     found: list[Rule] = []
 
     def rule(name: str, devices: int, each: Iterable[list[Work]]) -> None:
@@ -111,12 +111,9 @@ def rules(planner: Planner, device: Device) -> list[Rule]:
     runs = {name: planner.run(arm) for name, arm in planned.arms.items()}
     processes = planned.processes(study.seeds_per_process)
     rule("train", planner.devices, [[runs[run.arm] for run in process] for process in processes])
-    if found and found[-1].rule == "train":  # each run loads policy and reference
-        spent = tuple(s + 2 * load * len(p) for s, p in zip(found[-1].seconds, processes, strict=True))
-        found[-1] = replace(found[-1], seconds=spent)
     rule("probe", planner.devices, [[planner.probe()] for _ in study.seeds])
     starts = len(study.seeds) if study.model.warm_start_per_seed else 1
-    room = USABLE * device.memory - planner.shape.parameters * planner.width
+    room = USABLE * device.memory - planner.shape.parameters * planner.compute
     alone = engine_for(replace(planner, devices=1, sequences=max(SEQUENCES.values())), room)
     one, batch = alone.evaluation(), study.evaluation.runs_per_engine
     shards = [min(batch, len(planned.evaluated) - i) for i in range(0, len(planned.evaluated), batch)]
@@ -188,12 +185,13 @@ def estimate(
         "wall_hours": wall / 3600,
         "devices_per_run": planner.devices,
         "memory": {**asdict(held), "total": held.total},
-        "checkpointing": planner.checkpointing,
+        "checkpointing": study.training.activation_checkpointing,
+        "sharded": study.training.fsdp is not None,
         "activations": {
-            "kept": memory(replace(planner, checkpointing=False)).activations,
-            "computed_again": memory(replace(planner, checkpointing=True)).activations,
+            "kept": memory(planner, checkpointing=False).activations,
+            "computed_again": memory(planner, checkpointing=True).activations,
         },
-        "fits": held.total <= device.memory,
+        "fits": fits(planner, device),
         "sequences": planner.sequences,
         "probe_memory": probe_memory(planner),
         "device_memory": device.memory,

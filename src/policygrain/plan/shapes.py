@@ -38,11 +38,16 @@ class Shape:
         return self.kv_heads * (self.head_size or self.hidden // self.heads)
 
     @property
+    def embeddings(self) -> int:
+        """Parameters of the embedding, and of the output layer where that is another."""
+        return self.vocabulary * self.hidden * (1 if self.tied else 2)
+
+    @property
     def parameters(self) -> int:
         """All of them: embeddings, layers, norms."""
         attention = 2 * self.hidden * self.queries + self.queries + 2 * (self.hidden + 1) * self.keys
         layer = attention + 3 * self.hidden * self.intermediate + 2 * self.hidden
-        return self.layers * layer + self.hidden + self.vocabulary * self.hidden * (1 if self.tied else 2)
+        return self.layers * layer + self.hidden + self.embeddings
 
     @property
     def multiplied(self) -> int:

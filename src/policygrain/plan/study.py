@@ -62,13 +62,23 @@ class Planner:
     shape: Shape
     expected: Workload
     devices: int = 1
-    checkpointing: bool = False
     sequences: int = max(SEQUENCES.values())
 
     @property
     def width(self) -> int:
-        """Bytes of a number."""
+        """Bytes of a number that the optimizer keeps."""
         return BYTES[self.study.model.dtype]
+
+    @property
+    def compute(self) -> int:
+        """Bytes of a number in passes of the trainer, and in the engine."""
+        sharding = self.study.training.fsdp
+        return BYTES[sharding.compute] if sharding else self.width
+
+    @property
+    def loaded(self) -> Load:
+        """Reading a model's weights from disk."""
+        return Load(1, bytes=self.shape.parameters * self.width)
 
     def sampling(self, engine: str, prompts: float, responses: float, longest: int) -> Work:
         """Drawing and judging responses; loads are those of each of the devices."""
@@ -77,13 +87,14 @@ class Planner:
         length, own = min(self.expected.response_tokens, longest), self.devices
         texts = prompts / own, self.expected.prompt_tokens, responses / own, length
         at_once = min(self.sequences, SEQUENCES[kind])
-        load = cost.decode(self.shape, self.width, *texts, longest, at_once)
+        load = cost.decode(self.shape, self.compute, *texts, longest, at_once)
         return Work({phase: load, "judge": Load(responses / own)}, generated=responses * length)
 
     def step(self, arm: Arm) -> Work:
         """One batch: sampled, judged, read by the old and the start policy, trained on."""
         method, settings, own = arm.method(self.study), arm.training(self.study), self.devices
         prompts, micro = settings.prompts_per_step, settings.micro_batch_tokens
+        again = settings.activation_checkpointing
         draws = min(self.expected.draws, method.sampler.max_batches) if method.sampler.dynamic else 1.0
         work = self.sampling(settings.engine, draws * prompts, draws * prompts * settings.group, settings.max_tokens)
         length = min(self.expected.response_tokens, settings.max_tokens)
@@ -91,7 +102,7 @@ class Planner:
         once = cost.score(self.shape, micro, *texts)
         reference = once * (1.0 if method.needs_reference else REFERENCE_SHARE)
         work.add("score", once + reference + (once if method.reads_whole_step else Load()))
-        work.add("update", cost.update(self.shape, micro, *texts, settings.updates_per_batch, self.checkpointing))
+        work.add("update", cost.update(self.shape, micro, *texts, settings.updates_per_batch, again))
         work.trained = prompts * settings.group * length
         return work
 
@@ -100,7 +111,8 @@ class Planner:
         settings, problems = arm.training(self.study), self.validation_problems
         times = math.ceil(settings.steps / settings.validate_every) + 1
         validation = self.sampling(settings.engine, problems, problems, settings.max_tokens)
-        return self.step(arm) * settings.steps + validation * times
+        opened = Work({"load": self.loaded * 2})  # the policy and the start policy
+        return opened + self.step(arm) * settings.steps + validation * times
 
     @property
     def validation_problems(self) -> int:
@@ -110,7 +122,7 @@ class Planner:
     def evaluation(self) -> Work:
         """One model on all benchmarks, loaded and judged."""
         engine = "vllm" if self.study.evaluation.engine == "auto" else self.study.evaluation.engine
-        work = Work({"load": Load(1, bytes=self.shape.parameters * self.width)})
+        work = Work({"load": self.loaded})
         groups: dict[int, tuple[float, float]] = {}
         for benchmark in self.study.evaluation.benchmarks:
             sampling, size = sampling_of(self.study, benchmark), benchmark_size(self.study, benchmark)
@@ -140,7 +152,7 @@ class Planner:
         work.add("score", once + once)
         work.add("update", Load(probe.prompts / own * passes, once.flops * passes))
         if steps := max(probe.updates):
-            work.add("update", cost.update(self.shape, micro, *texts, steps, self.checkpointing))
+            work.add("update", cost.update(self.shape, micro, *texts, steps, settings.activation_checkpointing))
         return work
 
 

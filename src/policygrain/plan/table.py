@@ -10,9 +10,10 @@ MEMORY = {
     "weights": "weights",
     "gradients": "gradients",
     "optimizer": "AdamW",
-    "reference": "reference",
+    "gathered": "gathered layers",
     "activations": "activations",
     "output_layer": "output layer",
+    "reference": "start policy, while it reads",
     "engine_weights": "engine's weights",
     "engine_cache": "engine's cache",
 }
@@ -64,7 +65,7 @@ def detail(bill: dict[str, Any]) -> str:
         "": f"{parts}; activations are {'computed again' if bill['checkpointing'] else 'kept'} "
         f"({kept:.3g} kept, {again:.3g} computed again); {bill['sequences']} sequences are sampled at once",
         "probe": f"{bill['probe_memory'] / GB:,.3g} GB on one device: "
-        + ("fits" if bill["probe_memory"] <= bill["device_memory"] else "DOES NOT FIT, lower `probe.prompts`"),
+        + ("fits" if bill["probe_memory"] <= bill["device_memory"] else "DOES NOT FIT"),
         "disk": f"{sum(disk.values()) / GB:,.3g} GB: {', '.join(f'{k} {v / GB:,.3g}' for k, v in disk.items())}",
         "expected": f"{expected['prompt_tokens']:g} tokens a prompt, {expected['response_tokens']:g} a response, "
         f"{expected['draws']:g} prompts drawn for each that dynamic sampling keeps. {expected['source']}",

@@ -191,8 +191,7 @@ def step(shape: str, device: str, engine_name: str | None, checkpointing: bool) 
                     update(model, optimizer, batch.rows(part), chosen, settings)
             if number == STEPS:
                 with clock("checkpoint"):
-                    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-                    checkpoint.save(Path(folder), number, state)
+                    checkpoint.save(Path(folder), number, {"model": model, "optimizer": optimizer}, {})
             rows.append(clock.seconds)
     seconds = {k: statistics.median(row[k] for row in rows[1:] if k in row) for k in rows[-1]}
     report: dict[str, Any] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 
 from ..errors import UserError
@@ -132,12 +133,7 @@ def _evaluate(arguments: argparse.Namespace) -> None:
     from ..evaluate.side_by_side import draw_side_by_side, gpus
     from ..study import load_study
 
-    models = {}
-    for item in arguments.models:
-        name, separator, folder = item.rpartition("=")
-        if not separator:
-            raise UserError(f"evaluate: {item!r} is not NAME=MODEL_DIR.")
-        models[name] = Path(folder)
+    models = dict(map(_named_model, arguments.models))
     study, part, engines = load_study(arguments.config), _share(arguments.part), arguments.engines or len(gpus()) or 1
     if engines > 1:
         files = ["--config", str(arguments.config), "--data", str(arguments.data), "--out", str(arguments.out)]
@@ -145,6 +141,14 @@ def _evaluate(arguments: argparse.Namespace) -> None:
         if part is not None:
             return
     evaluate(study, models, arguments.data, arguments.out, part)
+
+
+def _named_model(text: str) -> tuple[str, Path]:
+    """`NAME=MODEL_DIR` → (NAME, MODEL_DIR). A run's name, `ARM/seedS`, may have a setting in it, and its folder too."""
+    found = re.fullmatch(r"(.*?/seed\d+|[^=]+)=(.+)", text)
+    if found is None:
+        raise UserError(f"evaluate: {text!r} is not NAME=MODEL_DIR.")
+    return found[1], Path(found[2])
 
 
 def _share(text: str | None) -> tuple[int, int] | None:

@@ -216,6 +216,12 @@ def test_two_trainers_do_not_share_a_run_directory(made: tuple[Path, Path], tmp_
         checkpoint.run_lock(tmp_path / "run"),
     ):
         pass
+    # Nor does one with other settings take what a living one writes to.
+    run = train_small(small_study(), tmp_path / "trained", *made)
+    other = small_study(training={"learning_rate": 5e-4})
+    with checkpoint.run_lock(run), pytest.raises(UserError, match="another process is training here"):
+        train_small(other, run, *made)
+    assert (run / "metrics.jsonl").exists() and not list(run.glob("superseded-*"))
     with checkpoint.run_lock(tmp_path / "run"):  # the holder is gone
         pass
 

@@ -16,10 +16,10 @@ from policygrain.objective.batch import TokenBatch
 def slow(batch: TokenBatch, *, name_of_run: str) -> Tensor:
     """The token ratio. While `slow/NAME_OF_RUN` is there, each call waits for the seconds in it and notes its GPUs.
 
-    In the trainer only: every process that reads the study tries the function on a small example.
+    In this run's trainer only: every process that reads the study tries the function on a small example.
     """
     file = Path("slow") / name_of_run
-    if sys.argv[1:2] == ["train"] and file.exists():
+    if name_of_run in sys.argv and file.exists():
         (file.parent / f"{name_of_run}.gpus").write_text(os.environ.get("CUDA_VISIBLE_DEVICES", ""))
         end = time.monotonic() + float(file.read_text())
         while time.monotonic() < end and file.exists():

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import yaml
 
+from policygrain.evaluate.protocol import sampling_of
 from policygrain.study import Study
 from policygrain.study.arms import plan
 
@@ -45,7 +46,7 @@ def make_up(study: Study, folder: Path, right: dict[str, int]) -> Path:
     for model in [*(f"start/seed{s}" for s in study.seeds), *(f"{r.arm}/seed{r.seed}" for r in planned.evaluated)]:
         count = right.get(model.split("/")[0], 6)
         for benchmark in study.evaluation.benchmarks:
-            n = (benchmark.sampling or study.evaluation.sampling).n
+            n = sampling_of(study, benchmark).n
             per_problem = [1.0] * count + [0.0] * (12 - count)
             record = {"model": model, "benchmark": benchmark.name, "protocol_key": "k", "n": n}
             lines.append(json.dumps({**record, "per_problem": per_problem, "accuracy": count / 12}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 
 import numpy as np
@@ -109,3 +110,12 @@ def test_an_unknown_figure_is_one_message(in_root: Path, tmp_path: Path, capsys:
     arguments = ["--config", "studies/smoke.yaml", "--results", str(tmp_path), "--out", str(tmp_path / "x")]
     assert main(["figure", "benchmark", *arguments]) == 2
     assert "Did you mean 'benchmarks'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["tepo-qwen2.5-7b", "tepo-qwen2.5-math-1.5b", "mpo-r1-distill-1.5b"])
+def test_a_paper_s_study_supplies_every_figure_that_it_asks_for(name: str, tmp_path: Path, in_root: Path) -> None:
+    """Known before its runs take days, not after."""
+    study = load_study(in_root / "studies" / f"{name}.yaml", files=False)
+    records = Records(study, make_up(study, tmp_path / name, {"start": 0, "tepo": 9}))
+    for figure in study.figures:
+        assert importlib.import_module(f"policygrain.figures.{figure}").draw(records).axes, figure

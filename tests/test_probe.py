@@ -7,19 +7,27 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 from policygrain.errors import UserError
 from policygrain.figures.records import Records
 from policygrain.files import read_json, read_json_lines
-from policygrain.train.probe import RATIOS, noise, probe
+from policygrain.train.probe import RATIOS, Spread, probe
 
 from .small import make_start, small_study
+
+
+def noise(shares: list[Tensor]) -> float:
+    spread = Spread()
+    for share in shares:
+        spread.add([share[:1], share[1:]])
+    return spread.noise()
 
 
 def test_noise_is_the_variance_over_the_squared_norm() -> None:
     # Shares (1, 0) and (3, 0): mean 2, squared deviations 1 + 1, a variance of 2 · 2/1 = 4; their sum is 4, squared 16.
     assert noise([torch.tensor([1.0, 0.0]), torch.tensor([3.0, 0.0])]) == pytest.approx(4 / 16)
-    assert noise([torch.tensor([1.0, 2.0])] * 5) == pytest.approx(0)
+    assert noise([torch.tensor([1.0, 2.0])] * 5) == pytest.approx(0, abs=1e-9)
     # Of many independent shares it is the variance of their sum: half as much for twice as many.
     shares = 1 + torch.randn(4000, 1, generator=torch.Generator().manual_seed(0))
     assert noise([*shares]) == pytest.approx(1 / 4000, rel=0.1)

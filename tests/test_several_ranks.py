@@ -54,7 +54,7 @@ def step_of_slurm(arguments: Sequence[str]) -> list[subprocess.Popen[str]]:
         slurm |= {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_JOB_END_TIME": str(int(time.time()) + 3600)}
         running.append(
             subprocess.Popen(
-                [sys.executable, "-m", "policygrain.cli", *arguments],
+                [sys.executable, *arguments],
                 env={**os.environ, **slurm},
                 stderr=subprocess.PIPE,
                 text=True,
@@ -109,7 +109,7 @@ def test_a_signal_to_one_rank_stops_both_after_one_step_and_one_process_goes_on(
 ) -> None:
     """With a sharded model, of which either has a half, and then one has all."""
     arguments = command(tmp_path, made, "run", fsdp={"compute": "float32"})
-    running = step_of_slurm(arguments)
+    running = step_of_slurm(["-m", "policygrain.cli", *arguments])
     metrics = tmp_path / "run" / "metrics.jsonl"
     deadline = time.monotonic() + PATIENCE
     while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() < deadline:
@@ -122,18 +122,31 @@ def test_a_signal_to_one_rank_stops_both_after_one_step_and_one_process_goes_on(
     assert_same_run(alone, tmp_path / "run")
 
 
-def test_a_mistake_is_said_once_and_a_lost_rank_holds_nobody_up(
-    made: tuple[Path, Path], alone: Path, tmp_path: Path
-) -> None:
-    # A model that cannot be read: both ranks find out.
-    (tmp_path / "nothing").mkdir()
-    codes, said = ended(step_of_slurm(command(tmp_path, (made[0], tmp_path / "nothing"), "broken")))
-    assert codes == [2, 2]
-    assert sum("cannot be loaded" in text for text in said) == 1, said
+MISTAKE = """
+import sys
+from policygrain.errors import UserError
+from policygrain.train.launch import together
+from policygrain.train.ranks import gather, ranks
+try:
+    with together():
+        if ranks()[0] == 1:
+            raise UserError("only here")
+        gather([])  # waits for the other one
+except UserError as error:
+    print(error, file=sys.stderr)
+    sys.exit(error.exit_code)
+"""
 
-    # Killed in the middle of a step: the other one ends by itself, and two new ones go on.
+
+def test_a_mistake_on_one_rank_ends_all_and_is_said_once() -> None:
+    codes, said = ended(step_of_slurm(["-c", MISTAKE]))
+    assert codes == [2, 2] and "".join(said).count("only here") == 1, said
+
+
+def test_a_lost_rank_holds_nobody_up(made: tuple[Path, Path], alone: Path, tmp_path: Path) -> None:
+    """Killed in the middle of a run: the other one ends by itself, and one process goes on."""
     arguments = command(tmp_path, made, "killed")
-    running = step_of_slurm(arguments)
+    running = step_of_slurm(["-m", "policygrain.cli", *arguments])
     deadline = time.monotonic() + PATIENCE
     while not (tmp_path / "killed" / "checkpoints" / "step00001").exists() and time.monotonic() < deadline:
         time.sleep(0.005)

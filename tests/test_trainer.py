@@ -146,28 +146,21 @@ def test_an_engine_that_is_not_the_policy_ends_the_run(
 @pytest.mark.vllm
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed")
 def test_rollouts_by_vllm_follow_the_weights(made: tuple[Path, Path], tmp_path: Path) -> None:
-    """Each step samples from the weights of that step: trainer and engine agree on what was sampled."""
+    """Each step samples from the weights of that step, and a second run takes the engine over: trainer and engine agree
+    on what was sampled.
+    """
     config = tmp_path / "study.yaml"
     content = copy.deepcopy(SMALL)
     content["training"] |= {"engine": "vllm", "steps": 3, "learning_rate": 3e-3}
     config.write_text(yaml.safe_dump(content))
-    command = [
-        sys.executable,
-        "-m",
-        "policygrain.cli",
-        "train",
-        "--config",
-        str(config),
-        "--run-dir",
-        str(tmp_path / "run"),
-    ]
-    done = subprocess.run(
-        [*command, "--data", str(made[0]), "--start", str(made[1])], capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-m", "policygrain.cli", "train", "--config", str(config), "--data", str(made[0])]
+    command += ["--start-model", str(made[1]), "--seeds", "0", "1", "--run-dir", str(tmp_path / "run{seed}")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    rows = read_json_lines(tmp_path / "run" / "metrics.jsonl")[:-1]
-    assert len(rows) == 3 and max(r["kl_initial"] for r in rows) > 1e-4, "the weights must have moved"
-    assert max(r["mismatch_max"] for r in rows) < 1e-3
+    for seed in (0, 1):
+        rows = read_json_lines(tmp_path / f"run{seed}" / "metrics.jsonl")[:-1]
+        assert len(rows) == 3 and max(r["kl_initial"] for r in rows) > 1e-4, "the weights must have moved"
+        assert max(r["mismatch_max"] for r in rows) < 1e-4
 
 
 def two_checkpoints(folder: Path) -> torch.nn.Linear:
@@ -223,6 +216,12 @@ def test_two_trainers_do_not_share_a_run_directory(made: tuple[Path, Path], tmp_
         checkpoint.run_lock(tmp_path / "run"),
     ):
         pass
+    # Nor does one with other settings take what a living one writes to.
+    run = train_small(small_study(), tmp_path / "trained", *made)
+    other = small_study(training={"learning_rate": 5e-4})
+    with checkpoint.run_lock(run), pytest.raises(UserError, match="another process is training here"):
+        train_small(other, run, *made)
+    assert (run / "metrics.jsonl").exists() and not list(run.glob("superseded-*"))
     with checkpoint.run_lock(tmp_path / "run"):  # the holder is gone
         pass
 

@@ -153,7 +153,9 @@ def _made_ready(
         },
         "data": {name: file_digest(data / f"{name}.jsonl") for name in ("train", "validation")},
     }
-    key = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+    # Without what is the default anyway: a new key must not make a finished run another one.
+    decides = {**content, "training": arm.training(study).model_dump(exclude_defaults=True)}
+    key = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:16]
     _claim(run_dir, key, content)
     done = (run_dir / "summary.json").exists() and (run_dir / "model" / "config.json").exists()
     return start, data, content, key, done
@@ -172,16 +174,22 @@ LEFT_BEHIND = (
 
 
 def _claim(run_dir: Path, key: str, content: dict[str, Any]) -> None:
-    """A run directory belongs to one configuration. What another one left is set aside, not continued and not lost."""
+    """A run directory belongs to one configuration. What another one left is set aside, not continued and not lost.
+
+    UserError while a process is training there.
+    """
+    from .train.checkpoint import run_lock
+
     claim = run_dir / "run.json"
-    if claim.exists() and (old := read_json(claim).get("key")) != key:
-        aside = run_dir / f"superseded-{old}"
-        aside.mkdir(exist_ok=True)
-        for item in LEFT_BEHIND:
-            if (run_dir / item).exists():
-                (run_dir / item).replace(aside / item)
-        print(f"{run_dir}: holds a run of other settings; it was moved to {aside}.")
-    atomic_json(claim, {"key": key, **content})
+    with run_lock(run_dir):
+        if claim.exists() and (old := read_json(claim).get("key")) != key:
+            aside = run_dir / f"superseded-{old}"
+            aside.mkdir(exist_ok=True)
+            for item in LEFT_BEHIND:
+                if (run_dir / item).exists():
+                    (run_dir / item).replace(aside / item)
+            print(f"{run_dir}: holds a run of other settings; it was moved to {aside}.")
+        atomic_json(claim, {"key": key, **content})
 
 
 def check_free_space(folder: Path, needed_mb: int = 200) -> None:

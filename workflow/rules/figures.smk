@@ -3,7 +3,7 @@
 RECORDS = [
     *unique(TRAINED.values()),
     *(f"{RESULTS}/evaluation/{shard}.jsonl" for shard in SHARDS),
-    *(f"{RESULTS}/probe/seed{seed}.json" for seed in STUDY.seeds),
+    *(f"{RESULTS}/probe/seed{seed}.json" for seed in STUDY.seeds if STUDY.probe),
 ]
 
 for name in STUDY.figures:

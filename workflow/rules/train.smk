@@ -43,7 +43,7 @@ rule probe:
         data=lambda w, input: parent(input.train),
         start=lambda w: start_model(int(w.seed)),
         content=[
-            STUDY.probe.model_dump(),
+            STUDY.probe and STUDY.probe.model_dump(),
             STUDY.training.model_dump(),
             STUDY.prompt.model_dump(),
         ],

@@ -106,7 +106,7 @@ def _train(arguments: argparse.Namespace) -> None:
     from ..stages import train_run
     from ..study import load_study
     from ..train.launch import together
-    from ..train.ranks import once
+    from ..train.ranks import once, ranks
     from ..train.stopping import Stop, deadline
 
     study = load_study(arguments.config)
@@ -115,6 +115,9 @@ def _train(arguments: argparse.Namespace) -> None:
         raise UserError("--run-dir: several seeds need a folder each; write {seed} where the seed belongs.")
     trained = {}
     with Stop(deadline(arguments.time_limit)) as stop, together():
+        if len(seeds) > 1 and study.training.engine == "vllm" and ranks()[1] > 1:
+            # A vLLM engine that goes takes the process group along, in which the ranks would train the next seed.
+            raise UserError("--seeds: several ranks that sample with vLLM train one seed per process.")
         for seed in seeds:
             run_dir, start = (
                 text and text.replace("{seed}", str(seed)) for text in (arguments.run_dir, arguments.start)

@@ -8,7 +8,6 @@ import time
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from ..clock import Clock
 from ..errors import UserError
@@ -82,27 +81,18 @@ def evaluate(
 
 
 class EngineHost:
-    """One engine for many models: it is opened for the first, and takes the others' weights where they fit.
+    """The engine, with one model's weights after the other's.
 
-    Weights are read when something is to be drawn, not to find that nothing is.
+    They are read when something is to be drawn, not to find that nothing is.
     """
 
     def __init__(self, study: Study) -> None:
         self.study = study
-        self._engine: Engine | None = None
-        self._shape: Any = None
-        self._serves: Path | None = None
+        self._serves: tuple[Path, Engine] | None = None
 
     def engine(self, folder: Path) -> Engine:
         """The engine with the weights in ``folder``."""
-        if self._engine is not None and self._serves == folder:
-            return self._engine
-        model, tokenizer = load_model(str(folder))
-        # Without where it was loaded from: models of one shape share an engine.
-        shape = {key: value for key, value in model.config.to_dict().items() if not key.startswith("_")}
-        if self._engine is None or self._shape != shape:
-            self._engine = open_engine(self.study.evaluation.engine, str(folder), model, tokenizer)
-            self._shape = shape
-        self._engine.load_weights(model)
-        self._serves = folder
-        return self._engine
+        if self._serves is None or self._serves[0] != folder:
+            self._serves = None  # an engine that cannot be taken over makes room before the next one starts
+            self._serves = folder, open_engine(self.study.evaluation.engine, str(folder), *load_model(str(folder)))
+        return self._serves[1]

@@ -91,14 +91,15 @@ class _Blockwise(torch.autograd.Function):
         # Per token: the largest logit so far, Σ e^(z − largest), Σ e^(z − largest) (z − largest), the target's logit.
         largest = hidden.new_full((len(hidden),), torch.finfo(wide).min, dtype=wide)
         total, tilt, chosen = (torch.zeros_like(largest) for _ in range(3))
+        scratch = _scratch(hidden, weight, block, wide)
         for v in _slices(len(weight), block[1]):
             for t in _slices(len(hidden), block[0]):
-                z = _logits(hidden[t], weight[v], None if bias is None else bias[v], temperature, wide)
+                z = _logits(hidden[t], weight[v], None if bias is None else bias[v], temperature, scratch[0])
                 column, inside = _column(targets[t], v)
                 chosen[t] = torch.where(inside, z.gather(1, column).squeeze(1), chosen[t])
                 new = torch.maximum(largest[t], z.amax(1))
                 fall = largest[t] - new
-                p = z.sub_(new.unsqueeze(1)).exp()
+                p = _exp(z.sub_(new.unsqueeze(1)), scratch[1])
                 tilt[t] = fall.exp() * (tilt[t] + fall * total[t])
                 total[t] = fall.exp() * total[t] + p.sum(1)
                 tilt[t] += p.mul_(z).sum(1)
@@ -119,21 +120,23 @@ class _Blockwise(torch.autograd.Function):
         to_hidden, to_weight, to_bias = ctx.needs_input_grad[:3]
         wide = log_z.dtype
         g = torch.zeros_like(log_z) if by_log_prob is None else by_log_prob / ctx.temperature
-        k = None if by_entropy is None else by_entropy.unsqueeze(1) / ctx.temperature
+        k = None if by_entropy is None else by_entropy / ctx.temperature
+        constant = g if k is None else g + k * entropy
         grad_hidden = torch.zeros_like(hidden, dtype=wide) if to_hidden else None
-        grad_weight = torch.empty_like(weight) if to_weight else None
+        grad_weight = torch.zeros_like(weight) if to_weight else None
         grad_bias = torch.zeros_like(bias, dtype=wide) if to_bias else None
+        scratch = _scratch(hidden, weight, ctx.block, wide)
         for v in _slices(len(weight), ctx.block[1]):
-            # Summed over tokens in full precision, and rounded to the weight's own once.
-            rows = torch.zeros_like(weight[v], dtype=wide) if to_weight else None
+            # Summed over tokens in full precision (in place, where the weight has it), and rounded once.
+            rows = None if grad_weight is None else grad_weight[v].to(wide)
             for t in _slices(len(hidden), ctx.block[0]):
-                z = _logits(hidden[t], weight[v], None if bias is None else bias[v], ctx.temperature, wide)
+                z = _logits(hidden[t], weight[v], None if bias is None else bias[v], ctx.temperature, scratch[0])
                 log_p = z.sub_(log_z[t].unsqueeze(1))
-                p = log_p.exp()
+                p = _exp(log_p, scratch[1])
                 if k is None:
-                    by_z = p.mul_(-g[t].unsqueeze(1))
+                    by_z = p.mul_(-constant[t].unsqueeze(1))
                 else:
-                    by_z = log_p.add_(entropy[t].unsqueeze(1)).mul_(k[t]).add_(g[t].unsqueeze(1)).mul_(p).neg_()
+                    by_z = log_p.mul_(-k[t].unsqueeze(1)).sub_(constant[t].unsqueeze(1)).mul_(p)
                 column, inside = _column(targets[t], v)
                 by_z.scatter_add_(1, column, torch.where(inside, g[t], 0.0).unsqueeze(1))
                 if grad_hidden is not None:
@@ -142,7 +145,7 @@ class _Blockwise(torch.autograd.Function):
                     _add_product(rows, by_z.T, hidden[t])
                 if grad_bias is not None:
                     grad_bias[v] += by_z.sum(0)
-            if grad_weight is not None and rows is not None:
+            if grad_weight is not None and rows is not None and grad_weight.dtype != wide:
                 grad_weight[v] = rows
         if grad_hidden is not None:
             grad_hidden = grad_hidden.to(hidden.dtype)
@@ -161,12 +164,24 @@ def _column(targets: Tensor, v: slice) -> tuple[Tensor, Tensor]:
     return torch.where(inside, targets - v.start, 0).unsqueeze(1), inside
 
 
-def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float, wide: torch.dtype) -> Tensor:
-    """Logits over temperature in ``wide`` precision, in memory of their own."""
-    z = _product(hidden, weight.T, wide)
+def _scratch(hidden: Tensor, weight: Tensor, block: tuple[int, int], wide: torch.dtype) -> Tensor:
+    """Memory for two blocks, [2, elements]: new memory for each block would cost more than what is computed in it."""
+    return hidden.new_empty((2, min(block[0], len(hidden)) * min(block[1], len(weight))), dtype=wide)
+
+
+def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float, memory: Tensor) -> Tensor:
+    """Logits over temperature, in the precision of ``memory`` and, where factors have it too, in ``memory``."""
+    if weight.dtype == memory.dtype:
+        z = torch.mm(hidden, weight.T, out=memory[: len(hidden) * len(weight)].view(len(hidden), len(weight)))
+    else:
+        z = _product(hidden, weight.T, memory.dtype)
     if bias is not None:
         z += bias
     return z if temperature == 1 else z.div_(temperature)
+
+
+def _exp(x: Tensor, memory: Tensor) -> Tensor:
+    return torch.exp(x, out=memory[: x.numel()].view_as(x))
 
 
 def _product(a: Tensor, b: Tensor, wide: torch.dtype) -> Tensor:

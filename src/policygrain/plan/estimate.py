@@ -12,7 +12,7 @@ from ..study.schema import Study
 from . import cost
 from .constants import Constants, Device
 from .shapes import shape_of
-from .study import PROBE_RATIOS, SEQUENCES, Planner, Work, jobs
+from .study import SEQUENCES, Planner, Work, jobs
 
 # Devices that may share a run, fewest first.
 SHARES = (1, 2, 4, 8, 16, 32, 64)
@@ -63,9 +63,8 @@ def memory(planner: Planner, checkpointing: bool | None = None) -> cost.Memory:
 
 
 def probe_memory(planner: Planner) -> float:
-    """Bytes that the probe holds on its one device: a gradient of every ratio for every prompt, and twice the model."""
-    weights = float(planner.shape.parameters * planner.width)
-    return weights * (2 + PROBE_RATIOS * planner.study.probe.prompts)
+    """Bytes that the probe holds on its one device: weights, a gradient and a sum of gradients, and two moments."""
+    return 5.0 * planner.shape.parameters * planner.width if planner.study.probe else 0.0
 
 
 def engine_for(planner: Planner, room: float) -> Planner:
@@ -111,7 +110,7 @@ def rules(planner: Planner, device: Device) -> list[Rule]:
     runs = {name: planner.run(arm) for name, arm in planned.arms.items()}
     processes = planned.processes(study.seeds_per_process)
     rule("train", planner.devices, [[runs[run.arm] for run in process] for process in processes])
-    rule("probe", planner.devices, [[planner.probe()] for _ in study.seeds])
+    rule("probe", planner.devices, [[planner.probe(study.probe)] for _ in study.seeds if study.probe])
     starts = len(study.seeds) if study.model.warm_start_per_seed else 1
     room = USABLE * device.memory - planner.shape.parameters * planner.compute
     alone = engine_for(replace(planner, devices=1, sequences=max(SEQUENCES.values())), room)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from ..evaluate.protocol import sampling_of
 from ..figures import TABLES
 from ..study.arms import Arm, plan
-from ..study.schema import Benchmark, Study
+from ..study.schema import Benchmark, Probe, Study
 from ..tasks import registry
 from ..tasks.check import data_root
 from ..tasks.families import FAMILIES
@@ -140,15 +140,15 @@ class Planner:
         load = cost.update(self.shape, 2048, size, self.expected.prompt_tokens, size, length) * warm_start.steps
         return Work({"update": load}, trained=warm_start.steps * size * length)
 
-    def probe(self) -> Work:
+    def probe(self, probe: Probe) -> Work:
         """One batch, sampled dynamically, with a gradient of every ratio for every prompt and number of updates."""
-        settings, probe, own = self.study.training, self.study.probe, self.devices
+        settings, own = self.study.training, self.devices
         responses, length = probe.prompts * settings.group, min(self.expected.response_tokens, settings.max_tokens)
         draws, micro = self.expected.draws, settings.micro_batch_tokens
         work = self.sampling(settings.engine, draws * probe.prompts, draws * responses, settings.max_tokens)
         texts = probe.prompts / own, self.expected.prompt_tokens, responses / own, length
         once = cost.score(self.shape, micro, *texts)
-        passes = len(probe.updates) * (1 + 2 * PROBE_RATIOS)
+        passes = len(probe.updates) * 3 * PROBE_RATIOS
         work.add("score", once + once)
         work.add("update", Load(probe.prompts / own * passes, once.flops * passes))
         if steps := max(probe.updates):
@@ -176,7 +176,7 @@ def jobs(study: Study) -> dict[str, int]:
         "prepare": 1,
         "start_model": (seeds if study.model.warm_start_per_seed else 1) if study.model.start == "tiny" else 0,
         "train": len(planned.processes(study.seeds_per_process)),
-        "probe": seeds,
+        "probe": seeds if study.probe else 0,
         "evaluate_part": shards * parts if parts > 1 else 0,
         "evaluate": shards,
         "figures": len(study.figures) + len(TABLES),

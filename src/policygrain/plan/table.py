@@ -36,6 +36,13 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
+def _probe(bill: dict[str, Any]) -> str:
+    if not bill["probe_memory"]:
+        return "none"
+    fits = "fits" if bill["probe_memory"] <= bill["device_memory"] else "DOES NOT FIT"
+    return f"{bill['probe_memory'] / GB:,.3g} GB on one device, activations aside: {fits}"
+
+
 def detail(bill: dict[str, Any]) -> str:
     """Everything about one study."""
     rows = [["rule", "jobs", "devices", "device-hours", "longest job (h)", "tokens sampled", "tokens trained"]]
@@ -64,8 +71,7 @@ def detail(bill: dict[str, Any]) -> str:
         + ("fits" if bill["fits"] else "DOES NOT FIT"),
         "": f"{parts}; activations are {'computed again' if bill['checkpointing'] else 'kept'} "
         f"({kept:.3g} kept, {again:.3g} computed again); {bill['sequences']} sequences are sampled at once",
-        "probe": f"{bill['probe_memory'] / GB:,.3g} GB on one device: "
-        + ("fits" if bill["probe_memory"] <= bill["device_memory"] else "DOES NOT FIT"),
+        "probe": _probe(bill),
         "disk": f"{sum(disk.values()) / GB:,.3g} GB: {', '.join(f'{k} {v / GB:,.3g}' for k, v in disk.items())}",
         "expected": f"{expected['prompt_tokens']:g} tokens a prompt, {expected['response_tokens']:g} a response, "
         f"{expected['draws']:g} prompts drawn for each that dynamic sampling keeps. {expected['source']}",

@@ -36,10 +36,26 @@ def open_engine(
     ``colocated``: it samples for the training of ``model``, in the same precision, and its memory can be had back.
     """
     if resolve_engine(name) == "vllm":
-        from .vllm_engine import VllmEngine
-
         dtype = str(precision(model)).removeprefix("torch.") if colocated else None
-        return VllmEngine(start, revision, dtype, kv_gib, colocated)
+        return _vllm(model, start, revision, dtype, kv_gib, colocated)
     from .torch_engine import TorchEngine
 
     return TorchEngine(model, tokenizer.eos_token_id, tokenizer.pad_token_id)
+
+
+_running: list[tuple[Any, Engine]] = []  # vLLM's engine in this process, and what it was opened for
+
+
+def _vllm(model: PreTrainedModel, start: str, *settings: Any) -> Engine:
+    """One engine in a process: whoever has a model of the same shape takes it over, which is quicker than a start."""
+    from .vllm_engine import VllmEngine
+
+    # Without where it was loaded from.
+    shape = {key: value for key, value in model.config.to_dict().items() if not key.startswith("_")}
+    for opened_for, engine in _running:
+        if opened_for == (shape, settings):
+            engine.load_weights(model)
+            return engine
+    _running.clear()
+    _running.append(((shape, settings), VllmEngine(start, *settings)))
+    return _running[0][1]

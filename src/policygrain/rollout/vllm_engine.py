@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ..model.weights import full_weights
 from .engine import Request, Response
@@ -39,11 +39,13 @@ class VllmEngine:
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
         os.environ.setdefault("OMP_NUM_THREADS", "1")
         os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+        import torch.distributed as dist
         from transformers import AutoConfig
         from vllm import LLM
 
         from .weight_transfer import BACKEND
 
+        one_of_several = dist.is_initialized()
         config: Any = AutoConfig.from_pretrained(start, revision=revision)
         machine = machine_settings(config.max_position_embeddings, kv_gib, colocated)
         self._sleeps = bool(machine.get("enable_sleep_mode"))
@@ -60,6 +62,9 @@ class VllmEngine:
         }
         self._llm = LLM(model=start, revision=revision, **settings, **machine)
         self._llm.init_weight_transfer_engine({"init_info": {}})
+        if one_of_several:
+            # Its end would be that of the process groups by which the trainer's ranks talk.
+            cast(Any, self._llm.llm_engine.engine_core)._finalizer.detach()
 
     def generate(self, requests: Sequence[Request]) -> list[Response]:
         """One response per request, in order."""
@@ -130,4 +135,5 @@ def machine_settings(context: int, kv_gib: float | None, colocated: bool) -> dic
         # Decides nothing beside the line above, but as much has to be free at the start.
         "gpu_memory_utilization": 0.9 * free / total,
         "enable_sleep_mode": colocated,
+        "device_ids": [torch.cuda.current_device()],  # the trainer's, where several ranks have one each
     }

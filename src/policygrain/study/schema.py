@@ -242,6 +242,8 @@ class Study(Section):
     )
     experiments: dict[str, Experiment] = Field(min_length=1, description="methods × settings × seeds, by question")
     evaluation: Evaluation = Field(description="how final models are judged")
-    probe: Probe = Field(Probe(), description="every ratio on one batch, for `ratio_variance` and `grain`")
+    probe: Probe | None = Field(
+        Probe(), description="every ratio on one batch, on one device, for `ratio_variance` and `grain`; null: none"
+    )
     figures: list[str] = Field(["benchmarks", "dynamics", "clip_ratio", "stress"], description="what `figures` draws")
     tracking: Tracking = Field(Tracking(), description="MLflow")

@@ -119,7 +119,8 @@ def _say_goodbye() -> None:
 
     if dist.is_initialized():  # as it is where one process holds a sharded model
         dist.barrier()
-        dist.destroy_process_group()
+        if "vllm" not in sys.modules:  # which ends its own groups, and then this one, when the process ends
+            dist.destroy_process_group()
 
 
 def _note(store: Store, rank: int, code: int) -> tuple[bool, int]:

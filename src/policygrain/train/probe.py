@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..clock import Clock
+from ..errors import UserError
 from ..files import atomic_json
 from ..methods import method
 from ..methods.spec import Sampler
@@ -49,11 +50,13 @@ def probe(study: Study, seed: int, start: str, data: Path, out: Path) -> None:
     `gradient_noise`, the variance of the batch's gradient over its squared norm. No rows where no group had unequal
     rewards.
     """
-    spec, settings = study.probe, study.training.model_copy(update={"prompts_per_step": study.probe.prompts})
+    if (spec := study.probe) is None:
+        raise UserError("probe: this study has none; give it `probe: {prompts: 24}`.")
+    settings = study.training.model_copy(update={"prompts_per_step": spec.prompts})
     torch.set_num_threads(settings.threads)
     torch.manual_seed(seed_of("probe", seed))
     model, tokenizer = load_model(start, study.model.revision, study.model.dtype)
-    reference = copy.deepcopy(model)
+    reference = copy.deepcopy(model).cpu()
     guide = method("grpo_clip_higher", aggregation="token_mean")
     renderer = PromptRenderer(tokenizer, study.prompt, model.config.max_position_embeddings - settings.max_tokens)
     stream = PromptStream(read_problems(data / "train.jsonl"), seed_of("probe", seed))
@@ -82,34 +85,52 @@ def probe(study: Study, seed: int, start: str, data: Path, out: Path) -> None:
 
 def _look(model: PreTrainedModel, batch: TrainingBatch, settings: Any) -> list[dict[str, Any]]:
     """A row per ratio: metrics of the whole batch, and the noise of its gradient over prompts."""
-    methods = {name: method("reinforce", ratio=ratio) for name, ratio in RATIOS.items()}
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    gradients: dict[str, list[Tensor]] = {name: [] for name in methods}
-    parts: dict[str, list[dict[str, float]]] = {name: [] for name in methods}
     step = batch.tokens.replace(step=None)
-    for start in range(0, len(batch.sequences.ids), settings.group):
-        group = batch.rows(torch.arange(start, start + settings.group))
-        reading = read(model, group.sequences, settings.temperature, entropy_gradient=False)
-        tokens = group.tokens.replace(log_probs=reading.log_probs, entropy=None, old_entropy=None, step=step)
-        for name, chosen in methods.items():
+    rows = []
+    # One ratio after the other: of each, no more than one prompt's gradient and the sum are held.
+    for name, ratio in RATIOS.items():
+        chosen, spread, parts = method("reinforce", ratio=ratio), Spread(), []
+        for start in range(0, len(batch.sequences.ids), settings.group):
+            group = batch.rows(torch.arange(start, start + settings.group))
+            reading = read(model, group.sequences, settings.temperature, entropy_gradient=False)
+            tokens = group.tokens.replace(log_probs=reading.log_probs, entropy=None, old_entropy=None, step=step)
             out = chosen.loss(tokens)
-            gradient = torch.autograd.grad(out.loss, parameters, retain_graph=True, allow_unused=True)
-            gradients[name].append(torch.cat([g.flatten() for g in gradient if g is not None]))
-            parts[name].append(out.metrics)
-    return [{"ratio": name, **_merged(parts[name]), "gradient_noise": noise(gradients[name])} for name in methods]
+            model.zero_grad(set_to_none=True)
+            out.loss.backward()
+            spread.add([p.grad for p in model.parameters() if p.grad is not None])
+            parts.append(out.metrics)
+        merged = merge_metrics(parts)
+        shown = {key: merged[key] for key in ("ratio_mean", "ratio_max", "ratio_variance", "effective_sample_share")}
+        rows.append({"ratio": name, **shown, "gradient_noise": spread.noise()})
+    model.zero_grad(set_to_none=True)
+    return rows
 
 
-def _merged(parts: Sequence[dict[str, float]]) -> dict[str, float]:
-    merged = merge_metrics(parts)
-    return {key: merged[key] for key in ("ratio_mean", "ratio_max", "ratio_variance", "effective_sample_share")}
+class Spread:
+    """Gradients of P shares of a batch, of which only the sum and the sum of squared norms are kept."""
+
+    def __init__(self) -> None:
+        self.count, self.squares = 0, 0.0
+        self.total: list[Tensor] = []
+
+    def add(self, gradient: Sequence[Tensor]) -> None:
+        """One share's gradient, a tensor per parameter, always in the same order; it is not kept."""
+        self.count += 1
+        self.squares += _square(gradient)
+        if self.total:
+            torch._foreach_add_(self.total, list(gradient))
+        else:
+            self.total = [share.clone() for share in gradient]
+
+    def noise(self) -> float:
+        """Variance of G = Σ_p g_p over its squared norm, from the spread of the shares.
+
+        P/(P−1) Σ|g_p − G/P|² / |G|²: 1 where signal and noise of one batch are equal. Half of it: twice the batch.
+        """
+        square = _square(self.total)
+        variance = (self.squares - square / self.count) * self.count / max(1, self.count - 1)
+        return max(0.0, variance) / max(square, 1e-30)
 
 
-def noise(gradients: Sequence[Tensor]) -> float:
-    """Variance of Σ_p g_p over its squared norm, from the spread of the prompts' shares g_p [P][parameters].
-
-    P/(P−1) Σ|g_p − ḡ|² / |Σ g_p|²: 1 where signal and noise of one batch are equal. Half of it: twice the batch.
-    """
-    stacked = torch.stack(list(gradients)).double()
-    count = len(stacked)
-    variance = (stacked - stacked.mean(0)).square().sum() * count / max(1, count - 1)
-    return float(variance / stacked.sum(0).square().sum().clamp(min=1e-30))
+def _square(tensors: Sequence[Tensor]) -> float:
+    return sum(float(torch.linalg.vector_norm(x, dtype=torch.float64)) ** 2 for x in tensors)

@@ -34,7 +34,9 @@ class MathVerifier:
         if importlib.util.find_spec("math_verify") is None:
             raise UserError("verifier 'math': the package math-verify is missing; install it or use 'numeric'.")
         self.name = f"math-1 (math-verify {version('math-verify')}, {seconds:g} s)"
-        self.pool = Pool(workers or os.cpu_count() or 1, seconds, memory)
+        # The processes of a run that are on one machine share its processors (torchrun's name for how many they are).
+        share = (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        self.pool = Pool(workers or max(1, share), seconds, memory)
         self._known: dict[Task, Outcome] = {}
         self._lock = threading.Lock()  # one call at a time: workers report in order
 

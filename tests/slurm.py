@@ -113,7 +113,7 @@ class Cluster:
             if time.monotonic() > end:
                 log = (self.folder / "log" / "slurmctld.log").read_text().splitlines()[-15:]
                 raise AssertionError(f"not within {seconds:.0f} s: {what}\n" + "\n".join(log))
-            time.sleep(0.2)
+            time.sleep(0.5)
 
 
 def missing() -> str | None:

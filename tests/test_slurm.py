@@ -223,7 +223,7 @@ def disturbed(finished: User) -> User:
                     if not rest and arm in fast_again:
                         fast_again[arm]()
             assert call.poll() is None, user.printed
-            return not any(events.values()) and all((user.home / user.trained(arm)).exists() for arm in DISTURBED)
+            return not any(events.values()) and all(user.jobs_of(arm)[-1][1] == "COMPLETED" for arm in DISTURBED)
 
         cluster.wait(happened, 2 * PATIENCE, "all are disturbed, and trained but for the one that waits for Ctrl-C")
         os.killpg(call.pid, signal.SIGINT)

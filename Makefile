@@ -30,7 +30,7 @@ figures: setup
 
 # Everything that CI holds: style, types, workflow lint, unit and property tests, the whole pipeline on a small study.
 test: setup lint
-	$(BIN)/python -m pytest -n $(CORES) --dist loadfile
+	$(BIN)/python -m pytest -n $(CORES) --dist loadfile --no-loadscope-reorder
 
 # `snakemake --profile slurm` on a SLURM that the tests start themselves (Debian's slurmctld, slurmd, slurm-client, munge).
 test-slurm: setup

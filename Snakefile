@@ -37,10 +37,9 @@ rule all:
     input:
         FIGURE_FILES,
         f"{RESULTS}/report.html",
-        f"{RESULTS}/mlflow.done",
+        f"{RESULTS}/mlflow.json",
 
 
 rule figures:
     input:
         FIGURE_FILES,
-        f"{RESULTS}/report.html",

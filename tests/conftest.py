@@ -17,6 +17,13 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 ROOT = Path(__file__).parents[1]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files first, or at the end one process runs them while the others have nothing left to do."""
+    longest = ("test_pipeline", "test_trainer", "test_several_ranks", "test_verify_math")
+    order = {name: place for place, name in enumerate(longest)}
+    items.sort(key=lambda item: order.get(item.path.stem, len(order)))
+
+
 @pytest.fixture(scope="session")
 def root() -> Path:
     return ROOT

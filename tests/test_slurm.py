@@ -150,7 +150,7 @@ def test_a_study_runs_from_start_to_end(finished: User) -> None:
     results = finished.home / "results" / "cluster"
     assert (results / "figures" / "benchmarks.pdf").read_bytes().startswith(b"%PDF")
     assert "running_total" in (results / "tables" / "results.csv").read_text()
-    assert (results / "report.html").exists() and (results / "mlflow.done").exists()
+    assert (results / "report.html").exists() and (results / "mlflow.json").exists()
     submitted = {path.name for path in (finished.home / ".snakemake" / "slurm_logs").iterdir()}
     assert submitted == {"rule_start_model", "rule_train", "rule_probe", "rule_evaluate"}, (
         "what computes, and only that"

@@ -71,6 +71,7 @@ for name in TABLES:
 rule report_page:
     input:
         figures=FIGURE_FILES,
+        tracked=f"{RESULTS}/mlflow.json",
         captions=[
             workflow.source_path(f"../report/{name}.rst")
             for name in [*STUDY.figures, *TABLES]

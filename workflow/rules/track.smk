@@ -2,7 +2,7 @@ rule track:
     input:
         figures=FIGURE_FILES,
     output:
-        f"{RESULTS}/mlflow.done",
+        f"{RESULTS}/mlflow.json",
     log:
         f"{RESULTS}/logs/track.log",
     # MLflow mirrors the records; a server that is away loses nothing, run it again.

@@ -71,7 +71,7 @@ def add(command: Command) -> None:
     added = command("track", _track, "mirror a study's records into MLflow")
     study(added)
     added.add_argument("--results", type=Path, required=True, help="the study's results")
-    added.add_argument("--done", type=Path, required=True, help="file to write when everything is there")
+    added.add_argument("--done", type=Path, required=True, help="JSON: where in MLflow things are")
 
     added = command("calibrate", _calibrate, "choose clip bands and learning rate on validation problems")
     study(added)
@@ -181,20 +181,17 @@ def _report(arguments: argparse.Namespace) -> None:
     """Put figures, tables, claims, protocol and provenance on one self-contained page."""
     from ..report import write_report
     from ..study import load_study
-    from ..track.mirror import tracking_uri
 
-    study = load_study(arguments.config)
-    tracking = tracking_uri(study, arguments.results)
-    write_report(study, arguments.results, arguments.captions, arguments.out, tracking)
+    write_report(load_study(arguments.config), arguments.results, arguments.captions, arguments.out)
 
 
 def _track(arguments: argparse.Namespace) -> None:
     """Mirror metrics, figures and tables into MLflow; what is there already is not doubled."""
+    from ..files import atomic_json
     from ..study import load_study
     from ..track.mirror import mirror
 
-    mirror(load_study(arguments.config), arguments.results)
-    arguments.done.write_text("done\n")
+    atomic_json(arguments.done, mirror(load_study(arguments.config), arguments.results))
 
 
 def _calibrate(arguments: argparse.Namespace) -> None:

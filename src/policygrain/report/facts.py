@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 from ..figures.records import Records
@@ -86,3 +87,17 @@ def protocol(records: Records) -> dict[str, str]:
         "prompt": said["prompt"],
         "seed": str(said["seed"]),
     }
+
+
+def tracked(results: Path) -> dict[str, Any]:
+    """Where MLflow has the study, as `policygrain track` has left it: uri and the address of each arm's parent run.
+
+    A store that is a file has no address; its runs are then where `make ui` shows them. Empty without MLflow.
+    """
+    path = results / "mlflow.json"
+    if not path.exists():
+        return {}
+    said = read_json(path)
+    uri = said["uri"].rstrip("/") if said["uri"].startswith("http") else "http://127.0.0.1:5000"
+    runs = {arm: f"{uri}/#/experiments/{said['experiment']}/runs/{run}" for arm, run in said["runs"].items()}
+    return {"uri": said["uri"], "runs": runs}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, StrictUndefined
 from markdown_it import MarkdownIt
@@ -16,7 +16,7 @@ from ..figures import TABLES
 from ..figures.records import Records
 from ..figures.style import label
 from ..files import atomic_text
-from .facts import cost, protocol, provenance
+from .facts import cost, protocol, provenance, tracked
 
 if TYPE_CHECKING:
     from ..study import Study
@@ -25,7 +25,7 @@ QUESTION = "At what grain should a policy gradient act on a reasoning model: tok
 FIRST = "grain"  # the figure that answers it, before the others
 
 
-def write_report(study: Study, results: Path, captions: Path, out: Path, tracking: str) -> None:
+def write_report(study: Study, results: Path, captions: Path, out: Path) -> None:
     """Write the report of ``study``, whose records, figures and tables are in ``results``, to ``out``.
 
     ``captions`` is a folder of NAME.rst. UserError names what has to be made first.
@@ -52,9 +52,15 @@ def write_report(study: Study, results: Path, captions: Path, out: Path, trackin
         protocol=protocol(records),
         provenance=provenance(records),
         cost=cost(records),
-        tracking=tracking,
+        tracked=_in_order(tracked(results), list(records.plan.arms)),
     )
     atomic_text(out, page)
+
+
+def _in_order(found: dict[str, Any], arms: list[str]) -> dict[str, Any]:
+    """Links to an arm's runs in the order of the study, by the names that figures have."""
+    runs = found.get("runs", {})
+    return found | {"runs": [(label(arm), runs[arm]) for arm in arms if arm in runs]}
 
 
 def _read(path: Path) -> str:

@@ -38,8 +38,8 @@ def tracking_uri(study: Study, results: Path) -> str:
     )
 
 
-def mirror(study: Study, results: Path) -> None:
-    """Bring MLflow up to date with the records under ``results``.
+def mirror(study: Study, results: Path) -> dict[str, Any]:
+    """Bring MLflow up to date with the records under ``results``; where things are: uri, experiment, runs by arm.
 
     MLflow's client repeats what a server that is away did not answer, for some minutes a request
     (MLFLOW_HTTP_REQUEST_MAX_RETRIES); then this is a UserError, and calling it again goes on.
@@ -48,14 +48,15 @@ def mirror(study: Study, results: Path) -> None:
     import mlflow
 
     uri = tracking_uri(study, results)
-    for attempt in range(1, ATTEMPTS + 1):
-        reached = False
+    attempt = 0
+    while True:
+        attempt, reached = attempt + 1, False
         try:
             client = mlflow.MlflowClient(uri)
             experiment = _experiment(client, study, results)
             reached = True
-            _mirror(client, experiment, study, results)
-            return
+            runs = _mirror(client, experiment, study, results)
+            return {"uri": uri, "experiment": experiment, "runs": runs}
         except UserError:
             raise
         except Exception as error:  # MLflow and its database drivers raise what they like
@@ -68,8 +69,9 @@ def mirror(study: Study, results: Path) -> None:
             ) from error
 
 
-def _mirror(client: MlflowClient, experiment: str, study: Study, results: Path) -> None:
+def _mirror(client: MlflowClient, experiment: str, study: Study, results: Path) -> dict[str, str]:
     planned = plan(study)
+    parents: dict[str, str] = {}
     by_arm: dict[str, list[Run]] = {}
     for run in planned.runs:
         by_arm.setdefault(run.arm, []).append(run)
@@ -78,13 +80,14 @@ def _mirror(client: MlflowClient, experiment: str, study: Study, results: Path) 
         tags = {"study": study.name, "arm": arm, "method": planned.arms[arm].method_name}
         records = [record for run in runs if (record := finished(run, results / run.folder)) is not None]
         if records:
-            _mirror_arm(client, experiment, study, arm, tags, records)
+            parents[arm] = _mirror_arm(client, experiment, study, arm, tags, records)
     key = f"{study.name}/report"
     report, _ = _open(client, experiment, key, "figures and tables", content="drawn", tags={"study": study.name})
     for folder in ("figures", "tables"):
         if (results / folder).is_dir():
             client.log_artifacts(report, str(results / folder), folder)
     client.set_terminated(report)
+    return parents
 
 
 def _experiment(client: MlflowClient, study: Study, results: Path) -> str:
@@ -125,7 +128,7 @@ def _open(
 
 def _mirror_arm(
     client: MlflowClient, experiment: str, study: Study, arm: str, tags: dict[str, str], records: Sequence[Finished]
-) -> None:
+) -> str:
     """The parent run, which carries means over seeds so that methods can be compared by it, and the seeds' runs."""
     content = hashlib.sha256("".join(record.content for record in records).encode()).hexdigest()[:16]
     tags = {**tags, "grain.role": "method", "seeds": str(len(records))}
@@ -136,6 +139,7 @@ def _mirror_arm(
     for record in records:
         _mirror_run(client, experiment, study, record, {**tags, "mlflow.parentRunId": parent})
     client.set_terminated(parent)
+    return parent
 
 
 def _mirror_run(client: MlflowClient, experiment: str, study: Study, record: Finished, tags: dict[str, str]) -> None:

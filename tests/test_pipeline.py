@@ -121,6 +121,11 @@ def test_mlflow_mirrors_the_records_once(smoke: Path, root: Path) -> None:
     history = store.get_metric_history(child.info.run_id, "validation_accuracy")
     truth = [(r["step"], r["validation_accuracy"]) for r in rows if "validation_accuracy" in r]
     assert [(m.step, m.value) for m in history] == truth
+    table = read_json(Path(store.download_artifacts(child.info.run_id, "samples.json")))
+    assert (
+        table["columns"] == ["benchmark", "id", "problem", "response", "gold", "outcome"] and len(table["data"]) == 10
+    )
+    assert '"table"' in child.data.tags["mlflow.loggedArtifacts"]
     artifacts = store.list_artifacts(first["figures and tables"].info.run_id, "figures")
     assert "figures/dynamics.png" in [f.path for f in artifacts]
     # Again: the same runs, no point twice.

@@ -17,7 +17,7 @@ from ..errors import UserError
 from ..progress import Progress
 from ..provenance import commit
 from ..study.arms import Run, plan
-from .points import Finished, curves, finished, mean_curves
+from .points import Finished, curves, finished, mean_curves, some_samples
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -162,6 +162,8 @@ def _mirror_run(client: MlflowClient, experiment: str, study: Study, record: Fin
         client.log_artifact(run_id, str(folder / name))
     if record.evaluation:
         client.log_artifacts(run_id, str(folder / "evaluation"), "evaluation")
+        # Which MLflow shows as a table, and side by side for several runs.
+        client.log_table(run_id, some_samples(record), "samples.json")
     if study.tracking.log_models:
         from .model import log_model
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -26,6 +27,9 @@ HEADLINE = (
 )
 # Once more with generated tokens in the place of steps: a method that samples more per step is not ahead by that.
 BY_TOKENS = ("sampled_accuracy", "validation_accuracy", "entropy_old")
+
+SAMPLES = 5  # of each benchmark in the table of samples; all of them are among the artefacts
+SHOWN = ("id", "problem", "response", "gold", "outcome")
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,18 @@ def mean_curves(records: Sequence[Finished]) -> Iterator[Point]:
         for name, step, value in _scores(record, rows[-1]["step"]):
             values[name, step].append(value)
     yield from ((name, step, fmean(v)) for (name, step), v in values.items() if len(v) == len(records))
+
+
+def some_samples(record: Finished) -> dict[str, list[str]]:
+    """The first responses to each benchmark, as columns: the same problems for every run."""
+    columns: dict[str, list[str]] = {name: [] for name in ("benchmark", *SHOWN)}
+    for scores in record.evaluation["records"]:
+        path = record.folder / "evaluation" / f"{scores['benchmark']}.jsonl"
+        for row in islice(read_json_lines(path), SAMPLES):
+            columns["benchmark"].append(scores["benchmark"])
+            for name in SHOWN:
+                columns[name].append(str(row[name]))
+    return columns
 
 
 def _scores(record: Finished, step: int) -> Iterator[Point]:

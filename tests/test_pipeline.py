@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from policygrain.evaluate.run import evaluate
-from policygrain.files import read_json_lines
+from policygrain.files import read_json, read_json_lines
 from policygrain.study import load_study
 
 pytestmark = pytest.mark.pipeline
@@ -122,9 +122,8 @@ def test_mlflow_mirrors_the_records_once(smoke: Path, root: Path) -> None:
     truth = [(r["step"], r["validation_accuracy"]) for r in rows if "validation_accuracy" in r]
     assert [(m.step, m.value) for m in history] == truth
     table = read_json(Path(store.download_artifacts(child.info.run_id, "samples.json")))
-    assert (
-        table["columns"] == ["benchmark", "id", "problem", "response", "gold", "outcome"] and len(table["data"]) == 10
-    )
+    assert table["columns"] == ["benchmark", "id", "problem", "response", "gold", "outcome"]
+    assert len(table["data"]) == 10  # five of each benchmark
     assert '"table"' in child.data.tags["mlflow.loggedArtifacts"]
     artifacts = store.list_artifacts(first["figures and tables"].info.run_id, "figures")
     assert "figures/dynamics.png" in [f.path for f in artifacts]

@@ -78,6 +78,8 @@ class User:
                 stderr=subprocess.STDOUT,
                 text=True,
                 start_new_session=True,
+                # A shell that runs the tests in the background has them ignore Ctrl-C; a terminal does not.
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
             )
             try:
                 yield process

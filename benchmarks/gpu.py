@@ -38,6 +38,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -52,6 +53,9 @@ from policygrain.methods import method
 from policygrain.model import tiny
 from policygrain.model.attention import Flex, Spans
 from policygrain.model.loading import recompute_layers
+from policygrain.plan.constants import read_constants
+from policygrain.plan.cost import forward_flops
+from policygrain.plan.shapes import Shape
 from policygrain.provenance import commit, hardware, versions
 from policygrain.rollout.engine import Request, Response
 from policygrain.rollout.open import open_engine
@@ -59,31 +63,6 @@ from policygrain.study.schema import Training
 from policygrain.train import checkpoint
 from policygrain.train.rollouts import Rollouts
 from policygrain.train.update import make_optimizer, minibatches, prepare, update
-
-
-class Shape(NamedTuple):
-    hidden: int
-    intermediate: int
-    layers: int
-    heads: int
-    kv_heads: int
-    vocabulary: int
-
-    def config(self) -> Qwen2Config:
-        return Qwen2Config(
-            hidden_size=self.hidden,
-            intermediate_size=self.intermediate,
-            num_hidden_layers=self.layers,
-            num_attention_heads=self.heads,
-            num_key_value_heads=self.kv_heads,
-            vocab_size=self.vocabulary,
-            max_position_embeddings=4096,
-            rope_theta=1e6,
-            tie_word_embeddings=True,
-            eos_token_id=1,
-            pad_token_id=0,
-            bos_token_id=None,
-        )
 
 
 class Work(NamedTuple):
@@ -107,9 +86,9 @@ class Work(NamedTuple):
 
 
 SHAPES = {
-    "0.5b": Shape(896, 4864, 24, 14, 2, 151_936),
-    "1.5b": Shape(1536, 8960, 28, 12, 2, 151_936),
-    "tiny": Shape(64, 128, 2, 2, 1, 8192),
+    "0.5b": Shape(**read_constants().shapes["Qwen/Qwen2.5-0.5B"]),
+    "1.5b": Shape(**read_constants().shapes["Qwen/Qwen2.5-1.5B"]),
+    "tiny": Shape(64, 128, 2, 2, 1, 8192, tied=True),
 }
 FULL, SMALL = Work(32, 64, 8, 256), Work(4, 8, 4, 16)
 PEAK_TFLOPS = {"H100": 989, "H200": 989, "A100": 312, "L40S": 362, "B200": 2250}  # dense bfloat16, data sheets
@@ -127,22 +106,31 @@ def synchronise(device: str) -> None:
 
 
 def model_of(shape: str, device: str) -> Qwen2ForCausalLM:
+    sizes = SHAPES[shape]
+    config = Qwen2Config(
+        hidden_size=sizes.hidden,
+        intermediate_size=sizes.intermediate,
+        num_hidden_layers=sizes.layers,
+        num_attention_heads=sizes.heads,
+        num_key_value_heads=sizes.kv_heads,
+        vocab_size=sizes.vocabulary,
+        max_position_embeddings=4096,
+        rope_theta=1e6,
+        tie_word_embeddings=sizes.tied,
+        eos_token_id=1,
+        pad_token_id=0,
+        bos_token_id=None,
+    )
     torch.manual_seed(0)
     with torch.device(device):
-        model = Qwen2ForCausalLM(SHAPES[shape].config())
+        model = Qwen2ForCausalLM(config)
     return model.to(torch.bfloat16 if device == "cuda" else torch.float32)
 
 
-def forward_flops(shape: Shape, work: Work, responses: int) -> float:
-    """Floating-point operations of reading so many responses and their prompts, each once, and of their logits."""
-    attention = shape.hidden * (2 + 2 * shape.kv_heads / shape.heads) * shape.hidden
-    per_token = 2 * shape.layers * (attention + 3 * shape.hidden * shape.intermediate)
-    prompts = responses / work.group
-    read = prompts * work.prompt_tokens + responses * work.tokens
-    # Keys that all queries meet: half of their own, and of responses all of the prompt's.
-    met = prompts * work.prompt_tokens**2 / 2 + responses * work.tokens * (work.prompt_tokens + work.tokens / 2)
-    head = 2 * responses * work.tokens * shape.hidden * shape.vocabulary
-    return read * per_token + 4 * shape.layers * shape.hidden * met + head
+def needed_flops(shape: Shape, work: Work) -> float:
+    """Of a forward pass over a step's texts; prompts need no logits."""
+    texts = work.prompts, work.prompt_tokens, work.prompts * work.group, work.tokens
+    return forward_flops(shape, *texts) - 2.0 * work.prompts * work.prompt_tokens * shape.hidden * shape.vocabulary
 
 
 def step(shape: str, device: str, engine_name: str | None, checkpointing: bool) -> dict[str, Any]:
@@ -202,7 +190,7 @@ def step(shape: str, device: str, engine_name: str | None, checkpointing: bool) 
         "update": read / seconds["update"],
         **({"generate": tokens / seconds["generate"]} if engine is not None else {}),
     }
-    flops = 3 * forward_flops(SHAPES[shape], work, work.prompts * work.group)
+    flops = 3 * needed_flops(SHAPES[shape], work)
     report["update_tflops"] = flops / seconds["update"] / 1e12
     if device == "cuda":
         report["peak_memory_gib"] = torch.cuda.max_memory_allocated() / 2**30
@@ -374,7 +362,7 @@ def main() -> None:
         "hardware": hardware(),
         "versions": versions(),
         "commit": commit(),
-        "shapes": {name: SHAPES[name]._asdict() for name in arguments.shape},
+        "shapes": {name: asdict(SHAPES[name]) for name in arguments.shape},
         "work": work_of(arguments.shape[0])._asdict(),
         "sections": {},
     }

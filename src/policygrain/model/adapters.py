@@ -28,7 +28,8 @@ def adapt(model: PreTrainedModel, settings: Lora, seed: int) -> None:
     import torch
     from peft import LoraConfig
 
-    config = LoraConfig(r=settings.rank, lora_alpha=settings.alpha, target_modules=settings.targets)
+    # alpha is declared as int, and all that is made of it is alpha / rank.
+    config = LoraConfig(r=settings.rank, lora_alpha=settings.alpha, target_modules=settings.targets)  # type: ignore[arg-type]
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         try:

@@ -21,7 +21,6 @@ import tempfile
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -37,8 +36,9 @@ from policygrain.study.schema import Prompt, TinyModel, Training, WarmStart
 from policygrain.tasks.families import FAMILIES, generate
 from policygrain.tasks.prompts import PromptRenderer
 from policygrain.train.heads import build_heads, warm_up
-from policygrain.train.rollouts import Collector, PromptStream
-from policygrain.train.update import make_optimizer, minibatches, prepare, update
+from policygrain.train.policy import Policy
+from policygrain.train.rollouts import Collector, PromptStream, Rollouts
+from policygrain.train.update import minibatches, prepare, update
 from policygrain.verify import NumericVerifier
 
 SETTINGS = Training(prompts_per_step=12, group=8, updates_per_batch=4, max_tokens=112, threads=1)
@@ -48,14 +48,14 @@ SIDES = {
 }
 
 
-def one_step(chosen: Method, model: Any, heads: Any, rollouts: Any, reference: Any, pad: int) -> float:
-    """Seconds of scoring a batch and making its updates, on copies of ``model`` and ``heads``."""
-    model, heads = copy.deepcopy(model), copy.deepcopy(heads)
-    optimizer = make_optimizer(model, heads, chosen, SETTINGS)
+def one_step(chosen: Method, start: Policy, rollouts: Rollouts) -> float:
+    """Seconds of scoring a batch and making its updates, on a copy of the policy."""
+    model, heads = copy.deepcopy(start.model), copy.deepcopy(start.heads) if chosen.future_heads else None
+    policy = Policy.of(model, start.tokenizer, start.reference, chosen, SETTINGS, heads)
     begin = time.perf_counter()
-    batch, _ = prepare(rollouts, model, reference, chosen, SETTINGS, pad, heads)
+    batch, _ = prepare(rollouts, policy, chosen, SETTINGS)
     for rows in minibatches(SETTINGS.prompts_per_step, SETTINGS.group, SETTINGS.updates_per_batch, seed=0):
-        update(model, optimizer, batch.rows(rows), chosen, SETTINGS, heads)
+        update(policy, batch.rows(rows), chosen, SETTINGS)
     return time.perf_counter() - begin
 
 
@@ -80,15 +80,14 @@ def main() -> None:
         sampler = SIDES["backbone"].sampler
         collector = Collector(PromptStream(problems, 0), engine, NumericVerifier(), renderer, sampler, SETTINGS, seed=0)
         rollouts = collector.collect(Clock())
-        heads = build_heads(model, SIDES["heads"], 0)
-        assert heads is not None
-        warm_up(heads, model, SIDES["heads"], collector, Path(folder))
+        foreseen = SIDES["heads"]
+        policy = Policy.of(model, tokenizer, reference, foreseen, SETTINGS, build_heads(model, foreseen, 0))
+        warm_up(policy, foreseen, collector, Path(folder))
         cost = read_json(Path(folder) / "heads.json")
         seconds: dict[str, list[float]] = {name: [] for name in SIDES}
         for _ in range(1 + arguments.rounds):
             for name, chosen in SIDES.items():
-                own = heads if name == "heads" else None
-                seconds[name].append(one_step(chosen, model, own, rollouts, reference, tokenizer.pad_token_id))
+                seconds[name].append(one_step(chosen, policy, rollouts))
     seconds = {name: values[1:] for name, values in seconds.items()}
     ratios = [a / b for a, b in zip(seconds["heads"], seconds["backbone"], strict=True)]
     report = {

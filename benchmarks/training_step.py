@@ -57,8 +57,9 @@ from policygrain.study.schema import Prompt, TinyModel, Training, WarmStart
 from policygrain.tasks.families import FAMILIES, generate
 from policygrain.tasks.problem import Problem
 from policygrain.tasks.prompts import PromptRenderer
+from policygrain.train.policy import Policy
 from policygrain.train.rollouts import Collector, PromptStream
-from policygrain.train.update import make_optimizer, minibatches, prepare, update
+from policygrain.train.update import minibatches, prepare, update
 from policygrain.verify import NumericVerifier
 
 SEED = 0
@@ -89,16 +90,15 @@ class PolicyGrain:
     """What ``policygrain.train.loop`` does in a step, piece by piece."""
 
     def __init__(self, start: str, problems: list[Problem]) -> None:
-        self.model, self.tokenizer = load_model(start)
-        self.reference, _ = load_model(start)
+        (model, tokenizer), (self.reference, _) = load_model(start), load_model(start)
         self.method = method("grpo")
-        self.optimizer = make_optimizer(self.model, None, self.method, SETTINGS)
-        self.engine = open_engine("transformers", start, self.model, self.tokenizer)
+        self.policy = Policy.of(model, tokenizer, self.reference, self.method, SETTINGS)
+        self.engine = open_engine("transformers", start, model, tokenizer)
         self.collector = Collector(
             PromptStream(problems, SEED),
             self.engine,
             NumericVerifier(),
-            PromptRenderer(self.tokenizer, Prompt()),
+            PromptRenderer(tokenizer, Prompt()),
             self.method.sampler,
             SETTINGS,
             SEED,
@@ -106,16 +106,14 @@ class PolicyGrain:
 
     def step(self, number: int) -> dict[str, float]:
         """One step's seconds, sampled tokens and mean reward, from the start weights."""
-        self.model.load_state_dict(self.reference.state_dict())
+        self.policy.model.load_state_dict(self.reference.state_dict())
         begin = time.perf_counter()
-        self.engine.load_weights(self.model)
+        self.engine.load_weights(self.policy.model)
         rollouts = self.collector.collect(Clock())
-        batch, metrics = prepare(
-            rollouts, self.model, self.reference, self.method, SETTINGS, self.tokenizer.pad_token_id
-        )
+        batch, metrics = prepare(rollouts, self.policy, self.method, SETTINGS)
         cut = SETTINGS.prompts_per_step, SETTINGS.group, SETTINGS.updates_per_batch
         for rows in minibatches(*cut, seed_of("minibatches", SEED, number)):
-            update(self.model, self.optimizer, batch.rows(rows), self.method, SETTINGS)
+            update(self.policy, batch.rows(rows), self.method, SETTINGS)
         seconds = time.perf_counter() - begin
         return {"seconds": seconds, "tokens": rollouts.tokens, "reward": metrics["reward_mean"]}
 

@@ -18,9 +18,10 @@ from policygrain.model.loading import load_model
 from policygrain.model.weights import full_weights, whole
 from policygrain.stages import train_run
 from policygrain.study import Study
-from policygrain.train.models import open_models
+from policygrain.study.schema import Model
+from policygrain.train.policy import open_policy
 from policygrain.train.stopping import Stop
-from policygrain.train.update import make_optimizer, update
+from policygrain.train.update import update
 
 from .small import make_start, small_study, train_small
 from .test_trainer import random_batch
@@ -81,23 +82,22 @@ def test_half_precision_is_felt(made: tuple[Path, Path], tmp_path: Path) -> None
 def test_a_float16_gradient_that_overflows_is_no_step(made: tuple[Path, Path]) -> None:
     """Losses are scaled by too much at first; the scaler finds a scale that is not, and learning goes on."""
     settings = small_study(training={"fsdp": {"compute": "float16"}}).training
-    model, _, _ = open_models(str(made[1]), None, "float32", None, settings, 0)
     chosen = method("grpo")
-    optimizer = make_optimizer(model, None, chosen, settings)
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40, backoff_factor=2.0**-12)
+    policy = open_policy(str(made[1]), Model(), chosen, settings, 0)
+    model, policy.scaler = policy.model, torch.amp.GradScaler("cpu", init_scale=2.0**40, backoff_factor=2.0**-12)
     norms, moved = [], []
     for _ in range(4):
         before = dict(full_weights(model))
         before = {name: weight.clone() for name, weight in before.items()}
-        norms.append(update(model, optimizer, random_batch(), chosen, settings, None, scaler)["gradient_norm"])
+        norms.append(update(policy, random_batch(), chosen, settings)["gradient_norm"])
         moved.append(any(not torch.equal(weight, before[name]) for name, weight in full_weights(model)))
     finite = [math.isfinite(norm) for norm in norms]
     assert finite == moved and finite[0] is False and finite[-1] is True
-    broken = torch.amp.GradScaler("cpu", init_scale=1.0)
+    policy.scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
     with torch.no_grad():
         next(model.parameters()).fill_(math.nan)
     with pytest.raises(UserError, match="gradient is not finite"):
-        update(model, optimizer, random_batch(), chosen, settings, None, broken)
+        update(policy, random_batch(), chosen, settings)
 
 
 def lora(**training: object) -> Study:
@@ -135,15 +135,19 @@ def test_targets_that_no_module_has_are_named(made: tuple[Path, Path], tmp_path:
         train_small(study, tmp_path / "run", *made)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("peft") is not None, reason="peft is installed")
-def test_an_adapter_without_peft_is_one_message(made: tuple[Path, Path], tmp_path: Path) -> None:
+def test_an_adapter_without_peft_is_one_message(
+    made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "peft" else found(name, *rest))
     with pytest.raises(UserError, match=r"model\.lora: the package peft is missing"):
         train_small(lora(), tmp_path / "run", *made)
 
 
 def test_a_sharded_model_is_given_away_whole(made: tuple[Path, Path]) -> None:
     settings = small_study(training={"fsdp": {"compute": "bfloat16"}}).training
-    model, reference, _ = open_models(str(made[1]), None, "float32", None, settings, 0)
+    policy = open_policy(str(made[1]), Model(), method("grpo"), settings, 0)
+    model, reference = policy.model, policy.reference
     expected = weights(made[1])
     for held in (model, reference):
         assert held is not None

@@ -30,6 +30,7 @@ from policygrain.rollout.engine import Request, Response
 from policygrain.rollout.torch_engine import TorchEngine
 from policygrain.train import checkpoint
 from policygrain.train.heads import build_heads
+from policygrain.train.policy import Policy, make_scaler
 from policygrain.train.update import TrainingBatch, update
 
 from .small import SMALL, make_start, small_study, train_small
@@ -325,7 +326,8 @@ def gradient_of(start: Path, name: str, batch: TrainingBatch, budget: int) -> tu
     changes = {"clip": {"fraction": 0.0}} if name == "clip_cov" else {}
     chosen = method(name, **changes)
     heads = build_heads(model, chosen, seed=0)
-    metrics = update(model, torch.optim.SGD(model.parameters(), lr=1.0), batch, chosen, settings, heads)
+    sgd = torch.optim.SGD(model.parameters(), lr=1.0)
+    metrics = update(Policy(model, None, None, heads, sgd, make_scaler(settings)), batch, chosen, settings)
     after = torch.cat([p.detach().flatten() for p in model.parameters()])
     return before - after, metrics
 

@@ -21,6 +21,7 @@ from policygrain.model.sharding import gathered, shard
 from policygrain.objective.loss import merge_metrics
 from policygrain.study.schema import Fsdp, TinyModel, Training
 from policygrain.train.heads import build_heads
+from policygrain.train.policy import Policy, make_scaler
 from policygrain.train.ranks import deal
 from policygrain.train.update import TrainingBatch, update
 
@@ -132,7 +133,8 @@ def gradient_of(
     before = [gathered(p.detach()).clone() for p in parameters]
     torch.manual_seed(0)
     settings = SETTINGS.model_copy(update={"micro_batch_tokens": budget})
-    metrics = update(model, torch.optim.SGD(parameters, lr=1.0), batch, chosen, settings, heads)
+    sgd = torch.optim.SGD(parameters, lr=1.0)
+    metrics = update(Policy(model, None, None, heads, sgd, make_scaler(settings)), batch, chosen, settings)
     changes = [(x - gathered(p.detach())).flatten() for x, p in zip(before, parameters, strict=True)]
     return torch.cat(changes), metrics
 

@@ -8,11 +8,11 @@ import torch
 
 from ..clock import Clock
 from ..methods import Method
-from ..model.future_heads import FutureHeads
 from ..model.sequences import Sequences
 from ..model.sharding import precision
 from ..objective.batch import TokenBatch
 from ..rollout.engine import Response
+from .policy import Policy
 from .rollouts import Collector, Rollouts
 from .update import TrainingBatch, prepare
 
@@ -44,26 +44,18 @@ ROUNDING = {torch.float32: 0.01, torch.float16: 0.02, torch.bfloat16: 0.1}
 SAVED_TYPES: list[Any] = [Drawn, Rollouts, Response, TrainingBatch, Sequences, TokenBatch]
 
 
-def draw(
-    collector: Collector,
-    model: PreTrainedModel,
-    reference: PreTrainedModel | None,
-    method: Method,
-    heads: FutureHeads | None,
-    clock: Clock,
-) -> Drawn:
+def draw(collector: Collector, policy: Policy, method: Method, clock: Clock) -> Drawn:
     """Weights into the engine, a batch out of it; every response's advantage over its group, and its log-probabilities
     under the policy that sampled it, which ratios are to.
     """
     with clock("synchronise"):
-        collector.engine.load_weights(model)
+        collector.engine.load_weights(policy.model)
     rollouts = collector.collect(clock)
     collector.engine.sleep()
     if not rollouts.prompts:
         return Drawn(rollouts, None, {})
     with clock("log_probs"):
-        pad_id = collector.renderer.tokenizer.pad_token_id
-        return Drawn(rollouts, *prepare(rollouts, model, reference, method, collector.settings, pad_id, heads))
+        return Drawn(rollouts, *prepare(rollouts, policy, method, collector.settings))
 
 
 def disagreement(drawn: Drawn, model: PreTrainedModel, bound: float | None) -> str | None:

@@ -24,6 +24,8 @@ from .rollouts import Collector, PromptStream
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from .policy import Policy
+
 
 def build_heads(model: PreTrainedModel, method: Method, seed: int) -> FutureHeads | None:
     """The heads that the method's ratio asks for, untrained; None where it asks for none."""
@@ -34,17 +36,19 @@ def build_heads(model: PreTrainedModel, method: Method, seed: int) -> FutureHead
         return FutureHeads(model.config.hidden_size, method.future_heads).to(device(), model.dtype)
 
 
-def warm_up(heads: FutureHeads, model: PreTrainedModel, method: Method, collector: Collector, run_dir: Path) -> None:
-    """Train the heads alone, by cross-entropy on responses sampled from ``model``, which stays as it is.
+def warm_up(policy: Policy, method: Method, collector: Collector, run_dir: Path) -> None:
+    """Train the heads alone, by cross-entropy on responses sampled from the policy, which stays as it is.
 
     Draws prompts and luck of its own. Writes `heads.json`: loss by step (nats per response token, summed over heads),
     and what the phase cost.
     """
+    heads = policy.heads
+    assert heads is not None
     started, seed = time.perf_counter(), seed_of("heads", collector.seed)
     own = replace(
         collector, stream=PromptStream(collector.stream.problems, seed), sampler=Sampler(dynamic=False), seed=seed
     )
-    settings, tokenizer = collector.settings, collector.renderer.tokenizer
+    settings = collector.settings
     optimizer = torch.optim.AdamW(heads.parameters(), lr=method.heads.learning_rate, weight_decay=0.0)
     losses = []
     for _ in range(method.heads.warmup_batches):
@@ -52,13 +56,13 @@ def warm_up(heads: FutureHeads, model: PreTrainedModel, method: Method, collecto
         sequences = pack(
             [p for p in rollouts.prompts for _ in range(settings.group)],
             [r.ids for group in rollouts.responses for r in group],
-            tokenizer.pad_token_id,
+            policy.tokenizer.pad_token_id,
             device(),
         )
         # Each micro-batch of like lengths is a step: nothing here has to be normalised as a whole.
         for rows in micro_batches(sequences, settings.micro_batch_tokens):
             part = sequences.rows(rows)
-            loss = read(model, part, settings.temperature, heads=heads).future_loss
+            loss = read(policy.model, part, settings.temperature, heads=heads).future_loss
             assert loss is not None
             optimizer.zero_grad(set_to_none=True)
             (loss / part.mask.sum()).backward()

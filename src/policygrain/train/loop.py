@@ -24,18 +24,18 @@ from ..tasks.prompts import PromptRenderer
 from ..verify import open_verifier
 from . import checkpoint
 from .drawing import Drawn, disagreement, draw
-from .heads import build_heads, warm_up
+from .heads import warm_up
 from .journal import Journal
-from .models import open_models
+from .policy import open_policy
 from .ranks import gather, is_first, once
 from .rollouts import Collector, PromptStream
 from .stopping import Stop
 from .tokens import keep_tokens
-from .update import TrainingBatch, make_optimizer, make_scaler, minibatches, update
+from .update import TrainingBatch, minibatches, update
 from .validation import validate
 
 if TYPE_CHECKING:
-    from ..study.schema import Lora, Prompt
+    from ..study.schema import Model, Prompt
 
 
 def train(
@@ -46,9 +46,7 @@ def train(
     verifier_name: str,
     seed: int,
     start: str,
-    revision: str | None = None,
-    dtype: str = "float32",
-    lora: Lora | None = None,
+    spec: Model,
     train_problems: list[Problem],
     validation_problems: list[Problem],
     run_dir: Path,
@@ -62,18 +60,14 @@ def train(
     """
     with checkpoint.run_lock(run_dir), open_verifier(verifier_name) as verifier:
         torch.set_num_threads(settings.threads)
-        model, reference, tokenizer = open_models(start, revision, dtype, lora, settings, seed)
-        longest = model.config.max_position_embeddings - settings.max_tokens
-        renderer = PromptRenderer(tokenizer, prompt, longest)
-        heads = build_heads(model, method, seed)
-        optimizer, scaler = make_optimizer(model, heads, method, settings), make_scaler(settings)
-        parts = {"model": model, "heads": heads, "optimizer": optimizer, "scaler": scaler}
-        parts = {name: part for name, part in parts.items() if part is not None}
+        policy = open_policy(start, spec, method, settings, seed)
+        longest = policy.model.config.max_position_embeddings - settings.max_tokens
+        renderer = PromptRenderer(policy.tokenizer, prompt, longest)
         stream = PromptStream(train_problems, seed_of("prompts", seed))
         totals = {"updates": 0, "tokens": 0, "samples": 0, "seconds": 0.0}
         first = 0
         waiting: list[Drawn] = []  # batches that were drawn and not trained on yet
-        if (state := checkpoint.load_newest(run_dir, parts)) is not None:
+        if (state := checkpoint.load_newest(run_dir, policy.parts)) is not None:
             stream.position, first, totals = state["position"], state["step"], state["totals"]
             waiting = [drawn.to(device()) for drawn in state["waiting"]]
 
@@ -82,11 +76,17 @@ def train(
 
         journal = Journal(run_dir, resume_at=first)
         engine = open_engine(
-            settings.engine, start, model, tokenizer, revision=revision, kv_gib=settings.kv_gib, colocated=True
+            settings.engine,
+            start,
+            policy.model,
+            policy.tokenizer,
+            revision=spec.revision,
+            kv_gib=settings.kv_gib,
+            colocated=True,
         )
         collector = Collector(stream, engine, verifier, renderer, method.sampler, settings, seed)
-        if heads is not None and state is None:
-            warm_up(heads, model, method, collector, run_dir)
+        if policy.heads is not None and state is None:
+            warm_up(policy, method, collector, run_dir)
         label = f"{run_dir.parent.name} {run_dir.name}"
 
         progress = Progress(range(first, settings.steps), label, settings.steps, first, silent=not is_first())
@@ -99,17 +99,17 @@ def train(
             held_out = {}
             if step % settings.validate_every == 0:
                 with clock("validate"):
-                    engine.load_weights(model)
+                    engine.load_weights(policy.model)
                     held_out = validate(validation_problems, engine, verifier, renderer, settings)
 
             # Draw prompts, sample a group of responses for each, judge and read them. Ahead of its time, a batch waits
             # while the policy goes on; what it is off from stays the policy that it was sampled from.
             while len(waiting) <= settings.ahead and step + len(waiting) < settings.steps:
                 position = stream.position
-                drawn = draw(collector, model, reference, method, heads, clock)
-                if (problem := disagreement(drawn, model, settings.max_mismatch)) is not None:
+                drawn = draw(collector, policy, method, clock)
+                if (problem := disagreement(drawn, policy.model, settings.max_mismatch)) is not None:
                     stream.position = position
-                    checkpoint.save(run_dir, step, parts, counters(step), settings.keep_every)
+                    checkpoint.save(run_dir, step, policy.parts, counters(step), settings.keep_every)
                     raise UserError(f"{run_dir}: step {step}: {problem} The run is saved as it was before that batch.")
                 waiting.append(drawn)
             rollouts, batch, metrics = waiting.pop(0)
@@ -121,17 +121,17 @@ def train(
                     cut = len(rollouts.prompts), settings.group, settings.updates_per_batch
                     for rows in minibatches(*cut, seed_of("minibatches", seed, step)):
                         warmup = min(1.0, (totals["updates"] + 1) / max(1, settings.warmup_updates))
-                        for parameters in optimizer.param_groups:
+                        for parameters in policy.optimizer.param_groups:
                             parameters["lr"] = parameters["initial_lr"] * warmup
                         part = batch.rows(rows)
                         with _kept_if_harmful(part, run_dir):
-                            updates.append(update(model, optimizer, part, method, settings, heads, scaler))
+                            updates.append(update(policy, part, method, settings))
                         totals["updates"] += 1
 
             # A few samples, token by token, for a look at what the objective does.
             if batch is not None and (step % settings.validate_every == 0 or step + 1 == settings.steps):
                 with clock("record"):
-                    keep_tokens(run_dir, step, rollouts, batch, model, method, settings, tokenizer, heads)
+                    keep_tokens(run_dir, step, rollouts, batch, policy, method, settings)
 
             totals["tokens"] += rollouts.tokens
             totals["samples"] += rollouts.drawn * settings.group
@@ -153,18 +153,18 @@ def train(
             reasons = gather([stop and stop.after_step(time.perf_counter() - started)])
             reason = next(filter(None, reasons), None)
             if reason or ((step + 1) % settings.checkpoint_every == 0 and step + 1 < settings.steps):
-                checkpoint.save(run_dir, step + 1, parts, counters(step + 1), settings.keep_every)
+                checkpoint.save(run_dir, step + 1, policy.parts, counters(step + 1), settings.keep_every)
             if reason:
                 raise Stopped(f"{run_dir}: stopped by {reason} after step {step + 1} of {settings.steps}, and saved.")
 
-        engine.load_weights(model)
+        engine.load_weights(policy.model)
         final = validate(validation_problems, engine, verifier, renderer, settings)
         journal.write(
             "metrics",
             {"step": settings.steps, **final, **{f"total_{k}": totals[k] for k in ("updates", "tokens", "samples")}},
         )
-        final_model: Any = whole(model, torch.device("cpu"), keep=is_first())
-        once(lambda: [what.save_pretrained(run_dir / "model") for what in (final_model, tokenizer)])
+        final_model: Any = whole(policy.model, torch.device("cpu"), keep=is_first())
+        once(lambda: [what.save_pretrained(run_dir / "model") for what in (final_model, policy.tokenizer)])
         return {**final, **totals}
 
 

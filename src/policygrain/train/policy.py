@@ -1,41 +1,100 @@
-"""The policy and the start policy, as a study wants them held and computed."""
+"""The policy with what trains it, held and computed as a study wants, and the policy that it started from."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..model.adapters import adapt
-from ..model.loading import load_model, recompute_layers
+from ..model.loading import device, load_model, recompute_layers
 from ..model.sharding import shard
 from ..provenance import seed_of
+from .heads import build_heads
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from ..study.schema import Lora, Training
+    from ..methods import Method
+    from ..model.future_heads import FutureHeads
+    from ..study.schema import Model, Training
 
 
-def open_models(
-    start: str, revision: str | None, dtype: str, lora: Lora | None, settings: Training, seed: int
-) -> tuple[PreTrainedModel, PreTrainedModel | None, Any]:
-    """(policy, start policy, tokenizer). The start policy is kept in host memory; None: the policy has an adapter.
+@dataclass
+class Policy:
+    """What a run trains, what trains it, and the start policy, to which its KL is.
+
+    ``reference`` is kept in host memory; None: the start policy is ``model`` without its adapter. ``heads`` are None
+    where the method's ratio does not look ahead.
+    """
+
+    model: PreTrainedModel
+    tokenizer: Any
+    reference: PreTrainedModel | None
+    heads: FutureHeads | None
+    optimizer: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
+
+    @classmethod
+    def of(
+        cls,
+        model: PreTrainedModel,
+        tokenizer: Any,
+        reference: PreTrainedModel | None,
+        method: Method,
+        settings: Training,
+        heads: FutureHeads | None = None,
+    ) -> Policy:
+        """``model`` with a new optimizer for it and its heads."""
+        optimizer = make_optimizer(model, heads, method, settings)
+        return cls(model, tokenizer, reference, heads, optimizer, make_scaler(settings))
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        """What learning changes, by name: what a checkpoint has to hold."""
+        parts = {"model": self.model, "heads": self.heads, "optimizer": self.optimizer, "scaler": self.scaler}
+        return {name: part for name, part in parts.items() if part is not None}
+
+
+def open_policy(start: str, spec: Model, method: Method, settings: Training, seed: int) -> Policy:
+    """The policy as it starts: the weights of ``start``, adapted, sharded and in the precision that is asked for.
 
     Every rank reads the whole model into host memory, also where it is to keep a part of it.
     """
     host = torch.device("cpu")
-    model, tokenizer = load_model(start, revision, dtype, None if settings.fsdp is None else host)
+    model, tokenizer = load_model(start, spec.revision, spec.dtype, None if settings.fsdp is None else host)
     reference = None
-    if lora is None:
-        reference, _ = load_model(start, revision, dtype, host)
+    if spec.lora is None:
+        reference, _ = load_model(start, spec.revision, spec.dtype, host)
         reference.requires_grad_(False)
     else:
-        adapt(model, lora, seed_of("adapter", seed))
+        adapt(model, spec.lora, seed_of("adapter", seed))
     if settings.activation_checkpointing:
         recompute_layers(model)
     if settings.fsdp is not None:
         shard(model, settings.fsdp, settings.fsdp.cpu_offload)
         if reference is not None:
             shard(reference, settings.fsdp, offload=True)
-    return model, reference, tokenizer
+    return Policy.of(model, tokenizer, reference, method, settings, build_heads(model, method, seed))
+
+
+def make_optimizer(
+    model: PreTrainedModel, heads: FutureHeads | None, method: Method, settings: Training
+) -> torch.optim.Optimizer:
+    """AdamW; prediction heads have a learning rate of their own."""
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in model.parameters() if p.requires_grad], "lr": settings.learning_rate}
+    ]
+    if heads is not None:
+        groups.append({"params": list(heads.parameters()), "lr": method.heads.learning_rate})
+    optimizer = torch.optim.AdamW(groups, betas=settings.betas, weight_decay=settings.weight_decay, fused=True)
+    for group in optimizer.param_groups:
+        group["initial_lr"] = group["lr"]
+    return optimizer
+
+
+def make_scaler(settings: Training) -> torch.amp.GradScaler:
+    """What keeps small gradients from vanishing in float16; it does nothing in any other precision."""
+    in_half = settings.fsdp is not None and settings.fsdp.compute == "float16"
+    return torch.amp.GradScaler(device().type, enabled=in_half)

@@ -23,8 +23,9 @@ from ..rollout.open import open_engine
 from ..tasks.problem import read_problems
 from ..tasks.prompts import PromptRenderer
 from ..verify import open_verifier
+from .policy import Policy
 from .rollouts import Collector, PromptStream
-from .update import TrainingBatch, make_optimizer, minibatches, prepare, update
+from .update import TrainingBatch, minibatches, prepare, update
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -58,6 +59,7 @@ def probe(study: Study, seed: int, start: str, data: Path, out: Path) -> None:
     model, tokenizer = load_model(start, study.model.revision, study.model.dtype)
     reference = copy.deepcopy(model).cpu()
     guide = method("grpo_clip_higher", aggregation="token_mean")
+    policy = Policy.of(model, tokenizer, reference, guide, settings)
     renderer = PromptRenderer(tokenizer, study.prompt, model.config.max_position_embeddings - settings.max_tokens)
     stream = PromptStream(read_problems(data / "train.jsonl"), seed_of("probe", seed))
     with open_verifier(study.verifier) as verifier:
@@ -70,14 +72,13 @@ def probe(study: Study, seed: int, start: str, data: Path, out: Path) -> None:
         # A start model that gets nothing right (or everything) has no gradient to look at.
         atomic_json(out, {"responses": 0, "rows": []})
         return
-    batch, _ = prepare(rollouts, model, reference, guide, settings, tokenizer.pad_token_id)
-    optimizer = make_optimizer(model, None, guide, settings)
+    batch, _ = prepare(rollouts, policy, guide, settings)
     rows: list[dict[str, Any]] = []
     done = 0
     for updates in sorted(spec.updates):
         cut = len(rollouts.prompts), settings.group, max(1, updates - done)
         for part in minibatches(*cut, seed_of("probe", seed, updates)) if updates > done else []:
-            update(model, optimizer, batch.rows(part), guide, settings)
+            update(policy, batch.rows(part), guide, settings)
         done = updates
         rows += [{"updates": updates, "seed": seed, **row} for row in _look(model, batch, settings)]
     atomic_json(out, {"responses": len(batch.sequences.ids), "rows": rows})

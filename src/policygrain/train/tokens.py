@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ..files import atomic_json
 from ..methods import Method
-from ..model.future_heads import FutureHeads
 from ..study.schema import Training
+from .policy import Policy
 from .ranks import once
 from .rollouts import Rollouts
 from .update import TrainingBatch, score
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 GROUPS = 2  # prompts of the batch that are kept, with all their responses
 
@@ -26,16 +23,15 @@ def keep_tokens(
     step: int,
     rollouts: Rollouts,
     batch: TrainingBatch,
-    model: PreTrainedModel,
+    policy: Policy,
     method: Method,
     settings: Training,
-    tokenizer: Any,
-    heads: FutureHeads | None = None,
 ) -> None:
-    """Write `tokens/stepNNNNN.json`: the first groups of a batch as ``model``, after the step's updates, sees them."""
+    """Write `tokens/stepNNNNN.json`: the first groups of a batch as the policy, after the step's updates, sees them."""
     rows = torch.arange(min(GROUPS, len(rollouts.prompts)) * settings.group)
     part = batch.rows(rows)
-    now = score(model, part.sequences, settings, heads)
+    now = score(policy.model, part.sequences, settings, policy.heads)
+    decode = policy.tokenizer.decode
     tokens = part.tokens.replace(log_probs=now.log_probs, entropy=now.entropy, future_log_probs=now.future, step=None)
     assert tokens.old_entropy is not None
     columns = {
@@ -53,11 +49,11 @@ def keep_tokens(
         length = len(response.ids)
         samples.append(
             {
-                "prompt": tokenizer.decode(rollouts.prompts[prompt]),
+                "prompt": decode(rollouts.prompts[prompt]),
                 "reward": rollouts.rewards[prompt, place].item(),
                 "correct": bool(rollouts.correct[prompt, place]),
                 "advantage": advantages[prompt, place].item(),
-                "tokens": [tokenizer.decode([token]) for token in response.ids],
+                "tokens": [decode([token]) for token in response.ids],
                 **{name: _rounded(values[row, :length]) for name, values in columns.items()},
             }
         )

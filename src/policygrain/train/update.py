@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from ..objective.batch import TokenBatch
 from ..objective.loss import merge_metrics
 from ..objective.penalty import k3
 from ..study.schema import Training
+from .policy import Policy
 from .ranks import deal, gather, ranks, sum_gradients, sum_over_ranks
 from .rollouts import Rollouts
 
@@ -78,30 +79,22 @@ def passes(model: PreTrainedModel, sequences: Sequences, settings: Training) -> 
 
 
 def prepare(
-    rollouts: Rollouts,
-    model: PreTrainedModel,
-    reference: PreTrainedModel | None,
-    method: Method,
-    settings: Training,
-    pad_id: int,
-    heads: FutureHeads | None = None,
+    rollouts: Rollouts, policy: Policy, method: Method, settings: Training
 ) -> tuple[TrainingBatch, dict[str, float]]:
-    """Advantages, old and reference log-probabilities of a batch; and metrics of what was sampled.
-
-    ``reference`` is the start policy, None where that is ``model`` without its adapter.
-    """
+    """Advantages, old and reference log-probabilities of a batch; and metrics of what was sampled."""
     group = rollouts.rewards.shape[1]
     responses = [r for row in rollouts.responses for r in row]
-    sequences = pack([p for p in rollouts.prompts for _ in range(group)], [r.ids for r in responses], pad_id, device())
+    prompts = [p for p in rollouts.prompts for _ in range(group)]
+    sequences = pack(prompts, [r.ids for r in responses], policy.tokenizer.pad_token_id, device())
     advantages = method.advantages(rollouts.rewards)
     mask = sequences.mask.clone()
     finished = torch.tensor([r.finished for r in responses], device=device())
     if method.sampler.mask_truncated:
         mask &= finished.unsqueeze(1)
-    old_log_probs, old_entropy, old_future, _ = score(model, sequences, settings, heads)
+    old_log_probs, old_entropy, old_future, _ = score(policy.model, sequences, settings, policy.heads)
     # For the record alone, a quarter of the batch says enough of how far the policy has gone from its start.
     scored = slice(None) if method.needs_reference else slice(None, None, 4)
-    with present(reference, model) as start:
+    with present(policy.reference, policy.model) as start:
         reference_log_probs = score(start, sequences.rows(scored), settings).log_probs
     engine_log_probs = torch.zeros_like(old_log_probs)
     for row, response in enumerate(responses):
@@ -148,27 +141,6 @@ def _mean_kl(log_probs: Tensor, reference_log_probs: Tensor, mask: Tensor) -> fl
     return float(estimate.sum() / mask.sum().clamp(min=1))
 
 
-def make_optimizer(
-    model: PreTrainedModel, heads: FutureHeads | None, method: Method, settings: Training
-) -> torch.optim.Optimizer:
-    """AdamW; prediction heads have a learning rate of their own."""
-    groups: list[dict[str, Any]] = [
-        {"params": [p for p in model.parameters() if p.requires_grad], "lr": settings.learning_rate}
-    ]
-    if heads is not None:
-        groups.append({"params": list(heads.parameters()), "lr": method.heads.learning_rate})
-    optimizer = torch.optim.AdamW(groups, betas=settings.betas, weight_decay=settings.weight_decay, fused=True)
-    for group in optimizer.param_groups:
-        group["initial_lr"] = group["lr"]
-    return optimizer
-
-
-def make_scaler(settings: Training) -> torch.amp.GradScaler:
-    """What keeps small gradients from vanishing in float16; it does nothing in any other precision."""
-    in_half = settings.fsdp is not None and settings.fsdp.compute == "float16"
-    return torch.amp.GradScaler(device().type, enabled=in_half)
-
-
 def minibatches(prompts: int, group: int, count: int, seed: int) -> list[Tensor]:
     """Row indices of ``count`` optimizer steps: prompts are shuffled, their responses cut evenly; none is empty.
 
@@ -179,21 +151,13 @@ def minibatches(prompts: int, group: int, count: int, seed: int) -> list[Tensor]
     return list(rows.tensor_split(min(count, len(rows))))
 
 
-def update(
-    model: PreTrainedModel,
-    optimizer: torch.optim.Optimizer,
-    batch: TrainingBatch,
-    method: Method,
-    settings: Training,
-    heads: FutureHeads | None = None,
-    scaler: torch.amp.GradScaler | None = None,
-) -> dict[str, float]:
+def update(policy: Policy, batch: TrainingBatch, method: Method, settings: Training) -> dict[str, float]:
     """One optimizer step on ``batch``; returns its metrics. UserError, and no step, where it would do harm.
 
     Cutting it into micro-batches changes nothing, nor does dealing them out to several ranks, all of which hold the
     same batch.
     """
-    scaler = scaler or make_scaler(settings)
+    model, heads, optimizer, scaler = policy.model, policy.heads, policy.optimizer, policy.scaler
     optimizer.zero_grad(set_to_none=True)
     whole = _whole_step(model, batch, method, settings)
     parts = []

@@ -78,6 +78,12 @@ def small(**changes: object) -> dict[str, object]:
             {"methods": {"dapo": {"sampler": {"max_batches": 0}}}},
             r"methods\.dapo\.sampler\.max_batches: 0 is too small",
         ),
+        ({"name": ".."}, r"name: .*'\.\.'"),
+        ({"methods": {"my grpo": {"base": "grpo"}}}, r"methods: as a key, 'my grpo' is no name"),
+        (
+            {"experiments": {"s": {"methods": ["grpo"], "vary": {"betas": [[0.9, 0.95]]}}}},
+            r"experiments\.s\.vary: 'grpo\+betas=\[0\.9, 0\.95\]' has '\['",
+        ),
         ({"figures": ["dinamics"]}, r"figures: there is no figure 'dinamics'.*'dynamics'"),
     ],
 )
@@ -110,7 +116,7 @@ def test_a_study_is_laid_over_its_base(tmp_path: Path) -> None:
 def test_arms_leave_the_study_s_own_settings_out_of_their_names() -> None:
     stress = {"methods": ["grpo"], "vary": {"updates_per_batch": [1, 4, 8]}, "seeds": [0]}
     planned = plan(parse_study(small(experiments={"stress": stress}), Path("s.yaml")))
-    assert list(planned.arms) == ["grpo,updates_per_batch=1", "grpo", "grpo,updates_per_batch=8"]
+    assert list(planned.arms) == ["grpo+updates_per_batch=1", "grpo", "grpo+updates_per_batch=8"]
 
 
 def test_the_schema_and_its_reference_are_current(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -106,14 +106,9 @@ def run_content(arm, seed):
     }
 
 
-# Arms as wildcards. Executors hand a job's wildcards on as text that is split at commas, and the arm
-# `grpo,updates_per_batch=8` has one.
-WILDCARD = {arm: arm.replace(",", "+") for arm in PLAN.arms}
-ARM = {wildcard: arm for arm, wildcard in WILDCARD.items()}
-
 # A training process takes some seeds of an arm, an engine process some checkpoints: starting up is not free.
 TRAINED = {
-    run: f"{RESULTS}/runs/{WILDCARD[runs[0].arm]}/trained-{'+'.join(str(r.seed) for r in runs)}.json"
+    run: f"{RESULTS}/runs/{runs[0].arm}/trained-{'+'.join(str(r.seed) for r in runs)}.json"
     for runs in PLAN.processes(STUDY.seeds_per_process)
     for run in runs
 }

@@ -17,12 +17,11 @@ rule train:
         study=STUDY_FILE,
         data=lambda w, input: parent(input.train),
         seeds=lambda w: seeds_of(w.seeds),
-        arm=lambda w, output: ARM[w.arm],
-        run_dir=lambda w, output: f"{RESULTS}/runs/{ARM[w.arm]}/seed{{seed}}",
+        run_dir=lambda w, output: f"{RESULTS}/runs/{w.arm}/seed{{seed}}",
         start=lambda w: START_MODEL,
-        content=lambda w: [run_content(ARM[w.arm], seed) for seed in seeds_of(w.seeds)],
+        content=lambda w: [run_content(w.arm, seed) for seed in seeds_of(w.seeds)],
     shell:
-        "exec {params.launch}{params.policygrain} train --config {params.study} --arm {params.arm} --seeds {params.seeds}"
+        "exec {params.launch}{params.policygrain} train --config {params.study} --arm {wildcards.arm} --seeds {params.seeds}"
         " --start '{params.start}' --data {params.data} --run-dir '{params.run_dir}' --done {output} 2>>{log}"
 
 

@@ -82,8 +82,9 @@ NAMES = {
 
 def label(arm: str) -> str:
     """How a reader knows an arm."""
-    name, _, settings = arm.partition(",")
-    return NAMES.get(name, name.replace("_", " ")) + (f" ({settings.replace('_', ' ')})" if settings else "")
+    name, _, settings = arm.partition("+")
+    said = settings.replace("+", ", ").replace("_", " ")
+    return NAMES.get(name, name.replace("_", " ")) + (f" ({said})" if said else "")
 
 
 def look(index: int) -> dict[str, Any]:

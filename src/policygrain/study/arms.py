@@ -31,8 +31,11 @@ class Arm:
 
     @property
     def name(self) -> str:
-        """As in file names, figures and on the command line: `tepo`, `tepo,updates_per_batch=8`."""
-        return ",".join([self.method_name, *(f"{key}={value}" for key, value in self.settings)])
+        """As in folders, tables and on the command line: `tepo`, `tepo+updates_per_batch=8`.
+
+        No comma: Snakemake hands a job's wildcards on as text that is split there.
+        """
+        return "+".join([self.method_name, *(f"{key}={value}" for key, value in self.settings)])
 
     def training(self, study: Study) -> Training:
         """The study's training settings with this arm's own."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -72,6 +73,9 @@ def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
 def _explain(error: Any) -> str:
     """One pydantic error in a line: the key, what is wrong, and the key that was probably meant."""
     where = ".".join(str(part) for part in error["loc"])
+    if error["loc"][-1:] == ("[key]",):
+        where = f"{'.'.join(map(str, error['loc'][:-2]))}: as a key"
+        return f"{where}, {error['input']!r} is no name: {error['msg']}."
     if error["type"] == "extra_forbidden":
         *parents, key = error["loc"]
         return f"{where}: unknown key.{did_you_mean(str(key), _keys_at(parents))}"
@@ -124,6 +128,11 @@ def _check(study: Study, files: bool) -> None:
                 raise UserError(f"experiments.{name}: {error}") from error
             if heads and settings.fsdp is not None and settings.fsdp.compute != "float32":
                 raise UserError(f"experiments.{name}: training.fsdp.compute: prediction heads need float32.")
+            if (odd := re.search(r"[^A-Za-z0-9_.+=-]", arm.name)) is not None:
+                raise UserError(
+                    f"experiments.{name}.vary: {arm.name!r} has {odd[0]!r} and is to name a folder; vary keys whose "
+                    "values are numbers or words, and write a study for each of the others."
+                )
             updates = settings.updates_per_batch
             if updates > training.prompts_per_step * training.group:
                 raise UserError(

@@ -12,6 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
 
 NonNegativeInt = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
+# Of folders, files, MLflow's runs and words on a command line at once.
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]
 
 
 class Section(BaseModel):
@@ -112,7 +114,7 @@ class Sampling(Section):
 class Benchmark(Section):
     """One benchmark."""
 
-    name: str = Field(description="how figures and tables call it", pattern=r"^[A-Za-z0-9_.-]+$")
+    name: Name = Field(description="how figures and tables call it")
     source: str = Field(description="a family, a registered set (`policygrain data list`) or a .jsonl file")
     size: PositiveInt | None = Field(
         None, description="at most so many problems; null: 300 of a family, all of a registered set or file"
@@ -198,7 +200,9 @@ class Experiment(Section):
 
     methods: list[str] = Field(min_length=1, description="presets or the study's own methods")
     seeds: list[NonNegativeInt] | None = Field(None, description="null: the study's")
-    vary: dict[str, list[Any]] = Field({}, description="training keys and their values; every combination is run")
+    vary: dict[str, list[Any]] = Field(
+        {}, description="training keys and their values, of one word each; every combination is run"
+    )
     evaluate: bool = Field(True, description="judge the final models on the benchmarks, besides validation")
 
 
@@ -222,7 +226,7 @@ class Study(Section):
     """A study file."""
 
     base: str | None = Field(None, description="another study file that this one is laid over, relative to this one")
-    name: str = Field(description="folder under results/ and experiment in MLflow", pattern=r"^[A-Za-z0-9_.-]+$")
+    name: Name = Field(description="folder under results/ and experiment in MLflow")
     title: str = Field("", description="a line for reports")
     seeds: list[NonNegativeInt] = Field([0, 1, 2], min_length=1, description="of training, and of start models")
     seeds_per_process: PositiveInt = Field(
@@ -237,7 +241,7 @@ class Study(Section):
         description="what judges answers, in training and evaluation: numbers exactly, or mathematics by math-verify",
     )
     training: Training = Field(Training(), description="the loop")
-    methods: dict[str, dict[str, Any]] = Field(
+    methods: dict[Name, dict[str, Any]] = Field(
         {}, description="the study's own methods, and changes to presets; `base: NAME` says what one is laid over"
     )
     experiments: dict[str, Experiment] = Field(min_length=1, description="methods × settings × seeds, by question")

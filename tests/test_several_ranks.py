@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import signal
@@ -120,6 +121,19 @@ def test_a_signal_to_one_rank_stops_both_after_one_step_and_one_process_goes_on(
     assert sum("stopped by SIGUSR1 after step" in text for text in said) == 1, said
     assert main(arguments) == 0
     assert_same_run(alone, tmp_path / "run")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed")
+@pytest.mark.vllm
+def test_each_rank_has_an_engine_that_gets_the_whole_sharded_model(made: tuple[Path, Path], tmp_path: Path) -> None:
+    """A half of the weights alone, or those of the step before, would be off by far more than rounding."""
+    sharded = {"compute": "float32"}
+    done = torchrun(command(tmp_path, made, "run", engine="vllm", kv_gib=0.1, fsdp=sharded, learning_rate=1e-2))
+    assert done.returncode == 0, done.stderr[-3000:]
+    *rows, last = read_json_lines(tmp_path / "run" / "metrics.jsonl")
+    assert last["step"] == 4 and read_json(tmp_path / "run" / "summary.json")["ranks"] == 2
+    assert max(row["kl_initial"] for row in rows) > 1e-3, "the weights must have moved"
+    assert max(row["mismatch_max"] for row in rows) < 1e-4
 
 
 MISTAKE = """

@@ -8,7 +8,6 @@ import multiprocessing
 import os
 import signal
 import socket
-import sqlite3
 import subprocess
 import sys
 import time
@@ -18,11 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy
 
 from policygrain.model import tiny
 from policygrain.study import Study
 from policygrain.track.mirror import CONTENT, KEY, mirror
 
+from . import postgresql
 from .small import small_study
 
 STUDIES, SEEDS, STEPS = 8, 5, 25
@@ -52,18 +53,18 @@ def write_run(folder: Path, study: int, seed: int) -> None:
 
 
 class Server:
-    """`mlflow server` on a SQLite store, at an address that stays the same when it is killed and started again."""
+    """`mlflow server` on a database, at an address that stays the same when it is killed and started again."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, store: str) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
-        self.uri, self.store = f"http://127.0.0.1:{self.port}", folder / "mlflow.db"
+        self.uri, self.store = f"http://127.0.0.1:{self.port}", store
         self.folder, self.process = folder, None
 
     def start(self) -> None:
         command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self.port)]
-        command += ["--workers", "1", "--backend-store-uri", f"sqlite:///{self.store}"]
+        command += ["--workers", "1", "--backend-store-uri", self.store]
         command += ["--artifacts-destination", str(self.folder / "artifacts")]
         environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
         with (self.folder / "server.log").open("ab") as log:
@@ -86,19 +87,25 @@ class Server:
             self.process.wait()
 
     def points(self) -> int:
-        with contextlib.closing(sqlite3.connect(f"file:{self.store}?mode=ro", uri=True, timeout=30)) as store:
-            return int(store.execute("SELECT COUNT(*) FROM metrics").fetchone()[0])
+        """How many points of metrics are stored."""
+        engine = sqlalchemy.create_engine(self.store, poolclass=sqlalchemy.NullPool)
+        with engine.connect() as store:
+            return int(store.execute(sqlalchemy.text("SELECT COUNT(*) FROM metrics")).scalar_one())
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    server = Server(tmp_path)
-    server.start()
-    try:
+@pytest.fixture(params=["sqlite", "postgresql"])
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
+    with contextlib.ExitStack() as stack:
+        store = f"sqlite:///{tmp_path}/mlflow.db"
+        if request.param == "postgresql":
+            if (reason := postgresql.missing()) is not None:
+                pytest.skip(reason)
+            store = stack.enter_context(postgresql.database())
+        server = Server(tmp_path, store)
+        stack.callback(server.kill)
+        server.start()
         server.wait()
         yield server
-    finally:
-        server.kill()
 
 
 def test_forty_runs_survive_a_server_that_is_killed(
@@ -142,7 +149,7 @@ def test_forty_runs_survive_a_server_that_is_killed(
     mirror(studies[0], tmp_path / "study0")
     server.kill()
 
-    store = mlflow.MlflowClient(f"sqlite:///{server.store}")
+    store = mlflow.MlflowClient(server.store)
     for i, study in enumerate(studies):
         experiment = store.get_experiment_by_name(study.name)
         assert experiment is not None

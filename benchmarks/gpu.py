@@ -4,11 +4,11 @@ Random weights in the shapes of Qwen2.5 0.5B and 1.5B, bfloat16, nothing downloa
 8 responses of 256 (random weights do not end by themselves), 4 updates of some 17,000 packed tokens each. Sections:
 
 - `step`: weights to the engine, sampling, log-probabilities (the policy's of all responses, the start model's of a
-  quarter), updates, a checkpoint; a step with vLLM where it is installed, and one with the transformers engine;
+  quarter), updates, a checkpoint; with vLLM where it is installed, in the smaller shape with transformers, too;
 - `update`: the same without sampling, with activation checkpointing;
 - `attention`: forward and backward pass of one layer's attention over a packed row, as one kernel and as padded spans;
 - `log_probs`: see log_probs.py, at 8,192 tokens;
-- `trl`: a step of TRL's GRPOTrainer on the same work, where it is installed, sampling by vLLM and by transformers.
+- `trl`: a step of TRL's GRPOTrainer on the same work, where it is installed, with the same engines.
 
 MFU counts the arithmetic that a step needs, 3 times a forward pass of every token read, the unembedding for response
 tokens alone, nothing that is computed twice; over the dense bfloat16 peak of the GPU's data sheet. A section is a
@@ -29,6 +29,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import argparse
 import importlib.util
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -43,39 +44,44 @@ from gpu_work import SHAPES, work_of
 from policygrain.files import atomic_json
 from policygrain.provenance import commit, hardware, versions
 
-TOTAL_SECONDS, SECTION_SECONDS = 480, 150
+TOTAL_SECONDS, SECTION_SECONDS = 480, 200
 
 
 def sections(shapes: list[str], device: str) -> dict[str, Callable[[], Any]]:
-    """What is measured, in the order of what matters most; only what is installed."""
+    """What is measured, in the order of what matters most: time may not suffice for all. Only what is installed."""
     has_vllm, has_trl = (importlib.util.find_spec(name) is not None for name in ("vllm", "trl"))
-    engines = ["vllm", "transformers"] if has_vllm else ["transformers"]
-    plan: dict[str, Callable[[], Any]] = {}
-    for shape in shapes:
-        for engine in engines:
-            plan[f"step {shape} {engine}"] = lambda s=shape, e=engine: step(s, device, e, False)
-        plan[f"update {shape} checkpointing"] = lambda s=shape: step(s, device, None, True)
-    first = shapes[0]
-    plan["log_probs"] = lambda: log_probs_section(first, device)
-    plan[f"attention {first}"] = lambda: attention(first, device)
+    small, large = shapes[0], shapes[-1]
+    engine = "vllm" if has_vllm else "transformers"
+    plan: dict[str, Callable[[], Any]] = {f"step {large} {engine}": lambda: step(large, device, engine, False)}
     if has_trl:
-        plan[f"trl {first} transformers"] = lambda: trl_step(first, device, False)
-        if has_vllm and device == "cuda":
-            plan[f"trl {first} vllm"] = lambda: trl_step(first, device, True)
+        with_vllm = has_vllm and device == "cuda"
+        plan[f"trl {large} {'vllm' if with_vllm else 'transformers'}"] = lambda: trl_step(large, device, with_vllm)
+    plan["log_probs"] = lambda: log_probs_section(large, device)
+    plan[f"update {large} checkpointing"] = lambda: step(large, device, None, True)
+    plan[f"attention {large}"] = lambda: attention(large, device)
+    plan[f"step {small} transformers"] = lambda: step(small, device, "transformers", False)
+    if has_trl:
+        plan[f"trl {small} transformers"] = lambda: trl_step(small, device, False)
+    if has_vllm:
+        plan[f"step {small} vllm"] = lambda: step(small, device, "vllm", False)
     return plan
 
 
 def in_own_process(name: str, limit: float) -> Any:
     """The section's result; where it fails, why."""
     command = [sys.executable, *sys.argv, "--section", name]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as section:
+        try:
+            printed, said = section.communicate(timeout=limit)
+        except subprocess.TimeoutExpired:
+            os.killpg(section.pid, signal.SIGKILL)  # and what it has started
+            return {"error": f"not done after {limit:.0f} s"}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=limit)
-    except subprocess.TimeoutExpired:
-        return {"error": f"not done after {limit:.0f} s"}
-    try:
-        return json.loads(done.stdout.splitlines()[-1])
+        return json.loads(printed.splitlines()[-1])
     except (ValueError, IndexError):
-        return {"error": done.stderr.strip()[-2000:] or f"ended with {done.returncode}"}
+        return {"error": said.strip()[-2000:] or f"ended with {section.returncode}"}
 
 
 def main() -> None:

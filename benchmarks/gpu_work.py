@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
@@ -82,12 +84,18 @@ def needed_flops(shape: Shape, work: Work) -> float:
 
 
 class Timed(Clock):
-    """Waits for the GPU at the end of each phase."""
+    """Waits for the GPU at the end of each phase, and looks how much of its memory is taken then."""
 
     def __init__(self, device: str) -> None:
         super().__init__()
-        self.device = device
+        self.device, self.taken = device, 0
 
-    def __call__(self, phase: str) -> Any:
-        synchronise(self.device)
-        return super().__call__(phase)
+    @contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        with super().__call__(phase):
+            yield
+            synchronise(self.device)
+        if self.device == "cuda":
+            # Of the whole device: an engine that sleeps has given back what torch still counts as its own.
+            free, total = torch.cuda.mem_get_info()
+            self.taken = max(self.taken, total - free)

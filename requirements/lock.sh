@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Derive requirements/cpu.lock and requirements/gpu.lock from the pins in pyproject.toml (needs uv).
+# Derive requirements/cpu.lock, requirements/gpu.lock and environment.yml from the pins in pyproject.toml (needs uv).
 # CPU_WHEELS may name a folder or page with torch's CPU build; the lock itself says plain `torch==…`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -9,3 +9,7 @@ lock() {
 }
 lock cpu --find-links "${CPU_WHEELS:-https://download.pytorch.org/whl/cpu/torch/}"
 lock gpu
+
+# Snakemake makes its conda environments from a copy of environment.yml, which finds no other file.
+sed -i '/^      - /d' environment.yml
+sed 's/^/      - /' requirements/gpu.lock >>environment.yml

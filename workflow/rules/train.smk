@@ -13,7 +13,7 @@ rule train:
         "../../environment.yml"
     params:
         launch=lambda w, resources: launch(resources),
-        policygrain=POLICYGRAIN,
+        policygrain=policygrain,
         study=STUDY_FILE,
         data=lambda w, input: parent(input.train),
         seeds=lambda w: seeds_of(w.seeds),
@@ -21,8 +21,8 @@ rule train:
         start=lambda w: START_MODEL,
         content=lambda w: [run_content(w.arm, seed) for seed in seeds_of(w.seeds)],
     shell:
-        "exec {params.launch}{params.policygrain} train --config {params.study} --arm {wildcards.arm} --seeds {params.seeds}"
-        " --start '{params.start}' --data {params.data} --run-dir '{params.run_dir}' --done {output} 2>>{log}"
+        "exec {params.launch}{params.policygrain} train --config {params.study} --arm {wildcards.arm}"
+        " --seeds {params.seeds} --start '{params.start}' --data {params.data} --run-dir '{params.run_dir}' --done {output} 2>>{log}"
 
 
 rule probe:
@@ -37,7 +37,7 @@ rule probe:
     conda:
         "../../environment.yml"
     params:
-        policygrain=POLICYGRAIN,
+        policygrain=policygrain,
         study=STUDY_FILE,
         data=lambda w, input: parent(input.train),
         start=lambda w: start_model(int(w.seed)),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -102,8 +102,10 @@ class Flex:
 def _kernel(device: str) -> Callable[..., Any]:
     if device == "cpu":
         return flex_attention
-    # Rows have all lengths; compiled for each of them anew, torch would soon give up and compute every score.
-    return torch.compile(flex_attention, dynamic=True)
+    # Rows have all lengths; compiled for each of them anew, torch would soon give up and compute every score. A short
+    # row, left to itself, would take the kernel for decoding, which has no form for some numbers of grouped heads.
+    compiled = torch.compile(flex_attention, dynamic=True)
+    return partial(compiled, kernel_options={"BACKEND": "TRITON"})
 
 
 def visibility(

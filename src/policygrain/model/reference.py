@@ -26,5 +26,10 @@ def present(reference: PreTrainedModel | None, model: PreTrainedModel) -> Iterat
     elif is_sharded(reference):  # brings each layer itself
         yield reference
     else:
-        yield reference.to(device())  # type: ignore[arg-type]
-        reference.to("cpu")  # type: ignore[arg-type]
+        # Nothing changes it, so that nothing has to go back.
+        kept = [(tensor, tensor.data) for tensor in (*reference.parameters(), *reference.buffers())]
+        for tensor, host in kept:
+            tensor.data = host.to(device(), non_blocking=True)
+        yield reference
+        for tensor, host in kept:
+            tensor.data = host

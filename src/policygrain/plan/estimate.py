@@ -63,8 +63,11 @@ def memory(planner: Planner, checkpointing: bool | None = None) -> cost.Memory:
 
 
 def probe_memory(planner: Planner) -> float:
-    """Bytes that the probe holds on its one device: weights, a gradient and a sum of gradients, and two moments."""
-    return 5.0 * planner.shape.parameters * planner.width if planner.study.probe else 0.0
+    """Bytes that the probe holds on its one device: weights, a gradient and a sum of gradients, two moments, a pass."""
+    if planner.study.probe is None:
+        return 0.0
+    held, per_number = memory(planner), planner.width / planner.compute
+    return 5.0 * planner.shape.parameters * planner.width + per_number * held.activations + held.output_layer
 
 
 def engine_for(planner: Planner, room: float) -> Planner:

@@ -40,7 +40,7 @@ def _probe(bill: dict[str, Any]) -> str:
     if not bill["probe_memory"]:
         return "none"
     fits = "fits" if bill["probe_memory"] <= bill["device_memory"] else "DOES NOT FIT"
-    return f"{bill['probe_memory'] / GB:,.3g} GB on one device, activations aside: {fits}"
+    return f"{bill['probe_memory'] / GB:,.3g} GB on one device: {fits}"
 
 
 def detail(bill: dict[str, Any]) -> str:

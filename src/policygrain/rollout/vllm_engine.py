@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -20,7 +21,8 @@ class VllmEngine:
     """The model in ``start``; its context length bounds prompt and response together.
 
     ``dtype`` is that of the engine's weights (None: what the model's files say), ``kv_gib`` the size of its key-value
-    cache. With ``colocated`` it shares a GPU with a trainer, and its memory can be had back between rollouts.
+    cache. With ``colocated`` it shares a GPU with a trainer, and its memory can be had back between rollouts;
+    ``reserved`` bytes of what is free now the trainer will keep for itself.
     """
 
     name = "vllm"
@@ -32,6 +34,7 @@ class VllmEngine:
         dtype: str | None = None,
         kv_gib: float | None = None,
         colocated: bool = False,
+        reserved: int = 0,
     ) -> None:
         # In-process, so that weights can be handed over; two OpenMP threads stall each other on a busy machine.
         os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
@@ -47,7 +50,7 @@ class VllmEngine:
 
         one_of_several = dist.is_initialized()
         config: Any = AutoConfig.from_pretrained(start, revision=revision)
-        machine = machine_settings(config.max_position_embeddings, kv_gib, colocated)
+        machine = machine_settings(config.max_position_embeddings, kv_gib, colocated, reserved)
         self._sleeps = bool(machine.get("enable_sleep_mode"))
         self._asleep = False
         settings: dict[str, Any] = {
@@ -61,6 +64,7 @@ class VllmEngine:
             "weight_transfer_config": {"backend": BACKEND},
         }
         self._llm = LLM(model=start, revision=revision, **settings, **machine)
+        gc.unfreeze()  # vLLM freezes all there is, a policy too that will one day be garbage
         self._llm.init_weight_transfer_engine({"init_info": {}})
         if one_of_several:
             # Its end would be that of the process groups by which the trainer's ranks talk.
@@ -116,7 +120,7 @@ class VllmEngine:
             self._asleep = True
 
 
-def machine_settings(context: int, kv_gib: float | None, colocated: bool) -> dict[str, Any]:
+def machine_settings(context: int, kv_gib: float | None, colocated: bool, reserved: int = 0) -> dict[str, Any]:
     """What vLLM is told of the machine: the one place where an engine on a CPU differs from one on a GPU."""
     import torch
 
@@ -130,8 +134,8 @@ def machine_settings(context: int, kv_gib: float | None, colocated: bool) -> dic
         }
     free, total = torch.cuda.mem_get_info()
     return {
-        # Half of what the trainer's models leave: the other half is for the engine's own weights and activations.
-        "kv_cache_memory_bytes": int(kv_gib * 2**30) if kv_gib else free // 2,
+        # Half of what the trainer leaves: the other half is for the engine's own weights and activations.
+        "kv_cache_memory_bytes": int(kv_gib * 2**30) if kv_gib else max(free - reserved, free // 4) // 2,
         # Decides nothing beside the line above, but as much has to be free at the start.
         "gpu_memory_utilization": 0.9 * free / total,
         "enable_sleep_mode": colocated,

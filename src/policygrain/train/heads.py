@@ -52,7 +52,9 @@ def warm_up(policy: Policy, method: Method, collector: Collector, run_dir: Path)
     optimizer = torch.optim.AdamW(heads.parameters(), lr=method.heads.learning_rate, weight_decay=0.0)
     losses = []
     for _ in range(method.heads.warmup_batches):
+        own.engine.load_weights(policy.model)
         rollouts = own.collect(Clock())
+        own.engine.sleep()
         sequences = pack(
             [p for p in rollouts.prompts for _ in range(settings.group)],
             [r.ids for group in rollouts.responses for r in group],

@@ -97,9 +97,8 @@ def _meet() -> tuple[Store, int, int]:
     """(what all ranks can read and write, this rank, how many there are), with the process group open."""
     # This process's GPU is the only one that it sees, before CUDA looks: an engine in it takes the first, too. A
     # launcher may have done so already.
-    local = int(os.environ["LOCAL_RANK"])
-    visible = [number for number in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if number]
-    os.environ["CUDA_VISIBLE_DEVICES"] = visible[local % len(visible)] if visible else str(local)
+    local = os.environ["LOCAL_RANK"]
+    os.environ["CUDA_VISIBLE_DEVICES"] = _own_gpu(int(local), os.environ.get("CUDA_VISIBLE_DEVICES", local))
     import torch
     import torch.distributed as dist
 
@@ -112,6 +111,12 @@ def _meet() -> tuple[Store, int, int]:
         place = ":".join(os.environ.get(name, "?") for name in ("MASTER_ADDR", "MASTER_PORT"))
         raise UserError(f"the ranks of this run did not meet at {place}: {str(error).splitlines()[0]}") from error
     return dist.PrefixStore("end", store), rank, count
+
+
+def _own_gpu(local: int, visible: str) -> str:
+    """One of the GPUs that are visible; none where they are switched off, which is what an empty list says."""
+    names = visible.split(",")
+    return names[local % len(names)]
 
 
 def _say_goodbye() -> None:

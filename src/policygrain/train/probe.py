@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,15 +14,15 @@ from ..errors import UserError
 from ..files import atomic_json
 from ..methods import method
 from ..methods.spec import Sampler
-from ..model.loading import load_model
 from ..model.logprobs import read
+from ..model.sequences import micro_batches
 from ..objective.loss import merge_metrics
 from ..provenance import seed_of
 from ..rollout.open import open_engine
 from ..tasks.problem import read_problems
 from ..tasks.prompts import PromptRenderer
 from ..verify import open_verifier
-from .policy import Policy
+from .policy import open_policy
 from .rollouts import Collector, PromptStream
 from .update import TrainingBatch, minibatches, prepare, update
 
@@ -53,21 +52,31 @@ def probe(study: Study, seed: int, start: str, data: Path, out: Path) -> None:
     """
     if (spec := study.probe) is None:
         raise UserError("probe: this study has none; give it `probe: {prompts: 24}`.")
-    settings = study.training.model_copy(update={"prompts_per_step": spec.prompts})
+    # One device; a model that is spread over several has no gradient that could be held whole.
+    settings = study.training.model_copy(update={"prompts_per_step": spec.prompts, "fsdp": None})
     torch.set_num_threads(settings.threads)
     torch.manual_seed(seed_of("probe", seed))
-    model, tokenizer = load_model(start, study.model.revision, study.model.dtype)
-    reference = copy.deepcopy(model).cpu()
     guide = method("grpo_clip_higher", aggregation="token_mean")
-    policy = Policy.of(model, tokenizer, reference, guide, settings)
+    policy = open_policy(start, study.model, guide, settings, seed)
+    model, tokenizer = policy.model, policy.tokenizer
     renderer = PromptRenderer(tokenizer, study.prompt, model.config.max_position_embeddings - settings.max_tokens)
     stream = PromptStream(read_problems(data / "train.jsonl"), seed_of("probe", seed))
     with open_verifier(study.verifier) as verifier:
-        engine = open_engine(settings.engine, start, model, tokenizer)
+        engine = open_engine(
+            settings.engine,
+            start,
+            model,
+            tokenizer,
+            revision=study.model.revision,
+            kv_gib=settings.kv_gib,
+            colocated=True,
+        )
+        engine.load_weights(model)
         # Groups of equal rewards have no gradient under any ratio, so they are left out.
         sampler = Sampler(dynamic=True)
         collector = Collector(stream, engine, verifier, renderer, sampler, settings, seed_of("probe", seed))
         rollouts = collector.collect(Clock())
+        engine.sleep()
     if not rollouts.prompts:
         # A start model that gets nothing right (or everything) has no gradient to look at.
         atomic_json(out, {"responses": 0, "rows": []})
@@ -93,13 +102,15 @@ def _look(model: PreTrainedModel, batch: TrainingBatch, settings: Any) -> list[d
         chosen, spread, parts = method("reinforce", ratio=ratio), Spread(), []
         for start in range(0, len(batch.sequences.ids), settings.group):
             group = batch.rows(torch.arange(start, start + settings.group))
-            reading = read(model, group.sequences, settings.temperature, entropy_gradient=False)
-            tokens = group.tokens.replace(log_probs=reading.log_probs, entropy=None, old_entropy=None, step=step)
-            out = chosen.loss(tokens)
             model.zero_grad(set_to_none=True)
-            out.loss.backward()
+            for index in micro_batches(group.sequences, settings.micro_batch_tokens):
+                part = group.rows(index)
+                reading = read(model, part.sequences, settings.temperature, entropy_gradient=False)
+                tokens = part.tokens.replace(log_probs=reading.log_probs, entropy=None, old_entropy=None, step=step)
+                out = chosen.loss(tokens)
+                out.loss.backward()
+                parts.append(out.metrics)
             spread.add([p.grad for p in model.parameters() if p.grad is not None])
-            parts.append(out.metrics)
         merged = merge_metrics(parts)
         shown = {key: merged[key] for key in ("ratio_mean", "ratio_max", "ratio_variance", "effective_sample_share")}
         rows.append({"ratio": name, **shown, "gradient_noise": spread.noise()})

@@ -190,6 +190,7 @@ def update(policy: Policy, batch: TrainingBatch, method: Method, settings: Train
         raise UserError(f"a ratio is larger than training.max_ratio, {settings.max_ratio:g} {found}.")
     scaler.step(optimizer)
     scaler.update()
+    optimizer.zero_grad(set_to_none=True)  # a colocated engine may have their memory
     return metrics
 
 

@@ -20,6 +20,7 @@ def validate(
         for seed, p in enumerate(problems)
     ]
     responses = dealt(engine.generate, requests)
+    engine.sleep()
     outcomes = judge(problems, responses, verifier, renderer.tokenizer)
     return {
         "validation_accuracy": sum(o == "correct" for o in outcomes) / len(outcomes),

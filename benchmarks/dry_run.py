@@ -1,9 +1,12 @@
 """How long planning takes: `snakemake --dry-run` of a study of many methods, seeds and benchmarks.
 
-    python benchmarks/dry_run.py                       20 methods × 10 seeds × 8 benchmarks
+20 methods × 10 seeds × 8 benchmarks by default, twice: as few jobs as an engine for 20 models makes of it, and as many
+as an engine for each model and eight jobs to draw for it.
+
+    python benchmarks/dry_run.py [--profile slurm] [--out benchmarks/dry_run.json]
     python benchmarks/dry_run.py --methods 100 --seeds 20
 
-Prints JSON: seconds, peak memory of the Snakemake process, and jobs by rule.
+Prints JSON: seconds (of the clock and of processors), peak memory of the Snakemake process, and jobs by rule.
 """
 
 from __future__ import annotations
@@ -16,17 +19,23 @@ import subprocess
 import sys
 import tempfile
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from policygrain.files import atomic_json
 from policygrain.methods import method_names
+from policygrain.provenance import commit, hardware, versions
 
 ROOT = Path(__file__).parents[1]
 
 
-def study(methods: int, seeds: int, benchmarks: int, runs_per_engine: int) -> dict[str, Any]:
+GRAINS = {"few jobs": {"runs_per_engine": 20, "parts": 1}, "many jobs": {"runs_per_engine": 1, "parts": 8}}
+
+
+def study(methods: int, seeds: int, benchmarks: int, grain: dict[str, int]) -> dict[str, Any]:
     """A study file laid over config.yaml: every run a job of its own."""
     presets = method_names()
     names = [f"method_{i:03d}" for i in range(methods)]
@@ -38,7 +47,7 @@ def study(methods: int, seeds: int, benchmarks: int, runs_per_engine: int) -> di
         "methods": {name: {"base": presets[i % len(presets)]} for i, name in enumerate(names)},
         "experiments": {"headline": {"methods": names}},
         "evaluation": {
-            "runs_per_engine": runs_per_engine,
+            **grain,
             "benchmarks": [{"name": f"benchmark_{i}", "source": "count"} for i in range(benchmarks)],
         },
     }
@@ -51,16 +60,17 @@ def measure(content: dict[str, Any], *profile: str) -> dict[str, Any]:
         path.write_text(yaml.safe_dump(content))
         command = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--directory", folder]
         command += [*profile, "--dry-run", "--quiet", "rules", "--configfile", str(path), "--", "all"]
-        started = time.perf_counter()
+        started, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-        seconds = time.perf_counter() - started
+        seconds, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
     if done.returncode != 0:
         sys.exit(done.stdout[-2000:] + done.stderr[-4000:])
     table = re.findall(r"^(\w+) +(\d+)$", done.stdout + done.stderr, re.M)
     jobs = {rule: int(count) for rule, count in table}
     return {
         "seconds": round(seconds, 1),
-        "peak_mb": round(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024),
+        "cpu_seconds": round(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 1),
+        "peak_mb": round(after.ru_maxrss / 1024),
         "jobs": jobs.pop("total"),
         "by_rule": jobs,
     }
@@ -68,10 +78,25 @@ def measure(content: dict[str, Any], *profile: str) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    for name, default in (("methods", 20), ("seeds", 10), ("benchmarks", 8), ("runs-per-engine", 20)):
+    for name, default in (("methods", 20), ("seeds", 10), ("benchmarks", 8)):
         parser.add_argument(f"--{name}", type=int, default=default)
-    asked = vars(parser.parse_args())
-    print(json.dumps(asked | measure(study(**asked)), indent=1))
+    parser.add_argument("--profile", help="of Snakemake; this machine's where none is named")
+    parser.add_argument("--out", type=Path, help="JSON file for the numbers")
+    asked = parser.parse_args()
+    size = {name: vars(asked)[name] for name in ("methods", "seeds", "benchmarks")}
+    profile = ["--profile", asked.profile] if asked.profile else []
+    report = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "hardware": hardware(),
+        "versions": versions(),
+        "commit": commit(),
+        **size,
+        "profile": asked.profile,
+        **{name: measure(study(**size, grain=grain), *profile) for name, grain in GRAINS.items()},
+    }
+    print(json.dumps(report, indent=1))
+    if asked.out:
+        atomic_json(asked.out, report)
 
 
 if __name__ == "__main__":

@@ -47,11 +47,10 @@ def cluster() -> Iterator[slurm.Cluster]:
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGTERM, interrupt)
-    running = slurm.start()
     try:
-        yield running
+        with slurm.running() as cluster:
+            yield cluster
     finally:
-        slurm.stop(running)
         signal.signal(signal.SIGTERM, before)
 
 

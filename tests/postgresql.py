@@ -5,13 +5,15 @@ from __future__ import annotations
 import importlib.util
 import os
 import pwd
-import shutil
 import socket
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from .leftovers import swept
 
 USER = "postgres"  # the distribution's; the server refuses to be root's
 INSTALL = "apt-get install -y --no-install-recommends postgresql"
@@ -41,34 +43,31 @@ def database() -> Iterator[str]:
     assert programs is not None
     folder = Path(tempfile.mkdtemp(prefix="postgresql-", dir="/tmp"))  # a socket's path is short
     os.chown(folder, user.pw_uid, user.pw_gid)
+    log = folder / "log"
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
+    with swept(folder) as mark, log.open("ab") as out:
 
-    def call(program: str, *arguments: str) -> None:
-        command = [str(programs / program), "--pgdata", str(folder / "data"), *arguments]
-        done = subprocess.run(
-            command,
-            user=user.pw_uid,
-            group=user.pw_gid,
-            extra_groups=[],
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            # A pipe would be held open by the server that pg_ctl leaves behind.
-            stdout=(folder / "log").open("ab"),
-            stderr=subprocess.STDOUT,
-            check=False,
-            timeout=120,
-        )
-        assert done.returncode == 0, (folder / "log").read_text()[-3000:]
+        def begin(program: str, *arguments: str) -> subprocess.Popen[bytes]:
+            return subprocess.Popen(
+                [str(programs / program), "-D", str(folder / "data"), *arguments],
+                user=user.pw_uid,
+                group=user.pw_gid,
+                extra_groups=[],
+                cwd=folder,
+                env={**os.environ, **mark},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+            )
 
-    try:
-        call("initdb", "--auth", "trust", "--username", USER, "--no-sync", "--encoding", "UTF8", "--locale", "C")
-        options = f"-p {port} -k {folder} -c listen_addresses=127.0.0.1"
-        call("pg_ctl", "--wait", "--options", options, "start")
-        try:
-            yield f"postgresql://{USER}@127.0.0.1:{port}/postgres"
-        finally:
-            call("pg_ctl", "--wait", "--mode", "immediate", "stop")
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        made = begin("initdb", "-A", "trust", "-U", USER, "--no-sync", "-E", "UTF8", "--locale", "C")
+        assert made.wait(120) == 0, log.read_text()[-3000:]
+        server = begin("postgres", "-p", str(port), "-k", str(folder), "-c", "listen_addresses=127.0.0.1")
+        ready = [str(programs / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(port)]
+        while subprocess.run(ready, check=False).returncode != 0:
+            assert server.poll() is None, log.read_text()[-3000:]
+            time.sleep(0.1)
+        yield f"postgresql://{USER}@127.0.0.1:{port}/postgres"

@@ -2,13 +2,12 @@
 
 Everything is the distribution's SLURM: authentication, controller, a daemon per node. Nodes share the machine and are
 told apart by their ports; a GPU is a character device that nothing answers behind, which SLURM counts, grants and
-withholds like a real one. Nothing outside the folder is written, and no daemon outlives the tests.
+withholds like a real one. Nothing outside the folder is written, and nothing outlives the tests (leftovers.py).
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import re
 import shutil
@@ -18,14 +17,16 @@ import stat
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from .leftovers import swept, with_in_environment
+
 NODES = ("node1", "node2")  # of the partitions `cpu` and `gpu`
 CHEAP, FRAIL = "cheap", "frail"  # where `high` drives `low` out; which `frail` prefers, and which a test will kill
-GPUS_PER_NODE = 1
-PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo")
+GPUS_PER_NODE = 2
+PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo", "sacct")
 SEARCHED = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 INSTALL = "apt-get install -y --no-install-recommends slurmctld slurmd slurm-client munge"
 
@@ -57,7 +58,8 @@ ReturnToService=2
 # A node that is silent for so long is down, and its jobs start again elsewhere.
 SlurmdTimeout=30
 KillWait=5
-JobRequeue=1
+# A job is requeued because it was submitted so, not because the cluster does it with all.
+JobRequeue=0
 # What became of a job can be asked until the tests are over.
 MinJobAge=7200
 DefMemPerCPU=500
@@ -83,7 +85,7 @@ class Cluster:
     environment: dict[str, str] = field(default_factory=dict)
     daemons: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
-    def ask(self, *command: str, timeout: float = 30) -> str:
+    def ask(self, *command: str, timeout: float = 120) -> str:
         """What a SLURM command prints."""
         done = subprocess.run(
             command, env=self.environment, capture_output=True, text=True, timeout=timeout, check=False
@@ -99,7 +101,7 @@ class Cluster:
 
     def lose(self, node: str) -> None:
         """What a power cut does: everything on ``node`` is gone at once, and nobody tells the controller."""
-        on_it = _with_in_environment(f"SLURMD_NODENAME={node}\0")
+        on_it = with_in_environment(f"SLURMD_NODENAME={node}\0", f"{self.folder}/")
         parents = {int(re.findall(r"^PPid:\s+(\d+)", _of(pid, "status"), re.M)[0]) for pid in on_it}
         watchers = [pid for pid in parents if _of(pid, "comm").strip() == "slurmstepd"]
         for pid in (self.daemons[node].pid, *watchers, *on_it):
@@ -126,56 +128,23 @@ def missing() -> str | None:
     return None
 
 
-def start() -> Cluster:
-    """Start munged, slurmctld and a slurmd per node; `stop` it whatever happens."""
+@contextlib.contextmanager
+def running() -> Iterator[Cluster]:
+    """munged, slurmctld and a slurmd per node."""
     # A short path: the name of a socket has 107 characters.
-    cluster = Cluster(Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp")))
-    try:
+    folder = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))
+    with swept(folder) as mark:
+        cluster = Cluster(folder, environment=mark)
         _configure(cluster)
-        munge = ["--key-file", f"{cluster.folder}/munge.key", "--socket", f"{cluster.folder}/munge.socket"]
-        munge += [f"--{name}={cluster.folder}/munged.{name.split('-')[0]}" for name in ("pid-file", "seed-file")]
+        munge = ["--key-file", f"{folder}/munge.key", "--socket", f"{folder}/munge.socket"]
+        munge += [f"--{name}={folder}/munged.{name.split('-')[0]}" for name in ("pid-file", "seed-file")]
         _daemon(cluster, "munged", "munged", "--foreground", *munge)
-        cluster.wait((cluster.folder / "munge.socket").exists, 10, "munged answers")
+        cluster.wait((folder / "munge.socket").exists, 10, "munged answers")
         _daemon(cluster, "slurmctld", "slurmctld", "-D")
         for node in (*NODES, CHEAP, FRAIL):
             _daemon(cluster, node, "slurmd", "-D", "-N", node)
         cluster.wait(lambda: _idle(cluster) == {*NODES, CHEAP, FRAIL}, 60, "all nodes are idle")
-    except BaseException:
-        stop(cluster)
-        raise
-    return cluster
-
-
-def stop(cluster: Cluster) -> None:
-    """End the jobs, then the daemons, then remove the folder."""
-    try:
-        cluster.ask("scancel", "--full", "--user=root")
-        cluster.wait(lambda: not cluster.jobs(), 20, "jobs end")
-    except (AssertionError, OSError, subprocess.SubprocessError) as error:
-        print(f"SLURM's jobs could not be ended: {error}")
-    for daemon in reversed(cluster.daemons.values()):
-        daemon.terminate()
-    for daemon in cluster.daemons.values():
-        try:
-            daemon.wait(10)
-        except subprocess.TimeoutExpired:
-            daemon.kill()
-            daemon.wait()
-    # Processes of jobs that outlived their cluster have its folder in their environment.
-    for process in _with_in_environment(f"{cluster.folder}/"):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(process, signal.SIGKILL)
-    shutil.rmtree(cluster.folder, ignore_errors=True)
-
-
-def _with_in_environment(text: str) -> list[int]:
-    """Processes, other than this one, that were started with ``text`` in their environment."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        with contextlib.suppress(OSError):
-            if int(path.parent.name) != os.getpid() and os.fsencode(text) in path.read_bytes():
-                found.append(int(path.parent.name))
-    return found
+        yield cluster
 
 
 def _of(pid: int, name: str) -> str:
@@ -231,15 +200,16 @@ def _configure(cluster: Cluster) -> None:
             f"NodeName={n} Name=gpu Type=fake File={folder}/devices/{n}-gpu[0-{GPUS_PER_NODE - 1}]" for n in NODES
         ]
         (folder / "gres.conf").write_text("\n".join(devices) + "\n")
-    # Snakemake's executor takes SLURM_* out of the environment before it calls srun inside a job, SLURM_CONF with it. A
-    # cluster with its configuration in /etc/slurm does not mind.
-    srun = folder / "bin" / "srun"
-    srun.write_text(f'#!/bin/sh\nSLURM_CONF={folder}/slurm.conf exec {shutil.which("srun", path=SEARCHED)} "$@"\n')
-    srun.chmod(0o755)
-    cluster.environment = {
+    # A cluster has its configuration in /etc/slurm, where programs find it with no word of it in the environment.
+    for program in PROGRAMS:
+        wrapper = folder / "bin" / program
+        wrapper.write_text(
+            f'#!/bin/sh\nSLURM_CONF={folder}/slurm.conf exec {shutil.which(program, path=SEARCHED)} "$@"\n'
+        )
+        wrapper.chmod(0o755)
+    cluster.environment |= {
         **{key: value for key, value in os.environ.items() if not key.startswith(("SLURM_", "SBATCH_", "SRUN_"))},
         "PATH": f"{folder}/bin:{SEARCHED}",
-        "SLURM_CONF": f"{folder}/slurm.conf",
     }
 
 
@@ -256,20 +226,12 @@ def _free_ports(count: int) -> list[int]:
 
 
 def _daemon(cluster: Cluster, name: str, program: str, *arguments: str) -> None:
-    """Start a daemon that ends with the tests, even if they are killed."""
-    libc = ctypes.CDLL(None)
-
-    def die_with_parent() -> None:
-        libc.prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
-
     with (cluster.folder / "log" / f"{name}.out").open("ab") as out:
-        path = shutil.which(program, path=SEARCHED) or program
         cluster.daemons[name] = subprocess.Popen(
-            [path, *arguments],
+            [str(cluster.folder / "bin" / program), *arguments],
             env=cluster.environment,
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,
-            start_new_session=True,  # Ctrl-C on the tests is not for them: `stop` ends them in order
-            preexec_fn=die_with_parent,  # noqa: PLW1509 - a single system call
+            start_new_session=True,  # Ctrl-C on the tests is not for them
         )

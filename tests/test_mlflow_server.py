@@ -24,6 +24,7 @@ from policygrain.study import Study
 from policygrain.track.mirror import CONTENT, KEY, mirror
 
 from . import postgresql
+from .leftovers import swept
 from .small import small_study
 
 STUDIES, SEEDS, STEPS = 8, 5, 25
@@ -55,18 +56,19 @@ def write_run(folder: Path, study: int, seed: int) -> None:
 class Server:
     """`mlflow server` on a database, at an address that stays the same when it is killed and started again."""
 
-    def __init__(self, folder: Path, store: str) -> None:
+    def __init__(self, folder: Path, store: str, mark: dict[str, str]) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         self.uri, self.store = f"http://127.0.0.1:{self.port}", store
-        self.folder, self.process = folder, None
+        self.folder, self.mark, self.process = folder, mark, None
 
     def start(self) -> None:
         command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self.port)]
         command += ["--workers", "1", "--backend-store-uri", self.store]
         command += ["--artifacts-destination", str(self.folder / "artifacts")]
-        environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+        environment = {**os.environ, **self.mark, "MLFLOW_DISABLE_TELEMETRY": "true"}
+        environment["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] = "false"
         with (self.folder / "server.log").open("ab") as log:
             self.process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
 
@@ -101,7 +103,8 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
             if (reason := postgresql.missing()) is not None:
                 pytest.skip(reason)
             store = stack.enter_context(postgresql.database())
-        server = Server(tmp_path, store)
+        (folder := tmp_path / "server").mkdir()
+        server = Server(folder, store, stack.enter_context(swept(folder)))
         stack.callback(server.kill)
         server.start()
         server.wait()
@@ -163,7 +166,7 @@ def test_forty_runs_survive_a_server_that_is_killed(
             for metric in (f"metric{j}" for j in range(4)):
                 history = [(p.step, p.value) for p in store.get_metric_history(run.run_id, metric)]
                 assert history == [(row["step"], row[metric]) for row in rows_of(i, seed)]
-            kept = tmp_path / "artifacts" / experiment.experiment_id / run.run_id / "artifacts" / "metrics.jsonl"
+            kept = server.folder / "artifacts" / experiment.experiment_id / run.run_id / "artifacts" / "metrics.jsonl"
             assert kept.read_text() == (tmp_path / study.name / f"runs/grpo/seed{seed}/metrics.jsonl").read_text()
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from .finding import Finding
 from .job import try_job
 from .machine import disk
-from .needs import needs
-from .profile import compare, read_profile
-from .slurm import default_of, partitions
+from .needs import needs, read_study, rules_with_vllm
+from .profile import Wish, compare, patience, read_profile
+from .slurm import default_of, memory_of_jobs, partitions
 
 COMMANDS = ("sinfo", "sbatch", "srun", "squeue", "scancel")
 
@@ -25,12 +25,21 @@ def cluster(config: Path, profile: Path, results: Path) -> Iterator[Finding]:
         return
     there = yield from partitions()
     wishes = yield from read_profile(profile)
+    study = yield from read_study(config)
     if there:
+        yield from memory_of_jobs(patience(profile))
         for wish in wishes:
             yield from compare(wish, there, profile)
-        # One job per kind of place, on those that exist.
-        places = {w.place: w for w in reversed(wishes) if (w.partition or default_of(there)) in there}
-        for wish in reversed(places.values()):
-            yield try_job(wish, results)
+        drawing = rules_with_vllm(study)
+        # One job per kind of place, on those that exist; with an engine where a rule that goes there needs one.
+        places: dict[tuple[str, ...], Wish] = {}
+        for wish in wishes:
+            exist = all(name in there for name in wish.partitions or [default_of(there) or ""])
+            known = exist and "slurm_partition" not in wish.expressions
+            if known and (wish.place not in places or wish.rule in drawing):
+                places[wish.place] = wish
+        for wish in places.values():
+            yield try_job(wish, results, with_engine=wish.rule in drawing)
     yield disk(results)
-    yield from needs(config)
+    if study is not None:
+        yield from needs(study)

@@ -1,4 +1,4 @@
-"""A job of one line, run where the study's jobs would: what it sees there."""
+"""A job of one line, run where the study's jobs would: what it sees there, and whether an engine starts."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import shutil
 import sys
 import uuid
 from pathlib import Path
+from typing import Any
 
 from ..errors import UserError
 from .finding import Finding
@@ -15,11 +16,13 @@ from .profile import Wish
 from .slurm import ask
 
 START_SECONDS = 60  # for a job of one line; a cluster that is full does not start one
+PATIENCE = 120  # seconds until it has imported this package, torch where it has GPUs
+ENGINE_PATIENCE = 300  # … and more until an engine has started
 
 # Run by the interpreter of this environment inside a job: reads what was written here and writes beside it.
 PROBE = """
 import json, os, pathlib, platform, sys
-folder, gpus = pathlib.Path(sys.argv[1]), int(sys.argv[2])
+folder, gpus, engine = pathlib.Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 told = {"node": os.environ.get("SLURMD_NODENAME", platform.node()), "gpus": os.environ.get("CUDA_VISIBLE_DEVICES", "")}
 try:
     told["read"] = (folder / "here").read_text()
@@ -33,35 +36,33 @@ try:
         told["torch"] = torch.cuda.device_count()
 except Exception as error:
     told["error"] = str(error)
+if engine and "error" not in told:
+    try:
+        from policygrain.doctor.engine import one_token
+        one_token()
+        told["engine"] = ""
+    except BaseException as error:
+        told["engine"] = (str(error) or type(error).__name__).strip().splitlines()[-1]
 print("DOCTOR" + json.dumps(told))
 """
 
 
-def try_job(wish: Wish, results: Path) -> Finding:
-    """A job of one line: does it start, does it see this folder and this environment, has it its GPUs?"""
+def try_job(wish: Wish, results: Path, with_engine: bool = False) -> Finding:
+    """A job of one line: does it start, does it see this folder and this environment, has it its GPUs, starts vLLM?"""
     place = " ".join(wish.place) or "the default place"
     folder = results.resolve() / f".doctor-{uuid.uuid4().hex[:8]}"
     secret = uuid.uuid4().hex
-    options = ["--job-name=doctor", "--ntasks=1", "--time=5", f"--immediate={START_SECONDS}", *wish.place]
     try:
         folder.mkdir(parents=True)
         (folder / "here").write_text(secret)
-        probe = [sys.executable, "-c", PROBE, str(folder), str(wish.gpus)]
-        answer = ask("srun", *options, *probe, timeout=START_SECONDS + 120)
-        told = json.loads(answer.split("DOCTOR", 1)[1])
+        told = _ask_a_job(wish, folder, with_engine)
         written = (folder / "there").exists()
     except OSError as error:
         return Finding("job", f"{folder}: {error.strerror}", "wrong", "Run this where results may be written.")
-    except (IndexError, ValueError):
+    except ValueError:
         return Finding("job", f"{place}: srun printed something else", "wrong", "Try `srun hostname` by hand.")
     except UserError as error:
-        if re.search(r"immediate|Resources temporarily unavailable|not answer", str(error)):
-            change = "The cluster may be full; try again later, or with `squeue --start`."
-            return Finding("job", f"{place}: no job started within {START_SECONDS} s", "note", change)
-        change = (
-            "Try the same by hand: `srun " + " ".join([*wish.place, "hostname"]) + "`; account, partition or a folder"
-        )
-        return Finding("job", f"{place}: {error}", "wrong", f"{change} that compute nodes do not see is wrong.")
+        return _did_not_work(wish, place, str(error))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     seen = f"{place}: a job on {told['node']}"
@@ -80,4 +81,36 @@ def try_job(wish: Wish, results: Path) -> Finding:
     if wish.gpus and told["torch"] < wish.gpus:
         change = "Run `make setup FLAVOUR=gpu` for the CUDA build; if it is that one, the driver is too old for it."
         return Finding("gpu", f"{seen} was given {told['gpus']}, but torch sees {told['torch']} GPUs", "wrong", change)
-    return Finding("job", f"{seen} sees folder and environment" + (f", GPU {told['gpus']}" if wish.gpus else ""))
+    if told.get("engine"):
+        change = f"Give {wish.rule} a GPU, or set the study's engine to transformers."
+        return Finding("vllm", f"{seen} cannot start vLLM: {told['engine']}", "wrong", change)
+    also = [f"GPU {told['gpus']}"] * bool(wish.gpus) + ["vLLM starts"] * ("engine" in told)
+    return Finding("job", f"{seen} sees folder and environment{''.join(f', {what}' for what in also)}")
+
+
+def _ask_a_job(wish: Wish, folder: Path, with_engine: bool) -> dict[str, Any]:
+    """What the job says of itself. ValueError when it says something else, UserError when it does not come to that."""
+    options = ["--job-name=doctor", "--ntasks=1", "--time=10", f"--immediate={START_SECONDS}", *wish.place]
+    if with_engine:  # which needs the room that its rule asks for
+        options += wish.size
+    probe = [sys.executable, "-c", PROBE, str(folder), str(wish.gpus), str(int(with_engine))]
+    patience = START_SECONDS + PATIENCE + (ENGINE_PATIENCE if with_engine else 0)
+    # Inside an allocation srun would start a step of that.
+    answer = ask("srun", *options, *probe, timeout=patience, without="SLURM_JOB")
+    _, found, rest = answer.partition("DOCTOR")
+    if not found:
+        raise ValueError(answer)
+    told: dict[str, Any] = json.JSONDecoder().raw_decode(rest)[0]
+    return told
+
+
+def _did_not_work(wish: Wish, place: str, error: str) -> Finding:
+    if re.search(r"immediate|Resources temporarily unavailable", error):
+        change = "The cluster may be full; ask again later. `srun --test-only` says when such a job would start."
+        return Finding("job", f"{place}: not tried, no job started within {START_SECONDS} s", "note", change)
+    if "not answer" in error:
+        change = "Does Python start quickly there? An environment on a slow file system takes minutes to import torch."
+        return Finding("job", f"{place}: not tried to the end, {error}", "note", change)
+    by_hand = " ".join(["srun", *wish.place, sys.executable, "--version"])
+    change = f"Try `{by_hand}`. Wrong may be the account, the partition, or that nodes do not see that interpreter."
+    return Finding("job", f"{place}: {error}", "wrong", change)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..errors import UserError
 from .finding import Finding
-from .needs import needs
+from .needs import needs, read_study, vllm
 
 MEMORY_GB = 2  # what Snakemake, one trainer of a tiny model and its verifier take together
 
@@ -21,7 +21,10 @@ def this_machine(config: Path, results: Path) -> Iterator[Finding]:
     yield _memory()
     yield disk(results)
     yield _torch()
-    yield from needs(config)
+    study = yield from read_study(config)
+    yield vllm(study)
+    if study is not None:
+        yield from needs(study)
 
 
 def _memory() -> Finding:

@@ -19,17 +19,15 @@ if TYPE_CHECKING:
     from ..study import Study
 
 
-def needs(config: Path) -> Iterator[Finding]:
-    """All that the study in ``config`` needs besides a machine."""
-    study = yield from _study(config)
-    yield _vllm(study)
-    if study is not None:
-        yield from _data(study)
-        yield from _model(study)
-        yield from _mlflow(study)
+def needs(study: Study) -> Iterator[Finding]:
+    """What a study needs besides a machine and an engine."""
+    yield from _data(study)
+    yield from _model(study)
+    yield from _mlflow(study)
 
 
-def _study(config: Path) -> Generator[Finding, None, Study | None]:
+def read_study(config: Path) -> Generator[Finding, None, Study | None]:
+    """The study in ``config``; None where it cannot be read."""
     from ..study import load_study
     from ..study.arms import plan
 
@@ -42,7 +40,17 @@ def _study(config: Path) -> Generator[Finding, None, Study | None]:
     return study
 
 
-def _vllm(study: Study | None) -> Finding:
+def rules_with_vllm(study: Study | None) -> set[str]:
+    """The rules whose jobs start vLLM."""
+    if study is None or importlib.util.find_spec("vllm") is None:
+        return set()
+    training, evaluation = (s.engine in ("auto", "vllm") for s in (study.training, study.evaluation))
+    judging = {"evaluate"} if study.evaluation.parts == 1 else {"evaluate_part"}
+    return ({"train", "probe"} if training else set()) | (judging if evaluation else set())
+
+
+def vllm(study: Study | None) -> Finding:
+    """Whether this machine can import vLLM."""
     wanted = study is not None and "vllm" in (study.evaluation.engine, study.training.engine)
     state: Literal["note", "wrong"] = "wrong" if wanted else "note"
     if importlib.util.find_spec("vllm") is None:

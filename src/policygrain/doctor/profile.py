@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import humanfriendly
 import yaml
 
 from ..errors import did_you_mean
 from .finding import Finding
-from .slurm import Partition, default_of
+from .slurm import Partition, default_of, gpu_kinds
+
+RULES = ("start_model", "train", "evaluate", "evaluate_part", "probe")  # those that are jobs
+MEGABYTE = 10**6
+UNREADABLE = (humanfriendly.InvalidSize, humanfriendly.InvalidTimespan)
 
 
 @dataclass(frozen=True)
@@ -24,78 +30,134 @@ class Wish:
     resources: Mapping[str, Any]
 
     @property
-    def partition(self) -> str | None:
-        """The partition named, if one is."""
-        return self._text("slurm_partition")
+    def expressions(self) -> list[str]:
+        """Keys whose values Snakemake works out for each job, so that nobody knows them before."""
+        return [key for key, value in self.resources.items() if isinstance(value, str) and _is_expression(value)]
+
+    @property
+    def partitions(self) -> list[str]:
+        """The partitions named, any of which will do; none: the default one."""
+        return (self.text("slurm_partition") or "").split(",") if self.text("slurm_partition") else []
 
     @property
     def gpus(self) -> int:
         """GPUs on each node: of `gres: gpu:a100:2`, or this node's share of `gpu: 4`, which counts the whole job's."""
-        gres = re.search(r"\bgpu(?::[^:,]+)??(?::(\d+))?(?:,|$)", self._text("gres") or "")
-        if gres:
-            return int(gres[1] or 1)
-        whole_job = int(self.resources.get("gpu") or bool(self.resources.get("gpu_model")))
-        return math.ceil(whole_job / int(self.resources.get("nodes") or 1))
+        if kinds := gpu_kinds(self.text("gres") or ""):
+            return sum(count for _, count in kinds)
+        whole_job = self.number("gpu") or int(bool(self.text("gpu_model")))
+        return math.ceil(whole_job / (self.number("nodes") or 1))
 
     @property
     def place(self) -> tuple[str, ...]:
         """The options of srun that decide where a job on one such node goes."""
-        options = {"partition": self.partition, "account": self._text("slurm_account"), "qos": self._text("qos")}
-        options |= {key: self._text(key) for key in ("constraint", "gres")}
+        options = {"partition": self.text("slurm_partition"), "account": self.text("slurm_account")}
+        options |= {key: self.text(key) for key in ("qos", "constraint", "gres")}
         if self.gpus and not options["gres"]:
-            model = self._text("gpu_model")
+            model = self.text("gpu_model")
             options["gpus"] = f"{model}:{self.gpus}" if model else str(self.gpus)
+        named = [f"--{option}={value}" for option, value in options.items() if value]
+        return (*named, *shlex.split(self.text("slurm_extra") or ""))
+
+    @property
+    def size(self) -> tuple[str, ...]:
+        """The options of srun that say how much of a node a job takes."""
+        options = {"mem": self.number("mem_mb"), "cpus-per-task": self.number("cpus_per_task")}
         return tuple(f"--{option}={value}" for option, value in options.items() if value)
 
-    def _text(self, key: str) -> str | None:
+    def text(self, key: str) -> str | None:
+        """A value as it is written; None where there is none, or an expression."""
         value = self.resources.get(key)
-        return None if value in (None, "") else str(value)
+        return None if value in (None, "") or key in self.expressions else str(value)
+
+    def number(self, key: str) -> int | None:
+        """A count, megabytes of `mem_mb` or `mem`, minutes of `runtime`; None where there is none, or an expression."""
+        value = self.text(key)
+        if key == "mem_mb" and value is None and (size := self.text("mem")) is not None:
+            return math.ceil(humanfriendly.parse_size(size) / MEGABYTE)
+        if value is None or not value.isdecimal():
+            return math.ceil(humanfriendly.parse_timespan(value) / 60) if value and key == "runtime" else None
+        return int(value)
+
+
+def _is_expression(value: str) -> bool:
+    return re.search(r"\b(wildcards|attempt|input|threads)\b|\bif\b.*\belse\b", value) is not None
 
 
 def read_profile(profile: Path) -> Generator[Finding, None, list[Wish]]:
-    """The wishes of a profile: the default one, then rule by rule."""
+    """The wishes of a profile: rule by rule, and the default one where a rule has none of its own."""
     try:
         content = yaml.safe_load(profile.read_text(encoding="utf-8"))
         shared = dict(content.get("default-resources") or {})
         rules = {rule: dict(own or {}) for rule, own in (content.get("set-resources") or {}).items()}
+        wishes = [Wish(rule, shared | own) for rule, own in rules.items()]
+        if not set(RULES) <= set(rules):
+            wishes.insert(0, Wish("default-resources", shared))
+        for wish in wishes:  # whether they can be read
+            _ = wish.place, wish.size, wish.number("runtime")
     except FileNotFoundError:
         yield Finding("profile", f"{profile}: no such file", "wrong", "Run this from the repository's root.")
         return []
-    except (OSError, yaml.YAMLError, AttributeError, TypeError, ValueError) as error:
+    except (OSError, yaml.YAMLError, AttributeError, TypeError, ValueError, *UNREADABLE) as error:
         reason = str(error).replace("\n", " ")
         yield Finding("profile", f"{profile}: {reason}", "wrong", "It is a mapping; `git diff` shows what was changed.")
         return []
     yield Finding("profile", f"{profile}: {', '.join(rules) or 'no rule'} with resources of their own")
-    return [Wish("default-resources", shared), *(Wish(rule, shared | own) for rule, own in rules.items())]
+    for rule in rules:
+        if rule not in RULES:
+            change = f"Jobs are: {', '.join(RULES)}.{did_you_mean(rule, RULES)}"
+            yield Finding("profile", f"{profile}: set-resources: {rule!r} is no rule that is a job", "wrong", change)
+    for wish in wishes:
+        if wish.expressions:
+            found = f"{profile}, {wish.rule}: {', '.join(wish.expressions)}: worked out for each job, not looked at"
+            yield Finding("profile", found, "note")
+    return wishes
+
+
+def patience(profile: Path) -> float:
+    """Seconds for which SLURM has to remember a finished job: three times the executor's first pause."""
+    try:
+        return 3.0 * float(yaml.safe_load(profile.read_text())["slurm-init-seconds-before-status-checks"])
+    except (OSError, yaml.YAMLError, TypeError, KeyError, ValueError):
+        return 120.0  # three times the executor's default
 
 
 def compare(wish: Wish, partitions: Mapping[str, Partition], profile: Path) -> Iterator[Finding]:
     """Whether a partition can give what is asked of it. A job that asks for more waits for ever or is refused."""
-    name = wish.partition or default_of(partitions)
     where = f"{profile}, {wish.rule}"
-    if name is None:
+    if "slurm_partition" in wish.expressions:
+        return
+    names = wish.partitions or [name for name in [default_of(partitions)] if name]
+    if not names:
         change = f"Set slurm_partition under default-resources to one of: {', '.join(partitions)}."
         yield Finding("partition", f"{where}: none is named and the cluster has no default one", "wrong", change)
-        return
-    if name not in partitions:
-        change = f"Set slurm_partition to what `sinfo -s` lists.{did_you_mean(name, partitions)}"
-        yield Finding("partition", f"{where}: there is no partition {name!r}", "wrong", change)
-        return
+    for name in names:
+        if name in partitions:
+            yield from _compare_one(wish, name, partitions, where)
+        else:
+            change = f"Set slurm_partition to what `sinfo -s` lists.{did_you_mean(name, partitions)}"
+            yield Finding("partition", f"{where}: there is no partition {name!r}", "wrong", change)
+
+
+def _compare_one(wish: Wish, name: str, partitions: Mapping[str, Partition], where: str) -> Iterator[Finding]:
     there = partitions[name]
     if wish.gpus > there.gpus:
         with_gpus = [n for n, p in partitions.items() if p.gpus >= wish.gpus]
         better = f"Set slurm_partition to one that has them: {', '.join(with_gpus)}." if with_gpus else "Ask for fewer."
-        found = f"{where}: {wish.gpus} GPUs a node asked, {name!r} has {there.gpus}"
+        found = f"{where}: asks for {wish.gpus} GPU(s) per node, {name!r} has {there.gpus}"
         yield Finding("gpu", found, "wrong", f"{better} Without GPUs, remove the `gpu` lines.")
-    model = wish.resources.get("gpu_model")
+    model = wish.text("gpu_model")
     if wish.gpus and model and model not in there.gpu_models:
         change = (
             f"Set gpu_model to one of: {', '.join(sorted(there.gpu_models)) or 'none is told apart here; remove it'}."
         )
         yield Finding("gpu", f"{where}: {name!r} has no GPU of model {model!r}", "wrong", change)
-    limits = (("mem_mb", there.memory_mb, "MB of memory"), ("runtime", there.minutes, "minutes"))
+    limits = (
+        ("mem_mb", there.memory_mb, "MB of memory"),
+        ("runtime", there.minutes, "minutes"),
+        ("cpus_per_task", there.cpus, "CPUs"),
+    )
     for key, most, unit in limits:
-        asked = wish.resources.get(key)
-        if isinstance(asked, int) and most and asked > most:
-            found = f"{where}: {asked} {unit} asked, {name!r} gives {most:.0f}"
+        asked = wish.number(key)
+        if asked and most and asked > most:
+            found = f"{where}: asks for {asked} {unit}, {name!r} gives {most:.0f}"
             yield Finding("partition", found, "wrong", f"Set {key} to at most {most:.0f}.")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from ..errors import UserError
@@ -24,10 +25,11 @@ class Partition:
     gpu_models: set[str] = field(default_factory=set)
 
 
-def ask(*command: str, timeout: float = 60) -> str:
-    """What a command prints; UserError with its last word where it fails."""
+def ask(*command: str, timeout: float = 60, without: str | None = None) -> str:
+    """What a command prints; UserError with its last word where it fails. ``without`` a part of the environment."""
+    environment = {key: value for key, value in os.environ.items() if not (without and key.startswith(without))}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False, env=environment)
     except subprocess.TimeoutExpired as error:
         raise UserError(f"{command[0]} did not answer within {timeout:.0f} s") from error
     if done.returncode != 0:
@@ -49,6 +51,12 @@ def partitions() -> Generator[Finding, None, dict[str, Partition]]:
         yield Finding("slurm", "sinfo lists no partition that is up", "wrong", "Ask the cluster's administrators.")
         return {}
     yield Finding("slurm", f"sinfo answers, partitions: {', '.join(found)}")
+    if "SLURM_CONF" in os.environ:
+        try:
+            ask("sinfo", "--noheader", without="SLURM_CONF")
+        except UserError as error:
+            change = "Snakemake takes SLURM_CONF away inside jobs. Have the configuration put where SLURM looks itself."
+            yield Finding("slurm", f"without SLURM_CONF, sinfo: {error}", "wrong", change)
     return found
 
 
@@ -65,10 +73,46 @@ def parse_partitions(answer: str) -> dict[str, Partition]:
         each.minutes = None if seconds is None else seconds / 60
         each.memory_mb = max(each.memory_mb, int(re.sub(r"\D", "", memory) or 0))
         each.cpus = max(each.cpus, int(re.sub(r"\D", "", cpus) or 0))
-        kinds = re.findall(r"\bgpu(?::([A-Za-z][^:,(]*))?:(\d+)", gres)
-        each.gpus = max(each.gpus, sum(int(count) for _, count in kinds))
+        kinds = gpu_kinds(gres)
+        each.gpus = max(each.gpus, sum(count for _, count in kinds))
         each.gpu_models |= {model for model, _ in kinds if model}
     return found
+
+
+def gpu_kinds(gres: str) -> list[tuple[str | None, int]]:
+    """(model, count) of each kind of GPU in `gpu:a100:4(S:0-1),gpu:2080ti:2,nvme:1`, `gpu:2` or `gpu`."""
+    kinds: list[tuple[str | None, int]] = []
+    for item in re.sub(r"\([^)]*\)", "", gres).split(","):
+        name, *rest = item.split(":")
+        if name == "gpu":
+            count = int(rest.pop()) if rest and rest[-1].isdecimal() else 1
+            kinds.append((rest[0] if rest else None, count))
+    return kinds
+
+
+def memory_of_jobs(patience: float) -> Iterator[Finding]:
+    """Whether SLURM remembers a finished job for the ``patience`` seconds that pass until Snakemake looks for it; and
+    what it does with a preempted one.
+    """
+    try:
+        answer = ask("scontrol", "show", "config")
+    except UserError as error:
+        change = "Without an answer within 10 s Snakemake asks sacct, which without accounting never answers."
+        yield Finding("slurm", f"scontrol show config: {error}", "note", change)
+        return
+    said = {key.strip(): value.strip() for key, _, value in (line.partition("=") for line in answer.splitlines())}
+    age = int(re.sub(r"\D", "", said.get("MinJobAge", "")) or 300)
+    if age < patience:
+        accounting = not said.get("AccountingStorageType", "").endswith("none")
+        found = f"finished jobs are forgotten after {age} s (MinJobAge), before Snakemake looks"
+        if accounting:
+            yield Finding("slurm", f"{found}; sacct is asked instead", "note")
+        else:
+            change = f"There is no accounting that could be asked instead: have MinJobAge raised to {patience:.0f}."
+            yield Finding("slurm", found, "wrong", change)
+    if "CANCEL" in said.get("PreemptMode", "").upper():
+        change = "Snakemake waits for one that will not come back: Ctrl-C, and the same command again."
+        yield Finding("slurm", "preempted jobs are cancelled here (PreemptMode)", "note", change)
 
 
 def default_of(partitions: Mapping[str, Partition]) -> str | None:

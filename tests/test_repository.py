@@ -106,3 +106,11 @@ def test_what_is_said_of_benchmarks_is_what_they_measured(root: Path) -> None:
         f"{both['memory_over_plain']:.3f} |",
     ):
         assert said in text, said
+
+
+def test_what_is_said_of_planning_is_what_was_measured(root: Path) -> None:
+    text, found = (root / "docs/scaling.md").read_text(), json.loads((root / "benchmarks/dry_run.json").read_text())
+    few, many = found["few jobs"], found["many jobs"]
+    assert f"| jobs | {few['jobs']} | {many['jobs']:,} |" in text
+    assert f"| {few['seconds']} s | {many['seconds']} s | 20 s |" in text
+    assert f"| {few['peak_mb']} MB | {many['peak_mb']} MB | 1,000 MB" in text

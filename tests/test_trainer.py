@@ -20,7 +20,7 @@ import torch
 import yaml
 
 from policygrain.cli import main
-from policygrain.errors import UserError
+from policygrain.errors import Stopped, UserError
 from policygrain.files import read_json_lines
 from policygrain.inspect import write_page
 from policygrain.methods import method, method_names
@@ -29,9 +29,11 @@ from policygrain.model.sequences import Sequences
 from policygrain.objective.batch import TokenBatch
 from policygrain.rollout.engine import Request, Response
 from policygrain.rollout.torch_engine import TorchEngine
+from policygrain.stages import train_run
 from policygrain.train import checkpoint
 from policygrain.train.heads import build_heads
 from policygrain.train.policy import Policy, make_scaler
+from policygrain.train.stopping import Stop
 from policygrain.train.update import TrainingBatch, update
 
 from .small import SMALL, make_start, small_study, train_small
@@ -280,6 +282,21 @@ def test_a_finished_run_is_left_and_another_s_is_set_aside(
     assert "moved to" in capsys.readouterr().out
     (aside,) = run.glob("superseded-*")
     assert (aside / "metrics.jsonl").read_bytes() == first != (run / "metrics.jsonl").read_bytes()
+
+
+def test_how_a_run_is_held_and_saved_may_change_in_its_middle(made: tuple[Path, Path], tmp_path: Path) -> None:
+    """Out of memory, say: with smaller micro-batches it goes on where it was."""
+    whole = read_json_lines(train_small(small_study(), tmp_path / "whole", *made) / "metrics.jsonl")
+    run = tmp_path / "run"
+    with pytest.raises(Stopped):
+        train_run(small_study(), None, 0, run, str(made[1]), made[0], Stop(deadline=0.0))
+    held = {"micro_batch_tokens": 60, "kv_gib": 0.5, "checkpoint_every": 3, "keep_every": 3, "max_ratio": 1e9}
+    study = small_study(training={**held, "max_mismatch": 0.1, "activation_checkpointing": True})
+    rows = read_json_lines(train_small(study, run, *made) / "metrics.jsonl")
+    assert not list(run.glob("superseded-*"))
+    assert rows[0] == whole[0] and rows[-1]["total_tokens"] == whole[-1]["total_tokens"]
+    for row, expected in zip(rows[:-1], whole[:-1], strict=True):
+        assert row["loss"] == pytest.approx(expected["loss"], rel=1e-3, abs=1e-5)
 
 
 def test_a_model_folder_that_cannot_be_read_is_one_message(made: tuple[Path, Path], tmp_path: Path) -> None:

@@ -151,8 +151,7 @@ def _made_ready(
         },
         "data": {name: file_digest(data / f"{name}.jsonl") for name in ("train", "validation")},
     }
-    # Without what is the default anyway: a new key must not make a finished run another one.
-    decides = {**content, "training": arm.training(study).model_dump(exclude_defaults=True)}
+    decides = {**content, "training": arm.training(study).deciding()}
     key = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:16]
     _claim(run_dir, key, content)
     done = (run_dir / "summary.json").exists() and (run_dir / "model" / "config.json").exists()

@@ -104,7 +104,7 @@ def run_content(arm, seed):
     chosen = PLAN.arms[arm]
     return {
         "method": chosen.method(STUDY).data(),
-        "training": chosen.training(STUDY).model_dump(exclude_defaults=True),
+        "training": chosen.training(STUDY).deciding(),
         "prompt": STUDY.prompt.model_dump(),
         "verifier": STUDY.verifier,
         "model": [STUDY.model.start, STUDY.model.revision, STUDY.model.dtype]

@@ -126,7 +126,7 @@ def digest(study: Study) -> str:
         "arms": {
             name: [
                 arm.method(study).data() | {"summary": "", "source": ""},
-                arm.training(study).model_dump(exclude_defaults=True),
+                arm.training(study).deciding(),
             ]
             for name, arm in planned.arms.items()
         },
@@ -134,7 +134,9 @@ def digest(study: Study) -> str:
         # Keys that say what is the default anyway are left out: a new key must not make old results another study's.
         # How many jobs share the work decides nothing.
         **{
-            part: getattr(study, part).model_dump(mode="json", exclude_defaults=True, exclude={"parts"})
+            part: getattr(study, part).model_dump(
+                mode="json", exclude_defaults=True, exclude={"parts", "runs_per_engine"}
+            )
             for part in ("model", "prompt", "data", "evaluation")
         },
     }

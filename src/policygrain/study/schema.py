@@ -149,6 +149,19 @@ class Fsdp(Section):
     cpu_offload: bool = Field(False, description="in the host's memory; each layer is brought to the GPU for its pass")
 
 
+# Keys that may be changed in the middle of a run.
+HOLDING = (
+    "micro_batch_tokens",
+    "kv_gib",
+    "activation_checkpointing",
+    "threads",
+    "checkpoint_every",
+    "keep_every",
+    "max_mismatch",
+    "max_ratio",
+)
+
+
 class Training(Section):
     """The loop. A batch is prompts_per_step × group responses, trained on in updates_per_batch optimizer steps."""
 
@@ -193,6 +206,15 @@ class Training(Section):
         False, description="layers compute their activations again instead of keeping them"
     )
     threads: PositiveInt = Field(1, description="CPU threads of one run")
+
+    def deciding(self) -> dict[str, Any]:
+        """What a run's numbers hang on: how it is held, saved and watched decides no more than their rounding.
+
+        Without what is the default anyway: a new key must not make a finished run another one.
+        """
+        return self.model_dump(exclude_defaults=True, exclude={*HOLDING, "fsdp"}) | (
+            {"fsdp": self.fsdp.compute} if self.fsdp else {}
+        )
 
 
 class Experiment(Section):

@@ -209,7 +209,7 @@ def disturbed(user: User) -> User:
         "interrupted": [(in_its_middle("interrupted"), partial(user.slow_down, "interrupted", 3600))],
     }
     for arm in events:
-        user.slow_down(arm, 3.0 if arm == "out_of_time" else 0.5)
+        user.slow_down(arm, 3.0 if arm == "out_of_time" else 1.0)
     user.edit_profile(slurm_partition=PLACES)
     with user.typing(*(user.trained(arm) for arm in ("undisturbed", *events))) as call:
 

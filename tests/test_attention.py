@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 from functools import partial
 
+import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch._dynamo.utils import counters
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from policygrain.model import attention
 from policygrain.model.attention import Flex, Spans, visibility
 from policygrain.model.logprobs import read
 from policygrain.model.packing import recompute_contexts
@@ -56,6 +60,27 @@ def test_spans_and_the_kernel_are_dense_attention(made: Lengths, kv_heads: int, 
     dense = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=0.3, enable_gqa=True).transpose(1, 2)
     torch.testing.assert_close(Spans.of(*made)(q, k, v, 0.3), dense, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(Flex.of(*made)(q, k, v, 0.3), dense, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler here: apt-get install g++")
+def test_one_compiled_kernel_serves_rows_of_all_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU it is compiled for that; compiled for this processor it has a forward pass."""
+    kernel = attention.compiled()
+    monkeypatch.setattr(attention, "_kernel", lambda device: kernel)
+    torch._dynamo.reset()
+    counters.clear()
+    generator = torch.Generator().manual_seed(0)
+    for prompts in (3, 5, 9, 14):
+        made = (
+            torch.randint(5, 40, (prompts,), generator=generator),
+            torch.randint(10, 200, (2 * prompts,), generator=generator),
+            torch.arange(prompts).repeat_interleave(2),
+        )
+        row = int(made[0].sum() + made[1].sum())
+        q, k, v = (torch.randn(1, heads, row, 32, generator=generator) for heads in (4, 2, 2))
+        with torch.no_grad():
+            torch.testing.assert_close(Flex.of(*made)(q, k, v, 0.17), Spans.of(*made)(q, k, v, 0.17))
+    assert counters["stats"]["unique_graphs"] == 1 and not counters["graph_break"]
 
 
 def test_activations_may_be_computed_again() -> None:

@@ -154,6 +154,19 @@ def test_jobs_that_cannot_work(ask: Doctor, srun: str, expected: str) -> None:
     assert code == (0 if "started" in expected or "sees" in expected.split(maxsplit=1)[0] else 2), said
 
 
+def test_a_start_model_that_nodes_do_not_see(ask: Doctor, tmp_path: Path) -> None:
+    start = tmp_path / "start"
+    start.mkdir()
+    (start / "config.json").write_text("{}")
+    study = f"model: {{start: {start}}}\n"
+    assert ask(study=study)[0] == 0
+    away = SRUN.replace("SLURMD", f"mv {start} {start}.away; SLURMD").replace(
+        'exec "$@"', f'"$@"; mv {start}.away {start}'
+    )
+    code, said = ask(study=study, srun=away)
+    assert code == 2 and f"does not see {start}" in said, said
+
+
 def test_a_gpu_that_is_granted_but_not_seen(ask: Doctor) -> None:
     profile = "set-resources: {train: {slurm_partition: gpu, gpu: 1}}"
     code, said = ask(profile)

@@ -62,12 +62,13 @@ def launch(resources):
     """What starts the processes that train one run together; nothing where it is one process (no `mpi`)."""
     if not resources.get("mpi"):
         return ""
-    nodes = resources.get("nodes", 1)
-    tasks = resources.get("tasks") or nodes * resources.tasks_per_node
+    nodes = resources.get("nodes")
+    tasks = resources.get("tasks") or (nodes or 1) * resources.tasks_per_node
+    where = f"--nodes={nodes} " if nodes else ""
     gpus = f"--gpus={resources.gpu} " if resources.get("gpu") else ""
     # A step does not inherit the job's CPUs per task; and ranks whose neighbour was killed are not to wait for it.
     cpus = f"--cpus-per-task={resources.get('cpus_per_task', 1)} --kill-on-bad-exit=1"
-    return f"{resources.mpi} --nodes={nodes} --ntasks={tasks} {cpus} {gpus}"
+    return f"{resources.mpi} {where}--ntasks={tasks} {cpus} {gpus}"
 
 
 def unique(items):

@@ -15,7 +15,10 @@ rule evaluate:
         study=STUDY_FILE,
         data=lambda w, input: parent(parent(input.benchmarks[0])),
         models=model_arguments,
-        content=[STUDY.evaluation.model_dump(exclude={"parts", "runs_per_engine"}), STUDY.verifier],
+        content=[
+            STUDY.evaluation.model_dump(exclude={"parts", "runs_per_engine"}),
+            STUDY.verifier,
+        ],
     shell:
         "exec {params.policygrain} evaluate --config {params.study} --data {params.data} --out {output}"
         " {params.models} 2>>{log}"

@@ -9,7 +9,7 @@ from pathlib import Path
 from .finding import Finding
 from .job import try_job
 from .machine import disk
-from .needs import needs, read_study, rules_with_vllm
+from .needs import folders_of, needs, read_study, rules_with_vllm
 from .profile import Wish, compare, patience, read_profile
 from .slurm import default_of, memory_of_jobs, partitions
 
@@ -30,7 +30,7 @@ def cluster(config: Path, profile: Path, results: Path) -> Iterator[Finding]:
         yield from memory_of_jobs(patience(profile))
         for wish in wishes:
             yield from compare(wish, there, profile)
-        drawing = rules_with_vllm(study)
+        drawing, folders = rules_with_vllm(study), folders_of(study) if study else []
         # One job per kind of place, on those that exist; with an engine where a rule that goes there needs one.
         places: dict[tuple[str, ...], Wish] = {}
         for wish in wishes:
@@ -39,7 +39,7 @@ def cluster(config: Path, profile: Path, results: Path) -> Iterator[Finding]:
             if known and (wish.place not in places or wish.rule in drawing):
                 places[wish.place] = wish
         for wish in places.values():
-            yield try_job(wish, results, with_engine=wish.rule in drawing)
+            yield try_job(wish, results, folders, with_engine=wish.rule in drawing)
     yield disk(results)
     if study is not None:
         yield from needs(study)

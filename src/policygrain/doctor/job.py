@@ -7,6 +7,7 @@ import re
 import shutil
 import sys
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ try:
     (folder / "there").write_text("job")
 except OSError as error:
     told["read"] = str(error)
+told["missing"] = [path for path in sys.argv[4:] if not os.path.exists(path)]
 try:
     import policygrain
     if gpus:
@@ -47,15 +49,15 @@ print("DOCTOR" + json.dumps(told))
 """
 
 
-def try_job(wish: Wish, results: Path, with_engine: bool = False) -> Finding:
-    """A job of one line: does it start, does it see this folder and this environment, has it its GPUs, starts vLLM?"""
+def try_job(wish: Wish, results: Path, folders: Sequence[Path] = (), with_engine: bool = False) -> Finding:
+    """A small job: does it start, does it see these folders and this environment, has it its GPUs, does vLLM start?"""
     place = " ".join(wish.place) or "the default place"
     folder = results.resolve() / f".doctor-{uuid.uuid4().hex[:8]}"
     secret = uuid.uuid4().hex
     try:
         folder.mkdir(parents=True)
         (folder / "here").write_text(secret)
-        told = _ask_a_job(wish, folder, with_engine)
+        told = _ask_a_job(wish, folder, folders, with_engine)
         written = (folder / "there").exists()
     except OSError as error:
         return Finding("job", f"{folder}: {error.strerror}", "wrong", "Run this where results may be written.")
@@ -69,6 +71,9 @@ def try_job(wish: Wish, results: Path, with_engine: bool = False) -> Finding:
     if told["read"] != secret or not written:
         change = "Work in a folder that all nodes share (often under /home, /work or /scratch, not /tmp)."
         return Finding("job", f"{seen} does not see {results.resolve()}", "wrong", change)
+    if told["missing"]:
+        change = "Put it where all nodes see it; POLICYGRAIN_DATA and HF_HOME say where sets and models lie."
+        return Finding("job", f"{seen} does not see {', '.join(told['missing'])}", "wrong", change)
     if "error" in told:
         change = (
             "Keep the environment (.venv) in a folder that all nodes share, and run `make setup` on a node like these."
@@ -88,12 +93,13 @@ def try_job(wish: Wish, results: Path, with_engine: bool = False) -> Finding:
     return Finding("job", f"{seen} sees folder and environment{''.join(f', {what}' for what in also)}")
 
 
-def _ask_a_job(wish: Wish, folder: Path, with_engine: bool) -> dict[str, Any]:
+def _ask_a_job(wish: Wish, folder: Path, folders: Sequence[Path], with_engine: bool) -> dict[str, Any]:
     """What the job says of itself. ValueError when it says something else, UserError when it does not come to that."""
     options = ["--job-name=doctor", "--ntasks=1", "--time=10", f"--immediate={START_SECONDS}", *wish.place]
     if with_engine:  # which needs the room that its rule asks for
         options += wish.size
     probe = [sys.executable, "-c", PROBE, str(folder), str(wish.gpus), str(int(with_engine))]
+    probe += [str(path.resolve()) for path in folders]
     patience = START_SECONDS + PATIENCE + (ENGINE_PATIENCE if with_engine else 0)
     # Inside an allocation srun would start a step of that.
     answer = ask("srun", *options, *probe, timeout=patience, without="SLURM_JOB")

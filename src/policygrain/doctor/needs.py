@@ -69,6 +69,21 @@ def vllm(study: Study | None) -> Finding:
     return Finding("vllm", done.stdout.split()[-1])
 
 
+def folders_of(study: Study) -> list[Path]:
+    """What jobs read besides the study's results: problem sets, a start model, the hub's cache; those that are here."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    from ..tasks.check import data_root
+    from ..tasks.families import FAMILIES
+
+    start = study.model.start
+    sets = {*study.data.train, *(b.source for b in study.evaluation.benchmarks)} - set(FAMILIES)
+    found = [data_root(study.data.root)] if sets else []
+    if start != "tiny":
+        found.append(Path(start) if Path(start).is_dir() else Path(HF_HUB_CACHE))
+    return [path for path in found if path.exists()]
+
+
 def _data(study: Study) -> Iterator[Finding]:
     from ..tasks.check import data_root
     from ..tasks.families import FAMILIES

@@ -102,10 +102,16 @@ class Flex:
 def _kernel(device: str) -> Callable[..., Any]:
     if device == "cpu":
         return flex_attention
-    # Rows have all lengths; compiled for each of them anew, torch would soon give up and compute every score. A short
-    # row, left to itself, would take the kernel for decoding, which has no form for some numbers of grouped heads.
-    compiled = torch.compile(flex_attention, dynamic=True)
-    return partial(compiled, kernel_options={"BACKEND": "TRITON"})
+    # A short row, left to itself, would take the kernel for decoding, which not all numbers of grouped heads have.
+    return partial(compiled(), kernel_options={"BACKEND": "TRITON"})
+
+
+def compiled() -> Callable[..., Any]:
+    """flex_attention, compiled once for rows of all lengths: anew for each, torch would soon give up and compute every
+    score.
+    """
+    kernel: Callable[..., Any] = torch.compile(flex_attention, dynamic=True)
+    return kernel
 
 
 def visibility(

@@ -48,6 +48,24 @@ def test_figures_are_drawn_twice_the_same(name: str, study: Study, results: Path
         assert first == (tmp_path / "b" / f"{name}{suffix}").read_bytes()
 
 
+@pytest.mark.parametrize("study_file", ["studies/smoke.yaml", "config.yaml"])
+def test_no_panel_has_all_its_points_outside_its_frame(study_file: str, tmp_path: Path, in_root: Path) -> None:
+    study = load_study(study_file)
+    records = Records(study, make_up(study, tmp_path, {"start": 0, "tepo": 9}))
+    for name in study.figures:
+        for axes in importlib.import_module(f"policygrain.figures.{name}").draw(records).axes:
+            lines = [line.get_xydata() for line in axes.lines if line.get_transform() == axes.transData]
+            points = np.concatenate([np.empty((0, 2)), *lines])
+            points = points[np.isfinite(points).all(1)]
+            inside = [
+                (low <= values) & (values <= high)
+                for (low, high), values in zip(
+                    (sorted(axes.get_xlim()), sorted(axes.get_ylim())), points.T, strict=True
+                )
+            ]
+            assert not len(points) or (inside[0] & inside[1]).any(), (name, axes.get_title())
+
+
 def test_the_table_holds_the_numbers(study: Study, results: Path, tmp_path: Path) -> None:
     draw("results", study, results, tmp_path / "results")
     text = (tmp_path / "results.md").read_text()

@@ -23,7 +23,7 @@ def draw(records: Records) -> Figure:
             curve(axes, steps, arm, metric, i, smooth=3)
         axes.set_title(title)
         axes.set_xlabel("step")
-        axes.set_ylim(bottom=0)
+    panels[0].set_ylim(bottom=0)  # of both, which share it, when both are drawn
     panels[0].set_ylabel("tokens clipped (%)")
     shared_legend(figure, panels[0], len(arms))
     return figure

@@ -73,7 +73,7 @@ def _row(panels: NDArray[np.object_], points: Points, ratios: list[str], ticks: 
         axes.set_xticks(ticks, [str(t) for t in ticks])
         axes.minorticks_off()
         axes.margins(x=0.1)
-        axes.set_ylim(0, None)
+    panels[0].set_ylim(0, None)  # of both, which share it, when both are drawn
     panels[0].set_ylabel(title)
 
 

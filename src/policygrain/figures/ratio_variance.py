@@ -33,7 +33,7 @@ def draw(records: Records) -> Figure:
             x = np.arange(len(names)) + 0.12 * (i - 1)
             axes.errorbar(
                 x, points[:, 0], yerr=errors, markersize=4, linewidth=1, elinewidth=0.7, capsize=1.5,
-                label=f"{updates} updates off", **look(i),
+                label=f"{updates} update{'' if updates == 1 else 's'} off", **look(i),
             )  # fmt: skip
         axes.set_title(title)
         axes.set_xticks(np.arange(len(names)), names, rotation=50, ha="right", rotation_mode="anchor")

@@ -20,6 +20,8 @@ from policygrain.evaluate.run import evaluate
 from policygrain.files import read_json, read_json_lines
 from policygrain.study import load_study
 
+from .leftovers import swept
+
 pytestmark = pytest.mark.pipeline
 
 
@@ -136,17 +138,17 @@ def test_mlflow_mirrors_the_records_once(smoke: Path, root: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def mlflow_ui(smoke: Path) -> Iterator[str]:
+def mlflow_ui(smoke: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """`make ui` on the smoke study's store: the address it answers at."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "mlflow", "ui", "--host", "127.0.0.1", "--port", str(port)]
     command += ["--backend-store-uri", f"sqlite:///{smoke}/results/mlflow.db"]
-    environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-    server = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     address = f"http://127.0.0.1:{port}"
-    try:
+    with swept(tmp_path_factory.mktemp("ui")) as mark:
+        environment = {**os.environ, **mark, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+        subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         for _ in range(120):
             with contextlib.suppress(OSError):
                 urllib.request.urlopen(f"{address}/health", timeout=2).close()
@@ -155,9 +157,6 @@ def mlflow_ui(smoke: Path) -> Iterator[str]:
         else:
             pytest.fail("mlflow ui did not answer within a minute")
         yield address
-    finally:
-        server.terminate()
-        server.wait(timeout=30)
 
 
 def test_mlflow_pages_open_in_a_browser(smoke: Path, mlflow_ui: str, chromium: Callable[..., Done]) -> None:

@@ -79,6 +79,7 @@ def small(**changes: object) -> dict[str, object]:
             r"methods\.dapo\.sampler\.max_batches: 0 is too small",
         ),
         ({"name": ".."}, r"name: .*'\.\.'"),
+        ({"name": False}, r"name: a word is wanted here, and YAML reads .* quote it"),
         ({"methods": {"my grpo": {"base": "grpo"}}}, r"methods: as a key, 'my grpo' is no name"),
         (
             {"experiments": {"s": {"methods": ["grpo"], "vary": {"betas": [[0.9, 0.95]]}}}},

@@ -10,7 +10,7 @@ from .finding import Finding
 from .job import try_job
 from .machine import disk
 from .needs import folders_of, needs, read_study, rules_with_vllm
-from .profile import Wish, compare, patience, read_profile
+from .profile import Wish, compare, read_profile
 from .slurm import default_of, memory_of_jobs, partitions
 
 COMMANDS = ("sinfo", "sbatch", "srun", "squeue", "scancel")
@@ -24,10 +24,10 @@ def cluster(config: Path, profile: Path, results: Path) -> Iterator[Finding]:
         yield Finding("slurm", f"not found: {', '.join(absent)}", "wrong", change)
         return
     there = yield from partitions()
-    wishes = yield from read_profile(profile)
+    wishes, patience = yield from read_profile(profile)
     study = yield from read_study(config)
     if there:
-        yield from memory_of_jobs(patience(profile))
+        yield from memory_of_jobs(patience)
         for wish in wishes:
             yield from compare(wish, there, profile)
         drawing, folders = rules_with_vllm(study), folders_of(study) if study else []

@@ -74,22 +74,25 @@ def folders_of(study: Study) -> list[Path]:
     from huggingface_hub.constants import HF_HUB_CACHE
 
     from ..tasks.check import data_root
-    from ..tasks.families import FAMILIES
 
     start = study.model.start
-    sets = {*study.data.train, *(b.source for b in study.evaluation.benchmarks)} - set(FAMILIES)
-    found = [data_root(study.data.root)] if sets else []
+    found = [data_root(study.data.root)] if _sets(study) else []
     if start != "tiny":
         found.append(Path(start) if Path(start).is_dir() else Path(HF_HUB_CACHE))
     return [path for path in found if path.exists()]
 
 
-def _data(study: Study) -> Iterator[Finding]:
-    from ..tasks.check import data_root
+def _sets(study: Study) -> list[str]:
+    """The study's sources that are files."""
     from ..tasks.families import FAMILIES
 
-    sources = [*study.data.train, *(b.source for b in study.evaluation.benchmarks)]
-    sets = sorted({source for source in sources if source not in FAMILIES})
+    return sorted({*study.data.train, *(b.source for b in study.evaluation.benchmarks)} - set(FAMILIES))
+
+
+def _data(study: Study) -> Iterator[Finding]:
+    from ..tasks.check import data_root
+
+    sets = _sets(study)
     # `load_study` has opened them: a set that is not there is a finding of the study, with the way to get it.
     root = data_root(study.data.root).resolve()
     yield Finding("data", f"{', '.join(sets)} in {root}" if sets else "synthetic, nothing to fetch")

@@ -19,6 +19,7 @@ from .slurm import Partition, default_of, gpu_kinds
 
 RULES = ("start_model", "train", "evaluate", "evaluate_part", "probe")  # those that are jobs
 MEGABYTE = 10**6
+FIRST_LOOK = 40  # seconds; the executor's default
 UNREADABLE = (humanfriendly.InvalidSize, humanfriendly.InvalidTimespan)
 
 
@@ -83,8 +84,10 @@ def _is_expression(value: str) -> bool:
     return re.search(r"\b(wildcards|attempt|input|threads)\b|\bif\b.*\belse\b", value) is not None
 
 
-def read_profile(profile: Path) -> Generator[Finding, None, list[Wish]]:
-    """The wishes of a profile: rule by rule, and the default one where a rule has none of its own."""
+def read_profile(profile: Path) -> Generator[Finding, None, tuple[list[Wish], float]]:
+    """(what a profile wishes, rule by rule, and by default where a rule has no wish of its own; the seconds for which
+    SLURM has to remember a finished job: three times the executor's first pause).
+    """
     try:
         content = yaml.safe_load(profile.read_text(encoding="utf-8"))
         shared = dict(content.get("default-resources") or {})
@@ -92,15 +95,16 @@ def read_profile(profile: Path) -> Generator[Finding, None, list[Wish]]:
         wishes = [Wish(rule, shared | own) for rule, own in rules.items()]
         if not set(RULES) <= set(rules):
             wishes.insert(0, Wish("default-resources", shared))
+        patience = 3.0 * float(content.get("slurm-init-seconds-before-status-checks", FIRST_LOOK))
         for wish in wishes:  # whether they can be read
             _ = wish.place, wish.size, wish.number("runtime")
     except FileNotFoundError:
         yield Finding("profile", f"{profile}: no such file", "wrong", "Run this from the repository's root.")
-        return []
+        return [], 0.0
     except (OSError, yaml.YAMLError, AttributeError, TypeError, ValueError, *UNREADABLE) as error:
         reason = str(error).replace("\n", " ")
         yield Finding("profile", f"{profile}: {reason}", "wrong", "It is a mapping; `git diff` shows what was changed.")
-        return []
+        return [], 0.0
     yield Finding("profile", f"{profile}: {', '.join(rules) or 'no rule'} with resources of their own")
     for rule in rules:
         if rule not in RULES:
@@ -110,15 +114,7 @@ def read_profile(profile: Path) -> Generator[Finding, None, list[Wish]]:
         if wish.expressions:
             found = f"{profile}, {wish.rule}: {', '.join(wish.expressions)}: worked out for each job, not looked at"
             yield Finding("profile", found, "note")
-    return wishes
-
-
-def patience(profile: Path) -> float:
-    """Seconds for which SLURM has to remember a finished job: three times the executor's first pause."""
-    try:
-        return 3.0 * float(yaml.safe_load(profile.read_text())["slurm-init-seconds-before-status-checks"])
-    except (OSError, yaml.YAMLError, TypeError, KeyError, ValueError):
-        return 120.0  # three times the executor's default
+    return wishes, patience
 
 
 def compare(wish: Wish, partitions: Mapping[str, Partition], profile: Path) -> Iterator[Finding]:

@@ -4,7 +4,6 @@
 as an engine for each model and eight jobs to draw for it.
 
     python benchmarks/dry_run.py [--profile slurm] [--out benchmarks/dry_run.json]
-    python benchmarks/dry_run.py --methods 100 --seeds 20
 
 Prints JSON: seconds (of the clock and of processors), peak memory of the Snakemake process, and jobs by rule.
 """

@@ -34,7 +34,7 @@ test: setup lint
 
 # `snakemake --profile slurm` on a SLURM that the tests start themselves (Debian's slurmctld, slurmd, slurm-client, munge).
 test-slurm: setup
-	$(BIN)/python -m pytest -m slurm tests/test_slurm.py
+	$(BIN)/python -m pytest -m slurm tests/workflow/test_slurm.py
 
 lint: setup
 	$(BIN)/ruff check src tests benchmarks

@@ -53,7 +53,7 @@ def study(methods: int, seeds: int, benchmarks: int, grain: dict[str, int]) -> d
 
 
 def measure(content: dict[str, Any], *profile: str) -> dict[str, Any]:
-    """Plan it in an empty folder."""
+    """RunMatrix it in an empty folder."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "study.yaml"
         path.write_text(yaml.safe_dump(content))

@@ -26,20 +26,20 @@ import torch
 
 from policygrain.clock import Clock
 from policygrain.files import atomic_json, read_json
+from policygrain.grading import NumericGrader
 from policygrain.methods import Method, method
 from policygrain.model import tiny
 from policygrain.model.loading import load_model
-from policygrain.model.warm_start import teach
+from policygrain.model.warm_start import finetune
 from policygrain.provenance import commit, hardware, versions
 from policygrain.rollout.open import open_engine
 from policygrain.study.schema import Prompt, TinyModel, Training, WarmStart
 from policygrain.tasks.families import FAMILIES, generate
 from policygrain.tasks.prompts import PromptRenderer
-from policygrain.train.heads import build_heads, warm_up
+from policygrain.train.mtp_heads import build_heads, warm_up
 from policygrain.train.policy import Policy
 from policygrain.train.rollouts import Collector, PromptStream, Rollouts
 from policygrain.train.update import minibatches, prepare, update
-from policygrain.verify import NumericVerifier
 
 SETTINGS = Training(prompts_per_step=12, group=8, updates_per_batch=4, max_tokens=112, threads=1)
 SIDES = {
@@ -50,7 +50,7 @@ SIDES = {
 
 def one_step(chosen: Method, start: Policy, rollouts: Rollouts) -> float:
     """Seconds of scoring a batch and making its updates, on a copy of the policy."""
-    model, heads = copy.deepcopy(start.model), copy.deepcopy(start.heads) if chosen.future_heads else None
+    model, heads = copy.deepcopy(start.model), copy.deepcopy(start.heads) if chosen.n_mtp_heads else None
     policy = Policy.of(model, start.tokenizer, start.reference, chosen, SETTINGS, heads)
     begin = time.perf_counter()
     batch, _ = prepare(rollouts, policy, chosen, SETTINGS)
@@ -70,7 +70,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         tokenizer = tiny.character_tokenizer()
         model = tiny.build(TinyModel(layers=2), tokenizer, 0)
-        teach(model, PromptRenderer(tokenizer, Prompt()), list(FAMILIES), WarmStart(steps=200, mixed_steps=60), 0)
+        finetune(model, PromptRenderer(tokenizer, Prompt()), list(FAMILIES), WarmStart(steps=200, mixed_steps=60), 0)
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         model, tokenizer = load_model(folder)
@@ -78,7 +78,7 @@ def main() -> None:
         engine = open_engine("transformers", folder, model, tokenizer)
         renderer = PromptRenderer(tokenizer, Prompt())
         sampler = SIDES["backbone"].sampler
-        collector = Collector(PromptStream(problems, 0), engine, NumericVerifier(), renderer, sampler, SETTINGS, seed=0)
+        collector = Collector(PromptStream(problems, 0), engine, NumericGrader(), renderer, sampler, SETTINGS, seed=0)
         rollouts = collector.collect(Clock())
         foreseen = SIDES["heads"]
         policy = Policy.of(model, tokenizer, reference, foreseen, SETTINGS, build_heads(model, foreseen, 0))

@@ -10,9 +10,9 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from policygrain.clock import Clock
-from policygrain.plan.constants import read_constants
-from policygrain.plan.cost import forward_flops
-from policygrain.plan.shapes import Shape
+from policygrain.cost.constants import read_constants
+from policygrain.cost.loads import forward_flops
+from policygrain.cost.shapes import Shape
 from policygrain.study.schema import Training
 
 

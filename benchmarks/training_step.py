@@ -3,7 +3,7 @@
 A step is a batch of 16 prompts × 8 sampled responses (at most 112 tokens, temperature 1, nothing cut from the
 distribution), exact-match rewards, the log-probabilities of the policy that sampled them, and 4 clipped AdamW updates
 of 32 responses each. Both sides start from the same weights, see the same prompts in the same order, judge with the
-same verifier and compute log-probabilities of the old policy before the first update (TRL does so because a batch lasts
+same grader and compute log-probabilities of the old policy before the first update (TRL does so because a batch lasts
 for several updates; the run fails if it did not). No KL penalty, validation, logging or checkpoints on either side.
 TRL samples with `generate` and its key-value cache; its options that could help are set, see `grpo_config`.
 
@@ -47,10 +47,11 @@ from trl import GRPOConfig, GRPOTrainer
 
 from policygrain.clock import Clock
 from policygrain.files import atomic_json
+from policygrain.grading import NumericGrader
 from policygrain.methods import method
 from policygrain.model import tiny
 from policygrain.model.loading import load_model
-from policygrain.model.warm_start import teach
+from policygrain.model.warm_start import finetune
 from policygrain.provenance import commit, hardware, seed_of, versions
 from policygrain.rollout.open import open_engine
 from policygrain.study.schema import Prompt, TinyModel, Training, WarmStart
@@ -60,7 +61,6 @@ from policygrain.tasks.prompts import PromptRenderer
 from policygrain.train.policy import Policy
 from policygrain.train.rollouts import Collector, PromptStream
 from policygrain.train.update import minibatches, prepare, update
-from policygrain.verify import NumericVerifier
 
 SEED = 0
 WARM_UP = 1  # steps of each side that are not counted
@@ -74,7 +74,7 @@ def start_model(folder: Path) -> dict[str, str]:
     """Teach the laptop study's model for a while and save it, once for each scenario."""
     tokenizer = tiny.character_tokenizer()
     model = tiny.build(TinyModel(), tokenizer, SEED)
-    teach(model, PromptRenderer(tokenizer, Prompt()), list(FAMILIES), WarmStart(steps=250, mixed_steps=60), SEED)
+    finetune(model, PromptRenderer(tokenizer, Prompt()), list(FAMILIES), WarmStart(steps=250, mixed_steps=60), SEED)
     model.save_pretrained(folder / "natural")
     tokenizer.save_pretrained(folder / "natural")
     # An end of sequence beyond the model's vocabulary has no logit: neither side needs to be told to go on.
@@ -97,7 +97,7 @@ class PolicyGrain:
         self.collector = Collector(
             PromptStream(problems, SEED),
             self.engine,
-            NumericVerifier(),
+            NumericGrader(),
             PromptRenderer(tokenizer, Prompt()),
             self.method.sampler,
             SETTINGS,
@@ -174,8 +174,8 @@ class Turns(TrainerCallback):
     def reward(
         self, completions: list[str], completion_ids: list[list[int]], answer: list[str], **_: Any
     ) -> list[float]:
-        """PolicyGrain's verifier as a reward function of TRL's; what was sampled is counted by the way."""
-        rewards = [float(o == "correct") for o in NumericVerifier().verify(answer, completions)]
+        """PolicyGrain's grader as a reward function of TRL's; what was sampled is counted by the way."""
+        rewards = [float(o == "correct") for o in NumericGrader().grade(answer, completions)]
         self.judged = {"tokens": sum(map(len, completion_ids)), "reward": statistics.mean(rewards)}
         return rewards
 

@@ -39,8 +39,8 @@ from typing import Any
 from math_verify import parse, verify
 
 from policygrain.files import atomic_json
+from policygrain.grading import MathGrader
 from policygrain.provenance import commit, hardware
-from policygrain.verify import MathVerifier
 
 SEED = 0
 TIMEOUT = 5  # seconds of the serial loop
@@ -96,9 +96,9 @@ def serial(tasks: list[Pair]) -> list[bool]:
     ]
 
 
-def judged(verifier: MathVerifier, tasks: list[Pair]) -> list[str]:
-    verifier.forget()
-    return list(verifier.compare([gold for gold, _ in tasks], [answer for _, answer in tasks]))
+def judged(grader: MathGrader, tasks: list[Pair]) -> list[str]:
+    grader.forget()
+    return list(grader.compare([gold for gold, _ in tasks], [answer for _, answer in tasks]))
 
 
 def timed(judge: Any, *arguments: Any) -> tuple[float, list[Any]]:
@@ -107,9 +107,9 @@ def timed(judge: Any, *arguments: Any) -> tuple[float, list[Any]]:
     return time.perf_counter() - begin, result
 
 
-def compare(verifier: MathVerifier, ours: list[Pair], theirs: list[Pair]) -> dict[str, Any]:
+def compare(grader: MathGrader, ours: list[Pair], theirs: list[Pair]) -> dict[str, Any]:
     """One round of both; ``theirs`` begin as ``ours`` do."""
-    seconds, outcomes = timed(judged, verifier, ours)
+    seconds, outcomes = timed(judged, grader, ours)
     serial_seconds, verdicts = timed(serial, theirs)
     return {
         "policygrain": {"answers": len(ours), "seconds": seconds, "answers_per_s": len(ours) / seconds},
@@ -133,27 +133,27 @@ def main() -> None:
 
     logging.disable(logging.CRITICAL)
     draw = random.Random(SEED)
-    with MathVerifier() as verifier:
+    with MathGrader() as grader:
         files = sorted(arguments.data.glob("*.jsonl"))
         golds = [json.loads(line)["answer"] for file in files for line in file.read_text().split("\n") if line]
-        unfit = {golds[i] for i in verifier.unfit_golds(golds)}
+        unfit = {golds[i] for i in grader.unfit_golds(golds)}
         golds = [gold for gold in golds if gold not in unfit]
-        verifier.close()
-        start, _ = timed(verifier.compare, ["x + 1"], ["1 + x + 0"])
+        grader.close()
+        start, _ = timed(grader.compare, ["x + 1"], ["1 + x + 0"])
         rounds = []
         for _ in range(arguments.rounds):
             tasks = pairs(golds, arguments.answers, draw)
-            rounds.append(compare(verifier, tasks, tasks[: arguments.serial]))
+            rounds.append(compare(grader, tasks, tasks[: arguments.serial]))
         tasks = pairs(golds, 99 * arguments.hostile, draw) + [hostile(i) for i in range(arguments.hostile)]
         draw.shuffle(tasks)
-        with_hostile = compare(verifier, tasks, tasks)
+        with_hostile = compare(grader, tasks, tasks)
         rates = [r["policygrain"]["answers_per_s"] for r in rounds]
         report = {
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "hardware": hardware(),
-            "verifier": verifier.name,
+            "grader": grader.name,
             "commit": commit(),
-            "workers": verifier.pool.workers,
+            "workers": grader.pool.workers,
             "serial_timeout_s": TIMEOUT,
             "start_s": start,
             "ordinary": {"rounds": rounds, "median_answers_per_s": statistics.median(rates)},

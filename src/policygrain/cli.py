@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 
 from .commands import look, make, plan
+from .commands.data import add_commands
 from .errors import Stopped, UserError
-from .tasks.commands import add_commands
 
 STOPPED = Stopped.exit_code
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from .errors import UserError
 from .files import atomic_json, read_json
 from .provenance import commit, file_digest, hardware, model_digest, versions
-from .study.arms import Arm, plan
+from .study.runs import Arm, run_matrix
 from .tasks.families import FAMILIES
 from .tasks.problem import Problem, read_problems
 from .tasks.sources import prepare
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 
 def prepare_study(study: Study, folder: Path) -> None:
-    """Write a study's problems. UserError, before anything is spent, for gold answers that its verifier cannot read."""
+    """Write a study's problems. UserError, before anything is spent, for gold answers that its grader cannot read."""
     prepare(study, folder)
-    if study.verifier != "math":
+    if study.grader != "math":
         return
-    from .verify import MathVerifier, Options
+    from .grading import MathGrader, Options
 
-    with MathVerifier() as verifier:
+    with MathGrader() as grader:
         for path in sorted(folder.rglob("*.jsonl")):
             by_options: dict[Options, list[Problem]] = {}
             for problem in read_problems(path):
                 by_options.setdefault(Options.of(problem), []).append(problem)
             for options, problems in by_options.items():
-                verifier.check_golds([p.answer for p in problems], [p.id for p in problems], options)
+                grader.check_golds([p.answer for p in problems], [p.id for p in problems], options)
 
 
 def build_start_model(study: Study, seed: int, data: Path, out: Path) -> None:
@@ -42,7 +42,7 @@ def build_start_model(study: Study, seed: int, data: Path, out: Path) -> None:
     import torch
 
     from .model import tiny
-    from .model.warm_start import teach
+    from .model.warm_start import finetune
     from .tasks.prompts import PromptRenderer
 
     torch.set_num_threads(study.training.threads)
@@ -58,7 +58,7 @@ def build_start_model(study: Study, seed: int, data: Path, out: Path) -> None:
     if warm_start.steps and not families:
         raise UserError("model.warm_start.steps: only synthetic families have worked steps to learn from; set it to 0.")
     if warm_start.steps:
-        history = teach(model, PromptRenderer(tokenizer, study.prompt), families, warm_start, seed)
+        history = finetune(model, PromptRenderer(tokenizer, study.prompt), families, warm_start, seed)
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)
     tail = [h["loss"] for h in history[-50:]]
@@ -88,11 +88,11 @@ def train_run(
     Several ranks call it alike, with folders that all of them see.
     Returns the key of all that decides the run's result.
     """
-    from .train.ranks import once, ranks
+    from .train.ranks import on_rank_0, ranks
 
-    arms = plan(study).arms
+    arms = run_matrix(study).arms
     arm = next(iter(arms.values())) if arm_name is None else arms.get(arm_name) or Arm(arm_name)
-    start, data, content, key, done = once(lambda: _made_ready(study, arm, seed, run_dir, start, data))
+    start, data, content, key, done = on_rank_0(lambda: _made_ready(study, arm, seed, run_dir, start, data))
     if done:
         return key
 
@@ -102,7 +102,7 @@ def train_run(
         method=arm.method(study),
         settings=arm.training(study),
         prompt=study.prompt,
-        verifier_name=study.verifier,
+        grader_name=study.grader,
         seed=seed,
         start=start,
         spec=study.model,
@@ -112,7 +112,7 @@ def train_run(
         stop=stop,
     )
     environment = {"versions": versions(), "commit": commit(), "hardware": hardware(), "ranks": ranks()[1]}
-    once(
+    on_rank_0(
         lambda: atomic_json(
             run_dir / "summary.json",
             {**content, "key": key, "final": final, "model_digest": model_digest(run_dir / "model"), **environment},
@@ -141,7 +141,7 @@ def _made_ready(
         "method": arm.method(study).data(),
         "training": arm.training(study).model_dump(),
         "prompt": study.prompt.model_dump(),
-        "verifier": study.verifier,
+        "grader": study.grader,
         "start": {
             "model": study.model.start,
             "revision": study.model.revision,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from policygrain.objective import advantage
 
-from .batches import few
+from ..support.batches import few
 
 ALL = (advantage.grpo, advantage.dr_grpo, advantage.rloo)
 every_advantage = pytest.mark.parametrize("function", ALL, ids=lambda f: f.__name__)

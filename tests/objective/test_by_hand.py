@@ -8,7 +8,7 @@ import torch
 from policygrain.objective import aggregate, clip, penalty, ratio
 from policygrain.objective.batch import TokenBatch
 
-from .batches import by_hand, close, tensor
+from ..support.batches import by_hand, close, tensor
 
 a, b, c, d = 0.1, -0.2, 0.4, 0.3  # log-ratios: one response of three tokens, one of a single token
 

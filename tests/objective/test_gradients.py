@@ -8,7 +8,7 @@ from policygrain.methods import method_names
 from policygrain.objective import penalty
 from policygrain.objective.clip import token_covariance
 
-from .batches import WITH_GRADIENT, random_fields
+from ..support.batches import WITH_GRADIENT, random_fields
 
 LENGTHS = (5, 3, 1, 4)
 # How far the policy has drifted: enough for some tokens to be clipped and others not.

@@ -12,7 +12,7 @@ from policygrain import TokenBatch, method
 from policygrain.methods.parts import Part
 from policygrain.objective import ratio
 
-from .batches import METHODS, assert_same, evaluate, few, fields
+from ..support.batches import METHODS, assert_same, evaluate, few, fields
 
 AGGREGATIONS = ("token_mean", "seq_mean_token_mean", "seq_mean_token_sum_norm")
 every_method = pytest.mark.parametrize("name", METHODS)

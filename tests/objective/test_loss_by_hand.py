@@ -6,7 +6,7 @@ import pytest
 
 from policygrain import method
 
-from .batches import by_hand, close, tensor
+from ..support.batches import by_hand, close, tensor
 
 HALF, DOUBLE = log(0.5), log(2.0)
 TWO = dict(log_ratio=[[DOUBLE, HALF, 0.0], [HALF, 0.0, 0.0]], advantages=[1.0, -1.0], mask=[[1, 1, 1], [1, 0, 0]])

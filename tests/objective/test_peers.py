@@ -9,7 +9,7 @@ import torch
 
 from policygrain import method
 
-from .batches import evaluate, random_fields
+from ..support.batches import evaluate, random_fields
 
 L_MAX = 12
 

@@ -8,7 +8,7 @@ import torch
 from policygrain import TokenBatch, method
 from policygrain.objective import ratio
 
-from .batches import METHODS, assert_same, evaluate, random_fields
+from ..support.batches import METHODS, assert_same, evaluate, random_fields
 
 every_method = pytest.mark.parametrize("name", METHODS)
 PER_TOKEN = (

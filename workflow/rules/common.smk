@@ -7,7 +7,7 @@ from policygrain.errors import UserError
 from policygrain.figures import TABLES
 from policygrain.files import atomic_text
 from policygrain.study import parse_study
-from policygrain.study.arms import plan
+from policygrain.study.runs import run_matrix
 
 CONFIG_FILE = Path([*workflow.config_settings.configfiles, "config.yaml"][0])
 
@@ -16,7 +16,7 @@ try:
 except UserError as error:
     sys.exit(f"policygrain: {error}")
 
-PLAN = plan(STUDY)
+MATRIX = run_matrix(STUDY)
 RESULTS = f"results/{STUDY.name}"
 STUDY_FILE = f"{RESULTS}/study.yaml"
 
@@ -102,12 +102,12 @@ def start_records(seeds):
 
 def run_content(arm, seed):
     """All that decides a run's result besides its inputs: a change of it, and only that, trains the run again."""
-    chosen = PLAN.arms[arm]
+    chosen = MATRIX.arms[arm]
     return {
         "method": chosen.method(STUDY).data(),
         "training": chosen.training(STUDY).deciding(),
         "prompt": STUDY.prompt.model_dump(),
-        "verifier": STUDY.verifier,
+        "grader": STUDY.grader,
         "model": [STUDY.model.start, STUDY.model.revision, STUDY.model.dtype]
         + ([STUDY.model.lora.model_dump()] if STUDY.model.lora else []),
         "seed": int(seed),
@@ -117,13 +117,13 @@ def run_content(arm, seed):
 # A training process takes some seeds of an arm, an engine process some checkpoints: starting up is not free.
 TRAINED = {
     run: f"{RESULTS}/runs/{runs[0].arm}/trained-{'+'.join(str(r.seed) for r in runs)}.json"
-    for runs in PLAN.processes(STUDY.seeds_per_process)
+    for runs in MATRIX.processes(STUDY.seeds_per_process)
     for run in runs
 }
 BATCH = STUDY.evaluation.runs_per_engine
 SHARDS = {
-    f"{i // BATCH:02d}": PLAN.evaluated[i : i + BATCH]
-    for i in range(0, len(PLAN.evaluated), BATCH)
+    f"{i // BATCH:02d}": MATRIX.evaluated[i : i + BATCH]
+    for i in range(0, len(MATRIX.evaluated), BATCH)
 }
 # The start models are judged like any other, with the first shard.
 START_SEEDS = sorted({start_seed(seed) for seed in STUDY.seeds})

@@ -17,7 +17,7 @@ rule evaluate:
         models=model_arguments,
         content=[
             STUDY.evaluation.model_dump(exclude={"parts", "runs_per_engine"}),
-            STUDY.verifier,
+            STUDY.grader,
         ],
     shell:
         "exec {params.policygrain} evaluate --config {params.study} --data {params.data} --out {output}"

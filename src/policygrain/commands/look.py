@@ -46,7 +46,7 @@ def add(command: Command) -> None:
     added.add_argument(
         "--relative-tolerance", type=float, default=None, help="of numbers, as a share of the gold answer"
     )
-    added.add_argument("--several", action="store_true", help="gold answers are lists in any order")
+    added.add_argument("--list-answer", action="store_true", help="gold answers are lists in any order")
 
     added = command("explain", _explain, "say what is behind a number of a table")
     added.add_argument("table", type=Path, metavar="TABLE.csv", help="results/STUDY/tables/NAME.csv")
@@ -86,11 +86,11 @@ def _methods(arguments: argparse.Namespace) -> None:
 def _check(arguments: argparse.Namespace) -> None:
     """Read a study file, complain about what is wrong, count what it asks for."""
     from ..study import load_study
-    from ..study.arms import digest, plan
+    from ..study.runs import digest, run_matrix
 
     study = load_study(arguments.config)
-    planned = plan(study)
-    counts = f"{len(planned.arms)} arms, {len(planned.runs)} runs, {len(planned.evaluated)} of them evaluated"
+    matrix = run_matrix(study)
+    counts = f"{len(matrix.arms)} arms, {len(matrix.runs)} runs, {len(matrix.evaluated)} of them evaluated"
     print(f"{study.name}: {counts}; digest {digest(study)}.")
 
 
@@ -107,39 +107,40 @@ def _doctor(arguments: argparse.Namespace) -> None:
 
 def _show(arguments: argparse.Namespace) -> None:
     """Accuracy with intervals, outcomes and the protocol; paired differences between several; their samples."""
-    from ..evaluate import compare, reading
+    from ..analysis import models as compare
+    from ..evaluate import reading
 
     entries = reading.find(arguments.paths)
     reading.only(entries, arguments.benchmark)
     differing = reading.same_protocol(entries, arguments.anyway)
     first = compare.reference(entries, arguments.against)
     if arguments.page:
-        from ..evaluate.page import write_page
+        from ..views.samples import write_page
 
         print(write_page(entries, arguments.page))
     elif arguments.json:
         print(json.dumps(compare.data(entries, first, differing), indent=1, ensure_ascii=False))
     else:
-        from ..evaluate.show import comparison, detail
+        from ..views.show import comparison, detail
 
         print(detail(first) if len(entries) == 1 else comparison(entries, first, differing), end="")
 
 
 def _inspect(arguments: argparse.Namespace) -> None:
     """Write a page of samples whose tokens are coloured by ratio, advantage, clip and mask."""
-    from ..inspect import write_page
+    from ..views.tokens import write_page
 
     print(write_page(arguments.run, arguments.step, arguments.out))
 
 
 def _grade(arguments: argparse.Namespace) -> None:
     """Compare answers with gold answers: a `prediction` as it stands, a `completion` by its last box."""
-    from ..verify import MathVerifier, Options
-    from ..verify.grade import grade
+    from ..grading import MathGrader, Options
+    from ..grading.grade_file import grade
 
-    options = Options(relative_tolerance=arguments.relative_tolerance, several=arguments.several)
-    with MathVerifier(arguments.workers, arguments.seconds) as verifier:
-        counts = grade(arguments.file, arguments.out, verifier, options)
+    options = Options(relative_tolerance=arguments.relative_tolerance, list_answer=arguments.list_answer)
+    with MathGrader(arguments.workers, arguments.seconds) as grader:
+        counts = grade(arguments.file, arguments.out, grader, options)
     print(", ".join(f"{count} {status}" for status, count in counts.items()))
 
 
@@ -152,8 +153,8 @@ def _explain(arguments: argparse.Namespace) -> None:
 
 def _compare(arguments: argparse.Namespace) -> None:
     """Print what differs between two studies beyond noise."""
+    from ..analysis.studies import compare_studies
     from ..files import atomic_text
-    from ..report.studies import compare_studies
 
     frame, text = compare_studies(*arguments.studies)
     if arguments.out:
@@ -185,7 +186,7 @@ def _thaw(arguments: argparse.Namespace) -> None:
 
 def _schema(arguments: argparse.Namespace) -> None:
     """Print the JSON schema that editors use, or the reference that people read."""
-    from ..study.reference import markdown
+    from ..study.documentation import markdown
     from ..study.schema import Study
 
     if arguments.markdown:

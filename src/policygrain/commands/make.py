@@ -105,8 +105,8 @@ def _train(arguments: argparse.Namespace) -> None:
     from ..files import atomic_json
     from ..stages import train_run
     from ..study import load_study
-    from ..train.launch import together
-    from ..train.ranks import once, ranks
+    from ..train.launch import process_group
+    from ..train.ranks import on_rank_0, ranks
     from ..train.stopping import Stop, deadline
 
     study = load_study(arguments.config)
@@ -114,7 +114,7 @@ def _train(arguments: argparse.Namespace) -> None:
     if len(seeds) > 1 and "{seed}" not in arguments.run_dir:
         raise UserError("--run-dir: several seeds need a folder each; write {seed} where the seed belongs.")
     trained = {}
-    with Stop(deadline(arguments.time_limit)) as stop, together():
+    with Stop(deadline(arguments.time_limit)) as stop, process_group():
         if len(seeds) > 1 and study.training.engine == "vllm" and ranks()[1] > 1:
             # A vLLM engine that goes takes the process group along, in which the ranks would train the next seed.
             raise UserError("--seeds: several ranks that sample with vLLM train one seed per process.")
@@ -124,13 +124,13 @@ def _train(arguments: argparse.Namespace) -> None:
             )
             trained[seed] = train_run(study, arguments.arm, seed, Path(run_dir), start, arguments.data, stop)
         if arguments.done:
-            once(lambda: atomic_json(arguments.done, trained))
+            on_rank_0(lambda: atomic_json(arguments.done, trained))
 
 
 def _evaluate(arguments: argparse.Namespace) -> None:
     """Judge models in one engine for each GPU; those already judged under the same protocol are not sampled again."""
+    from ..evaluate.parallel import draw_side_by_side, gpus
     from ..evaluate.run import evaluate
-    from ..evaluate.side_by_side import draw_side_by_side, gpus
     from ..study import load_study
 
     models = dict(map(_named_model, arguments.models))
@@ -196,7 +196,7 @@ def _track(arguments: argparse.Namespace) -> None:
 
 def _calibrate(arguments: argparse.Namespace) -> None:
     """Repeat the choice of the study's regime."""
-    from ..calibrate import calibrate
     from ..study import load_study
+    from ..train.calibration import calibrate
 
     calibrate(load_study(arguments.config), arguments.work, arguments.out)

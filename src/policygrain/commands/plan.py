@@ -30,9 +30,9 @@ def add(command: Command) -> None:
 
 def _plan(arguments: argparse.Namespace) -> None:
     """Jobs, device-hours, tokens, memory and disk of a study, from a cost model that says what it assumes."""
-    from ..plan import measured, table
-    from ..plan.constants import read_constants
-    from ..plan.estimate import estimate
+    from ..cost import measured, table
+    from ..cost.constants import read_constants
+    from ..cost.estimate import estimate
     from ..study import load_study
 
     constants = read_constants(arguments.constants)

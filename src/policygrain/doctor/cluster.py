@@ -10,7 +10,7 @@ from .finding import Finding
 from .job import try_job
 from .machine import disk
 from .needs import folders_of, needs, read_study, rules_with_vllm
-from .profile import Wish, compare, read_profile
+from .profile import ResourceRequest, compare, read_profile
 from .slurm import default_of, memory_of_jobs, partitions
 
 COMMANDS = ("sinfo", "sbatch", "srun", "squeue", "scancel")
@@ -24,22 +24,22 @@ def cluster(config: Path, profile: Path, results: Path) -> Iterator[Finding]:
         yield Finding("slurm", f"not found: {', '.join(absent)}", "wrong", change)
         return
     there = yield from partitions()
-    wishes, patience = yield from read_profile(profile)
+    requests, patience = yield from read_profile(profile)
     study = yield from read_study(config)
     if there:
         yield from memory_of_jobs(patience)
-        for wish in wishes:
-            yield from compare(wish, there, profile)
+        for request in requests:
+            yield from compare(request, there, profile)
         drawing, folders = rules_with_vllm(study), folders_of(study) if study else []
         # One job per kind of place, on those that exist; with an engine where a rule that goes there needs one.
-        places: dict[tuple[str, ...], Wish] = {}
-        for wish in wishes:
-            exist = all(name in there for name in wish.partitions or [default_of(there) or ""])
-            known = exist and "slurm_partition" not in wish.expressions
-            if known and (wish.place not in places or wish.rule in drawing):
-                places[wish.place] = wish
-        for wish in places.values():
-            yield try_job(wish, results, folders, with_engine=wish.rule in drawing)
+        places: dict[tuple[str, ...], ResourceRequest] = {}
+        for request in requests:
+            exist = all(name in there for name in request.partitions or [default_of(there) or ""])
+            known = exist and "slurm_partition" not in request.expressions
+            if known and (request.place not in places or request.rule in drawing):
+                places[request.place] = request
+        for request in places.values():
+            yield try_job(request, results, folders, with_engine=request.rule in drawing)
     yield disk(results)
     if study is not None:
         yield from needs(study)

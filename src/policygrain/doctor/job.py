@@ -13,12 +13,12 @@ from typing import Any
 
 from ..errors import UserError
 from .finding import Finding
-from .profile import Wish
+from .profile import ResourceRequest
 from .slurm import ask
 
-START_SECONDS = 60  # for a job of one line; a cluster that is full does not start one
-PATIENCE = 120  # seconds until it has imported this package, torch where it has GPUs
-ENGINE_PATIENCE = 300  # … and more until an engine has started
+START_TIMEOUT = 60  # for a job of one line; a cluster that is full does not start one
+JOB_TIMEOUT = 120  # seconds until it has imported this package, torch where it has GPUs
+ENGINE_TIMEOUT = 300  # … and more until an engine has started
 
 # Run by the interpreter of this environment inside a job: reads what was written here and writes beside it.
 PROBE = """
@@ -49,22 +49,24 @@ print("DOCTOR" + json.dumps(told))
 """
 
 
-def try_job(wish: Wish, results: Path, folders: Sequence[Path] = (), with_engine: bool = False) -> Finding:
+def try_job(
+    request: ResourceRequest, results: Path, folders: Sequence[Path] = (), with_engine: bool = False
+) -> Finding:
     """A small job: does it start, does it see these folders and this environment, has it its GPUs, does vLLM start?"""
-    place = " ".join(wish.place) or "the default place"
+    place = " ".join(request.place) or "the default place"
     folder = results.resolve() / f".doctor-{uuid.uuid4().hex[:8]}"
     secret = uuid.uuid4().hex
     try:
         folder.mkdir(parents=True)
         (folder / "here").write_text(secret)
-        told = _ask_a_job(wish, folder, folders, with_engine)
+        told = _ask_a_job(request, folder, folders, with_engine)
         written = (folder / "there").exists()
     except OSError as error:
         return Finding("job", f"{folder}: {error.strerror}", "wrong", "Run this where results may be written.")
     except ValueError:
         return Finding("job", f"{place}: srun printed something else", "wrong", "Try `srun hostname` by hand.")
     except UserError as error:
-        return _did_not_work(wish, place, str(error))
+        return _did_not_work(request, place, str(error))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     seen = f"{place}: a job on {told['node']}"
@@ -79,28 +81,28 @@ def try_job(wish: Wish, results: Path, folders: Sequence[Path] = (), with_engine
             "Keep the environment (.venv) in a folder that all nodes share, and run `make setup` on a node like these."
         )
         return Finding("job", f"{seen} cannot use this environment: {told['error']}", "wrong", change)
-    if wish.gpus and not told["gpus"]:
+    if request.gpus and not told["gpus"]:
         return Finding(
             "gpu", f"{seen} was given no GPU", "wrong", "Ask the administrators how GPUs are asked for (gres?)."
         )
-    if wish.gpus and told["torch"] < wish.gpus:
+    if request.gpus and told["torch"] < request.gpus:
         change = "Run `make setup FLAVOUR=gpu` for the CUDA build; if it is that one, the driver is too old for it."
         return Finding("gpu", f"{seen} was given {told['gpus']}, but torch sees {told['torch']} GPUs", "wrong", change)
     if told.get("engine"):
-        change = f"Give {wish.rule} a GPU, or set the study's engine to transformers."
+        change = f"Give {request.rule} a GPU, or set the study's engine to transformers."
         return Finding("vllm", f"{seen} cannot start vLLM: {told['engine']}", "wrong", change)
-    also = [f"GPU {told['gpus']}"] * bool(wish.gpus) + ["vLLM starts"] * ("engine" in told)
+    also = [f"GPU {told['gpus']}"] * bool(request.gpus) + ["vLLM starts"] * ("engine" in told)
     return Finding("job", f"{seen} sees folder and environment{''.join(f', {what}' for what in also)}")
 
 
-def _ask_a_job(wish: Wish, folder: Path, folders: Sequence[Path], with_engine: bool) -> dict[str, Any]:
+def _ask_a_job(request: ResourceRequest, folder: Path, folders: Sequence[Path], with_engine: bool) -> dict[str, Any]:
     """What the job says of itself. ValueError when it says something else, UserError when it does not come to that."""
-    options = ["--job-name=doctor", "--ntasks=1", "--time=10", f"--immediate={START_SECONDS}", *wish.place]
+    options = ["--job-name=doctor", "--ntasks=1", "--time=10", f"--immediate={START_TIMEOUT}", *request.place]
     if with_engine:  # which needs the room that its rule asks for
-        options += wish.size
-    probe = [sys.executable, "-c", PROBE, str(folder), str(wish.gpus), str(int(with_engine))]
+        options += request.size
+    probe = [sys.executable, "-c", PROBE, str(folder), str(request.gpus), str(int(with_engine))]
     probe += [str(path.resolve()) for path in folders]
-    patience = START_SECONDS + PATIENCE + (ENGINE_PATIENCE if with_engine else 0)
+    patience = START_TIMEOUT + JOB_TIMEOUT + (ENGINE_TIMEOUT if with_engine else 0)
     # Inside an allocation srun would start a step of that.
     answer = ask("srun", *options, *probe, timeout=patience, without="SLURM_JOB")
     _, found, rest = answer.partition("DOCTOR")
@@ -110,13 +112,13 @@ def _ask_a_job(wish: Wish, folder: Path, folders: Sequence[Path], with_engine: b
     return told
 
 
-def _did_not_work(wish: Wish, place: str, error: str) -> Finding:
+def _did_not_work(request: ResourceRequest, place: str, error: str) -> Finding:
     if re.search(r"immediate|Resources temporarily unavailable", error):
         change = "The cluster may be full; ask again later. `srun --test-only` says when such a job would start."
-        return Finding("job", f"{place}: not tried, no job started within {START_SECONDS} s", "note", change)
+        return Finding("job", f"{place}: not tried, no job started within {START_TIMEOUT} s", "note", change)
     if "not answer" in error:
         change = "Does Python start quickly there? An environment on a slow file system takes minutes to import torch."
         return Finding("job", f"{place}: not tried to the end, {error}", "note", change)
-    by_hand = " ".join(["srun", *wish.place, sys.executable, "--version"])
+    by_hand = " ".join(["srun", *request.place, sys.executable, "--version"])
     change = f"Try `{by_hand}`. Wrong may be the account, the partition, or that nodes do not see that interpreter."
     return Finding("job", f"{place}: {error}", "wrong", change)

@@ -12,7 +12,7 @@ from ..errors import UserError
 from .finding import Finding
 from .needs import needs, read_study, vllm
 
-MEMORY_GB = 2  # what Snakemake, one trainer of a tiny model and its verifier take together
+MEMORY_GB = 2  # what Snakemake, one trainer of a tiny model and its grader take together
 
 
 def this_machine(config: Path, results: Path) -> Iterator[Finding]:

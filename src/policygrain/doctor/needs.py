@@ -29,14 +29,16 @@ def needs(study: Study) -> Iterator[Finding]:
 def read_study(config: Path) -> Generator[Finding, None, Study | None]:
     """The study in ``config``; None where it cannot be read."""
     from ..study import load_study
-    from ..study.arms import plan
+    from ..study.runs import run_matrix
 
     try:
         study = load_study(config)
     except UserError as error:
         yield Finding("study", str(error), "wrong", "Mend the study file; `policygrain check` reads it again.")
         return None
-    yield Finding("study", f"{config}: {len(plan(study).runs)} runs, {len(plan(study).evaluated)} of them evaluated")
+    yield Finding(
+        "study", f"{config}: {len(run_matrix(study).runs)} runs, {len(run_matrix(study).evaluated)} of them evaluated"
+    )
     return study
 
 

@@ -24,7 +24,7 @@ UNREADABLE = (humanfriendly.InvalidSize, humanfriendly.InvalidTimespan)
 
 
 @dataclass(frozen=True)
-class Wish:
+class ResourceRequest:
     """What the profile asks for a rule, or by default."""
 
     rule: str
@@ -84,20 +84,20 @@ def _is_expression(value: str) -> bool:
     return re.search(r"\b(wildcards|attempt|input|threads)\b|\bif\b.*\belse\b", value) is not None
 
 
-def read_profile(profile: Path) -> Generator[Finding, None, tuple[list[Wish], float]]:
-    """(what a profile wishes, rule by rule, and by default where a rule has no wish of its own; the seconds for which
-    SLURM has to remember a finished job: three times the executor's first pause).
+def read_profile(profile: Path) -> Generator[Finding, None, tuple[list[ResourceRequest], float]]:
+    """(resource requests by rule, default-resources where a rule has none; seconds that SLURM must remember a finished
+    job, three times the executor's first pause).
     """
     try:
         content = yaml.safe_load(profile.read_text(encoding="utf-8"))
         shared = dict(content.get("default-resources") or {})
         rules = {rule: dict(own or {}) for rule, own in (content.get("set-resources") or {}).items()}
-        wishes = [Wish(rule, shared | own) for rule, own in rules.items()]
+        requests = [ResourceRequest(rule, shared | own) for rule, own in rules.items()]
         if not set(RULES) <= set(rules):
-            wishes.insert(0, Wish("default-resources", shared))
+            requests.insert(0, ResourceRequest("default-resources", shared))
         patience = 3.0 * float(content.get("slurm-init-seconds-before-status-checks", FIRST_LOOK))
-        for wish in wishes:  # whether they can be read
-            _ = wish.place, wish.size, wish.number("runtime")
+        for request in requests:  # whether they can be read
+            _ = request.place, request.size, request.number("runtime")
     except FileNotFoundError:
         yield Finding("profile", f"{profile}: no such file", "wrong", "Run this from the repository's root.")
         return [], 0.0
@@ -110,39 +110,43 @@ def read_profile(profile: Path) -> Generator[Finding, None, tuple[list[Wish], fl
         if rule not in RULES:
             change = f"Jobs are: {', '.join(RULES)}.{did_you_mean(rule, RULES)}"
             yield Finding("profile", f"{profile}: set-resources: {rule!r} is no rule that is a job", "wrong", change)
-    for wish in wishes:
-        if wish.expressions:
-            found = f"{profile}, {wish.rule}: {', '.join(wish.expressions)}: worked out for each job, not looked at"
+    for request in requests:
+        if request.expressions:
+            found = (
+                f"{profile}, {request.rule}: {', '.join(request.expressions)}: worked out for each job, not looked at"
+            )
             yield Finding("profile", found, "note")
-    return wishes, patience
+    return requests, patience
 
 
-def compare(wish: Wish, partitions: Mapping[str, Partition], profile: Path) -> Iterator[Finding]:
+def compare(request: ResourceRequest, partitions: Mapping[str, Partition], profile: Path) -> Iterator[Finding]:
     """Whether a partition can give what is asked of it. A job that asks for more waits for ever or is refused."""
-    where = f"{profile}, {wish.rule}"
-    if "slurm_partition" in wish.expressions:
+    where = f"{profile}, {request.rule}"
+    if "slurm_partition" in request.expressions:
         return
-    names = wish.partitions or [name for name in [default_of(partitions)] if name]
+    names = request.partitions or [name for name in [default_of(partitions)] if name]
     if not names:
         change = f"Set slurm_partition under default-resources to one of: {', '.join(partitions)}."
         yield Finding("partition", f"{where}: none is named and the cluster has no default one", "wrong", change)
     for name in names:
         if name in partitions:
-            yield from _compare_one(wish, name, partitions, where)
+            yield from _compare_one(request, name, partitions, where)
         else:
             change = f"Set slurm_partition to what `sinfo -s` lists.{did_you_mean(name, partitions)}"
             yield Finding("partition", f"{where}: there is no partition {name!r}", "wrong", change)
 
 
-def _compare_one(wish: Wish, name: str, partitions: Mapping[str, Partition], where: str) -> Iterator[Finding]:
+def _compare_one(
+    request: ResourceRequest, name: str, partitions: Mapping[str, Partition], where: str
+) -> Iterator[Finding]:
     there = partitions[name]
-    if wish.gpus > there.gpus:
-        with_gpus = [n for n, p in partitions.items() if p.gpus >= wish.gpus]
+    if request.gpus > there.gpus:
+        with_gpus = [n for n, p in partitions.items() if p.gpus >= request.gpus]
         better = f"Set slurm_partition to one that has them: {', '.join(with_gpus)}." if with_gpus else "Ask for fewer."
-        found = f"{where}: asks for {wish.gpus} GPU(s) per node, {name!r} has {there.gpus}"
+        found = f"{where}: asks for {request.gpus} GPU(s) per node, {name!r} has {there.gpus}"
         yield Finding("gpu", found, "wrong", f"{better} Without GPUs, remove the `gpu` lines.")
-    model = wish.text("gpu_model")
-    if wish.gpus and model and model not in there.gpu_models:
+    model = request.text("gpu_model")
+    if request.gpus and model and model not in there.gpu_models:
         change = (
             f"Set gpu_model to one of: {', '.join(sorted(there.gpu_models)) or 'none is told apart here; remove it'}."
         )
@@ -153,7 +157,7 @@ def _compare_one(wish: Wish, name: str, partitions: Mapping[str, Partition], whe
         ("cpus_per_task", there.cpus, "CPUs"),
     )
     for key, most, unit in limits:
-        asked = wish.number(key)
+        asked = request.number(key)
         if asked and most and asked > most:
             found = f"{where}: asks for {asked} {unit}, {name!r} gives {most:.0f}"
             yield Finding("partition", found, "wrong", f"Set {key} to at most {most:.0f}.")

@@ -23,12 +23,12 @@ def sampling_of(study: Study, benchmark: Benchmark) -> Sampling:
     return default.model_copy(update=registered.model_dump()) if registered else default
 
 
-def protocol(study: Study, renderer: PromptRenderer, data: Path, model: str, verifier: str) -> dict[str, Any]:
-    """Everything that could change a score; ``model`` and ``verifier`` are their digest and name."""
+def protocol(study: Study, renderer: PromptRenderer, data: Path, model: str, grader: str) -> dict[str, Any]:
+    """Everything that could change a score; ``model`` and ``grader`` are their digest and name."""
     return {
         "model": model,
         "prompt": renderer.digest,
-        "verifier": verifier,
+        "grader": grader,
         "engine": resolve_engine(study.evaluation.engine),
         "seed": study.evaluation.seed,
         "benchmarks": {
@@ -53,4 +53,4 @@ def comparable(content: dict[str, Any]) -> str:
 
 def sampled_under(content: dict[str, Any]) -> str:
     """Responses with the same value are the same, whoever judges them."""
-    return key_of({k: v for k, v in content.items() if k != "verifier"})
+    return key_of({k: v for k, v in content.items() if k != "grader"})

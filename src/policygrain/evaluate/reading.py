@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 import numpy as np
 from pydantic import BaseModel, ValidationError, model_validator
 
+from ..analysis.statistics import Scores
 from ..errors import UserError
-from .statistics import Scores
 
 AGAIN = "Evaluate the model again."
 

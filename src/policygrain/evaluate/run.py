@@ -12,6 +12,7 @@ from pathlib import Path
 from ..clock import Clock
 from ..errors import UserError
 from ..files import atomic_json, atomic_text, read_json
+from ..grading import open_grader
 from ..model.loading import context_length, load_model, load_tokenizer
 from ..progress import Progress
 from ..provenance import hardware, model_digest, versions
@@ -21,8 +22,7 @@ from ..study.schema import Study
 from ..tasks.problem import read_problems
 from ..tasks.prompts import PromptRenderer
 from ..tasks.sources import contaminated
-from ..verify import open_verifier
-from .judging import judge
+from .grading import judge
 from .protocol import comparable, key_of, protocol, sampled_under, sampling_of
 from .sampling import ask, complete, forget, sample
 
@@ -45,14 +45,14 @@ def evaluate(
     host = EngineHost(study)
     clock, started = Clock(), time.perf_counter()
     lines = []
-    with open_verifier(study.verifier) as verifier:
+    with open_grader(study.grader) as grader:
         for name, folder in Progress(models.items(), "models judged", len(models)):
             if folder.name == "model" and not (folder / "config.json").exists():
                 raise UserError(f"{folder}: no model here; train it first ({name}).")
             with clock("load"):
                 tokenizer = load_tokenizer(str(folder))
                 renderer = PromptRenderer(tokenizer, study.prompt, context_length(str(folder)) - longest)
-                said = protocol(study, renderer, data, model_digest(folder), verifier.name)
+                said = protocol(study, renderer, data, model_digest(folder), grader.name)
             # Beside a run's own model; a start model may be anywhere, and not ours to write to.
             store = folder.parent / "evaluation" if folder.name == "model" else out.parent / name
             kept = read_json(store / "records.json") if (store / "records.json").exists() else {}
@@ -66,7 +66,7 @@ def evaluate(
                 with clock("judge"):
                     responses = complete(asked, store, drawn)
                     texts = tokenizer.batch_decode([r.ids for r in responses], skip_special_tokens=True)
-                    records = judge(asked, responses, texts, verifier, store, seen)
+                    records = judge(asked, responses, texts, grader, store, seen)
                 own = {phase: seconds - before.get(phase, 0.0) for phase, seconds in clock.seconds.items()}
                 facts = {"seconds": own, "hardware": hardware(), "versions": versions()}
                 kept = {"key": key_of(said), "protocol": said, "facts": facts, "records": records}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from ..evaluate.statistics import over_seeds
-from . import measures
+from ..analysis import measures
+from ..analysis.statistics import over_seeds
 from .records import Records
 from .style import label
 
@@ -13,9 +13,9 @@ from .style import label
 def table(records: Records) -> tuple[pd.DataFrame, str]:
     """A row per evaluated arm: what it is made of, final accuracy, paired difference to the method that it varies."""
     rows = []
-    arms = list(dict.fromkeys(run.arm for run in records.plan.evaluated))
+    arms = list(dict.fromkeys(run.arm for run in records.matrix.evaluated))
     for arm in arms:
-        chosen = records.plan.arms[arm].method(records.study)
+        chosen = records.matrix.arms[arm].method(records.study)
         own = measures.accuracy(records, arm)
         base = _base(arm, arms)
         row = {

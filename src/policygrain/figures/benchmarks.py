@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 
-from ..evaluate.statistics import Interval, average_interval, interval
+from ..analysis.statistics import Interval, average_interval, interval
 from .records import START, Records
 from .style import COLOURS, PAGE, label
 

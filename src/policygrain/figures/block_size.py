@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
-from . import measures
+from ..analysis import measures
 from .records import Records
 from .style import COLUMN
 from .sweeps import against, arms_by

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 
-from ..claims import Comparison, Judged, judge, ledger
-from ..claims.decide import Evidence
-from . import measures
+from ..analysis import measures
+from ..analysis.claims import Comparison, Judged, judge, ledger
+from ..analysis.statistics import Evidence
 from .records import Records
 from .style import label
 

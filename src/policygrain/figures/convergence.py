@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 
-from ..evaluate.statistics import over_seeds
-from . import measures
+from ..analysis import measures
+from ..analysis.statistics import over_seeds
 from .records import Records
 from .style import PAGE, label, look
 

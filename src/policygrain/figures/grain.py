@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from . import measures
+from ..analysis import measures
 from .records import Records
 from .style import COLOURS, PAGE, spread
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 
+from ..analysis.statistics import interval
 from ..errors import UserError
 from ..evaluate.scores import pass_at_k, powers_of_two
-from ..evaluate.statistics import interval
 from .records import START, Records
 from .style import PAGE, label, look
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 
-from ..evaluate.statistics import over_seeds
+from ..analysis.statistics import over_seeds
 from .records import Records
 from .style import PAGE, look
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ..errors import UserError
 from ..files import read_json, read_json_lines
 from ..study import Study
-from ..study.arms import Plan, arms_of, plan
+from ..study.runs import RunMatrix, arms_of, run_matrix
 
 START = "start"  # the start models, in evaluations
 
@@ -26,15 +26,15 @@ class Records:
     results: Path
 
     @cached_property
-    def plan(self) -> Plan:
+    def matrix(self) -> RunMatrix:
         """Every run that the study asks for."""
-        return plan(self.study)
+        return run_matrix(self.study)
 
     @cached_property
     def steps(self) -> pd.DataFrame:
         """One row per run and step: `arm`, `seed`, `step` and every logged metric."""
         frames = []
-        for run in self.plan.runs:
+        for run in self.matrix.runs:
             path = self.results / run.folder / "metrics.jsonl"
             if path.exists():
                 frames.append(_steps(path).assign(arm=run.arm, seed=run.seed))

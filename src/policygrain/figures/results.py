@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ..evaluate.statistics import average_interval, interval, paired_difference
+from ..analysis.statistics import average_interval, interval, paired_difference
 from .records import START, Records
 from .style import label
 

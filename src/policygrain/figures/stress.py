@@ -9,7 +9,7 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from ..errors import UserError
-from ..study.arms import Arm, arms_of
+from ..study.runs import Arm, arms_of
 from .records import Records
 from .style import PAGE, label, look
 

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from ..evaluate.statistics import Interval, over_seeds
+from ..analysis.statistics import Interval, over_seeds
 
 matplotlib.use("Agg")
 

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
+from ..analysis.statistics import over_seeds
 from ..errors import UserError
-from ..evaluate.statistics import over_seeds
 from .records import Records
 from .style import look
 
@@ -17,8 +17,8 @@ from .style import look
 def arms_by(records: Records, parameter: str, **fixed: object) -> dict[float, str]:
     """Value of a block ratio's parameter → arm, of the evaluated arms whose other settings are MPO's."""
     found: dict[float, str] = {}
-    for run in records.plan.evaluated:
-        arm = records.plan.arms[run.arm]
+    for run in records.matrix.evaluated:
+        arm = records.matrix.arms[run.arm]
         ratio = arm.method(records.study).ratio
         settings = ratio.settings
         base = {

@@ -52,7 +52,7 @@ class Method:
     aggregation: Part = field(default_factory=lambda: Part("aggregation", "token_mean"))
     penalties: tuple[Part, ...] = ()
     sampler: Sampler = field(default_factory=Sampler)
-    heads: Heads = field(default_factory=Heads)
+    mtp_heads: Heads = field(default_factory=Heads)
 
     @classmethod
     def parse(cls, name: str, data: Mapping[str, Any], where: str = "") -> Method:
@@ -76,7 +76,7 @@ class Method:
         parsed["penalties"] = tuple(
             Part.parse("penalty", p, f"{where}.penalties[{i}]") for i, p in enumerate(data.get("penalties") or ())
         )
-        for section, kind in (("sampler", Sampler), ("heads", Heads)):
+        for section, kind in (("sampler", Sampler), ("mtp_heads", Heads)):
             if section in data:
                 parsed[section] = _section(kind, data[section] or {}, f"{where}.{section}")
         method = cls(name=name, **parsed)
@@ -97,7 +97,7 @@ class Method:
             **slots,
             "penalties": penalties,
             "sampler": vars(self.sampler),
-            **({"heads": vars(self.heads)} if self.future_heads else {}),
+            **({"mtp_heads": vars(self.mtp_heads)} if self.n_mtp_heads else {}),
         }
 
     def advantages(self, rewards: Tensor) -> Tensor:
@@ -124,7 +124,7 @@ class Method:
         return signals[0] if signals else "measured"
 
     @property
-    def future_heads(self) -> int:
+    def n_mtp_heads(self) -> int:
         """How many tokens after the next one its ratio foresees by prediction heads."""
         settings = self.ratio.settings
         return int(settings["size"]) - 1 if settings.get("future") == "heads" else 0

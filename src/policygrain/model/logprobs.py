@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UserError
-from .future_heads import FutureHeads
+from .mtp_heads import MTPHeads
 from .packing import packed_hidden
 from .sequences import Sequences
 from .unembedding import log_probs_and_entropy
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-class Reading(NamedTuple):
+class TokenScores(NamedTuple):
     """What a model makes of responses, under the distribution that they were sampled from, temperature included.
 
     All [batch, tokens], float32, 0 on padding.
@@ -30,13 +30,13 @@ class Reading(NamedTuple):
     future_loss: Tensor | None
 
 
-def read(
+def score_tokens(
     model: PreTrainedModel,
     sequences: Sequences,
     temperature: float,
     entropy_gradient: bool = True,
-    heads: FutureHeads | None = None,
-) -> Reading:
+    heads: MTPHeads | None = None,
+) -> TokenScores:
     """Read ``sequences``: prompts once, no padding."""
     hidden = packed_hidden(model, sequences)
     unembed = model.get_output_embeddings()
@@ -49,13 +49,13 @@ def read(
     both = log_probs_and_entropy(hidden, weight, bias, targets, temperature, entropy_gradient)
     log_probs, entropy = (_spread(x, sequences.mask) for x in both)
     if heads is None:
-        return Reading(log_probs, entropy, None, None)
+        return TokenScores(log_probs, entropy, None, None)
     future = heads.log_probs(hidden, weight, bias, sequences, temperature)
     future_loss = None
     if torch.is_grad_enabled():
         constant = None if bias is None else bias.detach()
         future_loss = heads.loss(hidden.detach(), weight.detach(), constant, sequences)
-    return Reading(log_probs, entropy, _spread(future, sequences.mask), future_loss)
+    return TokenScores(log_probs, entropy, _spread(future, sequences.mask), future_loss)
 
 
 def _spread(values: Tensor, mask: Tensor) -> Tensor:

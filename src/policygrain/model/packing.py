@@ -1,7 +1,7 @@
-"""Reading responses without padding: what a transformer layer does to each token apart is done to real tokens alone.
+"""Sequence packing: a forward pass over prompts and responses without padding tokens.
 
-All prompts, each once, and then all responses lie behind one another in a single row. Only attention needs to know
-whose tokens are whose: queries of a response meet the keys of its prompt and its own. The gradient of a shared prompt
+All prompts, each once, and then all responses are concatenated into one row. Only attention depends on the sequence
+boundaries: queries of a response attend to the keys of its prompt and to its own. The gradient of a shared prompt
 is the sum over the responses that read it.
 """
 

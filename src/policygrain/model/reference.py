@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def present(reference: PreTrainedModel | None, model: PreTrainedModel) -> Iterator[PreTrainedModel]:
+def on_device(reference: PreTrainedModel | None, model: PreTrainedModel) -> Iterator[PreTrainedModel]:
     """``reference`` on the device where it computes, for as long as this lasts; else it is kept in host memory.
 
     None: the reference is ``model`` without its adapter.

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from . import logprobs
 from .loading import device
-from .logprobs import Reading
+from .logprobs import TokenScores
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -53,20 +53,20 @@ def shard(model: PreTrainedModel, settings: Fsdp, offload: bool) -> None:
             fully_shard(module, **how)
     fully_shard(model, **how)
     model.sharded_precision = getattr(torch, settings.compute)
-    model.sharded_read = MethodType(logprobs.read, model)  # type: ignore[assignment]
-    register_fsdp_forward_method(model, "sharded_read")
+    model.sharded_score_tokens = MethodType(logprobs.score_tokens, model)  # type: ignore[assignment]
+    register_fsdp_forward_method(model, "sharded_score_tokens")
 
 
-def read(model: PreTrainedModel, *arguments: Any, **named: Any) -> Reading:
-    """`logprobs.read`, with all of the model's weights there where it is sharded."""
-    method: Any = getattr(model, "sharded_read", None) or MethodType(logprobs.read, model)
-    reading: Reading = method(*arguments, **named)
-    return reading
+def score_tokens(model: PreTrainedModel, *arguments: Any, **named: Any) -> TokenScores:
+    """`logprobs.score_tokens`, with all of the model's weights there where it is sharded."""
+    method: Any = getattr(model, "sharded_score_tokens", None) or MethodType(logprobs.score_tokens, model)
+    scores: TokenScores = method(*arguments, **named)
+    return scores
 
 
 def is_sharded(model: PreTrainedModel) -> bool:
     """Whether this rank holds a part of the weights only."""
-    return hasattr(model, "sharded_read")
+    return hasattr(model, "sharded_score_tokens")
 
 
 def precision(model: PreTrainedModel) -> torch.dtype:

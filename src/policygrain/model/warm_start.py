@@ -14,7 +14,7 @@ import torch
 
 from ..progress import Progress
 from ..tasks.families import demonstrations
-from .logprobs import read
+from .logprobs import score_tokens
 from .sequences import Sequences, micro_batches, pack
 
 if TYPE_CHECKING:
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 MICRO_BATCH_TOKENS = 2048
 
 
-def teach(
+def finetune(
     model: PreTrainedModel, renderer: PromptRenderer, families: list[str], spec: WarmStart, seed: int
 ) -> list[dict[str, float]]:
     """Supervised training of ``model`` in place; returns the loss by step (nats per response token)."""
     tokenizer = renderer.tokenizer
-    careful = demonstrations(families, f"{seed}/scratchpad", spec.slip, direct_share=0.0)
-    mixed = demonstrations(families, f"{seed}/mixed", spec.slip, spec.direct_share)
+    careful = demonstrations(families, f"{seed}/scratchpad", spec.error_rate, direct_share=0.0)
+    mixed = demonstrations(families, f"{seed}/mixed", spec.error_rate, spec.direct_share)
     optimizers = _optimizers(model, spec.learning_rate)
     history = []
     progress = Progress(range(spec.steps), f"start model, seed {seed}", spec.steps)
@@ -80,7 +80,7 @@ def _optimizers(model: PreTrainedModel, learning_rate: float) -> list[torch.opti
 def _backward(model: PreTrainedModel, sequences: Sequences, rows: torch.Tensor) -> float:
     """Adds the gradient of a micro-batch's share of the mean loss over the step's response tokens."""
     part = sequences.rows(rows)
-    log_probs = read(model, part, temperature=1.0, entropy_gradient=False).log_probs
+    log_probs = score_tokens(model, part, temperature=1.0, entropy_gradient=False).log_probs
     loss = -(log_probs * part.mask).sum() / sequences.mask.sum()
     loss.backward()
     return loss.item()

@@ -12,12 +12,12 @@ from ..files import read_json
 
 
 def _summaries(records: Records) -> list[dict[str, Any]]:
-    paths = (records.results / run.folder / "summary.json" for run in records.plan.runs)
+    paths = (records.results / run.folder / "summary.json" for run in records.matrix.runs)
     return [read_json(path) for path in paths if path.exists()]
 
 
 def _evaluations(records: Records) -> list[dict[str, Any]]:
-    paths = (records.results / run.folder / "evaluation" / "records.json" for run in records.plan.evaluated)
+    paths = (records.results / run.folder / "evaluation" / "records.json" for run in records.matrix.evaluated)
     return [read_json(path) for path in paths if path.exists()]
 
 
@@ -83,7 +83,7 @@ def protocol(records: Records) -> dict[str, str]:
         "sampling": "; ".join(f"{how}: {', '.join(names)}" for how, names in ways.items()),
         "problems": ", ".join(f"{name.replace('_', ' ')} {n}" for name, n in sizes.items()),
         "engine": said["engine"],
-        "verifier": said["verifier"],
+        "grader": said["grader"],
         "prompt": said["prompt"],
         "seed": str(said["seed"]),
     }

@@ -47,12 +47,12 @@ def write_report(study: Study, results: Path, captions: Path, out: Path) -> None
         tables=tables,
         captions={name: _caption(captions, name) for name in TABLES},
         methods=[label(arm) for arm in records.arms("headline")],
-        runs=len(records.plan.runs),
+        runs=len(records.matrix.runs),
         seeds=len(study.seeds),
         protocol=protocol(records),
         provenance=provenance(records),
         cost=cost(records),
-        tracked=_in_order(tracked(results), list(records.plan.arms)),
+        tracked=_in_order(tracked(results), list(records.matrix.arms)),
     )
     atomic_text(out, page)
 

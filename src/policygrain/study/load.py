@@ -101,7 +101,7 @@ def _check(study: Study, files: bool) -> None:
     """What types cannot say, in the order in which a run would meet it."""
     from ..figures import FIGURES
     from ..methods import method
-    from .arms import arms_of
+    from .runs import arms_of
 
     tiny, training = study.model.tiny, study.training
     if tiny.hidden % tiny.heads:
@@ -125,7 +125,7 @@ def _check(study: Study, files: bool) -> None:
     for name, experiment in study.experiments.items():
         for arm in arms_of(experiment, study):
             try:
-                settings, heads = arm.training(study), arm.method(study).future_heads
+                settings, heads = arm.training(study), arm.method(study).n_mtp_heads
             except UserError as error:
                 raise UserError(f"experiments.{name}: {error}") from error
             if heads and settings.fsdp is not None and settings.fsdp.compute != "float32":

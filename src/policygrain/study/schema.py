@@ -43,7 +43,7 @@ class WarmStart(Section):
     batch_size: PositiveInt = Field(32, description="examples per step")
     learning_rate: PositiveFloat = Field(3e-3, description="peak, AdamW's; Muon's for the matrices is five times that")
     direct_share: Share = Field(0.6, description="share of the mixed examples answered directly, without a scratchpad")
-    slip: Share = Field(0.02, description="probability that a step of the tutor's scratchpad goes wrong")
+    error_rate: Share = Field(0.02, description="probability that a step of the tutor's scratchpad goes wrong")
 
 
 class Lora(Section):
@@ -150,7 +150,7 @@ class Fsdp(Section):
 
 
 # Keys that may be changed in the middle of a run.
-HOLDING = (
+RUNTIME_KEYS = (
     "micro_batch_tokens",
     "kv_gib",
     "activation_checkpointing",
@@ -212,7 +212,7 @@ class Training(Section):
 
         Without what is the default anyway: a new key must not make a finished run another one.
         """
-        return self.model_dump(exclude_defaults=True, exclude={*HOLDING, "fsdp"}) | (
+        return self.model_dump(exclude_defaults=True, exclude={*RUNTIME_KEYS, "fsdp"}) | (
             {"fsdp": self.fsdp.compute} if self.fsdp else {}
         )
 
@@ -258,7 +258,7 @@ class Study(Section):
     model: Model = Field(Model(), description="the start model")
     prompt: Prompt = Field(Prompt(), description="how problems are shown")
     data: Data = Field(description="training and validation problems")
-    verifier: Literal["numeric", "math"] = Field(
+    grader: Literal["numeric", "math"] = Field(
         "numeric",
         description="what judges answers, in training and evaluation: numbers exactly, or mathematics by math-verify",
     )

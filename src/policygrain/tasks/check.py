@@ -111,8 +111,8 @@ def complete(dataset: Dataset, row: Row) -> Row:
     added: Row = {"source": row.get("source", dataset.name)}
     if answers.relative_tolerance is not None:
         added["relative_tolerance"] = answers.relative_tolerance
-    if answers.several is not None:
-        added["several"] = row.get(answers.several)
+    if answers.list_answer is not None:
+        added["list_answer"] = row.get(answers.list_answer)
     if answers.text:
         added["text"] = row.get("id") in answers.text
     if answers.absolute_tolerance is not None:

@@ -1,7 +1,7 @@
 """The seven synthetic families: problems whose worked steps are long and whose answers are exact.
 
-A family is a function (random numbers, level 1 to 3) → (question, steps, answer). The steps are what a careful pupil
-would write; ``slip`` lets a step go wrong now and then, and what follows carries the mistake on.
+A family is a function (random numbers, level 1 to 3) → (question, steps, answer). The steps are a worked solution; with
+probability ``error_rate`` a step has a wrong result, which the following steps use.
 """
 
 from __future__ import annotations
@@ -16,101 +16,101 @@ from .problem import Problem
 
 
 @dataclass
-class Pupil:
+class Demonstrator:
     """Who works the steps out: each result is off by one with probability ``slip``."""
 
     rng: random.Random
-    slip: float = 0.0
+    error_rate: float = 0.0
 
     def __call__(self, result: int) -> int:
-        """The result as this pupil gets it."""
-        if self.slip and self.rng.random() < self.slip:
+        """The result as this demonstrator gets it."""
+        if self.error_rate and self.rng.random() < self.error_rate:
             return result + 1 if result == 0 or self.rng.random() < 0.5 else result - 1
         return result
 
 
 Worked = tuple[str, str, str]
-Family = Callable[[random.Random, int, Pupil], Worked]
+Family = Callable[[random.Random, int, Demonstrator], Worked]
 
 # Operands carry letters, in the question and in the steps, so that a small model can look up the one it needs next.
 LABELS = string.ascii_lowercase
 
 
-def running_total(rng: random.Random, level: int, pupil: Pupil) -> Worked:
+def running_total(rng: random.Random, level: int, demonstrator: Demonstrator) -> Worked:
     """Add small numbers one after the other."""
     numbers = [rng.randint(1, 5) for _ in range(3 + 2 * level)]
     total, steps = 0, []
     for label, number in zip(LABELS, numbers, strict=False):
-        new = pupil(total + number)
+        new = demonstrator(total + number)
         steps.append(f"{label}{number}+{total}={new};")
         total = new
     return f"total {_labelled(numbers)}", "".join(steps), str(total)
 
 
-def long_addition(rng: random.Random, level: int, pupil: Pupil) -> Worked:
+def long_addition(rng: random.Random, level: int, demonstrator: Demonstrator) -> Worked:
     """Add two numbers written in columns, units first, with a carry."""
     columns = [(rng.randint(0, 7), rng.randint(0, 7)) for _ in range(3 + level)]
     carry, result, steps = 0, "", []
     for label, (x, y) in zip(LABELS, columns, strict=False):
-        column = pupil(x + y + carry)
+        column = demonstrator(x + y + carry)
         carry, result = column // 10, str(column % 10) + result
         steps.append(f"{label}{x}{y}={column:02d}>{result};")
     return f"add {_labelled(f'{x}{y}' for x, y in columns)}", "".join(steps), (str(carry) if carry else "") + result
 
 
-def long_multiplication(rng: random.Random, level: int, pupil: Pupil) -> Worked:
+def long_multiplication(rng: random.Random, level: int, demonstrator: Demonstrator) -> Worked:
     """Multiply a number, its digits written units first, by a single digit, with a carry."""
     digits, factor = [rng.randint(1, 9) for _ in range(3 + level)], rng.randint(2, 4)
     carry, result, steps = 0, "", []
     for label, x in zip(LABELS, digits, strict=False):
-        column = pupil(x * factor + carry)
+        column = demonstrator(x * factor + carry)
         steps.append(f"{label}{x}*{factor}+{carry}={column:02d};")
         carry, result = column // 10, str(column % 10) + result
     return f"mul {factor} {_labelled(digits)}", "".join(steps), (str(carry) if carry else "") + result
 
 
-def remainder(rng: random.Random, level: int, pupil: Pupil) -> Worked:
+def remainder(rng: random.Random, level: int, demonstrator: Demonstrator) -> Worked:
     """Divide a number, its digits written from the left, by a single digit, keeping only what is left over."""
     digits, divisor = [rng.randint(1, 9) for _ in range(3 + 2 * level)], rng.randint(3, 5)
     rest, steps = 0, []
     for label, x in zip(LABELS, digits, strict=False):
-        new = pupil((10 * rest + x) % divisor) % divisor
+        new = demonstrator((10 * rest + x) % divisor) % divisor
         steps.append(f"{label}{rest}{x}%{divisor}={new};")
         rest = new
     return f"mod {divisor} {_labelled(digits)}", "".join(steps), str(rest)
 
 
-def clock(rng: random.Random, level: int, pupil: Pupil) -> Worked:
+def clock(rng: random.Random, level: int, demonstrator: Demonstrator) -> Worked:
     """A chain of operations on a clock of ten hours: only last digits are kept."""
     operations = [(rng.choice("+-*"), rng.randint(2, 4)) for _ in range(3 + 2 * level)]
     value, steps = 0, []
     for label, (sign, number) in zip(LABELS, operations, strict=False):
         result = {"+": value + number, "-": value - number, "*": value * number}[sign] % 10
-        new = pupil(result) % 10
+        new = demonstrator(result) % 10
         steps.append(f"{label}{sign}{number},{value}={new};")
         value = new
     return f"clock {_labelled(f'{sign}{number}' for sign, number in operations)}", "".join(steps), str(value)
 
 
-def largest(rng: random.Random, level: int, pupil: Pupil) -> Worked:
+def largest(rng: random.Random, level: int, demonstrator: Demonstrator) -> Worked:
     """The largest of some two-digit numbers, by comparing one after the other."""
     numbers = [rng.randint(10, 99) for _ in range(3 + 2 * level)]
     best, steps = 0, []
     for label, number in zip(LABELS, numbers, strict=False):
         # A slip takes the wrong one of the two.
-        new = max(best, number) if pupil(0) == 0 else min(best, number)
+        new = max(best, number) if demonstrator(0) == 0 else min(best, number)
         steps.append(f"{label}{number},{best:02d}>{new:02d};")
         best = new
     return f"max {_labelled(numbers)}", "".join(steps), str(best)
 
 
-def count(rng: random.Random, level: int, pupil: Pupil) -> Worked:
+def count(rng: random.Random, level: int, demonstrator: Demonstrator) -> Worked:
     """How often a digit occurs, by keeping a tally."""
     wanted = rng.randint(0, 9)
     digits = [wanted if rng.random() < 0.4 else rng.randint(0, 9) for _ in range(5 + 3 * level)]
     tally, steps = 0, []
     for label, digit in zip(LABELS, digits, strict=False):
-        tally = pupil(tally + (digit == wanted))
+        tally = demonstrator(tally + (digit == wanted))
         steps.append(f"{label}{digit}{'+' if digit == wanted else '-'}{tally};")
     return f"count {wanted} in {_labelled(digits)}", "".join(steps), str(tally)
 
@@ -134,7 +134,7 @@ def split_of(question: str) -> str:
 def generate(family: str, split: str, size: int, seed: int) -> list[Problem]:
     """``size`` distinct problems of a family and split, levels 1 to 3 in turn; all of them where there are fewer."""
     rng = random.Random(f"{family}/{split}/{seed}")
-    careful = Pupil(rng)
+    careful = Demonstrator(rng)
     seen: dict[str, Problem] = {}
     for attempt in range(200 * size):
         if len(seen) == size:
@@ -146,16 +146,16 @@ def generate(family: str, split: str, size: int, seed: int) -> list[Problem]:
     return list(seen.values())
 
 
-def demonstrations(families: list[str], seed: str, slip: float, direct_share: float) -> Iterator[tuple[str, str]]:
+def demonstrations(families: list[str], seed: str, error_rate: float, direct_share: float) -> Iterator[tuple[str, str]]:
     """Endless (question, response) pairs of a tutor who answers directly or works on a scratchpad, with slips.
 
     Direct answers are right but teach no way to find them; only questions of the train split occur.
     """
     rng = random.Random(f"demonstrations/{seed}")
-    pupil = Pupil(rng, slip)
+    demonstrator = Demonstrator(rng, error_rate)
     while True:
         family = FAMILIES[rng.choice(families)]
         direct = rng.random() < direct_share
-        question, steps, answer = family(rng, rng.randint(1, 3), Pupil(rng) if direct else pupil)
+        question, steps, answer = family(rng, rng.randint(1, 3), Demonstrator(rng) if direct else demonstrator)
         if split_of(question) == "train":
             yield question, ("" if direct else steps) + f"\\boxed{{{answer}}}"

@@ -28,14 +28,14 @@ class Problem:
     answer: str
     source: str
     steps: str = ""
-    several: bool = False
+    list_answer: bool = False
     relative_tolerance: float | None = None
     absolute_tolerance: float | None = None
     text: bool = False
 
 
 # Written only where they are set, so that a file of plain problems stays as it always was, and so do digests of it.
-SPARSE = {"several": False, "relative_tolerance": None, "absolute_tolerance": None, "text": False}
+SPARSE = {"list_answer": False, "relative_tolerance": None, "absolute_tolerance": None, "text": False}
 
 
 def read_problems(
@@ -76,7 +76,7 @@ def read_rows(path: Path) -> Iterator[tuple[int, Row]]:
 def _problem(row: Row, path: Path, number: int) -> Problem:
     where = f"{path}, line {number}"
     switches: dict[str, bool] = {}
-    for key in ("several", "text"):
+    for key in ("list_answer", "text"):
         switches[key] = row.get(key) or False
         if not isinstance(switches[key], bool):
             raise UserError(f"{where}: {key}: true or false is expected, got {row[key]!r}.")
@@ -92,7 +92,7 @@ def _problem(row: Row, path: Path, number: int) -> Problem:
         str(row["answer"]),
         str(row.get("source", path.stem)),
         str(row.get("steps", "")),
-        several=switches["several"],
+        list_answer=switches["list_answer"],
         text=switches["text"],
         **tolerances,
     )

@@ -74,8 +74,10 @@ class Answers(Entry):
 
     relative_tolerance: PositiveFloat | None = Field(None, description="of numbers, as a share of the gold answer")
     absolute_tolerance: str | None = Field(None, description="column that holds a row's tolerance, null where none")
-    several: str | None = Field(None, description="column that says whether a row's answer is a list, all asked for")
-    text: list[str] = Field([], description="ids whose gold answer the verifier cannot read: compared as text")
+    list_answer: str | None = Field(
+        None, description="column that says whether a row's answer is a list, all asked for"
+    )
+    text: list[str] = Field([], description="ids whose gold answer the grader cannot read: compared as text")
 
 
 class Protocol(Entry):
@@ -117,7 +119,7 @@ class Dataset(Entry):
             for name in column.convert:
                 if name not in CONVERSIONS:
                     raise ValueError(f"no conversion is called {name!r}.{did_you_mean(name, CONVERSIONS)}")
-        for kept in (self.answers.absolute_tolerance, self.answers.several):
+        for kept in (self.answers.absolute_tolerance, self.answers.list_answer):
             if kept is not None and kept not in self.fields.keep:
                 raise ValueError(f"answers: column {kept!r} is not kept; add it to fields.keep")
         if (self.role == "benchmark") != bool(self.sampling and self.metric):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import UserError
 from ..progress import Progress
 from ..provenance import commit
-from ..study.arms import Run, plan
+from ..study.runs import Run, run_matrix
 from .points import Finished, curves, finished, mean_curves, some_samples
 
 if TYPE_CHECKING:
@@ -70,14 +70,14 @@ def mirror(study: Study, results: Path) -> dict[str, Any]:
 
 
 def _mirror(client: MlflowClient, experiment: str, study: Study, results: Path) -> dict[str, str]:
-    planned = plan(study)
+    matrix = run_matrix(study)
     parents: dict[str, str] = {}
     by_arm: dict[str, list[Run]] = {}
-    for run in planned.runs:
+    for run in matrix.runs:
         by_arm.setdefault(run.arm, []).append(run)
     # The last one first: MLflow shows the newest on top, and that should be the headline methods.
     for arm, runs in Progress(reversed(by_arm.items()), "arms in MLflow", len(by_arm)):
-        tags = {"study": study.name, "arm": arm, "method": planned.arms[arm].method_name}
+        tags = {"study": study.name, "arm": arm, "method": matrix.arms[arm].method_name}
         records = [record for run in runs if (record := finished(run, results / run.folder)) is not None]
         if records:
             parents[arm] = _mirror_arm(client, experiment, study, arm, tags, records)

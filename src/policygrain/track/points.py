@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import Any
 
 from ..files import read_json, read_json_lines
-from ..study.arms import Run
+from ..study.runs import Run
 
 Point = tuple[str, int, float]
 

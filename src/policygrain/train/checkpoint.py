@@ -18,8 +18,8 @@ import torch
 
 from ..errors import UserError
 from ..model.sharding import is_sharded
-from .drawing import SAVED_TYPES
-from .ranks import dealt, is_first, once
+from .ranks import is_rank_0, map_over_ranks, on_rank_0
+from .rollout_batch import SAVED_TYPES
 
 KEEP = 2
 WAIT_IN_JOBS = 120.0  # seconds; schedulers kill what does not end within about thirty
@@ -34,7 +34,7 @@ def run_lock(run_dir: Path) -> Iterator[None]:
     several ranks the first holds it for all. Between nodes it holds where the file system passes `flock` on (NFS does,
     Lustre and BeeGFS where they are mounted so).
     """
-    if not is_first():
+    if not is_rank_0():
         yield
         return
     run_dir.mkdir(parents=True, exist_ok=True)
@@ -69,15 +69,15 @@ def save(
     folder = run_dir / "checkpoints" / f"step{step:05d}"
     temporary = folder.with_name(f".{folder.name}")
     with _explained(folder, temporary):
-        once(lambda: _make_room(temporary))
+        on_rank_0(lambda: _make_room(temporary))
         sharded = _sharded(parts)
         if sharded:
             _save_shards(sharded, temporary / SHARDS)
         rest = {name: part.state_dict() for name, part in parts.items() if name not in sharded}
-        once(lambda: _save_state({**rest, **counters}, temporary / STATE))
-        names = once(lambda: _files(temporary))
-        digests = dealt(lambda own: [_digest(temporary / name) for name in own], names)
-        once(lambda: _finish(temporary, folder, dict(zip(names, digests, strict=True)), keep_every))
+        on_rank_0(lambda: _save_state({**rest, **counters}, temporary / STATE))
+        names = on_rank_0(lambda: _files(temporary))
+        digests = map_over_ranks(lambda own: [_digest(temporary / name) for name in own], names)
+        on_rank_0(lambda: _finish(temporary, folder, dict(zip(names, digests, strict=True)), keep_every))
 
 
 def load_newest(run_dir: Path, parts: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -101,13 +101,13 @@ def load_newest(run_dir: Path, parts: Mapping[str, Any]) -> dict[str, Any] | Non
 
 def _newest_whole(run_dir: Path) -> Path | None:
     # The first rank looks for all: another node may see a folder a little later.
-    folders = once(lambda: sorted((run_dir / "checkpoints").glob("step*"), reverse=True))
+    folders = on_rank_0(lambda: sorted((run_dir / "checkpoints").glob("step*"), reverse=True))
     for folder in folders:
-        marks = once(lambda folder=folder: _marks(folder))  # type: ignore[misc]
-        found = dealt(lambda own, folder=folder: [_digest(folder / name) for name in own], list(marks))  # type: ignore[misc]
+        marks = on_rank_0(lambda folder=folder: _marks(folder))  # type: ignore[misc]
+        found = map_over_ranks(lambda own, folder=folder: [_digest(folder / name) for name in own], list(marks))  # type: ignore[misc]
         if marks and found == list(marks.values()):
             return folder
-        if is_first():
+        if is_rank_0():
             print(f"{folder}: passed over, its content does not match its checksums.", file=sys.stderr)
     return None
 

@@ -22,14 +22,14 @@ from ..errors import UserError
 if TYPE_CHECKING:
     from torch.distributed import Store
 
-MEETING = timedelta(minutes=10)  # from the first rank's start to the last one's
-PATIENCE = timedelta(minutes=30)  # how far a rank may be behind the others before it counts as lost
-LOOK_EVERY = 1.0  # seconds between two looks at the note
-FAREWELL = 10.0  # seconds that the rank which may hold the store waits for the others to have read it
+RENDEZVOUS_TIMEOUT = timedelta(minutes=10)  # from the first rank's start to the last one's
+COLLECTIVE_TIMEOUT = timedelta(minutes=30)  # how far a rank may be behind the others before it counts as lost
+POLL_SECONDS = 1.0  # seconds between two looks at the note
+EXIT_TIMEOUT = 10.0  # seconds that the rank which may hold the store waits for the others to have read it
 
 
 @contextlib.contextmanager
-def together() -> Iterator[None]:
+def process_group() -> Iterator[None]:
     """Join the processes that torchrun, or `srun` with several tasks, started with this one. Alone, it does nothing.
 
     Opens the default process group (gloo, and NCCL where there are GPUs) and leaves this process one GPU. UserError
@@ -38,21 +38,21 @@ def together() -> Iterator[None]:
     _read_slurm()
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield
-        _say_goodbye()
+        _close_group()
         return
-    store, rank, count = _meet()
+    store, rank, count = _join()
     over = threading.Event()
     watch = threading.Thread(target=_watch, args=(store, rank, count, over), daemon=True)
     watch.start()
     try:
         yield
         over.set()
-        _say_goodbye()
+        _close_group()
     except BaseException as error:
         over.set()
         watch.join()
         code = getattr(error, "exit_code", 1)
-        first, code = _note(store, rank, code)
+        first, code = _post_exit_code(store, rank, code)
         _leave(store, rank, count)
         if first and _is_echo(error):
             print(f"policygrain: {_LOST} ({str(error).splitlines()[0]})", file=sys.stderr)
@@ -93,7 +93,7 @@ def _address_of_first(nodes: str) -> str:
         ) from error
 
 
-def _meet() -> tuple[Store, int, int]:
+def _join() -> tuple[Store, int, int]:
     """(what all ranks can read and write, this rank, how many there are), with the process group open."""
     # This process's GPU is the only one that it sees, before CUDA looks: an engine in it takes the first, too. A
     # launcher may have done so already.
@@ -104,9 +104,9 @@ def _meet() -> tuple[Store, int, int]:
 
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     try:
-        store, rank, count = next(iter(dist.rendezvous("env://", timeout=MEETING)))
+        store, rank, count = next(iter(dist.rendezvous("env://", timeout=RENDEZVOUS_TIMEOUT)))
         shared = dist.PrefixStore("group", store)
-        dist.init_process_group(backend, store=shared, rank=rank, world_size=count, timeout=PATIENCE)
+        dist.init_process_group(backend, store=shared, rank=rank, world_size=count, timeout=COLLECTIVE_TIMEOUT)
     except (RuntimeError, ValueError) as error:
         place = ":".join(os.environ.get(name, "?") for name in ("MASTER_ADDR", "MASTER_PORT"))
         raise UserError(f"the ranks of this run did not meet at {place}: {str(error).splitlines()[0]}") from error
@@ -119,7 +119,7 @@ def _own_gpu(local: int, visible: str) -> str:
     return names[local % len(names)]
 
 
-def _say_goodbye() -> None:
+def _close_group() -> None:
     import torch.distributed as dist
 
     if dist.is_initialized():  # as it is where one process holds a sharded model
@@ -128,7 +128,7 @@ def _say_goodbye() -> None:
             dist.destroy_process_group()
 
 
-def _note(store: Store, rank: int, code: int) -> tuple[bool, int]:
+def _post_exit_code(store: Store, rank: int, code: int) -> tuple[bool, int]:
     """Leave the exit code for the others. (whether this rank was the first to, the first one's code)."""
     mine = f"{rank} {code}"
     try:
@@ -140,7 +140,7 @@ def _note(store: Store, rank: int, code: int) -> tuple[bool, int]:
 
 def _leave(store: Store, rank: int, count: int) -> None:
     """Rank 0, in whose process the store may be, goes last."""
-    end = time.monotonic() + FAREWELL
+    end = time.monotonic() + EXIT_TIMEOUT
     with contextlib.suppress(RuntimeError):
         left = store.add("left", 1)
         while rank == 0 and left < count and time.monotonic() < end:
@@ -150,7 +150,7 @@ def _leave(store: Store, rank: int, count: int) -> None:
 
 def _watch(store: Store, rank: int, count: int, over: threading.Event) -> None:
     """End this process, whatever it waits for, when another one has."""
-    while not over.wait(LOOK_EVERY):
+    while not over.wait(POLL_SECONDS):
         try:
             code = int(store.get("note").decode().split()[1]) if store.check(["note"]) else None
         except RuntimeError:

@@ -12,6 +12,7 @@ import torch
 
 from ..clock import Clock
 from ..errors import Stopped, UserError
+from ..grading import open_grader
 from ..methods import Method
 from ..model.loading import device
 from ..model.weights import whole
@@ -21,16 +22,15 @@ from ..rollout.open import open_engine
 from ..study.schema import Training
 from ..tasks.problem import Problem
 from ..tasks.prompts import PromptRenderer
-from ..verify import open_verifier
 from . import checkpoint
-from .drawing import Drawn, disagreement, draw
-from .heads import warm_up
-from .journal import Journal
+from .metrics_log import MetricsLog
+from .mtp_heads import warm_up
 from .policy import open_policy
-from .ranks import gather, is_first, once
+from .ranks import gather, is_rank_0, on_rank_0
+from .rollout_batch import RolloutBatch, disagreement, draw
 from .rollouts import Collector, PromptStream
 from .stopping import Stop
-from .tokens import keep_tokens
+from .token_view import keep_tokens
 from .update import TrainingBatch, minibatches, update
 from .validation import validate
 
@@ -43,7 +43,7 @@ def train(
     method: Method,
     settings: Training,
     prompt: Prompt,
-    verifier_name: str,
+    grader_name: str,
     seed: int,
     start: str,
     spec: Model,
@@ -58,7 +58,7 @@ def train(
     ``stop`` is asked after each step; what it ends is saved and raised as `Stopped`. All ranks of a process group call
     this alike (`launch.together`): what reads here as one process is dealt out below (`ranks.py`).
     """
-    with checkpoint.run_lock(run_dir), open_verifier(verifier_name) as verifier:
+    with checkpoint.run_lock(run_dir), open_grader(grader_name) as grader:
         torch.set_num_threads(settings.threads)
         policy = open_policy(start, spec, method, settings, seed)
         longest = policy.model.config.max_position_embeddings - settings.max_tokens
@@ -66,7 +66,7 @@ def train(
         stream = PromptStream(train_problems, seed_of("prompts", seed))
         totals = {"updates": 0, "tokens": 0, "samples": 0, "seconds": 0.0}
         first = 0
-        waiting: list[Drawn] = []  # batches that were drawn and not trained on yet
+        waiting: list[RolloutBatch] = []  # batches that were drawn and not trained on yet
         if (state := checkpoint.load_newest(run_dir, policy.parts)) is not None:
             stream.position, first, totals = state["position"], state["step"], state["totals"]
             waiting = [drawn.to(device()) for drawn in state["waiting"]]
@@ -74,7 +74,7 @@ def train(
         def counters(step: int) -> dict[str, Any]:
             return {"step": step, "position": stream.position, "totals": totals, "waiting": waiting}
 
-        journal = Journal(run_dir, resume_at=first)
+        metrics_log = MetricsLog(run_dir, resume_at=first)
         engine = open_engine(
             settings.engine,
             start,
@@ -84,12 +84,12 @@ def train(
             kv_gib=settings.kv_gib,
             colocated=True,
         )
-        collector = Collector(stream, engine, verifier, renderer, method.sampler, settings, seed)
+        collector = Collector(stream, engine, grader, renderer, method.sampler, settings, seed)
         if policy.heads is not None and state is None:
             warm_up(policy, method, collector, run_dir)
         label = f"{run_dir.parent.name} {run_dir.name}"
 
-        progress = Progress(range(first, settings.steps), label, settings.steps, first, silent=not is_first())
+        progress = Progress(range(first, settings.steps), label, settings.steps, first, silent=not is_rank_0())
         for step in progress:
             clock, started = Clock(), time.perf_counter()
             # The few random choices of an objective (Clip-Cov's) hang on the step, not on what came before it.
@@ -100,7 +100,7 @@ def train(
             if step % settings.validate_every == 0:
                 with clock("validate"):
                     engine.load_weights(policy.model)
-                    held_out = validate(validation_problems, engine, verifier, renderer, settings)
+                    held_out = validate(validation_problems, engine, grader, renderer, settings)
 
             # Draw prompts, sample a group of responses for each, judge and read them. Ahead of its time, a batch waits
             # while the policy goes on; what it is off from stays the policy that it was sampled from.
@@ -143,8 +143,8 @@ def train(
                 **_over_updates(updates),
                 **held_out,
             }
-            journal.write("metrics", row | {f"total_{k}": totals[k] for k in ("updates", "tokens", "samples")})
-            journal.write(
+            metrics_log.write("metrics", row | {f"total_{k}": totals[k] for k in ("updates", "tokens", "samples")})
+            metrics_log.write(
                 "timings", {"step": step, **clock.report(rollouts.tokens), "total_seconds": totals["seconds"]}
             )
             progress.note = f"accuracy {rollouts.sampled_accuracy:.2f}"
@@ -158,13 +158,13 @@ def train(
                 raise Stopped(f"{run_dir}: stopped by {reason} after step {step + 1} of {settings.steps}, and saved.")
 
         engine.load_weights(policy.model)
-        final = validate(validation_problems, engine, verifier, renderer, settings)
-        journal.write(
+        final = validate(validation_problems, engine, grader, renderer, settings)
+        metrics_log.write(
             "metrics",
             {"step": settings.steps, **final, **{f"total_{k}": totals[k] for k in ("updates", "tokens", "samples")}},
         )
-        final_model: Any = whole(policy.model, torch.device("cpu"), keep=is_first())
-        once(lambda: [what.save_pretrained(run_dir / "model") for what in (final_model, policy.tokenizer)])
+        final_model: Any = whole(policy.model, torch.device("cpu"), keep=is_rank_0())
+        on_rank_0(lambda: [what.save_pretrained(run_dir / "model") for what in (final_model, policy.tokenizer)])
         return {**final, **totals}
 
 
@@ -176,7 +176,7 @@ def _kept_if_harmful(batch: TrainingBatch, run_dir: Path) -> Iterator[None]:
     except UserError as error:
         path = run_dir / "failed_batch.pt"
         cause = {"ids": batch.sequences.ids, "mask": batch.sequences.mask, "advantages": batch.tokens.advantages}
-        once(lambda: torch.save(cause, path))
+        on_rank_0(lambda: torch.save(cause, path))
         raise UserError(
             f"{run_dir}: {error} The batch is in {path}; a lower learning rate or a clip may help."
         ) from error

@@ -11,13 +11,13 @@ from ..model.adapters import adapt
 from ..model.loading import device, load_model, recompute_layers
 from ..model.sharding import shard
 from ..provenance import seed_of
-from .heads import build_heads
+from .mtp_heads import build_heads
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from ..methods import Method
-    from ..model.future_heads import FutureHeads
+    from ..model.mtp_heads import MTPHeads
     from ..study.schema import Model, Training
 
 
@@ -32,7 +32,7 @@ class Policy:
     model: PreTrainedModel
     tokenizer: Any
     reference: PreTrainedModel | None
-    heads: FutureHeads | None
+    heads: MTPHeads | None
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
 
@@ -44,7 +44,7 @@ class Policy:
         reference: PreTrainedModel | None,
         method: Method,
         settings: Training,
-        heads: FutureHeads | None = None,
+        heads: MTPHeads | None = None,
     ) -> Policy:
         """``model`` with a new optimizer for it and its heads."""
         optimizer = make_optimizer(model, heads, method, settings)
@@ -83,14 +83,14 @@ def open_policy(start: str, spec: Model, method: Method, settings: Training, see
 
 
 def make_optimizer(
-    model: PreTrainedModel, heads: FutureHeads | None, method: Method, settings: Training
+    model: PreTrainedModel, heads: MTPHeads | None, method: Method, settings: Training
 ) -> torch.optim.Optimizer:
     """AdamW; prediction heads have a learning rate of their own."""
     groups: list[dict[str, Any]] = [
         {"params": [p for p in model.parameters() if p.requires_grad], "lr": settings.learning_rate}
     ]
     if heads is not None:
-        groups.append({"params": list(heads.parameters()), "lr": method.heads.learning_rate})
+        groups.append({"params": list(heads.parameters()), "lr": method.mtp_heads.learning_rate})
     optimizer = torch.optim.AdamW(groups, betas=settings.betas, weight_decay=settings.weight_decay, fused=True)
     for group in optimizer.param_groups:
         group["initial_lr"] = group["lr"]

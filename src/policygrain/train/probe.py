@@ -12,16 +12,16 @@ from torch import Tensor
 from ..clock import Clock
 from ..errors import UserError
 from ..files import atomic_json
+from ..grading import open_grader
 from ..methods import method
 from ..methods.spec import Sampler
-from ..model.logprobs import read
+from ..model.logprobs import score_tokens
 from ..model.sequences import micro_batches
 from ..objective.loss import merge_metrics
 from ..provenance import seed_of
 from ..rollout.open import open_engine
 from ..tasks.problem import read_problems
 from ..tasks.prompts import PromptRenderer
-from ..verify import open_verifier
 from .policy import open_policy
 from .rollouts import Collector, PromptStream
 from .update import TrainingBatch, minibatches, prepare, update
@@ -61,7 +61,7 @@ def probe(study: Study, seed: int, start: str, data: Path, out: Path) -> None:
     model, tokenizer = policy.model, policy.tokenizer
     renderer = PromptRenderer(tokenizer, study.prompt, model.config.max_position_embeddings - settings.max_tokens)
     stream = PromptStream(read_problems(data / "train.jsonl"), seed_of("probe", seed))
-    with open_verifier(study.verifier) as verifier:
+    with open_grader(study.grader) as grader:
         engine = open_engine(
             settings.engine,
             start,
@@ -74,7 +74,7 @@ def probe(study: Study, seed: int, start: str, data: Path, out: Path) -> None:
         engine.load_weights(model)
         # Groups of equal rewards have no gradient under any ratio, so they are left out.
         sampler = Sampler(dynamic=True)
-        collector = Collector(stream, engine, verifier, renderer, sampler, settings, seed_of("probe", seed))
+        collector = Collector(stream, engine, grader, renderer, sampler, settings, seed_of("probe", seed))
         rollouts = collector.collect(Clock())
         engine.sleep()
     if not rollouts.prompts:
@@ -105,8 +105,8 @@ def _look(model: PreTrainedModel, batch: TrainingBatch, settings: Any) -> list[d
             model.zero_grad(set_to_none=True)
             for index in micro_batches(group.sequences, settings.micro_batch_tokens):
                 part = group.rows(index)
-                reading = read(model, part.sequences, settings.temperature, entropy_gradient=False)
-                tokens = part.tokens.replace(log_probs=reading.log_probs, entropy=None, old_entropy=None, step=step)
+                scores = score_tokens(model, part.sequences, settings.temperature, entropy_gradient=False)
+                tokens = part.tokens.replace(log_probs=scores.log_probs, entropy=None, old_entropy=None, step=step)
                 out = chosen.loss(tokens)
                 out.loss.backward()
                 parts.append(out.metrics)

@@ -23,12 +23,12 @@ def ranks() -> tuple[int, int]:
     return (dist.get_rank(), dist.get_world_size()) if dist.is_available() and dist.is_initialized() else (0, 1)
 
 
-def is_first() -> bool:
+def is_rank_0() -> bool:
     """Whether this is the rank that writes what a run leaves behind."""
     return ranks()[0] == 0
 
 
-def once(work: Callable[[], T]) -> T:
+def on_rank_0(work: Callable[[], T]) -> T:
     """What comes of ``work``, done by the first rank alone while the others wait."""
     number, count = ranks()
     if count == 1:
@@ -38,7 +38,7 @@ def once(work: Callable[[], T]) -> T:
     return result[0]  # type: ignore[return-value]
 
 
-def dealt(work: Callable[[list[T]], list[R]], items: list[T]) -> list[R]:
+def map_over_ranks(work: Callable[[list[T]], list[R]], items: list[T]) -> list[R]:
     """``work(items)``, one result per item in order: each rank does some that lie together."""
     number, count = ranks()
     if count == 1:
@@ -47,7 +47,7 @@ def dealt(work: Callable[[list[T]], list[R]], items: list[T]) -> list[R]:
     return gather(work(own) if own else [])
 
 
-def deal(sizes: Sequence[int], count: int) -> list[list[int]]:
+def balance(sizes: Sequence[int], count: int) -> list[list[int]]:
     """Which items each of ``count`` ranks gets: the largest first, each goes to the rank that has least so far."""
     loads = [0] * count
     hands: list[list[int]] = [[] for _ in range(count)]

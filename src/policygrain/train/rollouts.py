@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 
 from ..clock import Clock
+from ..grading import Grader
 from ..methods.spec import Sampler
 from ..provenance import seed_of
 from ..rollout.engine import Engine, Request, Response
 from ..study.schema import Training
 from ..tasks.problem import Problem
 from ..tasks.prompts import PromptRenderer
-from ..verify import Verifier
-from .judging import judge
-from .ranks import dealt
+from .ranks import map_over_ranks
+from .rewards import judge
 
 
 class PromptStream:
@@ -63,7 +63,7 @@ class Collector:
 
     stream: PromptStream
     engine: Engine
-    verifier: Verifier
+    grader: Grader
     renderer: PromptRenderer
     sampler: Sampler
     settings: Training
@@ -109,10 +109,10 @@ class Collector:
             for i in range(group)
         ]
         with clock("generate"):
-            flat = dealt(self.engine.generate, requests)
+            flat = map_over_ranks(self.engine.generate, requests)
         with clock("reward"):
             each = [p for p in problems for _ in range(group)]
-            outcomes = judge(each, flat, self.verifier, self.renderer.tokenizer)
+            outcomes = judge(each, flat, self.grader, self.renderer.tokenizer)
             correct = torch.tensor([o == "correct" for o in outcomes], dtype=torch.float32)
         rewards = correct - _overlong(flat, settings.max_tokens, self.sampler.overlong_buffer)
         return Rollouts(

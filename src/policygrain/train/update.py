@@ -11,18 +11,18 @@ from torch import Tensor
 
 from ..errors import UserError
 from ..methods import Method
-from ..model.future_heads import FutureHeads
 from ..model.loading import device
-from ..model.logprobs import Reading
-from ..model.reference import present
+from ..model.logprobs import TokenScores
+from ..model.mtp_heads import MTPHeads
+from ..model.reference import on_device
 from ..model.sequences import Sequences, micro_batches, pack
-from ..model.sharding import gathered, is_sharded, read
+from ..model.sharding import gathered, is_sharded, score_tokens
 from ..objective.batch import TokenBatch
 from ..objective.loss import merge_metrics
 from ..objective.penalty import k3
 from ..study.schema import Training
 from .policy import Policy
-from .ranks import deal, gather, ranks, sum_gradients, sum_over_ranks
+from .ranks import balance, gather, ranks, sum_gradients, sum_over_ranks
 from .rollouts import Rollouts
 
 if TYPE_CHECKING:
@@ -46,20 +46,20 @@ class TrainingBatch:
         return TrainingBatch(sequences, self.tokens.rows(index, width=sequences.mask.shape[1]))
 
 
-def score(
-    model: PreTrainedModel, sequences: Sequences, settings: Training, heads: FutureHeads | None = None
-) -> Reading:
+def score_sequences(
+    model: PreTrainedModel, sequences: Sequences, settings: Training, heads: MTPHeads | None = None
+) -> TokenScores:
     """All responses as ``model`` reads them, without gradient; every rank reads a share and has all of it."""
     names = ("log_probs", "entropy", "future") if heads else ("log_probs", "entropy")
     whole = {name: torch.zeros(sequences.mask.shape, device=sequences.ids.device) for name in names}
     with torch.no_grad():
         for rows, counts in passes(model, sequences, settings):
             part = sequences.rows(rows)
-            reading = read(model, part, settings.temperature, heads=heads)
+            scores = score_tokens(model, part, settings.temperature, heads=heads)
             for name, values in whole.items() if counts else ():
-                values[rows, : part.mask.shape[1]] = getattr(reading, name)
+                values[rows, : part.mask.shape[1]] = getattr(scores, name)
     sum_over_ranks(whole.values())
-    return Reading(whole["log_probs"], whole["entropy"], whole.get("future"), None)
+    return TokenScores(whole["log_probs"], whole["entropy"], whole.get("future"), None)
 
 
 def passes(model: PreTrainedModel, sequences: Sequences, settings: Training) -> list[tuple[Tensor, bool]]:
@@ -73,7 +73,7 @@ def passes(model: PreTrainedModel, sequences: Sequences, settings: Training) -> 
     # Small enough for every rank to have something to do.
     tokens = int(sequences.prompt_mask.sum() + sequences.mask.sum())
     cut = micro_batches(sequences, min(settings.micro_batch_tokens, math.ceil(tokens / count)))
-    hands = deal([int(sequences.mask[rows].sum()) for rows in cut], count)
+    hands = balance([int(sequences.mask[rows].sum()) for rows in cut], count)
     idle = max(map(len, hands)) - len(hands[number]) if is_sharded(model) else 0
     return [(cut[i], True) for i in sorted(hands[number])] + [(cut[0], False)] * idle
 
@@ -91,11 +91,11 @@ def prepare(
     finished = torch.tensor([r.finished for r in responses], device=device())
     if method.sampler.mask_truncated:
         mask &= finished.unsqueeze(1)
-    old_log_probs, old_entropy, old_future, _ = score(policy.model, sequences, settings, policy.heads)
+    old_log_probs, old_entropy, old_future, _ = score_sequences(policy.model, sequences, settings, policy.heads)
     # For the record alone, a quarter of the batch says enough of how far the policy has gone from its start.
     scored = slice(None) if method.needs_reference else slice(None, None, 4)
-    with present(policy.reference, policy.model) as start:
-        reference_log_probs = score(start, sequences.rows(scored), settings).log_probs
+    with on_device(policy.reference, policy.model) as start:
+        reference_log_probs = score_sequences(start, sequences.rows(scored), settings).log_probs
     engine_log_probs = torch.zeros_like(old_log_probs)
     for row, response in enumerate(responses):
         engine_log_probs[row, : len(response.ids)] = torch.tensor(response.log_probs)
@@ -163,14 +163,14 @@ def update(policy: Policy, batch: TrainingBatch, method: Method, settings: Train
     parts = []
     for rows, counts in passes(model, batch.sequences, settings):
         part = batch.rows(rows)
-        reading = read(model, part.sequences, settings.temperature, method.entropy_has_gradient, heads)
-        now = {"log_probs": reading.log_probs, "entropy": reading.entropy, "future_log_probs": reading.future}
+        scores = score_tokens(model, part.sequences, settings.temperature, method.entropy_has_gradient, heads)
+        now = {"log_probs": scores.log_probs, "entropy": scores.entropy, "future_log_probs": scores.future}
         out = method.loss(part.tokens.replace(**now, step=whole))
         loss, metrics = out.loss, out.metrics
-        if reading.future_loss is not None:
+        if scores.future_loss is not None:
             # The heads go on learning to foresee the policy, which changes.
-            future_loss = reading.future_loss / whole.n_tokens
-            loss = loss + method.heads.loss_weight * future_loss
+            future_loss = scores.future_loss / whole.n_tokens
+            loss = loss + method.mtp_heads.loss_weight * future_loss
             metrics = metrics | {"future_loss": future_loss.item()}
         scaler.scale(loss * counts).backward()
         if counts:
@@ -198,5 +198,5 @@ def _whole_step(model: PreTrainedModel, batch: TrainingBatch, method: Method, se
     """The step that micro-batches are normalised by; with current log-probabilities where a part reads them."""
     tokens = batch.tokens
     if method.reads_whole_step:
-        tokens = tokens.replace(log_probs=score(model, batch.sequences, settings).log_probs)
+        tokens = tokens.replace(log_probs=score_sequences(model, batch.sequences, settings).log_probs)
     return tokens.replace(step=None)

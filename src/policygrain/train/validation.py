@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+from ..grading import Grader
 from ..rollout.engine import Engine, Request
 from ..study.schema import Training
 from ..tasks.problem import Problem
 from ..tasks.prompts import PromptRenderer
-from ..verify import Verifier
-from .judging import judge
-from .ranks import dealt
+from .ranks import map_over_ranks
+from .rewards import judge
 
 
 def validate(
-    problems: list[Problem], engine: Engine, verifier: Verifier, renderer: PromptRenderer, settings: Training
+    problems: list[Problem], engine: Engine, grader: Grader, renderer: PromptRenderer, settings: Training
 ) -> dict[str, float]:
     """Accuracy and mean length of one sampled response per problem; the same seeds every time."""
     requests = [
         Request(renderer.ids(p.problem), seed, settings.max_tokens, settings.temperature, log_probs=False)
         for seed, p in enumerate(problems)
     ]
-    responses = dealt(engine.generate, requests)
+    responses = map_over_ranks(engine.generate, requests)
     engine.sleep()
-    outcomes = judge(problems, responses, verifier, renderer.tokenizer)
+    outcomes = judge(problems, responses, grader, renderer.tokenizer)
     return {
         "validation_accuracy": sum(o == "correct" for o in outcomes) / len(outcomes),
         "validation_length": sum(len(r.ids) for r in responses) / len(responses),

@@ -1,0 +1,1 @@
+"""Statistics over records: intervals, comparisons of models and studies, the claims and what decides them."""

@@ -1,0 +1,217 @@
+"""A finished study's records beside what a plan says of it, and constants from such records."""
+
+from __future__ import annotations
+
+import os
+import re
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..errors import UserError
+from ..files import read_json, read_json_lines
+from ..study.runs import Run, run_matrix
+from ..study.schema import Study
+from .constants import Constants, Device, Phase, Workload
+from .loads import Load
+from .shapes import shape_of
+from .workload import Planner
+
+# What a run's timings call the phases of a plan. Validation is sampled and judged at once.
+TIMED = {"generate": "decode", "log_probs": "score", "update": "update", "reward": "judge"}
+
+
+class Sample(NamedTuple):
+    """Something that was matrix and took a while."""
+
+    rule: str
+    phase: Phase
+    matrix: Load  # as matrix before it ran
+    known: Load  # as matrix knowing its tokens
+    seconds: float
+
+
+def samples(study: Study, results: Path, planner: Planner) -> Iterator[Sample]:
+    """Every phase of every training run, start model and judged model that left records in ``results``."""
+    matrix = run_matrix(study)
+    for run in matrix.runs:
+        folder = results / run.folder
+        if (folder / "summary.json").exists() and (folder / "timings.jsonl").exists():
+            yield from _of_run(run, folder, planner)
+    for log in sorted((results / "logs" / "start").glob("seed*.log")):
+        if found := re.findall(r"(\d+) of \1, (\d+) s\b", log.read_text()):
+            load = planner.start_model().loads["update"]
+            yield Sample("start_model", "update", load, load, float(found[-1][1]))
+    folders = [results / run.folder for run in matrix.evaluated]
+    for folder in [f / "evaluation" for f in folders] + sorted((results / "evaluation" / "start").glob("seed*")):
+        if (folder / "records.json").exists():
+            yield from _of_evaluation(read_json(folder / "records.json"), planner)
+
+
+def _of_run(run: Run, folder: Path, planner: Planner) -> Iterator[Sample]:
+    arm = run_matrix(planner.study).arms[run.arm]
+    settings = arm.training(planner.study)
+    rows = [row for row in read_json_lines(folder / "metrics.jsonl") if row["step"] < settings.steps]
+    spent: dict[str, float] = defaultdict(float)
+    for row in read_json_lines(folder / "timings.jsonl"):
+        for key, value in row.items():
+            spent[key] += value if key.startswith("seconds/") else 0.0
+    known = replace(
+        planner,
+        expected=planner.expected.model_copy(
+            update={
+                "response_tokens": rows[-1]["total_tokens"] / rows[-1]["total_samples"],
+                "draws": rows[-1]["total_samples"] / settings.group / settings.prompts_per_step / settings.steps,
+            }
+        ),
+    )
+    before, after = (p.step(arm) * settings.steps for p in (planner, known))
+    for name, phase in TIMED.items():
+        phases: list[Phase] = [p for p in before.loads if p.startswith(phase)]
+        yield Sample("train", phases[0], before.loads[phases[0]], after.loads[phases[0]], spent[f"seconds/{name}"])
+
+
+def _of_evaluation(kept: dict[str, Any], planner: Planner) -> Iterator[Sample]:
+    tokens = sum(record["tokens"] for record in kept["records"])
+    responses = sum(record["problems"] * record["n"] for record in kept["records"])
+    expected = planner.expected.model_copy(update={"response_tokens": tokens / responses})
+    before, after = planner.evaluation(), replace(planner, expected=expected).evaluation()
+    spent = kept["facts"]["seconds"]
+    for name, phase in {"load": "load", "engine": "decode", "judge": "judge"}.items():
+        phases: list[Phase] = [p for p in before.loads if p.startswith(phase)]
+        if name in spent:
+            yield Sample("evaluate", phases[0], before.loads[phases[0]], after.loads[phases[0]], spent[name])
+
+
+def against(study: Study, results: Path, constants: Constants, device: Device) -> list[dict[str, Any]]:
+    """Rows of rule, phase, predicted and measured seconds and their ratio; a rule's own row has the phase `all`.
+
+    An engine's opening is in the records of the first model that it judged, and in no plan of a single model, so of
+    `evaluate` medians are compared, times the number of models.
+    """
+    planner = Planner(study, shape_of(study.model, constants.shapes), constants.workload(study.model.start))
+    grouped: dict[tuple[str, Phase], list[tuple[float, float]]] = defaultdict(list)
+    for sample in samples(study, results, planner):
+        predicted = device.speed(sample.phase).seconds(sample.matrix)
+        grouped[sample.rule, sample.phase].append((predicted, sample.seconds))
+    if not grouped:
+        raise UserError(
+            f"{results}: no finished run to compare with is here; it has to be the results of {study.name}."
+        )
+    rows: list[dict[str, Any]] = []
+    for (rule, phase), pairs in grouped.items():
+        add_up = sum if rule != "evaluate" else lambda values: statistics.median(values) * len(values)
+        predicted, measured = (float(add_up([pair[i] for pair in pairs])) for i in (0, 1))
+        rows.append({"rule": rule, "phase": phase, "of": len(pairs), "predicted": predicted, "measured": measured})
+    for rule in dict.fromkeys(row["rule"] for row in rows):
+        own = [row for row in rows if row["rule"] == rule]
+        total = {key: sum(row[key] for row in own) for key in ("predicted", "measured")}
+        rows.append({"rule": rule, "phase": "all", "of": own[0]["of"], **total})
+    for row in rows:
+        row["ratio"] = row["predicted"] / row["measured"] if row["measured"] else None
+    return rows
+
+
+def fit(loads: Sequence[Load], seconds: Sequence[float]) -> dict[str, float]:
+    """`call` and `rate` that explain seconds = calls × call + flops / rate with the least squared relative error.
+
+    Neither is negative: what would be is left out, and the other one explains all.
+    """
+    y = np.maximum(np.array(seconds, dtype=float), 1e-9)
+    columns = np.array([[load.calls, load.flops] for load in loads], dtype=float) / y[:, None]
+    best: tuple[float, tuple[float, float]] | None = None
+    for use in ((0, 1), (0,), (1,)):
+        part = columns[:, use]
+        scale = np.abs(part).max(axis=0)
+        if (scale == 0).any():
+            continue
+        found = np.linalg.lstsq(part / scale, np.ones(len(y)), rcond=None)[0] / scale
+        full = [0.0, 0.0]
+        for place, value in zip(use, found, strict=True):
+            full[place] = float(value)
+        error = float(np.square(columns @ full - 1).sum())
+        if min(full) >= 0 and (best is None or error < best[0]):
+            best = error, (full[0], full[1])
+    call, per_flop = best[1] if best else (0.0, 0.0)
+    return {"call": call, **({"rate": 1 / per_flop} if per_flop else {})}
+
+
+def calibrate(study: Study, results: Path, constants: Constants, name: str) -> dict[str, Any]:
+    """Constants of the device that made ``results``, in the form of `constants.yaml`, under ``name``.
+
+    Phases are fitted by least squares (`fit`), judging and loading by medians, tokens are means. A phase that left no
+    records keeps the values of the device of that name, if there is one.
+    """
+    expected = _texts(study, results, constants.workload(study.model.start))
+    planner = Planner(study, shape_of(study.model, constants.shapes), expected)
+    grouped: dict[Phase, list[Sample]] = defaultdict(list)
+    for sample in samples(study, results, planner):
+        if sample.rule != "start_model":  # its optimizer is another one, so it tests the constants instead
+            grouped[sample.phase].append(sample)
+    if not grouped:
+        raise UserError(f"{results}: no finished run is here to learn from; it has to be the results of {study.name}.")
+    known = constants.devices.get(name)
+    phases: dict[str, Any] = {p: vars(known.speed(p)) for p in known.phases} if known else {}
+    for phase, found in grouped.items():
+        if phase in ("judge", "load"):
+            phases[phase] = {"call": statistics.median(s.seconds / max(1.0, s.known.calls) for s in found)}
+            continue
+        typical = statistics.median(s.seconds for s in found)
+        if phase == "decode":
+            opening = [s.seconds - typical for s in found if s.seconds > 1.5 * typical]
+            phases["start"] = {"call": statistics.median(opening) if opening else 0.0}
+        # The first model that an engine judged has its opening in it.
+        usual = [s for s in found if phase != "decode" or s.seconds <= 1.5 * typical]
+        phases[phase] = fit([s.known for s in usual], [s.seconds for s in usual])
+    hardware = {read_json(path)["hardware"] for path in sorted(results.glob("runs/*/*/summary.json"))}
+    source = f"Measured: the records of {study.name}, {len(grouped['score'])} runs, by `policygrain plan --calibrate`."
+    device = {
+        "title": " and ".join(sorted(hardware)),
+        "measured": True,
+        "memory": float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")),
+        "source": source,
+        "phases": {p: {k: float(f"{v:.3g}") for k, v in speed.items() if v} for p, speed in phases.items()},
+    }
+    return {"devices": {name: device}, "workloads": {study.model.start: expected.model_dump()}}
+
+
+def _texts(study: Study, results: Path, before: Workload) -> Workload:
+    """Mean lengths and draws of a study's training runs."""
+    tokens = drawn = 0.0
+    draws: list[float] = []
+    for run in run_matrix(study).runs:
+        path = results / run.folder / "metrics.jsonl"
+        arm = run_matrix(study).arms[run.arm]
+        settings = arm.training(study)
+        rows = [row for row in read_json_lines(path) if row["step"] < settings.steps] if path.exists() else []
+        if not rows:
+            continue
+        tokens, drawn = tokens + rows[-1]["total_tokens"], drawn + rows[-1]["total_samples"]
+        if arm.method(study).sampler.dynamic:
+            draws.append(rows[-1]["total_samples"] / settings.group / settings.prompts_per_step / len(rows))
+    if not drawn:
+        return before
+    return Workload(
+        prompt_tokens=_prompt_tokens(study, results) or before.prompt_tokens,
+        response_tokens=float(f"{tokens / drawn:.3g}"),
+        draws=float(f"{statistics.mean(draws):.3g}") if draws else before.draws,
+        source=f"Measured: means over the training runs of {study.name}.",
+    )
+
+
+def _prompt_tokens(study: Study, results: Path) -> float | None:
+    """Mean length of training prompts, by the tokenizer that a run left; None where there is none."""
+    from tokenizers import Tokenizer
+
+    found = sorted(results.glob("runs/*/*/model/tokenizer.json"))
+    if not found:
+        return None
+    tokenizer = Tokenizer.from_file(str(found[0]))
+    problems = [row["problem"] for row in read_json_lines(results / "data" / "train.jsonl")][:2000]
+    texts = [study.prompt.template.replace("{problem}", problem) for problem in problems]
+    return float(f"{statistics.mean(len(e.ids) for e in tokenizer.encode_batch(texts)):.3g}")

@@ -1,0 +1,74 @@
+"""Prediction heads before reinforcement: they learn to foresee what the start model writes."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from ..clock import Clock
+from ..files import atomic_json
+from ..methods import Method
+from ..methods.spec import Sampler
+from ..model.loading import device
+from ..model.mtp_heads import MTPHeads
+from ..model.sequences import micro_batches, pack
+from ..model.sharding import score_tokens
+from ..provenance import seed_of
+from .ranks import on_rank_0
+from .rollouts import Collector, PromptStream
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from .policy import Policy
+
+
+def build_heads(model: PreTrainedModel, method: Method, seed: int) -> MTPHeads | None:
+    """The heads that the method's ratio asks for, untrained; None where it asks for none."""
+    if not method.n_mtp_heads:
+        return None
+    with torch.random.fork_rng():
+        torch.manual_seed(seed_of("heads", seed))
+        return MTPHeads(model.config.hidden_size, method.n_mtp_heads).to(device(), model.dtype)
+
+
+def warm_up(policy: Policy, method: Method, collector: Collector, run_dir: Path) -> None:
+    """Train the heads alone, by cross-entropy on responses sampled from the policy, which stays as it is.
+
+    Draws prompts and luck of its own. Writes `heads.json`: loss by step (nats per response token, summed over heads),
+    and what the phase cost.
+    """
+    heads = policy.heads
+    assert heads is not None
+    started, seed = time.perf_counter(), seed_of("heads", collector.seed)
+    own = replace(
+        collector, stream=PromptStream(collector.stream.problems, seed), sampler=Sampler(dynamic=False), seed=seed
+    )
+    settings = collector.settings
+    optimizer = torch.optim.AdamW(heads.parameters(), lr=method.mtp_heads.learning_rate, weight_decay=0.0)
+    losses = []
+    for _ in range(method.mtp_heads.warmup_batches):
+        own.engine.load_weights(policy.model)
+        rollouts = own.collect(Clock())
+        own.engine.sleep()
+        sequences = pack(
+            [p for p in rollouts.prompts for _ in range(settings.group)],
+            [r.ids for group in rollouts.responses for r in group],
+            policy.tokenizer.pad_token_id,
+            device(),
+        )
+        # Each micro-batch of like lengths is a step: nothing here has to be normalised as a whole.
+        for rows in micro_batches(sequences, settings.micro_batch_tokens):
+            part = sequences.rows(rows)
+            loss = score_tokens(policy.model, part, settings.temperature, heads=heads).future_loss
+            assert loss is not None
+            optimizer.zero_grad(set_to_none=True)
+            (loss / part.mask.sum()).backward()
+            optimizer.step()
+            losses.append(loss.item() / int(part.mask.sum()))
+    cost = {"seconds": time.perf_counter() - started, "parameters": sum(p.numel() for p in heads.parameters())}
+    on_rank_0(lambda: atomic_json(run_dir / "heads.json", {"losses": losses, **cost}))

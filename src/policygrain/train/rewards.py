@@ -1,0 +1,22 @@
+"""Whether responses answer their problems, in training and its validation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..grading import Grader, Options, Outcome
+from ..rollout.engine import Response
+from ..tasks.problem import Problem
+from .ranks import map_over_ranks
+
+
+def judge(problems: Sequence[Problem], responses: Sequence[Response], grader: Grader, tokenizer: Any) -> list[Outcome]:
+    """One outcome per (problem, response); every rank judges a share of them."""
+
+    def outcomes(pairs: list[tuple[Problem, Response]]) -> list[Outcome]:
+        asked, answers = zip(*pairs, strict=True)
+        texts = tokenizer.batch_decode([r.ids for r in answers], skip_special_tokens=True)
+        return grader.grade([p.answer for p in asked], texts, [Options.of(p) for p in asked], [p.id for p in asked])
+
+    return map_over_ranks(outcomes, list(zip(problems, responses, strict=True)))

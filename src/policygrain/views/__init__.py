@@ -1,0 +1,1 @@
+"""What a person looks at: evaluations in the terminal, pages of samples and of tokens."""

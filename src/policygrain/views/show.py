@@ -1,0 +1,165 @@
+"""Evaluations in the terminal: one model in detail, several side by side. Plain text, at most `WIDTH` wide."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from ..analysis.models import average, average_difference, difference, summary
+from ..analysis.statistics import Interval, interval
+from ..evaluate.reading import Entry, benchmarks_of
+
+WIDTH = 100  # characters
+Column = tuple[str, list[str]]  # a heading, and a cell per row
+
+
+def detail(entry: Entry) -> str:
+    """A line per benchmark: scores, then outcomes; below them the protocol."""
+    benchmarks = benchmarks_of([entry])
+    rows = [summary(entry, b) for b in benchmarks]
+    ks = sorted({k for row in rows for k in row["pass_at"]})
+    scores: list[Column] = [
+        ("n", [str(row["n"]) for row in rows]),
+        ("problems", [str(row["problems"]) for row in rows]),
+        ("accuracy", [_cell(Interval(**row["accuracy"])) for row in rows]),
+        *((f"pass@{k}", [_percent(row["pass_at"].get(k)) for row in rows]) for k in ks),
+        ("maj@n", [_percent(row["majority"]) for row in rows]),
+    ]
+    kinds = dict.fromkeys(kind for row in rows for kind in row["outcomes"])
+    outcomes: list[Column] = [
+        *((kind, [str(row["outcomes"].get(kind, 0)) for row in rows]) for kind in kinds),
+        ("truncated", [_percent(row["truncated"]) for row in rows]),
+        ("tokens", [f"{row['tokens']:.1f}" for row in rows]),
+    ]
+    over = "problems" if len(entry.models) == 1 else "seeds and problems"
+    whole = average(entry, benchmarks) if len(benchmarks) > 1 else None
+    named = [_short(b, 24) for b in benchmarks]
+    return _text(
+        [
+            _short(entry.name, WIDTH - 20)
+            + (f", seeds {', '.join(m.seed for m in entry.models)}" if len(entry.models) > 1 else ""),
+            "",
+            f"Scores in %, intervals of 95% (bootstrap over {over}); n responses per problem.",
+            *_table(("benchmark", named), scores),
+            *([f"Average of the benchmarks: {_cell(whole).strip()}", ""] if whole else []),
+            "Responses by outcome; % of them truncated; tokens per response.",
+            *_table(("benchmark", named), outcomes),
+            *protocol([entry]),
+        ]
+    )
+
+
+def comparison(entries: Sequence[Entry], first: Entry, differing: Sequence[str]) -> str:
+    """A block per benchmark, a line per entry: accuracy, and the paired difference to ``first``."""
+    benchmarks = benchmarks_of(entries)
+    blocks: list[tuple[str, list[tuple[Entry, Interval, Interval | None]]]] = []
+    for b in benchmarks:
+        there = [e for e in entries if e.records(b)]
+        sizes = {f"{r.problems} problems, n = {r.n}" for e in there for r in e.records(b).values()}
+        rows = [(e, interval(e.scores(b)), difference(e, first, b)) for e in there]
+        blocks.append((f"{b}: {' or '.join(sorted(sizes))}", rows))
+    if len(benchmarks) > 1:
+        averages = [(e, average(e, benchmarks)) for e in entries]
+        whole = [(e, a, average_difference(e, first, benchmarks)) for e, a in averages if a]
+        blocks.append(("average of the benchmarks", whole))
+    every = [row for _, rows in blocks for row in rows]
+    several = any(len(e.models) > 1 for e in entries)
+    columns: list[Column] = [
+        ("", [_short(e.name, 34) for e, _, _ in every]),
+        *([("seeds", [str(len(e.models)) for e, _, _ in every])] if several else []),
+        ("accuracy", [_cell(a) for _, a, _ in every]),
+        (f"− {_short(first.name, 24)}", [_cell(d, "+") if d else "" for _, _, d in every]),
+    ]
+    heading, *lines = _lines(columns)
+    same = "seeds and problems" if several else "problems"
+    text = [
+        f"Accuracy in %, intervals of 95% (bootstrap over {same}).",
+        f"− {_short(first.name, 24)}: difference on the same {same}; * its interval excludes 0.",
+        "",
+    ]
+    if differing:
+        text += ["THE PROTOCOLS DIFFER; a difference may be theirs:", *_indented(differing), ""]
+    for name, rows in blocks:
+        if rows:
+            text += [name, f"  {heading}", *(f"  {lines.pop(0)}" for _ in rows), ""]
+    return _text(text + protocol(entries))
+
+
+def protocol(entries: Sequence[Entry]) -> list[str]:
+    """What the models were judged by: the first one's protocol, and each machine and set of versions there was."""
+    models = [m for e in entries for m in e.models]
+    said = models[0].protocol
+    benchmarks = {k: v for k, v in said.get("benchmarks", {}).items() if k in benchmarks_of(entries)}
+    facts = [(key, str(value)) for key, value in said.items() if key not in ("model", "benchmarks")]
+    samplings: dict[str, list[str]] = {}
+    for name, settings in benchmarks.items():
+        samplings.setdefault(_said(settings.get("sampling", {})), []).append(name)
+    for text, names in samplings.items():
+        facts.append(("sampling", text + (f" ({', '.join(names)})" if len(samplings) > 1 else "")))
+    facts.append(("problems", ", ".join(f"{name}={b.get('problems', '')}" for name, b in benchmarks.items())))
+    if len(models) <= 6:  # what is left out here is in --json
+        facts.append(("model", ", ".join(str(m.protocol["model"]) for m in models if "model" in m.protocol)))
+    for key in ("hardware", "versions"):
+        kinds = dict.fromkeys(_said(m.facts[key]) for m in models if key in m.facts)
+        facts += [(key if len(kinds) == 1 else f"{key} {i}", kind) for i, kind in enumerate(kinds, start=1)]
+    if len(models) == 1:
+        facts.append(("seconds", _said(models[0].facts.get("seconds", ""))))
+    facts = [(key, text) for key, text in facts if text]
+    width = max((len(key) for key, _ in facts), default=0)
+    lines = ["Protocol" if len(entries) == 1 else f"Protocol of {_short(entries[0].name, WIDTH - 12)}"]
+    for key, text in facts:
+        parts = textwrap.wrap(text, WIDTH - width - 4, break_on_hyphens=False)
+        lines += [f"  {'' if i else key:{width}}  {part}" for i, part in enumerate(parts)]
+    return lines
+
+
+def _table(names: Column, columns: Sequence[Column]) -> list[str]:
+    """Columns beside their row's name; those that do not fit go into another table below."""
+    tables: list[list[Column]] = [[names]]
+    for column in columns:
+        if len(tables[-1]) > 1 and len(_lines([*tables[-1], column])[0]) > WIDTH:
+            tables.append([names])
+        tables[-1].append(column)
+    return [line for table in tables for line in [*_lines(table), ""]]
+
+
+def _lines(columns: Sequence[Column]) -> list[str]:
+    """The heading and a line per row, all equally long. Words stand left, numbers right, intervals by their mean."""
+    cells = [[heading, *column] for heading, column in columns]
+    widths = [max(len(cell) for cell in column) for column in cells]
+    left = [i == 0 or any("[" in cell for cell in column) for i, column in enumerate(cells)]
+    rows = zip(*cells, strict=True)
+    return [
+        "  ".join(f"{c:<{w}}" if to_left else f"{c:>{w}}" for c, w, to_left in zip(row, widths, left, strict=True))
+        for row in rows
+    ]
+
+
+def _indented(lines: Sequence[str]) -> list[str]:
+    return [f"  {'  ' * (i > 0)}{part}" for line in lines for i, part in enumerate(textwrap.wrap(line, WIDTH - 4))]
+
+
+def _text(lines: Sequence[str]) -> str:
+    return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.1f}"
+
+
+def _cell(i: Interval, sign: str = "") -> str:
+    mark = " *" if sign and not i.low <= 0 <= i.high else ""
+    return f"{100 * i.mean:{sign}5.1f} [{100 * i.low:{sign}.1f}, {100 * i.high:{sign}.1f}]{mark}"
+
+
+def _said(value: object) -> str:
+    """A fact as text, a mapping as a list; long fractions rounded."""
+    if isinstance(value, dict):
+        return ", ".join(f"{k} {_said(v)}" for k, v in value.items())
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _short(text: str, most: int) -> str:
+    """``text`` with its middle left out where it is longer than ``most`` characters."""
+    half = (most - 1) // 2
+    return text if len(text) <= most else f"{text[: most - 1 - half]}…{text[-half:]}"

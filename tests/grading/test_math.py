@@ -1,0 +1,383 @@
+"""The mathematical grader: what it says, what it survives, and whether it agrees with others."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from policygrain.cli import main
+from policygrain.errors import UserError
+from policygrain.grading import MathGrader, NumericGrader, Options, open_grader
+from policygrain.grading.math import at_once
+from policygrain.grading.outcome import OUTCOMES, boxed, joined_boxes
+from policygrain.grading.pool import Task, Worker
+from policygrain.tasks import registry
+
+# Takes all the time that it is given.
+ENDLESS = "\\int_0^{100} \\sin(\\sin(\\cos(x^7)))^{33} dx"
+
+
+@pytest.fixture(scope="module")
+def grader() -> Iterator[MathGrader]:
+    with MathGrader(workers=2) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def hasty() -> Iterator[MathGrader]:
+    """Little time and memory, so that what exceeds them does so soon."""
+    with MathGrader(workers=2, seconds=0.5, memory=2**29) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "outcome"),
+    [
+        # Plain numbers
+        ("36", "36", "correct"),
+        ("36", "36.0", "correct"),
+        ("1,234", "1234", "correct"),
+        ("1234", "1{,}234", "correct"),
+        ("\\$18", "18", "correct"),
+        ("0.5", "\\frac{1}{2}", "correct"),
+        ("\\frac{1}{3}", "0.333333", "correct"),
+        ("\\frac{1}{3}", "0.33", "incorrect"),
+        ("1000000", "1000001", "incorrect"),
+        ("2.26e-10", "9.9 \\times 10^{-11}", "incorrect"),
+        ("4.5e33", "4.5 \\times 10^{33}", "correct"),
+        ("5", "5/0", "incorrect"),
+        ("1,3", "13", "incorrect"),
+        ("22_6", "22_7", "incorrect"),
+        ("22_6", "22_{6}", "correct"),
+        # Mathematics
+        ("\\frac{3\\sqrt{2}}{5}", "\\frac35 \\sqrt 2", "correct"),
+        ("x^2 + 2x + 1", "(x+1)^2", "correct"),
+        ("x^2 + 2x + 1", "(x-1)^2", "incorrect"),
+        ("1 - \\frac{1}{e}", "1 + \\frac{1}{e}", "incorrect"),
+        ("2^{-30}", "2^{-40}", "incorrect"),
+        ("\\frac{1}{2^{1007}}", "\\frac{1}{2^{1008}}", "incorrect"),
+        ("0", "\\sqrt{2}+\\sqrt{3}-\\sqrt{5+2\\sqrt{6}}", "correct"),
+        ("4.5e33", "\\frac{9}{2} \\cdot 10^{33}", "correct"),
+        ("4.5e33", "4.5 e^{33}", "incorrect"),
+        ("\\dfrac{2469}{20,\\!000}", "\\sqrt{2}", "incorrect"),
+        ("-1./3", "-\\frac{\\sqrt{4}}{6}", "correct"),
+        ("x \\in [-2, 7]", "[-2, 7]", "correct"),
+        ("x + 2y = 3", "3 - x = 2y", "correct"),
+        ("x^2 + y^2 = 9", "x^2 + y^2 = 8", "incorrect"),
+        ("\\sqrt{7}", "10^{10^{10^{10}}}", "timeout"),
+        ("N = n", "N = n + 1", "incorrect"),
+        ("x", "\\frac{x}{2} + \\frac{x}{2}", "correct"),
+        ("y = 2x + 3", "2x + 3 = y", "correct"),
+        ("(1, 2)", "(2, 1)", "incorrect"),
+        ("1, 2", "2, 1", "correct"),
+        ("[1, 2)", "[1, 2]", "incorrect"),
+        ("\\text{even}", "even", "correct"),
+        ("\\begin{pmatrix} 1 \\\\ 2 \\end{pmatrix}", "\\begin{bmatrix} 1 \\\\ 2 \\end{bmatrix}", "correct"),
+        ("10\\%", "10", "correct"),
+        # Letters at the end are units only where the gold answer is a number
+        ("5", "5\\text{ cm}", "correct"),
+        ("5", "5 cm", "correct"),
+        ("x + 2t", "2t + x", "correct"),
+        ("x + 2t", "x", "incorrect"),
+        # No mathematics
+        ("5", "", "unparsable"),
+        ("5", "\\frac{", "unparsable"),
+        ("5", "((((5", "unparsable"),
+    ],
+)
+def test_outcomes(grader: MathGrader, gold: str, answer: str, outcome: str) -> None:
+    assert grader.compare([gold], [answer]) == [outcome]
+
+
+def test_the_last_box_counts_and_nothing_after_it(grader: MathGrader) -> None:
+    responses = ["\\boxed{1} \\boxed{2} or 1", "\\boxed{2} \\boxed{1} or 2", "2", "\\boxed{2", "\\boxed{\\boxed{2}}"]
+    assert grader.grade(["2"] * 5, responses) == ["correct", "incorrect", "unparsable", "unparsable", "correct"]
+
+
+@pytest.mark.parametrize(
+    ("options", "gold", "answer", "outcome"),
+    [
+        (Options(), "1.6", "1.61", "incorrect"),
+        (Options(relative_tolerance=0.01), "1.6", "1.61", "correct"),
+        (Options(relative_tolerance=0.01), "1.6", "1.63", "incorrect"),
+        (Options(relative_tolerance=0.01), "4.5e33", "\\frac{91}{2} \\cdot 10^{32}", "incorrect"),
+        (Options(relative_tolerance=0.01), "3.14", "\\pi", "correct"),
+        (Options(relative_tolerance=0.01), "3.14", "\\pi \\text{ m}", "correct"),
+        (Options(relative_tolerance=0.01), "3.14", "\\sqrt{9}", "incorrect"),
+        (Options(absolute_tolerance=0.1), "4.2", "4.25", "correct"),
+        (Options(absolute_tolerance=0.1), "4.2", "4.35", "incorrect"),
+        (Options(list_answer=True), "$-1$,$2$,$-2$", "2, -2, -1", "correct"),
+        (Options(list_answer=True), "$-1$,$2$,$-2$", "2, -1", "incorrect"),
+        (Options(list_answer=True), "(1,2),(3,4)", "(3,4), (1,2)", "correct"),
+        (Options(list_answer=True), "(1,2),(3,4)", "(3,4), (2,1)", "incorrect"),
+        (Options(list_answer=True, relative_tolerance=0.01), "1.68, 0.45", "0.451 ; 1.68", "correct"),
+    ],
+)
+def test_options(grader: MathGrader, options: Options, gold: str, answer: str, outcome: str) -> None:
+    assert grader.compare([gold], [answer], options) == [outcome]
+
+
+def test_several_boxes_are_one_answer_where_several_are_asked_for(grader: MathGrader) -> None:
+    response = "first \\boxed{7}, thus $\\boxed{1}$, $\\boxed{2}$ and \\boxed{3}."
+    assert joined_boxes(response) == "1, 2, 3"
+    assert grader.grade(["3, 1, 2"] * 2, [response] * 2, [Options(list_answer=True), Options()]) == [
+        "correct",
+        "incorrect",
+    ]
+
+
+HOSTILE = [
+    ENDLESS,
+    "10^{10^{10^{10}}}",
+    "9!!!!!!!!",
+    "((9!)!)!",
+    "\\sum_{k=1}^{10^{12}} \\frac{1}{k!^{k}}",
+    "x" * 100_000,
+    "(" * 1_000,
+    "{" * 1_000,
+    "\\frac{1}{" * 200 + "2" + "}" * 200,
+    "__import__('os').system('echo hacked > hacked')",
+    "().__class__.__bases__[0].__subclasses__()",
+    "\\operatorname{exec}(open('/etc/passwd').read())",
+    "lambda: print(1)",
+    "Symbol('x', evaluate=exit())",
+    "\\sqrt{\\sqrt{\\sqrt{",
+    "\0\0\0",
+    "\ud800\udfff",
+    "\u202e5\u202c ٣٤",
+    "$$$$$$",
+    "\\\\\\\\",
+    "\\input{/etc/passwd}",
+    "\\def\\x{\\x\\x}\\x",
+    "^^^___",
+    "1" * 1_999,
+    "[[0]*10**9]*10**9",
+    "\\begin{pmatrix}" * 50,
+]
+
+
+def test_bad_answers_are_input(hasty: MathGrader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has an outcome in time, none is executed, none is right; afterwards all is as before."""
+    monkeypatch.chdir(tmp_path)
+    good = ["\\frac{\\sqrt{8}}{2}"] * len(HOSTILE)
+    answers = [a for pair in zip(HOSTILE, good, strict=True) for a in pair]
+    begin = time.monotonic()
+    outcomes = hasty.compare(["\\sqrt{2}"] * len(answers), answers)
+    assert time.monotonic() - begin < 120, "a limit was not kept"
+    assert outcomes[1::2] == ["correct"] * len(HOSTILE)
+    assert set(outcomes[::2]) <= {"incorrect", "unparsable", "timeout", "error"}
+    assert "timeout" in outcomes
+    assert not list(tmp_path.iterdir())
+    begin = time.monotonic()
+    assert hasty.compare(["y+1"] * 20, [f"y+{i}" for i in range(20)]).count("correct") == 1
+    assert time.monotonic() - begin < 60, "workers have not recovered"
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(
+        st.one_of(
+            st.text(max_size=40),
+            st.lists(
+                st.sampled_from([*"0123456789xyz+-*/^_{}()[],.!= $", "\\frac", "\\sqrt", "\\pm", "\\text{", "\\left("])
+            ).map("".join),
+        ),
+        max_size=6,
+    )
+)
+def test_any_text_gets_an_outcome(hasty: MathGrader, answers: list[str]) -> None:
+    outcomes = hasty.compare(["x"] * len(answers) + ["1"] * len(answers), answers * 2)
+    assert len(outcomes) == 2 * len(answers)
+    assert set(outcomes) <= {"correct", "incorrect", "unparsable", "timeout"}
+
+
+def test_order_and_duplicates(grader: MathGrader, monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks = []
+    run = grader.pool.run
+    monkeypatch.setattr(grader.pool, "run", lambda given: tasks.append(len(given)) or run(given))
+    answers = [f"z \\cdot {i % 5}" for i in range(100)]
+    expected = ["correct" if i % 5 == 3 else "incorrect" for i in range(100)]
+    assert grader.compare(["3z"] * 100, answers) == expected
+    assert grader.compare(["3z"] * 100, answers) == expected
+    assert tasks == [5, 0]
+
+
+def test_a_killed_worker_is_replaced_and_its_answers_are_not_lost() -> None:
+    with MathGrader(workers=1, seconds=1) as grader:
+        assert grader.compare(["a+1"], ["1+a"]) == ["correct"]
+        first = grader.pool.idle[0].pid
+        os.kill(first, signal.SIGKILL)
+        assert grader.compare(["a+1"] * 3, ["a+1+0", "a+2-1", "a"]) == ["correct", "correct", "incorrect"]
+        # One that dies while it works: the answer it was at is tried again.
+        threading.Timer(0.3, lambda: os.kill(grader.pool.idle[0].pid if grader.pool.idle else _only(grader), 9)).start()
+        assert grader.compare(["a+1"] * 3, [ENDLESS, "a+3-2", "a+4"]) == ["timeout", "correct", "incorrect"]
+        assert grader.pool.idle[0].pid != first
+
+
+def _only(grader: MathGrader) -> int:
+    return next(iter(grader.pool.busy.values())).pid
+
+
+def test_the_nursery_is_replaced() -> None:
+    with MathGrader(workers=1) as grader:
+        assert grader.compare(["a+1"], ["1+a"]) == ["correct"]
+        assert grader.pool.forkserver is not None
+        grader.pool.forkserver.kill()
+        os.kill(grader.pool.idle[0].pid, signal.SIGKILL)
+        assert grader.compare(["a+1"], ["a+3-2"]) == ["correct"]
+    assert grader.pool.forkserver is None
+    assert grader.compare(["1"], ["2"]) == ["incorrect"]  # plain numbers need no process
+    assert grader.pool.forkserver is None
+
+
+def test_memory_is_limited_and_workers_that_have_grown_are_replaced() -> None:
+    answers = [f"x+{i}" for i in range(200)]
+    with MathGrader(workers=1, seconds=2, memory=2**28) as grader:
+        limits = set()
+        for part in (answers[i : i + 20] for i in range(0, 200, 20)):
+            assert grader.compare(["x+7+0"] * 20, part).count("correct") == ("x+7" in part)
+            with contextlib.suppress(ProcessLookupError):
+                limits |= {resource.prlimit(w.pid, resource.RLIMIT_AS) for w in grader.pool.idle}
+    assert limits <= {(2**28, 2**28)}
+
+
+def test_an_answer_that_ends_its_worker_twice_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with MathGrader(workers=1, seconds=3) as grader:
+        give = grader.pool._give
+
+        def give_and_kill(worker: Worker, places: deque[int], tasks: Sequence[Task]) -> None:
+            give(worker, places, tasks)
+            if tasks[places[0]][1] == ENDLESS:
+                os.kill(worker.pid, signal.SIGKILL)
+
+        monkeypatch.setattr(grader.pool, "_give", give_and_kill)
+        assert grader.compare(["a+1"] * 3, [ENDLESS, "a+3-2", "a+4"]) == ["error", "correct", "incorrect"]
+        monkeypatch.undo()
+        assert grader.compare(["a+1"], [ENDLESS]) == ["timeout"]  # errors are not remembered
+
+
+def test_a_gold_answer_that_is_no_mathematics_is_the_datasets_mistake(grader: MathGrader) -> None:
+    with pytest.raises(UserError, match=r"q-2.*np\.arcsin"):
+        grader.check_golds(["1", "np.arcsin(10/13)", "x"], ["q-1", "q-2", "q-3"])
+    with pytest.raises(UserError, match=r"np\.arcsin"):
+        grader.grade(["np.arcsin(10/13)"], ["\\boxed{1}"])
+    assert grader.compare(["x+1"], ["1+x"]) == ["correct"]
+
+
+def test_verifiers_by_name() -> None:
+    with open_grader("numeric") as numeric:
+        assert isinstance(numeric, NumericGrader)
+    with open_grader("math") as mathematical:
+        assert mathematical.grade(["2"], ["\\boxed{2}"]) == ["correct"]
+    with pytest.raises(UserError, match="Did you mean 'math'"):
+        open_grader("maths")
+
+
+def test_boxes_are_found_in_texts_that_no_quadratic_search_ends_on() -> None:
+    # 10^10 steps and more for one that looks again from each brace.
+    assert boxed("\\boxed{1}" + "\\boxed{" * 100_000) == "1"
+    assert boxed("{" * 500_000) is None
+    assert joined_boxes("\\boxed{1}" * 50_000) is not None
+
+
+@given(st.lists(st.sampled_from(["\\boxed{", "{", "}", "a", "\\boxed"]), max_size=12).map("".join))
+def test_the_last_complete_box(text: str) -> None:
+    """As the definition says it, in quadratic time."""
+    found = None
+    for start in (i for i in range(len(text)) if text.startswith("\\boxed{", i)):
+        depth, begin = 1, start + len("\\boxed{")
+        for end in range(begin, len(text)):
+            depth += {"{": 1, "}": -1}.get(text[end], 0)
+            if depth == 0:
+                found = text[begin:end]
+                break
+    assert boxed(text) == found
+
+
+# Files of graded answers ---------------------------------------------------------------------------------------------
+
+
+def test_grade(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [
+        {"gold": "1/2", "prediction": "\\frac12", "note": "é", "id": 3},
+        {"gold": 2, "completion": "\\boxed{1} \\boxed{2} 3"},
+        {"gold": "2", "completion": "2"},
+        {"gold": "2", "prediction": "\\boxed{3}", "completion": "\\boxed{2}"},
+        {"gold": "2", "prediction": None},
+        {"gold": "x", "prediction": "\ud800"},
+    ]
+    file, out = tmp_path / "answers.jsonl", tmp_path / "graded.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)) + "\n\n")
+    assert main(["grade", str(file), "--out", str(out), "--workers", "1"]) == 0
+    graded = [json.loads(line) for line in out.read_text().splitlines()]
+    statuses = ["correct", "correct", "unparsable", "incorrect", "unparsable", "incorrect"]
+    assert [{k: v for k, v in g.items() if k not in ("verdict", "status")} for g in graded] == rows
+    assert [g["status"] for g in graded][:5] == statuses[:5]
+    assert [g["verdict"] for g in graded] == [s == "correct" for s in statuses]
+    assert "2 correct" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["{", "[1]", '{"prediction": "1"}', '{"gold": "1"}', '{"gold": "1", "prediction": []}', '"\xff"', "[" * 9999],
+)
+def test_a_bad_line_is_named(tmp_path: Path, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "answers.jsonl"
+    file.write_bytes(b'{"gold": "1", "prediction": "1"}\n' + line.encode("latin-1") + b"\n")
+    assert main(["grade", str(file), "--out", str(tmp_path / "graded.jsonl")]) == 2
+    assert f"{file}, line 2" in capsys.readouterr().err
+    assert not (tmp_path / "graded.jsonl").exists()
+
+
+# Agreement with others -----------------------------------------------------------------------------------------------
+
+FREE_TEXT = "the answer is in running text, without a box; only a box or a bare answer counts"
+# Where we differ from the file's label, and why.
+DIFFERENT = {
+    "grader_cases_hendrycks-0001": "a list without brackets is a set here; the label is of a comparison of strings",
+    "grader_cases_hendrycks-0008": "the same",
+    **{f"grader_cases_lighteval-{i:04d}": FREE_TEXT for i in [*range(17), 19, 20, 21, 22]},
+    "grader_cases_lighteval-0023": "pairs joined by semicolons against pairs joined by a word",
+}
+
+
+@pytest.mark.parametrize("name", ["gsm8k_examples", "grader_cases_hendrycks", "grader_cases_lighteval"])
+def test_agreement_with_graded_cases(grader: MathGrader, benchmarks_folder: Path, name: str) -> None:
+    file = benchmarks_folder.parent / "grader_cases" / f"{name}.jsonl"
+    if not file.exists():
+        pytest.skip(f"no graded cases: {file}")
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    answers = [boxed(r["prediction"]) or r["prediction"] for r in rows]
+    outcomes = grader.compare([r["gold"] for r in rows], answers)
+    different = [r["id"] for r, o in zip(rows, outcomes, strict=True) if (o == "correct") != r["label"]]
+    if name == "gsm8k_examples":
+        assert len(different) <= 0.005 * len(rows)
+    else:
+        assert different == [id for id in DIFFERENT if id.startswith(name)]
+
+
+# Gold answers of real benchmarks that math-verify cannot read.
+def test_gold_answers_are_right(grader: MathGrader, benchmarks_folder: Path) -> None:
+    files = sorted(benchmarks_folder.glob("*.jsonl"))
+    rows = [json.loads(line) for file in files for line in file.read_text().split("\n") if line]
+    golds = [row["answer"] for row in rows]
+    assert set(grader.compare(golds, [boxed(gold) or gold for gold in golds])) == {"correct"}
+    known = {i for name in registry.names() for i in registry.dataset(name).answers.text}
+    assert {rows[i]["id"] for i in grader.unfit_golds(golds)} == known
+
+
+def test_outcomes_have_one_order() -> None:
+    assert OUTCOMES == ("correct", "incorrect", "unparsable", "timeout", "error")
+    assert at_once("1", "x" * 2001, Options()) == "unparsable"

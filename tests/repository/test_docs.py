@@ -1,0 +1,249 @@
+"""What the documentation says, held against the code: presets, parameters, links, references, tests, metrics."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from policygrain.files import read_json_lines
+from policygrain.methods import Method, method, method_names
+from policygrain.methods.spec import Sampler
+
+from ..conftest import ROOT
+from ..support.small import make_start, small_study, train_small
+
+DOCS = ROOT / "docs"
+METHODS = DOCS / "methods"
+DOCUMENTS = [ROOT / "README.md", ROOT / "benchmarks" / "README.md", *sorted(DOCS.rglob("*.md"))]
+PAGES = [page for page in sorted(METHODS.glob("*.md")) if page.name != "README.md"]
+
+every_document = pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
+every_page = pytest.mark.parametrize("path", PAGES, ids=lambda p: p.stem)
+
+
+def cells(line: str) -> list[str]:
+    """The cells of a table's row."""
+    return [cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip())[1:-1]]
+
+
+def tables(text: str) -> list[tuple[list[str], list[list[str]]]]:
+    """Every table of a page: its header and its rows."""
+    found = []
+    for block in re.findall(r"(?:^\|.*\n?)+", text, flags=re.M):
+        header, _, *rows = block.strip().splitlines()
+        found.append((cells(header), [cells(row) for row in rows]))
+    return found
+
+
+def code(cell: str) -> list[str]:
+    """What stands in backticks."""
+    return re.findall(r"`([^`]+)`", cell)
+
+
+def section(text: str, title: str) -> str:
+    """What stands under a heading of the second level."""
+    match = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", text, flags=re.M | re.S)
+    assert match, f"no section {title!r}"
+    return match[1]
+
+
+# ---- links ----------------------------------------------------------------------------------------------------------
+
+
+def anchors(path: Path) -> set[str]:
+    """Anchors that GitHub and mkdocs make of a page's headings."""
+    headings = re.findall(r"^#+ (.*)$", path.read_text(), flags=re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@every_document
+def test_every_relative_link_leads_somewhere(path: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", path.read_text()):
+        if re.match(r"[a-z]+:", target):
+            continue
+        file, _, anchor = target.partition("#")
+        there = (path.parent / file).resolve() if file else path
+        assert there.exists(), f"{path}: {target}"
+        assert there.is_relative_to(ROOT), f"{path}: {target} leaves the repository"
+        if anchor:
+            assert anchor in anchors(there), f"{path}: {target}"
+
+
+@every_document
+def test_every_reference_into_the_code_can_be_imported(path: Path) -> None:
+    """`module:name` as in [`objective.ratio:token`](…/ratio.py); a link beside it leads to that module's file."""
+    pattern = r"\[`([a-z_.]+)(?::(\w+))?`\]\(([^)]+\.py)\)"
+    for module_name, name, target in re.findall(pattern, path.read_text()):
+        module = importlib.import_module(f"policygrain.{module_name}")
+        assert not name or hasattr(module, name), f"{path}: {module_name}:{name}"
+        assert Path(module.__file__ or "").resolve() == (path.parent / target).resolve(), f"{path}: {target}"
+
+
+@functools.cache
+def functions_of(path: Path) -> set[str]:
+    """Names of a file's test functions."""
+    return {node.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)}
+
+
+@every_document
+def test_every_test_that_is_named_exists(path: Path) -> None:
+    """A test is named after the link to its file."""
+    file: Path | None = None
+    for target, name in re.findall(r"\]\(([^)]+)\)|`(test_\w+)`", path.read_text()):
+        if target:
+            file = (path.parent / target).resolve() if re.search(r"test_\w+\.py$", target) else file
+        else:
+            assert file is not None and name in functions_of(file), f"{path}: {name} is not in {file}"
+
+
+@every_document
+def test_equations_avoid_what_renderers_break(path: Path) -> None:
+    """GitHub's Markdown takes a backslash before punctuation for its own, and stumbles over these commands."""
+    text = path.read_text()
+    assert text.count("$$") % 2 == 0
+    for equation in text.split("$$")[1::2]:
+        assert equation.startswith("\n") and equation.endswith("\n")
+        assert not re.search(r"\\[^a-zA-Z]|\\operatorname|\\text\b|[<>*]|\n\n", equation), equation
+        assert equation.count("{") == equation.count("}") and equation.count(r"\left") == equation.count(r"\right")
+
+
+# ---- methods --------------------------------------------------------------------------------------------------------
+
+
+def settings_of(chosen: Method) -> dict[str, Any]:
+    """Every parameter of a method, by its name on the pages; of the sampler what is on, and what presets set."""
+    flat: dict[str, Any] = {}
+    for slot in ("advantage", "ratio", "clip", "aggregation"):
+        part = getattr(chosen, slot)
+        flat[slot] = part.name
+        flat |= {f"{slot}.{key}": value for key, value in part.settings.items()}
+    for part in chosen.penalties:
+        flat |= {f"penalties.{part.name}.{key}": value for key, value in part.settings.items()}
+    if chosen.n_mtp_heads:
+        flat |= {f"heads.{key}": value for key, value in vars(chosen.heads).items()}
+    sampler = vars(chosen.sampler)
+    named = {"dynamic", "overlong_buffer"} | {key for key, value in sampler.items() if value != getattr(Sampler, key)}
+    named |= {"max_batches"} if chosen.sampler.dynamic else set()
+    return flat | {f"sampler.{key}": sampler[key] for key in sampler if key in named}
+
+
+def value(cell: str) -> Any:
+    """A cell as YAML; numbers like 3e-4 too, which YAML takes for text."""
+    try:
+        return float(cell)
+    except ValueError:
+        return yaml.safe_load(cell)
+
+
+def settings_table(path: Path) -> dict[str, dict[str, Any]]:
+    """What a page says of each of its presets."""
+    ((header, rows),) = tables(section(path.read_text(), "Settings"))
+    presets = [code(cell)[0] for cell in header[1:-1]]
+    return {
+        preset: {code(row[0])[0]: value(row[1 + i]) for row in rows if row[1 + i] != "–"}
+        for i, preset in enumerate(presets)
+    }
+
+
+def test_every_preset_has_one_page() -> None:
+    on_pages = [preset for page in PAGES for preset in settings_table(page)]
+    assert sorted(on_pages) == sorted(method_names())
+
+
+@every_page
+def test_settings_on_a_page_are_those_of_the_preset(path: Path) -> None:
+    for preset, said in settings_table(path).items():
+        assert said == settings_of(method(preset)), f"{path}: {preset}"
+
+
+@every_page
+def test_a_page_has_all_its_parts(path: Path) -> None:
+    text = path.read_text()
+    assert "$$" in section(text, "The objective")
+    assert tables(section(text, "In the code")) and section(text, "Our reading").strip()
+    assert code(section(text, "Held by")) and tables(section(text, "What to watch"))
+    for preset in settings_table(path):
+        assert f"`{preset}`" in text.split("## Settings")[0] or len(settings_table(path)) == 1
+        source = method(preset).source
+        for number in re.findall(r"\d{4}\.\d{5}", source):
+            assert number in text, f"{path}: {preset}'s source {number}"
+
+
+@every_page
+def test_a_page_names_every_function_of_its_presets(path: Path) -> None:
+    named = {f"{a}:{b}" for a, b in re.findall(r"`objective\.(\w+):(\w+)`", path.read_text())}
+    modules = {"advantage": "advantage", "ratio": "ratio", "clip": "clip", "aggregation": "aggregate"}
+    for preset in settings_table(path):
+        chosen = method(preset)
+        used = {f"{module}:{getattr(chosen, slot).name}" for slot, module in modules.items()}
+        used |= {f"penalty:{part.name}" for part in chosen.penalties}
+        assert used <= named, f"{path}: {preset} is made of {used - named} too"
+
+
+def test_the_index_says_what_presets_are() -> None:
+    text = (METHODS / "README.md").read_text()
+    ((_, rows),) = tables(section(text, "The presets"))
+    assert [code(row[0])[0] for row in rows] == method_names()
+    for row in rows:
+        (name,), page, ratio, clip, aggregation, penalties, sampler = code(row[0]), *row[1:]
+        chosen = method(name)
+        assert name in settings_table(METHODS / page.split("](")[1].rstrip(")")), name
+        assert ratio.split()[0] == chosen.ratio.name and aggregation == chosen.aggregation.name
+        said = re.match(r"([\d.]+) / ([\d.]+)", clip)
+        band = tuple(chosen.clip.settings[key] for key in ("low", "high")) if chosen.clip.name != "none" else None
+        assert (tuple(map(float, said.groups())) if said else None) == band, name
+        assert [p.split()[0] for p in penalties.split(", ") if p not in ("–", "masked")] == [
+            p.name for p in chosen.penalties
+        ]
+        assert ("dynamic" in sampler) == chosen.sampler.dynamic
+        assert ("overlong" in sampler) == bool(chosen.sampler.overlong_buffer)
+
+
+# ---- metrics --------------------------------------------------------------------------------------------------------
+
+
+def glossary() -> dict[str, set[str]]:
+    """Metric names by the file that they are written to."""
+    text = (DOCS / "glossary.md").read_text()
+    timings = section(text, "Timings")
+    names = {}
+    for file, part in (("metrics", text.replace(timings, "")), ("timings", timings)):
+        rows = [row for _, rows in tables(part) for row in rows]
+        assert all(len(row) == 5 and all(row) for row in rows), "metric, meaning, unit, range, worry when"
+        listed = [name for row in rows for name in code(row[0])]
+        assert len(listed) == len(set(listed))
+        names[file] = set(listed)
+    return names
+
+
+def test_the_glossary_lists_what_a_run_writes_and_nothing_else(tmp_path: Path) -> None:
+    data, start = make_start(tmp_path)
+    # TEPO, and a method with prediction heads, which log their loss.
+    study = small_study(experiments={"headline": {"methods": ["tepo", "mpo_heads"]}})
+    runs = [train_small(study, tmp_path / arm, data, start, arm) for arm in ("tepo", "mpo_heads")]
+    for file, listed in glossary().items():
+        rows = [row for run in runs for row in read_json_lines(run / f"{file}.jsonl")]
+        assert listed == {key for row in rows for key in row} - {"step"}, file
+
+
+@every_page
+def test_metrics_on_a_page_are_in_the_glossary_where_the_link_leads(path: Path) -> None:
+    text = (DOCS / "glossary.md").read_text()
+    titles = re.findall(r"^## (.*)$", text, flags=re.M)
+    where = {
+        re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-"): {
+            name for _, rows in tables(section(text, title)) for row in rows for name in code(row[0])
+        }
+        for title in titles
+    }
+    ((_, rows),) = tables(section(path.read_text(), "What to watch"))
+    for row in rows:
+        match = re.fullmatch(r"\[`(\w+)`\]\(\.\./glossary\.md#([\w-]+)\)", row[0])
+        assert match and match[1] in where[match[2]], f"{path}: {row[0]}"

@@ -1,0 +1,127 @@
+"""Study files: what is in the repository loads, and what is wrong is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from policygrain.cli import main
+from policygrain.errors import UserError
+from policygrain.study import load_study, parse_study
+from policygrain.study.runs import run_matrix
+
+STUDIES = [
+    Path("config.yaml"),
+    *sorted(p.relative_to(Path(__file__).parents[2]) for p in (Path(__file__).parents[2] / "studies").glob("*.yaml")),
+]
+
+
+@pytest.mark.parametrize("path", STUDIES, ids=str)
+def test_every_study_in_the_repository_loads(path: Path, in_root: Path) -> None:
+    """Names included; whether the files of problem sets are there is asked when it runs."""
+    assert run_matrix(load_study(path, files=False)).runs
+
+
+def test_a_study_of_real_sets_loads_where_they_are(
+    in_root: Path, benchmarks_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POLICYGRAIN_DATA", str(benchmarks_folder))
+    assert run_matrix(load_study("studies/real-text.yaml")).runs
+    monkeypatch.setenv("POLICYGRAIN_DATA", str(tmp_path))
+    with pytest.raises(UserError, match=r"data\.train\[0\]: .*no such file"):
+        load_study("studies/real-text.yaml")
+
+
+def test_the_default_study_is_what_it_says(in_root: Path) -> None:
+    matrix = run_matrix(load_study("config.yaml"))
+    assert [r.seed for r in matrix.experiments["headline"]] == [0, 1, 2] * 4
+    assert {r.arm for r in matrix.experiments["headline"]} == {"grpo", "dapo", "tepo", "mpo"}
+    assert all(len({r.seed for r in matrix.runs if r.arm == arm}) >= 2 for arm in matrix.arms)
+
+
+def small(**changes: object) -> dict[str, object]:
+    return {
+        "name": "t",
+        "data": {"train": ["count"]},
+        "experiments": {"headline": {"methods": ["grpo"]}},
+        "evaluation": {"benchmarks": [{"name": "count", "source": "count"}]},
+        "figures": ["dynamics"],
+        **changes,
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"trainig": {}}, r"trainig: unknown key\. Did you mean 'training'"),
+        ({"training": {"lerning_rate": 1e-3}}, r"training\.lerning_rate: unknown key\. Did you mean 'learning_rate'"),
+        ({"training": {"steps": "ten"}}, r"training\.steps: .*\(got 'ten'\)"),
+        ({"model": {"tiny": {"hiden": 3}}}, r"model\.tiny\.hiden: unknown key\. Did you mean 'hidden'"),
+        ({"data": {"train": ["cuont"]}}, r"data\.train\[0\]: 'cuont' .* Did you mean 'count'"),
+        ({"data": {"train": ["no.jsonl"]}}, r"data\.train\[0\]: \S*no\.jsonl: no such dataset file"),
+        (
+            {"experiments": {"headline": {"methods": ["tepoo"]}}},
+            r"experiments\.headline: .*'tepoo'.*Did you mean 'tepo'",
+        ),
+        (
+            {"experiments": {"s": {"methods": ["grpo"], "vary": {"stepz": [1]}}}},
+            r"experiments\.s: vary\.stepz: .*'steps'",
+        ),
+        ({"training": {"updates_per_batch": 999}}, r"updates_per_batch: 999 updates of a batch of 128 responses"),
+        ({"methods": {"grpo": {"clip": {"lo": 0.1}}}}, r"methods\.grpo\.clip\.lo: .*no parameter 'lo'.*'low'"),
+        ({"methods": {"grpo": {"ratio": "tokn"}}}, r"methods\.grpo\.ratio: no ratio is called 'tokn'.*'token'"),
+        ({"methods": {"mpo": {"ratio": {"size": 0}}}}, r"methods\.mpo: .*block\.size must be at least 1"),
+        ({"methods": {"grpo": {"clip": {"dual": 0.5}}}}, r"methods\.grpo: .*clip\.dual must be above 1"),
+        ({"methods": {"dapo": {"sampler": {"max_batches": None}}}}, r"methods\.dapo\.sampler\.max_batches: None"),
+        (
+            {"methods": {"dapo": {"sampler": {"max_batches": 0}}}},
+            r"methods\.dapo\.sampler\.max_batches: 0 is too small",
+        ),
+        ({"name": ".."}, r"name: .*'\.\.'"),
+        ({"name": False}, r"name: a word is wanted here, and YAML reads .* quote it"),
+        ({"methods": {"my grpo": {"base": "grpo"}}}, r"methods: as a key, 'my grpo' is no name"),
+        (
+            {"experiments": {"s": {"methods": ["grpo"], "vary": {"betas": [[0.9, 0.95]]}}}},
+            r"experiments\.s\.vary: 'grpo\+betas=\[0\.9, 0\.95\]' has '\['",
+        ),
+        ({"figures": ["dinamics"]}, r"figures: there is no figure 'dinamics'.*'dynamics'"),
+    ],
+)
+def test_mistakes_are_named(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        parse_study(small(**changes), Path("study.yaml"))
+
+
+def test_a_mistake_on_the_command_line_is_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "study.yaml"
+    path.write_text("name: t\nseeeds: [0]\n")
+    assert main(["check", "--config", str(path)]) == 2
+    shown = capsys.readouterr().err
+    assert "seeeds: unknown key. Did you mean 'seeds'" in shown and "Traceback" not in shown
+    assert main(["check", "--config", str(tmp_path / "none.yaml")]) == 2
+    assert "no such study file" in capsys.readouterr().err
+
+
+def test_a_study_is_laid_over_its_base(tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text(
+        "name: b\ndata: {train: [count], seed: 5}\nexperiments: {headline: {methods: [grpo]}}\n"
+        "evaluation: {benchmarks: [{name: count, source: count}]}\nfigures: [dynamics]\n"
+    )
+    path = tmp_path / "over.yaml"
+    path.write_text("base: base.yaml\nname: o\ndata: {train: [largest]}\n")
+    study = load_study(path)
+    assert (study.name, study.data.train, study.data.seed) == ("o", ["largest"], 5)
+
+
+def test_arms_leave_the_study_s_own_settings_out_of_their_names() -> None:
+    stress = {"methods": ["grpo"], "vary": {"updates_per_batch": [1, 4, 8]}, "seeds": [0]}
+    matrix = run_matrix(parse_study(small(experiments={"stress": stress}), Path("s.yaml")))
+    assert list(matrix.arms) == ["grpo+updates_per_batch=1", "grpo", "grpo+updates_per_batch=8"]
+
+
+def test_the_schema_and_its_reference_are_current(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["schema", "--markdown"])
+    assert (root / "docs/configuration.md").read_text() == capsys.readouterr().out, "run `make schema`"
+    main(["schema"])
+    assert (root / "workflow/schemas/study.schema.json").read_text() == capsys.readouterr().out, "run `make schema`"

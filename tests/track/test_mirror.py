@@ -1,0 +1,57 @@
+"""MLflow as a mirror of records that change: each point once, means that follow their seeds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from policygrain.files import read_json
+from policygrain.study import load_study
+from policygrain.study.runs import run_matrix
+from policygrain.track.mirror import mirror
+
+from ..support.made_up import make_up
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_run_that_was_trained_again_replaces_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import mlflow
+
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    study = load_study(ROOT / "studies" / "smoke.yaml")
+    results = make_up(study, tmp_path / "smoke", {})
+    late = next(results / run.folder for run in run_matrix(study).runs if run.arm == "tepo" and run.seed == 1)
+    (late / "summary.json").rename(late / "not yet")
+    mirror(study, results)
+    store = mlflow.MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
+    found = store.get_experiment_by_name("smoke")
+    assert found is not None
+
+    def runs() -> dict[str, mlflow.entities.Run]:
+        return {r.info.run_name: r for r in store.search_runs([found.experiment_id])}
+
+    def curve(name: str, metric: str) -> list[tuple[int, float]]:
+        return [(m.step, m.value) for m in store.get_metric_history(runs()[name].info.run_id, metric)]
+
+    # One seed so far: the method's curve is that seed's. In records of nobody's, seed s ends with 0.5 + 0.1 s.
+    assert "tepo seed 1" not in runs() and runs()["tepo"].data.tags["seeds"] == "1"
+    assert curve("tepo", "validation_accuracy") == [(3, 0.5)]
+    assert curve("tepo seed 0", "by_tokens/sampled_accuracy") == [(100, 0.0), (200, 0.1), (300, 0.2)]
+    untouched = runs()["tepo seed 0"].info.run_id
+
+    # The second seed comes in, and a run is trained again with another result.
+    (late / "not yet").rename(late / "summary.json")
+    again = next(results / run.folder for run in run_matrix(study).runs if run.arm == "grpo" and run.seed == 0)
+    (again / "summary.json").write_text(json.dumps(read_json(again / "summary.json") | {"key": "of other settings"}))
+    (again / "metrics.jsonl").write_text((again / "metrics.jsonl").read_text().replace("0.5", "0.9"))
+    mirror(study, results)
+    assert curve("tepo", "validation_accuracy") == [(3, pytest.approx(0.55))]
+    assert runs()["tepo seed 0"].info.run_id == untouched
+    assert runs()["tepo seed 0"].data.tags["mlflow.parentRunId"] == runs()["tepo"].info.run_id
+    assert curve("grpo seed 0", "validation_accuracy") == [(3, 0.9)]
+    assert curve("grpo", "validation_accuracy") == [(3, pytest.approx((0.9 + 0.6) / 2))]
+    names = [r.info.run_name for r in store.search_runs([found.experiment_id])]
+    assert len(names) == len(set(names))

@@ -1,0 +1,160 @@
+"""How a model is held and computed: sharded, in half precision, with less memory, with an adapter."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from policygrain.errors import Stopped, UserError
+from policygrain.files import read_json_lines
+from policygrain.methods import method
+from policygrain.model.loading import load_model
+from policygrain.model.weights import full_weights, whole
+from policygrain.stages import train_run
+from policygrain.study import Study
+from policygrain.study.schema import Model
+from policygrain.train.policy import open_policy
+from policygrain.train.stopping import Stop
+from policygrain.train.update import update
+
+from ..support.small import make_start, small_study, train_small
+from ..train.test_loop import random_batch
+
+NO_PEFT = pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="peft is not installed")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return make_start(tmp_path_factory.mktemp("small"))
+
+
+@pytest.fixture(scope="module")
+def plain(made: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train_small(small_study(), tmp_path_factory.mktemp("plain"), *made)
+
+
+@pytest.fixture(autouse=True)
+def one_rank_at_a_time() -> Iterator[None]:
+    yield
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    return load_model(str(run))[0].state_dict()
+
+
+@pytest.mark.parametrize(
+    ("training", "tolerance"),
+    [
+        ({"fsdp": {"compute": "float32"}, "activation_checkpointing": True}, 1e-5),
+        ({"activation_checkpointing": True}, 1e-6),
+        ({"fsdp": {"compute": "bfloat16", "cpu_offload": True}}, 0.05),
+        ({"fsdp": {"compute": "float16"}}, 0.01),
+    ],
+    ids=["sharded", "recomputed", "bfloat16", "float16"],
+)
+def test_how_a_model_is_held_does_not_change_what_it_learns(
+    training: dict, tolerance: float, made: tuple[Path, Path], plain: Path, tmp_path: Path
+) -> None:
+    run = train_small(small_study(training=training), tmp_path / "run", *made)
+    rows, same = (read_json_lines(folder / "metrics.jsonl")[:-1] for folder in (plain, run))
+    for name in ("loss", "gradient_norm", "entropy", "ratio_max"):
+        assert [row[name] for row in same] == pytest.approx([row[name] for row in rows], rel=tolerance, abs=tolerance)
+    start, before, after = (weights(folder) for folder in (made[1], plain / "model", run / "model"))
+    assert set(after) == set(before) and all(w.dtype == torch.float32 for w in after.values())
+    learned = sum((before[k] - start[k]).square().sum() for k in start).sqrt()
+    assert sum((before[k] - after[k]).square().sum() for k in start).sqrt() < max(20 * tolerance, 1e-4) * learned
+
+
+def test_half_precision_is_felt(made: tuple[Path, Path], tmp_path: Path) -> None:
+    """What the test above would miss if every pass were in float32 whatever is asked."""
+    run = train_small(small_study(training={"steps": 1, "fsdp": {"compute": "bfloat16"}}), tmp_path / "run", *made)
+    assert 1e-4 < read_json_lines(run / "metrics.jsonl")[0]["mismatch_max"] < 0.2
+
+
+def test_a_float16_gradient_that_overflows_is_no_step(made: tuple[Path, Path]) -> None:
+    """Losses are scaled by too much at first; the scaler finds a scale that is not, and learning goes on."""
+    settings = small_study(training={"fsdp": {"compute": "float16"}}).training
+    chosen = method("grpo")
+    policy = open_policy(str(made[1]), Model(), chosen, settings, 0)
+    model, policy.scaler = policy.model, torch.amp.GradScaler("cpu", init_scale=2.0**40, backoff_factor=2.0**-12)
+    norms, moved = [], []
+    for _ in range(4):
+        before = dict(full_weights(model))
+        before = {name: weight.clone() for name, weight in before.items()}
+        norms.append(update(policy, random_batch(), chosen, settings)["gradient_norm"])
+        moved.append(any(not torch.equal(weight, before[name]) for name, weight in full_weights(model)))
+    finite = [math.isfinite(norm) for norm in norms]
+    assert finite == moved and finite[0] is False and finite[-1] is True
+    policy.scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
+    with torch.no_grad():
+        next(model.parameters()).fill_(math.nan)
+    with pytest.raises(UserError, match="gradient is not finite"):
+        update(policy, random_batch(), chosen, settings)
+
+
+def lora(**training: object) -> Study:
+    return small_study(model={"lora": {"rank": 4, "alpha": 8.0, "targets": ["q_proj", "down_proj"]}}, training=training)
+
+
+@NO_PEFT
+@pytest.mark.parametrize("fsdp", [None, {"compute": "float32"}], ids=["replicated", "sharded"])
+def test_an_adapter_learns_resumes_and_ends_as_a_plain_model(
+    fsdp: dict | None, made: tuple[Path, Path], tmp_path: Path
+) -> None:
+    study = lora(fsdp=fsdp, learning_rate=5e-2)
+    run = train_small(study, tmp_path / "run", *made)
+    rows = read_json_lines(run / "metrics.jsonl")[:-1]
+    assert rows[0]["kl_initial"] < 1e-6, "the reference is the start policy"
+    assert max(row["kl_initial"] for row in rows) > 1e-5, "… and stays it"
+    assert max(row["mismatch_max"] for row in rows) < 1e-4, "what samples has the adapter in it"
+    start, end = weights(made[1]), weights(run / "model")
+    assert set(start) == set(end)
+    for name in start:
+        changed = (end[name] - start[name]).double()
+        adapted = any(target in name for target in ("q_proj.weight", "down_proj.weight"))
+        assert (torch.linalg.matrix_rank(changed, atol=1e-6) in range(1, 5)) if adapted else not changed.any(), name
+    stopped = tmp_path / "stopped"
+    with pytest.raises(Stopped):
+        train_run(study, None, 0, stopped, str(made[1]), made[0], Stop(deadline=0.0))
+    train_small(study, stopped, *made)
+    assert (stopped / "metrics.jsonl").read_bytes() == (run / "metrics.jsonl").read_bytes()
+
+
+@NO_PEFT
+def test_targets_that_no_module_has_are_named(made: tuple[Path, Path], tmp_path: Path) -> None:
+    study = small_study(model={"lora": {"targets": ["queries"]}})
+    with pytest.raises(UserError, match=r"model\.lora\.targets: .*queries"):
+        train_small(study, tmp_path / "run", *made)
+
+
+def test_an_adapter_without_peft_is_one_message(
+    made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "peft" else found(name, *rest))
+    with pytest.raises(UserError, match=r"model\.lora: the package peft is missing"):
+        train_small(lora(), tmp_path / "run", *made)
+
+
+def test_a_sharded_model_is_given_away_whole(made: tuple[Path, Path]) -> None:
+    settings = small_study(training={"fsdp": {"compute": "bfloat16"}}).training
+    policy = open_policy(str(made[1]), Model(), method("grpo"), settings, 0)
+    model, reference = policy.model, policy.reference
+    expected = weights(made[1])
+    for held in (model, reference):
+        assert held is not None
+        given = dict(full_weights(held))
+        assert set(given) == set(expected) and all(torch.equal(given[k], expected[k]) for k in expected)
+        plain = whole(held)
+        assert plain is not None and type(plain) is type(load_model(str(made[1]))[0])
+        ids = torch.arange(5, 11).unsqueeze(0)
+        torch.testing.assert_close(plain(ids).logits, load_model(str(made[1]))[0](ids).logits)
+    assert whole(model, keep=False) is None

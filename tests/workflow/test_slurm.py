@@ -1,0 +1,350 @@
+"""`snakemake --profile slurm all` on a real SLURM: from start to end, and through what happens on clusters."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from policygrain.doctor.slurm import parse_partitions
+from policygrain.files import read_json, read_json_lines
+
+from ..support.slurm import FRAIL, GPUS_PER_NODE, NODES, Cluster
+
+pytestmark = pytest.mark.slurm
+
+STEPS = 16
+PATIENCE = 900  # seconds; the machine may have other things to do
+DISTURBED = ("cancelled", "requeued", "preempted", "node_lost", "out_of_time", "hung")
+# Methods that are the same but for a name, which decides nothing; and one that cannot be trained.
+SAME = ("undisturbed", *DISTURBED, "interrupted", "on_gpu", "on_two_nodes")
+SLOW = "{{base: grpo, ratio: {{name: 'tests.support.slow:slow', name_of_run: {arm}}}}}"
+METHODS = "\n".join(f"  {arm}: {SLOW.format(arm=arm)}" for arm in SAME)
+STUDY = f"""\
+base: smoke.yaml
+name: disturbed
+seeds: [0]
+seeds_per_process: 1
+training: {{steps: {STEPS}, checkpoint_every: 4}}
+methods:
+  broken: {{base: grpo, ratio: "tests.support.slow:broken"}}
+{METHODS}
+experiments:
+  headline: {{methods: [{", ".join(SAME)}, broken]}}
+"""
+# Where their jobs go: an expression that Snakemake evaluates for each job.
+PLACES = "{'preempted': 'low', 'node_lost': 'frail', 'on_gpu': 'gpu'}.get(wildcards.arm, 'cpu')"
+
+SEED_RUNS = "tags.`grain.role` = 'seed'"
+
+
+class User:
+    """Who types commands in a checkout on the login node."""
+
+    def __init__(self, cluster: Cluster, home: Path) -> None:
+        self.cluster, self.home = cluster, home
+        # The checkout's own package, and its tests for the methods above.
+        path = f"{home / 'src'}{os.pathsep}{home}"
+        self.environment = {**cluster.environment, "PYTHONPATH": path, "MLFLOW_TRACKING_URI": ""}
+        self.runs = home / "results" / "disturbed" / "runs"
+        self.profile = home / "slurm" / "config.yaml"
+        self.profile_as_it_stands = self.profile.read_text()
+
+    @contextmanager
+    def typing(self, *arguments: str, study: str = "disturbed.yaml") -> Iterator[subprocess.Popen[str]]:
+        """`snakemake --profile slurm …`, in the foreground of a terminal of its own."""
+        command = [sys.executable, "-m", "snakemake", "--profile", "slurm", *arguments]
+        with (self.home / "terminal.txt").open("w") as terminal:
+            process = subprocess.Popen(
+                [*command, "--configfile", f"studies/{study}"],
+                cwd=self.home,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=terminal,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+                # A shell that runs the tests in the background has them ignore Ctrl-C; a terminal does not.
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
+            )
+            try:
+                yield process
+            finally:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+
+    def snakemake(self, *arguments: str, study: str = "disturbed.yaml", code: int = 0) -> str:
+        """Type it and wait for its end; what it printed."""
+        with self.typing(*arguments, study=study) as process:
+            assert process.wait(timeout=PATIENCE) == code, self.printed
+        return self.printed
+
+    @property
+    def printed(self) -> str:
+        return (self.home / "terminal.txt").read_text()
+
+    def trained(self, arm: str) -> str:
+        return str((self.runs / arm / "trained-0.json").relative_to(self.home))
+
+    def metrics(self, arm: str) -> Path:
+        return self.runs / arm / "seed0" / "metrics.jsonl"
+
+    def steps(self, arm: str) -> int:
+        return len(self.metrics(arm).read_text().splitlines()) if self.metrics(arm).exists() else 0
+
+    def slow_down(self, arm: str, seconds: float | None) -> None:
+        """How long each update of ``arm`` takes from now on; None: no longer than it must."""
+        path = self.home / "slow" / arm
+        if seconds is None:
+            path.unlink(missing_ok=True)
+            return
+        path.parent.mkdir(exist_ok=True)
+        path.with_suffix(".new").write_text(str(seconds))
+        path.with_suffix(".new").replace(path)
+
+    def edit_profile(self, **train: Any) -> None:
+        """Ask for something else for training jobs than the profile as it stands does."""
+        profile = yaml.safe_load(self.profile_as_it_stands)
+        profile["set-resources"]["train"] |= train
+        self.profile.write_text(yaml.safe_dump(profile))
+
+    def jobs_of(self, arm: str) -> list[tuple[str, str]]:
+        """(id, state) of an arm's training jobs, those that are over too, oldest first."""
+        found = [(job, state) for job, state, comment in self.cluster.jobs("all") if comment.endswith(f"_{arm}_0")]
+        return sorted(found, key=lambda pair: int(pair[0]))
+
+    def assert_as_undisturbed(self, arm: str) -> None:
+        assert [row["step"] for row in read_json_lines(self.metrics(arm))] == list(range(STEPS + 1))
+        assert self.metrics(arm).read_bytes() == self.metrics("undisturbed").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def user(cluster: Cluster, root: Path, tmp_path_factory: pytest.TempPathFactory) -> User:
+    """A copy of the tree, with the studies above; of the profile only the pause between two looks is shortened."""
+    home = tmp_path_factory.mktemp("login") / "policygrain"
+    shutil.copytree(root, home, ignore=shutil.ignore_patterns(".*", "results", "__pycache__"))
+    (home / "studies" / "disturbed.yaml").write_text(STUDY)
+    profile = home / "slurm" / "config.yaml"
+    text, count = re.subn(r"(before-status-checks:) \d+", r"\1 1", profile.read_text())
+    assert count == 1
+    profile.write_text(text)
+    return User(cluster, home)
+
+
+def test_the_smoke_study_runs_from_start_to_end_and_then_there_is_nothing_to_do(user: User) -> None:
+    user.snakemake("all", study="smoke.yaml")
+    results = user.home / "results" / "smoke"
+    assert (results / "figures" / "benchmarks.pdf").read_bytes().startswith(b"%PDF")
+    assert "running_total" in (results / "tables" / "results.csv").read_text()
+    assert (results / "report.html").exists() and (results / "mlflow.json").exists()
+    submitted = {path.name for path in (user.home / ".snakemake" / "slurm_logs").iterdir()}
+    computing = {"rule_start_model", "rule_train", "rule_probe", "rule_evaluate"}
+    assert submitted == computing, "what computes, and only that"
+    assert re.search(r"on \S+, job \d+", (results / "logs" / "evaluate" / "00.log").read_text()), "a log says where"
+    assert "Nothing to be done" in user.snakemake("all", study="smoke.yaml")
+
+
+@pytest.fixture(scope="module")
+def disturbed(user: User) -> User:
+    """After training jobs that ran side by side, and in whose middle something happened to each but one.
+
+    At the end, when all others are trained, one is still in its middle and Ctrl-C ends the call.
+    """
+    cluster = user.cluster
+
+    def first_job(arm: str, *states: str) -> str | None:
+        return next((job for job, state in user.jobs_of(arm)[:1] if state in states), None)
+
+    def limit_to_minutes(arm: str, minutes: int) -> None:
+        cluster.ask("scontrol", "update", f"JobId={first_job(arm, 'RUNNING')}", f"TimeLimit={minutes}")
+
+    def fill_the_partition_it_is_in() -> None:
+        cluster.ask("sbatch", "--output=/dev/null", "--partition=high", "--exclusive", "--wrap=exec sleep 1")
+
+    def give_it_no_step_boundary_before_its_limit() -> None:
+        user.slow_down("hung", 600)
+        limit_to_minutes("hung", 1)
+
+    def in_its_middle(arm: str) -> Callable[[], object]:
+        return lambda: user.steps(arm) >= 3
+
+    def after(arm: str, state: str) -> Callable[[], object]:
+        return lambda: first_job(arm, state)
+
+    def trained() -> bool:
+        return all(user.jobs_of(arm)[-1][1] == "COMPLETED" for arm in ("undisturbed", *DISTURBED))
+
+    fast_again = {arm: partial(user.slow_down, arm, None) for arm in DISTURBED}
+    # What is waited for, and what is done then; in this order for each arm.
+    events: dict[str, list[tuple[Callable[[], object], Callable[[], object]]]] = {
+        "cancelled": [
+            (in_its_middle("cancelled"), lambda: cluster.ask("scancel", str(first_job("cancelled", "RUNNING"))))
+        ],
+        "requeued": [
+            (in_its_middle("requeued"), lambda: cluster.ask("scontrol", "requeue", str(user.jobs_of("requeued")[0][0])))
+        ],
+        "preempted": [(in_its_middle("preempted"), fill_the_partition_it_is_in)],
+        "node_lost": [(in_its_middle("node_lost"), partial(cluster.lose, FRAIL))],
+        # Two Snakemakes start before the trainer does and asks how much time it has.
+        "out_of_time": [
+            (after("out_of_time", "RUNNING"), partial(limit_to_minutes, "out_of_time", 2)),
+            (after("out_of_time", "FAILED"), lambda: None),
+        ],
+        "hung": [
+            (in_its_middle("hung"), give_it_no_step_boundary_before_its_limit),
+            (after("hung", "TIMEOUT"), lambda: None),
+        ],
+        "interrupted": [(in_its_middle("interrupted"), partial(user.slow_down, "interrupted", 3600))],
+    }
+    for arm in events:
+        user.slow_down(arm, 3.0 if arm == "out_of_time" else 1.0)
+    user.edit_profile(slurm_partition=PLACES)
+    with user.typing(*(user.trained(arm) for arm in ("undisturbed", *events))) as call:
+
+        def happened() -> bool:
+            for arm, rest in events.items():
+                while rest and rest[0][0]():
+                    assert user.steps(arm) < STEPS, f"{arm} was trained before anything happened to it"
+                    rest.pop(0)[1]()
+                    if not rest and arm in fast_again:
+                        fast_again[arm]()
+            assert call.poll() is None, user.printed
+            return not any(events.values()) and trained()
+
+        cluster.wait(happened, 2 * PATIENCE, "all are disturbed, and trained but for the one that waits for Ctrl-C")
+        os.killpg(call.pid, signal.SIGINT)
+        assert call.wait(timeout=PATIENCE) != 0
+    return user
+
+
+@pytest.mark.parametrize(
+    ("arm", "states", "restarts"),
+    [
+        # Snakemake submits another job.
+        ("cancelled", ["CANCELLED", "COMPLETED"], 0),
+        ("hung", ["TIMEOUT", "COMPLETED"], 0),
+        # It stops by itself before SLURM would stop it.
+        ("out_of_time", ["FAILED", "COMPLETED"], 0),
+        # SLURM starts the same job again.
+        ("requeued", ["COMPLETED"], 1),
+        ("preempted", ["COMPLETED"], 1),
+        ("node_lost", ["COMPLETED"], 1),
+    ],
+)
+def test_a_disturbed_run_ends_as_the_undisturbed_one(
+    arm: str, states: list[str], restarts: int, disturbed: User
+) -> None:
+    jobs = disturbed.jobs_of(arm)
+    assert [state for _, state in jobs] == states
+    assert f"Restarts={restarts} " in disturbed.cluster.ask("scontrol", "show", "job", jobs[-1][0])
+    disturbed.assert_as_undisturbed(arm)
+
+
+@pytest.fixture(scope="module")
+def resumed(disturbed: User) -> User:
+    """After the next call, beside a run that has to wait for a GPU, and one that fails."""
+    user, cluster = disturbed, disturbed.cluster
+    cluster.wait(lambda: not cluster.jobs(), PATIENCE, "no job is left")
+    assert [state for _, state in user.jobs_of("interrupted")] == ["CANCELLED"]
+    assert 3 <= user.steps("interrupted") < STEPS
+    user.slow_down("interrupted", None)
+    blockers = []
+    if cluster.has_gpus:
+        user.slow_down("on_gpu", 0.1)
+        every = ("sbatch", "--parsable", "--output=/dev/null", "--nodes=1", f"--gpus={GPUS_PER_NODE}")
+        blockers = [cluster.ask(*every, "--wrap=exec sleep 900") for _ in NODES]
+    user.edit_profile(slurm_partition=PLACES, gpu=f"{int(cluster.has_gpus)} if wildcards.arm == 'on_gpu' else 0")
+    with user.typing(*(user.trained(arm) for arm in ("interrupted", "on_gpu", "broken")), "--retries", "0") as call:
+
+        def waits() -> bool:
+            jobs = user.jobs_of("on_gpu")
+            return bool(jobs) and cluster.ask("squeue", "-h", "-j", jobs[0][0], "-o", "%T %r") == "PENDING Resources"
+
+        if blockers:
+            cluster.wait(waits, PATIENCE, "the job waits for a GPU")
+            cluster.ask("scancel", blockers[0])
+        assert call.wait(timeout=PATIENCE) == 1, user.printed
+    if blockers:
+        cluster.ask("scancel", blockers[1])
+    return user
+
+
+def test_control_c_cancels_the_jobs_and_the_next_call_resumes(resumed: User) -> None:
+    resumed.assert_as_undisturbed("interrupted")
+
+
+def test_a_job_that_fails_shows_the_end_of_its_log(resumed: User) -> None:
+    assert re.search(r"policygrain: .*broken/seed0: .*not finite", resumed.printed), resumed.printed
+    assert "Traceback" not in resumed.printed
+
+
+def test_a_gpu_is_granted_as_asked_and_waited_for_when_there_is_none(resumed: User) -> None:
+    if not resumed.cluster.has_gpus:
+        pytest.skip("no device can be made here (mknod), so the tests' nodes have no GPUs")
+    [(job, _)] = resumed.jobs_of("on_gpu")
+    assert "gpu:1" in resumed.cluster.ask("scontrol", "show", "job", job)
+    assert (resumed.home / "slow" / "on_gpu.gpus").read_text() == "0"
+    resumed.assert_as_undisturbed("on_gpu")
+
+
+def test_two_nodes_train_one_run(resumed: User) -> None:
+    """The same tokens are sampled as by one process, and numbers differ by the order of their sums."""
+    user, gpus = resumed, {"gpu": 2 * GPUS_PER_NODE} if resumed.cluster.has_gpus else {}
+    user.edit_profile(slurm_partition="gpu", mpi="srun", nodes=2, tasks_per_node=2, **gpus)
+    user.snakemake(user.trained("on_two_nodes"))
+    [(job, state)] = user.jobs_of("on_two_nodes")
+    assert state == "COMPLETED" and "NumNodes=2 " in user.cluster.ask("scontrol", "show", "job", job)
+    assert read_json(user.metrics("on_two_nodes").parent / "summary.json")["ranks"] == 4
+    rows, alone = (read_json_lines(user.metrics(arm)) for arm in ("on_two_nodes", "undisturbed"))
+    assert [row["step"] for row in rows] == list(range(STEPS + 1))
+    for row, expected in zip(rows, alone, strict=True):
+        # The share of tokens whose entropy fell: at a step's first update it neither fell nor rose, but for rounding.
+        numbers = {name: value for name, value in expected.items() if name != "mask_share"}
+        assert {name: row[name] for name in numbers} == pytest.approx(numbers, rel=2e-3, abs=1e-5)
+
+
+def test_mlflow_has_each_step_once(disturbed: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    import mlflow
+
+    from policygrain.study import load_study
+    from policygrain.track.mirror import mirror, tracking_uri
+
+    monkeypatch.chdir(disturbed.home)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    study, results = load_study(Path("studies/disturbed.yaml")), Path("results/disturbed")
+    mirror(study, results)
+    client = mlflow.MlflowClient(tracking_uri(study, results))
+    experiment = client.get_experiment_by_name("disturbed")
+    assert experiment is not None
+    runs = {run.data.tags["arm"]: run.info.run_id for run in client.search_runs([experiment.experiment_id], SEED_RUNS)}
+    assert {*DISTURBED, "undisturbed"} <= set(runs)
+    for arm in (*DISTURBED, "undisturbed"):
+        history = client.get_metric_history(runs[arm], "total_tokens")
+        truth = [(row["step"], row["total_tokens"]) for row in read_json_lines(disturbed.metrics(arm))]
+        assert [(point.step, point.value) for point in history] == truth
+
+
+def test_the_doctor_finds_this_cluster_in_order(user: User) -> None:
+    user.edit_profile()
+    command = [sys.executable, "-m", "policygrain.cli", "doctor", "--slurm", "--config", "studies/smoke.yaml"]
+    done = subprocess.run(
+        command, cwd=user.home, env=user.environment, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "partitions: cpu, gpu" in done.stdout and "sees folder and environment, vLLM starts" in done.stdout
+    assert not list((user.home / "results").glob(".doctor*"))
+    there = parse_partitions(user.cluster.ask("sinfo", "--noheader", "--format=%P|%a|%l|%m|%c|%G"))
+    assert (there["gpu"].gpus, there["low"].gpus) == (GPUS_PER_NODE if user.cluster.has_gpus else 0, 0)
+    assert there["cpu"].default and there["cpu"].minutes is None and there["cpu"].memory_mb == 64000

@@ -1,0 +1,257 @@
+"""Every path of a study's results. Nothing else in the package spells a file name of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class DataFolder:
+    """Prepared problems, `data/`."""
+
+    path: Path
+
+    @property
+    def train(self) -> Path:
+        """Training problems."""
+        return self.path / "train.jsonl"
+
+    @property
+    def validation(self) -> Path:
+        """Validation problems."""
+        return self.path / "validation.jsonl"
+
+    def benchmark(self, name: str) -> Path:
+        """Problems of one benchmark."""
+        return self.path / "benchmarks" / f"{name}.jsonl"
+
+    @property
+    def contamination(self) -> Path:
+        """Benchmark problems that are among the training prompts."""
+        return self.path / "contamination.json"
+
+    @property
+    def sources(self) -> Path:
+        """Digests of the files that the problems were read from."""
+        return self.path / "sources.json"
+
+
+@dataclass(frozen=True)
+class EvaluationFolder:
+    """The evaluation of one model."""
+
+    path: Path
+
+    @property
+    def record(self) -> Path:
+        """Protocol and scores."""
+        return self.path / "records.json"
+
+    def samples(self, benchmark: str) -> Path:
+        """Every response to a benchmark with its outcome."""
+        return self.path / f"{benchmark}.jsonl"
+
+    def responses(self, key: str, part: int, parts: int) -> Path:
+        """Sampled responses that are not graded yet, of one of several processes."""
+        return self.path / f"sampled-{key}-{part}of{parts}.jsonl"
+
+    def all_responses(self, key: str = "*") -> list[Path]:
+        """The files of all processes."""
+        return sorted(self.path.glob(f"sampled-{key}-*.jsonl"))
+
+
+@dataclass(frozen=True)
+class StartFolder:
+    """A start model that the pipeline makes, `start/seedS/`."""
+
+    path: Path
+
+    @property
+    def record(self) -> Path:
+        """What it was made from and its digest, written last."""
+        return self.path / "start.json"
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """One training run, `runs/ARM/seedS/`."""
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        """Key and settings of the run that this folder belongs to."""
+        return self.path / "run.json"
+
+    @property
+    def summary(self) -> Path:
+        """Written last: a run with a summary has ended."""
+        return self.path / "summary.json"
+
+    @property
+    def metrics(self) -> Path:
+        """A line per step: what the seed determines."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def timings(self) -> Path:
+        """A line per step: what the machine determines."""
+        return self.path / "timings.jsonl"
+
+    @property
+    def mtp_heads(self) -> Path:
+        """Losses and cost of warming up the prediction heads."""
+        return self.path / "mtp_heads.json"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of checkpoints."""
+        return self.path / "checkpoints"
+
+    @property
+    def model(self) -> Path:
+        """The final model with its tokenizer."""
+        return self.path / "model"
+
+    @property
+    def evaluation(self) -> EvaluationFolder:
+        """The final model's evaluation."""
+        return EvaluationFolder(self.path / "evaluation")
+
+    @property
+    def failed_batch(self) -> Path:
+        """The batch whose update would have done harm."""
+        return self.path / "failed_batch.pt"
+
+    @property
+    def token_folder(self) -> Path:
+        """Folder of token views."""
+        return self.path / "tokens"
+
+    def tokens(self, step: int) -> Path:
+        """What a step did to each token of a few samples."""
+        return self.token_folder / f"step{step:05d}.json"
+
+    def token_steps(self) -> dict[int, Path]:
+        """Step → file, of the steps that have one."""
+        return {int(p.stem.removeprefix("step")): p for p in sorted(self.token_folder.glob("step*.json"))}
+
+    @property
+    def lock(self) -> Path:
+        """Held by the process that trains here."""
+        return self.path / "lock"
+
+    @property
+    def data(self) -> DataFolder:
+        """Problems, where the run prepared its own."""
+        return DataFolder(self.path / "data")
+
+    @property
+    def start(self) -> StartFolder:
+        """The start model, where the run made its own."""
+        return StartFolder(self.path / "start")
+
+    @property
+    def superseding(self) -> Path:
+        """Exists while products of an earlier run are being moved; names the folder that they go to."""
+        return self.path / "superseding.json"
+
+    def superseded(self, key: str) -> Path:
+        """A folder that does not exist yet, for the products of the run with this key."""
+        number = 1
+        while (folder := self.path / f"superseded-{key}-{number}").exists():
+            number += 1
+        return folder
+
+    @property
+    def products(self) -> tuple[Path, ...]:
+        """Everything that belongs to one run and not to the folder; `config` is last."""
+        return (
+            self.summary,
+            self.metrics,
+            self.timings,
+            self.mtp_heads,
+            self.checkpoints,
+            self.token_folder,
+            self.model,
+            self.evaluation.path,
+            self.failed_batch,
+            self.config,
+        )
+
+
+@dataclass(frozen=True)
+class StudyFolder:
+    """A study's results, `results/STUDY/`."""
+
+    path: Path
+
+    @property
+    def study(self) -> Path:
+        """The resolved study file."""
+        return self.path / "study.yaml"
+
+    @property
+    def data(self) -> DataFolder:
+        """Prepared problems."""
+        return DataFolder(self.path / "data")
+
+    def start(self, seed: int | str) -> StartFolder:
+        """A start model."""
+        return StartFolder(self.path / "start" / f"seed{seed}")
+
+    def run(self, arm: str, seed: int | str) -> RunFolder:
+        """A training run."""
+        return RunFolder(self.path / "runs" / arm / f"seed{seed}")
+
+    def evaluation(self, model: str) -> EvaluationFolder:
+        """The evaluation of a model named `ARM/seedS` or `start/seedS`."""
+        place = self.path / model if model.startswith(f"{START}/") else self.path / "runs" / model
+        return EvaluationFolder(place / "evaluation")
+
+    def evaluations(self) -> Iterator[tuple[str, EvaluationFolder]]:
+        """(model, folder) of everything that has been evaluated, start models first."""
+        for found in sorted(self.path.glob(f"{START}/*/evaluation/records.json")):
+            yield f"{START}/{found.parts[-3]}", EvaluationFolder(found.parent)
+        for found in sorted(self.path.glob("runs/*/*/evaluation/records.json")):
+            yield "/".join(found.parts[-4:-2]), EvaluationFolder(found.parent)
+
+    def probe(self, seed: int | str) -> Path:
+        """The probe of one seed's start model."""
+        return self.path / "probe" / f"seed{seed}.json"
+
+    def figure(self, name: str, suffix: str = "") -> Path:
+        """A figure; without a suffix what all its files begin with."""
+        return self.path / "figures" / f"{name}{suffix}"
+
+    def table(self, name: str, suffix: str = "") -> Path:
+        """A table; without a suffix what all its files begin with."""
+        return self.path / "tables" / f"{name}{suffix}"
+
+    @property
+    def report(self) -> Path:
+        """The report."""
+        return self.path / "report.html"
+
+    @property
+    def tracking(self) -> Path:
+        """Where MLflow has the study."""
+        return self.path / "mlflow.json"
+
+    def log(self, rule: str, name: str) -> Path:
+        """The log of a job."""
+        return self.path / "logs" / rule / f"{name}.log"
+
+    def done(self, rule: str, name: str, fingerprint: str) -> Path:
+        """The file that says that a job has ended; its name holds the fingerprint of all that its result depends on."""
+        return self.path / "done" / rule / f"{name}-{fingerprint}.json"
+
+
+START = "start"  # the start models, as evaluated models are named
+
+
+def study_of(path: Path) -> StudyFolder | None:
+    """The study that a run, an evaluation or a table lies in; None where it lies in none."""
+    return next((StudyFolder(p) for p in path.resolve().parents if (p / "study.yaml").exists()), None)

@@ -1,0 +1,265 @@
+"""The records of a study: their types, how they are written and read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+
+from ..errors import UserError
+from ..files import atomic_text
+
+# Goes up with every change after which older records cannot be read as they are.
+SCHEMA_VERSION = 2
+
+
+class Entry(BaseModel):
+    """A part of a record."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Record(Entry):
+    """A JSON file of the results."""
+
+    schema_version: int = SCHEMA_VERSION
+
+
+class Environment(Entry):
+    """What computed something."""
+
+    versions: dict[str, str]
+    commit: str
+    hardware: str
+    ranks: int = 1
+
+
+class RunInputs(Entry):
+    """Digests of what a run read."""
+
+    start_model: str
+    train: str
+    validation: str
+
+
+class RunConfig(Record):
+    """`run.json`: which run a folder belongs to. ``key`` is the digest of arm, seed, settings and inputs."""
+
+    key: str
+    arm: str
+    seed: int
+    settings: dict[str, Any]  # what the result depends on, by key of the study file
+    runtime: dict[str, Any]  # training keys that change no result
+    inputs: RunInputs
+
+
+class FinalMetrics(Entry):
+    """A run after its last step."""
+
+    validation_accuracy: float
+    validation_length: float
+    updates: int
+    tokens: int
+    samples: int
+    seconds: float
+
+
+class RunSummary(RunConfig):
+    """`summary.json`: a run that has ended."""
+
+    final: FinalMetrics
+    model_digest: str
+    environment: Environment
+
+
+class StartModelRecord(Record):
+    """`start.json`: a start model that the pipeline made."""
+
+    seed: int
+    settings: dict[str, Any]
+    parameters: int
+    steps: int
+    seconds: float
+    final_loss: float | None
+    digest: str
+
+
+class PreparedData(Record):
+    """`data/sources.json`: which files prepared problems were read from."""
+
+    sources: dict[str, str]  # source → digest of its file
+    problems: dict[str, int]  # prepared file → how many
+
+
+class Contamination(Record):
+    """`data/contamination.json`: pairs of a benchmark problem and the training prompt that it is found in."""
+
+    overlaps: dict[str, list[dict[str, Any]]]
+
+
+class MtpHeadsRecord(Record):
+    """`mtp_heads.json`: the warm-up of prediction heads. Losses in nats per response token, summed over heads."""
+
+    losses: list[float]
+    seconds: float
+    parameters: int
+
+
+class TokenSample(Entry):
+    """One response token by token; all lists have one item per token."""
+
+    prompt: str
+    reward: float
+    correct: bool
+    advantage: float
+    tokens: list[str]
+    log_prob_old: list[float]
+    log_prob: list[float]
+    entropy_change: list[float]
+    in_loss: list[bool]
+    ratio: list[float]
+    clipped_low: list[bool]
+    clipped_high: list[bool]
+    entropy_drop: list[bool]
+
+
+class TokenView(Record):
+    """`tokens/stepNNNNN.json`: what a step did to each token of a few samples."""
+
+    step: int
+    method: str
+    samples: list[TokenSample]
+
+
+class BenchmarkRecord(Entry):
+    """Scores of one model on one benchmark."""
+
+    benchmark: str
+    n: int  # responses per problem
+    problems: int
+    accuracy: float
+    per_problem: list[float]
+    contaminated: list[int]  # positions of problems that are among the training prompts
+    pass_at: dict[int, float]
+    majority: float
+    outcomes: dict[str, int]
+    tokens: int
+    truncated: float
+
+    @model_validator(mode="after")
+    def _complete(self) -> BenchmarkRecord:
+        if not self.per_problem or len(self.per_problem) != self.problems:
+            raise ValueError(f"{len(self.per_problem)} scores for {self.problems} problems")
+        return self
+
+
+class EvaluationFacts(Entry):
+    """What an evaluation took."""
+
+    seconds: dict[str, float]
+    hardware: str
+    versions: dict[str, str]
+
+
+class ModelEvaluation(Record):
+    """`evaluation/records.json`: one model under one protocol."""
+
+    model: str  # ARM/seedS, start/seedS
+    key: str  # of the protocol
+    protocol: dict[str, Any]
+    prompt: tuple[str, str] | None  # what stands before and after a problem; None where a problem stands elsewhere
+    facts: EvaluationFacts
+    records: list[BenchmarkRecord]
+
+
+class EvaluatedSample(Entry):
+    """A line of `evaluation/BENCHMARK.jsonl`."""
+
+    id: str
+    sample: int
+    outcome: str
+    gold: str
+    problem: str
+    response: str
+    tokens: int
+    finished: bool
+
+
+class ProbeRow(Entry):
+    """One ratio on the probe's batch, after some optimizer steps."""
+
+    updates: int
+    seed: int
+    ratio: str
+    ratio_mean: float
+    ratio_max: float
+    ratio_variance: float
+    effective_sample_share: float
+    gradient_noise: float
+
+
+class ProbeRecord(Record):
+    """`probe/seedS.json`."""
+
+    seed: int
+    settings: dict[str, Any]
+    responses: int
+    rows: list[ProbeRow]
+
+
+class TrackingRecord(Record):
+    """`mlflow.json`: where MLflow has the study."""
+
+    uri: str
+    experiment: str
+    runs: dict[str, str]  # arm → run id
+
+
+class Done(Record):
+    """A job that has ended. ``results`` names what it made: runs or models with their keys, files with digests."""
+
+    rule: str
+    name: str
+    fingerprint: str
+    results: dict[str, str]
+
+
+AnyRecord = TypeVar("AnyRecord", bound=Record)
+AnyEntry = TypeVar("AnyEntry", bound=BaseModel)
+
+
+def write_record(path: Path, record: Record) -> None:
+    """Write a record, atomically."""
+    atomic_text(path, record.model_dump_json(indent=1) + "\n")
+
+
+def read_record(kind: type[AnyRecord], path: Path, again: str) -> AnyRecord:
+    """The record in ``path``. UserError that names the file, what is wrong and, by ``again``, what makes it anew."""
+    try:
+        data = json.loads(path.read_bytes())
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}. {again}") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: not JSON ({error}). {again}") from error
+    if not isinstance(data, dict):
+        raise UserError(f"{path}: expected a JSON object, got {type(data).__name__}. {again}")
+    found = data.get("schema_version", 1)
+    if found != SCHEMA_VERSION:
+        other = "an older" if isinstance(found, int) and found < SCHEMA_VERSION else "a newer"
+        raise UserError(
+            f"{path}: written by {other} version of policygrain (record schema {found}, this version reads "
+            f"{SCHEMA_VERSION}). Use that version, or: {again}"
+        )
+    return parse(kind, data, str(path), again)
+
+
+def parse(kind: type[AnyEntry], data: Any, where: str, again: str) -> AnyEntry:
+    """``data`` as ``kind``; what is wrong with it is one message that begins with ``where``."""
+    try:
+        return kind.model_validate(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise UserError(f"{where}: {key + ': ' if key else ''}{first['msg']}. {again}") from error

@@ -1,0 +1,191 @@
+"""What each result of a study depends on.
+
+Every key of the schema declares which artefacts depend on it directly (`decides`); `UPSTREAM` says which artefacts each
+one is made from. Everything that asks whether a result is up to date takes the answer from here: the names of finished
+jobs in Snakemake, the key of a run, the resume check and the readers of results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from .. import digests
+from .runs import Run, run_matrix
+from .schema import Artefact, Study
+
+UPSTREAM: Mapping[Artefact, tuple[Artefact, ...]] = {
+    "training_data": (),
+    "benchmarks": (),
+    "start_model": ("training_data",),
+    "run": ("training_data", "start_model"),
+    "probe": ("training_data", "start_model"),
+    # Which benchmark problems are among the training prompts is part of an evaluation.
+    "evaluation": ("training_data", "benchmarks", "start_model", "run"),
+    "figures": ("run", "probe", "evaluation"),
+    "tracking": ("figures",),
+}
+
+
+def affected(direct: Sequence[Artefact]) -> set[Artefact]:
+    """The artefacts in ``direct`` and everything made from them."""
+    found = set(direct)
+    while more := {a for a, made_from in UPSTREAM.items() if found & set(made_from)} - found:
+        found |= more
+    return found
+
+
+def leaves(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """Every key of a schema that holds a value, with its field: `training.steps`, `evaluation.benchmarks[].name`."""
+    for name, info in model.model_fields.items():
+        section = section_of(info.annotation)
+        if section is None or decides(info) is not None:
+            yield f"{prefix}{name}", info
+        else:
+            kind = str(info.annotation)
+            marker = "[]" if kind.startswith("list") else ".NAME" if "dict" in kind else ""
+            yield from leaves(section, f"{prefix}{name}{marker}.")
+
+
+def decides(info: FieldInfo) -> list[Artefact] | None:
+    """The artefacts that a key declares; None where it declares nothing, as a section's own key does."""
+    extra = info.json_schema_extra
+    return extra.get("decides") if isinstance(extra, dict) else None  # type: ignore[return-value]
+
+
+def section_of(annotation: Any) -> type[BaseModel] | None:
+    """The section that a key holds, lists or maps, if it does."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    found = (section_of(a) for a in get_args(annotation))
+    return next((f for f in found if f is not None), None)
+
+
+@dataclass(frozen=True)
+class Fingerprints:
+    """The fingerprints of one study's artefacts: 16 hexadecimal digits each.
+
+    ``sources`` are digests of the files that problems are read from, by source; where a file is not at hand those that
+    `prepare` recorded.
+    """
+
+    study: Study
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    def data(self) -> str:
+        """Prepared problems: training, validation and benchmarks."""
+        return digests.of_json([self._training_data(), self._benchmarks()])
+
+    def start_model(self, seed: int) -> str:
+        """A start model; ``seed`` is its own."""
+        return digests.of_json([self.start_settings(seed), self._training_data()])
+
+    def run(self, run: Run) -> str:
+        """A training run with all that it is made from."""
+        return digests.of_json(
+            [self.run_settings(run), self._training_data(), self.start_model(start_seed(self.study, run.seed))]
+        )
+
+    def probe(self, seed: int) -> str:
+        """A probe with all that it is made from."""
+        made_from = [self._training_data(), self.start_model(start_seed(self.study, seed))]
+        return digests.of_json([self.probe_settings(seed), *made_from])
+
+    def evaluation(self, models: Sequence[Run | int]) -> str:
+        """The evaluation of some models: runs, or start models by their seed."""
+        made_from = [self.run(m) if isinstance(m, Run) else self.start_model(m) for m in models]
+        return digests.of_json(
+            [settings(self.study, "evaluation"), self._training_data(), self._benchmarks(), made_from]
+        )
+
+    def figures(self) -> str:
+        """All figures and tables: everything that decides a number of the study."""
+        matrix = run_matrix(self.study)
+        runs = {run.name: self.run(run) for run in matrix.runs}
+        probes = [self.probe(seed) for seed in self.study.seeds] if self.study.probe else []
+        evaluated = self.evaluation([*start_seeds(self.study), *matrix.evaluated])
+        labels = {name: [method.summary, method.source] for name, method in self._methods().items()}
+        return digests.of_json([settings(self.study, "figures"), labels, runs, probes, evaluated])
+
+    def tracking(self) -> str:
+        """MLflow's mirror."""
+        return digests.of_json([settings(self.study, "tracking"), self.figures()])
+
+    def start_settings(self, seed: int) -> dict[str, Any]:
+        """The settings that a start model depends on directly."""
+        return {**settings(self.study, "start_model"), "seed": seed}
+
+    def run_settings(self, run: Run) -> dict[str, Any]:
+        """The settings that a run depends on directly: those of its arm, with the method resolved."""
+        arm = run_matrix(self.study).arm(run.arm)
+        own = self.study.model_copy(update={"training": arm.training(self.study)})
+        found = {key: value for key, value in settings(own, "run").items() if key != "methods"}
+        method = {k: v for k, v in arm.method(self.study).data().items() if k not in ("summary", "source")}
+        return {**found, "method": method, "seed": run.seed, "start_seed": start_seed(self.study, run.seed)}
+
+    def probe_settings(self, seed: int) -> dict[str, Any]:
+        """The settings that a probe depends on directly."""
+        return {**settings(self.study, "probe"), "seed": seed, "start_seed": start_seed(self.study, seed)}
+
+    def runtime_settings(self, run: Run) -> dict[str, Any]:
+        """The training keys of a run that change no result."""
+        training = run_matrix(self.study).arm(run.arm).training(self.study)
+        names = [name for name, info in type(training).model_fields.items() if decides(info) == []]
+        return training.model_dump(include=set(names))
+
+    def _training_data(self) -> str:
+        return digests.of_json([settings(self.study, "training_data"), self._digests_of(self.study.data.train)])
+
+    def _benchmarks(self) -> str:
+        named = [b.source for b in self.study.evaluation.benchmarks]
+        return digests.of_json([settings(self.study, "benchmarks"), self._digests_of(named)])
+
+    def _digests_of(self, sources: Sequence[str]) -> dict[str, str]:
+        return {source: self.sources[source] for source in sources if source in self.sources}
+
+    def _methods(self) -> dict[str, Any]:
+        return {name: arm.method(self.study) for name, arm in run_matrix(self.study).arms.items()}
+
+
+def settings(section: BaseModel, artefact: Artefact, prefix: str = "") -> dict[str, Any]:
+    """The keys that ``artefact`` depends on directly and whose values are not the defaults, with their values.
+
+    Defaults are left out so that a new key does not make finished results outdated.
+    """
+    found: dict[str, Any] = {}
+    for name, info in type(section).model_fields.items():
+        value, key, declared = getattr(section, name), f"{prefix}{name}", decides(info)
+        if declared is not None:
+            if artefact in declared and (info.is_required() or value != info.get_default()):
+                found[key] = section.model_dump(mode="json", include={name})[name]
+            continue
+        if isinstance(value, BaseModel):
+            inside = settings(value, artefact, f"{key}.")
+            if info.get_default() is None and _concerns(type(value), artefact):
+                found[key] = "set"  # an optional section whose keys may all be the defaults
+            found |= inside
+        elif isinstance(value, list | tuple):
+            for i, item in enumerate(value):
+                found |= settings(item, artefact, f"{key}[{i}].")
+        elif isinstance(value, dict):
+            for item_name, item in value.items():
+                found |= settings(item, artefact, f"{key}.{item_name}.")
+    return found
+
+
+def _concerns(section: type[BaseModel], artefact: Artefact) -> bool:
+    return any(artefact in (decides(info) or ()) for _, info in leaves(section))
+
+
+def start_seed(study: Study, seed: int) -> int:
+    """The seed of the start model that a run with ``seed`` begins from."""
+    return seed if study.model.warm_start_per_seed else study.seeds[0]
+
+
+def start_seeds(study: Study) -> list[int]:
+    """The seeds of all start models of a study."""
+    return sorted({start_seed(study, seed) for seed in study.seeds})

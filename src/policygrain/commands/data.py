@@ -51,7 +51,7 @@ def add_commands(commands: Any) -> None:
 def _list(arguments: argparse.Namespace) -> None:
     """List the registered sets, their versions and homes, and which of them are in the folder."""
     if arguments.markdown:
-        from .reference import markdown
+        from ..tasks.documentation import markdown
 
         print(markdown(), end="")
         return

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..errors import UserError
 from ..study.schema import Model, TinyModel
+from ..tasks.characters import CHARACTERS
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -81,8 +82,6 @@ def shape_of(model: Model, known: Mapping[str, Mapping[str, Any]]) -> Shape:
 
 
 def _tiny(spec: TinyModel) -> Shape:
-    from ..model.tiny import CHARACTERS
-
     vocabulary = spec.vocabulary or len(CHARACTERS)
     return Shape(spec.hidden, spec.intermediate, spec.layers, spec.heads, spec.heads, vocabulary, tied=True)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from ..evaluate.protocol import sampling_of
 from ..figures import TABLES
 from ..study.runs import Arm, run_matrix
 from ..study.schema import Benchmark, Probe, Study
@@ -13,6 +12,7 @@ from ..tasks import registry
 from ..tasks.check import data_root
 from ..tasks.families import FAMILIES
 from ..tasks.problem import read_rows
+from ..tasks.registry import sampling_of
 from ..tasks.sources import FAMILY_SIZE
 from . import loads as cost
 from .constants import Phase, Workload

@@ -9,18 +9,9 @@ from typing import Any
 
 from ..provenance import file_digest
 from ..rollout.open import resolve_engine
-from ..study.schema import Benchmark, Sampling, Study
-from ..tasks import registry
+from ..study.schema import Study
 from ..tasks.prompts import PromptRenderer
-
-
-def sampling_of(study: Study, benchmark: Benchmark) -> Sampling:
-    """The benchmark's own way to draw responses, else its registry entry's if the study says so, else the study's."""
-    default = study.evaluation.sampling
-    if benchmark.sampling is not None or not study.evaluation.registered_sampling:
-        return benchmark.sampling or default
-    registered = registry.protocol(benchmark.source)
-    return default.model_copy(update=registered.model_dump()) if registered else default
+from ..tasks.registry import sampling_of
 
 
 def protocol(study: Study, renderer: PromptRenderer, data: Path, model: str, grader: str) -> dict[str, Any]:

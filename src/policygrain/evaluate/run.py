@@ -21,9 +21,10 @@ from ..rollout.open import open_engine
 from ..study.schema import Study
 from ..tasks.problem import read_problems
 from ..tasks.prompts import PromptRenderer
+from ..tasks.registry import sampling_of
 from ..tasks.sources import contaminated
 from .grading import judge
-from .protocol import comparable, key_of, protocol, sampled_under, sampling_of
+from .protocol import comparable, key_of, protocol, sampled_under
 from .sampling import ask, complete, forget, sample
 
 

@@ -13,7 +13,7 @@ from ..rollout.engine import Engine, Request, Response
 from ..study.schema import Benchmark, Study
 from ..tasks.problem import Problem
 from ..tasks.prompts import PromptRenderer
-from .protocol import sampling_of
+from ..tasks.registry import sampling_of
 
 CHUNK = 4096  # responses that are on disk together: what a crash costs at most
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import string
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from ..tasks.characters import CHARACTERS, EOS, PAD
+
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
 
     from ..study.schema import TinyModel
-
-PAD, EOS, BOXED = "<|pad|>", "<|end|>", "\\boxed{"
-CHARACTERS = (PAD, EOS, BOXED, *string.digits, *string.ascii_lowercase, *"+-*/%=<>:;,.?(){}\\ \n")
 
 
 def character_tokenizer() -> PreTrainedTokenizerFast:

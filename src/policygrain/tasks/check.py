@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections import Counter
@@ -11,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from ..digests import of_file, of_text
 from ..errors import UserError
 from .problem import Problem, Row, read_problems, read_rows
 from .registry import Dataset
@@ -27,7 +27,7 @@ def data_root(root: Path | None) -> Path:
 def content_digest(pairs: Iterable[tuple[str, str]]) -> str:
     """SHA-256 over [problem, answer] pairs in order. Runs of white space count as one space, ids and the rest not."""
     canonical = [[" ".join(problem.split()), " ".join(answer.split())] for problem, answer in pairs]
-    return hashlib.sha256(json.dumps(canonical, ensure_ascii=False, separators=(",", ":")).encode()).hexdigest()
+    return of_text(json.dumps(canonical, ensure_ascii=False, separators=(",", ":")), full=True)
 
 
 def find(dataset: Dataset, root: Path) -> Path | None:
@@ -67,7 +67,7 @@ def check(dataset: Dataset, root: Path) -> Report:
         lacking = sum(name not in row for row in rows)
         if lacking:
             report.faults.append(f"{path}: {lacking} rows have no column {name!r}")
-    same_bytes = dataset.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    same_bytes = dataset.sha256 == of_file(path, full=True)
     digest = content_digest((str(row["problem"]), str(row["answer"])) for row in rows)
     if same_bytes:
         report.copy = "recorded"
@@ -90,7 +90,7 @@ def require(dataset: Dataset, root: Path, where: str) -> Path:
     if path is None:
         raise UserError(f"{where}: {root / dataset.file}: no such file. {how_to_get(dataset, root)}")
     # The hash of a known copy settles everything else in a few milliseconds.
-    if dataset.sha256 is not None and hashlib.sha256(path.read_bytes()).hexdigest() == dataset.sha256:
+    if dataset.sha256 is not None and of_file(path, full=True) == dataset.sha256:
         return path
     report = check(dataset, root)
     if report.faults:

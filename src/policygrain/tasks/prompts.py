@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING
 
+from ..digests import of_text
 from ..errors import UserError
 
 if TYPE_CHECKING:
@@ -47,4 +47,4 @@ class PromptRenderer:
         """Changes whenever a rendered prompt could: part of every evaluation record."""
         content = f"{self.prompt.template}\0{self.prompt.chat}\0{self.prompt.system}\0"
         content += str(self.tokenizer.chat_template) if self.prompt.chat else ""
-        return hashlib.sha256(content.encode()).hexdigest()[:16]
+        return of_text(content)

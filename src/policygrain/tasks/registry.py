@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from functools import cache
 from importlib import resources
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError, model_validator
 
 from ..errors import UserError, did_you_mean
+
+if TYPE_CHECKING:
+    from ..study.schema import Benchmark, Sampling, Study
 
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 GitId = Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
@@ -157,3 +160,15 @@ def parse(name: str, data: dict[str, Any]) -> Dataset:
 def protocol(source: str) -> Protocol | None:
     """How responses to a registered benchmark are drawn when a study does not say; None for any other source."""
     return dataset(source).sampling if source in names() else None
+
+
+def sampling_of(study: Study, benchmark: Benchmark) -> Sampling:
+    """How responses to ``benchmark`` are sampled.
+
+    Its own `sampling` comes first, then its registry entry's if `evaluation.registered_sampling`, then the study's.
+    """
+    default = study.evaluation.sampling
+    if benchmark.sampling is not None or not study.evaluation.registered_sampling:
+        return benchmark.sampling or default
+    registered = protocol(benchmark.source)
+    return default.model_copy(update=registered.model_dump()) if registered else default

@@ -1,0 +1,101 @@
+"""Digests: equal for equal content, different for every change that a model's output depends on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policygrain import digests
+
+FILES = {
+    "model-00001-of-00002.safetensors": "weights, first part",
+    "model-00002-of-00002.safetensors": "weights, second part",
+    "pytorch_model.bin": "weights in the older format",
+    "model.safetensors.index.json": "which part holds which weight",
+    "config.json": "shape",
+    "generation_config.json": "end-of-sequence tokens",
+    "adapter_config.json": "scale of a LoRA adapter",
+    "tokenizer.json": "vocabulary",
+    "tokenizer_config.json": "special tokens",
+    "tokenizer.model": "SentencePiece",
+    "vocab.json": "vocabulary",
+    "merges.txt": "BPE merges",
+    "added_tokens.json": "further tokens",
+    "special_tokens_map.json": "special tokens",
+    "chat_template.jinja": "how messages become a prompt",
+    "modeling_custom.py": "custom code",
+}
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    for name, content in FILES.items():
+        (tmp_path / name).write_text(content)
+    return tmp_path
+
+
+@given(st.binary())
+def test_the_short_digest_is_the_beginning_of_sha_256(content: bytes) -> None:
+    expected = hashlib.sha256(content).hexdigest()
+    assert digests.of_bytes(content, full=True) == expected
+    assert digests.of_bytes(content) == expected[:16]
+
+
+@given(st.dictionaries(st.text(), st.integers() | st.text() | st.none()))
+def test_the_order_of_keys_does_not_change_the_digest_of_json(value: dict[str, object]) -> None:
+    backwards = dict(reversed(list(value.items())))
+    assert digests.of_json(backwards) == digests.of_json(value)
+    assert digests.of_json({**value, "one more": 1}) != digests.of_json({**value, "one more": 2})
+
+
+def test_text_json_and_files_have_the_digest_of_their_bytes(tmp_path: Path) -> None:
+    value = {"b": "π", "a": [1, 2.5, None]}
+    text = json.dumps(value, sort_keys=True)
+    (tmp_path / "file").write_text(text)
+    assert (
+        digests.of_json(value)
+        == digests.of_text(text)
+        == digests.of_file(tmp_path / "file")
+        == digests.of_bytes(text.encode())
+    )
+
+
+def test_a_file_larger_than_a_block_is_read_to_its_end(tmp_path: Path) -> None:
+    content = b"0" * 3_000_000
+    (tmp_path / "a").write_bytes(content + b"a")
+    assert digests.of_file(tmp_path / "a") == digests.of_bytes(content + b"a") != digests.of_bytes(content + b"b")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_change_of_any_file_that_output_depends_on_changes_a_model_s_digest(model: Path, name: str) -> None:
+    before = digests.of_model(model)
+    (model / name).write_text("something else")
+    changed = digests.of_model(model)
+    (model / name).unlink()
+    assert len({before, changed, digests.of_model(model)}) == 3
+
+
+def test_exchanging_the_content_of_two_files_changes_a_model_s_digest(model: Path) -> None:
+    before = digests.of_model(model)
+    first, second = (model / f"model-0000{i}-of-00002.safetensors" for i in (1, 2))
+    content = first.read_text()
+    first.write_text(second.read_text())
+    second.write_text(content)
+    assert digests.of_model(model) != before
+
+
+def test_other_files_and_the_folder_s_name_do_not_change_a_model_s_digest(model: Path) -> None:
+    before = digests.of_model(model)
+    (model / "README.md").write_text("a model card")
+    (model / "start.json").write_text('{"digest": "of an earlier save"}')
+    renamed = model.rename(model.with_name("renamed"))
+    assert digests.of_model(renamed) == before
+
+
+def test_a_name_on_a_hub_has_the_digest_of_the_name() -> None:
+    assert digests.of_model(Path("Qwen/Qwen2.5-0.5B")) == digests.of_text("Qwen/Qwen2.5-0.5B")

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import errno
+import glob
 import json
 import os
+import shutil
+import socket
 from pathlib import Path
 from typing import Any
 
 from .errors import UserError
 
+_HOST = socket.gethostname()
+
 
 def atomic_text(path: Path, text: str) -> None:
     """Write ``text`` to a temporary neighbour, flush it to disk, rename it into place."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{_HOST}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(path)
         with temporary.open("w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
@@ -25,6 +32,36 @@ def atomic_text(path: Path, text: str) -> None:
         raise UserError(
             f"{path}: cannot be written: {error.strerror or error}. What was there before is untouched."
         ) from error
+
+
+def _sweep(path: Path) -> None:
+    """Remove temporary neighbours of ``path`` whose writer, a process of this machine, was killed."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}.{glob.escape(_HOST)}.*.tmp"):
+        number = left.name.rsplit(".", 2)[1]
+        if number.isdecimal() and not Path(f"/proc/{number}").exists():
+            left.unlink(missing_ok=True)
+
+
+def check_free_space(folder: Path, needed_mb: int = 200) -> None:
+    """UserError, before anything is spent, when ``folder`` cannot be written or its disk is nearly full."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        free = shutil.disk_usage(folder).free // 2**20
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be written: {error.strerror}.") from error
+    if free < needed_mb:
+        raise UserError(f"{folder}: only {free} MB are free on this disk, at least {needed_mb} MB are needed.")
+
+
+def flush(path: Path) -> None:
+    """Have a file or folder on disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def atomic_json(path: Path, data: Any) -> None:

@@ -1,20 +1,18 @@
-"""What a score hangs on: records say it, and only records that agree in it stand in one table."""
+"""The evaluation protocol: everything that a score depends on. Only scores of equal protocols are compared."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-from pathlib import Path
 from typing import Any
 
-from ..provenance import file_digest
+from .. import digests
+from ..results.layout import DataFolder
 from ..rollout.open import resolve_engine
 from ..study.schema import Study
 from ..tasks.prompts import PromptRenderer
 from ..tasks.registry import sampling_of
 
 
-def protocol(study: Study, renderer: PromptRenderer, data: Path, model: str, grader: str) -> dict[str, Any]:
+def protocol(study: Study, renderer: PromptRenderer, data: DataFolder, model: str, grader: str) -> dict[str, Any]:
     """Everything that could change a score; ``model`` and ``grader`` are their digest and name."""
     return {
         "model": model,
@@ -25,23 +23,13 @@ def protocol(study: Study, renderer: PromptRenderer, data: Path, model: str, gra
         "benchmarks": {
             b.name: {
                 "sampling": sampling_of(study, b).model_dump(),
-                "problems": file_digest(data / "benchmarks" / f"{b.name}.jsonl"),
+                "problems": digests.of_file(data.benchmark(b.name)),
             }
             for b in study.evaluation.benchmarks
         },
     }
 
 
-def key_of(content: dict[str, Any]) -> str:
-    """A short name for a protocol."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def comparable(content: dict[str, Any]) -> str:
-    """Records with the same value may stand in one table: all but the model is equal."""
-    return key_of({k: v for k, v in content.items() if k != "model"})
-
-
-def sampled_under(content: dict[str, Any]) -> str:
-    """Responses with the same value are the same, whoever judges them."""
-    return key_of({k: v for k, v in content.items() if k != "grader"})
+def response_key(protocol: dict[str, Any]) -> str:
+    """The digest of what sampled responses depend on: all but the grader."""
+    return digests.of_json({k: v for k, v in protocol.items() if k != "grader"})

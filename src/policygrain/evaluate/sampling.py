@@ -1,25 +1,25 @@
-"""Drawing the responses of an evaluation: nothing twice, in as many parts as there are processes for it."""
+"""Sampling the responses of an evaluation: none twice, and in as many parts as there are processes."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import UserError
 from ..provenance import seed_of
+from ..results.layout import EvaluationFolder
 from ..rollout.engine import Engine, Request, Response
 from ..study.schema import Benchmark, Study
 from ..tasks.problem import Problem
 from ..tasks.prompts import PromptRenderer
 from ..tasks.registry import sampling_of
 
-CHUNK = 4096  # responses that are on disk together: what a crash costs at most
+CHUNK = 4096  # responses that are written together: what a crash costs at most
 
 
-class Asked(NamedTuple):
-    """One response that an evaluation wants."""
+class Query(NamedTuple):
+    """One response that an evaluation needs."""
 
     benchmark: Benchmark
     problem: Problem
@@ -27,9 +27,9 @@ class Asked(NamedTuple):
     request: Request
 
 
-def ask(study: Study, problems: Mapping[str, list[Problem]], renderer: PromptRenderer) -> list[Asked]:
+def queries_of(study: Study, problems: Mapping[str, list[Problem]], renderer: PromptRenderer) -> list[Query]:
     """Everything that the protocol asks of a model, in the order of its records."""
-    asked = []
+    queries = []
     for benchmark in study.evaluation.benchmarks:
         sampling = sampling_of(study, benchmark)
         for problem in problems[benchmark.name]:
@@ -39,65 +39,69 @@ def ask(study: Study, problems: Mapping[str, list[Problem]], renderer: PromptRen
                 request = Request(
                     prompt, seed, sampling.max_tokens, sampling.temperature, sampling.top_p, log_probs=False
                 )
-                asked.append(Asked(benchmark, problem, i, request))
-    return asked
+                queries.append(Query(benchmark, problem, i, request))
+    return queries
 
 
 def sample(
-    asked: Sequence[Asked], engine: Callable[[], Engine], store: Path, key: str, part: tuple[int, int] = (0, 1)
+    queries: Sequence[Query],
+    engine: Callable[[], Engine],
+    folder: EvaluationFolder,
+    key: str,
+    part: tuple[int, int] = (0, 1),
 ) -> None:
-    """Draw what ``store`` does not have yet of ``part`` (i of n), a chunk at a time; ``engine`` is opened if needed.
+    """Sample what ``folder`` lacks of ``part`` (i of n), a chunk at a time; ``engine`` is opened only if needed.
 
-    Each process writes a file of its own, so parts may be drawn side by side.
+    Each process writes a file of its own, so parts can be sampled at the same time.
     """
     number, parts = part
-    have = sampled(store, key)
-    todo = [i for i in range(number, len(asked), parts) if i not in have]
-    # Longest first: what is left at the end, when few sequences share the engine, is short.
-    todo.sort(key=lambda i: (asked[i].request.max_tokens, len(asked[i].request.prompt_ids)), reverse=True)
-    path = store / f"sampled-{key}-{number}of{parts}.jsonl"
-    store.mkdir(parents=True, exist_ok=True)
-    # A line that a crash cut short must not swallow the next one.
+    have = sampled(folder, key)
+    missing = [i for i in range(number, len(queries), parts) if i not in have]
+    # Longest first, so that the last sequences, which have the engine to themselves, are short.
+    missing.sort(key=lambda i: (queries[i].request.max_tokens, len(queries[i].request.prompt_ids)), reverse=True)
+    path = folder.responses(key, number, parts)
+    folder.path.mkdir(parents=True, exist_ok=True)
+    # A line that a crash cut short must not merge with the next one.
     torn = path.exists() and not path.read_bytes().endswith(b"\n")
-    for start in range(0, len(todo), CHUNK):
-        chunk = todo[start : start + CHUNK]
-        responses = engine().generate([asked[i].request for i in chunk])
+    for start in range(0, len(missing), CHUNK):
+        chunk = missing[start : start + CHUNK]
+        responses = engine().generate([queries[i].request for i in chunk])
         rows = ({"i": i, "ids": r.ids, "finished": r.finished} for i, r in zip(chunk, responses, strict=True))
         try:
-            with path.open("a") as file:
+            with path.open("a", encoding="utf-8") as file:
                 file.write("\n" * torn + "".join(json.dumps(row) + "\n" for row in rows))
             torn = False
         except OSError as error:
             raise UserError(f"{path}: cannot be written: {error.strerror}. What was sampled before is kept.") from error
 
 
-def sampled(store: Path, key: str) -> dict[int, Response]:
-    """What was drawn under this key, by its place; a last line that was cut short is drawn again."""
+def sampled(folder: EvaluationFolder, key: str) -> dict[int, Response]:
+    """Responses that were sampled under this key, by position; a line that was cut short is sampled again."""
     found = {}
-    for path in sorted(store.glob(f"sampled-{key}-*.jsonl")):
-        for line in path.read_text().splitlines():
+    for path in folder.all_responses(key):
+        for line in path.read_bytes().splitlines():
             try:
                 row = json.loads(line)
-            except ValueError:
+                found[int(row["i"])] = Response([int(i) for i in row["ids"]], bool(row["finished"]), [])
+            except (ValueError, KeyError, TypeError):
                 continue
-            found[row["i"]] = Response(row["ids"], row["finished"], [])
     return found
 
 
-def complete(asked: Sequence[Asked], store: Path, key: str) -> list[Response]:
+def all_responses(queries: Sequence[Query], folder: EvaluationFolder, key: str) -> list[Response]:
     """All responses, in order. UserError that says which parts are missing."""
-    found = sampled(store, key)
-    if missing := [i for i in range(len(asked)) if i not in found]:
-        kinds = ", ".join(sorted({asked[i].benchmark.name for i in missing}))
-        there = ", ".join(sorted(p.name for p in store.glob(f"sampled-{key}-*.jsonl"))) or "none"
+    found = sampled(folder, key)
+    if missing := [i for i in range(len(queries)) if i not in found]:
+        names = ", ".join(sorted({queries[i].benchmark.name for i in missing}))
+        there = ", ".join(p.name for p in folder.all_responses(key)) or "none"
         raise UserError(
-            f"{store}: {len(missing)} of {len(asked)} responses are missing ({kinds}); parts that are "
-            f"there: {there}. Run the missing ones, or the same command without --part."
+            f"{folder.path}: {len(missing)} of {len(queries)} responses are missing ({names}); parts that are there: "
+            f"{there}. Run the missing ones, or the same command without --part."
         )
-    return [found[i] for i in range(len(asked))]
+    return [found[i] for i in range(len(queries))]
 
 
-def forget(store: Path) -> None:
-    """Remove drawn responses, once they are kept with their verdicts."""
-    for path in store.glob("sampled-*.jsonl"):
-        path.unlink()
+def remove_responses(folder: EvaluationFolder) -> None:
+    """Remove sampled responses, once they are written with their outcomes."""
+    for path in folder.all_responses():
+        path.unlink(missing_ok=True)

@@ -20,9 +20,7 @@ def read_lines(path: Path, again: str) -> Iterator[tuple[int, dict[str, Any]]]:
                 except (ValueError, RecursionError) as error:
                     raise UserError(f"{path}, line {number}: not JSON ({error}). {again}") from error
                 if not isinstance(row, dict):
-                    raise UserError(
-                        f"{path}, line {number}: expected a JSON object, got {type(row).__name__}. {again}"
-                    )
+                    raise UserError(f"{path}, line {number}: expected a JSON object, got {type(row).__name__}. {again}")
                 yield number, row
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}. {again}") from error
@@ -34,7 +32,7 @@ def read_steps(path: Path, again: str) -> list[dict[str, Any]]:
     for number, row in read_lines(path, again):
         if row.get("step") != len(rows):
             raise UserError(
-                f"{path}, line {number}: step {len(rows)} is expected here, not {row.get('step')!r}: steps are missing or "
+                f"{path}, line {number}: expected step {len(rows)}, found {row.get('step')!r}: steps are missing or "
                 f"doubled. {again}"
             )
         rows.append(row)

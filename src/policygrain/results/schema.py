@@ -50,8 +50,9 @@ class RunConfig(Record):
     key: str
     arm: str
     seed: int
-    settings: dict[str, Any]  # what the result depends on, by key of the study file
-    runtime: dict[str, Any]  # training keys that change no result
+    settings: dict[str, Any]  # what the result depends on, by key of the study file; defaults are left out
+    method: dict[str, Any]
+    training: dict[str, Any]
     inputs: RunInputs
 
 
@@ -60,6 +61,7 @@ class FinalMetrics(Entry):
 
     validation_accuracy: float
     validation_length: float
+    steps: int
     updates: int
     tokens: int
     samples: int
@@ -87,10 +89,11 @@ class StartModelRecord(Record):
 
 
 class PreparedData(Record):
-    """`data/sources.json`: which files prepared problems were read from."""
+    """`data/sources.json`: what prepared problems were made from, written last."""
 
-    sources: dict[str, str]  # source → digest of its file
-    problems: dict[str, int]  # prepared file → how many
+    fingerprint: str  # of the settings and sources
+    sources: dict[str, str]  # source → digest of its file, of the sources that are files
+    files: dict[str, str]  # prepared file → its digest
 
 
 class Contamination(Record):

@@ -8,14 +8,14 @@ jobs in Snakemake, the key of a run, the resume check and the readers of results
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, get_args
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from .. import digests
-from .runs import Run, run_matrix
+from .runs import Arm, Run, RunMatrix, run_matrix
 from .schema import Artefact, Study
 
 UPSTREAM: Mapping[Artefact, tuple[Artefact, ...]] = {
@@ -65,51 +65,55 @@ def section_of(annotation: Any) -> type[BaseModel] | None:
     return next((f for f in found if f is not None), None)
 
 
-@dataclass(frozen=True)
 class Fingerprints:
-    """The fingerprints of one study's artefacts: 16 hexadecimal digits each.
+    """The fingerprints of one study's artefacts: 16 hexadecimal digits each."""
 
-    ``sources`` are digests of the files that problems are read from, by source; where a file is not at hand those that
-    `prepare` recorded.
-    """
+    def __init__(self, study: Study, sources: Mapping[str, str] | None = None) -> None:
+        """``sources``: source of problems → digest of its file, of the sources that are files."""
+        self.study, self.sources = study, sources or {}
+        self._methods: dict[str, dict[str, Any]] = {}
 
-    study: Study
-    sources: Mapping[str, str] = field(default_factory=dict)
+    @cached_property
+    def matrix(self) -> RunMatrix:
+        """Every run of the study."""
+        return run_matrix(self.study)
 
     def data(self) -> str:
         """Prepared problems: training, validation and benchmarks."""
-        return digests.of_json([self._training_data(), self._benchmarks()])
+        return digests.of_json([self._training_data, self._benchmarks])
 
     def start_model(self, seed: int) -> str:
         """A start model; ``seed`` is its own."""
-        return digests.of_json([self.start_settings(seed), self._training_data()])
+        return digests.of_json([self.start_settings(seed), self._training_data])
 
     def run(self, run: Run) -> str:
         """A training run with all that it is made from."""
-        return digests.of_json(
-            [self.run_settings(run), self._training_data(), self.start_model(start_seed(self.study, run.seed))]
-        )
+        own = self.run_settings(self.matrix.arms[run.arm], run.seed)
+        return digests.of_json([own, self._training_data, self.start_model(start_seed(self.study, run.seed))])
+
+    def runs(self, runs: Sequence[Run]) -> str:
+        """Several runs that one process trains."""
+        return digests.of_json([self.run(run) for run in runs])
 
     def probe(self, seed: int) -> str:
         """A probe with all that it is made from."""
-        made_from = [self._training_data(), self.start_model(start_seed(self.study, seed))]
+        made_from = [self._training_data, self.start_model(start_seed(self.study, seed))]
         return digests.of_json([self.probe_settings(seed), *made_from])
 
-    def evaluation(self, models: Sequence[Run | int]) -> str:
-        """The evaluation of some models: runs, or start models by their seed."""
-        made_from = [self.run(m) if isinstance(m, Run) else self.start_model(m) for m in models]
-        return digests.of_json(
-            [settings(self.study, "evaluation"), self._training_data(), self._benchmarks(), made_from]
-        )
+    def evaluation(self, runs: Sequence[Run], seeds: Sequence[int] = ()) -> str:
+        """The evaluation of some runs' models, and of the start models of ``seeds``."""
+        made_from = [self.run(run) for run in runs] + [self.start_model(seed) for seed in seeds]
+        own = settings(self.study, "evaluation")
+        return digests.of_json([own, self._training_data, self._benchmarks, made_from])
 
     def figures(self) -> str:
         """All figures and tables: everything that decides a number of the study."""
-        matrix = run_matrix(self.study)
-        runs = {run.name: self.run(run) for run in matrix.runs}
+        runs = {run.name: self.run(run) for run in self.matrix.runs}
         probes = [self.probe(seed) for seed in self.study.seeds] if self.study.probe else []
-        evaluated = self.evaluation([*start_seeds(self.study), *matrix.evaluated])
-        labels = {name: [method.summary, method.source] for name, method in self._methods().items()}
-        return digests.of_json([settings(self.study, "figures"), labels, runs, probes, evaluated])
+        evaluated = self.evaluation(self.matrix.evaluated, start_seeds(self.study))
+        labels = {name: arm.method(self.study) for name, arm in self.matrix.arms.items()}
+        cited = {name: [method.summary, method.source] for name, method in labels.items()}
+        return digests.of_json([settings(self.study, "figures"), cited, runs, probes, evaluated])
 
     def tracking(self) -> str:
         """MLflow's mirror."""
@@ -119,27 +123,24 @@ class Fingerprints:
         """The settings that a start model depends on directly."""
         return {**settings(self.study, "start_model"), "seed": seed}
 
-    def run_settings(self, run: Run) -> dict[str, Any]:
+    def run_settings(self, arm: Arm, seed: int) -> dict[str, Any]:
         """The settings that a run depends on directly: those of its arm, with the method resolved."""
-        arm = run_matrix(self.study).arm(run.arm)
-        own = self.study.model_copy(update={"training": arm.training(self.study)})
-        found = {key: value for key, value in settings(own, "run").items() if key != "methods"}
-        method = {k: v for k, v in arm.method(self.study).data().items() if k not in ("summary", "source")}
-        return {**found, "method": method, "seed": run.seed, "start_seed": start_seed(self.study, run.seed)}
+        if arm.name not in self._methods:
+            own = self.study.model_copy(update={"training": arm.training(self.study)})
+            found = {key: value for key, value in settings(own, "run").items() if key != "methods"}
+            method = arm.method(self.study).data()
+            self._methods[arm.name] = {**found, "method": {k: v for k, v in method.items() if k not in CITATION}}
+        return {**self._methods[arm.name], "seed": seed, "start_seed": start_seed(self.study, seed)}
 
     def probe_settings(self, seed: int) -> dict[str, Any]:
         """The settings that a probe depends on directly."""
         return {**settings(self.study, "probe"), "seed": seed, "start_seed": start_seed(self.study, seed)}
 
-    def runtime_settings(self, run: Run) -> dict[str, Any]:
-        """The training keys of a run that change no result."""
-        training = run_matrix(self.study).arm(run.arm).training(self.study)
-        names = [name for name, info in type(training).model_fields.items() if decides(info) == []]
-        return training.model_dump(include=set(names))
-
+    @cached_property
     def _training_data(self) -> str:
         return digests.of_json([settings(self.study, "training_data"), self._digests_of(self.study.data.train)])
 
+    @cached_property
     def _benchmarks(self) -> str:
         named = [b.source for b in self.study.evaluation.benchmarks]
         return digests.of_json([settings(self.study, "benchmarks"), self._digests_of(named)])
@@ -147,8 +148,8 @@ class Fingerprints:
     def _digests_of(self, sources: Sequence[str]) -> dict[str, str]:
         return {source: self.sources[source] for source in sources if source in self.sources}
 
-    def _methods(self) -> dict[str, Any]:
-        return {name: arm.method(self.study) for name, arm in run_matrix(self.study).arms.items()}
+
+CITATION = ("summary", "source")  # of a method: they change no number
 
 
 def settings(section: BaseModel, artefact: Artefact, prefix: str = "") -> dict[str, Any]:

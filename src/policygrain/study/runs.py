@@ -6,11 +6,8 @@ run share it.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import json
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -61,37 +58,38 @@ class Run:
     seed: int
 
     @property
-    def folder(self) -> str:
-        """Its run directory, under the study's results."""
-        return f"runs/{self.arm}/seed{self.seed}"
+    def name(self) -> str:
+        """As the run's model is named in evaluations, and its folder under `runs/`."""
+        return f"{self.arm}/seed{self.seed}"
 
 
-@dataclass
+@dataclass(frozen=True)
 class RunMatrix:
-    """Every run of a study, and which experiments want it."""
+    """Every run of a study, and which experiments ask for it."""
 
-    arms: dict[str, Arm] = field(default_factory=dict)
-    runs: list[Run] = field(default_factory=list)
-    evaluated: list[Run] = field(default_factory=list)
-    experiments: dict[str, list[Run]] = field(default_factory=dict)
+    arms: dict[str, Arm]
+    runs: list[Run]
+    evaluated: list[Run]
+    experiments: dict[str, list[Run]]
+
+    def by_arm(self) -> dict[str, list[Run]]:
+        """Arm → its runs."""
+        found: dict[str, list[Run]] = {}
+        for run in self.runs:
+            found.setdefault(run.arm, []).append(run)
+        return found
 
     def processes(self, seeds_per_process: int) -> list[list[Run]]:
-        """Runs that one training process takes one after the other: some seeds of one arm."""
-        by_arm: dict[str, list[Run]] = {}
-        for run in self.runs:
-            by_arm.setdefault(run.arm, []).append(run)
-        return [part for runs in by_arm.values() for part in _batched(runs, seeds_per_process)]
-
-    def __iter__(self) -> Any:
-        return iter(self.arms.values())
-
-
-def _batched(runs: list[Run], size: int) -> Iterator[list[Run]]:
-    return (runs[i : i + size] for i in range(0, len(runs), size))
+        """Runs of one arm that one training process trains one after the other."""
+        return [
+            runs[i : i + seeds_per_process]
+            for runs in self.by_arm().values()
+            for i in range(0, len(runs), seeds_per_process)
+        ]
 
 
 def arms_of(experiment: Experiment, study: Study) -> list[Arm]:
-    """The arms of one experiment: methods × every combination of `vary`, study defaults left out of the name."""
+    """The arms of one experiment: methods × every combination of `vary`; the study's own settings are not named."""
     arms = []
     for method_name in experiment.methods:
         for values in itertools.product(*experiment.vary.values()):
@@ -102,42 +100,17 @@ def arms_of(experiment: Experiment, study: Study) -> list[Arm]:
 
 
 def run_matrix(study: Study) -> RunMatrix:
-    """Arms and runs, headline first, each once."""
-    result = RunMatrix()
+    """All arms and runs of a study, each once, in the order of its experiments."""
+    arms: dict[str, Arm] = {}
+    runs: dict[Run, None] = {}
+    evaluated: dict[Run, None] = {}
+    experiments: dict[str, list[Run]] = {}
     for name, experiment in study.experiments.items():
-        runs = result.experiments[name] = []
-        for arm in arms_of(experiment, study):
-            result.arms.setdefault(arm.name, arm)
-            for seed in experiment.seeds if experiment.seeds is not None else study.seeds:
-                run = Run(arm.name, seed)
-                runs.append(run)
-                if run not in result.runs:
-                    result.runs.append(run)
-                if experiment.evaluate and run not in result.evaluated:
-                    result.evaluated.append(run)
-    return result
-
-
-def digest(study: Study) -> str:
-    """A name for all that decides the study's numbers: results of the same digest are of the same study."""
-    matrix = run_matrix(study)
-    content = {
-        "runs": [[run.arm, run.seed] for run in matrix.runs],
-        "arms": {
-            name: [
-                arm.method(study).data() | {"summary": "", "source": ""},
-                arm.training(study).deciding(),
-            ]
-            for name, arm in matrix.arms.items()
-        },
-        "grader": study.grader,
-        # Keys that say what is the default anyway are left out: a new key must not make old results another study's.
-        # How many jobs share the work decides nothing.
-        **{
-            part: getattr(study, part).model_dump(
-                mode="json", exclude_defaults=True, exclude={"parts", "runs_per_engine"}
-            )
-            for part in ("model", "prompt", "data", "evaluation")
-        },
-    }
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+        seeds = experiment.seeds if experiment.seeds is not None else study.seeds
+        own = arms_of(experiment, study)
+        experiments[name] = [Run(arm.name, seed) for arm in own for seed in seeds]
+        arms |= {arm.name: arms.get(arm.name, arm) for arm in own}
+        runs |= dict.fromkeys(experiments[name])
+        if experiment.evaluate:
+            evaluated |= dict.fromkeys(experiments[name])
+    return RunMatrix(arms, list(runs), list(evaluated), experiments)

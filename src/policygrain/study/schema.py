@@ -122,7 +122,9 @@ class Model(Section):
         description="'tiny': built and taught by the pipeline; else a folder or a Hugging Face name of a causal model",
         json_schema_extra=EVERY_MODEL,
     )
-    revision: str | None = Field(None, description="pinned revision of a Hugging Face model", json_schema_extra=EVERY_MODEL)
+    revision: str | None = Field(
+        None, description="pinned revision of a Hugging Face model", json_schema_extra=EVERY_MODEL
+    )
     dtype: Literal["float32", "bfloat16"] = Field(
         "float32", description="weights and arithmetic of the policy", json_schema_extra=POLICY
     )

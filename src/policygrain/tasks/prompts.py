@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from ..study.schema import Prompt
 
 
+_PLACE = "\N{OBJECT REPLACEMENT CHARACTER}"  # stands for a problem
+
+
 class PromptRenderer:
     """Problem text → prompt token ids, by a plain template or by the tokenizer's own chat template."""
 
@@ -41,6 +44,12 @@ class PromptRenderer:
                 f"{self.longest}): {problem[:80]!r}. Lower max_tokens, leave the problem out, or take a longer context."
             )
         return ids
+
+    @property
+    def parts(self) -> tuple[str, str] | None:
+        """What stands before and after a problem; None where a chat template puts it elsewhere, or more than once."""
+        parts = self.text(_PLACE).split(_PLACE)
+        return (parts[0], parts[1]) if len(parts) == 2 else None
 
     @property
     def digest(self) -> str:

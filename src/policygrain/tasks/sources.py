@@ -1,4 +1,4 @@
-"""The door through which problems come in: a family's name, a registered set's name, or a JSON Lines file."""
+"""Sources of problems: a family's name, a registered set's name, or a JSON Lines file."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .. import digests
 from ..errors import UserError, did_you_mean
-from ..files import atomic_json, read_json
+from ..results.layout import DataFolder
+from ..results.reader import prepared_data
+from ..results.schema import Contamination, PreparedData, read_record, write_record
+from ..study.fingerprint import Fingerprints
 from . import check, registry
 from .check import ROOT_VARIABLE, data_root
 from .contamination import TrainingIndex, as_data
@@ -58,12 +62,54 @@ def load(source: str, root: Path | None, limit: int | None = None) -> list[Probl
     return read_problems(data_root(root) / source, limit)
 
 
-def prepare(study: Study, folder: Path) -> None:
-    """Write a study's problems: train.jsonl, validation.jsonl, benchmarks/NAME.jsonl, and contamination.json.
+def source_digests(study: Study) -> dict[str, str]:
+    """Source → digest of its file, of the study's sources that are files and are there."""
+    sources = dict.fromkeys([*study.data.train, *(b.source for b in study.evaluation.benchmarks)])
+    found: dict[str, str] = {}
+    for source in sources:
+        if source in registry.names():
+            path = check.find(registry.dataset(source), data_root(study.data.root))
+        elif is_file(source):
+            path = data_root(study.data.root) / source
+        else:
+            continue
+        if path is not None and path.is_file():
+            found[source] = digests.of_file(path)
+    return found
 
-    Training and validation are disjoint. A benchmark is taken as it is, and where training prompts are in it is listed.
+
+def check_sources(study: Study) -> None:
+    """UserError, naming the key, where a source of problems cannot be opened or is not the registered set."""
+    for i, source in enumerate(study.data.train):
+        check_source(source, study.data.root, f"data.train[{i}]")
+    for i, benchmark in enumerate(study.evaluation.benchmarks):
+        check_source(benchmark.source, study.data.root, f"evaluation.benchmarks[{i}].source")
+
+
+def prepare(study: Study, out: DataFolder) -> None:
+    """Write a study's problems into ``out``, unless they are there already, made from the same sources and settings.
+
+    Training and validation problems are disjoint. Benchmarks are taken as they are; which of their problems are among the
+    training prompts is written beside them.
     """
+    if not _is_current(study, out):
+        check_sources(study)
+        _write(study, out)
+
+
+def _is_current(study: Study, out: DataFolder) -> bool:
+    if (found := prepared_data(out)) is None:
+        return False
+    sources = {**found.sources, **source_digests(study)}
+    return found.fingerprint == Fingerprints(study, sources).data() and all(
+        (out.path / name).is_file() and digests.of_file(out.path / name) == digest
+        for name, digest in found.files.items()
+    )
+
+
+def _write(study: Study, out: DataFolder) -> None:
     data = study.data
+    out.sources.unlink(missing_ok=True)
     train: list[Problem] = []
     validation: list[Problem] = []
     foreign: list[Problem] = []
@@ -82,8 +128,8 @@ def prepare(study: Study, folder: Path) -> None:
         train += kept
     if not train:
         raise UserError("data.train: nothing is left to train on; the files hold too few problems.")
-    write_problems(folder / "train.jsonl", train)
-    write_problems(folder / "validation.jsonl", validation)
+    write_problems(out.train, train)
+    write_problems(out.validation, validation)
     compared: dict[str, list[Problem]] = {}
     for benchmark in study.evaluation.benchmarks:
         if benchmark.source in FAMILIES:
@@ -91,22 +137,32 @@ def prepare(study: Study, folder: Path) -> None:
             compared[benchmark.name] = []
         else:
             problems = compared[benchmark.name] = load(benchmark.source, data.root, benchmark.size)
-        write_problems(folder / "benchmarks" / f"{benchmark.name}.jsonl", problems)
-    write_contamination(folder / "contamination.json", foreign, compared)
+        write_problems(out.benchmark(benchmark.name), problems)
+    write_contamination(out.contamination, foreign, compared)
+    sources = source_digests(study)
+    files = [out.train, out.validation, out.contamination, *(out.benchmark(b.name) for b in study.evaluation.benchmarks)]
+    record = PreparedData(
+        fingerprint=Fingerprints(study, sources).data(),
+        sources=sources,
+        files={path.relative_to(out.path).as_posix(): digests.of_file(path) for path in files},
+    )
+    write_record(out.sources, record)
 
 
 def write_contamination(path: Path, train: list[Problem], benchmarks: Mapping[str, list[Problem]]) -> None:
     """Benchmark → its problems that are among the training prompts.
 
-    Synthetic problems come here neither as prompts nor as benchmarks: their splits share no question by construction,
-    and questions of one family are alike in words without being alike.
+    Synthetic problems are compared neither as prompts nor as benchmarks: their splits share no question, and questions
+    of one family have similar words.
     """
     index = TrainingIndex(train)
-    atomic_json(path, as_data({name: index.overlaps(problems) for name, problems in benchmarks.items()}))
+    found = {name: index.overlaps(problems) for name, problems in benchmarks.items()}
+    write_record(path, Contamination(overlaps=as_data(found)))
 
 
-def contaminated(folder: Path, benchmark: str) -> set[str]:
-    """Ids of a benchmark's problems that are among the training prompts, as `prepare` wrote them in ``folder``; none
-    where it wrote nothing."""
-    path = folder / "contamination.json"
-    return {pair["benchmark"] for pair in read_json(path).get(benchmark, [])} if path.exists() else set()
+def contaminated(data: DataFolder, benchmark: str) -> set[str]:
+    """Ids of a benchmark's problems that are among the training prompts."""
+    if not data.contamination.exists():
+        return set()
+    found = read_record(Contamination, data.contamination, "Prepare the data again: `policygrain prepare`.")
+    return {pair["benchmark"] for pair in found.overlaps.get(benchmark, [])}

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import pickle
 import shutil
 import socket
 import sys
@@ -59,14 +60,14 @@ def run_lock(run_dir: Path) -> Iterator[None]:
 
 
 def save(
-    run_dir: Path, step: int, parts: Mapping[str, Any], counters: Mapping[str, Any], keep_every: int | None = None
+    checkpoints: Path, step: int, parts: Mapping[str, Any], counters: Mapping[str, Any], keep_every: int | None = None
 ) -> None:
-    """Write `checkpoints/stepNNNNN`: a temporary folder, flushed, then renamed.
+    """Write `stepNNNNN` in the folder ``checkpoints``: a temporary folder, flushed, then renamed.
 
     ``parts`` have a `state_dict`; a sharded model, and its optimizer with it, are written by all ranks, which call this
     together. Kept are the newest two and, for good, those of multiples of ``keep_every`` steps.
     """
-    folder = run_dir / "checkpoints" / f"step{step:05d}"
+    folder = checkpoints / f"step{step:05d}"
     temporary = folder.with_name(f".{folder.name}")
     with _explained(folder, temporary):
         on_rank_0(lambda: _make_room(temporary))
@@ -80,16 +81,22 @@ def save(
         on_rank_0(lambda: _finish(temporary, folder, dict(zip(names, digests, strict=True)), keep_every))
 
 
-def load_newest(run_dir: Path, parts: Mapping[str, Any]) -> dict[str, Any] | None:
+def load_newest(checkpoints: Path, parts: Mapping[str, Any]) -> dict[str, Any] | None:
     """Load the newest whole checkpoint into ``parts`` and return its counters; torn ones are passed over aloud.
 
     None where there is none. A sharded one may have been written by another number of ranks.
     """
-    folder = _newest_whole(run_dir)
+    folder = _newest_whole(checkpoints)
     if folder is None:
         return None
-    with torch.serialization.safe_globals(SAVED_TYPES):
-        state: dict[str, Any] = torch.load(folder / STATE, weights_only=True, map_location="cpu")
+    try:
+        with torch.serialization.safe_globals(SAVED_TYPES):
+            state: dict[str, Any] = torch.load(folder / STATE, weights_only=True, map_location="cpu")
+    except (pickle.UnpicklingError, RuntimeError, ValueError) as error:
+        raise UserError(
+            f"{folder / STATE}: not a checkpoint that may be loaded: {str(error).splitlines()[0]} Remove {folder}; the run "
+            "then continues from the one before it."
+        ) from error
     sharded = _sharded(parts)
     if sharded:
         _load_shards(sharded, folder / SHARDS)
@@ -99,9 +106,9 @@ def load_newest(run_dir: Path, parts: Mapping[str, Any]) -> dict[str, Any] | Non
     return state
 
 
-def _newest_whole(run_dir: Path) -> Path | None:
+def _newest_whole(checkpoints: Path) -> Path | None:
     # The first rank looks for all: another node may see a folder a little later.
-    folders = on_rank_0(lambda: sorted((run_dir / "checkpoints").glob("step*"), reverse=True))
+    folders = on_rank_0(lambda: sorted(checkpoints.glob("step*"), reverse=True))
     for folder in folders:
         marks = on_rank_0(lambda folder=folder: _marks(folder))  # type: ignore[misc]
         found = map_over_ranks(lambda own, folder=folder: [_digest(folder / name) for name in own], list(marks))  # type: ignore[misc]

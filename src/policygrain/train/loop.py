@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from safetensors import SafetensorError
 
 from ..clock import Clock
 from ..errors import Stopped, UserError
 from ..grading import open_grader
 from ..methods import Method
 from ..model.loading import device
-from ..model.weights import whole
+from ..model.weights import whole as unsharded
 from ..progress import Progress
 from ..provenance import seed_of
+from ..results.layout import RunFolder
+from ..results.schema import FinalMetrics
 from ..rollout.open import open_engine
 from ..study.schema import Training
 from ..tasks.problem import Problem
@@ -25,12 +28,12 @@ from ..tasks.prompts import PromptRenderer
 from . import checkpoint
 from .metrics_log import MetricsLog
 from .mtp_heads import warm_up
-from .policy import open_policy
+from .policy import Policy, open_policy
 from .ranks import gather, is_rank_0, on_rank_0
-from .rollout_batch import RolloutBatch, disagreement, draw
+from .rollout_batch import RolloutBatch, collect_batch, mismatch_error
 from .rollouts import Collector, PromptStream
 from .stopping import Stop
-from .token_view import keep_tokens
+from .token_view import save_token_view
 from .update import TrainingBatch, minibatches, update
 from .validation import validate
 
@@ -49,16 +52,16 @@ def train(
     spec: Model,
     train_problems: list[Problem],
     validation_problems: list[Problem],
-    run_dir: Path,
+    run: RunFolder,
     stop: Stop | None = None,
-) -> dict[str, Any]:
-    """Train ``start`` by ``method`` in ``run_dir``, from the newest checkpoint there is; returns the run's summary.
+) -> FinalMetrics:
+    """Train ``start`` by ``method``, from the newest checkpoint in ``run`` if there is one.
 
-    Everything random hangs on ``seed`` and the step, so a resumed run continues as the undisturbed one would have.
-    ``stop`` is asked after each step; what it ends is saved and raised as `Stopped`. All ranks of a process group call
-    this alike (`launch.together`): what reads here as one process is dealt out below (`ranks.py`).
+    Random states are keyed by ``seed`` and the step, so a resumed run is the undisturbed run bit for bit. ``stop`` is
+    read after each step; then the run is saved and `Stopped` is raised. All ranks of a process group call this with the
+    same arguments (`launch.process_group`) and share the work of each step (`ranks.py`). The caller holds the lock.
     """
-    with checkpoint.run_lock(run_dir), open_grader(grader_name) as grader:
+    with open_grader(grader_name) as grader:
         torch.set_num_threads(settings.threads)
         policy = open_policy(start, spec, method, settings, seed)
         longest = policy.model.config.max_position_embeddings - settings.max_tokens
@@ -66,15 +69,19 @@ def train(
         stream = PromptStream(train_problems, seed_of("prompts", seed))
         totals = {"updates": 0, "tokens": 0, "samples": 0, "seconds": 0.0}
         first = 0
-        waiting: list[RolloutBatch] = []  # batches that were drawn and not trained on yet
-        if (state := checkpoint.load_newest(run_dir, policy.parts)) is not None:
+        waiting: list[RolloutBatch] = []  # sampled ahead and not trained on yet
+        if (state := checkpoint.load_newest(run.checkpoints, policy.parts)) is not None:
             stream.position, first, totals = state["position"], state["step"], state["totals"]
-            waiting = [drawn.to(device()) for drawn in state["waiting"]]
+            waiting = [batch.to(device()) for batch in state["waiting"]]
 
         def counters(step: int) -> dict[str, Any]:
             return {"step": step, "position": stream.position, "totals": totals, "waiting": waiting}
 
-        metrics_log = MetricsLog(run_dir, resume_at=first)
+        def save(step: int) -> None:
+            log.flush()
+            checkpoint.save(run.checkpoints, step, policy.parts, counters(step), settings.keep_every)
+
+        log = MetricsLog(run, resume_at=first)
         engine = open_engine(
             settings.engine,
             start,
@@ -86,35 +93,36 @@ def train(
         )
         collector = Collector(stream, engine, grader, renderer, method.sampler, settings, seed)
         if policy.heads is not None and state is None:
-            warm_up(policy, method, collector, run_dir)
-        label = f"{run_dir.parent.name} {run_dir.name}"
+            warm_up(policy, method, collector, run)
+        label = f"{run.path.parent.name} {run.path.name}"
 
         progress = Progress(range(first, settings.steps), label, settings.steps, first, silent=not is_rank_0())
         for step in progress:
             clock, started = Clock(), time.perf_counter()
-            # The few random choices of an objective (Clip-Cov's) hang on the step, not on what came before it.
+            # The random choices of an objective (Clip-Cov's) are keyed by the step.
             torch.manual_seed(seed_of("step", seed, step))
 
-            # Validation comes first: step 0 is the start model, and the last one is done after the loop.
+            # Validate first: step 0 is the start model; the final model is validated after the loop.
             held_out = {}
             if step % settings.validate_every == 0:
                 with clock("validate"):
                     engine.load_weights(policy.model)
                     held_out = validate(validation_problems, engine, grader, renderer, settings)
 
-            # Draw prompts, sample a group of responses for each, judge and read them. Ahead of its time, a batch waits
-            # while the policy goes on; what it is off from stays the policy that it was sampled from.
+            # Sample a group of responses for each prompt, grade them, compute their log-probabilities. With
+            # `training.ahead`, batches are sampled some steps before they are trained on; ratios are to the policy that
+            # sampled them.
             while len(waiting) <= settings.ahead and step + len(waiting) < settings.steps:
                 position = stream.position
-                drawn = draw(collector, policy, method, clock)
-                if (problem := disagreement(drawn, policy.model, settings.max_mismatch)) is not None:
+                sampled = collect_batch(collector, policy, method, clock)
+                if (error := mismatch_error(sampled, policy.model, settings.max_mismatch)) is not None:
                     stream.position = position
-                    checkpoint.save(run_dir, step, policy.parts, counters(step), settings.keep_every)
-                    raise UserError(f"{run_dir}: step {step}: {problem} The run is saved as it was before that batch.")
-                waiting.append(drawn)
+                    save(step)
+                    raise UserError(f"{run.path}: step {step}: {error} The run is saved as it was before that batch.")
+                waiting.append(sampled)
             rollouts, batch, metrics = waiting.pop(0)
 
-            # The batch, cut into minibatches: each further one is further off-policy, which is what ratios are for.
+            # One optimizer step per minibatch: each further one is further off-policy.
             updates = []
             with clock("update"):
                 if batch is not None:
@@ -124,17 +132,17 @@ def train(
                         for parameters in policy.optimizer.param_groups:
                             parameters["lr"] = parameters["initial_lr"] * warmup
                         part = batch.rows(rows)
-                        with _kept_if_harmful(part, run_dir):
+                        with _failed_batch_saved(part, run):
                             updates.append(update(policy, part, method, settings))
                         totals["updates"] += 1
 
-            # A few samples, token by token, for a look at what the objective does.
+            # What the step did to each token of a few samples, for `policygrain inspect`.
             if batch is not None and (step % settings.validate_every == 0 or step + 1 == settings.steps):
                 with clock("record"):
-                    keep_tokens(run_dir, step, rollouts, batch, policy, method, settings)
+                    save_token_view(run, step, rollouts, batch, policy, method, settings)
 
             totals["tokens"] += rollouts.tokens
-            totals["samples"] += rollouts.drawn * settings.group
+            totals["samples"] += rollouts.sampled * settings.group
             totals["seconds"] += time.perf_counter() - started
             row = {
                 "step": step,
@@ -143,42 +151,59 @@ def train(
                 **_over_updates(updates),
                 **held_out,
             }
-            metrics_log.write("metrics", row | {f"total_{k}": totals[k] for k in ("updates", "tokens", "samples")})
-            metrics_log.write(
-                "timings", {"step": step, **clock.report(rollouts.tokens), "total_seconds": totals["seconds"]}
-            )
+            log.metrics(row | {f"total_{k}": totals[k] for k in ("updates", "tokens", "samples")})
+            log.timings({"step": step, **clock.report(rollouts.tokens), "total_seconds": totals["seconds"]})
             progress.note = f"accuracy {rollouts.sampled_accuracy:.2f}"
 
-            # Whichever rank is asked to stop, all do after the same step.
+            # If any rank is to stop, all stop after the same step.
             reasons = gather([stop and stop.after_step(time.perf_counter() - started)])
             reason = next(filter(None, reasons), None)
             if reason or ((step + 1) % settings.checkpoint_every == 0 and step + 1 < settings.steps):
-                checkpoint.save(run_dir, step + 1, policy.parts, counters(step + 1), settings.keep_every)
+                save(step + 1)
             if reason:
-                raise Stopped(f"{run_dir}: stopped by {reason} after step {step + 1} of {settings.steps}, and saved.")
+                raise Stopped(f"{run.path}: stopped by {reason} after step {step + 1} of {settings.steps}, and saved.")
 
         engine.load_weights(policy.model)
         final = validate(validation_problems, engine, grader, renderer, settings)
-        metrics_log.write(
-            "metrics",
-            {"step": settings.steps, **final, **{f"total_{k}": totals[k] for k in ("updates", "tokens", "samples")}},
-        )
-        final_model: Any = whole(policy.model, torch.device("cpu"), keep=is_rank_0())
-        on_rank_0(lambda: [what.save_pretrained(run_dir / "model") for what in (final_model, policy.tokenizer)])
-        return {**final, **totals}
+        counted = {f"total_{k}": totals[k] for k in ("updates", "tokens", "samples")}
+        log.metrics({"step": settings.steps, **final, **counted})
+        log.flush()
+        _save_final_model(policy, run)
+        return FinalMetrics(**final, steps=settings.steps, **totals)
+
+
+def _save_final_model(policy: Policy, run: RunFolder) -> None:
+    """Write the model and its tokenizer into a temporary folder, then rename it: a model folder is complete."""
+    model: Any = unsharded(policy.model, torch.device("cpu"), keep=is_rank_0())
+    temporary = run.model.with_name(f".{run.model.name}")
+
+    def save() -> None:
+        shutil.rmtree(temporary, ignore_errors=True)
+        try:
+            for part in (model, policy.tokenizer):
+                part.save_pretrained(temporary)
+            shutil.rmtree(run.model, ignore_errors=True)
+            temporary.rename(run.model)
+        except (OSError, RuntimeError, SafetensorError) as error:  # a full disk is any of these
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise UserError(
+                f"{run.model}: the final model cannot be written: {error}. Free some space and run the command again: "
+                "it resumes from the last checkpoint."
+            ) from error
+
+    on_rank_0(save)
 
 
 @contextmanager
-def _kept_if_harmful(batch: TrainingBatch, run_dir: Path) -> Iterator[None]:
-    """An update that would do harm ends the run, and the batch that caused it is kept for a look."""
+def _failed_batch_saved(batch: TrainingBatch, run: RunFolder) -> Iterator[None]:
+    """Save the batch of an update that ends the run, for inspection."""
     try:
         yield
     except UserError as error:
-        path = run_dir / "failed_batch.pt"
-        cause = {"ids": batch.sequences.ids, "mask": batch.sequences.mask, "advantages": batch.tokens.advantages}
-        on_rank_0(lambda: torch.save(cause, path))
+        content = {"ids": batch.sequences.ids, "mask": batch.sequences.mask, "advantages": batch.tokens.advantages}
+        on_rank_0(lambda: torch.save(content, run.failed_batch))
         raise UserError(
-            f"{run_dir}: {error} The batch is in {path}; a lower learning rate or a clip may help."
+            f"{run.path}: {error} The batch is in {run.failed_batch}; a lower learning rate or a clip may help."
         ) from error
 
 

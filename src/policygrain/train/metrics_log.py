@@ -1,4 +1,4 @@
-"""The records of a run: metrics that only the seed decides, and timings that the machine decides, apart."""
+"""The metrics log of a run: what the seed determines and what the machine determines, in separate files."""
 
 from __future__ import annotations
 
@@ -8,42 +8,61 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..files import atomic_text
+from ..files import atomic_text, flush
+from ..results.layout import RunFolder
 from .ranks import is_rank_0, on_rank_0
 
 
 class MetricsLog:
-    """Appends JSON Lines to `metrics.jsonl` (reproducible) and `timings.jsonl` (not), one line a step."""
+    """Appends a line per step to `metrics.jsonl` (reproducible) and `timings.jsonl` (not)."""
 
-    def __init__(self, run_dir: Path, resume_at: int) -> None:
-        self.run_dir = run_dir
-        on_rank_0(lambda: [self._cut(run_dir / f"{name}.jsonl", resume_at) for name in ("metrics", "timings")])
+    def __init__(self, run: RunFolder, resume_at: int) -> None:
+        """Keep the steps before ``resume_at``, which is where the run continues. UserError where one is missing."""
+        self.run = run
+        on_rank_0(lambda: [_cut(path, resume_at) for path in (run.metrics, run.timings)])
 
-    @staticmethod
-    def _cut(path: Path, resume_at: int) -> None:
-        """Steps from ``resume_at`` on will be done again, so each appears once; a half-written last line goes too."""
-        kept = []
-        for line in path.read_text().splitlines() if path.exists() else []:
-            try:
-                if json.loads(line)["step"] < resume_at:
-                    kept.append(line + "\n")
-            except (ValueError, KeyError):
-                break
-        atomic_text(path, "".join(kept))
+    def metrics(self, row: dict[str, Any]) -> None:
+        """Append a step's metrics."""
+        _append(self.run.metrics, row)
 
-    def write(self, name: str, row: dict[str, Any]) -> None:
-        """One line, written before the next step begins; by the first rank alone."""
-        if not is_rank_0():
-            return
-        path = self.run_dir / f"{name}.jsonl"
+    def timings(self, row: dict[str, Any]) -> None:
+        """Append a step's timings."""
+        _append(self.run.timings, row)
+
+    def flush(self) -> None:
+        """Have every line on disk, before a checkpoint says that its step is done."""
+        if is_rank_0():
+            for path in (self.run.metrics, self.run.timings):
+                if path.exists():
+                    flush(path)
+
+
+def _cut(path: Path, resume_at: int) -> None:
+    """Leave the lines of the steps before ``resume_at``; later steps will be done again."""
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    for step in range(resume_at):
         try:
-            with path.open("a") as file:
-                file.write(json.dumps({k: _plain(v) for k, v in row.items()}) + "\n")
-        except OSError as error:
-            message = (
-                f"{path}: cannot be written: {error.strerror}. Free some space and run the command again: it resumes."
+            found = json.loads(lines[step])["step"]
+        except (IndexError, ValueError, KeyError, TypeError):
+            found = None
+        if found != step:
+            raise UserError(
+                f"{path}: line {step + 1} is not step {step}, but there is a checkpoint of step {resume_at}: lines were "
+                f"lost. Remove the folder {path.parent} to train the run from its beginning."
             )
-            raise UserError(message) from error
+    atomic_text(path, b"".join(lines[:resume_at]).decode("utf-8"))
+
+
+def _append(path: Path, row: dict[str, Any]) -> None:
+    if not is_rank_0():
+        return
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({k: _plain(v) for k, v in row.items()}) + "\n")
+    except OSError as error:
+        raise UserError(
+            f"{path}: cannot be written: {error.strerror}. Free some space and run the command again: it resumes."
+        ) from error
 
 
 def _plain(value: Any) -> Any:

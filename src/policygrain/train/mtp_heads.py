@@ -1,16 +1,14 @@
-"""Prediction heads before reinforcement: they learn to foresee what the start model writes."""
+"""Warm-up of multi-token prediction heads on samples of the start model, before the first step."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
 from ..clock import Clock
-from ..files import atomic_json
 from ..methods import Method
 from ..methods.spec import Sampler
 from ..model.loading import device
@@ -18,6 +16,8 @@ from ..model.mtp_heads import MTPHeads
 from ..model.sequences import micro_batches, pack
 from ..model.sharding import score_tokens
 from ..provenance import seed_of
+from ..results.layout import RunFolder
+from ..results.schema import MtpHeadsRecord, write_record
 from .ranks import on_rank_0
 from .rollouts import Collector, PromptStream
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def build_heads(model: PreTrainedModel, method: Method, seed: int) -> MTPHeads | None:
-    """The heads that the method's ratio asks for, untrained; None where it asks for none."""
+    """The untrained heads that the method's ratio needs; None where it needs none."""
     if not method.n_mtp_heads:
         return None
     with torch.random.fork_rng():
@@ -36,11 +36,10 @@ def build_heads(model: PreTrainedModel, method: Method, seed: int) -> MTPHeads |
         return MTPHeads(model.config.hidden_size, method.n_mtp_heads).to(device(), model.dtype)
 
 
-def warm_up(policy: Policy, method: Method, collector: Collector, run_dir: Path) -> None:
-    """Train the heads alone, by cross-entropy on responses sampled from the policy, which stays as it is.
+def warm_up(policy: Policy, method: Method, collector: Collector, run: RunFolder) -> None:
+    """Train the heads by cross-entropy on responses sampled from the policy, which does not change.
 
-    Draws prompts and luck of its own. Writes `heads.json`: loss by step (nats per response token, summed over heads),
-    and what the phase cost.
+    Prompts and sampling seeds are separate from those of training. Writes `MtpHeadsRecord`.
     """
     heads = policy.heads
     assert heads is not None
@@ -61,7 +60,7 @@ def warm_up(policy: Policy, method: Method, collector: Collector, run_dir: Path)
             policy.tokenizer.pad_token_id,
             device(),
         )
-        # Each micro-batch of like lengths is a step: nothing here has to be normalised as a whole.
+        # Each micro-batch is an optimizer step of its own.
         for rows in micro_batches(sequences, settings.micro_batch_tokens):
             part = sequences.rows(rows)
             loss = score_tokens(policy.model, part, settings.temperature, heads=heads).future_loss
@@ -70,5 +69,7 @@ def warm_up(policy: Policy, method: Method, collector: Collector, run_dir: Path)
             (loss / part.mask.sum()).backward()
             optimizer.step()
             losses.append(loss.item() / int(part.mask.sum()))
-    cost = {"seconds": time.perf_counter() - started, "parameters": sum(p.numel() for p in heads.parameters())}
-    on_rank_0(lambda: atomic_json(run_dir / "heads.json", {"losses": losses, **cost}))
+    record = MtpHeadsRecord(
+        losses=losses, seconds=time.perf_counter() - started, parameters=sum(p.numel() for p in heads.parameters())
+    )
+    on_rank_0(lambda: write_record(run.mtp_heads, record))

@@ -1,4 +1,4 @@
-"""What each ratio makes of the very same batch: spread of ratios, noise of gradients. Nothing is trained by it."""
+"""The probe: variance of ratios and noise of gradients, for every ratio on the same batch. No model is trained."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from torch import Tensor
 
 from ..clock import Clock
 from ..errors import UserError
-from ..files import atomic_json
 from ..grading import open_grader
 from ..methods import method
 from ..methods.spec import Sampler
@@ -19,7 +18,10 @@ from ..model.logprobs import score_tokens
 from ..model.sequences import micro_batches
 from ..objective.loss import merge_metrics
 from ..provenance import seed_of
+from ..results.layout import DataFolder
+from ..results.schema import ProbeRecord, ProbeRow, write_record
 from ..rollout.open import open_engine
+from ..study.fingerprint import Fingerprints
 from ..tasks.problem import read_problems
 from ..tasks.prompts import PromptRenderer
 from .policy import open_policy
@@ -43,16 +45,15 @@ RATIOS: dict[str, Any] = {
 }
 
 
-def probe(study: Study, seed: int, start: str, data: Path, out: Path) -> None:
-    """Sample a batch from ``start``, go off it by some updates of the token ratio, and look at it with every ratio.
+def probe(study: Study, seed: int, start: str, data: DataFolder, out: Path) -> None:
+    """Sample a batch from ``start``, take k optimizer steps with the token ratio, and measure the batch with every ratio.
 
-    Writes JSON: a row per number of updates and ratio, with `ratio_variance`, `effective_sample_share`, `ratio_max` and
-    `gradient_noise`, the variance of the batch's gradient over its squared norm. No rows where no group had unequal
-    rewards.
+    Writes a `ProbeRecord`: a row per k and ratio; `gradient_noise` is the variance of the batch's gradient over its
+    squared norm. No rows where no group had unequal rewards.
     """
     if (spec := study.probe) is None:
         raise UserError("probe: this study has none; give it `probe: {prompts: 24}`.")
-    # One device; a model that is spread over several has no gradient that could be held whole.
+    # One device: the gradients of a sharded model are nowhere complete.
     settings = study.training.model_copy(update={"prompts_per_step": spec.prompts, "fsdp": None})
     torch.set_num_threads(settings.threads)
     torch.manual_seed(seed_of("probe", seed))
@@ -60,7 +61,7 @@ def probe(study: Study, seed: int, start: str, data: Path, out: Path) -> None:
     policy = open_policy(start, study.model, guide, settings, seed)
     model, tokenizer = policy.model, policy.tokenizer
     renderer = PromptRenderer(tokenizer, study.prompt, model.config.max_position_embeddings - settings.max_tokens)
-    stream = PromptStream(read_problems(data / "train.jsonl"), seed_of("probe", seed))
+    stream = PromptStream(read_problems(data.train), seed_of("probe", seed))
     with open_grader(study.grader) as grader:
         engine = open_engine(
             settings.engine,
@@ -77,23 +78,24 @@ def probe(study: Study, seed: int, start: str, data: Path, out: Path) -> None:
         collector = Collector(stream, engine, grader, renderer, sampler, settings, seed_of("probe", seed))
         rollouts = collector.collect(Clock())
         engine.sleep()
+    own = Fingerprints(study).probe_settings(seed)
     if not rollouts.prompts:
-        # A start model that gets nothing right (or everything) has no gradient to look at.
-        atomic_json(out, {"responses": 0, "rows": []})
+        # A start model that solves nothing, or everything, has no gradient.
+        write_record(out, ProbeRecord(seed=seed, settings=own, responses=0, rows=[]))
         return
     batch, _ = prepare(rollouts, policy, guide, settings)
-    rows: list[dict[str, Any]] = []
+    rows: list[ProbeRow] = []
     done = 0
     for updates in sorted(spec.updates):
         cut = len(rollouts.prompts), settings.group, max(1, updates - done)
         for part in minibatches(*cut, seed_of("probe", seed, updates)) if updates > done else []:
             update(policy, batch.rows(part), guide, settings)
         done = updates
-        rows += [{"updates": updates, "seed": seed, **row} for row in _look(model, batch, settings)]
-    atomic_json(out, {"responses": len(batch.sequences.ids), "rows": rows})
+        rows += [ProbeRow(updates=updates, seed=seed, **row) for row in _measure(model, batch, settings)]
+    write_record(out, ProbeRecord(seed=seed, settings=own, responses=len(batch.sequences.ids), rows=rows))
 
 
-def _look(model: PreTrainedModel, batch: TrainingBatch, settings: Any) -> list[dict[str, Any]]:
+def _measure(model: PreTrainedModel, batch: TrainingBatch, settings: Any) -> list[dict[str, Any]]:
     """A row per ratio: metrics of the whole batch, and the noise of its gradient over prompts."""
     step = batch.tokens.replace(step=None)
     rows = []

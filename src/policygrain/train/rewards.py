@@ -1,4 +1,4 @@
-"""Whether responses answer their problems, in training and its validation."""
+"""Outcomes of responses, in training and validation."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ..tasks.problem import Problem
 from .ranks import map_over_ranks
 
 
-def judge(problems: Sequence[Problem], responses: Sequence[Response], grader: Grader, tokenizer: Any) -> list[Outcome]:
-    """One outcome per (problem, response); every rank judges a share of them."""
+def grade_responses(problems: Sequence[Problem], responses: Sequence[Response], grader: Grader, tokenizer: Any) -> list[Outcome]:
+    """One outcome per (problem, response); every rank grades a share of them."""
 
     def outcomes(pairs: list[tuple[Problem, Response]]) -> list[Outcome]:
         asked, answers = zip(*pairs, strict=True)

@@ -1,4 +1,4 @@
-"""A batch drawn: sampled from the policy of the moment, judged, and read by that same policy."""
+"""A rollout batch: responses of the current policy, graded, with advantages and log-probabilities."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 class RolloutBatch(NamedTuple):
-    """What a step trains on, whenever that will be; ``batch`` is None where there is nothing to learn from."""
+    """What a step trains on; ``batch`` is None where dynamic sampling left no group."""
 
     rollouts: Rollouts
     batch: TrainingBatch | None
     metrics: dict[str, float]
 
     def to(self, device: torch.device) -> RolloutBatch:
-        """The same, on another device."""
+        """The same batch on another device."""
         if self.batch is None:
             return self
         tokens = self.batch.tokens
@@ -37,17 +37,15 @@ class RolloutBatch(NamedTuple):
         return RolloutBatch(self.rollouts, TrainingBatch(sequences, tokens.replace(**moved)), self.metrics)
 
 
-# Nats on the mean token that two right implementations differ by, at most: 1e-5 was seen in float32 and 0.01 in
-# bfloat16, 0.005 after a single step that the engine missed, and about 1 with half of the weights.
+# The largest mean difference, in nats per token, between two correct implementations: 1e-5 was measured in float32 and
+# 0.01 in bfloat16; an engine that missed one update differs by 0.005, one with half of the weights by about 1.
 ROUNDING = {torch.float32: 0.01, torch.float16: 0.02, torch.bfloat16: 0.1}
-# A checkpoint may hold batches that wait; it is read without leave to make anything but these and tensors.
+# The only types, besides tensors, that a checkpoint may contain.
 SAVED_TYPES: list[Any] = [RolloutBatch, Rollouts, Response, TrainingBatch, Sequences, TokenBatch]
 
 
-def draw(collector: Collector, policy: Policy, method: Method, clock: Clock) -> RolloutBatch:
-    """Weights into the engine, a batch out of it; every response's advantage over its group, and its log-probabilities
-    under the policy that sampled it, which ratios are to.
-    """
+def collect_batch(collector: Collector, policy: Policy, method: Method, clock: Clock) -> RolloutBatch:
+    """Load the policy's weights into the engine, sample and grade a batch, compute advantages and old log-probabilities."""
     with clock("synchronise"):
         collector.engine.load_weights(policy.model)
     rollouts = collector.collect(clock)
@@ -58,16 +56,17 @@ def draw(collector: Collector, policy: Policy, method: Method, clock: Clock) -> 
         return RolloutBatch(rollouts, *prepare(rollouts, policy, method, collector.settings))
 
 
-def disagreement(drawn: RolloutBatch, model: PreTrainedModel, bound: float | None) -> str | None:
-    """Why not to train on a batch: its sampler was not ``model``, going by what both say of the same tokens. None where
-    they agree to ``bound`` nats (None: to what rounding comes to) on average.
+def mismatch_error(sampled: RolloutBatch, model: PreTrainedModel, bound: float | None) -> str | None:
+    """Why not to train on a batch whose sampler was not ``model``; None where both agree on its log-probabilities.
+
+    ``bound``: nats per token on average; None: what rounding explains in the model's precision.
     """
     bound = ROUNDING[precision(model)] if bound is None else bound
-    found = drawn.metrics.get("mismatch_mean", 0.0)
+    found = sampled.metrics.get("mismatch_mean", 0.0)
     if found <= bound:
         return None
     return (
-        f"trainer and engine disagree by {found:.3g} nats on the mean sampled token, more than {bound:g} "
-        "(training.max_mismatch). Either the engine samples from stale weights or a stale prefix cache, or it computes "
-        "otherwise: in another precision, with another rope, quantized."
+        f"trainer and engine differ by {found:.3g} nats on the mean sampled token, more than {bound:g} "
+        "(training.max_mismatch). The engine has stale weights or a stale prefix cache, or it computes differently: in "
+        "another precision, with another rope, quantized."
     )

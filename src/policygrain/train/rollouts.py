@@ -1,4 +1,4 @@
-"""From prompts to a batch of judged responses: drawing, sampling groups, rewards, dynamic sampling."""
+"""From prompts to a batch of graded responses: sampling groups, rewards, dynamic sampling."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from ..study.schema import Training
 from ..tasks.problem import Problem
 from ..tasks.prompts import PromptRenderer
 from .ranks import map_over_ranks
-from .rewards import judge
+from .rewards import grade_responses
 
 
 class PromptStream:
-    """Training problems in an order that the seed decides, a new shuffle each epoch; ``position`` is all its state."""
+    """Training problems, shuffled anew in each epoch by the seed; ``position`` is all its state."""
 
     def __init__(self, problems: list[Problem], seed: int, position: int = 0) -> None:
         self.problems, self.seed, self.position = problems, seed, position
         self._orders: dict[int, list[int]] = {}
 
-    def draw(self, count: int) -> list[tuple[int, Problem]]:
-        """The next problems, each with its place in the stream."""
-        places = range(self.position, self.position + count)
+    def next(self, count: int) -> list[tuple[int, Problem]]:
+        """The next problems, each with its position in the stream."""
+        positions = range(self.position, self.position + count)
         self.position += count
         size = len(self.problems)
-        return [(place, self.problems[self._order(place // size)[place % size]]) for place in places]
+        return [(position, self.problems[self._order(position // size)[position % size]]) for position in positions]
 
     def _order(self, epoch: int) -> list[int]:
         if epoch not in self._orders:
@@ -45,21 +45,21 @@ class PromptStream:
 
 @dataclass
 class Rollouts:
-    """A batch. Groups stay together: everything is [prompts, group] or [prompts][group]."""
+    """A batch of responses by group: [prompts, group] or [prompts][group]."""
 
     prompts: list[list[int]]
     responses: list[list[Response]]
     rewards: Tensor
     correct: Tensor
-    drawn: int  # prompts sampled for it
-    dropped: int  # … of which were left out: groups of equal rewards, and what was more than needed
-    sampled_accuracy: float  # of everything drawn, before anything was left out
+    sampled: int  # prompts that were sampled for it
+    dropped: int  # of them, left out: groups of equal rewards, and more than were needed
+    sampled_accuracy: float  # of everything sampled, before any group was dropped
     tokens: int  # response tokens sampled for it, dropped groups included
 
 
 @dataclass(frozen=True)
 class Collector:
-    """What sampling a batch needs."""
+    """Samples batches from an engine."""
 
     stream: PromptStream
     engine: Engine
@@ -70,17 +70,17 @@ class Collector:
     seed: int
 
     def collect(self, clock: Clock) -> Rollouts:
-        """A batch of ``prompts_per_step`` groups; fewer only when dynamic sampling gave up after ``max_batches``."""
+        """A batch of ``prompts_per_step`` groups; fewer only when dynamic sampling ends at ``max_batches``."""
         wanted = self.settings.prompts_per_step
         budget = wanted * (self.sampler.max_batches if self.sampler.dynamic else 1)
         kept: list[Rollouts] = []
-        drawn = full = tokens = 0
+        sampled = full = tokens = 0
         right = 0.0
-        while full < wanted and drawn < budget:
+        while full < wanted and sampled < budget:
             missing = wanted - full
-            draw = math.ceil(missing * self.sampler.oversample) if self.sampler.dynamic else missing
-            part = self._sample(min(draw, budget - drawn), clock)
-            drawn, tokens = drawn + len(part.prompts), tokens + part.tokens
+            count = math.ceil(missing * self.sampler.oversample) if self.sampler.dynamic else missing
+            part = self._sample(min(count, budget - sampled), clock)
+            sampled, tokens = sampled + len(part.prompts), tokens + part.tokens
             right += part.sampled_accuracy * len(part.prompts)
             if self.sampler.dynamic:
                 useful = (part.rewards != part.rewards[:, :1]).any(1)
@@ -92,27 +92,27 @@ class Collector:
             responses=[r for k in kept for r in k.responses],
             rewards=torch.cat([k.rewards for k in kept]),
             correct=torch.cat([k.correct for k in kept]),
-            drawn=drawn,
-            dropped=drawn - full,
-            sampled_accuracy=right / drawn,
+            sampled=sampled,
+            dropped=sampled - full,
+            sampled_accuracy=right / sampled,
             tokens=tokens,
         )
 
     def _sample(self, count: int, clock: Clock) -> Rollouts:
         group, settings = self.settings.group, self.settings
-        places, problems = zip(*self.stream.draw(count), strict=True)
+        positions, problems = zip(*self.stream.next(count), strict=True)
         prompts = [self.renderer.ids(p.problem) for p in problems]
-        # A response's seed hangs on the prompt's place in the stream, so all methods get the same luck.
+        # Keyed by the prompt's position in the stream: all methods have the same sampling seeds.
         requests = [
-            Request(prompt, seed_of(self.seed, place, i), settings.max_tokens, settings.temperature)
-            for place, prompt in zip(places, prompts, strict=True)
+            Request(prompt, seed_of(self.seed, position, i), settings.max_tokens, settings.temperature)
+            for position, prompt in zip(positions, prompts, strict=True)
             for i in range(group)
         ]
         with clock("generate"):
             flat = map_over_ranks(self.engine.generate, requests)
         with clock("reward"):
             each = [p for p in problems for _ in range(group)]
-            outcomes = judge(each, flat, self.grader, self.renderer.tokenizer)
+            outcomes = grade_responses(each, flat, self.grader, self.renderer.tokenizer)
             correct = torch.tensor([o == "correct" for o in outcomes], dtype=torch.float32)
         rewards = correct - _overlong(flat, settings.max_tokens, self.sampler.overlong_buffer)
         return Rollouts(
@@ -120,7 +120,7 @@ class Collector:
             [flat[i : i + group] for i in range(0, len(flat), group)],
             rewards.view(count, group),
             correct.view(count, group),
-            drawn=count,
+            sampled=count,
             dropped=0,
             sampled_accuracy=correct.mean().item(),
             tokens=sum(len(r.ids) for r in flat),

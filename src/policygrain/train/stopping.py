@@ -13,7 +13,7 @@ import time
 from types import FrameType
 from typing import Any
 
-SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # what schedulers send before they kill
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)  # of schedulers before they kill, of a closed terminal
 SPARE_SECONDS = 30.0  # for the checkpoint, and for Snakemake to notice
 
 

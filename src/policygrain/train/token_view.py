@@ -1,25 +1,25 @@
-"""What a step did to each token of a few samples: kept for `policygrain inspect`."""
+"""What a step did to each token of a few samples, for `policygrain inspect`."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from ..files import atomic_json
 from ..methods import Method
+from ..results.layout import RunFolder
+from ..results.schema import TokenSample, TokenView, write_record
 from ..study.schema import Training
 from .policy import Policy
 from .ranks import on_rank_0
 from .rollouts import Rollouts
 from .update import TrainingBatch, score_sequences
 
-GROUPS = 2  # prompts of the batch that are kept, with all their responses
+GROUPS = 2  # prompts of the batch, with all their responses
 
 
-def keep_tokens(
-    run_dir: Path,
+def save_token_view(
+    run: RunFolder,
     step: int,
     rollouts: Rollouts,
     batch: TrainingBatch,
@@ -27,7 +27,7 @@ def keep_tokens(
     method: Method,
     settings: Training,
 ) -> None:
-    """Write `tokens/stepNNNNN.json`: the first groups of a batch as the policy, after the step's updates, sees them."""
+    """Write the first groups of a batch with their log-probabilities after the step's updates."""
     rows = torch.arange(min(GROUPS, len(rollouts.prompts)) * settings.group)
     part = batch.rows(rows)
     now = score_sequences(policy.model, part.sequences, settings, policy.heads)
@@ -48,17 +48,16 @@ def keep_tokens(
         response = rollouts.responses[prompt][place]
         length = len(response.ids)
         samples.append(
-            {
-                "prompt": decode(rollouts.prompts[prompt]),
-                "reward": rollouts.rewards[prompt, place].item(),
-                "correct": bool(rollouts.correct[prompt, place]),
-                "advantage": advantages[prompt, place].item(),
-                "tokens": [decode([token]) for token in response.ids],
+            TokenSample(
+                prompt=decode(rollouts.prompts[prompt]),
+                reward=rollouts.rewards[prompt, place].item(),
+                correct=bool(rollouts.correct[prompt, place]),
+                advantage=advantages[prompt, place].item(),
+                tokens=[decode([token]) for token in response.ids],
                 **{name: _rounded(values[row, :length]) for name, values in columns.items()},
-            }
+            )
         )
-    record = {"step": step, "method": method.name, "samples": samples}
-    on_rank_0(lambda: atomic_json(run_dir / "tokens" / f"step{step:05d}.json", record))
+    on_rank_0(lambda: write_record(run.tokens(step), TokenView(step=step, method=method.name, samples=samples)))
 
 
 def _rounded(values: torch.Tensor) -> list[Any]:

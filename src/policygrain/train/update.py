@@ -126,7 +126,7 @@ def prepare(
         "response_length_mean": lengths.mean().item(),
         "response_length_max": lengths.max().item(),
         "truncated_share": 1 - finished.float().mean().item(),
-        "groups_drawn": rollouts.drawn,
+        "groups_drawn": rollouts.sampled,
         "groups_dropped": rollouts.dropped,
         "mismatch_mean": (mismatch.abs().sum() / n).item(),
         "mismatch_max": mismatch.abs().max().item(),

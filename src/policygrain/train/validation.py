@@ -1,4 +1,4 @@
-"""Validation inside the loop: the policy as it samples, on problems that neither training nor test has."""
+"""Validation in the loop: sampled accuracy on problems that are in neither training nor test."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..study.schema import Training
 from ..tasks.problem import Problem
 from ..tasks.prompts import PromptRenderer
 from .ranks import map_over_ranks
-from .rewards import judge
+from .rewards import grade_responses
 
 
 def validate(
@@ -21,7 +21,7 @@ def validate(
     ]
     responses = map_over_ranks(engine.generate, requests)
     engine.sleep()
-    outcomes = judge(problems, responses, grader, renderer.tokenizer)
+    outcomes = grade_responses(problems, responses, grader, renderer.tokenizer)
     return {
         "validation_accuracy": sum(o == "correct" for o in outcomes) / len(outcomes),
         "validation_length": sum(len(r.ids) for r in responses) / len(responses),

@@ -1,0 +1,22 @@
+"""Whether a grader can read the gold answers of prepared problems."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..tasks.problem import Problem, read_problems
+from .math import MathGrader
+from .numbers import Options
+
+
+def check_golds(files: list[Path], grader_name: str) -> None:
+    """UserError, before anything is spent, that names gold answers in ``files`` which the grader cannot read."""
+    if grader_name != "math":
+        return
+    with MathGrader() as grader:
+        for path in files:
+            by_options: dict[Options, list[Problem]] = {}
+            for problem in read_problems(path):
+                by_options.setdefault(Options.of(problem), []).append(problem)
+            for options, problems in by_options.items():
+                grader.check_golds([p.answer for p in problems], [p.id for p in problems], options)

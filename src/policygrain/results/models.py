@@ -1,0 +1,180 @@
+"""Evaluated models that are compared with each other: found under paths, grouped by arm, their protocols compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import UserError
+from .layout import EvaluationFolder, RunFolder, StudyFolder
+from .reader import EVALUATE, model_evaluation
+from .schema import BenchmarkRecord, EvaluationFacts
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+@dataclass
+class EvaluatedModel:
+    """One evaluated model; ``folder`` holds its samples."""
+
+    seed: str
+    folder: EvaluationFolder
+    key: str
+    protocol: dict[str, Any]
+    prompt: tuple[str, str] | None
+    facts: EvaluationFacts
+    records: dict[str, BenchmarkRecord]
+
+
+@dataclass
+class ModelGroup:
+    """A row of a comparison: one model, or an arm with a model per seed."""
+
+    path: Path
+    models: list[EvaluatedModel]
+    name: str = ""
+
+    def records(self, benchmark: str) -> dict[str, BenchmarkRecord]:
+        """Seed → record, of the seeds evaluated on ``benchmark``."""
+        return {m.seed: m.records[benchmark] for m in self.models if benchmark in m.records}
+
+    def scores(self, benchmark: str, seeds: Sequence[str] | None = None) -> NDArray[np.float64]:
+        """Score per problem, [seeds, problems], of ``seeds`` (default: all)."""
+        import numpy as np
+
+        found = self.records(benchmark)
+        rows = [found[seed].per_problem for seed in (seeds or found)]
+        if len({len(row) for row in rows}) > 1:
+            raise UserError(f"{self.name}: its seeds were evaluated on different problems of {benchmark}. {EVALUATE}")
+        return np.array(rows, dtype=float)
+
+
+def find(paths: Iterable[Path]) -> list[ModelGroup]:
+    """The evaluations in ``paths``: run folders, evaluation folders, their records, results folders of studies."""
+    groups: list[ModelGroup] = []
+    for path in paths:
+        for group in _find(path.resolve(), path):
+            if any(group.path == other.path for other in groups):
+                raise UserError(f"{path}: {group.path} is named twice.")
+            groups.append(group)
+    for group in groups:
+        group.name = _name(group, groups)
+    return groups
+
+
+def benchmarks_of(groups: Iterable[ModelGroup]) -> list[str]:
+    """Names of all their benchmarks, in the order of the records."""
+    return list(dict.fromkeys(name for g in groups for m in g.models for name in m.records))
+
+
+def select_benchmarks(groups: Iterable[ModelGroup], wanted: Sequence[str] | None) -> None:
+    """Remove benchmarks that are not ``wanted`` from records and protocols (None: all are wanted)."""
+    if not wanted:
+        return
+    groups = list(groups)
+    known = benchmarks_of(groups)
+    for name in wanted:
+        if name not in known:
+            raise UserError(f"--benchmark: no record of {name!r} here. There are: {', '.join(known)}.")
+    for model in (m for g in groups for m in g.models):
+        model.records = {k: v for k, v in model.records.items() if k in wanted}
+        settings = model.protocol.get("benchmarks", {})
+        model.protocol = model.protocol | {"benchmarks": {k: v for k, v in settings.items() if k in wanted}}
+
+
+def protocol_differences(groups: Sequence[ModelGroup]) -> list[str]:
+    """Where the protocols differ, a line each; the model does not count."""
+    flat = [
+        (group.name, _flat({k: v for k, v in model.protocol.items() if k != "model"}))
+        for group in groups
+        for model in group.models
+    ]
+    lines = []
+    for key in dict.fromkeys(key for _, values in flat for key in values):
+        by_value: dict[str, list[str]] = {}
+        for name, values in flat:
+            names = by_value.setdefault(str(values.get(key, "(none)")), [])
+            if name not in names:
+                names.append(name)
+        if len(by_value) > 1:
+            lines.append(f"{key}: " + "; ".join(f"{value} in {_some(names)}" for value, names in by_value.items()))
+    return lines
+
+
+def check_same_protocol(groups: Sequence[ModelGroup], anyway: bool) -> list[str]:
+    """`protocol_differences`; UserError where there are any, unless ``anyway``."""
+    found = protocol_differences(groups)
+    if found and not anyway:
+        more = [f"… and {len(found) - 12} more"] if len(found) > 12 else []
+        lines = "".join(f"\n  {line}" for line in [*found[:12], *more])
+        raise UserError(
+            f"models evaluated under different protocols are not compared (--anyway: compare them all the same).{lines}"
+        )
+    return found
+
+
+def _find(path: Path, given: Path) -> list[ModelGroup]:
+    if not path.exists():
+        raise UserError(f"{given}: there is nothing here.")
+    if path.is_file():
+        folder = EvaluationFolder(path.parent)
+        if path != folder.record:
+            raise UserError(
+                f"{given}: not a {folder.record.name}; name that, or the folder of a run or of a study's results."
+            )
+        return [_one(folder)]
+    for folder in (EvaluationFolder(path), RunFolder(path).evaluation):
+        if folder.record.exists():
+            return [_one(folder)]
+    groups = _of_study(StudyFolder(path))
+    if not groups:
+        raise UserError(
+            f"{given}: no evaluation here. Name a run (results/STUDY/runs/ARM/seedS), its evaluation/ or records.json, "
+            "or a study's results; what was trained and not evaluated has none yet (`policygrain evaluate`)."
+        )
+    return groups
+
+
+def _one(folder: EvaluationFolder) -> ModelGroup:
+    run = folder.path.parent if folder == RunFolder(folder.path.parent).evaluation else folder.path
+    return ModelGroup(run, [_model(folder, run.name.removeprefix("seed"))])
+
+
+def _model(folder: EvaluationFolder, seed: str) -> EvaluatedModel:
+    found = model_evaluation(folder)
+    records = {r.benchmark: r for r in found.records}
+    return EvaluatedModel(seed, folder, found.key, found.protocol, found.prompt, found.facts, records)
+
+
+def _of_study(study: StudyFolder) -> list[ModelGroup]:
+    """The arms of a study's results, start models first."""
+    groups: dict[Path, list[EvaluatedModel]] = {}
+    for name, folder in study.evaluations():
+        seed = name.rpartition("/seed")[2]
+        groups.setdefault(folder.path.parents[1], []).append(_model(folder, seed))
+    return [ModelGroup(path, models) for path, models in groups.items()]
+
+
+def _name(group: ModelGroup, groups: Sequence[ModelGroup]) -> str:
+    """The end of its path, as long as needed to tell it from the others: `grpo/seed0`, `laptop/grpo/seed0`."""
+    tails = {id(g): [p for p in g.path.parts if p not in ("runs", "evaluation")] for g in groups}
+    own = tails.pop(id(group))
+    for length in range(2 if own[-1].startswith("seed") else 1, len(own)):
+        if all(own[-length:] != tail[-length:] for tail in tails.values()):
+            return "/".join(own[-length:])
+    return str(group.path)
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

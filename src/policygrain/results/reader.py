@@ -1,0 +1,250 @@
+"""Reading a study's results: typed records, and tables of them."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import UserError
+from ..study import Study, load_study
+from ..study.fingerprint import Fingerprints
+from ..study.runs import Run, RunMatrix, arms_of
+from .layout import START, StudyFolder
+from .lines import read_lines, read_steps
+from .schema import (
+    BenchmarkRecord,
+    EvaluatedSample,
+    MtpHeadsRecord,
+    ModelEvaluation,
+    PreparedData,
+    ProbeRecord,
+    RunConfig,
+    RunSummary,
+    StartModelRecord,
+    TokenView,
+    TrackingRecord,
+    parse,
+    read_record,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+    from numpy.typing import NDArray
+
+    from .layout import DataFolder, EvaluationFolder, RunFolder, StartFolder
+
+ALL = "Run `snakemake all`."
+TRAIN = "Train the run again: remove its folder first."
+EVALUATE = "Evaluate the model again."
+
+
+def run_config(run: RunFolder) -> RunConfig:
+    """Which run a folder belongs to."""
+    return read_record(RunConfig, run.config, TRAIN)
+
+
+def run_summary(run: RunFolder) -> RunSummary:
+    """A run that has ended."""
+    return read_record(RunSummary, run.summary, TRAIN)
+
+
+def run_metrics(run: RunFolder) -> list[dict[str, Any]]:
+    """A run's metrics by step. UserError where steps are missing."""
+    rows = read_steps(run.metrics, TRAIN)
+    if run.summary.exists():
+        steps = run_summary(run).final.steps
+        if len(rows) != steps + 1:  # the last line is the final validation
+            raise UserError(f"{run.metrics}: {len(rows)} steps of {steps + 1}, although the run has ended. {TRAIN}")
+    return rows
+
+
+def run_timings(run: RunFolder) -> list[dict[str, Any]]:
+    """A run's timings by step."""
+    return read_steps(run.timings, TRAIN)
+
+
+def mtp_heads(run: RunFolder) -> MtpHeadsRecord:
+    """The warm-up of a run's prediction heads."""
+    return read_record(MtpHeadsRecord, run.mtp_heads, TRAIN)
+
+
+def token_view(path: Path) -> TokenView:
+    """What a step did to each token of some samples."""
+    return read_record(TokenView, path, TRAIN)
+
+
+def start_model(folder: StartFolder) -> StartModelRecord:
+    """A start model that the pipeline made."""
+    return read_record(StartModelRecord, folder.record, "Remove the folder, and make it again.")
+
+
+def model_evaluation(folder: EvaluationFolder) -> ModelEvaluation:
+    """The evaluation of one model."""
+    found = read_record(ModelEvaluation, folder.record, EVALUATE)
+    if not found.records:
+        raise UserError(f"{folder.record}: holds no benchmark. {EVALUATE}")
+    return found
+
+
+def evaluated_samples(folder: EvaluationFolder, record: BenchmarkRecord) -> list[EvaluatedSample]:
+    """Every response to a benchmark. UserError where they are missing, broken, or of another evaluation."""
+    path = folder.samples(record.benchmark)
+    rows = [parse(EvaluatedSample, row, f"{path}, line {n}", EVALUATE) for n, row in read_lines(path, EVALUATE)]
+    counted: dict[str, int] = {}
+    for row in rows:
+        counted[row.outcome] = counted.get(row.outcome, 0) + 1
+    if counted != record.outcomes:
+        raise UserError(f"{path}: these are not the samples that {folder.record.name} counts. {EVALUATE}")
+    return rows
+
+
+def prepared_data(folder: DataFolder) -> PreparedData | None:
+    """What problems were prepared from; None where none are prepared."""
+    if not folder.sources.exists():
+        return None
+    return read_record(PreparedData, folder.sources, "Prepare the data again: `policygrain prepare`.")
+
+
+class StudyResults:
+    """The results of one study. Reading needs neither the raw data, models nor the network."""
+
+    def __init__(self, results: Path, study: Study | None = None) -> None:
+        """``study``: by default the one whose file lies in ``results``."""
+        self.folder = StudyFolder(results)
+        if study is None and not self.folder.study.exists():
+            raise UserError(f"{results}: no {self.folder.study.name} here; name a study's results, such as results/laptop.")
+        self.study = study or load_study(self.folder.study)
+
+    @cached_property
+    def fingerprints(self) -> Fingerprints:
+        """What each result depends on."""
+        prepared = prepared_data(self.folder.data)
+        return Fingerprints(self.study, prepared.sources if prepared else {})
+
+    @property
+    def matrix(self) -> RunMatrix:
+        """Every run that the study asks for."""
+        return self.fingerprints.matrix
+
+    def run_folder(self, run: Run) -> RunFolder:
+        """Where a run's records are."""
+        return self.folder.run(run.arm, run.seed)
+
+    @cached_property
+    def trained(self) -> dict[Run, RunFolder]:
+        """The runs of the study that have metrics, each checked to be of the study's present settings."""
+        found = {run: self.run_folder(run) for run in self.matrix.runs}
+        found = {run: folder for run, folder in found.items() if folder.metrics.exists()}
+        for run, folder in found.items():
+            expected = self.fingerprints.run_settings(self.matrix.arms[run.arm], run.seed)
+            if (there := run_config(folder).settings) != expected:
+                differ = sorted(k for k in {*there, *expected} if there.get(k) != expected.get(k))
+                raise UserError(
+                    f"{folder.path}: a run of other settings than the study's ({', '.join(differ)} differ). {ALL}"
+                )
+        return found
+
+    @cached_property
+    def summaries(self) -> dict[Run, RunSummary]:
+        """The runs that have ended."""
+        return {run: run_summary(folder) for run, folder in self.trained.items() if folder.summary.exists()}
+
+    @cached_property
+    def model_evaluations(self) -> dict[str, ModelEvaluation]:
+        """The study's evaluated models: start models, then runs in the order of its experiments."""
+        seeds = sorted({run.seed for run in self.matrix.runs})
+        names = [*(f"{START}/seed{seed}" for seed in seeds), *(run.name for run in self.matrix.evaluated)]
+        folders = {name: self.folder.evaluation(name) for name in names}
+        return {name: model_evaluation(folder) for name, folder in folders.items() if folder.record.exists()}
+
+    @cached_property
+    def steps(self) -> pd.DataFrame:
+        """One row per run and step: `arm`, `seed`, `step`, every metric, and `total_seconds` of training so far."""
+        import pandas as pd
+
+        frames = []
+        for run, folder in self.trained.items():
+            frame = pd.DataFrame(run_metrics(folder))
+            if folder.timings.exists():
+                seconds = pd.DataFrame(run_timings(folder), columns=["step", "total_seconds"])
+                frame = frame.merge(seconds, on="step", how="left")
+            frames.append(frame.assign(arm=run.arm, seed=run.seed))
+        if not frames:
+            raise UserError(f"{self.folder.path}: no run has been trained yet. {ALL}")
+        return pd.concat(frames, ignore_index=True)
+
+    @cached_property
+    def evaluations(self) -> pd.DataFrame:
+        """One row per model and benchmark: `arm`, `seed`, and the columns of `BenchmarkRecord`."""
+        import pandas as pd
+
+        if not self.model_evaluations:
+            raise UserError(f"{self.folder.path}: nothing has been evaluated yet. {ALL}")
+        protocols = {_without_model(e.protocol) for e in self.model_evaluations.values()}
+        if len(protocols) > 1:
+            raise UserError(
+                f"{self.folder.path}: its models were evaluated under different protocols, which cannot be compared in "
+                f"one table. {ALL}"
+            )
+        rows = []
+        for name, evaluation in self.model_evaluations.items():
+            arm, _, seed = name.rpartition("/seed")
+            rows += [{"arm": arm, "seed": int(seed), **record.model_dump()} for record in evaluation.records]
+        return pd.DataFrame(rows)
+
+    @cached_property
+    def probes(self) -> pd.DataFrame:
+        """One row per seed, ratio and number of optimizer steps since the batch was sampled."""
+        import pandas as pd
+
+        paths = [self.folder.probe(seed) for seed in self.study.seeds]
+        probed = [read_record(ProbeRecord, path, ALL) for path in paths if path.exists()]
+        rows = [row.model_dump() for found in probed for row in found.rows]
+        if not rows:
+            unequal = "no group had unequal rewards: take a start model that solves some problems, or more prompts."
+            raise UserError(f"{self.folder.path}: no batch has been probed; {unequal if probed else ALL}")
+        return pd.DataFrame(rows)
+
+    @property
+    def benchmarks(self) -> list[str]:
+        """Benchmark names, in the order of the study."""
+        return [b.name for b in self.study.evaluation.benchmarks]
+
+    def arms(self, experiment: str) -> list[str]:
+        """The arms of one experiment, in its order; empty where the study has no such experiment."""
+        found = self.study.experiments.get(experiment)
+        return [arm.name for arm in arms_of(found, self.study)] if found else []
+
+    def scores(self, arm: str, benchmark: str, clean: bool = False) -> NDArray[np.float64]:
+        """Score per problem, [seeds, problems], seeds in order; ``clean`` leaves out problems seen in training."""
+        import numpy as np
+
+        rows = self.evaluations.query("arm == @arm and benchmark == @benchmark").sort_values("seed")
+        if rows.empty:
+            raise UserError(f"{self.folder.path}: no evaluation of {arm!r} on {benchmark!r}. {ALL}")
+        scores = np.array(rows["per_problem"].tolist(), dtype=float)
+        return np.delete(scores, self.contaminated(benchmark), axis=1) if clean else scores
+
+    def contaminated(self, benchmark: str) -> list[int]:
+        """Positions of a benchmark's problems that are among the training prompts."""
+        rows = self.evaluations[self.evaluations["benchmark"] == benchmark]
+        return list(rows["contaminated"].iloc[0]) if len(rows) else []
+
+    def final_validation(self, arm: str) -> NDArray[np.float64]:
+        """Validation accuracy of each seed after its last step. [seeds]."""
+        rows = self.steps[(self.steps["arm"] == arm) & self.steps["validation_accuracy"].notna()]
+        return rows.sort_values("step").groupby("seed")["validation_accuracy"].last().to_numpy(dtype=float)
+
+    @cached_property
+    def tracking(self) -> TrackingRecord | None:
+        """Where MLflow has the study; None where it was not tracked."""
+        path = self.folder.tracking
+        return read_record(TrackingRecord, path, "Run `policygrain track` again.") if path.exists() else None
+
+
+def _without_model(protocol: dict[str, Any]) -> str:
+    from .. import digests
+
+    return digests.of_json({k: v for k, v in protocol.items() if k != "model"})

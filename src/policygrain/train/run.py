@@ -1,0 +1,176 @@
+"""One training run, from its settings to its summary: which run a folder belongs to, resuming, superseding."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from .. import digests
+from ..errors import UserError
+from ..files import atomic_json, check_free_space, read_json
+from ..grading.golds import check_golds
+from ..provenance import commit, hardware, versions
+from ..results.layout import DataFolder, RunFolder
+from ..results.reader import run_summary
+from ..results.schema import Environment, FinalMetrics, RunConfig, RunInputs, RunSummary, write_record
+from ..study.fingerprint import Fingerprints, start_seed
+from ..study.runs import Arm
+from ..tasks.problem import read_problems
+from ..tasks.sources import prepare
+from .checkpoint import run_lock
+from .ranks import on_rank_0, ranks
+from .start_model import check_start_model, ensure_start_model
+
+if TYPE_CHECKING:
+    from ..study import Study
+    from .stopping import Stop
+
+
+class Prepared(NamedTuple):
+    """What a run starts from."""
+
+    config: RunConfig
+    start: str  # folder or hub name of the start model
+    data: DataFolder
+    ended: bool
+
+
+def train_run(
+    study: Study,
+    arm: Arm,
+    seed: int,
+    run: RunFolder,
+    start: str | None = None,
+    data: DataFolder | None = None,
+    stop: Stop | None = None,
+) -> str:
+    """Train one run in its folder, or resume it, and write its summary; returns the run's key.
+
+    ``start`` and ``data`` are made in the folder where they are not given. A run that has ended is left as it is; the
+    products of a run of other settings are moved into a folder of their own. All ranks call this with the same
+    arguments and folders that all of them see.
+    """
+    on_rank_0(lambda: check_free_space(run.path))
+    with run_lock(run.path):
+        config, start, data, ended = on_rank_0(lambda: _prepare(study, arm, seed, run, start, data))
+        if ended:
+            return config.key
+
+        from .loop import train
+
+        final = train(
+            method=arm.method(study),
+            settings=arm.training(study),
+            prompt=study.prompt,
+            grader_name=study.grader,
+            seed=seed,
+            start=start,
+            spec=study.model,
+            train_problems=read_problems(data.train),
+            validation_problems=read_problems(data.validation),
+            run=run,
+            stop=stop,
+        )
+        on_rank_0(lambda: _summarise(run, config, final))
+    return config.key
+
+
+def _prepare(
+    study: Study, arm: Arm, seed: int, run: RunFolder, start: str | None, data: DataFolder | None
+) -> Prepared:
+    if data is None:
+        data = run.data
+        prepare(study, data)
+        check_golds([data.train, data.validation], study.grader)
+    if start is None:
+        start = study.model.start
+        if start == "tiny":
+            ensure_start_model(study, start_seed(study, seed), data, run.start)
+            start = str(run.start.path)
+    config = run_config(study, arm, seed, start, data)
+    claim(run, config)
+    return Prepared(config, start, data, has_ended(run, config))
+
+
+def run_config(study: Study, arm: Arm, seed: int, start: str, data: DataFolder) -> RunConfig:
+    """Everything that a run's result depends on, and its key."""
+    settings = Fingerprints(study).run_settings(arm, seed)
+    inputs = RunInputs(
+        start_model=check_start_model(Path(start)),
+        train=digests.of_file(data.train),
+        validation=digests.of_file(data.validation),
+    )
+    return RunConfig(
+        key=digests.of_json([arm.name, settings, inputs.model_dump()]),
+        arm=arm.name,
+        seed=seed,
+        settings=settings,
+        method=arm.method(study).data(),
+        training=arm.training(study).model_dump(mode="json"),
+        inputs=inputs,
+    )
+
+
+def claim(run: RunFolder, config: RunConfig) -> None:
+    """Make the folder one of this run: products of another run are moved away first, into `superseded-KEY-N`.
+
+    Where they go is written before the first of them is moved, and `run.json` is moved last, so that a process that was
+    killed in between is followed by one that moves the rest.
+    """
+    _finish_superseding(run)
+    found = _key_of(run)
+    if found != config.key and any(product.exists() for product in run.products):
+        aside = run.superseded(found or "unknown")
+        atomic_json(run.superseding, {"folder": aside.name})
+        _finish_superseding(run)
+        print(f"{run.path}: held a run of other settings, which is now in {aside}.", file=sys.stderr)
+    write_record(run.config, config)
+
+
+def _finish_superseding(run: RunFolder) -> None:
+    if not run.superseding.exists():
+        return
+    aside = run.path / Path(read_json(run.superseding)["folder"]).name
+    aside.mkdir(exist_ok=True)
+    for product in run.products:
+        if product.exists():
+            product.rename(aside / product.name)
+    run.superseding.unlink()
+
+
+def _key_of(run: RunFolder) -> str | None:
+    """The key of the run that a folder belongs to; None where there is none that can be read."""
+    try:
+        found = json.loads(run.config.read_bytes())
+        return str(found["key"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def has_ended(run: RunFolder, config: RunConfig) -> bool:
+    """Whether the folder holds the summary and the final model of this very run."""
+    if not run.summary.exists():
+        return False
+    summary = run_summary(run)
+    return summary.key == config.key and run.model.is_dir() and digests.of_model(run.model) == summary.model_digest
+
+
+def _summarise(run: RunFolder, config: RunConfig, final: FinalMetrics) -> None:
+    environment = Environment(versions=versions(), commit=commit(), hardware=hardware(), ranks=ranks()[1])
+    summary = RunSummary(
+        **config.model_dump(), final=final, model_digest=digests.of_model(run.model), environment=environment
+    )
+    write_record(run.summary, summary)
+
+
+def check_final_model(run: RunFolder) -> str:
+    """The digest of a run's final model. UserError where its files are not those that the summary names."""
+    digest = digests.of_model(run.model)
+    if run.summary.exists() and run_summary(run).model_digest != digest:
+        raise UserError(
+            f"{run.model}: its files are not those that {run.summary.name} names: one is changed or missing. Remove "
+            f"{run.summary} and train the run again; it continues from its last checkpoint."
+        )
+    return digest

@@ -1,0 +1,81 @@
+"""The tiny start model of a study, made by the pipeline."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .. import digests
+from ..errors import UserError
+from ..results.layout import DataFolder, StartFolder
+from ..results.reader import start_model
+from ..results.schema import StartModelRecord, write_record
+from ..study.fingerprint import Fingerprints
+from ..tasks.families import FAMILIES
+from ..tasks.problem import read_problems
+
+if TYPE_CHECKING:
+    from ..study import Study
+
+
+def build_start_model(study: Study, seed: int, data: DataFolder, out: StartFolder) -> None:
+    """Build the tiny model of ``study``, fine-tune it on demonstrations and save it. ``seed`` decides all randomness."""
+    import torch
+
+    from ..model import tiny
+    from ..model.warm_start import finetune
+    from ..tasks.prompts import PromptRenderer
+
+    started = time.perf_counter()
+    torch.set_num_threads(study.training.threads)
+    spec, warm_start = study.model.tiny, study.model.warm_start
+    problems = read_problems(data.train)
+    if spec.vocabulary is None:
+        tokenizer = tiny.character_tokenizer()
+    else:
+        tokenizer = tiny.bpe_tokenizer([p.problem for p in problems], spec.vocabulary)
+    model = tiny.build(spec, tokenizer, seed)
+    families = [source for source in study.data.train if source in FAMILIES]
+    if warm_start.steps and not families:
+        raise UserError("model.warm_start.steps: only synthetic families have demonstrations; set it to 0.")
+    losses: list[float] = []
+    if warm_start.steps:
+        history = finetune(model, PromptRenderer(tokenizer, study.prompt), families, warm_start, seed)
+        losses = [step["loss"] for step in history]
+    model.save_pretrained(out.path)
+    tokenizer.save_pretrained(out.path)
+    last = losses[-50:]
+    record = StartModelRecord(
+        seed=seed,
+        settings=Fingerprints(study).start_settings(seed),
+        parameters=sum(p.numel() for p in model.parameters()),
+        steps=warm_start.steps,
+        seconds=time.perf_counter() - started,
+        final_loss=sum(last) / len(last) if last else None,
+        digest=digests.of_model(out.path),
+    )
+    write_record(out.record, record)
+
+
+def ensure_start_model(study: Study, seed: int, data: DataFolder, out: StartFolder) -> None:
+    """Build the start model unless ``out`` holds it as this study and seed make it."""
+    if out.record.exists():
+        found = start_model(out)
+        if found.settings == Fingerprints(study).start_settings(seed) and found.digest == digests.of_model(out.path):
+            return
+    shutil.rmtree(out.path, ignore_errors=True)
+    build_start_model(study, seed, data, out)
+
+
+def check_start_model(folder: Path) -> str:
+    """The digest of a start model. UserError where its files are not those that its record, if it has one, names."""
+    digest = digests.of_model(folder)
+    made = StartFolder(folder)
+    if made.record.exists() and start_model(made).digest != digest:
+        raise UserError(
+            f"{folder}: its files are not those that {made.record.name} names: one is changed or missing. Remove the "
+            "folder and make the start model again."
+        )
+    return digest

@@ -1,68 +1,105 @@
-"""The command line. Each command is one stage of the pipeline and works without Snakemake."""
+"""The command line. Each command is one stage of the pipeline, or shows something, and works without Snakemake."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
+import importlib
 import os
-import socket
+import select
+import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 
-from .commands import look, make, plan
-from .commands.data import add_commands
-from .errors import Stopped, UserError
+from . import __version__
+from .commands import COMMANDS
+from .errors import Stopped, UserError, did_you_mean
 
 STOPPED = Stopped.exit_code
+INTERRUPTED = 128 + signal.SIGINT
+PIPE_CLOSED = 128 + signal.SIGPIPE
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run a command. The exit code is 2 for a user's mistake, explained in one message, and 75 for work to resume."""
-    arguments = _parser().parse_args(argv)
-    # Importing torch and transformers makes a million objects that live to the end; looking for garbage among them is a
-    # sixth of a short run's start. `load_model` switches it on again.
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command and return the exit code; ``argv`` is the command line's by default.
+
+    The code is 2 for a mistake of the user, which is explained in one message, 75 for work that was stopped and can be
+    resumed, 130 after Ctrl-C, and 141 when whoever read the output has closed the pipe.
+    """
+    # Importing torch and transformers makes a million objects that live to the end; searching them for garbage takes
+    # a sixth of a short run's start. `load_model` enables the collector again.
     gc.disable()
-    if os.environ.get("SLURM_PROCID") == "0":
-        # The first line of a job's log. Snakemake shows SLURM's own log, too, unless the rule's is empty.
-        print(f"{time.strftime('%F %T')} on {socket.gethostname()}, job {os.environ['SLURM_JOB_ID']}", file=sys.stderr)
     try:
-        arguments.command(arguments)
+        _run(sys.argv[1:] if argv is None else argv)
+        sys.stdout.flush()
     except UserError as error:
-        print(f"policygrain: {error}", file=sys.stderr)
-        return error.exit_code
+        return _failed(str(error), error.exit_code)
     except Stopped as stopped:
-        print(f"policygrain: {stopped} The same command resumes.", file=sys.stderr)
-        return STOPPED
+        return _failed(f"{stopped} The same command resumes.", STOPPED)
     except KeyboardInterrupt:
-        print("policygrain: interrupted; the same command resumes.", file=sys.stderr)
-        return 130
-    except BrokenPipeError:  # `| head` has read enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _failed("interrupted; run the same command again to continue.", INTERRUPTED)
     except OSError as error:
+        if isinstance(error, BrokenPipeError) and _output_closed():  # `| head` has read enough
+            return PIPE_CLOSED
         if error.errno is None:
             raise
-        print(f"policygrain: {error.filename or ''}: {error.strerror}.", file=sys.stderr)
-        return 2
+        return _failed(f"{error.filename}: {error.strerror}." if error.filename else f"{error.strerror}.", 2)
     finally:
         gc.enable()
+        _discard_unread_output()
+        if argv is None and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            # From here on the interpreter cleans up; interrupted by another Ctrl-C, it would print tracebacks.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def _run(argv: Sequence[str]) -> None:
+    """Import the module of the command that was called, read its options and run it."""
     parser = argparse.ArgumentParser(prog="policygrain", description="At what grain should a policy gradient act?")
+    parser.add_argument("--version", action="version", version=f"policygrain {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    parsers = {name: commands.add_parser(name, help=command.help) for name, command in COMMANDS.items()}
+    called = argv[0] if argv else ""
+    if called in COMMANDS:
+        module = importlib.import_module(f".commands.{COMMANDS[called].module}", __package__)
+        chosen = parsers[called]
+        chosen.description = module.__doc__
+        chosen.set_defaults(run=module.run)
+        module.add_arguments(chosen)
+    elif called and not called.startswith("-"):
+        raise UserError(f"there is no command {called!r}.{did_you_mean(called, COMMANDS)}")
+    arguments = parser.parse_args(argv)
+    if os.environ.get("SLURM_PROCID") == "0":
+        # The first line of a job's log. Snakemake shows SLURM's own log as well, unless the rule's log is empty.
+        job = os.environ["SLURM_JOB_ID"]
+        print(f"{time.strftime('%F %T')} on {os.uname().nodename}, job {job}", file=sys.stderr)
+    arguments.run(arguments)
 
-    def command(name: str, run: Callable[[argparse.Namespace], None], help: str) -> argparse.ArgumentParser:
-        added = commands.add_parser(name, help=help, description=run.__doc__)
-        added.set_defaults(command=run)
-        return added
 
-    look.add(command)
-    add_commands(commands)
-    make.add(command)
-    plan.add(command)
-    return parser
+def _failed(message: str, code: int) -> int:
+    """Print the message to standard error, where anybody reads it; returns ``code``."""
+    with contextlib.suppress(BrokenPipeError):
+        print(f"policygrain: {message}", file=sys.stderr)
+    return code
+
+
+def _output_closed() -> bool:
+    """Whether standard output or standard error is a pipe that nobody reads any more."""
+    poll = select.poll()
+    for descriptor in (1, 2):
+        poll.register(descriptor, 0)  # errors are reported without being asked for
+    return bool(poll.poll(0))
+
+
+def _discard_unread_output() -> None:
+    """Flush the output. What a closed pipe does not take goes to /dev/null, or the interpreter would complain."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ import yaml
 
 from policygrain.analysis.statistics import average_interval, interval, over_seeds, paired_difference
 from policygrain.cli import main
-from policygrain.commands.make import _named_model
 from policygrain.errors import UserError
 from policygrain.evaluate.parallel import draw_side_by_side
 from policygrain.evaluate.run import evaluate
@@ -143,18 +142,6 @@ def test_engines_that_fail_are_counted(capfd: pytest.CaptureFixture[str]) -> Non
     with pytest.raises(UserError, match=r"of 2 engines, 1 \(exit code 2\), 2 \(exit code 2\) failed"):
         draw_side_by_side(["methods"], (0, 1), 2)
     assert "engine 1 of 2: policygrain: error: unrecognized arguments: --part 0/2" in capfd.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("text", "name", "folder"),
-    [
-        ("start=some/model", "start", "some/model"),
-        ("tepo/seed0=runs/tepo/seed0/model", "tepo/seed0", "runs/tepo/seed0/model"),
-        ("a,b=1/seed0=runs/a,b=1/seed0/model", "a,b=1/seed0", "runs/a,b=1/seed0/model"),
-    ],
-)
-def test_a_model_to_judge_has_a_name(text: str, name: str, folder: str) -> None:
-    assert _named_model(text) == (name, Path(folder))
 
 
 def test_a_merge_says_what_is_missing(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
-"""TokenScores evaluations: the numbers of the tables, what is refused, and the page of samples in a real browser."""
+"""`policygrain show`: the numbers of the tables, error messages, and the page of samples in a real browser."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import html
 import json
 import re
@@ -317,7 +319,9 @@ def browse(chromium: Callable[..., Any], tmp_path_factory: pytest.TempPathFactor
 
     def open_page(page: Path, address: str = "", script: str = "") -> Seen:
         copy = folder / "page.html"
-        copy.write_text(page.read_text().replace("</html>", f"<script>{script}</script></html>"))
+        allowed = f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
+        text = page.read_text().replace("script-src ", f"script-src {allowed} ")
+        copy.write_text(text.replace("</html>", f"<script>{script}</script></html>"))
         done = chromium(f"{copy.as_uri()}#{address}", "--virtual-time-budget=3000", "--dump-dom")
         main_part = re.search(r'<main id="list">(.*?)</main>', done.stdout, flags=re.S)
         assert main_part, done.stdout[-2000:] + done.stderr
@@ -439,6 +443,13 @@ def plain_markup(seen: Seen) -> str:
 
 def test_a_fault_of_the_page_would_be_seen(browse: Callable[..., Seen], page: Path) -> None:
     assert "on purpose" in browse(page, "", "throw new Error('on purpose');").console
+
+
+def test_no_script_runs_but_the_page_s_own(chromium: Callable[..., Any], page: Path, tmp_path: Path) -> None:
+    foreign = tmp_path / "foreign.html"
+    foreign.write_text(page.read_text().replace("</html>", "<script>document.title = 'owned'</script></html>"))
+    markup = chromium(foreign.as_uri(), "--virtual-time-budget=3000", "--dump-dom").stdout
+    assert "<title>Samples of grpo/seed0</title>" in markup and "count what is 1" in plain(markup)
 
 
 def test_the_page_loads_nothing(page: Path) -> None:

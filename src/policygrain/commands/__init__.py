@@ -1,14 +1,49 @@
-"""The commands of the command line, by what they are for."""
+"""The commands of the command line, one module each, imported when the command is called.
+
+A module has a docstring, whose first line is the command's help, `add_arguments(parser)` and `run(arguments)`.
+"""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
-Command = Callable[[str, Callable[[argparse.Namespace], None], str], argparse.ArgumentParser]
+
+class Command(NamedTuple):
+    """Where a command is and what `policygrain --help` says about it."""
+
+    module: str
+    help: str
 
 
-def study(added: argparse.ArgumentParser) -> None:
-    """The option that names a study file."""
-    added.add_argument("--config", type=Path, default=Path("config.yaml"), help="study file (default: config.yaml)")
+COMMANDS = {
+    "methods": Command("methods", "List the methods."),
+    "schema": Command("schema", "Print the JSON schema of study files, or the reference of all keys."),
+    "check": Command("check", "Check a study file and print how many arms and runs it has."),
+    "plan": Command("plan", "Estimate what a study costs, before anything is submitted."),
+    "doctor": Command("doctor", "Check this machine, or a SLURM cluster, for everything that a study needs."),
+    "data": Command("data", "List, fetch, check and compare public problem sets."),
+    "prepare": Command("prepare", "Write a study's problems: train.jsonl, validation.jsonl and benchmarks/*.jsonl."),
+    "start-model": Command("start_model", "Build a study's tiny start model."),
+    "calibrate": Command("calibrate", "Choose clip bands and learning rate on validation problems."),
+    "train": Command("train", "Train runs, or resume them; finished runs are left as they are."),
+    "probe": Command("probe", "Measure the spread of ratios and the noise of gradients on one batch, for every ratio."),
+    "evaluate": Command("evaluate", "Evaluate models on the study's benchmarks."),
+    "figure": Command("figure", "Draw one figure, or write one table, from a study's records."),
+    "report": Command("report", "Write a study's report: one self-contained HTML page."),
+    "track": Command("track", "Mirror a study's records into MLflow."),
+    "show": Command("show", "Show evaluations: one model in detail, several side by side, or samples as a page."),
+    "explain": Command("explain", "Print the records, seeds, commits and commands behind a number of a table."),
+    "compare": Command("compare", "Compare two studies and print which numbers differ beyond noise."),
+    # `inspect` is a module of the standard library, hence another file name.
+    "inspect": Command("inspect_tokens", "Write a page that shows what a training step did to each token of samples."),
+    "grade": Command("grade", "Grade a file of answers."),
+    "freeze": Command("freeze", "Pack a study's records, with checksums, into one archive."),
+    "thaw": Command("thaw", "Unpack a frozen study, verify it, and redraw its figures and tables."),
+}
+
+
+def add_study_option(parser: argparse.ArgumentParser) -> None:
+    """Add the option that names the study file."""
+    parser.add_argument("--config", type=Path, default=Path("config.yaml"), help="study file (default: config.yaml)")

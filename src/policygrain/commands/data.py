@@ -1,55 +1,64 @@
-"""`policygrain data …`: the registry's sets, listed, fetched, checked, compared."""
+"""List, fetch, check and compare public problem sets."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from ..errors import UserError
-from ..files import atomic_json
-from ..tasks.check import ROOT_VARIABLE, Report, check, data_root, find, load, require
-from ..tasks.registry import Dataset, GitHome, HubHome, dataset, names
+if TYPE_CHECKING:
+    from ..tasks.check import Report
+    from ..tasks.problem import Problem
+    from ..tasks.registry import Dataset
 
-ROOT_HELP = f"folder of problem sets (default: {ROOT_VARIABLE}, else here)"
+ROOT_HELP = "folder of problem sets (default: POLICYGRAIN_DATA, else the working directory)"
+COPIES = {
+    "recorded": "the recorded file",
+    "equal": "equal to the recorded one",
+    "unknown": "no record to compare with",
+    "other": "not what is recorded",
+}
 
 
-def add_commands(commands: Any) -> None:
-    """Add `data` and what it can do to the command line's ``commands``."""
-    data = commands.add_parser("data", help="public problem sets: list, fetch, check, compare", description=__doc__)
-    inner = data.add_subparsers(required=True, metavar="ACTION")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the actions and their options."""
+    actions = parser.add_subparsers(required=True, metavar="ACTION")
 
-    added = inner.add_parser("list", help="what the registry knows", description=_list.__doc__)
-    added.add_argument("--root", type=Path, default=None, help=ROOT_HELP)
+    def action(name: str, run: Callable[[argparse.Namespace], None], help: str) -> argparse.ArgumentParser:
+        added = actions.add_parser(name, help=help, description=run.__doc__)
+        added.add_argument("--root", type=Path, default=None, help=ROOT_HELP)
+        added.set_defaults(action=run)
+        return added
+
+    added = action("list", _list, "list the registered sets")
     added.add_argument("--json", action="store_true", help="everything, as JSON")
     added.add_argument("--markdown", action="store_true", help="the documentation's page instead")
-    added.set_defaults(command=_list)
 
-    added = inner.add_parser("fetch", help="bring sets into a folder", description=_fetch.__doc__)
-    added.add_argument("names", nargs="*", metavar="NAME", help="default: every set that has a home")
-    added.add_argument("--root", type=Path, default=None, help=ROOT_HELP)
-    added.set_defaults(command=_fetch)
+    added = action("fetch", _fetch, "download sets into a folder")
+    added.add_argument("names", nargs="*", metavar="NAME", help="sets (default: all that can be downloaded)")
 
-    added = inner.add_parser("check", help="hold files against the registry", description=_check.__doc__)
-    added.add_argument("names", nargs="*", metavar="NAME", help="default: every set that is there")
-    added.add_argument("--root", type=Path, default=None, help=ROOT_HELP)
-    added.set_defaults(command=_check)
+    added = action("check", _check, "compare files with the registry")
+    added.add_argument("names", nargs="*", metavar="NAME", help="sets (default: all that are in the folder)")
 
-    added = inner.add_parser(
-        "overlaps", help="benchmark problems among training prompts", description=_overlaps.__doc__
-    )
+    added = action("overlaps", _overlaps, "find benchmark problems among training prompts")
     added.add_argument("train", metavar="TRAIN", help="a registered set or a .jsonl file")
     added.add_argument("benchmarks", nargs="+", metavar="BENCHMARK", help="likewise")
-    added.add_argument("--root", type=Path, default=None, help=ROOT_HELP)
-    added.add_argument("--out", type=Path, default=Path("overlaps.json"), help="JSON (default: overlaps.json)")
-    added.set_defaults(command=_overlaps)
+    added.add_argument("--out", type=Path, default=Path("overlaps.json"), help="JSON file (default: overlaps.json)")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Run the action."""
+    arguments.action(arguments)
 
 
 def _list(arguments: argparse.Namespace) -> None:
-    """List the registered sets, their versions and homes, and which of them are in the folder."""
+    """List the registered sets, their versions and sources, and which of them are in the folder."""
+    from ..tasks.check import data_root, find
+    from ..tasks.registry import dataset, names
+    from ..text import columns
+
     if arguments.markdown:
         from ..tasks.documentation import markdown
 
@@ -61,27 +70,34 @@ def _list(arguments: argparse.Namespace) -> None:
         return
     root = data_root(arguments.root)
     rows = [
-        (d.name, d.role, str(d.version), str(d.count), "yes" if find(d, root) else "no", d.file, home_of(d))
+        (d.name, d.role, str(d.version), str(d.count), "yes" if find(d, root) else "no", d.file, _source(d))
         for d in sets
     ]
-    _table(("set", "role", "version", "problems", "there", "file", "home"), rows)
+    print("\n".join(columns(rows, ("set", "role", "version", "problems", "there", "file", "source"), "llrrl")))
 
 
-def home_of(d: Dataset) -> str:
-    """Where a set lives, in a few words."""
+def _source(d: Dataset) -> str:
+    """Where a set is downloaded from, in a few words."""
+    from ..tasks.registry import GitHome, HubHome
+
     if isinstance(d.home, GitHome):
         return f"github.com/{d.home.repository} at {d.home.commit[:12]}"
     if isinstance(d.home, HubHome):
         return f"huggingface.co/datasets/{d.home.dataset} at {d.home.revision[:12]}"
-    return "none known: bring the file"
+    return "none known: provide the file"
 
 
 def _fetch(arguments: argparse.Namespace) -> None:
-    """Download, verify and convert sets. What is there and right is left alone; what was interrupted goes on."""
+    """Download, verify and convert sets. Sets that are there and correct are skipped; interrupted downloads resume."""
+    import os
+
+    from ..errors import UserError
+    from ..tasks.check import ROOT_VARIABLE, data_root
     from ..tasks.fetch import fetch
+    from ..tasks.registry import dataset, names
 
     if arguments.root is None and ROOT_VARIABLE not in os.environ:
-        raise UserError(f"data fetch: say where to: --root FOLDER, or {ROOT_VARIABLE}.")
+        raise UserError(f"data fetch: name the folder to download into: --root FOLDER, or {ROOT_VARIABLE}.")
     root = data_root(arguments.root)
     chosen = [dataset(name) for name in arguments.names or names()]
     failed: list[str] = []
@@ -97,7 +113,12 @@ def _fetch(arguments: argparse.Namespace) -> None:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Compare files with the registry: count, content, columns, ids, empty answers."""
+    """Compare files with the registry: number of problems, content, columns, ids, empty answers."""
+    from ..errors import UserError
+    from ..tasks.check import check, data_root, find
+    from ..tasks.registry import dataset, names
+    from ..text import columns
+
     root = data_root(arguments.root)
     chosen = [dataset(name) for name in arguments.names or names()]
     if not arguments.names:
@@ -105,29 +126,26 @@ def _check(arguments: argparse.Namespace) -> None:
         if not chosen:
             raise UserError(f"{root}: none of the registered sets is here. Known: {', '.join(names())}.")
     reports = [check(d, root) for d in chosen]
-    _table(("set", "problems", "content", "result"), [_verdict(r) for r in reports])
+    print("\n".join(columns(list(map(_result, reports)), ("set", "problems", "content", "result"), "lrl")))
     faults = [fault for r in reports for fault in r.faults]
     if faults:
         raise UserError("data check: " + "\n".join(f"{fault}." for fault in faults))
 
 
-COPIES = {
-    "recorded": "the recorded file",
-    "equal": "equal to the recorded one",
-    "unknown": "no record to compare with",
-    "other": "not what is recorded",
-}
-
-
-def _verdict(report: Report) -> tuple[str, ...]:
+def _result(report: Report) -> tuple[str, ...]:
+    """A set's row in the table of checks."""
     count = str(report.count) if report.path else "–"
     return report.name, count, COPIES.get(report.copy, "–"), "WRONG" if report.faults else "right"
 
 
 def _overlaps(arguments: argparse.Namespace) -> None:
     """Print and write which benchmark problems are among the training prompts, word for word or nearly so."""
+    from ..files import atomic_json
+    from ..tasks.check import data_root, load, require
     from ..tasks.contamination import TrainingIndex, as_data
-    from ..tasks.problem import Problem, read_problems
+    from ..tasks.problem import read_problems
+    from ..tasks.registry import dataset, names
+    from ..text import columns
 
     root = data_root(arguments.root)
 
@@ -135,7 +153,7 @@ def _overlaps(arguments: argparse.Namespace) -> None:
         if source in names():
             return load(dataset(source), require(dataset(source), root, "data overlaps"))
         if not source.endswith(".jsonl"):
-            dataset(source)  # complains, with what was probably meant
+            dataset(source)  # raises UserError with a suggestion
         return read_problems(root / source)
 
     index = TrainingIndex(problems(arguments.train))
@@ -148,13 +166,6 @@ def _overlaps(arguments: argparse.Namespace) -> None:
         rows.append(
             (name, str(len(benchmark)), str(len(exact)), str(len(hit - exact)), f"{len(hit) / len(benchmark):.1%}")
         )
-    _table(("benchmark", "problems", "exact", "near", "share"), rows)
+    print("\n".join(columns(rows, ("benchmark", "problems", "exact", "near", "share"), "lr")))
     atomic_json(arguments.out, {"training": arguments.train, "overlaps": as_data(found)})
     print(f"Pairs: {arguments.out}")
-
-
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    lines = [header, *rows]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
-    for line in lines:
-        print("  ".join(f"{cell:{width}}" for cell, width in zip(line, widths, strict=True)).rstrip())

@@ -1,4 +1,7 @@
-"""What a study will cost, and what it did cost."""
+"""Estimate what a study costs, before anything is submitted.
+
+Jobs, device-hours, tokens, memory and disk come from a cost model that states its assumptions.
+"""
 
 from __future__ import annotations
 
@@ -6,33 +9,34 @@ import argparse
 import json
 from pathlib import Path
 
-from ..errors import UserError
-from . import Command
 
-
-def add(command: Command) -> None:
-    """Add the command to the parser."""
-    added = command("plan", _plan, "say what a study costs before anything is submitted")
-    added.add_argument("studies", type=Path, nargs="+", metavar="STUDY", help="study file; its data need not be there")
-    added.add_argument("--device", metavar="NAME", help="as in the constants (default: cpu for tiny models, else h100)")
-    added.add_argument("--gpus", type=int, metavar="N", help="devices that there are (default: one run's)")
-    added.add_argument(
-        "--per-run", type=int, metavar="N", help="devices of one run (default: the fewest that it fits on)"
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.add_argument("studies", type=Path, nargs="+", metavar="STUDY", help="study file; its data may be missing")
+    parser.add_argument(
+        "--device", metavar="NAME", help="device of the constants (default: cpu for tiny models, else h100)"
     )
-    added.add_argument("--constants", type=Path, metavar="FILE", help="YAML laid over the package's constants")
-    form = added.add_mutually_exclusive_group()
-    added.add_argument("--json", action="store_true", help="everything, as JSON")
-    form.add_argument("--markdown", action="store_true", help="a row per study")
+    parser.add_argument("--gpus", type=int, metavar="N", help="number of available devices (default: those of one run)")
+    parser.add_argument(
+        "--per-run", type=int, metavar="N", help="devices per run (default: the fewest that it fits on)"
+    )
+    parser.add_argument(
+        "--constants", type=Path, metavar="FILE", help="YAML file that overrides the package's constants"
+    )
+    form = parser.add_mutually_exclusive_group()
+    parser.add_argument("--json", action="store_true", help="everything, as JSON")
+    form.add_argument("--markdown", action="store_true", help="one row per study")
     form.add_argument("--against", type=Path, metavar="RESULTS", help="compare with the records of the finished study")
-    form.add_argument("--calibrate", type=Path, metavar="RESULTS", help="learn constants from such records")
-    added.add_argument("--out", type=Path, metavar="FILE", help="with --calibrate: where they go")
+    form.add_argument("--calibrate", type=Path, metavar="RESULTS", help="fit constants to the records of such a study")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="with --calibrate: YAML file for the constants")
 
 
-def _plan(arguments: argparse.Namespace) -> None:
-    """Jobs, device-hours, tokens, memory and disk of a study, from a cost model that says what it assumes."""
+def run(arguments: argparse.Namespace) -> None:
+    """Print the estimates, compare one with records, or fit constants to records."""
     from ..cost import measured, table
     from ..cost.constants import read_constants
     from ..cost.estimate import estimate
+    from ..errors import UserError
     from ..study import load_study
 
     constants = read_constants(arguments.constants)
@@ -40,7 +44,7 @@ def _plan(arguments: argparse.Namespace) -> None:
     devices = [arguments.device or ("cpu" if s.model.start == "tiny" else "h100") for s in studies]
     if arguments.against or arguments.calibrate:
         if len(studies) > 1:
-            raise UserError("plan: records are of one study; name one.")
+            raise UserError("plan: --against and --calibrate read the records of one study; name one study.")
         if arguments.against:
             rows = measured.against(studies[0], arguments.against, constants, constants.device(devices[0]))
             print(json.dumps(rows, indent=1) if arguments.json else table.comparison(rows).rstrip())
@@ -49,16 +53,16 @@ def _plan(arguments: argparse.Namespace) -> None:
             raise UserError("plan: --calibrate needs --out FILE for the constants.")
         _write(measured.calibrate(studies[0], arguments.calibrate, constants, devices[0]), arguments.out)
         return
-    bills = [
+    estimates = [
         estimate(study, constants, device, arguments.gpus, arguments.per_run)
         for study, device in zip(studies, devices, strict=True)
     ]
     if arguments.json:
-        print(json.dumps(bills, indent=1, ensure_ascii=False))
+        print(json.dumps(estimates, indent=1, ensure_ascii=False))
     elif arguments.markdown:
-        print(table.markdown(bills), end="")
+        print(table.markdown(estimates), end="")
     else:
-        print("\n".join(map(table.detail, bills)), end="")
+        print("\n".join(map(table.detail, estimates)), end="")
 
 
 def _write(constants: object, out: Path) -> None:

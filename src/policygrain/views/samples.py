@@ -1,10 +1,7 @@
-"""A page to browse the samples of one model, or of two side by side: one file, no network."""
+"""A page to browse the samples of one model, or of two side by side: one HTML file that needs no network."""
 
 from __future__ import annotations
 
-import html
-import json
-import re
 from collections import Counter
 from collections.abc import Sequence
 from importlib import resources
@@ -13,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import yaml
+from markupsafe import Markup
 from pydantic import BaseModel, ValidationError
 
 from ..analysis.statistics import interval
@@ -21,10 +19,11 @@ from ..evaluate.reading import AGAIN, Entry, Judged, Record, benchmarks_of, pars
 from ..files import atomic_text
 from ..study.schema import Prompt
 from ..tasks.prompts import PromptRenderer
+from .html import content_security_policy, render
 from .show import protocol
 
-MOST = 20_000  # samples in one page; a browser reads so many without a pause that is felt
-_PLACE = "\N{OBJECT REPLACEMENT CHARACTER}"  # where the problem stands in a prompt
+MOST = 20_000  # samples in one page, which a browser shows without a noticeable pause
+_PLACE = "\N{OBJECT REPLACEMENT CHARACTER}"  # stands for the problem in a prompt
 
 
 class Sample(BaseModel):
@@ -59,15 +58,19 @@ def write_page(entries: Sequence[Entry], out: Path) -> Path:
 
 def page(content: dict[str, Any], title: str) -> str:
     """The page of ``content``."""
-    template = resources.files(__package__).joinpath("samples.html").read_text(encoding="utf-8")
-    # ASCII alone and no "<": whatever a response holds, a comment or the end of a script, it stays a string.
-    text = json.dumps(content, separators=(",", ":")).replace("<", "\\u003c")
-    parts = {"title": html.escape(title), "data": text}
-    return re.sub(r"\{\{(title|data)\}\}", lambda match: parts[match[1]], template)
+    folder = resources.files(__package__)
+    script = (folder / "samples.js").read_text(encoding="utf-8")
+    return render(
+        folder / "samples.html",
+        title=title,
+        content=content,
+        script=Markup(script),  # code is not escaped
+        policy=content_security_policy(script),
+    )
 
 
 def samples(model: Judged, record: Record) -> list[Sample]:
-    """The samples of one record; UserError where they are missing, broken, or another evaluation's."""
+    """The samples of one record; UserError if they are missing, broken, or of another evaluation."""
     assert model.folder is not None
     path = model.folder / f"{record.benchmark}.jsonl"
     if not path.exists():
@@ -80,7 +83,11 @@ def samples(model: Judged, record: Record) -> list[Sample]:
 
 
 def _benchmark(name: str, models: Sequence[Judged]) -> dict[str, Any]:
-    """Problems once each, then [problem, number of the sample, [outcome, tokens, finished, response] per model]."""
+    """The data of one benchmark for samples.js.
+
+    `problems` has each problem once; `samples` has [index of the problem, number of the sample, per model
+    [outcome, tokens, finished, response] or None].
+    """
     problems: dict[tuple[str, str, str], int] = {}
     pairs: dict[tuple[int, int], list[list[Any] | None]] = {}
     for i, model in enumerate(models):
@@ -98,9 +105,9 @@ def _benchmark(name: str, models: Sequence[Judged]) -> dict[str, Any]:
 
 
 def _prompt(model: Judged) -> list[str] | None:
-    """What stands before and after a problem in the prompt; None where nothing says it for sure.
+    """The text before and after a problem in the prompt; None where it is not known.
 
-    The study beside the run says how it rendered prompts; its digest tells whether the evaluation did so too.
+    The run's study file says how prompts were rendered; its digest must equal that of the evaluation's protocol.
     """
     assert model.folder is not None
     run = model.folder.parent
@@ -108,13 +115,13 @@ def _prompt(model: Judged) -> list[str] | None:
     if study is None:
         return None
     try:
-        said = Prompt.model_validate(yaml.safe_load(study.read_text(encoding="utf-8"))["prompt"])
+        prompt = Prompt.model_validate(yaml.safe_load(study.read_text(encoding="utf-8"))["prompt"])
         tokenizer: Any = None
-        if said.chat:
+        if prompt.chat:
             from transformers import AutoTokenizer
 
             tokenizer = AutoTokenizer.from_pretrained(run / "model")
-        renderer = PromptRenderer(tokenizer, said)
+        renderer = PromptRenderer(tokenizer, prompt)
         parts = renderer.text(_PLACE).split(_PLACE)
     except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError, ValidationError, UserError):
         return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 from importlib import resources
 from pathlib import Path
@@ -10,10 +9,13 @@ from typing import Any
 
 from ..errors import UserError
 from ..files import atomic_text, read_json
+from .html import content_security_policy, render
+
+QUANTITIES = ("ratio", "advantage", "entropy", "probability")  # a token may be coloured by
 
 
 def write_page(run: Path, step: int | None, out: Path | None) -> Path:
-    """Draw the tokens that ``run`` kept of ``step`` (default: its last) as one self-contained HTML file; its path."""
+    """Write the tokens that ``run`` kept of ``step`` (default: the last kept) as an HTML file and return its path."""
     kept = {int(p.stem.removeprefix("step")): p for p in sorted((run / "tokens").glob("step*.json"))}
     if not kept:
         raise UserError(f"{run}: no tokens were kept here; is it the folder of a run (results/STUDY/runs/ARM/seedS)?")
@@ -27,24 +29,31 @@ def write_page(run: Path, step: int | None, out: Path | None) -> Path:
 
 def page(data: dict[str, Any], title: str) -> str:
     """The page of one step's samples."""
-    template = resources.files(__package__).joinpath("tokens.html").read_text(encoding="utf-8")
     shades = [_shades(sample, t) for sample in data["samples"] for t in range(len(sample["tokens"]))]
-    # Full colour is what the strongest twentieth of the tokens have, so that small ratios are seen too.
-    full = {name: max(1e-6, _quantile([abs(shade[name]) for shade in shades], 0.95)) for name in shades[0]}
-    parts = {
-        "title": html.escape(title),
-        "method": html.escape(data["method"]),
-        "scale": f"ratio ×{2 ** full['ratio']:.3g}, probability ×{2 ** full['probability']:.3g}, "
+    # Full colour is the 95% quantile of the tokens, so that small ratios are visible too.
+    full = {name: max(1e-6, _quantile([abs(shade[name]) for shade in shades], 0.95)) for name in QUANTITIES}
+    return render(
+        resources.files(__package__) / "tokens.html",
+        policy=content_security_policy(),
+        title=title,
+        method=data["method"],
+        scale=f"ratio ×{2 ** full['ratio']:.3g}, probability ×{2 ** full['probability']:.3g}, "
         f"entropy {full['entropy']:.2g} nats, advantage {full['advantage']:.2g}",
-        "samples": "\n".join(_sample(sample, full) for sample in data["samples"]),
-    }
-    for name, text in parts.items():
-        template = template.replace("{{" + name + "}}", text)
-    return template
+        samples=[
+            {
+                "outcome": "right" if sample["correct"] else "wrong",
+                "prompt": sample["prompt"].strip(),
+                "reward": f"{sample['reward']:.2f}",
+                "advantage": f"{sample['advantage']:+.2f}",
+                "tokens": [_token(sample, t, full) for t in range(len(sample["tokens"]))],
+            }
+            for sample in data["samples"]
+        ],
+    )
 
 
 def _shades(sample: dict[str, Any], t: int) -> dict[str, float]:
-    """What a token may be coloured by; factors as logarithms of base 2."""
+    """The quantities of one token; ratios and factors of probability as logarithms of base 2."""
     return {
         "ratio": math.log2(max(sample["ratio"][t], 1e-9)),
         "advantage": sample["advantage"] if sample["in_loss"][t] else 0.0,
@@ -54,35 +63,23 @@ def _shades(sample: dict[str, Any], t: int) -> dict[str, float]:
 
 
 def _quantile(values: list[float], share: float) -> float:
-    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))] if values else 0.0
 
 
-def _sample(sample: dict[str, Any], full: dict[str, float]) -> str:
-    verdict = "right" if sample["correct"] else "wrong"
-    facts = f"{verdict}, reward {sample['reward']:.2f}, advantage {sample['advantage']:+.2f}"
-    tokens = "".join(_token(sample, t, full) for t in range(len(sample["tokens"])))
-    return (
-        f'<article class="{verdict}"><header><code>{html.escape(sample["prompt"].strip())}</code>'
-        f"<span>{facts}</span></header><p>{tokens}</p></article>"
-    )
-
-
-def _token(sample: dict[str, Any], t: int, full: dict[str, float]) -> str:
-    ratio, in_loss = sample["ratio"][t], sample["in_loss"][t]
-    clip = "low" if sample["clipped_low"][t] else "high" if sample["clipped_high"][t] else ""
-    shades = {name: max(-1.0, min(1.0, shade / full[name])) for name, shade in _shades(sample, t).items()}
-    style = ";".join(f"--{name}:{shade:.3f}" for name, shade in shades.items())
-    marks = " ".join(
-        name for name, on in (("clip", clip), ("drop", sample["entropy_drop"][t]), ("out", not in_loss)) if on
-    )
-    facts = {
-        "ratio": f"{ratio:.4f}",
-        "log-probability": f"{sample['log_prob_old'][t]:.3f} → {sample['log_prob'][t]:.3f}",
-        "entropy": f"{sample['entropy_change'][t]:+.3f} nats",
-        "clipped": clip or "no",
-        "in TEPO's mask": "yes" if sample["entropy_drop"][t] else "no",
-        "in the loss": "yes" if in_loss else "no",
+def _token(sample: dict[str, Any], t: int, full: dict[str, float]) -> dict[str, Any]:
+    """The values of one token in the template; its shades are from −1 to 1, where ``full`` is 1."""
+    in_loss, in_mask = sample["in_loss"][t], sample["entropy_drop"][t]
+    clipped = "low" if sample["clipped_low"][t] else "high" if sample["clipped_high"][t] else ""
+    return {
+        "text": sample["tokens"][t],
+        "marks": [name for name, on in (("clip", clipped), ("drop", in_mask), ("out", not in_loss)) if on],
+        "shades": {name: max(-1.0, min(1.0, shade / full[name])) for name, shade in _shades(sample, t).items()},
+        "facts": {
+            "ratio": f"{sample['ratio'][t]:.4f}",
+            "log-probability": f"{sample['log_prob_old'][t]:.3f} → {sample['log_prob'][t]:.3f}",
+            "entropy": f"{sample['entropy_change'][t]:+.3f} nats",
+            "clipped": clipped or "no",
+            "in TEPO's mask": "yes" if in_mask else "no",
+            "in the loss": "yes" if in_loss else "no",
+        },
     }
-    hint = html.escape("\n".join(f"{k}: {v}" for k, v in facts.items()), quote=True)
-    text = html.escape(sample["tokens"][t]).replace("\n", "↵<br>") or "∅"
-    return f'<i class="{marks}" style="{style}" title="{hint}">{text}</i>'

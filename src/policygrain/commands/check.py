@@ -1,0 +1,23 @@
+"""Check a study file and print how many arms and runs it has."""
+
+from __future__ import annotations
+
+import argparse
+
+from . import add_study_option
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    add_study_option(parser)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Read the study, which raises UserError for what is wrong, and count its arms and runs."""
+    from ..study import load_study
+    from ..study.runs import digest, run_matrix
+
+    study = load_study(arguments.config)
+    matrix = run_matrix(study)
+    counts = f"{len(matrix.arms)} arms, {len(matrix.runs)} runs, {len(matrix.evaluated)} of them evaluated"
+    print(f"{study.name}: {counts}; digest {digest(study)}.")

@@ -1,0 +1,27 @@
+"""Draw one figure, or write one table, from a study's records.
+
+A figure is written as PDF and PNG, a table as CSV and Markdown.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from . import add_study_option
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    add_study_option(parser)
+    parser.add_argument("name", help="figure or table; see `figures` in the study file")
+    parser.add_argument("--results", type=Path, required=True, help="the study's results")
+    parser.add_argument("--out", type=Path, required=True, help="file without suffix")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Draw the figure or write the table."""
+    from ..figures.catalogue import draw
+    from ..study import load_study
+
+    draw(arguments.name, load_study(arguments.config), arguments.results, arguments.out)

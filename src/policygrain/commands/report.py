@@ -1,0 +1,32 @@
+"""Write a study's report: one self-contained HTML page.
+
+It has figures, tables, claims, the evaluation protocol and where every number comes from.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from . import add_study_option
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    add_study_option(parser)
+    parser.add_argument("--results", type=Path, required=True, help="the study's results")
+    parser.add_argument(
+        "--captions",
+        type=Path,
+        default=Path("workflow/report"),
+        help="folder of captions, NAME.rst (default: workflow/report)",
+    )
+    parser.add_argument("--out", type=Path, required=True, help="HTML file")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Write the report."""
+    from ..report import write_report
+    from ..study import load_study
+
+    write_report(load_study(arguments.config), arguments.results, arguments.captions, arguments.out)

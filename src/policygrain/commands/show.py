@@ -1,0 +1,47 @@
+"""Show evaluations: one model in detail, several side by side, or samples as a page.
+
+Accuracies have bootstrap intervals of 95%; differences between models are paired by problem.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.add_argument(
+        "paths",
+        type=Path,
+        nargs="+",
+        metavar="PATH",
+        help="run, evaluation/, records.json, or a study's results",
+    )
+    parser.add_argument("--against", metavar="NAME", help="compare the others with this one (default: the first)")
+    parser.add_argument("--benchmark", action="append", metavar="NAME", help="show only this one; may be repeated")
+    parser.add_argument("--anyway", action="store_true", help="compare records of different protocols")
+    parser.add_argument("--json", action="store_true", help="everything, as JSON")
+    parser.add_argument("--page", type=Path, metavar="OUT", help="write the samples of one or two runs as an HTML file")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Print the evaluations, or write the page of samples."""
+    from ..analysis import models as compare
+    from ..evaluate import reading
+
+    entries = reading.find(arguments.paths)
+    reading.only(entries, arguments.benchmark)
+    differing = reading.same_protocol(entries, arguments.anyway)
+    first = compare.reference(entries, arguments.against)
+    if arguments.page:
+        from ..views.samples import write_page
+
+        print(write_page(entries, arguments.page))
+    elif arguments.json:
+        print(json.dumps(compare.data(entries, first, differing), indent=1, ensure_ascii=False))
+    else:
+        from ..views.show import comparison, detail
+
+        print(detail(first) if len(entries) == 1 else comparison(entries, first, differing), end="")

@@ -1,0 +1,29 @@
+"""Build a study's tiny start model.
+
+It is trained by supervised fine-tuning and saved with its tokenizer.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from . import add_study_option
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    add_study_option(parser)
+    parser.add_argument("--seed", type=int, default=None, help="seed (default: the study's first)")
+    parser.add_argument("--data", type=Path, required=True, help="folder written by `prepare`")
+    parser.add_argument("--out", type=Path, required=True, help="folder")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Build, fine-tune and save the model."""
+    from ..stages import build_start_model
+    from ..study import load_study
+
+    study = load_study(arguments.config)
+    seed = study.seeds[0] if arguments.seed is None else arguments.seed
+    build_start_model(study, seed, arguments.data, arguments.out)

@@ -1,0 +1,48 @@
+"""Tables as text: aligned columns for the terminal, and Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+GAP = "  "  # between two columns
+
+
+def columns(rows: Sequence[Sequence[str]], header: Sequence[str] | None = None, align: str = "") -> list[str]:
+    """Lines of a table with aligned columns, the header first; lines do not end with spaces.
+
+    ``align`` has one letter per column, "l" for left and "r" for right; the last letter holds for all columns after it.
+    Columns are left-aligned by default.
+    """
+    table = [header, *rows] if header is not None else list(rows)
+    if not table:
+        return []
+    sides = _sides(align, len(table[0]))
+    widths = [max(map(len, cells)) for cells in zip(*table, strict=True)]
+    return [
+        GAP.join(
+            cell.rjust(width) if side == "r" else cell.ljust(width)
+            for cell, width, side in zip(row, widths, sides, strict=True)
+        ).rstrip()
+        for row in table
+    ]
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], align: str = "") -> str:
+    """A Markdown table that ends with a line break. ``align`` is as in `columns`; pipes in cells are escaped."""
+    sides = _sides(align, len(header))
+    rule = "|" + "|".join("---:" if side == "r" else "---" for side in sides) + "|"
+    head, *body = (_markdown_row(row, len(header)) for row in (header, *rows))
+    return "\n".join([head, rule, *body]) + "\n"
+
+
+def _sides(align: str, count: int) -> str:
+    """``align`` for ``count`` columns."""
+    if set(align) - set("lr"):
+        raise ValueError(f"align: {align!r} has letters other than 'l' and 'r'")
+    return (align or "l").ljust(count, (align or "l")[-1])[:count]
+
+
+def _markdown_row(cells: Sequence[str], count: int) -> str:
+    if len(cells) != count:
+        raise ValueError(f"a row has {len(cells)} cells and the header {count}")
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

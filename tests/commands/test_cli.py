@@ -1,0 +1,206 @@
+"""The command line: its table of commands, help, messages and exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from policygrain import __version__
+from policygrain.cli import main
+from policygrain.commands import COMMANDS
+from policygrain.errors import Stopped, UserError
+
+ROOT = Path(__file__).parents[2]
+Raiser = Callable[[BaseException], int]
+DATA_ACTIONS = ("list", "fetch", "check", "overlaps")
+
+
+@pytest.fixture
+def schema_that(monkeypatch: pytest.MonkeyPatch) -> Raiser:
+    """Let `policygrain schema` raise an error; returns the exit code."""
+
+    def raises(error: BaseException) -> int:
+        def run(_: argparse.Namespace) -> None:
+            raise error
+
+        monkeypatch.setattr("policygrain.commands.schema.run", run)
+        return main(["schema"])
+
+    return raises
+
+
+# ---- the table of commands ------------------------------------------------------------------------------------------
+
+
+def test_the_table_says_what_the_docstrings_say() -> None:
+    for name, command in COMMANDS.items():
+        module = importlib.import_module(f"policygrain.commands.{command.module}")
+        assert (module.__doc__ or "").splitlines()[0] == command.help, name
+        assert callable(module.add_arguments) and callable(module.run)
+
+
+def test_each_module_is_a_command_and_named_after_it() -> None:
+    modules = {path.stem for path in (ROOT / "src" / "policygrain" / "commands").glob("*.py")} - {"__init__"}
+    assert {command.module for command in COMMANDS.values()} == modules
+    assert {name.replace("-", "_") for name in COMMANDS} - modules == {"inspect"}
+
+
+# ---- help -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "words",
+    [[], *([name] for name in COMMANDS), *(["data", action] for action in DATA_ACTIONS)],
+    ids=lambda words: "-".join(words) or "policygrain",
+)
+def test_help(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*words, "--help"])
+    assert ended.value.code == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert text.startswith(" ".join(["usage: policygrain", *words]))
+    expected = [command.help for command in COMMANDS.values()] if not words else []
+    expected += [COMMANDS[words[0]].help] if len(words) == 1 else []
+    for line in expected:
+        assert line in text
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0 and capsys.readouterr().out == f"policygrain {__version__}\n"
+
+
+def test_a_misspelt_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evalute", "--config", "study.yaml"]) == 2
+    assert capsys.readouterr().err == "policygrain: there is no command 'evalute'. Did you mean 'evaluate'?\n"
+    assert main(["xyz"]) == 2
+    assert "Known: calibrate, check, compare," in capsys.readouterr().err
+
+
+def test_a_command_is_required(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([])
+    assert ended.value.code == 2 and "COMMAND" in capsys.readouterr().err
+
+
+# ---- errors ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (UserError("seeds: give at least one."), 2, "seeds: give at least one."),
+        (Stopped("SIGTERM at step 3."), 75, "SIGTERM at step 3. The same command resumes."),
+        (KeyboardInterrupt(), 130, "interrupted; run the same command again to continue."),
+        (
+            FileNotFoundError(2, "No such file or directory", "runs/x.json"),
+            2,
+            "runs/x.json: No such file or directory.",
+        ),
+        (OSError(28, "No space left on device"), 2, "No space left on device."),
+        (BrokenPipeError(32, "Broken pipe"), 2, "Broken pipe."),  # of a worker: nobody has closed the output
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
+)
+def test_errors_are_one_message(
+    schema_that: Raiser,
+    error: BaseException,
+    code: int,
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert schema_that(error) == code
+    assert capsys.readouterr().err == f"policygrain: {message}\n"
+
+
+@pytest.mark.parametrize("error", [OSError("a library's error"), ValueError("a mistake of ours")])
+def test_other_errors_keep_their_traceback(schema_that: Raiser, error: Exception) -> None:
+    with pytest.raises(type(error)):
+        schema_that(error)
+
+
+# ---- pipes and Ctrl-C -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"), [(["schema"], 141), (["data", "list"], 141), (["--help"], 0)], ids=["long", "short", "help"]
+)
+@pytest.mark.parametrize("errors_too", [False, True], ids=["stdout", "both"])
+def test_a_closed_pipe_is_no_error(arguments: list[str], code: int, errors_too: bool) -> None:
+    """The reader is gone before the first line, as with `| true`; a short text is written only when it is flushed."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "policygrain.cli", *arguments]
+    errors = writer if errors_too else subprocess.PIPE
+    done = subprocess.run(command, stdout=writer, stderr=errors, text=True, timeout=60, check=False, cwd=ROOT)
+    os.close(writer)
+    assert done.returncode == code and not done.stderr
+
+
+PROGRAM = """
+import atexit, sys, time
+from policygrain import cli
+from policygrain.commands import schema
+
+def wait(what):
+    print(what, flush=True)
+    time.sleep(60)
+
+schema.run = lambda _: wait("running")
+atexit.register(wait, "closing")
+sys.argv = ["policygrain", "schema"]
+sys.exit(cli.main())
+"""
+
+
+def test_one_ctrl_c_is_a_line_and_a_second_ends_the_process_at_once() -> None:
+    command = [sys.executable, "-c", PROGRAM]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        assert process.stdout is not None and process.stderr is not None
+        try:
+            assert process.stdout.readline() == "running\n"
+            process.send_signal(signal.SIGINT)
+            assert process.stdout.readline() == "closing\n"
+            process.send_signal(signal.SIGINT)
+            assert process.wait(timeout=30) == -signal.SIGINT
+            assert process.stderr.read() == "policygrain: interrupted; run the same command again to continue.\n"
+        finally:
+            process.kill()
+
+
+def test_one_ctrl_c_exits_with_130() -> None:
+    program = PROGRAM.replace('atexit.register(wait, "closing")', "")
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == b"running\n"
+            process.send_signal(signal.SIGINT)
+            assert process.wait(timeout=30) == 130
+        finally:
+            process.kill()
+
+
+def test_an_ignored_ctrl_c_stays_ignored() -> None:
+    """As for a job in the background of a shell script, whose Ctrl-C is meant for another process."""
+    program = PROGRAM.replace("time.sleep(60)", "time.sleep(1)")
+    ignore = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+    with subprocess.Popen(
+        [sys.executable, "-c", ignore + program], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        try:
+            for line in (b"running\n", b"closing\n"):
+                assert process.stdout.readline() == line
+                process.send_signal(signal.SIGINT)
+            assert process.wait(timeout=30) == 0
+        finally:
+            process.kill()

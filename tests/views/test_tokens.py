@@ -1,0 +1,118 @@
+"""The page of a step's tokens: what each token shows, and that texts stay texts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+from policygrain.views.tokens import page
+
+HOSTILE = "</i></p><script>document.title='owned'</script>"
+
+
+def made_up(tokens: list[str], **changes: Any) -> dict[str, Any]:
+    """A step with one sample; nothing is clipped, and the policy has not changed."""
+    n = len(tokens)
+    sample = {"prompt": " 1+1=", "correct": True, "reward": 1.0, "advantage": 0.5, "tokens": tokens}
+    sample |= {"ratio": [1.0] * n, "entropy_change": [0.0] * n, "log_prob": [-1.0] * n, "log_prob_old": [-1.0] * n}
+    sample |= {"clipped_low": [False] * n, "clipped_high": [False] * n, "entropy_drop": [False] * n}
+    sample |= {"in_loss": [True] * n, **changes}
+    return {"method": "tepo", "samples": [sample]}
+
+
+class Tokens(HTMLParser):
+    """Collects class, style, title and text of every token in the articles."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[dict[str, str]] = []
+        self.inside = self.article = False
+        self.article_text = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        if tag == "article":
+            self.article = True
+        if tag == "i" and self.article:
+            self.inside = True
+            self.found.append({name: value or "" for name, value in attributes} | {"text": ""})
+        if tag == "br":
+            self.found[-1]["text"] += "<br>"
+
+    def handle_endtag(self, tag: str) -> None:
+        self.inside = self.inside and tag != "i"
+        self.article = self.article and tag != "article"
+
+    def handle_data(self, data: str) -> None:
+        if self.inside:
+            self.found[-1]["text"] += data
+        elif self.article:
+            self.article_text += data
+
+
+def test_tokens_and_their_numbers() -> None:
+    data = made_up(
+        ["a", " b", "", "c\n"],
+        ratio=[2.0, 0.5, 1.0, 1.0],
+        clipped_high=[True, False, False, False],
+        entropy_drop=[True, False, False, False],
+        in_loss=[True, True, False, True],
+        entropy_change=[-0.25, 0.0, 0.0, 0.0],
+    )
+    tokens = Tokens(page(data, "tepo, seed0, step 2")).found
+    assert [t["text"] for t in tokens] == ["a", " b", "∅", "c↵<br>"]
+    assert [t["class"] for t in tokens] == ["clip drop", "", "out", ""]
+    # Four tokens: their 95% quantile is the largest, |log2 2| = 1 for the ratio, 0.25 nats for the entropy.
+    shades = [dict(re.findall(r"--(\w+):([-\d.]+);", t["style"])) for t in tokens]
+    assert [s["ratio"] for s in shades] == ["1.000", "-1.000", "0.000", "0.000"]
+    assert [s["entropy"] for s in shades] == ["-1.000", "0.000", "0.000", "0.000"]
+    assert [s["advantage"] for s in shades] == ["1.000", "1.000", "0.000", "1.000"]
+    assert tokens[0]["title"].split("\n") == [
+        *("ratio: 2.0000", "log-probability: -1.000 → -1.000", "entropy: -0.250 nats"),
+        *("clipped: high", "in TEPO's mask: yes", "in the loss: yes"),
+    ]
+    assert "in the loss: no" in tokens[2]["title"]
+
+
+def test_a_sample_says_prompt_outcome_reward_and_advantage() -> None:
+    text = page(made_up(["x"], correct=False, reward=0.25, advantage=-1.5), "t")
+    assert '<article class="wrong">' in text
+    assert " ".join(Tokens(text).article_text.split()) == "1+1=wrong, reward 0.25, advantage -1.50"
+
+
+def test_no_white_space_is_added_between_tokens() -> None:
+    text = page(made_up(["a", "b"]), "t")
+    paragraph = re.search(r"<p>(<i.*</i>)</p>", text, flags=re.S)
+    assert paragraph is not None and re.sub(r"<[^>]*>", "", paragraph[1]) == "ab"
+
+
+def test_a_sample_without_tokens() -> None:
+    assert Tokens(page(made_up([]), "t")).found == []
+
+
+def test_hostile_text_stays_text(chromium: Callable[..., Any], tmp_path: Path) -> None:
+    data = made_up([HOSTILE, "b"], prompt=HOSTILE)
+    assert Tokens(page(data, "t")).found[0]["text"] == HOSTILE
+    out = tmp_path / "page.html"
+    # Even a script that is in the page does not run.
+    out.write_text(page(data, "mine").replace("</html>", "<script>document.title='owned'</script></html>"))
+    done = chromium(out.as_uri(), "--virtual-time-budget=1000", "--dump-dom")
+    assert "<title>mine</title>" in done.stdout and done.stdout.count("<article") == 1
+
+
+def test_the_page_loads_nothing() -> None:
+    text = page(made_up(["x"]), "t")
+    assert "default-src 'none'" in text and not re.search(r"(src|href)\s*=|url\(|https?:|@import", text)
+    assert "{{" not in text and "{%" not in text
+
+
+def test_full_colour_is_the_strongest_twentieth() -> None:
+    ratios = [1.0] * 36 + [2.0] * 3 + [4.0]
+    found = Tokens(page(made_up(["a"] * 40, ratio=ratios), "t")).found
+    # Sorted |log2|: 36 × 0, 3 × 1, 1 × 2; place 0.95 · 40 = 38, counted from 0, is a 1.
+    assert [re.search(r"--ratio:([-\d.]+)", t["style"])[1] for t in found[35:]] == [  # type: ignore[index]
+        *("0.000", "1.000", "1.000", "1.000", "1.000")
+    ]

@@ -8,22 +8,22 @@ import numpy as np
 import pandas as pd
 
 from ..errors import UserError
-from ..figures.records import Records
+from ..results.reader import StudyResults
 
 WINDOW = 5  # steps over which the accuracy of samples is smoothed
 
 
-def accuracy(records: Records, arm: str) -> pd.Series:
+def accuracy(results: StudyResults, arm: str) -> pd.Series:
     """Mean over benchmarks of the final model, percent, by seed."""
-    rows = records.evaluations[records.evaluations["arm"] == arm]
+    rows = results.evaluations[results.evaluations["arm"] == arm]
     if rows.empty:
         raise UserError(f"no evaluation of {arm!r}: name it in an experiment that is evaluated, then `snakemake all`.")
     return 100 * rows.groupby("seed")["accuracy"].mean()
 
 
-def late(records: Records, arm: str, metric: str) -> pd.Series:
+def late(results: StudyResults, arm: str, metric: str) -> pd.Series:
     """Mean of a logged metric over the last half of the steps, by seed. `clip_fraction`: both sides, percent."""
-    rows = runs_of(records, arm)
+    rows = runs_of(results, arm)
     values = (
         100 * (rows["clip_fraction_low"] + rows["clip_fraction_high"]) if metric == "clip_fraction" else rows[metric]
     )
@@ -31,15 +31,15 @@ def late(records: Records, arm: str, metric: str) -> pd.Series:
     return rows[rows["step"] >= rows["step"].max() / 2].groupby("seed")["value"].mean()
 
 
-def runs_of(records: Records, arm: str) -> pd.DataFrame:
+def runs_of(results: StudyResults, arm: str) -> pd.DataFrame:
     """An arm's steps; UserError where it was not trained."""
-    rows = records.steps[records.steps["arm"] == arm]
+    rows = results.steps[results.steps["arm"] == arm]
     if rows.empty:
         raise UserError(f"no run of {arm!r}: name it in an experiment, then `snakemake all`.")
     return rows.sort_values("step")
 
 
-def reached(records: Records, arm: str, than: str, by: str) -> pd.Series:
+def reached(results: StudyResults, arm: str, than: str, by: str) -> pd.Series:
     """log2 of what ``arm`` needs to reach what ``than`` ends with, over what ``than`` needs itself; by seed.
 
     ``by`` is `steps` (optimizer steps), `tokens` (generated) or `seconds`. Accuracy is that of samples, smoothed over
@@ -47,7 +47,7 @@ def reached(records: Records, arm: str, than: str, by: str) -> pd.Series:
     its end, which is a lower bound.
     """
     column = {"steps": "total_updates", "tokens": "total_tokens", "seconds": "total_seconds"}[by]
-    own, other = (_smooth(records, name) for name in (arm, than))
+    own, other = (_smooth(results, name) for name in (arm, than))
     ratios = {}
     for seed in sorted(set(own) & set(other)):
         level = other[seed]["smooth"].iloc[-1]
@@ -56,8 +56,8 @@ def reached(records: Records, arm: str, than: str, by: str) -> pd.Series:
     return pd.Series(ratios, dtype=float)
 
 
-def _smooth(records: Records, arm: str) -> dict[int, pd.DataFrame]:
-    rows = runs_of(records, arm).dropna(subset="sampled_accuracy")
+def _smooth(results: StudyResults, arm: str) -> dict[int, pd.DataFrame]:
+    rows = runs_of(results, arm).dropna(subset="sampled_accuracy")
     return {
         int(str(seed)): frame.assign(smooth=frame["sampled_accuracy"].rolling(WINDOW, min_periods=1).mean())
         for seed, frame in rows.groupby("seed")
@@ -71,9 +71,9 @@ def _cost(frame: pd.DataFrame, level: float, column: str) -> float:
     return float(there[column].iloc[0])
 
 
-def probed(records: Records, ratio: str, metric: str) -> pd.Series:
+def probed(results: StudyResults, ratio: str, metric: str) -> pd.Series:
     """A number of a ratio on the probe's batch, geometric mean over how far it is off, by seed."""
-    rows = records.probes[records.probes["ratio"] == ratio]
+    rows = results.probes[results.probes["ratio"] == ratio]
     if rows.empty:
         raise UserError(f"no probe of the ratio {ratio!r}: run `snakemake all`.")
     logs = rows.assign(value=np.log(rows[metric].clip(lower=1e-30)))

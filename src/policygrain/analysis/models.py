@@ -1,4 +1,4 @@
-"""What a reader of evaluations wants to know, as numbers: sums over seeds, intervals, paired differences."""
+"""Comparing evaluated models: sums over seeds, intervals, paired differences."""
 
 from __future__ import annotations
 
@@ -7,53 +7,54 @@ from collections.abc import Sequence
 from typing import Any, get_args
 
 from ..errors import UserError
-from ..evaluate.reading import Entry, Record, benchmarks_of
 from ..grading.outcome import Outcome
+from ..results.models import ModelGroup, benchmarks_of
+from ..results.schema import BenchmarkRecord
 from .statistics import Interval, average_interval, interval, paired_difference
 
 
-def reference(entries: Sequence[Entry], against: str | None) -> Entry:
-    """What the others are compared to: the one called ``against``, else the first."""
+def baseline(groups: Sequence[ModelGroup], against: str | None) -> ModelGroup:
+    """The group that the others are compared with: the one called ``against``, else the first."""
     if against is None:
-        return entries[0]
-    found = [e for e in entries if e.name == against]
+        return groups[0]
+    found = [e for e in groups if e.name == against]
     if not found:
-        raise UserError(f"--against: no {against!r} here. There are: {', '.join(e.name for e in entries)}.")
+        raise UserError(f"--against: no {against!r} here. There are: {', '.join(e.name for e in groups)}.")
     return found[0]
 
 
-def data(entries: Sequence[Entry], first: Entry, differing: Sequence[str]) -> dict[str, Any]:
+def data(groups: Sequence[ModelGroup], first: ModelGroup, differing: Sequence[str]) -> dict[str, Any]:
     """All of it, for machines. Shares are between 0 and 1, tokens are a mean per response."""
     return {
         "against": first.name,
         "protocol_differences": list(differing),
         "models": [
             {
-                "name": entry.name,
-                "seeds": [m.seed for m in entry.models],
-                "folders": [str(m.folder) if m.folder else None for m in entry.models],
-                "protocols": [m.protocol for m in entry.models],
-                "facts": [m.facts for m in entry.models],
+                "name": group.name,
+                "seeds": [m.seed for m in group.models],
+                "folders": [str(m.folder.path) for m in group.models],
+                "protocols": [m.protocol for m in group.models],
+                "facts": [m.facts.model_dump() for m in group.models],
                 "benchmarks": {
-                    b: summary(entry, b) | ({"difference": d._asdict()} if (d := difference(entry, first, b)) else {})
-                    for b in benchmarks_of([entry])
+                    b: summary(group, b) | ({"difference": d._asdict()} if (d := difference(group, first, b)) else {})
+                    for b in benchmarks_of([group])
                 },
             }
-            for entry in entries
+            for group in groups
         ],
     }
 
 
-def summary(entry: Entry, benchmark: str) -> dict[str, Any]:
-    """One benchmark of one entry, its seeds taken together: means of scores, sums of outcomes."""
-    records = list(entry.records(benchmark).values())
+def summary(group: ModelGroup, benchmark: str) -> dict[str, Any]:
+    """One benchmark of one group, its seeds taken together: means of scores, sums of outcomes."""
+    records = list(group.records(benchmark).values())
     samples = sum(sum(r.outcomes.values()) for r in records)
     ks = sorted(set.intersection(*(set(r.pass_at) for r in records)))
     kinds = dict.fromkeys([*get_args(Outcome), *(kind for r in records for kind in r.outcomes)])
     return {
         "n": records[0].n,
         "problems": records[0].problems,
-        "accuracy": interval(entry.scores(benchmark))._asdict(),
+        "accuracy": interval(group.scores(benchmark))._asdict(),
         "pass_at": {k: _mean([r.pass_at[k] for r in records]) for k in ks},
         "majority": _mean([r.majority for r in records]),
         "outcomes": {kind: sum(Counter(r.outcomes)[kind] for r in records) for kind in kinds},
@@ -62,34 +63,34 @@ def summary(entry: Entry, benchmark: str) -> dict[str, Any]:
     }
 
 
-def difference(entry: Entry, first: Entry, benchmark: str) -> Interval | None:
-    """``entry`` − ``first`` on the same problems and seeds; None where they share none.
+def difference(group: ModelGroup, first: ModelGroup, benchmark: str) -> Interval | None:
+    """``group`` − ``first`` on the same problems and seeds; None where they share none.
 
     Two single models are paired by problem, whatever their seeds.
     """
-    paired = _pairs(entry, first, benchmark)
-    if entry is first or not paired:
+    paired = _pairs(group, first, benchmark)
+    if group is first or not paired:
         return None
-    return paired_difference(entry.scores(benchmark, paired[0]), first.scores(benchmark, paired[1]))
+    return paired_difference(group.scores(benchmark, paired[0]), first.scores(benchmark, paired[1]))
 
 
-def average(entry: Entry, benchmarks: Sequence[str]) -> Interval | None:
+def average(group: ModelGroup, benchmarks: Sequence[str]) -> Interval | None:
     """The mean over ``benchmarks``; None where a model lacks one."""
-    if not all(len(entry.records(b)) == len(entry.models) for b in benchmarks):
+    if not all(len(group.records(b)) == len(group.models) for b in benchmarks):
         return None
-    return average_interval([entry.scores(b) for b in benchmarks])
+    return average_interval([group.scores(b) for b in benchmarks])
 
 
-def average_difference(entry: Entry, first: Entry, benchmarks: Sequence[str]) -> Interval | None:
-    """``entry`` − ``first``, averaged over ``benchmarks``; None where one of them cannot be paired."""
-    pairs = [_pairs(entry, first, b) for b in benchmarks]
-    if entry is first or pairs[0] is None or any(p != pairs[0] for p in pairs):
+def average_difference(group: ModelGroup, first: ModelGroup, benchmarks: Sequence[str]) -> Interval | None:
+    """``group`` − ``first``, averaged over ``benchmarks``; None where one of them cannot be paired."""
+    pairs = [_pairs(group, first, b) for b in benchmarks]
+    if group is first or pairs[0] is None or any(p != pairs[0] for p in pairs):
         return None
     own, theirs = pairs[0]
-    return average_interval([entry.scores(b, own) - first.scores(b, theirs) for b in benchmarks])
+    return average_interval([group.scores(b, own) - first.scores(b, theirs) for b in benchmarks])
 
 
-def _pairs(a: Entry, b: Entry, benchmark: str) -> tuple[list[str], list[str]] | None:
+def _pairs(a: ModelGroup, b: ModelGroup, benchmark: str) -> tuple[list[str], list[str]] | None:
     """Seeds of each to compare, in order; None where they share no seed or the problems are others."""
     of_a, of_b = a.records(benchmark), b.records(benchmark)
     if not of_a or not of_b or not _same_problems([*of_a.values(), *of_b.values()], [a, b], benchmark):
@@ -100,8 +101,8 @@ def _pairs(a: Entry, b: Entry, benchmark: str) -> tuple[list[str], list[str]] | 
     return (shared, shared) if shared else None
 
 
-def _same_problems(records: Sequence[Record], entries: Sequence[Entry], benchmark: str) -> bool:
-    said = [m.protocol.get("benchmarks", {}).get(benchmark, {}) for e in entries for m in e.models]
+def _same_problems(records: Sequence[BenchmarkRecord], groups: Sequence[ModelGroup], benchmark: str) -> bool:
+    said = [m.protocol.get("benchmarks", {}).get(benchmark, {}) for e in groups for m in e.models]
     digests = {s["problems"] for s in said if "problems" in s}
     return len({r.problems for r in records}) == 1 and len(digests) <= 1
 

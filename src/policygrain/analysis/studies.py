@@ -8,9 +8,7 @@ import numpy as np
 import pandas as pd
 
 from ..errors import UserError
-from ..figures.records import Records
-from ..files import read_json
-from ..study import load_study
+from ..results.reader import StudyResults
 from .statistics import LEVEL, holm, interval, paired_difference, weigh
 
 
@@ -20,7 +18,7 @@ def compare_studies(a: Path, b: Path) -> tuple[pd.DataFrame, str]:
     p-values are of t-tests over seeds, corrected by Holm's method over all rows; where the two judged the same
     problems, intervals are paired on them too.
     """
-    first, second = (Records(load_study(folder / "study.yaml"), folder) for folder in (a, b))
+    first, second = StudyResults(a), StudyResults(b)
     pairs = [
         (arm, benchmark)
         for arm in dict.fromkeys(first.evaluations["arm"])
@@ -48,8 +46,8 @@ def compare_studies(a: Path, b: Path) -> tuple[pd.DataFrame, str]:
     return frame, _text(frame, first, second)
 
 
-def _text(frame: pd.DataFrame, first: Records, second: Records) -> str:
-    lines = [f"A {first.results}: {_made(first)}", f"B {second.results}: {_made(second)}", ""]
+def _text(frame: pd.DataFrame, first: StudyResults, second: StudyResults) -> str:
+    lines = [f"A {first.folder.path}: {_made(first)}", f"B {second.folder.path}: {_made(second)}", ""]
     moved = frame[(frame["p_corrected"] < LEVEL) & ~frame["identical"]]
     apart = (frame["low"] > 0) | (frame["high"] < 0) | (frame["p_corrected"] < LEVEL)
     by_interval = frame[apart & ~frame["identical"]]
@@ -65,7 +63,6 @@ def _text(frame: pd.DataFrame, first: Records, second: Records) -> str:
     return "\n".join(lines)
 
 
-def _made(records: Records) -> str:
-    summaries = (records.results / run.folder / "summary.json" for run in records.matrix.runs)
-    found = {read_json(path)["commit"][:12] or "unknown" for path in summaries if path.exists()}
-    return f"commit {', '.join(sorted(found)) or 'unknown'}, {len(records.matrix.runs)} runs"
+def _made(results: StudyResults) -> str:
+    found = {summary.environment.commit[:12] or "unknown" for summary in results.summaries.values()}
+    return f"commit {', '.join(sorted(found)) or 'unknown'}, {len(results.matrix.runs)} runs"

@@ -15,9 +15,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Read the study, which raises UserError for what is wrong, and count its arms and runs."""
     from ..study import load_study
-    from ..study.runs import digest, run_matrix
+    from ..study.fingerprint import Fingerprints
+    from ..tasks.sources import check_sources, source_digests
 
     study = load_study(arguments.config)
-    matrix = run_matrix(study)
+    check_sources(study)
+    fingerprints = Fingerprints(study, source_digests(study))
+    matrix = fingerprints.matrix
     counts = f"{len(matrix.arms)} arms, {len(matrix.runs)} runs, {len(matrix.evaluated)} of them evaluated"
-    print(f"{study.name}: {counts}; digest {digest(study)}.")
+    print(f"{study.name}: {counts}; digest {fingerprints.figures()}.")

@@ -17,7 +17,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     add_study_option(parser)
     parser.add_argument("--data", type=Path, required=True, help="folder written by `prepare`")
-    parser.add_argument("--out", type=Path, required=True, help="JSON Lines file of records")
+    parser.add_argument("--results", type=Path, required=True, help="results folder that the evaluations belong to")
+    parser.add_argument("--done", type=Path, default=None, help="file to write when all models are evaluated")
     parser.add_argument(
         "--part", metavar="I/N", help="sample one of N parts of the responses, I from 0 to N − 1, and grade nothing"
     )
@@ -29,19 +30,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Sample in one process per engine, then grade and write the records."""
-    from ..evaluate.parallel import draw_side_by_side, gpus
+    from ..evaluate.parallel import gpus, sample_in_parallel
     from ..evaluate.run import evaluate
+    from ..results.done import write_done
+    from ..results.layout import DataFolder, StudyFolder
     from ..study import load_study
 
     models = dict(map(named_model, arguments.models))
     part = part_of(arguments.part)
     study, engines = load_study(arguments.config), arguments.engines or len(gpus()) or 1
     if engines > 1:
-        files = ["--config", str(arguments.config), "--data", str(arguments.data), "--out", str(arguments.out)]
-        draw_side_by_side(["evaluate", *files, *arguments.models], part or (0, 1), engines)
-        if part is not None:
-            return
-    evaluate(study, models, arguments.data, arguments.out, part)
+        given = {"--config": arguments.config, "--data": arguments.data, "--results": arguments.results}
+        options = [word for option, path in given.items() for word in (option, str(path))]
+        sample_in_parallel(["evaluate", *options, *arguments.models], part or (0, 1), engines)
+    if engines == 1 or part is None:
+        keys = evaluate(study, models, DataFolder(arguments.data), StudyFolder(arguments.results), part)
+    if arguments.done:
+        write_done(arguments.done, keys if part is None else {})
 
 
 def named_model(text: str) -> tuple[str, Path]:

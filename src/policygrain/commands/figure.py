@@ -16,12 +16,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_study_option(parser)
     parser.add_argument("name", help="figure or table; see `figures` in the study file")
     parser.add_argument("--results", type=Path, required=True, help="the study's results")
-    parser.add_argument("--out", type=Path, required=True, help="file without suffix")
+    parser.add_argument("--out", type=Path, default=None, help="file without suffix (default: where the study has it)")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Draw the figure or write the table."""
     from ..figures.catalogue import draw
+    from ..results.reader import StudyResults
     from ..study import load_study
 
-    draw(arguments.name, load_study(arguments.config), arguments.results, arguments.out)
+    results = StudyResults(arguments.results, load_study(arguments.config))
+    draw(arguments.name, results, arguments.out)

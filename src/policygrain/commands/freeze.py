@@ -20,4 +20,4 @@ def run(arguments: argparse.Namespace) -> None:
     from ..report.freeze import freeze
 
     manifest = freeze(arguments.results, arguments.out)
-    print(f"{arguments.out}: {len(manifest['files'])} files of {manifest['study']}.")
+    print(f"{arguments.out}: {len(manifest.files)} files of {manifest.study}.")

@@ -18,6 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Write the page and print its path."""
+    from ..results.layout import RunFolder
     from ..views.tokens import write_page
 
-    print(write_page(arguments.run_dir, arguments.step, arguments.out))
+    print(write_page(RunFolder(arguments.run_dir), arguments.step, arguments.out))

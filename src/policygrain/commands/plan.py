@@ -37,21 +37,24 @@ def run(arguments: argparse.Namespace) -> None:
     from ..cost.constants import read_constants
     from ..cost.estimate import estimate
     from ..errors import UserError
+    from ..results.reader import StudyResults
     from ..study import load_study
 
     constants = read_constants(arguments.constants)
-    studies = [load_study(path, files=False) for path in arguments.studies]
+    studies = [load_study(path) for path in arguments.studies]
     devices = [arguments.device or ("cpu" if s.model.start == "tiny" else "h100") for s in studies]
     if arguments.against or arguments.calibrate:
         if len(studies) > 1:
             raise UserError("plan: --against and --calibrate read the records of one study; name one study.")
         if arguments.against:
-            rows = measured.against(studies[0], arguments.against, constants, constants.device(devices[0]))
+            results = StudyResults(arguments.against, studies[0])
+            rows = measured.against(results, constants, constants.device(devices[0]))
             print(json.dumps(rows, indent=1) if arguments.json else table.comparison(rows).rstrip())
             return
         if arguments.out is None:
             raise UserError("plan: --calibrate needs --out FILE for the constants.")
-        _write(measured.calibrate(studies[0], arguments.calibrate, constants, devices[0]), arguments.out)
+        results = StudyResults(arguments.calibrate, studies[0])
+        _write(measured.calibrate(results, constants, devices[0]), arguments.out)
         return
     estimates = [
         estimate(study, constants, device, arguments.gpus, arguments.per_run)

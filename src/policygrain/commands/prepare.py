@@ -12,11 +12,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     add_study_option(parser)
     parser.add_argument("--out", type=Path, required=True, help="folder")
+    parser.add_argument("--done", type=Path, default=None, help="file to write at the end")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Write the problems."""
-    from ..stages import prepare_study
+    from ..grading.golds import check_golds
+    from ..results.done import write_done
+    from ..results.layout import DataFolder
+    from ..results.reader import prepared_data
     from ..study import load_study
+    from ..tasks.sources import prepare
 
-    prepare_study(load_study(arguments.config), arguments.out)
+    study, data = load_study(arguments.config), DataFolder(arguments.out)
+    prepare(study, data)
+    files = [data.train, data.validation, *(data.benchmark(b.name) for b in study.evaluation.benchmarks)]
+    check_golds(files, study.grader)
+    if arguments.done and (prepared := prepared_data(data)):
+        write_done(arguments.done, prepared.files)

@@ -18,11 +18,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--start", required=True, help="model that samples the batch")
     parser.add_argument("--data", type=Path, required=True, help="folder written by `prepare`")
     parser.add_argument("--out", type=Path, required=True, help="JSON file")
+    parser.add_argument("--done", type=Path, default=None, help="file to write at the end")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Sample the batch, measure it and write the measurements."""
+    from .. import digests
+    from ..results.done import write_done
+    from ..results.layout import DataFolder
     from ..study import load_study
     from ..train.probe import probe
 
-    probe(load_study(arguments.config), arguments.seed, arguments.start, arguments.data, arguments.out)
+    data = DataFolder(arguments.data)
+    probe(load_study(arguments.config), arguments.seed, arguments.start, data, arguments.out)
+    if arguments.done:
+        write_done(arguments.done, {"probe": digests.of_file(arguments.out)})

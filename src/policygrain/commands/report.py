@@ -27,6 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Write the report."""
     from ..report import write_report
+    from ..results.reader import StudyResults
     from ..study import load_study
 
-    write_report(load_study(arguments.config), arguments.results, arguments.captions, arguments.out)
+    results = StudyResults(arguments.results, load_study(arguments.config))
+    write_report(results, arguments.captions, arguments.out)

@@ -28,20 +28,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Print the evaluations, or write the page of samples."""
-    from ..analysis import models as compare
-    from ..evaluate import reading
+    from ..analysis import models as analysis
+    from ..results.models import check_same_protocol, find, select_benchmarks
 
-    entries = reading.find(arguments.paths)
-    reading.only(entries, arguments.benchmark)
-    differing = reading.same_protocol(entries, arguments.anyway)
-    first = compare.reference(entries, arguments.against)
+    groups = find(arguments.paths)
+    select_benchmarks(groups, arguments.benchmark)
+    differing = check_same_protocol(groups, arguments.anyway)
+    baseline = analysis.baseline(groups, arguments.against)
     if arguments.page:
         from ..views.samples import write_page
 
-        print(write_page(entries, arguments.page))
+        print(write_page(groups, arguments.page))
     elif arguments.json:
-        print(json.dumps(compare.data(entries, first, differing), indent=1, ensure_ascii=False))
+        print(json.dumps(analysis.data(groups, baseline, differing), indent=1, ensure_ascii=False))
     else:
         from ..views.show import comparison, detail
 
-        print(detail(first) if len(entries) == 1 else comparison(entries, first, differing), end="")
+        print(detail(baseline) if len(groups) == 1 else comparison(groups, baseline, differing), end="")

@@ -17,13 +17,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=None, help="seed (default: the study's first)")
     parser.add_argument("--data", type=Path, required=True, help="folder written by `prepare`")
     parser.add_argument("--out", type=Path, required=True, help="folder")
+    parser.add_argument("--done", type=Path, default=None, help="file to write at the end")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Build, fine-tune and save the model."""
-    from ..stages import build_start_model
+    from ..results.done import write_done
+    from ..results.layout import DataFolder, StartFolder
+    from ..results.reader import start_model
     from ..study import load_study
+    from ..train.start_model import ensure_start_model
 
-    study = load_study(arguments.config)
+    study, out = load_study(arguments.config), StartFolder(arguments.out)
     seed = study.seeds[0] if arguments.seed is None else arguments.seed
-    build_start_model(study, seed, arguments.data, arguments.out)
+    ensure_start_model(study, seed, DataFolder(arguments.data), out)
+    if arguments.done:
+        write_done(arguments.done, {"model": start_model(out).digest})

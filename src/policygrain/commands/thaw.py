@@ -20,10 +20,10 @@ def run(arguments: argparse.Namespace) -> None:
     from ..figures import TABLES
     from ..figures.catalogue import draw
     from ..report.freeze import thaw
-    from ..study import load_study
+    from ..results.reader import StudyResults
 
     manifest = thaw(arguments.archive, arguments.out)
-    study = load_study(arguments.out / "study.yaml")
-    for name in (*study.figures, *TABLES):
-        draw(name, study, arguments.out, arguments.out / "redrawn" / name)
-    print(f"{arguments.out}: {len(manifest['files'])} files verified; new figures and tables are in its `redrawn/`.")
+    results = StudyResults(arguments.out)
+    for name in (*results.study.figures, *TABLES):
+        draw(name, results, arguments.out / "redrawn" / name)
+    print(f"{arguments.out}: {len(manifest.files)} files verified; new figures and tables are in its `redrawn/`.")

@@ -16,14 +16,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_study_option(parser)
     parser.add_argument("--results", type=Path, required=True, help="the study's results")
     parser.add_argument(
-        "--done", type=Path, required=True, help="JSON file to write at the end: where everything is in MLflow"
+        "--done",
+        type=Path,
+        default=None,
+        help="JSON file to write at the end: where everything is in MLflow (default: in the study's results)",
     )
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Mirror the records."""
-    from ..files import atomic_json
+    from ..results.reader import StudyResults
+    from ..results.schema import write_record
     from ..study import load_study
     from ..track.mirror import mirror
 
-    atomic_json(arguments.done, mirror(load_study(arguments.config), arguments.results))
+    results = StudyResults(arguments.results, load_study(arguments.config))
+    write_record(arguments.done or results.folder.tracking, mirror(results))

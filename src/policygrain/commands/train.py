@@ -7,8 +7,13 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from . import add_study_option
+
+if TYPE_CHECKING:
+    from ..study import Study
+    from ..study.runs import Arm
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,14 +43,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Train one run per seed, one after the other."""
     from ..errors import UserError
-    from ..files import atomic_json
-    from ..stages import train_run
+    from ..results.done import write_done
+    from ..results.layout import DataFolder, RunFolder
     from ..study import load_study
     from ..train.launch import process_group
     from ..train.ranks import on_rank_0, ranks
+    from ..train.run import train_run
     from ..train.stopping import Stop, deadline
 
     study = load_study(arguments.config)
+    arm = find_arm(study, arguments.arm)
+    data = arguments.data and DataFolder(arguments.data)
     seeds = arguments.seeds or study.seeds[:1]
     if len(seeds) > 1 and "{seed}" not in arguments.run_dir:
         raise UserError("--run-dir: several seeds need a folder each; write {seed} where the seed belongs.")
@@ -58,6 +66,22 @@ def run(arguments: argparse.Namespace) -> None:
             run_dir, start = (
                 text and text.replace("{seed}", str(seed)) for text in (arguments.run_dir, arguments.start)
             )
-            trained[seed] = train_run(study, arguments.arm, seed, Path(run_dir), start, arguments.data, stop)
+            key = train_run(study, arm, seed, RunFolder(Path(run_dir)), start, data, stop)
+            trained[f"{arm.name}/seed{seed}"] = key
         if arguments.done:
-            on_rank_0(lambda: atomic_json(arguments.done, trained))
+            on_rank_0(lambda: write_done(arguments.done, trained))
+
+
+def find_arm(study: Study, name: str | None) -> Arm:
+    """An arm of the study (default: its first), or a method that no experiment names. UserError for anything else."""
+    from ..errors import UserError, did_you_mean
+    from ..methods import method_names
+    from ..study.runs import Arm, run_matrix
+
+    arms = run_matrix(study).arms
+    if name is None:
+        return next(iter(arms.values()))
+    known = [*arms, *study.methods, *method_names()]
+    if name not in known:
+        raise UserError(f"--arm: the study has no arm, and there is no method, {name!r}.{did_you_mean(name, known)}")
+    return arms.get(name) or Arm(name)

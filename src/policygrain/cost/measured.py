@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import os
-import re
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..errors import UserError
-from ..files import read_json, read_json_lines
-from ..study.runs import Run, run_matrix
-from ..study.schema import Study
+from ..results.reader import StudyResults, run_metrics, run_timings, start_model
+from ..results.schema import ModelEvaluation
+from ..study.fingerprint import start_seeds
+from ..study.runs import Run
+from ..tasks.problem import read_problems
 from .constants import Constants, Device, Phase, Workload
 from .loads import Load
 from .shapes import shape_of
@@ -36,29 +36,26 @@ class Sample(NamedTuple):
     seconds: float
 
 
-def samples(study: Study, results: Path, planner: Planner) -> Iterator[Sample]:
-    """Every phase of every training run, start model and judged model that left records in ``results``."""
-    matrix = run_matrix(study)
-    for run in matrix.runs:
-        folder = results / run.folder
-        if (folder / "summary.json").exists() and (folder / "timings.jsonl").exists():
-            yield from _of_run(run, folder, planner)
-    for log in sorted((results / "logs" / "start").glob("seed*.log")):
-        if found := re.findall(r"(\d+) of \1, (\d+) s\b", log.read_text()):
+def samples(results: StudyResults, planner: Planner) -> Iterator[Sample]:
+    """Every phase of every training run, start model and evaluated model in ``results``."""
+    for run in results.summaries:
+        if results.run_folder(run).timings.exists():
+            yield from _of_run(run, results, planner)
+    for seed in start_seeds(results.study):
+        folder = results.folder.start(seed)
+        if folder.record.exists():
             load = planner.start_model().loads["update"]
-            yield Sample("start_model", "update", load, load, float(found[-1][1]))
-    folders = [results / run.folder for run in matrix.evaluated]
-    for folder in [f / "evaluation" for f in folders] + sorted((results / "evaluation" / "start").glob("seed*")):
-        if (folder / "records.json").exists():
-            yield from _of_evaluation(read_json(folder / "records.json"), planner)
+            yield Sample("start_model", "update", load, load, start_model(folder).seconds)
+    for evaluation in results.model_evaluations.values():
+        yield from _of_evaluation(evaluation, planner)
 
 
-def _of_run(run: Run, folder: Path, planner: Planner) -> Iterator[Sample]:
-    arm = run_matrix(planner.study).arms[run.arm]
+def _of_run(run: Run, results: StudyResults, planner: Planner) -> Iterator[Sample]:
+    arm, folder = results.matrix.arms[run.arm], results.run_folder(run)
     settings = arm.training(planner.study)
-    rows = [row for row in read_json_lines(folder / "metrics.jsonl") if row["step"] < settings.steps]
+    rows = run_metrics(folder)[: settings.steps]
     spent: dict[str, float] = defaultdict(float)
-    for row in read_json_lines(folder / "timings.jsonl"):
+    for row in run_timings(folder):
         for key, value in row.items():
             spent[key] += value if key.startswith("seconds/") else 0.0
     known = replace(
@@ -76,32 +73,33 @@ def _of_run(run: Run, folder: Path, planner: Planner) -> Iterator[Sample]:
         yield Sample("train", phases[0], before.loads[phases[0]], after.loads[phases[0]], spent[f"seconds/{name}"])
 
 
-def _of_evaluation(kept: dict[str, Any], planner: Planner) -> Iterator[Sample]:
-    tokens = sum(record["tokens"] for record in kept["records"])
-    responses = sum(record["problems"] * record["n"] for record in kept["records"])
+def _of_evaluation(evaluation: ModelEvaluation, planner: Planner) -> Iterator[Sample]:
+    tokens = sum(record.tokens for record in evaluation.records)
+    responses = sum(record.problems * record.n for record in evaluation.records)
     expected = planner.expected.model_copy(update={"response_tokens": tokens / responses})
     before, after = planner.evaluation(), replace(planner, expected=expected).evaluation()
-    spent = kept["facts"]["seconds"]
-    for name, phase in {"load": "load", "engine": "decode", "judge": "judge"}.items():
+    spent = evaluation.facts.seconds
+    for name, phase in {"load": "load", "engine": "decode", "grade": "grade"}.items():
         phases: list[Phase] = [p for p in before.loads if p.startswith(phase)]
         if name in spent:
             yield Sample("evaluate", phases[0], before.loads[phases[0]], after.loads[phases[0]], spent[name])
 
 
-def against(study: Study, results: Path, constants: Constants, device: Device) -> list[dict[str, Any]]:
+def against(results: StudyResults, constants: Constants, device: Device) -> list[dict[str, Any]]:
     """Rows of rule, phase, predicted and measured seconds and their ratio; a rule's own row has the phase `all`.
 
     An engine's opening is in the records of the first model that it judged, and in no plan of a single model, so of
     `evaluate` medians are compared, times the number of models.
     """
+    study = results.study
     planner = Planner(study, shape_of(study.model, constants.shapes), constants.workload(study.model.start))
     grouped: dict[tuple[str, Phase], list[tuple[float, float]]] = defaultdict(list)
-    for sample in samples(study, results, planner):
+    for sample in samples(results, planner):
         predicted = device.speed(sample.phase).seconds(sample.matrix)
         grouped[sample.rule, sample.phase].append((predicted, sample.seconds))
     if not grouped:
         raise UserError(
-            f"{results}: no finished run to compare with is here; it has to be the results of {study.name}."
+            f"{results.folder.path}: no finished run to compare with is here; it has to be the results of {study.name}."
         )
     rows: list[dict[str, Any]] = []
     for (rule, phase), pairs in grouped.items():
@@ -141,20 +139,21 @@ def fit(loads: Sequence[Load], seconds: Sequence[float]) -> dict[str, float]:
     return {"call": call, **({"rate": 1 / per_flop} if per_flop else {})}
 
 
-def calibrate(study: Study, results: Path, constants: Constants, name: str) -> dict[str, Any]:
+def calibrate(results: StudyResults, constants: Constants, name: str) -> dict[str, Any]:
     """Constants of the device that made ``results``, in the form of `constants.yaml`, under ``name``.
 
     Phases are fitted by least squares (`fit`), judging and loading by medians, tokens are means. A phase that left no
     records keeps the values of the device of that name, if there is one.
     """
-    expected = _texts(study, results, constants.workload(study.model.start))
+    study = results.study
+    expected = _texts(results, constants.workload(study.model.start))
     planner = Planner(study, shape_of(study.model, constants.shapes), expected)
     grouped: dict[Phase, list[Sample]] = defaultdict(list)
-    for sample in samples(study, results, planner):
+    for sample in samples(results, planner):
         if sample.rule != "start_model":  # its optimizer is another one, so it tests the constants instead
             grouped[sample.phase].append(sample)
     if not grouped:
-        raise UserError(f"{results}: no finished run is here to learn from; it has to be the results of {study.name}.")
+        raise UserError(f"{results.folder.path}: no finished run is here to learn from; it has to be the results of {study.name}.")
     known = constants.devices.get(name)
     phases: dict[str, Any] = {p: vars(known.speed(p)) for p in known.phases} if known else {}
     for phase, found in grouped.items():
@@ -168,7 +167,7 @@ def calibrate(study: Study, results: Path, constants: Constants, name: str) -> d
         # The first model that an engine judged has its opening in it.
         usual = [s for s in found if phase != "decode" or s.seconds <= 1.5 * typical]
         phases[phase] = fit([s.known for s in usual], [s.seconds for s in usual])
-    hardware = {read_json(path)["hardware"] for path in sorted(results.glob("runs/*/*/summary.json"))}
+    hardware = {summary.environment.hardware for summary in results.summaries.values()}
     source = f"Measured: the records of {study.name}, {len(grouped['score'])} runs, by `policygrain plan --calibrate`."
     device = {
         "title": " and ".join(sorted(hardware)),
@@ -180,38 +179,39 @@ def calibrate(study: Study, results: Path, constants: Constants, name: str) -> d
     return {"devices": {name: device}, "workloads": {study.model.start: expected.model_dump()}}
 
 
-def _texts(study: Study, results: Path, before: Workload) -> Workload:
+def _texts(results: StudyResults, before: Workload) -> Workload:
     """Mean lengths and draws of a study's training runs."""
-    tokens = drawn = 0.0
+    study = results.study
+    tokens = sampled = 0.0
     draws: list[float] = []
-    for run in run_matrix(study).runs:
-        path = results / run.folder / "metrics.jsonl"
-        arm = run_matrix(study).arms[run.arm]
+    for run, folder in results.trained.items():
+        arm = results.matrix.arms[run.arm]
         settings = arm.training(study)
-        rows = [row for row in read_json_lines(path) if row["step"] < settings.steps] if path.exists() else []
+        rows = run_metrics(folder)[: settings.steps]
         if not rows:
             continue
-        tokens, drawn = tokens + rows[-1]["total_tokens"], drawn + rows[-1]["total_samples"]
+        tokens, sampled = tokens + rows[-1]["total_tokens"], sampled + rows[-1]["total_samples"]
         if arm.method(study).sampler.dynamic:
             draws.append(rows[-1]["total_samples"] / settings.group / settings.prompts_per_step / len(rows))
-    if not drawn:
+    if not sampled:
         return before
     return Workload(
-        prompt_tokens=_prompt_tokens(study, results) or before.prompt_tokens,
-        response_tokens=float(f"{tokens / drawn:.3g}"),
+        prompt_tokens=_prompt_tokens(results) or before.prompt_tokens,
+        response_tokens=float(f"{tokens / sampled:.3g}"),
         draws=float(f"{statistics.mean(draws):.3g}") if draws else before.draws,
         source=f"Measured: means over the training runs of {study.name}.",
     )
 
 
-def _prompt_tokens(study: Study, results: Path) -> float | None:
-    """Mean length of training prompts, by the tokenizer that a run left; None where there is none."""
+def _prompt_tokens(results: StudyResults) -> float | None:
+    """Mean length of training prompts, by the tokenizer of a run's model; None where there is none."""
     from tokenizers import Tokenizer
 
-    found = sorted(results.glob("runs/*/*/model/tokenizer.json"))
-    if not found:
+    paths = [folder.model / "tokenizer.json" for folder in results.trained.values()]
+    found = next((path for path in paths if path.exists()), None)
+    if found is None:
         return None
-    tokenizer = Tokenizer.from_file(str(found[0]))
-    problems = [row["problem"] for row in read_json_lines(results / "data" / "train.jsonl")][:2000]
-    texts = [study.prompt.template.replace("{problem}", problem) for problem in problems]
+    tokenizer = Tokenizer.from_file(str(found))
+    problems = [problem.problem for problem in read_problems(results.folder.data.train, 2000)]
+    texts = [results.study.prompt.template.replace("{problem}", problem) for problem in problems]
     return float(f"{statistics.mean(len(e.ids) for e in tokenizer.encode_batch(texts)):.3g}")

@@ -49,9 +49,7 @@ def grade(
     return [score(name, rows, contaminated.get(name, ())) for name, rows in samples.items()]
 
 
-def score(
-    benchmark: str, rows: Sequence[EvaluatedSample], contaminated: Collection[str] = ()
-) -> BenchmarkRecord:
+def score(benchmark: str, rows: Sequence[EvaluatedSample], contaminated: Collection[str] = ()) -> BenchmarkRecord:
     """One benchmark's record: a score per problem, in the order of the file, and their summary."""
     by_problem: dict[str, list[EvaluatedSample]] = {}
     for row in rows:

@@ -1,4 +1,4 @@
-"""Several engines at once, each in a process and on a GPU of its own."""
+"""Several engines in parallel, each in its own process and on its own GPU."""
 
 from __future__ import annotations
 
@@ -24,11 +24,10 @@ def gpus() -> list[str]:
     return named.split(",") if named else [str(i) for i in range(torch.cuda.device_count())]
 
 
-def draw_side_by_side(command: Sequence[str], part: tuple[int, int], engines: int) -> None:
+def sample_in_parallel(command: Sequence[str], part: tuple[int, int], engines: int) -> None:
     """Run ``command`` of ours in ``engines`` processes, each for its share of ``part`` (i of n).
 
-    They take turns on the GPUs there are. One that fails does not end the others, whose responses are kept; UserError
-    says which failed, when all have ended.
+    GPUs are assigned round robin. A process that fails does not end the others; UserError names it when all have ended.
     """
     number, parts = part
     devices = gpus()
@@ -59,8 +58,8 @@ def draw_side_by_side(command: Sequence[str], part: tuple[int, int], engines: in
         signal.signal(signal.SIGTERM, before)
     if failed := [f"{i} (exit code {code})" for i, code in enumerate(codes, start=1) if code]:
         raise UserError(
-            f"evaluate: of {engines} engines, {', '.join(failed)} failed; what it said is above. "
-            "All that was drawn is kept, and the same command draws the rest."
+            f"evaluate: of {engines} engines, {', '.join(failed)} failed; see its messages above. Sampled responses are "
+            "kept; the same command samples the rest."
         )
 
 

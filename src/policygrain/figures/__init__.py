@@ -1,17 +1,8 @@
-"""Figures and tables, drawn from records alone: nothing here knows the trainer. Each name is a module of this room."""
+"""Figures and tables, drawn from a study's results. Each name is a module of this room."""
 
-FIGURES = (
-    "benchmarks",
-    "dynamics",
-    "clip_ratio",
-    "entropy_regularisation",
-    "importance_sampling",
-    "convergence",
-    "block_size",
-    "future_weight",
-    "ratio_variance",
-    "pass_at_k",
-    "stress",
-    "grain",
-)
+from typing import get_args
+
+from ..study.schema import FigureName
+
+FIGURES: tuple[str, ...] = get_args(FigureName)
 TABLES = ("results", "ablation", "claims")

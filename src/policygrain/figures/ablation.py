@@ -6,17 +6,17 @@ import pandas as pd
 
 from ..analysis import measures
 from ..analysis.statistics import over_seeds
-from .records import Records
+from ..results.reader import StudyResults
 from .style import label
 
 
-def table(records: Records) -> tuple[pd.DataFrame, str]:
+def table(results: StudyResults) -> tuple[pd.DataFrame, str]:
     """A row per evaluated arm: what it is made of, final accuracy, paired difference to the method that it varies."""
     rows = []
-    arms = list(dict.fromkeys(run.arm for run in records.matrix.evaluated))
+    arms = list(dict.fromkeys(run.arm for run in results.matrix.evaluated))
     for arm in arms:
-        chosen = records.matrix.arms[arm].method(records.study)
-        own = measures.accuracy(records, arm)
+        chosen = results.matrix.arms[arm].method(results.study)
+        own = measures.accuracy(results, arm)
         base = _base(arm, arms)
         row = {
             "arm": arm,
@@ -29,7 +29,7 @@ def table(records: Records) -> tuple[pd.DataFrame, str]:
             "compared_with": base or "",
         }
         if base is not None:
-            difference = (own - measures.accuracy(records, base)).dropna().to_numpy()
+            difference = (own - measures.accuracy(results, base)).dropna().to_numpy()
             row |= dict(zip(("difference", "low", "high"), (round(v, 2) for v in over_seeds(difference)), strict=True))
         rows.append(row)
     frame = pd.DataFrame(rows)

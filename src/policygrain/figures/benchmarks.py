@@ -6,20 +6,21 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from ..analysis.statistics import Interval, average_interval, interval
-from .records import START, Records
+from ..results.layout import START
+from ..results.reader import StudyResults
 from .style import COLOURS, PAGE, label
 
 
-def draw(records: Records) -> Figure:
+def draw(results: StudyResults) -> Figure:
     """Bars with 95% intervals over seeds and problems."""
-    arms = [START, *records.arms("headline")]
-    names = [*records.benchmarks, "average"]
+    arms = [START, *results.arms("headline")]
+    names = [*results.benchmarks, "average"]
     figure = Figure(figsize=(PAGE, 2.5))
     axes = figure.subplots()
     width = 0.84 / len(arms)
     hatches = ["", "", "///", "...", "xxx", "\\\\\\", "++"]
     for i, arm in enumerate(arms):
-        scores = [records.scores(arm, b) for b in records.benchmarks]
+        scores = [results.scores(arm, b) for b in results.benchmarks]
         rows: list[Interval] = [*(interval(s) for s in scores), average_interval(scores)]
         means = np.array([r.mean for r in rows]) * 100
         errors = np.array([[r.mean - r.low, r.high - r.mean] for r in rows]).T.clip(min=0) * 100

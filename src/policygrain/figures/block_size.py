@@ -5,17 +5,17 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 
 from ..analysis import measures
-from .records import Records
+from ..results.reader import StudyResults
 from .style import COLUMN
 from .sweeps import against, arms_by
 
 
-def draw(records: Records) -> Figure:
+def draw(results: StudyResults) -> Figure:
     """Test accuracy, mean over benchmarks, by K."""
-    arms = arms_by(records, "size")
+    arms = arms_by(results, "size")
     figure = Figure(figsize=(COLUMN, 2.2))
     axes = figure.subplots()
-    against(axes, arms, lambda arm: measures.accuracy(records, arm), index=0, places=True)
+    against(axes, arms, lambda arm: measures.accuracy(results, arm), index=0, places=True)
     axes.set_xlabel("block size K (tokens)")
     axes.set_ylabel("accuracy (%)")
     return figure

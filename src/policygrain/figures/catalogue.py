@@ -11,22 +11,23 @@ from ..files import atomic_text
 from . import FIGURES, TABLES
 
 if TYPE_CHECKING:
-    from ..study import Study
+    from ..results.reader import StudyResults
 
 
-def draw(name: str, study: Study, results: Path, out: Path) -> None:
-    """Draw figure ``name`` to ``out``.pdf and .png, or write table ``name`` to ``out``.csv and .md."""
-    from .records import Records
+def draw(name: str, results: StudyResults, out: Path | None = None) -> None:
+    """Draw figure ``name`` to ``out``.pdf and .png, or write table ``name`` to ``out``.csv and .md.
 
+    ``out`` is by default where the study's layout has it.
+    """
     if name not in (*FIGURES, *TABLES):
         raise UserError(f"there is no figure or table {name!r}.{did_you_mean(name, (*FIGURES, *TABLES))}")
     module = importlib.import_module(f".{name}", __package__)
-    records = Records(study, results)
     if name in TABLES:
-        frame, markdown = module.table(records)
+        frame, markdown = module.table(results)
+        out = out or results.folder.table(name)
         atomic_text(out.with_name(out.name + ".csv"), frame.to_csv(index=False))
         atomic_text(out.with_name(out.name + ".md"), markdown)
         return
     from .style import save
 
-    save(module.draw(records), out)
+    save(module.draw(results), out or results.folder.figure(name))

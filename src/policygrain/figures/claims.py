@@ -10,18 +10,18 @@ import pandas as pd
 from ..analysis import measures
 from ..analysis.claims import Comparison, Judged, judge, ledger
 from ..analysis.statistics import Evidence
-from .records import Records
+from ..results.reader import StudyResults
 from .style import label
 
 
-def compare(records: Records, c: Comparison) -> list[float]:
+def compare(results: StudyResults, c: Comparison) -> list[float]:
     """The comparison's number for each seed that both arms have."""
     if c.statistic in ("steps", "tokens"):
-        return measures.reached(records, c.of, c.than, c.statistic).tolist()
+        return measures.reached(results, c.of, c.than, c.statistic).tolist()
     statistics: dict[str, Callable[[str], pd.Series]] = {
-        "accuracy": lambda arm: measures.accuracy(records, arm),
-        "metric": lambda arm: measures.late(records, arm, c.metric),
-        "probe": lambda ratio: measures.probed(records, ratio, c.metric),
+        "accuracy": lambda arm: measures.accuracy(results, arm),
+        "metric": lambda arm: measures.late(results, arm, c.metric),
+        "probe": lambda ratio: measures.probed(results, ratio, c.metric),
     }
     a, b = (statistics[c.statistic](name) for name in (c.of, c.than))
     both = pd.DataFrame({"a": a, "b": b}).dropna()
@@ -29,9 +29,9 @@ def compare(records: Records, c: Comparison) -> list[float]:
     return [float(v) for v in values]
 
 
-def table(records: Records) -> tuple[pd.DataFrame, str]:
+def table(results: StudyResults) -> tuple[pd.DataFrame, str]:
     """A row per comparison, and the ledger as Markdown."""
-    judged = judge(ledger(), lambda c: compare(records, c))
+    judged = judge(ledger(), lambda c: compare(results, c))
     rows = [row for j in judged for row in _rows(j)]
     blocks = "\n".join(_block(j) for j in judged)
     counts = pd.Series([j.verdict or "no records" for j in judged]).value_counts()
@@ -41,7 +41,7 @@ def table(records: Records) -> tuple[pd.DataFrame, str]:
         f"\nOf {len(judged)} claims: {head}. Each comparison is a paired t-test over "
         f"{'/'.join(map(str, seeds)) or 'no'} seeds against its margin, corrected by Holm's method over the whole "
         "ledger; intervals are 95%, not corrected. A claim is supported when all its comparisons are, not supported "
-        f"when one is refuted. This is {records.study.title or records.study.name}: it decides nothing about other "
+        f"when one is refuted. This is {results.study.title or results.study.name}: it decides nothing about other "
         "models.\n"
     )
     lines = ["| claim | comparison | effect | verdict |", "|---|---|---|---|", blocks]

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
-from .records import Records
+from ..results.reader import StudyResults
 from .style import PAGE, curve, shared_legend
 
 
-def draw(records: Records) -> Figure:
+def draw(results: StudyResults) -> Figure:
     """Share of response tokens whose gradient the clip silences, below and above the band."""
-    arms = records.arms("headline")
+    arms = results.arms("headline")
     figure = Figure(figsize=(PAGE * 0.7, 2.1))
     panels = figure.subplots(1, 2, sharey=True)
-    steps = records.steps.assign(
-        low=records.steps["clip_fraction_low"] * 100, high=records.steps["clip_fraction_high"] * 100
+    steps = results.steps.assign(
+        low=results.steps["clip_fraction_low"] * 100, high=results.steps["clip_fraction_high"] * 100
     )
     for axes, (metric, title) in zip(
         panels, {"low": "clipped below (ratio < 1 − ε)", "high": "clipped above (ratio > 1 + ε)"}.items(), strict=True

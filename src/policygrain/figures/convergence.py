@@ -7,22 +7,22 @@ from matplotlib.figure import Figure
 
 from ..analysis import measures
 from ..analysis.statistics import over_seeds
-from .records import Records
+from ..results.reader import StudyResults
 from .style import PAGE, label, look
 
 BY = {"steps": "optimizer steps", "tokens": "generated tokens", "seconds": "seconds of training"}
 
 
-def draw(records: Records) -> Figure:
+def draw(results: StudyResults) -> Figure:
     """A panel per cost: each seed's ratio to GRPO's, their geometric mean with its 95% interval; dashed is half."""
-    arms = [arm for arm in records.arms("headline") if arm != "grpo"]
+    arms = [arm for arm in results.arms("headline") if arm != "grpo"]
     figure = Figure(figsize=(PAGE * 0.9, 0.9 + 0.35 * len(arms)))
     panels = figure.subplots(1, len(BY), sharey=True)
     for axes, (by, title) in zip(panels, BY.items(), strict=True):
         axes.axvline(1, color="#000000", linewidth=0.8)
         axes.axvline(0.5, color="#999999", linewidth=0.8, linestyle=(0, (3, 2)))
         for i, arm in enumerate(arms):
-            values = measures.reached(records, arm, "grpo", by).to_numpy()
+            values = measures.reached(results, arm, "grpo", by).to_numpy()
             middle, low, high = (2.0**v for v in over_seeds(values))
             style = look(i + 1)
             axes.plot(2**values, np.full(len(values), i) + 0.18, "|", color=style["color"], markersize=6)

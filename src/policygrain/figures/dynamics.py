@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
-from .records import Records
+from ..results.reader import StudyResults
 from .style import PAGE, curve, shared_legend
 
 PANELS = {
@@ -15,16 +15,16 @@ PANELS = {
 }
 
 
-def draw(records: Records) -> Figure:
+def draw(results: StudyResults) -> Figure:
     """Four panels over steps; means over seeds with 95% intervals."""
     arms = list(
-        dict.fromkeys([*records.arms("headline"), *(a for a in records.arms("ablation") if a == "grpo_clip_higher")])
+        dict.fromkeys([*results.arms("headline"), *(a for a in results.arms("ablation") if a == "grpo_clip_higher")])
     )
     figure = Figure(figsize=(PAGE, 2.1))
     panels = figure.subplots(1, len(PANELS))
     for axes, (metric, title) in zip(panels, PANELS.items(), strict=True):
         for i, arm in enumerate(arms):
-            curve(axes, records.steps, arm, metric, i, smooth=3)
+            curve(axes, results.steps, arm, metric, i, smooth=3)
         axes.set_title(title)
         axes.set_xlabel("step")
         axes.set_ylim(bottom=0)

@@ -5,18 +5,18 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 
 from ..analysis import measures
-from .records import Records
+from ..results.reader import StudyResults
 from .style import PAGE
 from .sweeps import against, arms_by
 
 
-def draw(records: Records) -> Figure:
+def draw(results: StudyResults) -> Figure:
     """Two panels by φ, at one clip band and K = 5."""
-    arms = arms_by(records, "future_weight")
+    arms = arms_by(results, "future_weight")
     figure = Figure(figsize=(PAGE * 0.7, 2.2))
     left, right = figure.subplots(1, 2)
-    against(left, arms, lambda arm: measures.late(records, arm, "clip_fraction"), index=1)
-    against(right, arms, lambda arm: measures.accuracy(records, arm), index=0)
+    against(left, arms, lambda arm: measures.late(results, arm, "clip_fraction"), index=1)
+    against(right, arms, lambda arm: measures.accuracy(results, arm), index=0)
     left.set_ylabel("tokens clipped (%)")
     right.set_ylabel("accuracy (%)")
     left.set_ylim(bottom=0)

@@ -7,24 +7,24 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from ..analysis import measures
-from .records import Records
+from ..results.reader import StudyResults
 from .style import COLOURS, PAGE, spread
 
 # Arms that differ in the ratio, and in the band that belongs to it, alone → the same ratio in the probe.
 GRAINS = {"token": "token", "block": "block K=5", "sequence": "sequence", "prefix": "prefix"}
 
 
-def draw(records: Records) -> Figure:
+def draw(results: StudyResults) -> Figure:
     """Five panels; each seed is a small mark, the mean a point with its interval."""
     panels = {
-        "validation accuracy (%)": lambda arm: pd.Series(100 * records.final_validation(arm)),
-        "entropy (nats)": lambda arm: measures.late(records, arm, "entropy_old"),
-        "tokens clipped (%)": lambda arm: measures.late(records, arm, "clip_fraction"),
-        "variance of the ratio": lambda arm: measures.probed(records, GRAINS[arm], "ratio_variance"),
-        "gradient noise": lambda arm: measures.probed(records, GRAINS[arm], "gradient_noise"),
+        "validation accuracy (%)": lambda arm: pd.Series(100 * results.final_validation(arm)),
+        "entropy (nats)": lambda arm: measures.late(results, arm, "entropy_old"),
+        "tokens clipped (%)": lambda arm: measures.late(results, arm, "clip_fraction"),
+        "variance of the ratio": lambda arm: measures.probed(results, GRAINS[arm], "ratio_variance"),
+        "gradient noise": lambda arm: measures.probed(results, GRAINS[arm], "gradient_noise"),
     }
     for arm in GRAINS:
-        measures.runs_of(records, arm)
+        measures.runs_of(results, arm)
     figure = Figure(figsize=(PAGE, 2.0))
     for axes, (title, read) in zip(figure.subplots(1, len(panels)), panels.items(), strict=True):
         for x, arm in enumerate(GRAINS):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
+from ..results.reader import StudyResults
 from .lines import over_steps
-from .records import Records
 
 ARMS = ("token", "block", "sequence", "prefix", "reinforce")
 PANELS = {
@@ -15,6 +15,6 @@ PANELS = {
 }
 
 
-def draw(records: Records) -> Figure:
+def draw(results: StudyResults) -> Figure:
     """Three panels over steps; the arms differ in the ratio, and in the band that belongs to it, alone."""
-    return over_steps(records, "importance_sampling", ARMS, PANELS, width=1.0)
+    return over_steps(results, "importance_sampling", ARMS, PANELS, width=1.0)

@@ -8,20 +8,21 @@ from matplotlib.figure import Figure
 from ..analysis.statistics import interval
 from ..errors import UserError
 from ..evaluate.scores import pass_at_k, powers_of_two
-from .records import START, Records
+from ..results.layout import START
+from ..results.reader import StudyResults
 from .style import PAGE, label, look
 
 
-def draw(records: Records) -> Figure:
+def draw(results: StudyResults) -> Figure:
     """A panel per benchmark that was sampled several times."""
-    drawn = records.evaluations.drop_duplicates("benchmark").set_index("benchmark")["n"]
-    names = [b for b in records.benchmarks if drawn.get(b, 1) > 1]
+    drawn = results.evaluations.drop_duplicates("benchmark").set_index("benchmark")["n"]
+    names = [b for b in results.benchmarks if drawn.get(b, 1) > 1]
     if not names:
         raise UserError(
             "pass_at_k: every benchmark was sampled once; give some `sampling: {n: 8, temperature: 1.0}` in "
             "`evaluation.benchmarks` and run `snakemake all`."
         )
-    arms = [START, *records.arms("headline")]
+    arms = [START, *results.arms("headline")]
     columns = min(4, len(names))
     rows = -(-len(names) // columns)
     figure = Figure(figsize=(PAGE * max(0.45, columns / 4), 1.9 * rows + 0.4))
@@ -29,7 +30,7 @@ def draw(records: Records) -> Figure:
     for axes, name in zip(panels, names, strict=False):
         n = int(drawn[name])
         for i, arm in enumerate(arms):
-            right = np.rint(records.scores(arm, name) * n).astype(int)
+            right = np.rint(results.scores(arm, name) * n).astype(int)
             ks = powers_of_two(n)
             points = [
                 interval(np.array([[pass_at_k(n, c, k) for c in row] for row in right.tolist()]), 1000) for k in ks

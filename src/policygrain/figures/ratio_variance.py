@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from ..analysis.statistics import over_seeds
-from .records import Records
+from ..results.reader import StudyResults
 from .style import PAGE, look
 
 PANELS = {
@@ -16,9 +16,9 @@ PANELS = {
 }
 
 
-def draw(records: Records) -> Figure:
+def draw(results: StudyResults) -> Figure:
     """Three panels: ratios in order of grain, a line per distance; means with 95% intervals over seeds."""
-    probes = records.probes
+    probes = results.probes
     names = list(dict.fromkeys(probes["ratio"]))
     figure = Figure(figsize=(PAGE, 2.7))
     panels = figure.subplots(1, len(PANELS))

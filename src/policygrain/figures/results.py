@@ -9,18 +9,19 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ..analysis.statistics import average_interval, interval, paired_difference
-from .records import START, Records
+from ..results.layout import START
+from ..results.reader import StudyResults
 from .style import label
 
 
-def table(records: Records) -> tuple[pd.DataFrame, str]:
+def table(results: StudyResults) -> tuple[pd.DataFrame, str]:
     """The numbers, and the table as Markdown. The best is bold only where it beats every other arm beyond noise."""
     arms = [
         START,
-        *dict.fromkeys(a for e in records.study.experiments.values() if e.evaluate for a in _arms(records, e)),
+        *dict.fromkeys(a for e in results.study.experiments.values() if e.evaluate for a in _arms(results, e)),
     ]
-    names = records.benchmarks
-    scores = {(arm, b): records.scores(arm, b) for arm in arms for b in names}
+    names = results.benchmarks
+    scores = {(arm, b): results.scores(arm, b) for arm in arms for b in names}
     rows = []
     for arm in arms:
         for b in names:
@@ -29,9 +30,9 @@ def table(records: Records) -> tuple[pd.DataFrame, str]:
         i = average_interval([scores[arm, b] for b in names])
         rows.append({"arm": arm, "benchmark": "average", **_percent(i), "seeds": len(scores[arm, names[0]])})
     lines = ["| method | " + " | ".join([*names, "average"]) + " |", "|---" * (len(names) + 2) + "|"]
-    rows += _clean_rows(records, arms)
+    rows += _clean_rows(results, arms)
     frame = pd.DataFrame(rows)
-    best = {b: _significantly_best(records, arms, b) for b in names}
+    best = {b: _significantly_best(results, arms, b) for b in names}
     for arm in arms:
         cells = []
         for b in [*names, "average"]:
@@ -43,15 +44,15 @@ def table(records: Records) -> tuple[pd.DataFrame, str]:
         "\nAccuracy in percent with 95% intervals by bootstrap over seeds and problems. "
         "Bold: better than every other arm, its paired interval above zero.\n"
     )
-    return frame, "\n".join(lines) + "\n" + note + _clean(frame, records) + _pairs(records, scores)
+    return frame, "\n".join(lines) + "\n" + note + _clean(frame, results) + _pairs(results, scores)
 
 
-def _clean_rows(records: Records, arms: list[str]) -> list[dict[str, object]]:
+def _clean_rows(results: StudyResults, arms: list[str]) -> list[dict[str, object]]:
     """The same without problems that are among the training prompts, of benchmarks that have some."""
     rows = []
-    for b in records.benchmarks:
-        for arm in arms if records.contaminated(b) else []:
-            scores = records.scores(arm, b, clean=True)
+    for b in results.benchmarks:
+        for arm in arms if results.contaminated(b) else []:
+            scores = results.scores(arm, b, clean=True)
             if scores.size:
                 rows.append(
                     {"arm": arm, "benchmark": f"{b}, clean", **_percent(interval(scores)), "seeds": len(scores)}
@@ -59,9 +60,9 @@ def _clean_rows(records: Records, arms: list[str]) -> list[dict[str, object]]:
     return rows
 
 
-def _clean(frame: pd.DataFrame, records: Records) -> str:
+def _clean(frame: pd.DataFrame, results: StudyResults) -> str:
     """Clean scores as Markdown; nothing where every problem is."""
-    found = {b: len(records.contaminated(b)) for b in records.benchmarks if records.contaminated(b)}
+    found = {b: len(results.contaminated(b)) for b in results.benchmarks if results.contaminated(b)}
     if not found:
         return ""
     lines = ["\n| without problems of the training set | " + " | ".join(f"{b} (−{n})" for b, n in found.items()) + " |"]
@@ -75,12 +76,12 @@ def _clean(frame: pd.DataFrame, records: Records) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _pairs(records: Records, scores: dict[tuple[str, str], NDArray[np.float64]]) -> str:
+def _pairs(results: StudyResults, scores: dict[tuple[str, str], NDArray[np.float64]]) -> str:
     """The headline methods against each other and the start model, on the same seeds and problems."""
-    arms = [*records.arms("headline"), START]
+    arms = [*results.arms("headline"), START]
     lines = ["\n| average over benchmarks | difference, points | |", "|---|---|---|"]
     for a, b in itertools.combinations(arms, 2):
-        pairs = [(scores[a, name], scores[b, name]) for name in records.benchmarks]
+        pairs = [(scores[a, name], scores[b, name]) for name in results.benchmarks]
         if any(x.shape != y.shape for x, y in pairs):
             continue
         i = average_interval([x - y for x, y in pairs])
@@ -93,18 +94,18 @@ def _pairs(records: Records, scores: dict[tuple[str, str], NDArray[np.float64]])
     )
 
 
-def _arms(records: Records, experiment: object) -> list[str]:
-    name = next(n for n, e in records.study.experiments.items() if e is experiment)
-    return records.arms(name)
+def _arms(results: StudyResults, experiment: object) -> list[str]:
+    name = next(n for n, e in results.study.experiments.items() if e is experiment)
+    return results.arms(name)
 
 
 def _percent(i: tuple[float, float, float]) -> dict[str, float]:
     return {name: round(100 * value, 2) for name, value in zip(("mean", "low", "high"), i, strict=True)}
 
 
-def _significantly_best(records: Records, arms: list[str], benchmark: str) -> str | None:
+def _significantly_best(results: StudyResults, arms: list[str], benchmark: str) -> str | None:
     """The arm whose paired difference to every other one excludes zero; None where there is none."""
-    scores = {arm: records.scores(arm, benchmark) for arm in arms}
+    scores = {arm: results.scores(arm, benchmark) for arm in arms}
     top = max(arms, key=lambda arm: scores[arm].mean())
     rivals = [scores[a] for a in arms if a != top and scores[a].shape == scores[top].shape]
     return top if rivals and all(paired_difference(scores[top], r).low > 0 for r in rivals) else None

@@ -9,28 +9,28 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from ..errors import UserError
+from ..results.reader import StudyResults
 from ..study.runs import Arm, arms_of
-from .records import Records
 from .style import PAGE, label, look
 
 # (ratio, whether it is clipped) → updates per batch → accuracy of each seed
 Points = dict[tuple[str, bool], dict[int, NDArray[np.float64]]]
 
 
-def draw(records: Records) -> Figure:
+def draw(results: StudyResults) -> Figure:
     """Panels with clip and without; above at equal samples, below at equal optimizer steps. A line per ratio."""
-    experiment = records.study.experiments.get("stress")
+    experiment = results.study.experiments.get("stress")
     if experiment is None:
         raise UserError("stress: the study has no experiment of this name (methods × vary: {updates_per_batch: […]}).")
-    training = records.study.training
+    training = results.study.training
     same_updates = training.steps * training.updates_per_batch
     same_samples: Points = {}
     matched: Points = {}
-    for arm in arms_of(experiment, records.study):
-        method, updates = arm.method(records.study), arm.training(records.study).updates_per_batch
+    for arm in arms_of(experiment, results.study):
+        method, updates = arm.method(results.study), arm.training(results.study).updates_per_batch
         key = method.ratio.name, method.clip.name != "none"
-        same_samples.setdefault(key, {})[updates] = records.final_validation(arm.name)
-        if (accuracy := _after(records, arm, same_updates)) is not None:
+        same_samples.setdefault(key, {})[updates] = results.final_validation(arm.name)
+        if (accuracy := _after(results, arm, same_updates)) is not None:
             matched.setdefault(key, {})[updates] = accuracy
     ratios = list(dict.fromkeys(ratio for ratio, _ in same_samples))
     ticks = sorted({updates for points in same_samples.values() for updates in points})
@@ -52,10 +52,10 @@ def draw(records: Records) -> Figure:
     return figure
 
 
-def _after(records: Records, arm: Arm, updates: int) -> NDArray[np.float64] | None:
+def _after(results: StudyResults, arm: Arm, updates: int) -> NDArray[np.float64] | None:
     """Accuracy of what each seed sampled over the last third of ``updates``; None where it made fewer. [seeds]."""
-    rows = records.steps[(records.steps["arm"] == arm.name) & records.steps["sampled_accuracy"].notna()]
-    per_batch = arm.training(records.study).updates_per_batch
+    rows = results.steps[(results.steps["arm"] == arm.name) & results.steps["sampled_accuracy"].notna()]
+    per_batch = arm.training(results.study).updates_per_batch
     if rows["total_updates"].max() < updates:
         return None
     # A batch is sampled before the updates that its row counts.

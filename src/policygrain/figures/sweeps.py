@@ -10,16 +10,16 @@ from matplotlib.axes import Axes
 
 from ..analysis.statistics import over_seeds
 from ..errors import UserError
-from .records import Records
+from ..results.reader import StudyResults
 from .style import look
 
 
-def arms_by(records: Records, parameter: str, **fixed: object) -> dict[float, str]:
+def arms_by(results: StudyResults, parameter: str, **fixed: object) -> dict[float, str]:
     """Value of a block ratio's parameter → arm, of the evaluated arms whose other settings are MPO's."""
     found: dict[float, str] = {}
-    for run in records.matrix.evaluated:
-        arm = records.matrix.arms[run.arm]
-        ratio = arm.method(records.study).ratio
+    for run in results.matrix.evaluated:
+        arm = results.matrix.arms[run.arm]
+        ratio = arm.method(results.study).ratio
         settings = ratio.settings
         base = {
             "layout": "sliding",

@@ -1,30 +1,32 @@
-"""From a number in a table to what is behind it: records, seeds, commit, and the command that makes it again."""
+"""What is behind a number of a table: records, seeds, commits, and the command that makes it again."""
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pandas as pd
 
 from ..errors import UserError, did_you_mean
-from ..figures.records import START, Records
-from ..files import read_json
-from ..study import load_study
+from ..results.layout import START
+from ..results.reader import StudyResults
+from ..study.fingerprint import start_seed
+from ..study.runs import Run
 
 ROW = {"results": "arm", "ablation": "arm", "claims": "claim"}
 
 
 def explain(table: Path, cell: str) -> str:
-    """Where the cell ROW,COLUMN of a study's table comes from. Names may be cut short where that is not ambiguous."""
-    name, results = table.stem, table.resolve().parent.parent
-    if name not in ROW or not (results / "study.yaml").exists():
+    """Where the cell ROW,COLUMN of a study's table comes from. Names may be abbreviated where that is not ambiguous."""
+    name, folder = table.stem, table.resolve().parent.parent
+    if name not in ROW or not table.is_file():
         raise UserError(f"{table}: no study's table; one is results/STUDY/tables/NAME.csv, NAME of {', '.join(ROW)}.")
+    results = StudyResults(folder)
     frame = pd.read_csv(table)
     row, _, column = (part.strip() for part in cell.partition(","))
     row = _match(row, frame[ROW[name]].tolist(), "row")
-    records = Records(load_study(results / "study.yaml"), results)
     if name == "claims":
-        return _claim(frame[frame["claim"] == row], records)
+        return _claim(frame[frame["claim"] == row], results)
     if name == "results":
         column = _match(column or "average", frame["benchmark"].tolist(), "column")
         line = frame[(frame["arm"] == row) & (frame["benchmark"] == column)].iloc[0]
@@ -32,12 +34,9 @@ def explain(table: Path, cell: str) -> str:
         head = f"{row}, {column}: {interval} percent, by bootstrap over seeds and problems."
     else:
         line = frame[frame["arm"] == row].iloc[0]
-        column, head = (
-            "average",
-            f"{row}: accuracy {line['accuracy']} percent, over seeds and benchmarks.",
-        )
-    benchmarks = records.benchmarks if column == "average" else [column]
-    return "\n".join([head, *_behind(row, benchmarks, records)])
+        column, head = "average", f"{row}: accuracy {line['accuracy']} percent, over seeds and benchmarks."
+    benchmarks = results.benchmarks if column == "average" else [column]
+    return "\n".join([head, *_behind(row, benchmarks, results)])
 
 
 def _match(word: str, names: list[str], what: str) -> str:
@@ -51,41 +50,47 @@ def _match(word: str, names: list[str], what: str) -> str:
     return found[0]
 
 
-def _behind(arm: str, benchmarks: list[str], records: Records) -> list[str]:
+def _behind(arm: str, benchmarks: list[str], results: StudyResults) -> list[str]:
     """Each seed's share of a number, with its files, commit and command."""
     lines = []
-    rows = records.evaluations[(records.evaluations["arm"] == arm) & records.evaluations["benchmark"].isin(benchmarks)]
+    table, folder = results.evaluations, results.folder
+    rows = table[(table["arm"] == arm) & table["benchmark"].isin(benchmarks)]
     for seed, part in rows.groupby("seed"):
         accuracy = 100 * part["accuracy"].mean()
         problems = sum(len(p) for p in part["per_problem"])
+        evaluation = folder.evaluation(f"{arm}/seed{seed}")
         lines.append(f"\nseed {seed}: {accuracy:.2f} percent of {problems} problems in {len(part)} benchmark(s)")
+        lines.append(f"  samples  {evaluation.path}/{{{','.join(benchmarks)}}}.jsonl")
         if arm == START:
             continue
-        folder = records.results / "runs" / arm / f"seed{seed}"
-        summary = read_json(folder / "summary.json")
+        run = Run(arm, int(str(seed)))
+        summary = results.summaries[run]
+        start = folder.start(start_seed(results.study, run.seed)).path
+        command = ["policygrain", "train", "--config", folder.study, "--arm", arm, "--seed", run.seed]
+        command += ["--start", start if results.study.model.start == "tiny" else results.study.model.start]
+        command += ["--data", folder.data.path, "--run-dir", f"again/seed{run.seed}"]
         lines += [
-            f"  samples  {folder}/evaluation/{{{','.join(benchmarks)}}}.jsonl",
-            f"  run      {folder}, key {summary['key']}, model {summary['model_digest']}",
-            f"  from     start model {summary['start']['digest']}, data {summary['data']['train']}",
-            f"  commit   {summary['commit'] or 'unknown'}, {summary['hardware']}",
-            f"  again    policygrain train --config {records.results}/study.yaml --arm {arm} --seed {seed}"
-            f" --start {records.results}/start/seed{seed} --data {records.results}/data --run-dir again/seed{seed}",
+            f"  run      {results.run_folder(run).path}, key {summary.key}, model {summary.model_digest}",
+            f"  from     start model {summary.inputs.start_model}, data {summary.inputs.train}",
+            f"  commit   {summary.environment.commit or 'unknown'}, {summary.environment.hardware}",
+            f"  again    {shlex.join(map(str, command))}",
         ]
     if not lines:
-        raise UserError(f"{records.results}/evaluation: no record of {arm!r}.")
+        raise UserError(f"{folder.path}: no evaluation of {arm!r}.")
     return lines
 
 
-def _claim(rows: pd.DataFrame, records: Records) -> str:
+def _claim(rows: pd.DataFrame, results: StudyResults) -> str:
     """The comparisons of one claim."""
     lines = [f"{rows.iloc[0]['claim']}: {rows.iloc[0]['verdict']}"]
+    folder = results.folder
     for _, row in rows.dropna(subset="statistic").iterrows() if "statistic" in rows else []:
         metric = f" of {row['metric']}" if isinstance(row["metric"], str) and row["metric"] else ""
         lines.append(
             f"\n{row['statistic']}{metric}: {row['of']} {row['claimed']} {row['than']}: {row['effect']:.4g} "
             f"[{row['low']:.4g}, {row['high']:.4g}] over {row['seeds']:.0f} seeds, corrected p {row['p_corrected']:.3g}"
         )
-        source = {"accuracy": "evaluation/*.jsonl", "probe": "probe/seed*.json"}
-        where = source.get(row["statistic"], f"runs/{{{row['of']},{row['than']}}}/seed*/metrics.jsonl")
-        lines.append(f"  records  {records.results}/{where}")
+        both = f"{{{row['of']},{row['than']}}}"
+        source = {"accuracy": folder.evaluation(f"{both}/seed*").record, "probe": folder.probe("*")}
+        lines.append(f"  records  {source.get(row['statistic'], folder.run(both, '*').metrics)}")
     return "\n".join(lines)

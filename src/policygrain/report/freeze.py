@@ -1,89 +1,155 @@
-"""A study in one archive: what its numbers hang on, with checksums; unpacked, it is redrawn without training."""
+"""A study in one archive: what its numbers depend on, with checksums; unpacked, it is redrawn without training."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import zipfile
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib.metadata import distributions
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePosixPath
 
 from ..errors import UserError
+from ..files import check_free_space
 from ..progress import Progress
 from ..provenance import commit, hardware
+from ..results.layout import START, StudyFolder
+from ..results.reader import StudyResults
+from ..results.schema import Entry, Record, parse
 
 MANIFEST = "MANIFEST.json"
-# Models and checkpoints are left out: they are large, and no figure reads them. Their digests are in the records.
-KEPT = (
-    "study.yaml",
-    "runs/*/seed*/summary.json",
-    "runs/*/seed*/metrics.jsonl",
-    "runs/*/seed*/timings.jsonl",
-    "runs/*/seed*/heads.json",
-    "runs/*/seed*/tokens/*.json",
-    "runs/*/seed*/evaluation/*",
-    "start/*/start.json",
-    "evaluation/**/*",
-    "probe/*.json",
-    "data/**/*",
-    "figures/*",
-    "tables/*",
-    "report.html",
-)
+LARGEST_MANIFEST = 2**26  # bytes
+BLOCK = 2**20
+AGAIN = "Nothing was unpacked."
 
 
-def freeze(results: Path, out: Path) -> dict[str, Any]:
-    """Write the records under ``results`` to the ZIP file ``out``; returns its manifest."""
-    if not (results / "study.yaml").exists():
-        raise UserError(f"{results}: no study.yaml here; it must be a study's results, such as results/laptop.")
-    files = sorted({path for pattern in KEPT for path in results.glob(pattern) if path.is_file()})
-    manifest: dict[str, Any] = {
-        "study": results.name,
-        "frozen": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": commit(),
-        "hardware": hardware(),
-        "environment": sorted(f"{d.metadata['Name']}=={d.version}" for d in distributions()),
-        "files": {},
-    }
-    temporary = out.with_name(f".{out.name}.tmp")
+class FrozenFile(Entry):
+    """A file of the archive."""
+
+    sha256: str
+    size: int
+
+
+class Manifest(Record):
+    """`MANIFEST.json` of an archive."""
+
+    study: str
+    frozen: str
+    commit: str
+    hardware: str
+    environment: list[str]
+    files: dict[str, FrozenFile]
+
+
+def freeze(results: Path, out: Path) -> Manifest:
+    """Write the records of a study to the ZIP file ``out``.
+
+    Models and checkpoints are left out: they are large, and no figure reads them; the records have their digests.
+    """
+    folder = StudyFolder(results)
+    files = sorted(set(_files(StudyResults(results))))
     out.parent.mkdir(parents=True, exist_ok=True)
+    check_free_space(out.parent, sum(path.stat().st_size for path in files) // 2**20 + 10)
+    temporary = out.with_name(f".{out.name}.tmp")
+    frozen: dict[str, FrozenFile] = {}
     with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
         for path in Progress(files, "files frozen", len(files)):
-            name, content = path.relative_to(results).as_posix(), path.read_bytes()
-            manifest["files"][name] = hashlib.sha256(content).hexdigest()
+            name, content = path.relative_to(folder.path).as_posix(), path.read_bytes()
+            frozen[name] = FrozenFile(sha256=hashlib.sha256(content).hexdigest(), size=len(content))
             archive.writestr(name, content)
-        archive.writestr(MANIFEST, json.dumps(manifest, indent=1))
+        manifest = Manifest(
+            study=results.resolve().name,
+            frozen=datetime.now(UTC).isoformat(timespec="seconds"),
+            commit=commit(),
+            hardware=hardware(),
+            environment=sorted(f"{d.metadata['Name']}=={d.version}" for d in distributions()),
+            files=frozen,
+        )
+        archive.writestr(MANIFEST, manifest.model_dump_json(indent=1))
     temporary.replace(out)
     return manifest
 
 
-def thaw(archive: Path, out: Path) -> dict[str, Any]:
-    """Unpack ``archive`` into the empty folder ``out`` every file held against its checksum; returns the manifest."""
+def _files(results: StudyResults) -> Iterator[Path]:
+    """What figures, tables and pages are made from, and these themselves; only products of the study's present runs."""
+    folder = results.folder
+    yield folder.study
+    for run in results.trained.values():
+        yield from (p for p in (run.config, run.summary, run.metrics, run.timings, run.mtp_heads) if p.exists())
+        yield from run.token_steps().values()
+    for name in results.model_evaluations:
+        yield from _all_in(folder.evaluation(name).path)
+    yield from folder.path.glob(f"{START}/*/{folder.start(0).record.name}")
+    for path in folder.folders:
+        yield from _all_in(path)
+    yield from (p for p in (folder.report, folder.tracking) if p.exists())
+
+
+def _all_in(path: Path) -> Iterator[Path]:
+    return (p for p in path.rglob("*") if p.is_file() and not p.name.startswith("."))
+
+
+def thaw(archive: Path, out: Path) -> Manifest:
+    """Unpack ``archive`` into the empty folder ``out``, each file checked against its size and checksum.
+
+    The folder appears only when all of it is there. Nothing of the archive is executed or imported.
+    """
     if out.exists() and any(out.iterdir()):
-        raise UserError(f"{out}: is not empty; choose another folder, nothing is written over.")
+        raise UserError(f"{out}: is not empty; choose another folder, nothing is overwritten.")
+    temporary = out.with_name(f".{out.name}.thawing")
+    shutil.rmtree(temporary, ignore_errors=True)
     try:
         with zipfile.ZipFile(archive) as packed:
-            manifest: dict[str, Any] = json.loads(packed.read(MANIFEST))
-            broken = [name for name, digest in manifest["files"].items() if _digest(packed, name) != digest]
-            if broken:
-                raise UserError(
-                    f"{archive}: does not match its checksums: {', '.join(broken[:5])}. Nothing was unpacked."
-                )
-            unknown = set(packed.namelist()) - {MANIFEST, *manifest["files"]}
-            if unknown:
-                raise UserError(
-                    f"{archive}: holds files that its manifest does not name: {', '.join(sorted(unknown)[:5])}."
-                )
-            packed.extractall(out, members=list(manifest["files"]))
-    except (OSError, zipfile.BadZipFile, KeyError, ValueError) as error:
-        raise UserError(f"{archive}: is no frozen study ({error}).") from error
+            manifest = _manifest(packed, archive)
+            check_free_space(out.parent, sum(f.size for f in manifest.files.values()) // 2**20 + 10)
+            for name, expected in Progress(manifest.files.items(), "files unpacked", len(manifest.files)):
+                _unpack(packed, archive, name, expected, temporary / name)
+        if out.exists():
+            out.rmdir()
+        temporary.rename(out)
+    except (OSError, zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, EOFError) as error:
+        raise UserError(f"{archive}: is no frozen study ({error}). {AGAIN}") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
     return manifest
 
 
-def _digest(packed: zipfile.ZipFile, name: str) -> str:
+def _manifest(packed: zipfile.ZipFile, archive: Path) -> Manifest:
     try:
-        return hashlib.sha256(packed.read(name)).hexdigest()
-    except (KeyError, zipfile.BadZipFile):
-        return ""
+        info = packed.getinfo(MANIFEST)
+    except KeyError as error:
+        raise UserError(f"{archive}: is no frozen study: it has no {MANIFEST}. {AGAIN}") from error
+    if info.file_size > LARGEST_MANIFEST:
+        raise UserError(f"{archive}: its {MANIFEST} has {info.file_size:,} bytes. {AGAIN}")
+    try:
+        data = json.loads(packed.read(info))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{archive}: its {MANIFEST} is not JSON ({error}). {AGAIN}") from error
+    manifest = parse(Manifest, data, f"{archive}, {MANIFEST}", AGAIN)
+    unknown = set(packed.namelist()) - {MANIFEST, *manifest.files}
+    missing = set(manifest.files) - set(packed.namelist())
+    for names, what in ((unknown, "has files that its manifest does not name"), (missing, "lacks files")):
+        if names:
+            raise UserError(f"{archive}: {what}: {', '.join(sorted(names)[:5])}. {AGAIN}")
+    for name in manifest.files:
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts or "\\" in name:
+            raise UserError(f"{archive}: {name!r} is no path inside a study. {AGAIN}")
+    return manifest
+
+
+def _unpack(packed: zipfile.ZipFile, archive: Path, name: str, expected: FrozenFile, out: Path) -> None:
+    """Write one file block by block, at most as many bytes as the manifest says."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    digest, size = hashlib.sha256(), 0
+    with packed.open(name) as source, out.open("wb") as target:
+        while block := source.read(BLOCK):
+            size += len(block)
+            if size > expected.size:
+                break
+            digest.update(block)
+            target.write(block)
+    if size != expected.size or digest.hexdigest() != expected.sha256:
+        raise UserError(f"{archive}: {name} does not match its checksum. {AGAIN}")

@@ -1,58 +1,56 @@
-"""Records, figures and tables → one self-contained HTML file."""
+"""StudyResults, figures and tables → one self-contained HTML file."""
 
 from __future__ import annotations
 
 import base64
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from jinja2 import Environment, StrictUndefined
 from markdown_it import MarkdownIt
 from markupsafe import Markup
 
 from ..errors import UserError
 from ..figures import TABLES
-from ..figures.records import Records
 from ..figures.style import label
 from ..files import atomic_text
+from ..views.html import content_security_policy, render
+from ..results.reader import StudyResults
 from .facts import cost, protocol, provenance, tracked
-
-if TYPE_CHECKING:
-    from ..study import Study
 
 QUESTION = "At what grain should a policy gradient act on a reasoning model: token, block, prefix or sequence?"
 FIRST = "grain"  # the figure that answers it, before the others
 
 
-def write_report(study: Study, results: Path, captions: Path, out: Path) -> None:
-    """Write the report of ``study``, whose records, figures and tables are in ``results``, to ``out``.
+def write_report(results: StudyResults, captions: Path, out: Path) -> None:
+    """Write the report of a study, whose figures and tables are in its results, to ``out``.
 
     ``captions`` is a folder of NAME.rst. UserError names what has to be made first.
     """
-    records = Records(study, results)
+    study, folder = results.study, results.folder
     names = sorted(study.figures, key=lambda name: name != FIRST)
-    markdown = MarkdownIt("commonmark").enable("table")
-    tables = {name: Markup(markdown.render(_read(results / "tables" / f"{name}.md"))) for name in TABLES}
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    template = resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8")
-    page = environment.from_string(template).render(
+    # Without HTML: what a study says must not become part of the page's code.
+    markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
+    tables = {name: Markup(markdown.render(_read(folder.table(name, ".md")))) for name in TABLES}
+    page = render(
+        resources.files(__package__) / "page.html",
+        policy=content_security_policy(),
         title=study.title or study.name,
         name=study.name,
         question=QUESTION,
         figures=[
-            {"name": name, "image": _image(results / "figures" / f"{name}.png"), "caption": _caption(captions, name)}
+            {"name": name, "image": _image(folder.figure(name, ".png")), "caption": _caption(captions, name)}
             for name in names
         ],
         tables=tables,
         captions={name: _caption(captions, name) for name in TABLES},
-        methods=[label(arm) for arm in records.arms("headline")],
-        runs=len(records.matrix.runs),
+        methods=[label(arm) for arm in results.arms("headline")],
+        runs=len(results.matrix.runs),
         seeds=len(study.seeds),
-        protocol=protocol(records),
-        provenance=provenance(records),
-        cost=cost(records),
-        tracked=_in_order(tracked(results), list(records.matrix.arms)),
+        protocol=protocol(results),
+        provenance=provenance(results),
+        cost=cost(results),
+        tracked=_in_order(tracked(results), list(results.matrix.arms)),
     )
     atomic_text(out, page)
 

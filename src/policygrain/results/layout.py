@@ -222,6 +222,11 @@ class StudyFolder:
         """The probe of one seed's start model."""
         return self.path / "probe" / f"seed{seed}.json"
 
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """The folders whose files are all small: data, probes, figures, tables, finished jobs."""
+        return (self.data.path, self.probe(0).parent, self.path / "figures", self.path / "tables", self.path / "done")
+
     def figure(self, name: str, suffix: str = "") -> Path:
         """A figure; without a suffix what all its files begin with."""
         return self.path / "figures" / f"{name}{suffix}"

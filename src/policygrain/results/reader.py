@@ -15,8 +15,8 @@ from .lines import read_lines, read_steps
 from .schema import (
     BenchmarkRecord,
     EvaluatedSample,
-    MtpHeadsRecord,
     ModelEvaluation,
+    MtpHeadsRecord,
     PreparedData,
     ProbeRecord,
     RunConfig,
@@ -114,7 +114,9 @@ class StudyResults:
         """``study``: by default the one whose file lies in ``results``."""
         self.folder = StudyFolder(results)
         if study is None and not self.folder.study.exists():
-            raise UserError(f"{results}: no {self.folder.study.name} here; name a study's results, such as results/laptop.")
+            raise UserError(
+                f"{results}: no {self.folder.study.name} here; name a study's results, such as results/laptop."
+            )
         self.study = study or load_study(self.folder.study)
 
     @cached_property

@@ -221,11 +221,8 @@ class TrackingRecord(Record):
 
 
 class Done(Record):
-    """A job that has ended. ``results`` names what it made: runs or models with their keys, files with digests."""
+    """A job that has ended. ``results``: what it made → its key or digest."""
 
-    rule: str
-    name: str
-    fingerprint: str
     results: dict[str, str]
 
 

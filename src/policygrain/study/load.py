@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,16 +14,16 @@ from ..errors import UserError, did_you_mean
 from .schema import Study
 
 
-def load_study(path: Path | str, *, files: bool = True) -> Study:
-    """The study in a YAML file. Without ``files``, as for planning, nobody looks whether its problem sets are there."""
+def load_study(path: Path | str) -> Study:
+    """The study in a YAML file."""
     path = Path(path)
-    return parse_study(_read(path), path, files=files)
+    return parse_study(_read(path), path)
 
 
-def parse_study(data: Mapping[str, Any], path: Path, *, files: bool = True) -> Study:
-    """The study in ``data``, as read from ``path``; relative paths in it hang on the working directory.
+def parse_study(data: Mapping[str, Any], path: Path) -> Study:
+    """The study in ``data``, as read from ``path``; relative paths in it are relative to the working directory.
 
-    Raises UserError, naming every wrong key, for anything that would fail later.
+    UserError names every wrong key. Raw data, models and the network are not accessed: `policygrain check` does that.
     """
     merged = _with_base(dict(data), path, (path.resolve(),))
     try:
@@ -33,7 +32,7 @@ def parse_study(data: Mapping[str, Any], path: Path, *, files: bool = True) -> S
         lines = "\n".join(f"  {_explain(e)}" for e in error.errors())
         raise UserError(f"{path}: the study cannot be read.\n{lines}") from error
     try:
-        _check(study, files)
+        _check(study)
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
     return study
@@ -97,9 +96,8 @@ def _keys_at(location: list[Any]) -> list[str]:
     return list(current.model_fields) if isinstance(current, type) and issubclass(current, BaseModel) else []
 
 
-def _check(study: Study, files: bool) -> None:
+def _check(study: Study) -> None:
     """What types cannot say, in the order in which a run would meet it."""
-    from ..figures import FIGURES
     from ..methods import method
     from .runs import arms_of
 
@@ -110,16 +108,9 @@ def _check(study: Study, files: bool) -> None:
         raise UserError(
             f"model.tiny.heads: vLLM's CPU build wants heads of a multiple of 32, not {tiny.hidden} / {tiny.heads}."
         )
-    start = Path(study.model.start)
-    if start.is_dir() and not (start / "config.json").exists():
-        raise UserError(f"model.start: {start} is a folder without a config.json, so no model.")
-    for name in study.figures:
-        if name not in FIGURES:
-            raise UserError(f"figures: there is no figure {name!r}.{did_you_mean(name, FIGURES)}")
     names = [b.name for b in study.evaluation.benchmarks]
     if len(set(names)) < len(names):
         raise UserError(f"evaluation.benchmarks: two have the name {max(names, key=names.count)!r}.")
-    _check_sources(study, files)
     for name in study.methods:
         method(name, study.methods)
     for name, experiment in study.experiments.items():
@@ -141,13 +132,3 @@ def _check(study: Study, files: bool) -> None:
                     f"experiments.{name}: training.updates_per_batch: {updates} updates of a batch of "
                     f"{training.prompts_per_step * training.group} responses."
                 )
-
-
-def _check_sources(study: Study, files: bool) -> None:
-    from ..tasks.sources import check_name, check_source
-
-    check = partial(check_source, root=study.data.root) if files else check_name
-    for i, source in enumerate(study.data.train):
-        check(source, where=f"data.train[{i}]")
-    for i, benchmark in enumerate(study.evaluation.benchmarks):
-        check(benchmark.source, where=f"evaluation.benchmarks[{i}].source")

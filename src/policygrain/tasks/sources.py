@@ -140,7 +140,12 @@ def _write(study: Study, out: DataFolder) -> None:
         write_problems(out.benchmark(benchmark.name), problems)
     write_contamination(out.contamination, foreign, compared)
     sources = source_digests(study)
-    files = [out.train, out.validation, out.contamination, *(out.benchmark(b.name) for b in study.evaluation.benchmarks)]
+    files = [
+        out.train,
+        out.validation,
+        out.contamination,
+        *(out.benchmark(b.name) for b in study.evaluation.benchmarks),
+    ]
     record = PreparedData(
         fingerprint=Fingerprints(study, sources).data(),
         sources=sources,

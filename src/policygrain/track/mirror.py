@@ -7,16 +7,16 @@ forgets one either, so a run whose records have changed since is deleted (MLflow
 
 from __future__ import annotations
 
-import hashlib
 import os
+import re
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .. import digests
 from ..errors import UserError
 from ..progress import Progress
-from ..provenance import commit
-from ..study.runs import Run, run_matrix
+from ..results.reader import StudyResults
+from ..results.schema import TrackingRecord
 from .points import Finished, curves, finished, mean_curves, some_samples
 
 if TYPE_CHECKING:
@@ -24,82 +24,84 @@ if TYPE_CHECKING:
     from mlflow.entities import Metric
     from mlflow.entities import Run as MlflowRun
 
-    from ..study import Study
-
 BATCH = 1000  # the most metrics that MLflow takes in one call
 ATTEMPTS = 5
 KEY, CONTENT = "policygrain.key", "policygrain.content"
 
 
-def tracking_uri(study: Study, results: Path) -> str:
+def tracking_uri(results: StudyResults) -> str:
     """The study's own, else MLFLOW_TRACKING_URI, else a SQLite store beside the study's results."""
-    return (
-        study.tracking.uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{results.parent.resolve()}/mlflow.db"
-    )
+    store = results.folder.path.parent.resolve() / "mlflow.db"
+    return results.study.tracking.uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{store}"
 
 
-def mirror(study: Study, results: Path) -> dict[str, Any]:
-    """Bring MLflow up to date with the records under ``results``; where things are: uri, experiment, runs by arm.
+def redacted(uri: str) -> str:
+    """``uri`` without user name and password, as it may be printed and recorded."""
+    return re.sub(r"(?<=://)[^/@]*@", "", uri)
 
-    MLflow's client repeats what a server that is away did not answer, for some minutes a request
-    (MLFLOW_HTTP_REQUEST_MAX_RETRIES); then this is a UserError, and calling it again goes on.
+
+def mirror(results: StudyResults) -> TrackingRecord:
+    """Bring MLflow up to date with a study's records; where it has them.
+
+    MLflow's client repeats requests that were not answered, for some minutes each (MLFLOW_HTTP_REQUEST_MAX_RETRIES);
+    then this is a UserError, and calling it again continues.
     """
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     import mlflow
 
-    uri = tracking_uri(study, results)
+    uri = tracking_uri(results)
     attempt = 0
     while True:
         attempt, reached = attempt + 1, False
         try:
             client = mlflow.MlflowClient(uri)
-            experiment = _experiment(client, study, results)
+            experiment = _experiment(client, results)
             reached = True
-            runs = _mirror(client, experiment, study, results)
-            return {"uri": uri, "experiment": experiment, "runs": runs}
+            runs = _mirror(client, experiment, results)
+            return TrackingRecord(uri=redacted(uri), experiment=experiment, runs=runs)
         except UserError:
             raise
-        except Exception as error:  # MLflow and its database drivers raise what they like
+        except Exception as error:  # MLflow and its database drivers have no common error class
             # The client does not repeat a request whose answer broke off in its middle.
             if reached and attempt < ATTEMPTS:
                 continue
-            reason = str(error).strip().split("\n")[0]
+            reason = redacted(str(error).strip().split("\n")[0].replace(uri, redacted(uri)))
             raise UserError(
-                f"tracking.uri: MLflow at {uri} does not answer ({reason}). The records are safe in {results}."
-            ) from error
+                f"tracking.uri: MLflow at {redacted(uri)} does not answer ({reason}). The records are safe in "
+                f"{results.folder.path}."
+            ) from None  # the cause may contain the password
 
 
-def _mirror(client: MlflowClient, experiment: str, study: Study, results: Path) -> dict[str, str]:
-    matrix = run_matrix(study)
+def _mirror(client: MlflowClient, experiment: str, results: StudyResults) -> dict[str, str]:
+    study, matrix = results.study, results.matrix
     parents: dict[str, str] = {}
-    by_arm: dict[str, list[Run]] = {}
-    for run in matrix.runs:
-        by_arm.setdefault(run.arm, []).append(run)
-    # The last one first: MLflow shows the newest on top, and that should be the headline methods.
+    by_arm = matrix.by_arm()
+    # In reverse: MLflow shows the newest first, and that should be the headline methods.
     for arm, runs in Progress(reversed(by_arm.items()), "arms in MLflow", len(by_arm)):
         tags = {"study": study.name, "arm": arm, "method": matrix.arms[arm].method_name}
-        records = [record for run in runs if (record := finished(run, results / run.folder)) is not None]
+        records = [record for run in runs if (record := finished(results, run)) is not None]
         if records:
-            parents[arm] = _mirror_arm(client, experiment, study, arm, tags, records)
+            parents[arm] = _mirror_arm(client, experiment, results, arm, tags, records)
     key = f"{study.name}/report"
     report, _ = _open(client, experiment, key, "figures and tables", content="drawn", tags={"study": study.name})
-    for folder in ("figures", "tables"):
-        if (results / folder).is_dir():
-            client.log_artifacts(report, str(results / folder), folder)
+    for path in (results.folder.figure("any").parent, results.folder.table("any").parent):
+        if path.is_dir():
+            client.log_artifacts(report, str(path), path.name)
     client.set_terminated(report)
     return parents
 
 
-def _experiment(client: MlflowClient, study: Study, results: Path) -> str:
-    found = client.get_experiment_by_name(study.name)
+def _experiment(client: MlflowClient, results: StudyResults) -> str:
+    name = results.study.name
+    found = client.get_experiment_by_name(name)
     if found is None:
         local = client.tracking_uri.startswith("sqlite")
-        location = (results.parent / "mlflow-artifacts" / study.name).resolve().as_uri() if local else None
+        location = (results.folder.path.parent / "mlflow-artifacts" / name).resolve().as_uri() if local else None
         try:
-            return str(client.create_experiment(study.name, artifact_location=location))
+            return str(client.create_experiment(name, artifact_location=location))
         except Exception:
-            # Made by somebody else meanwhile, or by a request of ours whose answer was lost.
-            found = client.get_experiment_by_name(study.name)
+            # Created meanwhile by another process, or by a request whose answer was lost.
+            found = client.get_experiment_by_name(name)
             if found is None:
                 raise
     return str(found.experiment_id)
@@ -127,26 +129,33 @@ def _open(
 
 
 def _mirror_arm(
-    client: MlflowClient, experiment: str, study: Study, arm: str, tags: dict[str, str], records: Sequence[Finished]
+    client: MlflowClient,
+    experiment: str,
+    results: StudyResults,
+    arm: str,
+    tags: dict[str, str],
+    records: Sequence[Finished],
 ) -> str:
     """The parent run, which carries means over seeds so that methods can be compared by it, and the seeds' runs."""
-    content = hashlib.sha256("".join(record.content for record in records).encode()).hexdigest()[:16]
+    content = digests.of_text("".join(record.content for record in records))
     tags = {**tags, "grain.role": "method", "seeds": str(len(records))}
-    parent, complete = _open(client, experiment, f"{study.name}/{arm}", arm, content, tags)
+    parent, complete = _open(client, experiment, f"{results.study.name}/{arm}", arm, content, tags)
     if not complete:
-        client.log_batch(parent, params=_params(_flat("method", records[0].summary["method"])))
+        client.log_batch(parent, params=_params(_flat("method", records[0].summary.method)))
         _log(client, parent, mean_curves(records))
     for record in records:
-        _mirror_run(client, experiment, study, record, {**tags, "mlflow.parentRunId": parent})
+        _mirror_run(client, experiment, results, record, {**tags, "mlflow.parentRunId": parent})
     client.set_terminated(parent)
     return parent
 
 
-def _mirror_run(client: MlflowClient, experiment: str, study: Study, record: Finished, tags: dict[str, str]) -> None:
+def _mirror_run(
+    client: MlflowClient, experiment: str, results: StudyResults, record: Finished, tags: dict[str, str]
+) -> None:
     """One seed: parameters, metrics, evaluation scores, artefacts. Nothing is done where nothing changed."""
     from mlflow.entities import RunTag
 
-    run, summary, folder = record.run, record.summary, record.folder
+    study, run, summary, folder = results.study, record.run, record.summary, record.folder
     tags = {**tags, "seed": str(run.seed), "grain.role": "seed"}
     key, content = f"{study.name}/{run.arm}/{run.seed}", record.content + "/model" * study.tracking.log_models
     run_id, complete = _open(client, experiment, key, f"{run.arm} seed {run.seed}", content, tags)
@@ -154,20 +163,21 @@ def _mirror_run(client: MlflowClient, experiment: str, study: Study, record: Fin
         # Its parent may be another one by now, since a seed more makes other means.
         client.set_tag(run_id, "mlflow.parentRunId", tags["mlflow.parentRunId"])
         return
-    parameters = {**_flat("method", summary["method"]), **_flat("training", summary["training"]), "seed": run.seed}
-    marks = [RunTag("commit", summary["commit"] or commit()), RunTag("hardware", summary["hardware"])]
+    parameters = {**_flat("method", summary.method), **_flat("training", summary.training), "seed": run.seed}
+    made_with = summary.environment
+    marks = [RunTag("commit", made_with.commit), RunTag("hardware", made_with.hardware)]
     client.log_batch(run_id, params=_params(parameters), tags=marks)
     _log(client, run_id, curves(record))
-    for name in ("summary.json", "metrics.jsonl", "timings.jsonl"):
-        client.log_artifact(run_id, str(folder / name))
+    for path in (folder.summary, folder.metrics, folder.timings):
+        client.log_artifact(run_id, str(path))
     if record.evaluation:
-        client.log_artifacts(run_id, str(folder / "evaluation"), "evaluation")
+        client.log_artifacts(run_id, str(folder.evaluation.path), folder.evaluation.path.name)
         # Which MLflow shows as a table, and side by side for several runs.
         client.log_table(run_id, some_samples(record), "samples.json")
     if study.tracking.log_models:
         from .model import log_model
 
-        log_model(client, run_id, folder / "model")
+        log_model(client, run_id, folder.model)
     client.set_terminated(run_id)
 
 

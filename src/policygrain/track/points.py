@@ -1,16 +1,15 @@
-"""What a finished run's records come to as points of curves: (metric, step, value)."""
+"""The curves of a finished run: (metric, step, value)."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
-from pathlib import Path
 from statistics import fmean
-from typing import Any
 
-from ..files import read_json, read_json_lines
+from ..results.layout import RunFolder
+from ..results.reader import StudyResults, evaluated_samples, run_metrics, run_timings
+from ..results.schema import EvaluatedSample, ModelEvaluation, RunSummary
 from ..study.runs import Run
 
 Point = tuple[str, int, float]
@@ -34,31 +33,31 @@ SHOWN = ("id", "problem", "response", "gold", "outcome")
 
 @dataclass(frozen=True)
 class Finished:
-    """A finished run's records."""
+    """The records of a run that has ended; ``evaluation`` is None where its model was not evaluated."""
 
     run: Run
-    folder: Path
-    summary: dict[str, Any]
-    evaluation: dict[str, Any]  # empty where the final model was not judged
+    folder: RunFolder
+    summary: RunSummary
+    evaluation: ModelEvaluation | None
 
     @property
     def content(self) -> str:
-        """What its numbers hang on."""
-        return f"{self.summary['key']}/{self.evaluation.get('key', '')}"
+        """What its numbers depend on."""
+        return f"{self.summary.key}/{self.evaluation.key if self.evaluation else ''}"
 
 
-def finished(run: Run, folder: Path) -> Finished | None:
-    """The records of a run; None while it is not finished."""
-    summary, evaluation = folder / "summary.json", folder / "evaluation" / "records.json"
-    if not summary.exists():
+def finished(results: StudyResults, run: Run) -> Finished | None:
+    """The records of a run; None while it has not ended."""
+    if run not in results.summaries:
         return None
-    return Finished(run, folder, read_json(summary), read_json(evaluation) if evaluation.exists() else {})
+    evaluation = results.model_evaluations.get(run.name)
+    return Finished(run, results.run_folder(run), results.summaries[run], evaluation)
 
 
 def curves(record: Finished) -> Iterator[Point]:
     """Every logged number by step, some also by generated tokens, and the benchmarks' scores at the last step."""
-    rows = read_json_lines(record.folder / "metrics.jsonl")
-    for row in [*rows, *read_json_lines(record.folder / "timings.jsonl")]:
+    rows = run_metrics(record.folder)
+    for row in [*rows, *run_timings(record.folder)]:
         yield from ((name, row["step"], float(value)) for name, value in row.items() if _is_metric(name, value))
     for row in rows:
         tokens = int(row["total_tokens"])
@@ -70,7 +69,7 @@ def mean_curves(records: Sequence[Finished]) -> Iterator[Point]:
     """Means over seeds of the headline curves, where all seeds have a point, and of the benchmarks' scores."""
     values: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
     for record in records:
-        rows = read_json_lines(record.folder / "metrics.jsonl")
+        rows = run_metrics(record.folder)
         for row in rows:
             for name in HEADLINE:
                 if name in row:
@@ -83,17 +82,17 @@ def mean_curves(records: Sequence[Finished]) -> Iterator[Point]:
 def some_samples(record: Finished) -> dict[str, list[str]]:
     """The first responses to each benchmark, as columns: the same problems for every run."""
     columns: dict[str, list[str]] = {name: [] for name in ("benchmark", *SHOWN)}
-    for scores in record.evaluation["records"]:
-        path = record.folder / "evaluation" / f"{scores['benchmark']}.jsonl"
-        for row in islice(read_json_lines(path), SAMPLES):
-            columns["benchmark"].append(scores["benchmark"])
+    for scores in record.evaluation.records if record.evaluation else ():
+        rows: list[EvaluatedSample] = evaluated_samples(record.folder.evaluation, scores)
+        for row in rows[:SAMPLES]:
+            columns["benchmark"].append(scores.benchmark)
             for name in SHOWN:
-                columns[name].append(str(row[name]))
+                columns[name].append(str(getattr(row, name)))
     return columns
 
 
 def _scores(record: Finished, step: int) -> Iterator[Point]:
-    scores = {r["benchmark"]: r["accuracy"] for r in record.evaluation.get("records", [])}
+    scores = {r.benchmark: r.accuracy for r in record.evaluation.records} if record.evaluation else {}
     if scores:
         scores["average"] = fmean(scores.values())
     yield from ((f"test/{benchmark}", step, float(score)) for benchmark, score in scores.items())

@@ -19,14 +19,17 @@ import torch
 from torch import Tensor
 
 from ..errors import UserError
-from ..files import atomic_json, read_json
+from ..files import atomic_json
 from ..methods.parts import Part
 from ..objective import clip
 from ..objective.batch import TokenBatch
-from ..stages import build_start_model, train_run
-from ..study.runs import Run, run_matrix
+from ..results.layout import StudyFolder
+from ..results.reader import run_summary
+from ..study.runs import run_matrix
 from ..study.schema import Experiment
 from ..tasks.sources import prepare
+from .run import train_run
+from .start_model import ensure_start_model
 
 if TYPE_CHECKING:
     from ..study import Study
@@ -58,23 +61,22 @@ def calibrate(study: Study, work: Path, out: Path) -> None:
     """Run the pilots, a learning rate and seed after the other, in ``work``; write what was measured and chosen."""
     if study.model.start != "tiny":
         raise UserError("calibrate: only studies of a tiny start model are calibrated; others follow their papers.")
-    data = work / "data"
-    prepare(study, data)
+    results = StudyFolder(work)
+    prepare(study, results.data)
     pilots = _pilots(study)
     accuracy: dict[float, list[float]] = {}
     observed: dict[float, dict[str, Tensor]] = {}
-    for arm in run_matrix(pilots):
+    for arm in run_matrix(pilots).arms.values():
         rate = arm.training(pilots).learning_rate
         _observed.clear()
         accuracy[rate] = []
         for seed in study.seeds:
-            start = work / f"start/seed{seed}"
-            if not (start / "start.json").exists():
-                build_start_model(study, seed, data, start)
-            run_dir = work / Run(arm.name, seed).folder
-            shutil.rmtree(run_dir, ignore_errors=True)
-            train_run(pilots, arm.name, seed, run_dir, str(start), data)
-            accuracy[rate].append(read_json(run_dir / "summary.json")["final"]["validation_accuracy"])
+            start = results.start(seed)
+            ensure_start_model(study, seed, results.data, start)
+            run = results.run(arm.name, seed)
+            shutil.rmtree(run.path, ignore_errors=True)
+            train_run(pilots, arm, seed, run, str(start.path), results.data)
+            accuracy[rate].append(run_summary(run).final.validation_accuracy)
         observed[rate] = {name: torch.cat(values, dim=1) for name, values in _observed.items()}
     chosen = largest_as_good(accuracy)
     result = {

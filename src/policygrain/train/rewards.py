@@ -11,7 +11,9 @@ from ..tasks.problem import Problem
 from .ranks import map_over_ranks
 
 
-def grade_responses(problems: Sequence[Problem], responses: Sequence[Response], grader: Grader, tokenizer: Any) -> list[Outcome]:
+def grade_responses(
+    problems: Sequence[Problem], responses: Sequence[Response], grader: Grader, tokenizer: Any
+) -> list[Outcome]:
     """One outcome per (problem, response); every rank grades a share of them."""
 
     def outcomes(pairs: list[tuple[Problem, Response]]) -> list[Outcome]:

@@ -77,9 +77,7 @@ def train_run(
     return config.key
 
 
-def _prepare(
-    study: Study, arm: Arm, seed: int, run: RunFolder, start: str | None, data: DataFolder | None
-) -> Prepared:
+def _prepare(study: Study, arm: Arm, seed: int, run: RunFolder, start: str | None, data: DataFolder | None) -> Prepared:
     if data is None:
         data = run.data
         prepare(study, data)

@@ -7,16 +7,16 @@ from collections.abc import Sequence
 
 from ..analysis.models import average, average_difference, difference, summary
 from ..analysis.statistics import Interval, interval
-from ..evaluate.reading import Entry, benchmarks_of
+from ..results.models import ModelGroup, benchmarks_of
 
 WIDTH = 100  # characters
 Column = tuple[str, list[str]]  # a heading, and a cell per row
 
 
-def detail(entry: Entry) -> str:
+def detail(group: ModelGroup) -> str:
     """A line per benchmark: scores, then outcomes; below them the protocol."""
-    benchmarks = benchmarks_of([entry])
-    rows = [summary(entry, b) for b in benchmarks]
+    benchmarks = benchmarks_of([group])
+    rows = [summary(group, b) for b in benchmarks]
     ks = sorted({k for row in rows for k in row["pass_at"]})
     scores: list[Column] = [
         ("n", [str(row["n"]) for row in rows]),
@@ -31,39 +31,39 @@ def detail(entry: Entry) -> str:
         ("truncated", [_percent(row["truncated"]) for row in rows]),
         ("tokens", [f"{row['tokens']:.1f}" for row in rows]),
     ]
-    over = "problems" if len(entry.models) == 1 else "seeds and problems"
-    whole = average(entry, benchmarks) if len(benchmarks) > 1 else None
+    over = "problems" if len(group.models) == 1 else "seeds and problems"
+    whole = average(group, benchmarks) if len(benchmarks) > 1 else None
     named = [_short(b, 24) for b in benchmarks]
     return _text(
         [
-            _short(entry.name, WIDTH - 20)
-            + (f", seeds {', '.join(m.seed for m in entry.models)}" if len(entry.models) > 1 else ""),
+            _short(group.name, WIDTH - 20)
+            + (f", seeds {', '.join(m.seed for m in group.models)}" if len(group.models) > 1 else ""),
             "",
             f"Scores in %, intervals of 95% (bootstrap over {over}); n responses per problem.",
             *_table(("benchmark", named), scores),
             *([f"Average of the benchmarks: {_cell(whole).strip()}", ""] if whole else []),
             "Responses by outcome; % of them truncated; tokens per response.",
             *_table(("benchmark", named), outcomes),
-            *protocol([entry]),
+            *protocol([group]),
         ]
     )
 
 
-def comparison(entries: Sequence[Entry], first: Entry, differing: Sequence[str]) -> str:
-    """A block per benchmark, a line per entry: accuracy, and the paired difference to ``first``."""
-    benchmarks = benchmarks_of(entries)
-    blocks: list[tuple[str, list[tuple[Entry, Interval, Interval | None]]]] = []
+def comparison(groups: Sequence[ModelGroup], first: ModelGroup, differing: Sequence[str]) -> str:
+    """A block per benchmark, a line per group: accuracy, and the paired difference to ``first``."""
+    benchmarks = benchmarks_of(groups)
+    blocks: list[tuple[str, list[tuple[ModelGroup, Interval, Interval | None]]]] = []
     for b in benchmarks:
-        there = [e for e in entries if e.records(b)]
+        there = [e for e in groups if e.records(b)]
         sizes = {f"{r.problems} problems, n = {r.n}" for e in there for r in e.records(b).values()}
         rows = [(e, interval(e.scores(b)), difference(e, first, b)) for e in there]
         blocks.append((f"{b}: {' or '.join(sorted(sizes))}", rows))
     if len(benchmarks) > 1:
-        averages = [(e, average(e, benchmarks)) for e in entries]
+        averages = [(e, average(e, benchmarks)) for e in groups]
         whole = [(e, a, average_difference(e, first, benchmarks)) for e, a in averages if a]
         blocks.append(("average of the benchmarks", whole))
     every = [row for _, rows in blocks for row in rows]
-    several = any(len(e.models) > 1 for e in entries)
+    several = any(len(e.models) > 1 for e in groups)
     columns: list[Column] = [
         ("", [_short(e.name, 34) for e, _, _ in every]),
         *([("seeds", [str(len(e.models)) for e, _, _ in every])] if several else []),
@@ -82,14 +82,14 @@ def comparison(entries: Sequence[Entry], first: Entry, differing: Sequence[str])
     for name, rows in blocks:
         if rows:
             text += [name, f"  {heading}", *(f"  {lines.pop(0)}" for _ in rows), ""]
-    return _text(text + protocol(entries))
+    return _text(text + protocol(groups))
 
 
-def protocol(entries: Sequence[Entry]) -> list[str]:
+def protocol(groups: Sequence[ModelGroup]) -> list[str]:
     """What the models were judged by: the first one's protocol, and each machine and set of versions there was."""
-    models = [m for e in entries for m in e.models]
+    models = [m for e in groups for m in e.models]
     said = models[0].protocol
-    benchmarks = {k: v for k, v in said.get("benchmarks", {}).items() if k in benchmarks_of(entries)}
+    benchmarks = {k: v for k, v in said.get("benchmarks", {}).items() if k in benchmarks_of(groups)}
     facts = [(key, str(value)) for key, value in said.items() if key not in ("model", "benchmarks")]
     samplings: dict[str, list[str]] = {}
     for name, settings in benchmarks.items():
@@ -106,7 +106,7 @@ def protocol(entries: Sequence[Entry]) -> list[str]:
         facts.append(("seconds", _said(models[0].facts.get("seconds", ""))))
     facts = [(key, text) for key, text in facts if text]
     width = max((len(key) for key, _ in facts), default=0)
-    lines = ["Protocol" if len(entries) == 1 else f"Protocol of {_short(entries[0].name, WIDTH - 12)}"]
+    lines = ["Protocol" if len(groups) == 1 else f"Protocol of {_short(groups[0].name, WIDTH - 12)}"]
     for key, text in facts:
         parts = textwrap.wrap(text, WIDTH - width - 4, break_on_hyphens=False)
         lines += [f"  {'' if i else key:{width}}  {part}" for i, part in enumerate(parts)]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from .errors import UserError
 from .files import atomic_json, read_json
 from .provenance import commit, file_digest, hardware, model_digest, versions
-from .study.runs import Arm, run_matrix
+from .study.runs import Arm, check_methods, run_matrix
 from .tasks.families import FAMILIES
 from .tasks.problem import Problem, read_problems
 from .tasks.sources import prepare
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 
 def prepare_study(study: Study, folder: Path) -> None:
-    """Write a study's problems. UserError, before anything is spent, for gold answers that its grader cannot read."""
+    """Write a study's problems. UserError for methods that do not work and gold answers that its grader cannot read."""
+    check_methods(study)
     prepare(study, folder)
     if study.grader != "math":
         return
@@ -92,6 +93,7 @@ def train_run(
 
     arms = run_matrix(study).arms
     arm = next(iter(arms.values())) if arm_name is None else arms.get(arm_name) or Arm(arm_name)
+    arm.method(study).check()
     start, data, content, key, done = on_rank_0(lambda: _made_ready(study, arm, seed, run_dir, start, data))
     if done:
         return key

@@ -86,9 +86,10 @@ def _methods(arguments: argparse.Namespace) -> None:
 def _check(arguments: argparse.Namespace) -> None:
     """Read a study file, complain about what is wrong, count what it asks for."""
     from ..study import load_study
-    from ..study.runs import digest, run_matrix
+    from ..study.runs import check_methods, digest, run_matrix
 
     study = load_study(arguments.config)
+    check_methods(study)
     matrix = run_matrix(study)
     counts = f"{len(matrix.arms)} arms, {len(matrix.runs)} runs, {len(matrix.evaluated)} of them evaluated"
     print(f"{study.name}: {counts}; digest {digest(study)}.")

@@ -10,18 +10,23 @@ from ..analysis import measures
 from .records import Records
 from .style import COLOURS, PAGE, spread
 
-# Arms that differ in the ratio, and in the band that belongs to it, alone → the same ratio in the probe.
-GRAINS = {"token": "token", "block": "block K=5", "sequence": "sequence", "prefix": "prefix"}
+# Arms that differ in the ratio, and in the band that belongs to it, alone.
+GRAINS = ("token", "block", "sequence", "prefix")
 
 
 def draw(records: Records) -> Figure:
     """Five panels; each seed is a small mark, the mean a point with its interval."""
+
+    def ratio_of(arm: str) -> str:
+        """How the probe calls the arm's ratio."""
+        return records.matrix.arms[arm].method(records.study).ratio.label
+
     panels = {
         "validation accuracy (%)": lambda arm: pd.Series(100 * records.final_validation(arm)),
         "entropy (nats)": lambda arm: measures.late(records, arm, "entropy_old"),
         "tokens clipped (%)": lambda arm: measures.late(records, arm, "clip_fraction"),
-        "variance of the ratio": lambda arm: measures.probed(records, GRAINS[arm], "ratio_variance"),
-        "gradient noise": lambda arm: measures.probed(records, GRAINS[arm], "gradient_noise"),
+        "variance of the ratio": lambda arm: measures.probed(records, ratio_of(arm), "ratio_variance"),
+        "gradient noise": lambda arm: measures.probed(records, ratio_of(arm), "gradient_noise"),
     }
     for arm in GRAINS:
         measures.runs_of(records, arm)
@@ -40,7 +45,7 @@ def draw(records: Records) -> Figure:
             if log:
                 axes.set_yscale("log")
         axes.set_title(title)
-        axes.set_xticks(range(len(GRAINS)), list(GRAINS), rotation=40, ha="right", rotation_mode="anchor")
+        axes.set_xticks(range(len(GRAINS)), GRAINS, rotation=40, ha="right", rotation_mode="anchor")
         axes.set_xlim(-0.5, len(GRAINS) - 0.5)
         if axes.get_yscale() == "linear":
             axes.set_ylim(bottom=0)

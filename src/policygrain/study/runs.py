@@ -118,6 +118,14 @@ def run_matrix(study: Study) -> RunMatrix:
     return result
 
 
+def check_methods(study: Study) -> None:
+    """Run every method of the study on a small example, its own functions included. UserError names the key."""
+    from ..methods import method
+
+    for name in dict.fromkeys([*study.methods, *(arm.method_name for arm in run_matrix(study))]):
+        method(name, study.methods).check()
+
+
 def digest(study: Study) -> str:
     """A name for all that decides the study's numbers: results of the same digest are of the same study."""
     matrix = run_matrix(study)

@@ -8,18 +8,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt
+
+from ..methods.schema import MethodChanges
+from ..sections import Section
 
 NonNegativeInt = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 # Of folders, files, MLflow's runs and words on a command line at once.
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]
-
-
-class Section(BaseModel):
-    """A mapping of the study file: no key beyond its fields, nothing silently converted."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class TinyModel(Section):
@@ -263,8 +260,8 @@ class Study(Section):
         description="what judges answers, in training and evaluation: numbers exactly, or mathematics by math-verify",
     )
     training: Training = Field(Training(), description="the loop")
-    methods: dict[Name, dict[str, Any]] = Field(
-        {}, description="the study's own methods, and changes to presets; `base: NAME` says what one is laid over"
+    methods: dict[Name, MethodChanges] = Field(
+        {}, description="the study's own methods, each with the `base` that it changes, and changes to presets"
     )
     experiments: dict[str, Experiment] = Field(min_length=1, description="methods × settings × seeds, by question")
     evaluation: Evaluation = Field(description="how final models are judged")

@@ -22,7 +22,7 @@ include: "workflow/rules/figures.smk"
 include: "workflow/rules/track.smk"
 
 
-# Not a rule: that would hang every other rule on the whole study, while each hangs on its own share of it (params).
+# Not a rule: every other rule would depend on the whole study, while each depends on its own part of it.
 onstart:
     write_study()
 
@@ -36,8 +36,8 @@ rule all:
     default_target: True
     input:
         FIGURE_FILES,
-        f"{RESULTS}/report.html",
-        f"{RESULTS}/mlflow.json",
+        str(FOLDER.report),
+        str(FOLDER.tracking),
 
 
 rule figures:

@@ -1,46 +1,42 @@
 rule prepare:
     output:
-        train=f"{RESULTS}/data/train.jsonl",
-        validation=f"{RESULTS}/data/validation.jsonl",
-        contamination=f"{RESULTS}/data/contamination.json",
+        done=PREPARE,
+        train=str(FOLDER.data.train),
+        validation=str(FOLDER.data.validation),
+        contamination=str(FOLDER.data.contamination),
         benchmarks=[
-            f"{RESULTS}/data/benchmarks/{b.name}.jsonl"
-            for b in STUDY.evaluation.benchmarks
+            str(FOLDER.data.benchmark(b.name)) for b in STUDY.evaluation.benchmarks
         ],
     log:
-        f"{RESULTS}/logs/prepare.log",
+        log_of("prepare", "data"),
     # Problems: training, validation, benchmarks.
     localrule: True
     conda:
         "../../environment.yml"
     params:
         policygrain=policygrain,
-        study=STUDY_FILE,
-        out=lambda w, output: parent(output.train),
-        content=[
-            STUDY.data.model_dump(mode="json"),
-            [b.model_dump() for b in STUDY.evaluation.benchmarks],
-        ],
+        study=str(FOLDER.study),
+        out=str(FOLDER.data.path),
     shell:
-        "exec {params.policygrain} prepare --config {params.study} --out {params.out} 2>{log}"
+        "exec {params.policygrain} prepare --config {params.study:q} --out {params.out:q} --done {output.done:q}"
+        " 2>{log:q}"
 
 
 rule start_model:
-    # A tiny model, taught from nothing to a middling accuracy; one per seed, shared by all methods.
+    # A tiny model, trained by supervised fine-tuning to a middling accuracy; one per seed, shared by all methods.
     input:
-        train=rules.prepare.output.train,
+        ancient(PREPARE),
     output:
-        f"{RESULTS}/start/seed{{seed}}/start.json",
+        done("start_model", "seed{seed}", "{fingerprint}"),
     log:
-        f"{RESULTS}/logs/start/seed{{seed}}.log",
+        log_of("start_model", "seed{seed}-{fingerprint}"),
     conda:
         "../../environment.yml"
     params:
         policygrain=policygrain,
-        study=STUDY_FILE,
-        data=lambda w, input: parent(input.train),
-        out=lambda w, output: parent(output[0]),
-        content=STUDY.model.model_dump(),
+        study=str(FOLDER.study),
+        data=str(FOLDER.data.path),
+        out=lambda w: str(FOLDER.start(w.seed).path),
     shell:
-        "exec {params.policygrain} start-model --config {params.study} --seed {wildcards.seed}"
-        " --data {params.data} --out {params.out} 2>{log}"
+        "exec {params.policygrain} start-model --config {params.study:q} --seed {wildcards.seed} --data {params.data:q}"
+        " --out {params.out:q} --done {output:q} 2>{log:q}"

@@ -1,50 +1,54 @@
+PARTS = STUDY.evaluation.parts
+
+
 rule evaluate:
-    # Many checkpoints in one engine. Each model's records are kept beside it as they are made, so a shard that was
-    # stopped does not sample again what it has.
+    # Many models in one engine. Each model's evaluation is written as it is made, so a shard that was stopped does not
+    # sample again what it has.
     input:
-        unpack(shard_inputs),
-        parts=shard_parts,
+        shard_inputs,
+        parts=lambda w: [
+            f"{done('evaluate', w.shard, w.fingerprint)}.part{number}"
+            for number in (range(PARTS) if PARTS > 1 else ())
+        ],
     output:
-        f"{RESULTS}/evaluation/{{shard}}.jsonl",
+        done("evaluate", "{shard}", "{fingerprint}"),
     log:
-        f"{RESULTS}/logs/evaluate/{{shard}}.log",
+        log_of("evaluate", "{shard}-{fingerprint}"),
     conda:
         "../../environment.yml"
     params:
         policygrain=policygrain,
-        study=STUDY_FILE,
-        data=lambda w, input: parent(parent(input.benchmarks[0])),
-        models=model_arguments,
-        content=[
-            STUDY.evaluation.model_dump(exclude={"parts", "runs_per_engine"}),
-            STUDY.grader,
-        ],
+        study=str(FOLDER.study),
+        data=str(FOLDER.data.path),
+        results=str(FOLDER.path),
+        models=lambda w: shard_models(w.shard),
     shell:
-        "exec {params.policygrain} evaluate --config {params.study} --data {params.data} --out {output}"
-        " {params.models} 2>>{log}"
+        "exec {params.policygrain} evaluate --config {params.study:q} --data {params.data:q}"
+        " --results {params.results:q} --done {output:q} {params.models:q} 2>>{log:q}"
 
 
 if PARTS > 1:
 
     rule evaluate_part:
-        # A share of the responses of a shard's models, in a job of its own. They lie beside the models, which are no
-        # outputs; what is declared says that they are there, and goes when they have been judged.
+        # A part of the responses of a shard's models, sampled by a job of its own and graded by `evaluate`.
         input:
-            unpack(shard_inputs),
+            shard_inputs,
         output:
-            temp(touch(f"{RESULTS}/evaluation/{{shard}}.part{{part}}")),
+            temp(f"{done('evaluate', '{shard}', '{fingerprint}')}.part{{part}}"),
         log:
-            f"{RESULTS}/logs/evaluate/{{shard}}.part{{part}}.log",
+            log_of("evaluate", "{shard}-{fingerprint}.part{part}"),
+        wildcard_constraints:
+            part=r"\d+",
         conda:
             "../../environment.yml"
         params:
             policygrain=policygrain,
-            study=STUDY_FILE,
-            data=lambda w, input: parent(parent(input.benchmarks[0])),
-            out=lambda w, output: f"{parent(output[0])}/{w.shard}.jsonl",
+            study=str(FOLDER.study),
+            data=str(FOLDER.data.path),
+            results=str(FOLDER.path),
             parts=PARTS,
-            models=model_arguments,
-            content=STUDY.evaluation.model_dump(),
+            models=lambda w: shard_models(w.shard),
         shell:
-            "exec {params.policygrain} evaluate --config {params.study} --data {params.data} --out {params.out}"
-            " --part {wildcards.part}/{params.parts} {params.models} 2>>{log}"
+            "exec {params.policygrain} evaluate --config {params.study:q} --data {params.data:q}"
+            " --results {params.results:q} --part {wildcards.part}/{params.parts} --done {output:q} {params.models:q}"
+            " 2>>{log:q}"

@@ -1,10 +1,6 @@
-# One script (src/policygrain/figures/NAME.py) and one rule per figure and table; records are all they read. They take
-# seconds, so on a cluster they run where Snakemake does: submitting one would take longer than drawing it.
-RECORDS = [
-    *unique(TRAINED.values()),
-    *(f"{RESULTS}/evaluation/{shard}.jsonl" for shard in SHARDS),
-    *(f"{RESULTS}/probe/seed{seed}.json" for seed in STUDY.seeds if STUDY.probe),
-]
+# One module (src/policygrain/figures/NAME.py) and one rule per figure and table. They read records alone and take
+# seconds, so on a cluster they run where Snakemake does.
+RECORDS = [*dict.fromkeys(TRAINED.values()), *EVALUATED, *PROBED]
 
 for name in STUDY.figures:
 
@@ -12,29 +8,29 @@ for name in STUDY.figures:
         name:
             f"figure_{name}"
         input:
-            records=RECORDS,
+            RECORDS,
         output:
-            pdf=f"{RESULTS}/figures/{name}.pdf",
+            pdf=str(FOLDER.figure(name, ".pdf")),
             png=report(
-                f"{RESULTS}/figures/{name}.png",
+                str(FOLDER.figure(name, ".png")),
                 caption=f"../report/{name}.rst",
                 category="Figures",
                 labels={"figure": name},
             ),
         log:
-            f"{RESULTS}/logs/figures/{name}.log",
+            log_of("figures", name),
         localrule: True
         conda:
             "../../environment.yml"
         params:
             policygrain=policygrain,
-            study=STUDY_FILE,
+            study=str(FOLDER.study),
+            results=str(FOLDER.path),
             figure=name,
-            results=lambda w, output: parent(parent(output[0])),
-            out=lambda w, output: output.pdf.removesuffix(".pdf"),
+            fingerprint=FINGERPRINTS.figures(),
         shell:
-            "exec {params.policygrain} figure {params.figure} --config {params.study} --results {params.results}"
-            " --out {params.out} 2>{log}"
+            "exec {params.policygrain} figure {params.figure:q} --config {params.study:q} --results {params.results:q}"
+            " 2>{log:q}"
 
 
 for name in TABLES:
@@ -43,52 +39,52 @@ for name in TABLES:
         name:
             f"table_{name}"
         input:
-            records=RECORDS,
+            RECORDS,
         output:
             csv=report(
-                f"{RESULTS}/tables/{name}.csv",
+                str(FOLDER.table(name, ".csv")),
                 caption=f"../report/{name}.rst",
                 category="Tables",
                 labels={"table": name},
             ),
-            md=f"{RESULTS}/tables/{name}.md",
+            md=str(FOLDER.table(name, ".md")),
         log:
-            f"{RESULTS}/logs/tables/{name}.log",
+            log_of("tables", name),
         localrule: True
         conda:
             "../../environment.yml"
         params:
             policygrain=policygrain,
-            study=STUDY_FILE,
-            table=lambda w, output: Path(output.csv).stem,
-            results=lambda w, output: parent(parent(output[0])),
-            out=lambda w, output: output.csv.removesuffix(".csv"),
+            study=str(FOLDER.study),
+            results=str(FOLDER.path),
+            table=name,
+            fingerprint=FINGERPRINTS.figures(),
         shell:
-            "exec {params.policygrain} figure {params.table} --config {params.study} --results {params.results}"
-            " --out {params.out} 2>{log}"
+            "exec {params.policygrain} figure {params.table:q} --config {params.study:q} --results {params.results:q}"
+            " 2>{log:q}"
 
 
 rule report_page:
     input:
         figures=FIGURE_FILES,
-        tracked=f"{RESULTS}/mlflow.json",
+        tracked=str(FOLDER.tracking),
         captions=[
             workflow.source_path(f"../report/{name}.rst")
             for name in [*STUDY.figures, *TABLES]
         ],
     output:
-        f"{RESULTS}/report.html",
+        str(FOLDER.report),
     log:
-        f"{RESULTS}/logs/report.log",
-    # The study as one page to read and pass on. (`snakemake --report report.zip` makes Snakemake's own, with the jobs.)
+        log_of("report", "report"),
+    # The study as one page. (`snakemake --report report.zip` makes Snakemake's own, with the jobs.)
     localrule: True
     conda:
         "../../environment.yml"
     params:
         policygrain=policygrain,
-        study=STUDY_FILE,
-        results=lambda w, output: parent(output[0]),
-        captions=lambda w, input: parent(input.captions[0]),
+        study=str(FOLDER.study),
+        results=str(FOLDER.path),
+        captions=lambda w, input: str(Path(input.captions[0]).parent),
     shell:
-        "exec {params.policygrain} report --config {params.study} --results {params.results}"
-        " --captions {params.captions} --out {output} 2>{log}"
+        "exec {params.policygrain} report --config {params.study:q} --results {params.results:q}"
+        " --captions {params.captions:q} --out {output:q} 2>{log:q}"

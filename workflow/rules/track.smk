@@ -1,17 +1,19 @@
 rule track:
     input:
-        figures=FIGURE_FILES,
+        FIGURE_FILES,
     output:
-        f"{RESULTS}/mlflow.json",
+        str(FOLDER.tracking),
     log:
-        f"{RESULTS}/logs/track.log",
-    # MLflow mirrors the records; a server that is away loses nothing, run it again.
+        log_of("track", "track"),
+    # MLflow mirrors the records. A server that does not answer loses nothing; run it again.
     localrule: True
     conda:
         "../../environment.yml"
     params:
         policygrain=policygrain,
-        study=STUDY_FILE,
-        results=lambda w, output: parent(output[0]),
+        study=str(FOLDER.study),
+        results=str(FOLDER.path),
+        fingerprint=FINGERPRINTS.tracking(),
     shell:
-        "exec {params.policygrain} track --config {params.study} --results {params.results} --done {output} 2>{log}"
+        "exec {params.policygrain} track --config {params.study:q} --results {params.results:q} --done {output:q}"
+        " 2>{log:q}"

@@ -1,51 +1,52 @@
 rule train:
-    # Seeds of one arm, one after the other. Run directories are no declared outputs: Snakemake would delete them before
-    # another attempt, and a stopped run could not resume. What is declared is the list that is written last.
+    # Seeds of one arm, one after the other. Run folders are no outputs: Snakemake would delete them before another
+    # attempt, and a stopped run could not resume.
     input:
-        train=rules.prepare.output.train,
-        validation=rules.prepare.output.validation,
-        start=lambda w: start_records(seeds_of(w.seeds)),
+        ancient(PREPARE),
+        start=lambda w: [
+            ancient(path) for path in start_done(map(int, w.seeds.split("+")))
+        ],
     output:
-        f"{RESULTS}/runs/{{arm}}/trained-{{seeds}}.json",
+        done("train", "{arm}/{seeds}", "{fingerprint}"),
     log:
-        f"{RESULTS}/logs/train/{{arm}}/{{seeds}}.log",
+        log_of("train", "{arm}/{seeds}-{fingerprint}"),
     conda:
         "../../environment.yml"
     params:
         launch=lambda w, resources: launch(resources),
         policygrain=policygrain,
-        study=STUDY_FILE,
-        data=lambda w, input: parent(input.train),
-        seeds=lambda w: seeds_of(w.seeds),
-        run_dir=lambda w, output: f"{RESULTS}/runs/{w.arm}/seed{{seed}}",
-        start=lambda w: START_MODEL,
-        content=lambda w: [run_content(w.arm, seed) for seed in seeds_of(w.seeds)],
+        study=str(FOLDER.study),
+        data=str(FOLDER.data.path),
+        seeds=lambda w: w.seeds.split("+"),
+        run_dir=lambda w: str(FOLDER.run(w.arm, "{seed}").path),
+        start=lambda w: (
+            str(FOLDER.start("{seed}").path)
+            if STUDY.model.start == "tiny" and STUDY.model.warm_start_per_seed
+            else start_folder(STUDY.seeds[0])
+        ),
     shell:
-        "exec {params.launch}{params.policygrain} train --config {params.study} --arm {wildcards.arm}"
-        " --seeds {params.seeds} --start '{params.start}' --data {params.data} --run-dir '{params.run_dir}' --done {output} 2>>{log}"
+        "exec {params.launch}{params.policygrain} train --config {params.study:q} --arm {wildcards.arm:q}"
+        " --seeds {params.seeds} --start {params.start:q} --data {params.data:q} --run-dir {params.run_dir:q}"
+        " --done {output:q} 2>>{log:q}"
 
 
 rule probe:
-    # Every ratio on one batch: how far ratios spread and how noisy gradients are. Nothing is trained by it.
+    # Variance of every ratio and noise of its gradient, on one batch. No model is trained.
     input:
-        train=rules.prepare.output.train,
-        start=lambda w: start_records([int(w.seed)]),
+        ancient(PREPARE),
+        start=lambda w: [ancient(path) for path in start_done([int(w.seed)])],
     output:
-        f"{RESULTS}/probe/seed{{seed}}.json",
+        done("probe", "seed{seed}", "{fingerprint}"),
     log:
-        f"{RESULTS}/logs/probe/seed{{seed}}.log",
+        log_of("probe", "seed{seed}-{fingerprint}"),
     conda:
         "../../environment.yml"
     params:
         policygrain=policygrain,
-        study=STUDY_FILE,
-        data=lambda w, input: parent(input.train),
-        start=lambda w: start_model(int(w.seed)),
-        content=[
-            STUDY.probe and STUDY.probe.model_dump(),
-            STUDY.training.model_dump(),
-            STUDY.prompt.model_dump(),
-        ],
+        study=str(FOLDER.study),
+        data=str(FOLDER.data.path),
+        start=lambda w: start_folder(int(w.seed)),
+        out=lambda w: str(FOLDER.probe(w.seed)),
     shell:
-        "exec {params.policygrain} probe --config {params.study} --seed {wildcards.seed} --start {params.start}"
-        " --data {params.data} --out {output} 2>{log}"
+        "exec {params.policygrain} probe --config {params.study:q} --seed {wildcards.seed} --start {params.start:q}"
+        " --data {params.data:q} --out {params.out:q} --done {output:q} 2>{log:q}"

@@ -16,9 +16,11 @@ def run(arguments: argparse.Namespace) -> None:
     """Read the study, which raises UserError for what is wrong, and count its arms and runs."""
     from ..study import load_study
     from ..study.fingerprint import Fingerprints
+    from ..study.runs import check_methods
     from ..tasks.sources import check_sources, source_digests
 
     study = load_study(arguments.config)
+    check_methods(study)
     check_sources(study)
     fingerprints = Fingerprints(study, source_digests(study))
     matrix = fingerprints.matrix

@@ -22,9 +22,11 @@ def run(arguments: argparse.Namespace) -> None:
     from ..results.layout import DataFolder
     from ..results.reader import prepared_data
     from ..study import load_study
+    from ..study.runs import check_methods
     from ..tasks.sources import prepare
 
     study, data = load_study(arguments.config), DataFolder(arguments.out)
+    check_methods(study)
     prepare(study, data)
     files = [data.train, data.validation, *(data.benchmark(b.name) for b in study.evaluation.benchmarks)]
     check_golds(files, study.grader)

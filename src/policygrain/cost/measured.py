@@ -153,7 +153,7 @@ def calibrate(results: StudyResults, constants: Constants, name: str) -> dict[st
         if sample.rule != "start_model":  # its optimizer is another one, so it tests the constants instead
             grouped[sample.phase].append(sample)
     if not grouped:
-        raise UserError(f"{results.folder.path}: no finished run is here to learn from; it has to be the results of {study.name}.")
+        raise UserError(f"{results.folder.path}: no finished run of {study.name} is here to fit constants to.")
     known = constants.devices.get(name)
     phases: dict[str, Any] = {p: vars(known.speed(p)) for p in known.phases} if known else {}
     for phase, found in grouped.items():

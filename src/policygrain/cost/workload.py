@@ -100,8 +100,8 @@ class Planner:
         length = min(self.expected.response_tokens, settings.max_tokens)
         texts = prompts / own, self.expected.prompt_tokens, prompts * settings.group / own, length
         once = cost.score(self.shape, micro, *texts)
-        reference = once * (1.0 if method.needs_reference else REFERENCE_SHARE)
-        work.add("score", once + reference + (once if method.reads_whole_step else Load()))
+        reference = once * (1.0 if "reference" in method.needs else REFERENCE_SHARE)
+        work.add("score", once + reference + (once if "step_log_probs" in method.needs else Load()))
         work.add("update", cost.update(self.shape, micro, *texts, settings.updates_per_batch, again))
         work.trained = prompts * settings.group * length
         return work

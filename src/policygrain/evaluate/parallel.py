@@ -58,8 +58,8 @@ def sample_in_parallel(command: Sequence[str], part: tuple[int, int], engines: i
         signal.signal(signal.SIGTERM, before)
     if failed := [f"{i} (exit code {code})" for i, code in enumerate(codes, start=1) if code]:
         raise UserError(
-            f"evaluate: of {engines} engines, {', '.join(failed)} failed; see its messages above. Sampled responses are "
-            "kept; the same command samples the rest."
+            f"evaluate: of {engines} engines, {', '.join(failed)} failed; see the messages above. Sampled responses "
+            "are kept; the same command samples the rest."
         )
 
 

@@ -20,10 +20,10 @@ def table(results: StudyResults) -> tuple[pd.DataFrame, str]:
         base = _base(arm, arms)
         row = {
             "arm": arm,
-            "ratio": _wording(chosen.ratio.name, chosen.ratio.params),
-            "clip": _wording(chosen.clip.name, {k: v for k, v in chosen.clip.params.items() if k in ("low", "high")}),
+            "ratio": chosen.ratio.label,
+            "clip": _wording(chosen.clip.name, {k: v for k, v in chosen.clip.settings.items() if k in ("low", "high")}),
             "aggregation": chosen.aggregation.name,
-            "penalties": "; ".join(_wording(p.name, p.params) for p in chosen.penalties),
+            "penalties": "; ".join(_wording(p.name, p.changed) for p in chosen.penalties),
             "sampler": "dynamic" if chosen.sampler.dynamic else "",
             "accuracy": round(float(own.mean()), 2),
             "compared_with": base or "",

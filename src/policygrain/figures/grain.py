@@ -10,18 +10,23 @@ from ..analysis import measures
 from ..results.reader import StudyResults
 from .style import COLOURS, PAGE, spread
 
-# Arms that differ in the ratio, and in the band that belongs to it, alone → the same ratio in the probe.
-GRAINS = {"token": "token", "block": "block K=5", "sequence": "sequence", "prefix": "prefix"}
+# Arms that differ in the ratio, and in the band that belongs to it, alone.
+GRAINS = ("token", "block", "sequence", "prefix")
 
 
 def draw(results: StudyResults) -> Figure:
     """Five panels; each seed is a small mark, the mean a point with its interval."""
+
+    def ratio_of(arm: str) -> str:
+        """How the probe calls the arm's ratio."""
+        return results.matrix.arms[arm].method(results.study).ratio.label
+
     panels = {
         "validation accuracy (%)": lambda arm: pd.Series(100 * results.final_validation(arm)),
         "entropy (nats)": lambda arm: measures.late(results, arm, "entropy_old"),
         "tokens clipped (%)": lambda arm: measures.late(results, arm, "clip_fraction"),
-        "variance of the ratio": lambda arm: measures.probed(results, GRAINS[arm], "ratio_variance"),
-        "gradient noise": lambda arm: measures.probed(results, GRAINS[arm], "gradient_noise"),
+        "variance of the ratio": lambda arm: measures.probed(results, ratio_of(arm), "ratio_variance"),
+        "gradient noise": lambda arm: measures.probed(results, ratio_of(arm), "gradient_noise"),
     }
     for arm in GRAINS:
         measures.runs_of(results, arm)
@@ -40,7 +45,7 @@ def draw(results: StudyResults) -> Figure:
             if log:
                 axes.set_yscale("log")
         axes.set_title(title)
-        axes.set_xticks(range(len(GRAINS)), list(GRAINS), rotation=40, ha="right", rotation_mode="anchor")
+        axes.set_xticks(range(len(GRAINS)), GRAINS, rotation=40, ha="right", rotation_mode="anchor")
         axes.set_xlim(-0.5, len(GRAINS) - 0.5)
         if axes.get_yscale() == "linear":
             axes.set_ylim(bottom=0)

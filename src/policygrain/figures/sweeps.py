@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 
 from ..analysis.statistics import over_seeds
 from ..errors import UserError
+from ..methods.parts import Block
 from ..results.reader import StudyResults
 from .style import look
 
@@ -20,17 +21,9 @@ def arms_by(results: StudyResults, parameter: str, **fixed: object) -> dict[floa
     for run in results.matrix.evaluated:
         arm = results.matrix.arms[run.arm]
         ratio = arm.method(results.study).ratio
-        settings = ratio.settings
-        base = {
-            "layout": "sliding",
-            "weights": "future",
-            "future": "backbone",
-            "size": 5,
-            "future_weight": 0.3,
-            **fixed,
-        }
+        settings, base = ratio.settings, Block().settings | fixed
         same = all(settings.get(key) == value for key, value in base.items() if key != parameter)
-        if ratio.name == "block" and same and not arm.settings and arm.method_name.startswith("mpo"):
+        if isinstance(ratio, Block) and same and not arm.settings and arm.method_name.startswith("mpo"):
             found[float(settings[parameter])] = arm.name
     if len(found) < 2:
         raise UserError(f"at least two arms that differ in block.{parameter} have to be trained and evaluated.")

@@ -1,6 +1,6 @@
-"""Methods as data: presets and a user's own, each a point in the space of the objective's parts."""
+"""Methods as data: presets and a study's own. Importing it does not import torch."""
 
-from .presets import method, method_names, preset_data
-from .spec import Method
+from .presets import method, method_names
+from .schema import Method, MethodChanges, MtpHeads, Sampler
 
-__all__ = ["Method", "method", "method_names", "preset_data"]
+__all__ = ["Method", "MethodChanges", "MtpHeads", "Sampler", "method", "method_names"]

@@ -1,108 +1,307 @@
-"""Parts: a name and parameters in YAML ↔ a pure function of the objective (or of the user's) with those bound."""
+"""The choices on each axis of the objective as typed data: a name and parameters. Imports no torch.
+
+The functions behind them are in ``policygrain.objective``; ``compute.py`` binds the parameters to them.
+"""
 
 from __future__ import annotations
 
-import functools
-import importlib
-import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, get_args, get_origin, get_type_hints
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
-from ..errors import UserError, did_you_mean
-from ..objective import advantage, aggregate, clip, penalty, ratio
+from pydantic import Discriminator, Field, Tag, model_validator
 
-# Which functions a name may mean, per slot of a method. Anything else is an importable name, "package.module:function".
-SLOTS: dict[str, dict[str, Callable[..., Any]]] = {
-    "advantage": {f.__name__: f for f in (advantage.grpo, advantage.dr_grpo, advantage.rloo)},
-    "ratio": {f.__name__: f for f in (ratio.token, ratio.sequence, ratio.prefix, ratio.block, ratio.none)},
-    "clip": {f.__name__: f for f in (clip.ppo, clip.none, clip.clip_cov)},
-    "aggregation": {
-        f.__name__: f for f in (aggregate.token_mean, aggregate.seq_mean_token_mean, aggregate.seq_mean_token_sum_norm)
-    },
-    "penalty": {f.__name__: f for f in (penalty.kl, penalty.entropy_bonus, penalty.kl_cov)},
-}
+from ..objective import Need
+from ..sections import Section, read_number
+
+Share = Annotated[float, Field(ge=0, le=1)]
 
 
-@dataclass(frozen=True)
-class Part:
-    """One slot's choice: ``name`` and the keyword parameters of its function."""
+class Part(Section):
+    """The choice on one axis: a name and the parameters of the function of that name."""
 
-    slot: str
     name: str
-    params: Mapping[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def parse(cls, slot: str, value: Any, where: str) -> Part:
-        """From YAML: a name alone, or a mapping with ``name`` and parameters. ``where`` names the key in errors."""
-        if isinstance(value, str):
-            value = {"name": value}
-        if not isinstance(value, Mapping) or "name" not in value:
-            raise UserError(f"{where}: expected a name, or a mapping with 'name' and parameters, got {value!r}.")
-        part = cls(slot, str(value["name"]), {k: v for k, v in value.items() if k != "name"})
-        part._check(where)
-        return part
-
-    @property
-    def function(self) -> Callable[..., Any]:
-        """The pure function, with the parameters bound."""
-        return functools.partial(self._resolve(f"{self.slot}.name"), **self.params)
 
     @property
     def settings(self) -> dict[str, Any]:
         """Every parameter, defaults included."""
-        return {**{k: p.default for k, p in self._keywords(self._resolve(self.slot)).items()}, **self.params}
+        return self.model_dump(exclude={"name"})
 
-    def data(self) -> Any:
-        """Back to YAML."""
-        return {"name": self.name, **self.params} if self.params else self.name
+    @property
+    def changed(self) -> dict[str, Any]:
+        """The parameters that differ from their defaults."""
+        return self.model_dump(exclude={"name"}, exclude_defaults=True)
 
-    def _resolve(self, where: str) -> Callable[..., Any]:
-        known = SLOTS[self.slot]
-        if self.name in known:
-            return known[self.name]
-        module, _, attribute = self.name.partition(":")
-        if not attribute:
-            hint = did_you_mean(self.name, known)
-            raise UserError(
-                f"{where}: no {self.slot} is called {self.name!r}.{hint} Your own: 'package.module:function'."
-            )
-        try:
-            return getattr(importlib.import_module(module), attribute)
-        except (ImportError, AttributeError) as error:
-            raise UserError(f"{where}: {self.name!r} cannot be imported: {error}.") from error
+    @property
+    def label(self) -> str:
+        """How figures, tables and the probe's records call it."""
+        return ", ".join([self.name, *(f"{key} {value}" for key, value in self.changed.items())])
 
-    @staticmethod
-    def _keywords(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-        return {name: p for name, p in inspect.signature(function).parameters.items() if p.kind is p.KEYWORD_ONLY}
+    @property
+    def needs(self) -> frozenset[Need]:
+        """What the trainer has to provide for it."""
+        return frozenset()
 
-    def _check(self, where: str) -> None:
-        function = self._resolve(where)
-        keywords = self._keywords(function)
-        hints = get_type_hints(function)
-        for key, value in self.params.items():
-            if key not in keywords:
-                hint = did_you_mean(key, keywords) if keywords else " It takes no parameters."
-                raise UserError(f"{where}.{key}: {self.slot} {self.name!r} has no parameter {key!r}.{hint}")
-            if not _fits(value, hints.get(key, Any)):
-                raise UserError(f"{where}.{key}: {value!r} is not {_wording(hints[key])}.")
+    @property
+    def n_mtp_heads(self) -> int:
+        """How many tokens after the next one it wants predicted by heads."""
+        return 0
 
 
-def _fits(value: Any, hint: Any) -> bool:
-    """Whether a YAML value is what a parameter's annotation says."""
-    if hint is Any or (get_origin(hint) is None and not isinstance(hint, type) and not get_args(hint)):
-        return True
-    if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    if isinstance(hint, type):
-        return isinstance(value, hint) and (hint is bool or not isinstance(value, bool))
-    options = get_args(hint)
-    if str(get_origin(hint)) == "typing.Literal":
-        return value in options
-    return any((value is None) if option is type(None) else _fits(value, option) for option in options)
+class Custom(Part):
+    """A function of your own, "package.module:function"; any further keys are its keyword parameters."""
+
+    model_config = Section.model_config | {"extra": "allow"}
+
+    name: str = Field(pattern=r"^[\w.]+:\w+$", description="your own function: package.module:function")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_parameters(cls, data: Any) -> Any:
+        return {k: read_number(v) for k, v in data.items()} if isinstance(data, Mapping) else data
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """What the function has declared by ``@needs``. Imports it; UserError where that is not possible."""
+        from .compute import needed_by, resolve
+
+        return needed_by(resolve(self))
 
 
-def _wording(hint: Any) -> str:
-    if str(get_origin(hint)) == "typing.Literal":
-        return "one of " + ", ".join(map(str, get_args(hint)))
-    return f"of type {getattr(hint, '__name__', hint)}"
+# ---- advantage ------------------------------------------------------------------------------------------------------
+
+
+class Grpo(Part):
+    """(R − mean) / (standard deviation + 1e-6) over the group."""
+
+    name: Literal["grpo"] = "grpo"
+
+
+class DrGrpo(Part):
+    """R − mean over the group."""
+
+    name: Literal["dr_grpo"] = "dr_grpo"
+
+
+class Rloo(Part):
+    """R − mean of the others in the group."""
+
+    name: Literal["rloo"] = "rloo"
+
+
+# ---- ratio ----------------------------------------------------------------------------------------------------------
+
+
+class TokenRatio(Part):
+    """Each token by itself."""
+
+    name: Literal["token"] = "token"
+
+
+class SequenceRatio(Part):
+    """Geometric mean over the response."""
+
+    name: Literal["sequence"] = "sequence"
+    stop_gradient: bool = Field(False, description="true: the same value, with the gradient of each token's own ratio")
+
+
+class PrefixRatio(Part):
+    """Product of all tokens up to each one."""
+
+    name: Literal["prefix"] = "prefix"
+
+
+class NoRatio(Part):
+    """1 in value, the gradient of log π: REINFORCE."""
+
+    name: Literal["none"] = "none"
+
+
+class Block(Part):
+    """K consecutive tokens are one action."""
+
+    name: Literal["block"] = "block"
+    size: int = Field(5, ge=1, description="K, tokens in a block")
+    layout: Literal["sliding", "tiled"] = Field("sliding", description="windows from each token on, or disjoint tiles")
+    weights: Literal["uniform", "future", "joint"] = Field(
+        "future",
+        description="uniform: 1/K each; future: 1−φ for the token itself, φ/(K−1) for each other; joint: 1 each",
+    )
+    future_weight: float = Field(0.3, ge=0, lt=1, description="φ, the weight of the later tokens, with weights: future")
+    future: Literal["backbone", "mtp_heads"] = Field(
+        "backbone",
+        description="whose probability of a later token is read: the model's own, or that of multi-token prediction "
+        "heads",
+    )
+
+    @model_validator(mode="after")
+    def _check_heads(self) -> Block:
+        if self.future == "mtp_heads" and (self.layout != "sliding" or self.size < 2):
+            raise ValueError("future: mtp_heads needs layout: sliding and a size of at least 2")
+        return self
+
+    @property
+    def label(self) -> str:
+        """`block K=5` with the default weights, `block K=5, joint` with others."""
+        parts = [f"block K={self.size}"]
+        changed = {key: value for key, value in self.changed.items() if key != "size"}
+        if self.weights != "future":
+            changed.pop("future_weight", None)  # not read
+        return ", ".join(
+            [*parts, *(f"φ={value:g}" if key == "future_weight" else str(value) for key, value in changed.items())]
+        )
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """Prediction heads, where the later tokens are read from them."""
+        return frozenset({"mtp_heads"} if self.n_mtp_heads else ())
+
+    @property
+    def n_mtp_heads(self) -> int:
+        """One for each token of the block but the first, where they are read from heads."""
+        return self.size - 1 if self.future == "mtp_heads" else 0
+
+
+# ---- clip -----------------------------------------------------------------------------------------------------------
+
+
+class PpoClip(Part):
+    """min(r Â, clip(r, 1 − low, 1 + high) Â)."""
+
+    name: Literal["ppo"] = "ppo"
+    low: float = Field(0.2, ge=0, le=1, description="ε_low: the band's width below 1")
+    high: float = Field(0.2, ge=0, description="ε_high: the band's width above 1")
+    dual: float | None = Field(
+        None, gt=1, description="c of the dual clip, a bound of the ratio for negative advantages; null: off"
+    )
+
+
+class NoClip(Part):
+    """r Â."""
+
+    name: Literal["none"] = "none"
+
+
+class ClipCov(Part):
+    """PPO's clip; in addition, a few tokens of high covariance are left out of the gradient."""
+
+    name: Literal["clip_cov"] = "clip_cov"
+    low: float = Field(0.2, ge=0, le=1, description="ε_low: the band's width below 1")
+    high: float = Field(0.2, ge=0, description="ε_high: the band's width above 1")
+    fraction: Share = Field(2e-4, description="share of the step's tokens that are left out, at random")
+    cov_low: float = Field(1.0, description="of tokens whose covariance is at least this …")
+    cov_high: float = Field(5.0, description="… and at most this")
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """The step's log-probabilities, of which covariances are taken."""
+        return frozenset({"step_log_probs"})
+
+
+# ---- aggregation ----------------------------------------------------------------------------------------------------
+
+
+class TokenMean(Part):
+    """Mean over all tokens of the step."""
+
+    name: Literal["token_mean"] = "token_mean"
+
+
+class SeqMeanTokenMean(Part):
+    """Mean over responses of the mean over their tokens."""
+
+    name: Literal["seq_mean_token_mean"] = "seq_mean_token_mean"
+
+
+class SeqMeanTokenSumNorm(Part):
+    """Mean over responses of the sum over their tokens, divided by the longest possible response."""
+
+    name: Literal["seq_mean_token_sum_norm"] = "seq_mean_token_sum_norm"
+
+
+# ---- penalties ------------------------------------------------------------------------------------------------------
+
+
+class Kl(Part):
+    """KL divergence of the policy to a reference (k3 estimator), on all tokens or on some."""
+
+    name: Literal["kl"] = "kl"
+    coefficient: float = Field(1.0, description="λ")
+    reference: Literal["initial", "old"] = Field(
+        "initial", description="the frozen start policy, or the policy that sampled"
+    )
+    mask: Literal["all", "positive_advantage_entropy_drop"] = Field(
+        "all", description="which tokens: all, or those of positive advantage whose entropy falls (TEPO)"
+    )
+    entropy_signal: Literal["measured", "covariance"] = Field(
+        "measured", description="how a fall of entropy is told: from entropies, or from the token's covariance"
+    )
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """The reference where it is the start policy; the step's log-probabilities where covariances are taken."""
+        found: set[Need] = set()
+        if self.reference == "initial":
+            found.add("reference")
+        if self.entropy_signal == "covariance":
+            found.add("step_log_probs")
+        return frozenset(found)
+
+
+class EntropyBonus(Part):
+    """The loss falls as the policy's entropy rises."""
+
+    name: Literal["entropy_bonus"] = "entropy_bonus"
+    coefficient: float = Field(0.001, description="α")
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """The entropy's gradient."""
+        return frozenset({"entropy_gradient"})
+
+
+class KlCov(Part):
+    """Distance to the policy that sampled, on the tokens of the highest covariance."""
+
+    name: Literal["kl_cov"] = "kl_cov"
+    coefficient: float = Field(1.0, description="λ")
+    fraction: Share = Field(2e-3, description="share of the step's tokens")
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """The step's log-probabilities, of which covariances are taken."""
+        return frozenset({"step_log_probs"})
+
+
+# ---- one choice for each axis ---------------------------------------------------------------------------------------
+
+
+def _kind(value: Any) -> str:
+    name = value.get("name") if isinstance(value, Mapping) else getattr(value, "name", None)
+    return "own" if isinstance(name, str) and ":" in name else "known"
+
+
+BY_NAME = Field(discriminator="name")
+OR_OWN = Discriminator(_kind)
+Own = Annotated[Custom, Tag("own")]
+Advantage = Annotated[Annotated[Grpo | DrGrpo | Rloo, BY_NAME, Tag("known")] | Own, OR_OWN]
+Ratio = Annotated[
+    Annotated[TokenRatio | SequenceRatio | PrefixRatio | Block | NoRatio, BY_NAME, Tag("known")] | Own, OR_OWN
+]
+Clip = Annotated[Annotated[PpoClip | NoClip | ClipCov, BY_NAME, Tag("known")] | Own, OR_OWN]
+Aggregation = Annotated[
+    Annotated[TokenMean | SeqMeanTokenMean | SeqMeanTokenSumNorm, BY_NAME, Tag("known")] | Own, OR_OWN
+]
+Penalty = Annotated[Annotated[Kl | EntropyBonus | KlCov, BY_NAME, Tag("known")] | Own, OR_OWN]
+# The same as a table, by the method's key.
+CHOICES: dict[str, tuple[type[Part], ...]] = {
+    "advantage": (Grpo, DrGrpo, Rloo),
+    "ratio": (TokenRatio, SequenceRatio, PrefixRatio, Block, NoRatio),
+    "clip": (PpoClip, NoClip, ClipCov),
+    "aggregation": (TokenMean, SeqMeanTokenMean, SeqMeanTokenSumNorm),
+    "penalties": (Kl, EntropyBonus, KlCov),
+}
+
+
+def names(slot: str) -> list[str]:
+    """The names that a method's key ``slot`` knows, functions of one's own aside."""
+    return [str(part.model_fields["name"].default) for part in CHOICES[slot]]

@@ -24,7 +24,8 @@ def seq_mean_token_mean(batch: TokenBatch) -> Tensor:
 def seq_mean_token_sum_norm(batch: TokenBatch) -> Tensor:
     """1/(N L_max): Dr. GRPO (2503.20783), no bias towards short or long responses."""
     step = batch.whole
-    return _mask(batch) / (step.n_responses * (step.max_length or step.mask.shape[1]))
+    max_length = step.max_length or batch.step_tensors.mask.shape[1]
+    return _mask(batch) / (step.n_responses * max_length)
 
 
 def _mask(batch: TokenBatch) -> Tensor:

@@ -1,4 +1,4 @@
-"""TokenBatch: the one type that every part of the objective reads."""
+"""TokenBatch, the one type that every part of the objective reads, and the totals of the step it belongs to."""
 
 from __future__ import annotations
 
@@ -26,6 +26,28 @@ PER_TOKEN = (
 )
 
 
+TOTALS_ONLY = (
+    "only the totals of the optimizer step are here. A function that reads the step's tensors declares it: "
+    '`from policygrain.objective import needs` and `@needs("step_log_probs")`.'
+)
+
+
+@dataclass(frozen=True)
+class StepTotals:
+    """What the parts of an optimizer step are normalised by, where no function reads the step's tensors."""
+
+    n_tokens: Tensor | int  # response tokens in the loss, at least 1
+    n_responses: Tensor | int  # responses with a token in the loss, at least 1
+    max_length: int  # L_max of the `seq_mean_token_sum_norm` aggregation
+    n_groups: Tensor | int | None = None  # prompts of those responses, at least 1; None: not known
+
+    def __getattr__(self, name: str) -> Any:
+        """Called for what is not here. ValueError for what a whole step would have."""
+        if name in TokenBatch.__dataclass_fields__ or name in vars(TokenBatch):
+            raise ValueError(f"batch.whole.{name}: {TOTALS_ONLY}")
+        raise AttributeError(f"StepTotals has no attribute {name!r}")
+
+
 @dataclass(frozen=True)
 class TokenBatch:
     """Responses of one optimizer step, or of a micro-batch of it. All tensors are [batch, tokens] unless said.
@@ -48,9 +70,10 @@ class TokenBatch:
     # Σ_n log π_n(o_{t+n} | s_t) over the multi-token prediction heads n ≥ 1 whose token the response still has.
     future_log_probs: Tensor | None = None
     old_future_log_probs: Tensor | None = None
-    # The optimizer step that this micro-batch is a part of; None: the batch is the whole step. Denominators and
-    # step-wide statistics are read from it, so that a gradient does not depend on how a step is cut.
-    step: TokenBatch | None = None
+    groups: Tensor | None = None  # [batch], integers: the prompt of each response
+    # The optimizer step that this micro-batch is a part of, or its totals; None: the batch is the whole step.
+    # Denominators and step-wide statistics are read from it, so that a gradient does not depend on how a step is cut.
+    step: TokenBatch | StepTotals | None = None
     # L_max of the `seq_mean_token_sum_norm` aggregation; None: the width of the step's tensors.
     max_length: int | None = None
 
@@ -74,13 +97,35 @@ class TokenBatch:
             if value.shape != shape:
                 raise ValueError(f"{name} has shape {tuple(value.shape)}, log_probs {tuple(shape)}")
             values[name] = torch.where(keep, accumulated, 0.0)
+        if self.groups is not None and self.groups.shape != shape[:1]:
+            raise ValueError(f"groups has shape {tuple(self.groups.shape)}, log_probs {tuple(shape)}")
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
     @property
-    def whole(self) -> TokenBatch:
-        """The whole optimizer step."""
+    def whole(self) -> TokenBatch | StepTotals:
+        """The whole optimizer step, or its totals where its tensors are not needed."""
         return self.step if self.step is not None else self
+
+    @property
+    def step_tensors(self) -> TokenBatch:
+        """The whole optimizer step with its tensors. ValueError where there are only its totals."""
+        step = self.whole
+        if isinstance(step, StepTotals):
+            raise ValueError(f"batch.step_tensors: {TOTALS_ONLY}")
+        return step
+
+    @property
+    def totals(self) -> StepTotals:
+        """What micro-batches of this step are normalised by."""
+        live = self.lengths > 0
+        n_groups = None if self.groups is None else max(1, self.groups[live].unique().numel())
+        return StepTotals(self.n_tokens, self.n_responses, self.max_length or self.mask.shape[1], n_groups)
+
+    @property
+    def has_entropies(self) -> bool:
+        """Whether the entropies of both policies are here."""
+        return self.entropy is not None and self.old_entropy is not None
 
     @property
     def log_ratio(self) -> Tensor:
@@ -91,7 +136,7 @@ class TokenBatch:
     def future_log_ratio(self) -> Tensor:
         """Σ_n log π_n,θ − log π_n,old over the prediction heads. [batch, tokens]. ValueError without them."""
         if self.future_log_probs is None or self.old_future_log_probs is None:
-            raise ValueError("block.future: heads needs future_log_probs and old_future_log_probs")
+            raise ValueError("block.future: mtp_heads needs future_log_probs and old_future_log_probs")
         return self.future_log_probs - self.old_future_log_probs
 
     @property
@@ -115,8 +160,9 @@ class TokenBatch:
 
     def rows(self, index: Any, width: int | None = None) -> TokenBatch:
         """The responses at ``index``, of ``width`` columns, as a micro-batch of the same step."""
-        tensors = {name: value[index, :width] for name, value in vars(self).items() if isinstance(value, Tensor)}
-        return self.replace(**tensors, step=self.whole)
+        tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        cut = {name: value[index, :width] if value.ndim == 2 else value[index] for name, value in tensors.items()}
+        return self.replace(**cut, step=self.whole)
 
     def replace(self, **changes: Any) -> TokenBatch:
         """The same batch with some fields changed."""

@@ -65,9 +65,10 @@ def clip_cov(
     clipped = ppo(ratio, batch, low=low, high=high)
     covariance = token_covariance(batch)
     candidates = (covariance >= cov_low) & (covariance <= cov_high) & batch.mask & ~clipped.low & ~clipped.high
-    step_covariance = token_covariance(batch.whole)
-    n_candidates = ((step_covariance >= cov_low) & (step_covariance <= cov_high) & batch.whole.mask).sum()
-    probability = fraction * batch.whole.n_tokens / n_candidates.clamp(min=1)
+    step = batch.step_tensors
+    step_covariance = token_covariance(step)
+    n_candidates = ((step_covariance >= cov_low) & (step_covariance <= cov_high) & step.mask).sum()
+    probability = fraction * step.n_tokens / n_candidates.clamp(min=1)
     chosen = candidates & (torch.rand_like(covariance) < probability)
     return Surrogate(torch.where(chosen, clipped.value.detach(), clipped.value), clipped.low, clipped.high)
 
@@ -77,6 +78,6 @@ def token_covariance(batch: TokenBatch) -> Tensor:
 
     Source: 2505.22617 eq. 10. Under a natural-gradient step its sign is that of the entropy's fall.
     """
-    step = batch.whole
+    step = batch.step_tensors
     centred = [x - step.mean(y) for x, y in ((batch.log_probs, step.log_probs), (batch.advantages, step.advantages))]
     return (centred[0] * centred[1]).detach() * batch.mask

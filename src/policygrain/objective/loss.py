@@ -12,6 +12,9 @@ from .batch import TokenBatch
 from .clip import Surrogate
 from .penalty import LARGEST_LOG, EntropySignal, entropy_drop_mask, k3
 
+# Metrics that are 1.0 where something holds and missing otherwise.
+FLAGS = ("mask_signal_covariance",)
+
 Ratio = Callable[[TokenBatch], Tensor]
 Clip = Callable[[Tensor, TokenBatch], Surrogate]
 Aggregation = Callable[[TokenBatch], Tensor]
@@ -90,7 +93,10 @@ def _metrics(
 
 def merge_metrics(parts: Sequence[dict[str, float]]) -> dict[str, float]:
     """Metrics of the whole step from those of its micro-batches: shares add up, maxima are compared."""
-    merged = {name: (max if name.endswith("_max") else sum)(part[name] for part in parts) for name in parts[0]}
+    merged = {
+        name: (max if name.endswith("_max") or name in FLAGS else sum)(part[name] for part in parts)
+        for name in parts[0]
+    }
     square, mean = merged.pop("ratio_square_mean"), merged["ratio_mean"]
     positive, negative = merged.pop("gradient_from_positive"), merged.pop("gradient_from_negative")
     return merged | {

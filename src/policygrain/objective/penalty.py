@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from .batch import TokenBatch
+from .batch import StepTotals, TokenBatch
 from .clip import token_covariance
 
 EntropySignal = Literal["measured", "covariance"]
@@ -50,9 +50,12 @@ def entropy_drop_mask(batch: TokenBatch, entropy_signal: EntropySignal = "measur
     ``measured``: ΔH = H_t(π_θ) − H_t(π_old). ``covariance``: ΔH < 0 where (log π_θ − mean)(Â − mean) > 0, which is
     also what ``measured`` falls back to on a batch that holds no entropies.
     """
-    if entropy_signal == "covariance" or batch.entropy is None or batch.old_entropy is None:
+    if entropy_signal == "measured" and not batch.has_entropies and isinstance(batch.whole, StepTotals):
+        raise ValueError("a mask by measured entropies needs entropy and old_entropy")
+    if entropy_signal == "covariance" or not batch.has_entropies:
         drops = token_covariance(batch) > 0
     else:
+        assert batch.entropy is not None and batch.old_entropy is not None
         drops = batch.entropy.detach() < batch.old_entropy
     return (batch.advantages > 0) & drops & batch.mask
 
@@ -66,7 +69,7 @@ def entropy_bonus(batch: TokenBatch, *, coefficient: float = 0.001) -> Tensor:
 
 def kl_cov(batch: TokenBatch, *, coefficient: float = 1.0, fraction: float = 2e-3) -> Tensor:
     """λ |ℓ_t| on the top ``fraction`` of the step's response tokens by covariance. KL-Cov (2505.22617 eq. 13)."""
-    step = batch.whole
+    step = batch.step_tensors
     covariance = token_covariance(step)[step.mask]
     if covariance.numel() == 0:
         return torch.zeros_like(batch.log_probs)

@@ -47,11 +47,11 @@ def none(batch: TokenBatch) -> Tensor:
 def block(
     batch: TokenBatch,
     *,
-    size: int = 5,
-    layout: Literal["sliding", "tiled"] = "sliding",
-    weights: BlockWeights = "future",
-    future_weight: float = 0.3,
-    future: Literal["backbone", "heads"] = "backbone",
+    size: int,
+    layout: Literal["sliding", "tiled"],
+    weights: BlockWeights,
+    future_weight: float,
+    future: Literal["backbone", "mtp_heads"],
 ) -> Tensor:
     """K consecutive tokens are one action: log r_t = Σ_n β_n ℓ_{t+n}. MPO (2602.14386).
 
@@ -61,19 +61,20 @@ def block(
     simply a shorter product (our reading: renormalising it would not be a ratio of probabilities).
 
     ``future`` says whose ratio a later token's is: the ``backbone``'s, which reads all tokens before it, or that of
-    multi-token prediction ``heads``, which foresee it from the state that predicts t, as in MPO's published form.
+    multi-token prediction heads (``mtp_heads``), which predict it from the state that predicts t, as in MPO's published
+    form.
     """
     if size < 1:
         raise ValueError(f"block.size must be at least 1, got {size}")
     if not 0 <= future_weight < 1:
         raise ValueError(f"block.future_weight must be in [0, 1), got {future_weight}")
-    if future == "heads" and layout != "sliding":
-        raise ValueError("block.future: heads look ahead from each token, so block.layout must be sliding")
+    if future == "mtp_heads" and layout != "sliding":
+        raise ValueError("block.future: mtp_heads predict from each token on, so block.layout must be sliding")
     own, other = _block_weights(size, weights, future_weight)
     totals = _sliding_totals if layout == "sliding" else _tiled_totals
     log_ratio = batch.log_ratio
     log_sum, count = totals(log_ratio, batch.mask, size)
-    if future == "heads":
+    if future == "mtp_heads":
         log_sum = log_ratio + batch.future_log_ratio
     # The β-weighted sum over a window is other·(sum over all of it) + (own − other)·ℓ_t, and so is the sum of its β.
     weighted = other * log_sum + (own - other) * log_ratio

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import defaultdict
 from typing import Any
 
 from ..results.layout import START
@@ -41,7 +41,7 @@ def cost(results: StudyResults) -> dict[str, str]:
     finals = [s.final for s in summaries]
     trained = sum(f.seconds for f in finals)
     evaluated = [sum(e.facts.seconds.values()) for e in evaluations]
-    hours: Counter[str] = Counter()
+    hours: defaultdict[str, float] = defaultdict(float)
     for hardware, seconds in [
         *((s.environment.hardware, s.final.seconds) for s in summaries),
         *((e.facts.hardware, seconds) for e, seconds in zip(evaluations, evaluated, strict=True)),

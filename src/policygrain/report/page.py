@@ -14,8 +14,8 @@ from ..errors import UserError
 from ..figures import TABLES
 from ..figures.style import label
 from ..files import atomic_text
-from ..views.html import content_security_policy, render
 from ..results.reader import StudyResults
+from ..views.html import content_security_policy, render
 from .facts import cost, protocol, provenance, tracked
 
 QUESTION = "At what grain should a policy gradient act on a reasoning model: token, block, prefix or sequence?"

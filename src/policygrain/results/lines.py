@@ -28,7 +28,7 @@ def read_lines(path: Path, again: str) -> Iterator[tuple[int, dict[str, Any]]]:
 
 def read_steps(path: Path, again: str) -> list[dict[str, Any]]:
     """Lines of `metrics.jsonl` or `timings.jsonl`, which have the steps 0, 1, 2 … without a hole."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for number, row in read_lines(path, again):
         if row.get("step") != len(rows):
             raise UserError(

@@ -11,6 +11,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from ..errors import UserError, did_you_mean
+from ..merging import merge
 from .schema import Study
 
 
@@ -57,16 +58,8 @@ def _with_base(data: dict[str, Any], path: Path, seen: tuple[Path, ...]) -> dict
     below = (path.parent / str(base)).resolve()
     if below in seen:
         raise UserError(f"{path}: base: {base!r} is laid over itself.")
-    return _merge(_with_base(_read(below), below, (*seen, below)), data)
-
-
-def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Mappings key by key, a null removes what is below; `experiments` are replaced, since they are a study's own."""
-    merged = dict(below)
-    for key, value in above.items():
-        both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
-        merged[key] = _merge(merged[key], value) if both and key != "experiments" else value
-    return merged
+    # The experiments are a study's own.
+    return merge(_with_base(_read(below), below, (*seen, below)), data, replace=("experiments",))
 
 
 def _explain(error: Any) -> str:
@@ -114,6 +107,9 @@ def _check(study: Study) -> None:
     for name in study.methods:
         method(name, study.methods)
     for name, experiment in study.experiments.items():
+        twice = [m for m in experiment.methods if experiment.methods.count(m) > 1]
+        if twice:
+            raise UserError(f"experiments.{name}.methods: {twice[0]!r} is there twice.")
         for arm in arms_of(experiment, study):
             try:
                 settings, heads = arm.training(study), arm.method(study).n_mtp_heads

@@ -114,3 +114,11 @@ def run_matrix(study: Study) -> RunMatrix:
         if experiment.evaluate:
             evaluated |= dict.fromkeys(experiments[name])
     return RunMatrix(arms, list(runs), list(evaluated), experiments)
+
+
+def check_methods(study: Study) -> None:
+    """Run every method of the study on a small example, its own functions included. UserError names the key."""
+    from ..methods import method
+
+    for name in dict.fromkeys([*study.methods, *(arm.method_name for arm in run_matrix(study).arms.values())]):
+        method(name, study.methods).check()

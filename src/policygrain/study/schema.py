@@ -9,7 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt
+
+from ..methods.schema import MethodChanges
+from ..sections import Section
 
 NonNegativeInt = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -55,12 +58,6 @@ EVALUATION = _decides("evaluation")
 BENCHMARKS_AND_EVALUATION = _decides("benchmarks", "evaluation")
 FIGURES = _decides("figures")
 TRACKING = _decides("tracking")
-
-
-class Section(BaseModel):
-    """A mapping of the study file: no key beyond its fields, nothing silently converted."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class TinyModel(Section):
@@ -370,9 +367,9 @@ class Study(Section):
         json_schema_extra=POLICY_AND_EVALUATION,
     )
     training: Training = Field(Training(), description="the loop")
-    methods: dict[Name, dict[str, Any]] = Field(
+    methods: dict[Name, MethodChanges] = Field(
         {},
-        description="the study's own methods, and changes to presets; `base: NAME` says what one is laid over",
+        description="the study's own methods, each with the `base` that it changes, and changes to presets",
         json_schema_extra=RUN,
     )
     experiments: dict[str, Experiment] = Field(min_length=1, description="methods × settings × seeds, by question")

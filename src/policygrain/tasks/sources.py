@@ -89,8 +89,8 @@ def check_sources(study: Study) -> None:
 def prepare(study: Study, out: DataFolder) -> None:
     """Write a study's problems into ``out``, unless they are there already, made from the same sources and settings.
 
-    Training and validation problems are disjoint. Benchmarks are taken as they are; which of their problems are among the
-    training prompts is written beside them.
+    Training and validation problems are disjoint. Benchmarks are taken as they are; those of their problems that are
+    among the training prompts are listed.
     """
     if not _is_current(study, out):
         check_sources(study)

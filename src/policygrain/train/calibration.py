@@ -20,7 +20,8 @@ from torch import Tensor
 
 from ..errors import UserError
 from ..files import atomic_json
-from ..methods.parts import Part
+from ..methods.compute import function
+from ..methods.parts import Block, Part, PrefixRatio, SequenceRatio, TokenRatio
 from ..objective import clip
 from ..objective.batch import TokenBatch
 from ..results.layout import StudyFolder
@@ -38,10 +39,10 @@ BAND = {"low": 0.2, "high": 0.28}  # DAPO's, for the token ratio
 LEARNING_RATES = (1e-4, 2e-4, 4e-4)
 # Every ratio of the study's methods that clips, by the name that its band is known under.
 RATIOS: dict[str, Part] = {
-    "sequence": Part("ratio", "sequence"),
-    "prefix": Part("ratio", "prefix"),
-    "block": Part("ratio", "block", {"size": 5, "weights": "future", "future_weight": 0.3}),
-    "block_joint": Part("ratio", "block", {"size": 5, "weights": "joint"}),
+    "sequence": SequenceRatio(),
+    "prefix": PrefixRatio(),
+    "block": Block(),
+    "block_joint": Block(weights="joint"),
 }
 _observed: dict[str, list[Tensor]] = {}
 
@@ -50,8 +51,8 @@ def observe(batch_ratio: Tensor, batch: TokenBatch, *, low: float = 0.2, high: f
     """PPO's clip, which also notes what every other ratio would have been on the same tokens."""
     with torch.no_grad():
         keep = batch.mask & (batch.advantages != 0)
-        for name, part in {"token": Part("ratio", "token"), **RATIOS}.items():
-            values = part.function(batch)[keep]
+        for name, part in {"token": TokenRatio(), **RATIOS}.items():
+            values = function(part)(batch)[keep]
             # The sign of the advantage decides which side of the band can bite.
             _observed.setdefault(name, []).append(torch.stack([values, batch.advantages[keep].sign()]))
     return clip.ppo(batch_ratio, batch, low=low, high=high)

@@ -94,8 +94,8 @@ def load_newest(checkpoints: Path, parts: Mapping[str, Any]) -> dict[str, Any] |
             state: dict[str, Any] = torch.load(folder / STATE, weights_only=True, map_location="cpu")
     except (pickle.UnpicklingError, RuntimeError, ValueError) as error:
         raise UserError(
-            f"{folder / STATE}: not a checkpoint that may be loaded: {str(error).splitlines()[0]} Remove {folder}; the run "
-            "then continues from the one before it."
+            f"{folder / STATE}: not a checkpoint that may be loaded: {str(error).splitlines()[0]} Remove {folder}; the "
+            "run then continues from the one before it."
         ) from error
     sharded = _sharded(parts)
     if sharded:

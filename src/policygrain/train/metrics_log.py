@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from pathlib import Path
@@ -19,7 +20,8 @@ class MetricsLog:
     def __init__(self, run: RunFolder, resume_at: int) -> None:
         """Keep the steps before ``resume_at``, which is where the run continues. UserError where one is missing."""
         self.run = run
-        on_rank_0(lambda: [_cut(path, resume_at) for path in (run.metrics, run.timings)])
+        for path in (run.metrics, run.timings):
+            on_rank_0(functools.partial(_cut, path, resume_at))
 
     def metrics(self, row: dict[str, Any]) -> None:
         """Append a step's metrics."""
@@ -47,8 +49,8 @@ def _cut(path: Path, resume_at: int) -> None:
             found = None
         if found != step:
             raise UserError(
-                f"{path}: line {step + 1} is not step {step}, but there is a checkpoint of step {resume_at}: lines were "
-                f"lost. Remove the folder {path.parent} to train the run from its beginning."
+                f"{path}: line {step + 1} is not step {step}, but there is a checkpoint of step {resume_at}: lines "
+                f"were lost. Remove the folder {path.parent} to train the run from its beginning."
             )
     atomic_text(path, b"".join(lines[:resume_at]).decode("utf-8"))
 

@@ -10,7 +10,7 @@ import torch
 
 from ..clock import Clock
 from ..methods import Method
-from ..methods.spec import Sampler
+from ..methods.schema import Sampler
 from ..model.loading import device
 from ..model.mtp_heads import MTPHeads
 from ..model.sequences import micro_batches, pack

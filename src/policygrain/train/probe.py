@@ -13,7 +13,8 @@ from ..clock import Clock
 from ..errors import UserError
 from ..grading import open_grader
 from ..methods import method
-from ..methods.spec import Sampler
+from ..methods.parts import Block, Part, PrefixRatio, SequenceRatio, TokenRatio
+from ..methods.schema import Sampler
 from ..model.logprobs import score_tokens
 from ..model.sequences import micro_batches
 from ..objective.loss import merge_metrics
@@ -34,19 +35,12 @@ if TYPE_CHECKING:
     from ..study import Study
 
 # From the finest grain to the coarsest; no clip and one aggregation, so that the ratio is all that differs.
-RATIOS: dict[str, Any] = {
-    "token": "token",
-    "block K=2": {"name": "block", "size": 2},
-    "block K=5": {"name": "block", "size": 5},
-    "block K=9": {"name": "block", "size": 9},
-    "block K=5, joint": {"name": "block", "size": 5, "weights": "joint"},
-    "sequence": "sequence",
-    "prefix": "prefix",
-}
+PARTS = (TokenRatio(), Block(size=2), Block(), Block(size=9), Block(weights="joint"), SequenceRatio(), PrefixRatio())
+RATIOS: dict[str, Part] = {part.label: part for part in PARTS}
 
 
 def probe(study: Study, seed: int, start: str, data: DataFolder, out: Path) -> None:
-    """Sample a batch from ``start``, take k optimizer steps with the token ratio, and measure the batch with every ratio.
+    """Sample a batch, take k optimizer steps with the token ratio, and measure the batch with every ratio.
 
     Writes a `ProbeRecord`: a row per k and ratio; `gradient_noise` is the variance of the batch's gradient over its
     squared norm. No rows where no group had unequal rewards.
@@ -97,7 +91,7 @@ def probe(study: Study, seed: int, start: str, data: DataFolder, out: Path) -> N
 
 def _measure(model: PreTrainedModel, batch: TrainingBatch, settings: Any) -> list[dict[str, Any]]:
     """A row per ratio: metrics of the whole batch, and the noise of its gradient over prompts."""
-    step = batch.tokens.replace(step=None)
+    step = batch.tokens.replace(step=None).totals
     rows = []
     # One ratio after the other: of each, no more than one prompt's gradient and the sum are held.
     for name, ratio in RATIOS.items():

@@ -45,7 +45,7 @@ SAVED_TYPES: list[Any] = [RolloutBatch, Rollouts, Response, TrainingBatch, Seque
 
 
 def collect_batch(collector: Collector, policy: Policy, method: Method, clock: Clock) -> RolloutBatch:
-    """Load the policy's weights into the engine, sample and grade a batch, compute advantages and old log-probabilities."""
+    """Sample a batch with the policy's current weights, grade it, compute advantages and old log-probabilities."""
     with clock("synchronise"):
         collector.engine.load_weights(policy.model)
     rollouts = collector.collect(clock)

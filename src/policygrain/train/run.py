@@ -52,6 +52,7 @@ def train_run(
     products of a run of other settings are moved into a folder of their own. All ranks call this with the same
     arguments and folders that all of them see.
     """
+    arm.method(study).check()
     on_rank_0(lambda: check_free_space(run.path))
     with run_lock(run.path):
         config, start, data, ended = on_rank_0(lambda: _prepare(study, arm, seed, run, start, data))

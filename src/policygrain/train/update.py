@@ -17,7 +17,7 @@ from ..model.mtp_heads import MTPHeads
 from ..model.reference import on_device
 from ..model.sequences import Sequences, micro_batches, pack
 from ..model.sharding import gathered, is_sharded, score_tokens
-from ..objective.batch import TokenBatch
+from ..objective.batch import StepTotals, TokenBatch
 from ..objective.loss import merge_metrics
 from ..objective.penalty import k3
 from ..study.schema import Training
@@ -87,13 +87,15 @@ def prepare(
     prompts = [p for p in rollouts.prompts for _ in range(group)]
     sequences = pack(prompts, [r.ids for r in responses], policy.tokenizer.pad_token_id, device())
     advantages = method.advantages(rollouts.rewards)
+    needs = method.needs
+    groups = torch.arange(len(rollouts.prompts), device=device()).repeat_interleave(group)
     mask = sequences.mask.clone()
     finished = torch.tensor([r.finished for r in responses], device=device())
     if method.sampler.mask_truncated:
         mask &= finished.unsqueeze(1)
     old_log_probs, old_entropy, old_future, _ = score_sequences(policy.model, sequences, settings, policy.heads)
     # For the record alone, a quarter of the batch says enough of how far the policy has gone from its start.
-    scored = slice(None) if method.needs_reference else slice(None, None, 4)
+    scored = slice(None) if "reference" in needs else slice(None, None, 4)
     with on_device(policy.reference, policy.model) as start:
         reference_log_probs = score_sequences(start, sequences.rows(scored), settings).log_probs
     engine_log_probs = torch.zeros_like(old_log_probs)
@@ -108,10 +110,11 @@ def prepare(
         mask=mask,
         entropy=old_entropy,
         old_entropy=old_entropy,
-        ref_log_probs=reference_log_probs if method.needs_reference else None,
+        ref_log_probs=reference_log_probs if "reference" in needs else None,
         rollout_weights=mismatch.exp().clamp(max=cap) if cap is not None else None,
         future_log_probs=old_future,
         old_future_log_probs=old_future,
+        groups=groups if "groups" in needs else None,
         max_length=settings.max_tokens,
     )
     lengths = sequences.mask.sum(1).float()
@@ -159,11 +162,12 @@ def update(policy: Policy, batch: TrainingBatch, method: Method, settings: Train
     """
     model, heads, optimizer, scaler = policy.model, policy.heads, policy.optimizer, policy.scaler
     optimizer.zero_grad(set_to_none=True)
-    whole = _whole_step(model, batch, method, settings)
+    whole = _whole_step(policy, batch, method, settings)
+    entropy_gradient = "entropy_gradient" in method.needs
     parts = []
     for rows, counts in passes(model, batch.sequences, settings):
         part = batch.rows(rows)
-        scores = score_tokens(model, part.sequences, settings.temperature, method.entropy_has_gradient, heads)
+        scores = score_tokens(model, part.sequences, settings.temperature, entropy_gradient, heads)
         now = {"log_probs": scores.log_probs, "entropy": scores.entropy, "future_log_probs": scores.future}
         out = method.loss(part.tokens.replace(**now, step=whole))
         loss, metrics = out.loss, out.metrics
@@ -194,9 +198,10 @@ def update(policy: Policy, batch: TrainingBatch, method: Method, settings: Train
     return metrics
 
 
-def _whole_step(model: PreTrainedModel, batch: TrainingBatch, method: Method, settings: Training) -> TokenBatch:
-    """The step that micro-batches are normalised by; with current log-probabilities where a part reads them."""
-    tokens = batch.tokens
-    if method.reads_whole_step:
-        tokens = tokens.replace(log_probs=score_sequences(model, batch.sequences, settings).log_probs)
-    return tokens.replace(step=None)
+def _whole_step(policy: Policy, batch: TrainingBatch, method: Method, settings: Training) -> TokenBatch | StepTotals:
+    """The step that micro-batches are normalised by, under the current policy where a part reads its tensors."""
+    step = batch.tokens.replace(step=None)
+    if "step_log_probs" in method.needs:
+        now = score_sequences(policy.model, batch.sequences, settings, policy.heads)
+        step = step.replace(log_probs=now.log_probs, entropy=now.entropy, future_log_probs=now.future)
+    return method.step_of(step)

@@ -100,10 +100,10 @@ def protocol(groups: Sequence[ModelGroup]) -> list[str]:
     if len(models) <= 6:  # what is left out here is in --json
         facts.append(("model", ", ".join(str(m.protocol["model"]) for m in models if "model" in m.protocol)))
     for key in ("hardware", "versions"):
-        kinds = dict.fromkeys(_said(m.facts[key]) for m in models if key in m.facts)
+        kinds = dict.fromkeys(_said(getattr(m.facts, key)) for m in models)
         facts += [(key if len(kinds) == 1 else f"{key} {i}", kind) for i, kind in enumerate(kinds, start=1)]
     if len(models) == 1:
-        facts.append(("seconds", _said(models[0].facts.get("seconds", ""))))
+        facts.append(("seconds", _said(models[0].facts.seconds)))
     facts = [(key, text) for key, text in facts if text]
     width = max((len(key) for key, _ in facts), default=0)
     lines = ["Protocol" if len(groups) == 1 else f"Protocol of {_short(groups[0].name, WIDTH - 12)}"]

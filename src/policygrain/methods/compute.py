@@ -1,0 +1,160 @@
+"""From a method's data to its functions: the one module of this room that imports torch and the objective."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+import torch
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from torch import Tensor
+
+from ..errors import UserError, did_you_mean
+from ..objective import advantage, aggregate, clip, needed_by, penalty, ratio
+from ..objective.batch import TokenBatch
+from ..objective.loss import LossOutput, importance, policy_loss
+from . import parts
+from .parts import Custom, Part
+
+if TYPE_CHECKING:
+    from .schema import Method
+
+__all__ = ["check", "function", "loss", "needed_by", "resolve", "view"]
+
+FUNCTIONS: dict[type[Part], Callable[..., Any]] = {
+    parts.Grpo: advantage.grpo,
+    parts.DrGrpo: advantage.dr_grpo,
+    parts.Rloo: advantage.rloo,
+    parts.TokenRatio: ratio.token,
+    parts.SequenceRatio: ratio.sequence,
+    parts.PrefixRatio: ratio.prefix,
+    parts.Block: ratio.block,
+    parts.NoRatio: ratio.none,
+    parts.PpoClip: clip.ppo,
+    parts.NoClip: clip.none,
+    parts.ClipCov: clip.clip_cov,
+    parts.TokenMean: aggregate.token_mean,
+    parts.SeqMeanTokenMean: aggregate.seq_mean_token_mean,
+    parts.SeqMeanTokenSumNorm: aggregate.seq_mean_token_sum_norm,
+    parts.Kl: penalty.kl,
+    parts.EntropyBonus: penalty.entropy_bonus,
+    parts.KlCov: penalty.kl_cov,
+}
+
+
+def function(part: Part) -> Callable[..., Any]:
+    """The pure function of a part, with its parameters bound."""
+    return functools.partial(resolve(part), **part.settings)
+
+
+def resolve(part: Part) -> Callable[..., Any]:
+    """The function that a part names. UserError where one's own cannot be imported."""
+    if not isinstance(part, Custom):
+        return FUNCTIONS[type(part)]
+    module, _, attribute = part.name.partition(":")
+    try:
+        found: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
+    except Exception as error:  # a module of the user's may raise anything
+        missing = isinstance(error, ModuleNotFoundError) and module.split(".")[0] == error.name
+        hint = " Is its folder on PYTHONPATH?" if missing else ""
+        raise UserError(f"{part.name!r} cannot be imported: {error}.{hint}") from error
+    return found
+
+
+def loss(method: Method, batch: TokenBatch) -> LossOutput:
+    """The method's objective on a batch."""
+    functions = function(method.ratio), function(method.clip), function(method.aggregation)
+    penalties = [function(part) for part in method.penalties]
+    out = policy_loss(batch, *functions, penalties, entropy_signal=method.entropy_signal)
+    by_entropies = any(
+        isinstance(part, parts.Kl) and part.mask != "all" and part.entropy_signal == "measured"
+        for part in method.penalties
+    )
+    if not by_entropies or batch.has_entropies:
+        return out
+    warnings.warn(
+        f"{method.name}: the batch has no entropies, so the mask of its KL penalty goes by covariances instead of "
+        "measured entropies. Give TokenBatch `entropy` and `old_entropy`, or choose `entropy_signal: covariance`.",
+        stacklevel=3,
+    )
+    return LossOutput(out.loss, out.metrics | {"mask_signal_covariance": 1.0})
+
+
+def view(method: Method, batch: TokenBatch) -> dict[str, Tensor]:
+    """What the method computes for each token. [batch, tokens]."""
+    r = importance(batch, function(method.ratio))
+    surrogate = function(method.clip)(r, batch)
+    drop = penalty.entropy_drop_mask(batch, method.entropy_signal)
+    return {"ratio": r, "clipped_low": surrogate.low, "clipped_high": surrogate.high, "entropy_drop": drop}
+
+
+def check(method: Method) -> None:
+    """Run a method on a small example that holds what its parts need and nothing else. UserError names the key."""
+    where = f"methods.{method.name}"
+    for key, part in method.parts().items():
+        if isinstance(part, Custom):
+            _check_own(part, f"{where}.{key}")
+    batch = _example(method)
+    assert batch.entropy is not None
+    try:
+        out = method.loss(batch.replace(step=method.step_of(batch)))
+        method.advantages(torch.zeros(2, 2))
+        gradients = torch.autograd.grad(out.loss, [batch.log_probs, batch.entropy], allow_unused=True)
+    except Exception as error:  # a function of the user's may raise anything
+        raise UserError(f"{where}: the method does not work on a small example: {error}") from error
+    if gradients[1] is not None and gradients[1].any() and "entropy_gradient" not in method.needs:
+        raise UserError(
+            f"{where}: the loss depends on batch.entropy, which has no gradient in training unless a function declares "
+            'it: `@needs("entropy_gradient")`.'
+        )
+
+
+def _check_own(part: Custom, where: str) -> None:
+    """Whether a function of one's own can be imported and takes its parameters."""
+    try:
+        own = resolve(part)
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from error
+    parameters = inspect.signature(own).parameters.values()
+    known = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return
+    hints = _hints(own)
+    for key, value in part.settings.items():
+        if key not in known:
+            hint = did_you_mean(key, known) if known else " It has no keyword parameters (after a `*`)."
+            raise UserError(f"{where}.{key}: {part.name!r} has no parameter {key!r}.{hint}")
+        try:
+            TypeAdapter(hints.get(key, Any), config=ConfigDict(strict=True)).validate_python(value)
+        except ValidationError as error:
+            raise UserError(f"{where}.{key}: {error.errors()[0]['msg']} (got {value!r}).") from error
+
+
+def _hints(own: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return get_type_hints(own)
+    except NameError:  # a name that is imported for type checkers alone
+        return {}
+
+
+def _example(method: Method) -> TokenBatch:
+    """Two responses with what the method needs: what fails here would fail after hours of sampling."""
+    x = torch.tensor([[-0.5, -1.0, -2.0], [-1.5, -0.1, -0.2]])
+    needs = method.needs
+    future = x if "mtp_heads" in needs else None
+    return TokenBatch(
+        log_probs=x.clone().requires_grad_(),
+        old_log_probs=x - 0.1,
+        advantages=torch.tensor([1.0, -1.0]),
+        mask=torch.tensor([[1, 1, 1], [1, 1, 0]]),
+        entropy=(-x).requires_grad_(),
+        old_entropy=-x,
+        ref_log_probs=x - 0.2 if "reference" in needs else None,
+        future_log_probs=future,
+        old_future_log_probs=future,
+        groups=torch.tensor([0, 1]) if "groups" in needs else None,
+    )

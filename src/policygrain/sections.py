@@ -1,0 +1,47 @@
+"""The base class of everything that is read from a study file."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+from typing import Any, get_args
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+# Numbers that YAML 1.1 reads as text: it wants a point before the exponent and a sign after it.
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
+
+
+class Section(BaseModel):
+    """A mapping of the study file: no unknown keys, no silent conversion of values."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_numbers(cls, data: Any) -> Any:
+        """``1e-3`` is a number also where YAML reads it as text."""
+        if not isinstance(data, Mapping):
+            return data
+        return {key: read_number(value) if key in cls._numbers() else value for key, value in data.items()}
+
+    @classmethod
+    @functools.cache
+    def _numbers(cls) -> frozenset[str]:
+        """The fields that take numbers with a fraction and no text."""
+        leaves = {name: _leaves(field.annotation) for name, field in cls.model_fields.items()}
+        return frozenset(name for name, kinds in leaves.items() if float in kinds and str not in kinds)
+
+
+def read_number(value: Any) -> Any:
+    """``value`` with text like ``1e-3`` as a number, also in lists; everything else as it is."""
+    if isinstance(value, list | tuple):
+        return type(value)(read_number(item) for item in value)
+    return float(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else value
+
+
+def _leaves(annotation: Any) -> list[Any]:
+    """The types that an annotation is made of."""
+    arguments = get_args(annotation)
+    return [leaf for argument in arguments for leaf in _leaves(argument)] if arguments else [annotation]

@@ -35,6 +35,7 @@ localrules:
 rule all:
     default_target: True
     input:
+        RECORDS,
         FIGURE_FILES,
         str(FOLDER.report),
         str(FOLDER.tracking),
@@ -42,4 +43,5 @@ rule all:
 
 rule figures:
     input:
+        RECORDS,
         FIGURE_FILES,

@@ -39,6 +39,7 @@ from torch import Tensor
 
 from policygrain import Method, TokenBatch, method
 from policygrain.files import atomic_json
+from policygrain.methods.compute import function
 from policygrain.provenance import commit, hardware, versions
 
 SEED = 0
@@ -79,7 +80,7 @@ def ratio_stage(chosen: Method, fields: dict[str, Tensor]) -> Callable[[], objec
     batch = TokenBatch(**fields)
 
     def call() -> object:
-        log_r = chosen.ratio.function(batch)
+        log_r = function(chosen.ratio)(batch)
         return torch.autograd.grad(log_r.exp().sum(), batch.log_probs)
 
     return call

@@ -1,16 +1,20 @@
-"""Methods as data: the presets' table, a user's own, merging, and what is said about mistakes."""
+"""Methods as data: the presets' table, a study's own methods, and what is said about mistakes."""
 
 import json
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
 
 from policygrain import TokenBatch, method
+from policygrain.analysis.claims import ledger
 from policygrain.cli import main
 from policygrain.errors import UserError
-from policygrain.methods import Method, method_names, preset_data
-from policygrain.methods.presets import merge
+from policygrain.methods import MethodChanges, method_names
+from policygrain.methods.parts import Block
+from policygrain.methods.presets import parse, resolve
 
 BATCH = {
     "log_probs": torch.tensor([[-0.5, -1.0], [-2.0, -1.0]]),
@@ -56,7 +60,7 @@ TABLE = {  # ratio, clip, aggregation, sampler, penalties
     "mpo": (block(5), ("ppo", HIGHER), "token_mean", DYNAMIC, []),
     "mpo_tiled": (block(5, "tiled", "uniform"), ("ppo", HIGHER), "token_mean", DYNAMIC, []),
     "mpo_joint": (block(5, "sliding", "joint"), ("ppo", HIGHER), "token_mean", DYNAMIC, []),
-    "mpo_heads": (block(5, future="heads"), ("ppo", HIGHER), "token_mean", DYNAMIC, []),
+    "mpo_heads": (block(5, future="mtp_heads"), ("ppo", HIGHER), "token_mean", DYNAMIC, []),
     "mpo_k2": (block(2), ("ppo", HIGHER), "token_mean", DYNAMIC, []),
     "mpo_k3": (block(3), ("ppo", HIGHER), "token_mean", DYNAMIC, []),
     "mpo_tepo": (block(5), ("ppo", HIGHER), "token_mean", DYNAMIC, [TEPO_MASK]),
@@ -83,7 +87,7 @@ def test_a_preset_has_the_settings_of_the_table(name):
     assert (chosen.clip.name, chosen.clip.settings) == clip
     assert chosen.aggregation.name == aggregation
     assert [(p.name, p.settings) for p in chosen.penalties] == penalties
-    assert vars(chosen.sampler) == NO_SAMPLER | sampler
+    assert chosen.sampler.model_dump() == NO_SAMPLER | sampler
     assert chosen.advantage.name == ("dr_grpo" if name == "dr_grpo" else "grpo")
     assert chosen.summary and chosen.source
 
@@ -93,7 +97,7 @@ def test_the_command_lists_them_as_data_that_can_be_read_back(capsys):
     listed = json.loads(capsys.readouterr().out)
     assert list(listed) == list(TABLE)
     for name, data in listed.items():
-        assert Method.parse(name, data) == method(name)
+        assert parse(name, data) == method(name)
 
 
 def test_the_public_interface_computes_a_loss():
@@ -103,33 +107,10 @@ def test_the_public_interface_computes_a_loss():
     assert method("dr_grpo").advantages(rewards).tolist() == [[0.5, -0.5]]
 
 
-# --- A user's own ---
+# --- A study's own ---
 
 
-def test_an_own_ratio_by_its_importable_name(tmp_path, monkeypatch):
-    (tmp_path / "my_parts.py").write_text(
-        "def half(batch, *, share: float = 0.5):\n"
-        "    return batch.log_ratio * share\n"
-        "def entropy_free(batch):\n"
-        "    return -batch.log_probs\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    own = {"halved": {"base": "grpo", "clip": None, "ratio": "my_parts:half"}}
-    batch = TokenBatch(**BATCH)
-    chosen = method("halved", own)
-    assert chosen.loss(batch).loss.item() == pytest.approx(-((math.exp(0.25) + 1) / 2 - math.exp(-0.5)) / 2)
-    whole = method("halved", own, ratio={"share": 1.0})
-    assert whole.loss(batch).loss == method("grpo", clip=None).loss(batch).loss
-    penalised = method("halved", own, penalties=["my_parts:entropy_free"])
-    # Mean over sequences of −log π: (0.5 + 1)/2 and 2.
-    assert penalised.loss(batch).metrics["penalty"] == pytest.approx((0.75 + 2) / 2)
-    with pytest.raises(UserError, match=r"ratio\.shair: .*'share'"):
-        method("halved", own, ratio={"shair": 1.0})
-    with pytest.raises(UserError, match=r"ratio: 'my_parts:haf' cannot be imported"):
-        method("halved", own, ratio="my_parts:haf")
-
-
-def test_own_methods_are_laid_over_presets_and_over_each_other():
+def test_own_methods_change_presets_and_each_other():
     own = {
         "narrow": {"base": "tepo", "clip": {"low": 0.1}},
         "narrow_plain": {"base": "narrow", "penalties": []},
@@ -148,36 +129,71 @@ def test_own_methods_are_laid_over_presets_and_over_each_other():
     assert method("tepo").clip.settings == HIGHER  # none of which has touched the presets
 
 
-@pytest.mark.parametrize(
-    ("below", "above", "merged"),
-    [
-        ({"x": {"a": 1, "b": 2}}, {"x": {"b": 3}}, {"x": {"a": 1, "b": 3}}),  # key by key
-        ({"x": {"name": "f", "a": 1}}, {"x": {"a": 2}}, {"x": {"name": "f", "a": 2}}),
-        ({"x": {"name": "f", "a": 1}}, {"x": {"name": "g", "b": 2}}, {"x": {"name": "g", "b": 2}}),  # another function
-        ({"x": {"name": "f", "a": 1}}, {"x": "g"}, {"x": "g"}),
-        ({"x": "f"}, {"x": {"a": 1}}, {"x": {"name": "f", "a": 1}}),  # parameters for a name alone
-        ({"x": [1, 2]}, {"x": [3]}, {"x": [3]}),  # lists replace
-        ({"x": {"a": 1}}, {"x": None}, {"x": None}),
-        ({"x": 1}, {"y": 2}, {"x": 1, "y": 2}),
-    ],
-)
-def test_merging(below, above, merged):
-    before = json.dumps(below)
-    assert merge(below, above) == merged
-    assert json.dumps(below) == before
-
-
 def test_naming_the_same_clip_keeps_its_parameters():
     assert method("gspo", clip={"name": "ppo", "high": 0.5}).clip.settings == NARROW | {"high": 0.5}
 
 
 def test_what_a_method_needs():
-    to_initial = method("grpo", penalties=[{"name": "kl"}])
-    assert to_initial.needs_reference and not method("tepo").needs_reference
-    by_covariance = {**preset_data("tepo")["penalties"][0], "entropy_signal": "covariance"}
-    whole = [name for name in TABLE if method(name).reads_whole_step]
-    assert whole == ["clip_cov", "kl_cov"] and method("tepo", penalties=[by_covariance]).reads_whole_step
-    assert [name for name in TABLE if method(name).entropy_has_gradient] == ["tepo_max_entropy"]
+    needs = {name: set(method(name).needs) for name in TABLE}
+    assert {name: found for name, found in needs.items() if found} == {
+        "clip_cov": {"step_log_probs"},
+        "kl_cov": {"step_log_probs"},
+        "tepo_max_entropy": {"entropy_gradient"},
+        "mpo_heads": {"mtp_heads"},
+    }
+    assert method("grpo", penalties=["kl"]).needs == {"reference"}
+    by_covariance = {**resolve("tepo")["penalties"][0], "entropy_signal": "covariance"}
+    assert method("tepo", penalties=[by_covariance]).needs == {"step_log_probs"}
+    assert method("mpo_heads", penalties=["kl", "entropy_bonus"]).needs == {
+        "mtp_heads",
+        "reference",
+        "entropy_gradient",
+    }
+
+
+def test_a_source_is_that_of_the_method_itself():
+    own = {"narrow": {"base": "tepo", "clip": {"low": 0.1}}, "tepo": {"clip": {"low": 0.3}}}
+    assert (method("narrow", own).summary, method("narrow", own).source) == ("", "")
+    assert method("tepo", own).source == method("tepo").source != ""  # a changed preset is still that preset
+    assert method("narrow", own).clip.settings == {"low": 0.1, "high": 0.28, "dual": None}
+
+
+def test_changes_of_a_study_are_those_that_it_says():
+    """A null is a choice, a missing key is not."""
+    said = {"base": "dapo", "clip": None, "sampler": {"dynamic": False}}
+    changes = MethodChanges.model_validate(said)
+    assert changes.data() == changes.model_dump() == said
+    chosen = method("mine", {"mine": changes})
+    assert chosen.clip.name == "none" and chosen.ratio == method("dapo").ratio
+    assert not chosen.sampler.dynamic and chosen.sampler.overlong_buffer == 0.2
+
+
+def test_numbers_that_yaml_takes_for_text():
+    assert method("grpo", clip={"low": "1e-3", "high": 1}).clip.settings == {"low": 0.001, "high": 1.0, "dual": None}
+
+
+def test_labels_are_those_that_records_and_claims_have():
+    labels = {name: method(name).ratio.label for name in TABLE if method(name).ratio.name == "block"}
+    assert labels == {
+        "mpo": "block K=5",
+        "mpo_tiled": "block K=5, tiled, uniform",
+        "mpo_joint": "block K=5, joint",
+        "mpo_heads": "block K=5, mtp_heads",
+        "mpo_k2": "block K=2",
+        "mpo_k3": "block K=3",
+        "mpo_tepo": "block K=5",
+    }
+    assert Block(future_weight=0.1).label == "block K=5, φ=0.1"
+    assert method("gspo", ratio={"stop_gradient": True}).ratio.label == "sequence, stop_gradient True"
+    probed = [c for claim in ledger().values() for c in claim.comparisons if c.statistic == "probe"]
+    known = {method(name).ratio.label for name in TABLE}
+    assert probed and all({c.of, c.than} <= known for c in probed)
+
+
+def test_importing_methods_does_not_import_torch():
+    code = "import sys, policygrain.methods, policygrain.study.schema as s; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
 
 
 # --- Mistakes ---
@@ -192,15 +208,30 @@ def test_what_a_method_needs():
         ("grpo", {"ratio": "sequnce"}, "methods.grpo.ratio: .*'sequence'"),
         ("grpo", {"advantage": "grop"}, "methods.grpo.advantage: .*'grpo'"),
         ("grpo", {"clip": {"hihg": 0.3}}, "methods.grpo.clip.hihg: .*'high'"),
-        ("grpo", {"clip": {"low": "3e-4x"}}, "methods.grpo.clip.low: '3e-4x' is not of type float"),
-        ("grpo", {"ratio": {"size": 3}}, "methods.grpo.ratio.size: .*takes no parameters"),
-        ("mpo", {"ratio": {"layout": "slide"}}, "methods.mpo.ratio.layout: 'slide' is not one of sliding, tiled"),
-        ("mpo", {"ratio": {"size": 2.5}}, "methods.mpo.ratio.size: 2.5 is not of type int"),
+        ("grpo", {"clip": {"low": "3e-4x"}}, "methods.grpo.clip.low: .*valid number .*'3e-4x'"),
+        ("grpo", {"clip": {"low": -0.1}}, r"methods.grpo.clip.low: .*greater than or equal to 0 \(got -0.1\)"),
+        ("grpo", {"clip": {"low": 1.1}}, r"methods.grpo.clip.low: .*less than or equal to 1 \(got 1.1\)"),
+        ("grpo", {"clip": {"high": -0.1}}, "methods.grpo.clip.high: "),
+        ("grpo", {"clip": {"high": math.inf}}, "methods.grpo.clip.high: .*finite"),
+        ("clip_cov", {"clip": {"low": -0.1}}, "methods.clip_cov.clip.low: "),
+        ("grpo", {"clip": {"dual": 1.0}}, "methods.grpo.clip.dual: .*greater than 1"),
+        ("grpo", {"ratio": {"size": 3}}, "methods.grpo.ratio.size: .*It has no parameters"),
+        ("grpo", {"ratio": None}, "methods.grpo.ratio: expected a name, or a mapping"),
+        ("grpo", {"penalties": "kl"}, "methods.grpo.penalties: expected a list"),
+        ("grpo", {"penalties": [{"coefficient": 1.0}]}, r"methods.grpo.penalties\[0\]: expected a name"),
+        ("grpo", {"penalties": [{"name": "kl", "coefficient": math.nan}]}, r"penalties\[0\].coefficient: .*finite"),
+        ("mpo", {"ratio": {"layout": "slide"}}, "methods.mpo.ratio.layout: 'slide' is not 'sliding' or 'tiled'"),
+        ("mpo", {"ratio": {"size": 2.5}}, "methods.mpo.ratio.size: .*valid integer"),
+        ("mpo", {"ratio": {"size": 0}}, "methods.mpo.ratio.size: .*greater than or equal to 1"),
+        ("mpo", {"ratio": {"siez": 3}}, "methods.mpo.ratio.siez: 'block' has no parameter 'siez'.*'size'"),
+        ("mpo", {"ratio": {"future": "heads"}}, "methods.mpo.ratio.future: 'heads' is not .*'mtp_heads'"),
+        ("mpo_heads", {"ratio": {"layout": "tiled"}}, "methods.mpo_heads.ratio: .*needs layout: sliding"),
+        ("mpo_heads", {"heads": {}}, "methods.mpo_heads.heads: unknown key. .*'mtp_heads'"),
         ("tepo", {"penalties": [{"name": "kl_"}]}, r"methods.tepo.penalties\[0\]: .*'kl'"),
         ("tepo", {"penalties": [{"name": "kl", "coeficient": 1}]}, r"penalties\[0\].coeficient: .*'coefficient'"),
         ("dapo", {"sampler": {"dynamc": True}}, "methods.dapo.sampler.dynamc: .*'dynamic'"),
-        ("dapo", {"sampler": {"dynamic": 1}}, "methods.dapo.sampler.dynamic: 1 is not"),
-        ("grpo", {"ratio": "no_such_package:f"}, "methods.grpo.ratio: .*cannot be imported"),
+        ("dapo", {"sampler": {"dynamic": 1}}, "methods.dapo.sampler.dynamic: .*boolean"),
+        ("dapo", {"sampler": {"correction_cap": 0.0}}, "methods.dapo.sampler.correction_cap: .*greater than 0"),
     ],
 )
 def test_a_mistake_is_named_and_mended(name, changes, says):
@@ -211,3 +242,5 @@ def test_a_mistake_is_named_and_mended(name, changes, says):
 def test_a_circle_of_bases_is_named():
     with pytest.raises(UserError, match="one → two → one"):
         method("one", {"one": {"base": "two"}, "two": {"base": "one"}})
+    with pytest.raises(UserError, match=r"methods\.mine\.base: no method is called 'tpeo'.*'tepo'"):
+        method("mine", {"mine": {"base": "tpeo"}})

@@ -5,6 +5,8 @@ from math import exp
 import pytest
 import torch
 
+from policygrain.methods.compute import function
+from policygrain.methods.parts import Block
 from policygrain.objective import aggregate, clip, penalty, ratio
 from policygrain.objective.batch import TokenBatch
 
@@ -16,6 +18,11 @@ a, b, c, d = 0.1, -0.2, 0.4, 0.3  # log-ratios: one response of three tokens, on
 # --- Ratios ---
 
 
+def block(batch, **params):
+    """The block ratio with these parameters, and the schema's defaults for the others."""
+    return function(Block(**params))(batch)
+
+
 @pytest.mark.parametrize(
     ("function", "params", "first", "second"),
     [
@@ -25,20 +32,20 @@ a, b, c, d = 0.1, -0.2, 0.4, 0.3  # log-ratios: one response of three tokens, on
         (ratio.prefix, {}, [a, a + b, a + b + c], d),
         (ratio.none, {}, [0, 0, 0], 0),
         # Sliding windows; one that the response's end cuts short is renormalised to weights of sum 1 …
-        (ratio.block, {"size": 2, "weights": "uniform"}, [(a + b) / 2, (b + c) / 2, c], d),
-        (ratio.block, {"size": 2, "future_weight": 0.3}, [0.7 * a + 0.3 * b, 0.7 * b + 0.3 * c, c], d),
+        (block, {"size": 2, "weights": "uniform"}, [(a + b) / 2, (b + c) / 2, c], d),
+        (block, {"size": 2, "future_weight": 0.3}, [0.7 * a + 0.3 * b, 0.7 * b + 0.3 * c, c], d),
         (
-            ratio.block,
+            block,
             {"size": 3, "future_weight": 0.3},
             [0.7 * a + 0.15 * b + 0.15 * c, (0.7 * b + 0.15 * c) / 0.85, c],
             d,
         ),
         # … except a joint one, which is a shorter product.
-        (ratio.block, {"size": 2, "weights": "joint"}, [a + b, b + c, c], d),
+        (block, {"size": 2, "weights": "joint"}, [a + b, b + c, c], d),
         # Tiles: {1, 2}, {3}.
-        (ratio.block, {"size": 2, "layout": "tiled", "weights": "uniform"}, [(a + b) / 2, (a + b) / 2, c], d),
-        (ratio.block, {"size": 2, "layout": "tiled", "weights": "joint"}, [a + b, a + b, c], d),
-        (ratio.block, {"size": 2, "layout": "tiled"}, [0.7 * a + 0.3 * b, 0.3 * a + 0.7 * b, c], d),
+        (block, {"size": 2, "layout": "tiled", "weights": "uniform"}, [(a + b) / 2, (a + b) / 2, c], d),
+        (block, {"size": 2, "layout": "tiled", "weights": "joint"}, [a + b, a + b, c], d),
+        (block, {"size": 2, "layout": "tiled"}, [0.7 * a + 0.3 * b, 0.3 * a + 0.7 * b, c], d),
     ],
 )
 def test_ratio(function, params, first, second):
@@ -52,13 +59,16 @@ def test_the_block_ratio_of_prediction_heads():
     batch = off_by(tensor([a, b, c], [d, 0, 0]))
     x, y = 0.05, -0.15  # what the heads' log-probabilities have changed by, summed over the heads that have a token
     batch = batch.replace(future_log_probs=tensor([x, y, 0], [0, 0, 0]), old_future_log_probs=torch.zeros(2, 3))
-    log_r = ratio.block(batch, size=3, future_weight=0.3, future="heads")
+    log_r = block(batch, size=3, future_weight=0.3, future="mtp_heads")
     close(log_r[0], [0.7 * a + 0.15 * x, (0.7 * b + 0.15 * y) / 0.85, c])
     close(log_r[1, 0], d)
     with pytest.raises(ValueError, match="must be sliding"):
-        ratio.block(batch, layout="tiled", future="heads")
+        ratio.block(batch, **{**HEADS, "layout": "tiled"})
     with pytest.raises(ValueError, match="needs future_log_probs"):
-        ratio.block(off_by(batch.log_ratio), future="heads")
+        ratio.block(off_by(batch.log_ratio), **HEADS)
+
+
+HEADS = {"size": 5, "layout": "sliding", "weights": "future", "future_weight": 0.3, "future": "mtp_heads"}
 
 
 def off_by(log_ratio):

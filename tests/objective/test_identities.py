@@ -1,7 +1,6 @@
 """What must be equal to what, in value and in gradient, whatever the numbers (float64)."""
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -9,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policygrain import TokenBatch, method
-from policygrain.methods.parts import Part
+from policygrain.methods.compute import function
+from policygrain.methods.parts import Block, TokenRatio
 from policygrain.objective import ratio
 
 from ..support.batches import METHODS, assert_same, evaluate, few, fields
@@ -69,7 +69,7 @@ def test_on_policy_sequence_is_token_under_the_mean_over_sequences(data):
 @few
 @given(data=fields(min_live=2), block=block_of_one)
 def test_a_block_of_one_is_a_token(name, data, block):
-    token, one = (replace(METHODS[name], ratio=Part.parse("ratio", r, "ratio")) for r in ("token", block))
+    token, one = (METHODS[name].model_copy(update={"ratio": r}) for r in (TokenRatio(), Block(**block)))
     assert_same(evaluate(token, data), evaluate(one, data))
 
 
@@ -85,7 +85,7 @@ def test_one_uniform_tile_is_the_sequence(aggregation, data, size):
 @given(data=fields(), size=st.integers(9, 30))
 def test_one_joint_tile_is_the_product_of_the_whole_response(data, size):
     batch = TokenBatch(**data)
-    r = ratio.block(batch, size=size, layout="tiled", weights="joint").exp()
+    r = function(Block(size=size, layout="tiled", weights="joint"))(batch).exp()
     prefix = ratio.prefix(batch).exp()
     for row, length in enumerate(batch.lengths.tolist()):
         product = math.prod(batch.log_ratio[row, :length].exp().tolist())

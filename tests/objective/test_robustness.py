@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from policygrain import TokenBatch, method
+from policygrain.methods.compute import function
+from policygrain.methods.parts import Block
 from policygrain.objective import ratio
 
 from ..support.batches import METHODS, assert_same, evaluate, random_fields
@@ -66,7 +68,7 @@ def test_in_one_token_responses_every_ratio_is_that_of_the_token(name):
     fields = random_fields([1, 1, 0, 1], seed=4)
     batch, chosen = TokenBatch(**fields), METHODS[name]
     expected = 0 * batch.log_ratio if chosen.ratio.name == "none" else batch.log_ratio
-    torch.testing.assert_close(chosen.ratio.function(batch), expected)
+    torch.testing.assert_close(function(chosen.ratio)(batch), expected)
 
 
 @every_method
@@ -98,8 +100,9 @@ def test_a_window_far_into_a_long_response_keeps_its_digits(layout):
     """Running sums of 30,000 log-ratios come to hundreds, and a window's to hundredths."""
     generator = torch.Generator().manual_seed(0)
     drifting = 0.02 + 0.01 * torch.randn((1, 30_000), generator=generator)
-    log_r = ratio.block(off_by(drifting), size=8, layout=layout)
-    exact = ratio.block(off_by(drifting[:, -800:].double()), size=8, layout=layout)  # 30,000 − 800 ends a tile
+    block = function(Block(size=8, layout=layout))
+    log_r = block(off_by(drifting))
+    exact = block(off_by(drifting[:, -800:].double()))  # 30,000 − 800 ends a tile
     assert log_r.dtype == torch.float32
     torch.testing.assert_close(log_r[:, -800:], exact.float(), rtol=1e-6, atol=1e-9)
 

@@ -101,7 +101,8 @@ def check(method: Method) -> None:
     batch = _example(method)
     assert batch.entropy is not None
     try:
-        out = method.loss(batch.replace(step=method.step_of(batch)))
+        with torch.random.fork_rng(devices=[]):
+            out = method.loss(batch.replace(step=method.step_of(batch)))
         method.advantages(torch.zeros(2, 2))
         gradients = torch.autograd.grad(out.loss, [batch.log_probs, batch.entropy], allow_unused=True)
     except Exception as error:  # a function of the user's may raise anything

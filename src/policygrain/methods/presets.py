@@ -110,6 +110,8 @@ def _explain(error: Any, where: str) -> str:
         return f"{key}: expected a name, or a mapping with 'name' and parameters (got {value!r})."
     if slot is not None:
         key = ".".join([key, *map(str, parameters)])
+    if kind == "tuple_type":
+        return f"{key}: expected a list (got {value!r})."
     if kind == "extra_forbidden":
         return f"{key}: {_unknown(slot, tags, location)}"
     if kind == "literal_error":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, WithJsonSchema, field_validator, model_serializer
+from pydantic import Field, WithJsonSchema, field_validator, model_serializer
 
 from ..objective import Need
 from ..sections import Section
@@ -207,11 +207,8 @@ class MethodChanges(Section):
     sampler: Sampler | None = Field(None, description="dynamic sampling, long and truncated responses")
     mtp_heads: MtpHeads | None = Field(None, description="prediction heads, for a block ratio with future: mtp_heads")
 
-    @model_serializer(mode="wrap")
-    def _only_what_is_said(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # A key that is not there is as in the base, and null is not.
-        return {key: value for key, value in serialize(self).items() if key in self.model_fields_set}
-
+    @model_serializer
     def data(self) -> dict[str, Any]:
-        """The keys that the study file has."""
-        return self.model_dump(exclude_unset=True)
+        """The keys that the study file has: one that is missing is as in the base, and one that is null is not."""
+        given = {key: value for key, value in self if key in self.model_fields_set}
+        return {k: v.model_dump(exclude_unset=True) if isinstance(v, Section) else v for k, v in given.items()}

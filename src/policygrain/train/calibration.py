@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ..errors import UserError
 from ..files import atomic_json
+from ..methods import MethodChanges
 from ..methods.compute import function
 from ..methods.parts import Block, Part, PrefixRatio, SequenceRatio, TokenRatio
 from ..objective import clip
@@ -100,7 +101,8 @@ def largest_as_good(accuracy: dict[float, list[float]]) -> float:
 def _pilots(study: Study) -> Study:
     """The study with the reference method alone, once per learning rate: DAPO without dynamic sampling, watched."""
     watched = {"name": f"{__name__}:{observe.__name__}", **BAND}
-    reference = {"base": "dapo", "clip": watched, "sampler": {"dynamic": False, "overlong_buffer": 0.0}}
+    sampler = {"dynamic": False, "overlong_buffer": 0.0}
+    reference = MethodChanges.model_validate({"base": "dapo", "clip": watched, "sampler": sampler})
     experiment = Experiment(methods=["reference"], vary={"learning_rate": list(LEARNING_RATES)}, evaluate=False)
     return study.model_copy(update={"methods": {"reference": reference}, "experiments": {"pilots": experiment}})
 

@@ -1,0 +1,163 @@
+"""From data to functions: a user's own, what they declare, and what is said when they do not work."""
+
+import inspect
+
+import pytest
+import torch
+
+from policygrain import TokenBatch, method
+from policygrain.errors import UserError
+from policygrain.methods.compute import FUNCTIONS
+from policygrain.objective import needs
+
+from ..support.batches import METHODS, evaluate, random_fields
+
+BATCH = {
+    "log_probs": torch.tensor([[-0.5, -1.0], [-2.0, -1.0]]),
+    "old_log_probs": torch.tensor([[-1.0, -1.0], [-1.0, -1.0]]),
+    "advantages": torch.tensor([1.0, -1.0]),
+    "mask": torch.tensor([[1, 1], [1, 0]]),
+}
+OWN = """
+from policygrain.objective import needs
+from policygrain.objective.clip import Surrogate
+
+def half(batch, *, share: float = 0.5):
+    return batch.log_ratio * share
+
+def surprise(batch):
+    return -batch.log_probs
+
+def centred(ratio, batch):
+    return Surrogate(ratio * (batch.log_probs - batch.whole.log_probs.mean()), batch.mask & False, batch.mask & False)
+
+@needs("step_log_probs")
+def declared(ratio, batch):
+    return centred(ratio, batch)
+
+def low_entropy(batch):
+    return -batch.entropy
+
+@needs("entropy_gradient")
+def low_entropy_declared(batch):
+    return -batch.entropy
+
+def far(batch):
+    return (batch.log_probs - batch.ref_log_probs).abs()
+
+@needs("reference", "groups")
+def far_declared(batch):
+    return (batch.log_probs - batch.ref_log_probs).abs() + 0 * batch.groups.unsqueeze(1)
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    (tmp_path / "my_parts.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+def test_an_own_ratio_by_its_importable_name(own):
+    methods = {"halved": {"base": "grpo", "clip": None, "ratio": "my_parts:half"}}
+    batch = TokenBatch(**BATCH)
+    chosen = method("halved", methods)
+    chosen.check()
+    # Half of the log-ratios 0.5, 0 | −1; a mean over two responses of the means over their tokens.
+    expected = -((torch.tensor(0.25).exp() + 1) / 2 - torch.tensor(-0.5).exp()) / 2
+    torch.testing.assert_close(chosen.loss(batch).loss, expected)
+    whole = method("halved", methods, ratio={"share": "1e0"})
+    assert whole.loss(batch).loss == method("grpo", clip=None).loss(batch).loss
+    assert whole.ratio.label == "my_parts:half, share 1.0"
+    penalised = method("halved", methods, penalties=["my_parts:surprise"])
+    # Mean over sequences of −log π: (0.5 + 1)/2 and 2.
+    assert penalised.loss(batch).metrics["penalty"] == pytest.approx((0.75 + 2) / 2)
+
+
+def test_reading_a_method_imports_nothing():
+    assert method("grpo", ratio="no_such_package:f").ratio.name == "no_such_package:f"
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"ratio": {"name": "my_parts:half", "shair": 1.0}}, r"methods\.grpo\.ratio\.shair: .*'share'"),
+        ({"ratio": {"name": "my_parts:half", "share": "much"}}, r"methods\.grpo\.ratio\.share: .*'much'"),
+        ({"penalties": [{"name": "my_parts:surprise", "x": 1}]}, r"penalties\[0\]\.x: .*no keyword parameters"),
+        ({"ratio": "my_parts:haf"}, r"methods\.grpo\.ratio: 'my_parts:haf' cannot be imported: .*'haf'"),
+        ({"ratio": "no_such_parts:f"}, r"No module named 'no_such_parts'\. Is its folder on PYTHONPATH\?"),
+        ({"advantage": "my_parts:half"}, r"methods\.grpo: the method does not work on a small example"),
+        # Functions that read what they have not declared.
+        ({"clip": "my_parts:centred"}, r'batch\.whole\.log_probs: .*@needs\("step_log_probs"\)'),
+        ({"penalties": ["my_parts:low_entropy"]}, r'@needs\("entropy_gradient"\)'),
+        ({"penalties": ["my_parts:far"]}, "does not work on a small example"),
+    ],
+)
+def test_what_does_not_work_is_named_by_the_check(own, changes, says):
+    chosen = method("grpo", **changes)
+    with pytest.raises(UserError, match=says):
+        chosen.check()
+
+
+@pytest.mark.parametrize(
+    ("changes", "needed"),
+    [
+        ({"clip": "my_parts:declared"}, {"step_log_probs"}),
+        ({"penalties": ["my_parts:low_entropy_declared"]}, {"entropy_gradient"}),
+        ({"penalties": ["my_parts:far_declared", "kl_cov"]}, {"reference", "groups", "step_log_probs"}),
+    ],
+)
+def test_what_functions_declare_is_what_the_method_needs(own, changes, needed):
+    chosen = method("grpo", **changes)
+    assert chosen.needs == needed
+    chosen.check()
+
+
+def test_a_function_cannot_declare_what_does_not_exist():
+    with pytest.raises(ValueError, match="a function can need step_log_probs"):
+        needs("everything")
+    with pytest.raises(ValueError, match="mtp_heads"):
+        needs("mtp_heads")
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_totals_of_a_step_give_the_loss_of_the_step_to_the_last_bit(name):
+    """Micro-batches with the whole step, and with only what the method needs of it, in single precision."""
+    data = random_fields([7, 3, 0, 9, 5], seed=8, drift=0.05)
+    data = {k: x.float() if isinstance(x, torch.Tensor) and x.is_floating_point() else x for k, x in data.items()}
+    chosen = METHODS[name]
+    whole, only = (_in_parts(chosen, data, step_of) for step_of in (lambda step: step, chosen.step_of))
+    assert torch.equal(whole[0], only[0]) and torch.equal(whole[1], only[1])
+    assert whole[2] == only[2]
+
+
+def _in_parts(chosen, data, step_of):
+    """(loss, gradient, metrics of each part) of a step in two micro-batches."""
+    log_probs = data["log_probs"].clone().requires_grad_()
+    step = TokenBatch(**{**data, "log_probs": log_probs})
+    seen = step_of(TokenBatch(**data))
+    outputs = [chosen.loss(step.rows(torch.tensor(rows)).replace(step=seen)) for rows in ([0, 2, 4], [1, 3])]
+    loss = outputs[0].loss + outputs[1].loss
+    return loss.detach(), torch.autograd.grad(loss, log_probs)[0], [out.metrics for out in outputs]
+
+
+@pytest.mark.parametrize("kind", FUNCTIONS)
+def test_parameters_and_defaults_are_those_of_the_functions(kind):
+    parameters = inspect.signature(FUNCTIONS[kind]).parameters
+    keywords = {name: p.default for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
+    assert keywords.keys() == kind().settings.keys()
+    said = {name: default for name, default in keywords.items() if default is not inspect.Parameter.empty}
+    assert said == {name: kind().settings[name] for name in said}
+
+
+def test_a_mask_without_entropies_says_that_it_goes_by_covariance():
+    data = random_fields([5, 3], seed=9)
+    with_entropies = evaluate(METHODS["tepo"], data).metrics
+    assert "mask_signal_covariance" not in with_entropies
+    bare = {key: value for key, value in data.items() if "entropy" not in key}
+    with pytest.warns(UserWarning, match="goes by covariances"):
+        out = method("tepo").loss(TokenBatch(**bare))
+    assert out.metrics["mask_signal_covariance"] == 1.0
+    assert out.loss == METHODS["tepo by covariance"].loss(TokenBatch(**bare)).loss
+    batch = TokenBatch(**bare)
+    with pytest.raises(ValueError, match="needs entropy and old_entropy"):
+        method("tepo").loss(batch.replace(step=batch.totals))

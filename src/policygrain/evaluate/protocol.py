@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from ..provenance import file_digest
-from ..rollout.open import resolve_engine
 from ..study.schema import Benchmark, Sampling, Study
 from ..tasks import registry
 from ..tasks.prompts import PromptRenderer
@@ -25,6 +24,8 @@ def sampling_of(study: Study, benchmark: Benchmark) -> Sampling:
 
 def protocol(study: Study, renderer: PromptRenderer, data: Path, model: str, grader: str) -> dict[str, Any]:
     """Everything that could change a score; ``model`` and ``grader`` are their digest and name."""
+    from ..rollout.open import resolve_engine  # imports torch, which estimating costs does without
+
     return {
         "model": model,
         "prompt": renderer.digest,

@@ -23,59 +23,14 @@ from policygrain.tasks.prompts import PromptRenderer
 from policygrain.views.samples import write_page
 from policygrain.views.show import WIDTH
 
+from ..support.evaluations import RIGHT, UNREAD, WRONG, make_run
 from ..support.small import make_start, small_study
 
-RIGHT, WRONG, UNREAD = "correct", "incorrect", "unparsable"
 # Three problems with two responses each: right on 2, 1 and 0 of them. 3 of 6 right, pass@2 = 2 / 3.
 COUNT = [[RIGHT, RIGHT], [RIGHT, WRONG], [UNREAD, WRONG]]
 # One problem, one kind of outcome a response.
 REST = [["timeout", "error"]]
 HOSTILE = "</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\"> <b>&amp;</b>"
-
-
-def sample_text(benchmark: str, problem: int, sample: int, outcome: str) -> str:
-    return f"{benchmark} {problem} take {sample}, {outcome}"
-
-
-def make_run(
-    folder: Path,
-    outcomes: dict[str, list[list[str]]],
-    text: Callable[[str, int, int, str], str] = sample_text,
-    protocol: dict[str, Any] | None = None,
-) -> Path:
-    """A judged run; its first response of each problem is truncated, responses have 10 tokens."""
-    records = []
-    (folder / "evaluation").mkdir(parents=True)
-    for name, groups in outcomes.items():
-        n = len(groups[0])
-        flat = [outcome for group in groups for outcome in group]
-        rows = [
-            {
-                "id": f"{name}-{p}",
-                "sample": i,
-                "outcome": outcome,
-                "gold": str(10 * p),
-                "problem": f"{name} what is {p}",
-            }
-            | {"response": text(name, p, i, outcome), "tokens": 10, "finished": i > 0}
-            for p, group in enumerate(groups)
-            for i, outcome in enumerate(group)
-        ]
-        right = [sum(o == RIGHT for o in group) for group in groups]
-        record = {"benchmark": name, "engine": "vllm", "n": n, "problems": len(groups), "tokens": 10 * len(flat)}
-        record |= {"accuracy": sum(right) / len(flat), "per_problem": [c / n for c in right], "majority": 0.25}
-        record |= {"pass_at": {"1": sum(right) / len(flat), "2": sum(c > 0 for c in right) / len(right)}}
-        record |= {"outcomes": {kind: flat.count(kind) for kind in set(flat)}, "truncated": 1 / n}
-        records.append(record)
-        lines = "".join(json.dumps(row) + "\n" for row in rows)
-        (folder / "evaluation" / f"{name}.jsonl").write_text(lines)
-    sampling = {"n": 2, "temperature": 1.0, "top_p": 1.0, "max_tokens": 24}
-    whole = {"model": folder.name, "prompt": "p", "grader": "numeric-1", "engine": "vllm", "seed": 7} | (protocol or {})
-    whole["benchmarks"] = {name: {"sampling": sampling, "problems": f"digest-{name}"} for name in outcomes}
-    facts = {"seconds": 1.5, "hardware": "a machine", "versions": {"python": "3.11.7", "torch": "2.13.0"}}
-    file = {"key": f"key-{folder}", "protocol": whole, "facts": facts, "records": records}
-    (folder / "evaluation" / "records.json").write_text(json.dumps(file))
-    return folder
 
 
 @pytest.fixture

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ..text import columns, markdown_table
+
 GB = 1e9
 MEMORY = {
     "weights": "weights",
@@ -29,13 +31,6 @@ def hours(number: float) -> str:
     return f"{number:,.0f}" if number >= 100 else f"{number:.2g}"
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Columns side by side, the first to the left, numbers to the right."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = ("  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows)
-    return "\n".join(line.rstrip() for line in lines)
-
-
 def _probe(bill: dict[str, Any]) -> str:
     if not bill["probe_memory"]:
         return "none"
@@ -45,7 +40,8 @@ def _probe(bill: dict[str, Any]) -> str:
 
 def detail(bill: dict[str, Any]) -> str:
     """Everything about one study."""
-    rows = [["rule", "jobs", "devices", "device-hours", "longest job (h)", "tokens sampled", "tokens trained"]]
+    header = ["rule", "jobs", "devices", "device-hours", "longest job (h)", "tokens sampled", "tokens trained"]
+    rows: list[list[str]] = []
     for rule in bill["rules"]:
         rows.append(
             [
@@ -78,17 +74,17 @@ def detail(bill: dict[str, Any]) -> str:
         "device": device["source"],
     }
     lines = "\n".join(f"{name:10}  {fact}" for name, fact in facts.items())
+    table = "\n".join(columns(rows, header, "lr"))
     said = "measured" if device["measured"] else "assumed, not measured"
     model = f"{bill['study']}: {bill['model']}, {count(bill['parameters'])} parameters"
-    return f"{model}\non {device['title']} ({said})\n\n{aligned(rows)}\n\n{lines}\n"
+    return f"{model}\non {device['title']} ({said})\n\n{table}\n\n{lines}\n"
 
 
 def markdown(bills: Sequence[dict[str, Any]]) -> str:
     """A row per study."""
-    lines = [
-        "| study | jobs | tokens sampled | tokens trained | device-hours | memory a device | disk | wall time |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    header = ["study", "jobs", "tokens sampled", "tokens trained"]
+    header += ["device-hours", "memory a device", "disk", "wall time"]
+    rows: list[list[str]] = []
     for bill in bills:
         total = bill["total"]
         how = ", does not fit" if not bill["fits"] else ", activations computed again" if bill["checkpointing"] else ""
@@ -102,15 +98,16 @@ def markdown(bills: Sequence[dict[str, Any]]) -> str:
             f"{sum(bill['disk'].values()) / 1e12:.2g} TB",
             f"{hours(bill['wall_hours'] / 24)} days on {bill['gpus']}, {bill['devices_per_run']} a run",
         ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+        rows.append(cells)
+    return markdown_table(header, rows)
 
 
 def comparison(rows: Sequence[dict[str, Any]]) -> str:
     """Predicted beside measured seconds."""
-    cells = [["rule", "phase", "of", "predicted (s)", "measured (s)", "predicted/measured"]]
+    header = ["rule", "phase", "of", "predicted (s)", "measured (s)", "predicted/measured"]
+    cells: list[list[str]] = []
     for row in rows:
         ratio = "–" if row["ratio"] is None else f"{row['ratio']:.2f}"
         seconds = (f"{row['predicted']:,.1f}", f"{row['measured']:,.1f}")
         cells.append([row["rule"], row["phase"], str(row["of"]), *seconds, ratio])
-    return aligned(cells) + "\n"
+    return "\n".join(columns(cells, header, "lr")) + "\n"

@@ -6,7 +6,6 @@ from typing import Any
 
 from .. import digests
 from ..results.layout import DataFolder
-from ..rollout.open import resolve_engine
 from ..study.schema import Study
 from ..tasks.prompts import PromptRenderer
 from ..tasks.registry import sampling_of
@@ -14,6 +13,8 @@ from ..tasks.registry import sampling_of
 
 def protocol(study: Study, renderer: PromptRenderer, data: DataFolder, model: str, grader: str) -> dict[str, Any]:
     """Everything that could change a score; ``model`` and ``grader`` are their digest and name."""
+    from ..rollout.open import resolve_engine  # imports torch, which estimating costs does without
+
     return {
         "model": model,
         "prompt": renderer.digest,

@@ -1,4 +1,4 @@
-"""Evaluations in the terminal: one model in detail, several side by side. Plain text, at most `WIDTH` wide."""
+"""Evaluations in the terminal: one model in detail, or several side by side, at most `WIDTH` characters wide."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from ..analysis.models import average, average_difference, difference, summary
 from ..analysis.statistics import Interval, interval
 from ..results.models import ModelGroup, benchmarks_of
+from ..text import columns
 
 WIDTH = 100  # characters
 Column = tuple[str, list[str]]  # a heading, and a cell per row
 
 
 def detail(group: ModelGroup) -> str:
-    """A line per benchmark: scores, then outcomes; below them the protocol."""
+    """Scores and outcomes of one group, a line per benchmark, and the protocol."""
     benchmarks = benchmarks_of([group])
     rows = [summary(group, b) for b in benchmarks]
     ks = sorted({k for row in rows for k in row["pass_at"]})
@@ -50,7 +51,7 @@ def detail(group: ModelGroup) -> str:
 
 
 def comparison(groups: Sequence[ModelGroup], first: ModelGroup, differing: Sequence[str]) -> str:
-    """A block per benchmark, a line per group: accuracy, and the paired difference to ``first``."""
+    """The accuracy of each group and its paired difference to ``first``, in a block per benchmark."""
     benchmarks = benchmarks_of(groups)
     blocks: list[tuple[str, list[tuple[ModelGroup, Interval, Interval | None]]]] = []
     for b in benchmarks:
@@ -64,13 +65,13 @@ def comparison(groups: Sequence[ModelGroup], first: ModelGroup, differing: Seque
         blocks.append(("average of the benchmarks", whole))
     every = [row for _, rows in blocks for row in rows]
     several = any(len(e.models) > 1 for e in groups)
-    columns: list[Column] = [
+    table: list[Column] = [
         ("", [_short(e.name, 34) for e, _, _ in every]),
         *([("seeds", [str(len(e.models)) for e, _, _ in every])] if several else []),
         ("accuracy", [_cell(a) for _, a, _ in every]),
         (f"− {_short(first.name, 24)}", [_cell(d, "+") if d else "" for _, _, d in every]),
     ]
-    heading, *lines = _lines(columns)
+    heading, *lines = _lines(table)
     same = "seeds and problems" if several else "problems"
     text = [
         f"Accuracy in %, intervals of 95% (bootstrap over {same}).",
@@ -78,7 +79,7 @@ def comparison(groups: Sequence[ModelGroup], first: ModelGroup, differing: Seque
         "",
     ]
     if differing:
-        text += ["THE PROTOCOLS DIFFER; a difference may be theirs:", *_indented(differing), ""]
+        text += ["THE PROTOCOLS DIFFER; differences in accuracy may come from that:", *_indented(differing), ""]
     for name, rows in blocks:
         if rows:
             text += [name, f"  {heading}", *(f"  {lines.pop(0)}" for _ in rows), ""]
@@ -86,24 +87,24 @@ def comparison(groups: Sequence[ModelGroup], first: ModelGroup, differing: Seque
 
 
 def protocol(groups: Sequence[ModelGroup]) -> list[str]:
-    """What the models were judged by: the first one's protocol, and each machine and set of versions there was."""
+    """The evaluation protocol of the first model, and all machines and versions that were used."""
     models = [m for e in groups for m in e.models]
-    said = models[0].protocol
-    benchmarks = {k: v for k, v in said.get("benchmarks", {}).items() if k in benchmarks_of(groups)}
-    facts = [(key, str(value)) for key, value in said.items() if key not in ("model", "benchmarks")]
+    first = models[0].protocol
+    benchmarks = {k: v for k, v in first.get("benchmarks", {}).items() if k in benchmarks_of(groups)}
+    facts = [(key, str(value)) for key, value in first.items() if key not in ("model", "benchmarks")]
     samplings: dict[str, list[str]] = {}
     for name, settings in benchmarks.items():
-        samplings.setdefault(_said(settings.get("sampling", {})), []).append(name)
+        samplings.setdefault(_fact(settings.get("sampling", {})), []).append(name)
     for text, names in samplings.items():
         facts.append(("sampling", text + (f" ({', '.join(names)})" if len(samplings) > 1 else "")))
     facts.append(("problems", ", ".join(f"{name}={b.get('problems', '')}" for name, b in benchmarks.items())))
-    if len(models) <= 6:  # what is left out here is in --json
+    if len(models) <= 6:  # more than these are in --json only
         facts.append(("model", ", ".join(str(m.protocol["model"]) for m in models if "model" in m.protocol)))
     for key in ("hardware", "versions"):
-        kinds = dict.fromkeys(_said(getattr(m.facts, key)) for m in models)
+        kinds = dict.fromkeys(_fact(getattr(m.facts, key)) for m in models)
         facts += [(key if len(kinds) == 1 else f"{key} {i}", kind) for i, kind in enumerate(kinds, start=1)]
     if len(models) == 1:
-        facts.append(("seconds", _said(models[0].facts.seconds)))
+        facts.append(("seconds", _fact(models[0].facts.seconds)))
     facts = [(key, text) for key, text in facts if text]
     width = max((len(key) for key, _ in facts), default=0)
     lines = ["Protocol" if len(groups) == 1 else f"Protocol of {_short(groups[0].name, WIDTH - 12)}"]
@@ -113,26 +114,24 @@ def protocol(groups: Sequence[ModelGroup]) -> list[str]:
     return lines
 
 
-def _table(names: Column, columns: Sequence[Column]) -> list[str]:
-    """Columns beside their row's name; those that do not fit go into another table below."""
+def _table(names: Column, others: Sequence[Column]) -> list[str]:
+    """The columns beside the rows' names; columns that do not fit go into another table below."""
     tables: list[list[Column]] = [[names]]
-    for column in columns:
-        if len(tables[-1]) > 1 and len(_lines([*tables[-1], column])[0]) > WIDTH:
+    for column in others:
+        if len(tables[-1]) > 1 and max(map(len, _lines([*tables[-1], column]))) > WIDTH:
             tables.append([names])
         tables[-1].append(column)
     return [line for table in tables for line in [*_lines(table), ""]]
 
 
-def _lines(columns: Sequence[Column]) -> list[str]:
-    """The heading and a line per row, all equally long. Words stand left, numbers right, intervals by their mean."""
-    cells = [[heading, *column] for heading, column in columns]
-    widths = [max(len(cell) for cell in column) for column in cells]
-    left = [i == 0 or any("[" in cell for cell in column) for i, column in enumerate(cells)]
-    rows = zip(*cells, strict=True)
-    return [
-        "  ".join(f"{c:<{w}}" if to_left else f"{c:>{w}}" for c, w, to_left in zip(row, widths, left, strict=True))
-        for row in rows
-    ]
+def _lines(table: Sequence[Column]) -> list[str]:
+    """The heading and a line per row. Names and intervals are aligned left, by their padded mean; numbers right."""
+    align = "".join(
+        "l" if i == 0 or any("[" in cell for cell in (heading, *cells)) else "r"
+        for i, (heading, cells) in enumerate(table)
+    )
+    rows = list(zip(*(cells for _, cells in table), strict=True))
+    return columns(rows, [heading for heading, _ in table], align)
 
 
 def _indented(lines: Sequence[str]) -> list[str]:
@@ -152,14 +151,14 @@ def _cell(i: Interval, sign: str = "") -> str:
     return f"{100 * i.mean:{sign}5.1f} [{100 * i.low:{sign}.1f}, {100 * i.high:{sign}.1f}]{mark}"
 
 
-def _said(value: object) -> str:
+def _fact(value: object) -> str:
     """A fact as text, a mapping as a list; long fractions rounded."""
     if isinstance(value, dict):
-        return ", ".join(f"{k} {_said(v)}" for k, v in value.items())
+        return ", ".join(f"{k} {_fact(v)}" for k, v in value.items())
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _short(text: str, most: int) -> str:
-    """``text`` with its middle left out where it is longer than ``most`` characters."""
+    """``text``, its middle left out if it is longer than ``most`` characters."""
     half = (most - 1) // 2
     return text if len(text) <= most else f"{text[: most - 1 - half]}…{text[-half:]}"

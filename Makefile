@@ -37,8 +37,8 @@ test-slurm: setup
 	$(BIN)/python -m pytest -m slurm tests/workflow/test_slurm.py
 
 lint: setup
-	$(BIN)/ruff check src tests benchmarks docs
-	$(BIN)/ruff format --check src tests benchmarks docs
+	$(BIN)/ruff check src tests benchmarks docs/generate.py
+	$(BIN)/ruff format --check src tests benchmarks docs/generate.py
 	$(BIN)/mypy
 	$(BIN)/snakefmt --check Snakefile workflow
 	$(BIN)/snakemake --lint

@@ -40,23 +40,24 @@ def spread(found: dict[str, float]) -> list[str]:
 def findings() -> str:
     """Accuracy of the headline methods, and how many claims are decided, from the published tables."""
     results = (ROOT / "docs/results.md").read_text()
-    rows = {
-        cells[0].strip("* "): cells[-1]
-        for line in results.splitlines()
-        if line.startswith("| ") and len(cells := [cell.strip() for cell in line.strip("|\n ").split(" | ")]) > 3
-    }
-    if rows.get("method") != "average":
-        raise ValueError("docs/results.md: no table whose columns run from `method` to `average`")
+    block = re.search(r"^\| method \|.*?(?=\n\n)", results, flags=re.M | re.S)
+    lines = block[0].splitlines() if block else [""]
+    header, *body = ([cell.strip("* ") for cell in line.strip("| ").split(" | ")] for line in lines)
+    if header[-1] != "average":
+        raise ValueError("docs/results.md: no table with columns from `method` to `average`")
+    rows = {cells[0]: cells[-1] for cells in body}
     claims = (ROOT / "docs/claims.md").read_text()
     counts = re.search(r"^Of (\d+) claims?: ([^.]*)\.", claims, flags=re.M)
     seeds = re.search(r"over (\d+) seeds", claims)
     if not counts or not seeds:
         raise ValueError("docs/claims.md: no line `Of N claims: …` with the number of seeds")
+    benchmarks = len(header) - 2  # without the columns `method` and `average`
     accuracy = table([""] + [name for name in HEADLINE], [["accuracy, %"] + [rows[name] for name in HEADLINE]])
     return (
         f"{accuracy}\n\n"
-        "Mean over seven miniature benchmarks with 95% bootstrap intervals over seeds and problems. "
-        f"Of {counts[1]} claims of the papers: {counts[2]}, with {seeds[1]} seeds."
+        f"Mean over {benchmarks} miniature benchmarks, {seeds[1]} seeds; 95% bootstrap intervals over seeds and "
+        "problems.\n"
+        f"Of {counts[1]} claims of the papers: {counts[2]}."
     )
 
 

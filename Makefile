@@ -1,18 +1,18 @@
-# make setup | all | test | ui | clean      (PYTHON=…, CORES=…, STUDY=… may be given)
+# make setup | all | figures | test | lint | ui | docs | clean      (options: PYTHON=…, CORES=…, STUDY=…, FLAVOUR=…)
 PYTHON ?= python3.11
 CORES ?= 2
 STUDY ?= config.yaml
 BIN := .venv/bin
-# A machine with an NVIDIA driver gets the CUDA builds of torch and vLLM, any other one the CPU builds.
+# The CUDA builds of torch and vLLM on machines with an NVIDIA driver, else the CPU builds.
 FLAVOUR ?= $(if $(shell command -v nvidia-smi),gpu,cpu)
 LOCK := requirements/$(FLAVOUR).lock
 
-.PHONY: setup all figures test test-slurm lint ui docs publish clean schema lock
+.PHONY: setup all figures test test-slurm lint ui docs docs-tables publish clean schema lock
 
 setup: .venv/.$(FLAVOUR)-ready
 
-# The lock is complete, so nothing is resolved again (--no-deps). torch comes first and by itself: the CPU build
-# has an index of its own, which is asked once and may be out of reach.
+# The lock file is complete, so pip does not resolve dependencies (--no-deps). torch is installed first and separately:
+# the CPU build has its own index, which is queried only once because it may be unreachable.
 .venv/.$(FLAVOUR)-ready: $(LOCK) pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --no-deps --retries 1 "$$(grep '^torch==' $(LOCK))" \
@@ -21,24 +21,24 @@ setup: .venv/.$(FLAVOUR)-ready
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	touch $@
 
-# The whole study: data, start models, training, evaluation, figures, MLflow. What is done already is not done again.
+# The whole study: data, start models, training, evaluation, figures, MLflow. Finished stages are not repeated.
 all: setup
 	$(BIN)/snakemake --cores $(CORES) --configfile $(STUDY) -- all
 
 figures: setup
 	$(BIN)/snakemake --cores $(CORES) --configfile $(STUDY) -- figures
 
-# Everything that CI holds: style, types, workflow lint, unit and property tests, the whole pipeline on a small study.
+# What CI runs: lint, types, workflow lint, unit and property tests, the whole pipeline on a small study.
 test: setup lint
 	$(BIN)/python -m pytest -n $(CORES) --dist loadfile --no-loadscope-reorder
 
-# `snakemake --profile slurm` on a SLURM that the tests start themselves (Debian's slurmctld, slurmd, slurm-client, munge).
+# `snakemake --profile slurm` on a SLURM that the tests start (Debian packages slurmctld, slurmd, slurm-client, munge).
 test-slurm: setup
 	$(BIN)/python -m pytest -m slurm tests/workflow/test_slurm.py
 
 lint: setup
-	$(BIN)/ruff check src tests benchmarks
-	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks docs/generate.py
+	$(BIN)/ruff format --check src tests benchmarks docs/generate.py
 	$(BIN)/mypy
 	$(BIN)/snakefmt --check Snakefile workflow
 	$(BIN)/snakemake --lint
@@ -52,7 +52,11 @@ ui: setup
 docs: setup
 	$(BIN)/mkdocs build --quiet
 
-# The laptop study's figures and tables as the documentation shows them; nothing there is written by hand.
+# Tables and sentences in the documentation that are generated from committed results.
+docs-tables: setup
+	$(BIN)/python docs/generate.py
+
+# Copies the laptop study's figures and tables to the documentation.
 publish:
 	mkdir -p docs/figures
 	cp results/laptop/figures/*.png docs/figures/
@@ -62,17 +66,19 @@ publish:
 	    $(BIN)/policygrain check --config results/laptop/study.yaml; echo; \
 	    cat results/laptop/tables/$$table.md; } >docs/$$table.md; \
 	done
+	$(BIN)/python docs/generate.py
 
-# Removes results; the environment stays (rm -r .venv removes it too).
+# Removes all results, not the environment (for that: rm -r .venv).
 clean:
 	rm -rf results/*/ results/mlflow.db .snakemake
 
-# After a change of the study's keys or of the registry of problem sets: what editors and the documentation know of them.
+# After a change of the study's keys or of the registry of problem sets: the JSON schema for editors, and the documentation.
 schema: setup
 	$(BIN)/policygrain schema >workflow/schemas/study.schema.json
 	$(BIN)/policygrain schema --markdown >docs/configuration.md
 	$(BIN)/policygrain data list --markdown >docs/benchmarks.md
+	$(BIN)/python docs/generate.py
 
-# After a change of pins in pyproject.toml (needs uv).
+# After a change of versions in pyproject.toml (needs uv).
 lock:
 	requirements/lock.sh

@@ -1,12 +1,14 @@
-"""What the documentation says, held against the code: presets, parameters, links, references, tests, metrics."""
+"""The documentation agrees with the code: presets, parameters, links, references, tests, metrics, generated tables."""
 
 from __future__ import annotations
 
 import ast
 import functools
 import importlib
+import importlib.util
 import re
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -21,7 +23,12 @@ from ..support.small import make_start, small_study, train_small
 
 DOCS = ROOT / "docs"
 METHODS = DOCS / "methods"
-DOCUMENTS = [ROOT / "README.md", ROOT / "benchmarks" / "README.md", *sorted(DOCS.rglob("*.md"))]
+DOCUMENTS = [
+    *sorted(ROOT.glob("*.md")),
+    ROOT / "benchmarks/README.md",
+    ROOT / "results/README.md",
+    *sorted(DOCS.rglob("*.md")),
+]
 PAGES = [page for page in sorted(METHODS.glob("*.md")) if page.name != "README.md"]
 
 every_document = pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
@@ -29,7 +36,7 @@ every_page = pytest.mark.parametrize("path", PAGES, ids=lambda p: p.stem)
 
 
 def cells(line: str) -> list[str]:
-    """The cells of a table's row."""
+    """The cells of a table row."""
     return [cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip())[1:-1]]
 
 
@@ -43,12 +50,12 @@ def tables(text: str) -> list[tuple[list[str], list[list[str]]]]:
 
 
 def code(cell: str) -> list[str]:
-    """What stands in backticks."""
+    """The text in backticks."""
     return re.findall(r"`([^`]+)`", cell)
 
 
 def section(text: str, title: str) -> str:
-    """What stands under a heading of the second level."""
+    """The text under a heading of the second level."""
     match = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", text, flags=re.M | re.S)
     assert match, f"no section {title!r}"
     return match[1]
@@ -58,13 +65,13 @@ def section(text: str, title: str) -> str:
 
 
 def anchors(path: Path) -> set[str]:
-    """Anchors that GitHub and mkdocs make of a page's headings."""
+    """Anchors that GitHub and mkdocs make from the headings of a page."""
     headings = re.findall(r"^#+ (.*)$", path.read_text(), flags=re.M)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @every_document
-def test_every_relative_link_leads_somewhere(path: Path) -> None:
+def test_relative_links_resolve(path: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", path.read_text()):
         if re.match(r"[a-z]+:", target):
             continue
@@ -77,8 +84,8 @@ def test_every_relative_link_leads_somewhere(path: Path) -> None:
 
 
 @every_document
-def test_every_reference_into_the_code_can_be_imported(path: Path) -> None:
-    """`module:name` as in [`objective.ratio:token`](…/ratio.py); a link beside it leads to that module's file."""
+def test_references_to_the_code_can_be_imported(path: Path) -> None:
+    """`module:name` as in [`objective.ratio:token`](…/ratio.py); the link is to the file of that module."""
     pattern = r"\[`([a-z_.]+)(?::(\w+))?`\]\(([^)]+\.py)\)"
     for module_name, name, target in re.findall(pattern, path.read_text()):
         module = importlib.import_module(f"policygrain.{module_name}")
@@ -88,13 +95,13 @@ def test_every_reference_into_the_code_can_be_imported(path: Path) -> None:
 
 @functools.cache
 def functions_of(path: Path) -> set[str]:
-    """Names of a file's test functions."""
+    """Names of the functions in a test file."""
     return {node.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)}
 
 
 @every_document
-def test_every_test_that_is_named_exists(path: Path) -> None:
-    """A test is named after the link to its file."""
+def test_named_tests_exist(path: Path) -> None:
+    """The name of a test follows the link to its file."""
     file: Path | None = None
     for target, name in re.findall(r"\]\(([^)]+)\)|`(test_\w+)`", path.read_text()):
         if target:
@@ -105,7 +112,7 @@ def test_every_test_that_is_named_exists(path: Path) -> None:
 
 @every_document
 def test_equations_avoid_what_renderers_break(path: Path) -> None:
-    """GitHub's Markdown takes a backslash before punctuation for its own, and stumbles over these commands."""
+    """GitHub reads a backslash before punctuation as Markdown, and does not render these commands."""
     text = path.read_text()
     assert text.count("$$") % 2 == 0
     for equation in text.split("$$")[1::2]:
@@ -114,11 +121,36 @@ def test_equations_avoid_what_renderers_break(path: Path) -> None:
         assert equation.count("{") == equation.count("}") and equation.count(r"\left") == equation.count(r"\right")
 
 
+# ---- generated tables -----------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def generator() -> ModuleType:
+    """docs/generate.py, which is no part of the package."""
+    spec = importlib.util.spec_from_file_location("generate_docs", DOCS / "generate.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@every_document
+def test_generated_blocks_are_up_to_date(path: Path) -> None:
+    text = path.read_text()
+    assert bool(generator().MARKED.search(text)) == (str(path.relative_to(ROOT)) in generator().PAGES)
+    assert generator().fill(text) == text, "run `make docs-tables`"
+
+
+def test_every_generated_block_is_on_one_page() -> None:
+    found = [name for page in generator().PAGES for _, name, _ in generator().MARKED.findall((ROOT / page).read_text())]
+    assert sorted(found) == sorted(generator().BLOCKS)
+
+
 # ---- methods --------------------------------------------------------------------------------------------------------
 
 
 def settings_of(chosen: Method) -> dict[str, Any]:
-    """Every parameter of a method, by its name on the pages; of the sampler what is on, and what presets set."""
+    """Every parameter of a method, by its name on the pages; of the sampler only what differs from its defaults."""
     flat: dict[str, Any] = {}
     for slot in ("advantage", "ratio", "clip", "aggregation"):
         part = getattr(chosen, slot)
@@ -135,7 +167,7 @@ def settings_of(chosen: Method) -> dict[str, Any]:
 
 
 def value(cell: str) -> Any:
-    """A cell as YAML; numbers like 3e-4 too, which YAML takes for text."""
+    """A cell as YAML; also numbers like 3e-4, which YAML reads as text."""
     try:
         return float(cell)
     except ValueError:
@@ -143,7 +175,7 @@ def value(cell: str) -> Any:
 
 
 def settings_table(path: Path) -> dict[str, dict[str, Any]]:
-    """What a page says of each of its presets."""
+    """The settings of each preset on a page."""
     ((header, rows),) = tables(section(path.read_text(), "Settings"))
     presets = [code(cell)[0] for cell in header[1:-1]]
     return {
@@ -159,16 +191,16 @@ def test_every_preset_has_one_page() -> None:
 
 @every_page
 def test_settings_on_a_page_are_those_of_the_preset(path: Path) -> None:
-    for preset, said in settings_table(path).items():
-        assert said == settings_of(method(preset)), f"{path}: {preset}"
+    for preset, settings in settings_table(path).items():
+        assert settings == settings_of(method(preset)), f"{path}: {preset}"
 
 
 @every_page
-def test_a_page_has_all_its_parts(path: Path) -> None:
+def test_a_page_has_all_sections(path: Path) -> None:
     text = path.read_text()
     assert "$$" in section(text, "The objective")
-    assert tables(section(text, "In the code")) and section(text, "Our reading").strip()
-    assert code(section(text, "Held by")) and tables(section(text, "What to watch"))
+    assert tables(section(text, "In the code")) and section(text, "Implementation choices").strip()
+    assert code(section(text, "Tests")) and tables(section(text, "Metrics to watch"))
     for preset in settings_table(path):
         assert f"`{preset}`" in text.split("## Settings")[0] or len(settings_table(path)) == 1
         source = method(preset).source
@@ -187,7 +219,7 @@ def test_a_page_names_every_function_of_its_presets(path: Path) -> None:
         assert used <= named, f"{path}: {preset} is made of {used - named} too"
 
 
-def test_the_index_says_what_presets_are() -> None:
+def test_the_index_lists_the_presets() -> None:
     text = (METHODS / "README.md").read_text()
     ((_, rows),) = tables(section(text, "The presets"))
     assert [code(row[0])[0] for row in rows] == method_names()
@@ -216,16 +248,16 @@ def glossary() -> dict[str, set[str]]:
     names = {}
     for file, part in (("metrics", text.replace(timings, "")), ("timings", timings)):
         rows = [row for _, rows in tables(part) for row in rows]
-        assert all(len(row) == 5 and all(row) for row in rows), "metric, meaning, unit, range, worry when"
+        assert all(len(row) == 5 and all(row) for row in rows), "metric, meaning, unit, range, check when"
         listed = [name for row in rows for name in code(row[0])]
         assert len(listed) == len(set(listed))
         names[file] = set(listed)
     return names
 
 
-def test_the_glossary_lists_what_a_run_writes_and_nothing_else(tmp_path: Path) -> None:
+def test_the_glossary_lists_exactly_the_metrics_of_a_run(tmp_path: Path) -> None:
     data, start = make_start(tmp_path)
-    # TEPO, and a method with prediction heads, which log their loss.
+    # TEPO, and a method with prediction heads, whose loss is logged.
     study = small_study(experiments={"headline": {"methods": ["tepo", "mpo_heads"]}})
     runs = [train_small(study, tmp_path / arm, data, start, arm) for arm in ("tepo", "mpo_heads")]
     for file, listed in glossary().items():
@@ -234,7 +266,7 @@ def test_the_glossary_lists_what_a_run_writes_and_nothing_else(tmp_path: Path) -
 
 
 @every_page
-def test_metrics_on_a_page_are_in_the_glossary_where_the_link_leads(path: Path) -> None:
+def test_metrics_on_a_page_are_in_the_linked_section_of_the_glossary(path: Path) -> None:
     text = (DOCS / "glossary.md").read_text()
     titles = re.findall(r"^## (.*)$", text, flags=re.M)
     where = {
@@ -243,7 +275,7 @@ def test_metrics_on_a_page_are_in_the_glossary_where_the_link_leads(path: Path) 
         }
         for title in titles
     }
-    ((_, rows),) = tables(section(path.read_text(), "What to watch"))
+    ((_, rows),) = tables(section(path.read_text(), "Metrics to watch"))
     for row in rows:
         match = re.fullmatch(r"\[`(\w+)`\]\(\.\./glossary\.md#([\w-]+)\)", row[0])
         assert match and match[1] in where[match[2]], f"{path}: {row[0]}"

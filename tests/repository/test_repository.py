@@ -1,10 +1,9 @@
-"""Promises that the repository makes of itself."""
+"""Lock files, imports, figures, make targets and published results agree with each other."""
 
 from __future__ import annotations
 
 import json
 import re
-import statistics
 import subprocess
 import tomllib
 from pathlib import Path
@@ -16,8 +15,8 @@ from packaging.utils import canonicalize_name
 
 
 @pytest.mark.parametrize("flavour", ["cpu", "gpu"])
-def test_the_locks_hold_the_pins(root: Path, flavour: str) -> None:
-    """pip, conda and CI install the locks; the locks agree with the one place that decides versions."""
+def test_the_locks_match_the_pins(root: Path, flavour: str) -> None:
+    """pip, conda and CI install the locks, which are made from the versions in pyproject.toml."""
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     wanted = [Requirement(r) for r in [*project["dependencies"], *extras["dev"], *extras[flavour]]]
@@ -34,7 +33,7 @@ def test_conda_installs_the_lock(root: Path) -> None:
     assert wanted == (root / "requirements" / "gpu.lock").read_text().splitlines(), "run `make lock`"
 
 
-def test_the_objective_imports_nothing_of_ours_and_figures_no_trainer(root: Path) -> None:
+def test_the_objective_imports_nothing_and_figures_no_trainer(root: Path) -> None:
     package = root / "src" / "policygrain"
     for path in (package / "objective").glob("*.py"):
         assert not re.search(r"from \.\.", path.read_text()), path
@@ -44,26 +43,26 @@ def test_the_objective_imports_nothing_of_ours_and_figures_no_trainer(root: Path
         assert not re.search(r"from \.\.(figures|track|evaluate)", path.read_text()), path
 
 
-def test_every_figure_has_its_module_caption_and_place_in_the_readme(root: Path) -> None:
+def test_every_figure_has_a_module_a_caption_and_an_explanation(root: Path) -> None:
     from policygrain.figures import FIGURES, TABLES
 
     for name in (*FIGURES, *TABLES):
         assert (root / "src/policygrain/figures" / f"{name}.py").exists()
         assert (root / "workflow/report" / f"{name}.rst").exists()
-    readme = (root / "README.md").read_text()
-    assert all(f"`{name}`" in readme for name in FIGURES)
+    page = (root / "docs/reading-results.md").read_text()
+    assert all(f"`{name}`" in page for name in (*FIGURES, *TABLES))
 
 
-def test_make_targets_of_the_readme_exist(root: Path) -> None:
-    readme = (root / "README.md").read_text()
-    targets = set(re.findall(r"\bmake (\w+)", readme))
-    assert {"all", "test", "ui"} <= targets
-    for target in targets - {"it"}:
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+def test_make_targets_that_are_named_exist(root: Path, page: str) -> None:
+    targets = set(re.findall(r"(?:`|^)make ([\w-]+)", (root / page).read_text(), flags=re.M))
+    assert {"all", "test"} <= targets
+    for target in targets:
         done = subprocess.run(["make", "--dry-run", target], cwd=root, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"make {target}: {done.stderr}"
 
 
-def test_the_published_results_are_of_the_present_study(in_root: Path) -> None:
+def test_the_published_results_are_of_the_current_study(in_root: Path) -> None:
     """After a change of config.yaml: `make all publish`."""
     from policygrain.figures import TABLES
     from policygrain.study import load_study
@@ -73,7 +72,7 @@ def test_the_published_results_are_of_the_present_study(in_root: Path) -> None:
         assert f"digest {digest(load_study('config.yaml'))}." in (in_root / "docs" / f"{table}.md").read_text()
 
 
-def test_the_laptop_regime_is_the_calibrated_one(in_root: Path) -> None:
+def test_the_laptop_study_has_the_calibrated_settings(in_root: Path) -> None:
     from policygrain.methods import method
     from policygrain.study import load_study
 
@@ -84,33 +83,3 @@ def test_the_laptop_regime_is_the_calibrated_one(in_root: Path) -> None:
         settings = method(name, study.methods).clip.settings
         rounded = {side: float(f"{value:.2g}") for side, value in found["bands"][band].items()}
         assert {side: settings[side] for side in ("low", "high")} == rounded, name
-
-
-def test_what_is_said_of_benchmarks_is_what_they_measured(root: Path) -> None:
-    folder = root / "benchmarks"
-    text = " ".join((folder / "README.md").read_text().split())
-    training, judged, blocks = (
-        json.loads((folder / f"{name}.json").read_text()) for name in ("training_step", "verification", "log_probs")
-    )
-    natural, fixed = (training["scenarios"][name]["ratio_of_seconds_per_step"] for name in ("natural", "fixed"))
-    rates = sorted(turn["policygrain"]["answers_per_s"] for turn in judged["ordinary"]["rounds"])
-    ahead = statistics.median(turn["ratio"] for turn in judged["ordinary"]["rounds"])
-    both = blocks["results"][0]["blocks"]
-    for said in (
-        f"{natural['median']:.2f} ({natural['min']:.2f} to {natural['max']:.2f} over five rounds)",
-        f"{fixed['median']:.2f} ({fixed['min']:.2f} to {fixed['max']:.2f})",
-        f"{statistics.median(rates):,.0f} ordinary answers a second",
-        f"({rates[0]:,.0f} to {rates[-1]:,.0f} over five rounds), {ahead:.1f} times a serial loop",
-        f"{judged['hostile']['policygrain']['answers_per_s']:.0f}, {judged['hostile']['ratio']:.1f} times the loop",
-        f"{both['speed_over_plain']['median']:.2f} of the speed",
-        f"{both['memory_over_plain']:.3f} |",
-    ):
-        assert said in text, said
-
-
-def test_what_is_said_of_planning_is_what_was_measured(root: Path) -> None:
-    text, found = (root / "docs/scaling.md").read_text(), json.loads((root / "benchmarks/dry_run.json").read_text())
-    few, many = found["few jobs"], found["many jobs"]
-    assert f"| jobs | {few['jobs']} | {many['jobs']:,} |" in text
-    assert f"| {few['seconds']} s | {many['seconds']} s | 20 s |" in text
-    assert f"| {few['peak_mb']} MB | {many['peak_mb']} MB | 1,000 MB" in text

@@ -1,0 +1,215 @@
+"""Writes the generated blocks of the documentation from committed results: python docs/generate.py.
+
+A block stands between `<!-- generated: NAME -->` and `<!-- end -->`; NAME is a key of BLOCKS.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = ("README.md", "benchmarks/README.md", "docs/scaling.md", "docs/studies.md")
+MARKED = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", flags=re.S)
+HEADLINE = ("start model", "GRPO", "DAPO", "TEPO", "MPO")
+
+
+def read(name: str) -> Any:
+    """A committed JSON file of benchmarks/."""
+    return json.loads((ROOT / "benchmarks" / f"{name}.json").read_text())
+
+
+def table(header: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def spread(found: dict[str, float]) -> list[str]:
+    """Median and range of a measurement, two digits after the point."""
+    return [f"{found['median']:.2f}", f"{found['min']:.2f} to {found['max']:.2f}"]
+
+
+# ---- README.md ------------------------------------------------------------------------------------------------------
+
+
+def findings() -> str:
+    """Accuracy of the headline methods, and how many claims are decided, from the published tables."""
+    results = (ROOT / "docs/results.md").read_text()
+    block = re.search(r"^\| method \|.*?(?=\n\n)", results, flags=re.M | re.S)
+    lines = block[0].splitlines() if block else [""]
+    header, *body = ([cell.strip("* ") for cell in line.strip("| ").split(" | ")] for line in lines)
+    if header[-1] != "average":
+        raise ValueError("docs/results.md: no table with columns from `method` to `average`")
+    rows = {cells[0]: cells[-1] for cells in body}
+    claims = (ROOT / "docs/claims.md").read_text()
+    counts = re.search(r"^Of (\d+) claims?: ([^.]*)\.", claims, flags=re.M)
+    seeds = re.search(r"over (\d+) seeds", claims)
+    if not counts or not seeds:
+        raise ValueError("docs/claims.md: no line `Of N claims: …` with the number of seeds")
+    benchmarks = len(header) - 2  # without the columns `method` and `average`
+    accuracy = table([""] + [name for name in HEADLINE], [["accuracy, %"] + [rows[name] for name in HEADLINE]])
+    return (
+        f"{accuracy}\n\n"
+        f"Mean over {benchmarks} miniature benchmarks, {seeds[1]} seeds; 95% bootstrap intervals over seeds and "
+        "problems.\n"
+        f"Of {counts[1]} claims of the papers: {counts[2]}."
+    )
+
+
+# ---- benchmarks/README.md -------------------------------------------------------------------------------------------
+
+
+def training_step() -> str:
+    """TRL's time per step over PolicyGrain's."""
+    found = read("training_step")
+    lengths = {
+        "natural": "natural: responses end with an end-of-sequence token",
+        "fixed": "fixed: `max_tokens` for all",
+    }
+    rows = []
+    for name, text in lengths.items():
+        scenario = found["scenarios"][name]
+        rows.append([text, *spread(scenario["ratio_of_seconds_per_step"]), str(len(scenario["rounds"]))])
+    return table(["response lengths", "TRL's seconds per step / PolicyGrain's", "range", "rounds"], rows)
+
+
+def grading() -> str:
+    """Answers graded per second, ordinary ones and with some that reach the time limit."""
+    found = read("verification")
+    rounds = found["ordinary"]["rounds"]
+    rates = [turn["policygrain"]["answers_per_s"] for turn in rounds]
+    ratios = [turn["ratio"] for turn in rounds]
+    hostile = found["hostile"]
+    header = ["answers", "answers per second", "range", "speed over a serial loop of math-verify"]
+    ordinary = [
+        "ordinary",
+        f"{statistics.median(rates):,.0f}",
+        f"{min(rates):,.0f} to {max(rates):,.0f} over {len(rounds)} rounds",
+        f"{statistics.median(ratios):.1f}",
+    ]
+    slow = ["1% never end by themselves", f"{hostile['policygrain']['answers_per_s']:,.0f}", "one round"]
+    return table(header, [ordinary, [*slow, f"{hostile['ratio']:.1f}"]]) + (
+        f"\n\n{found['workers']} workers on {found['hardware']}."
+    )
+
+
+def objective() -> str:
+    """Time of the objective, as an upper bound of its share of a training step."""
+    found = read("objective_cost")
+    seconds, shares = found["objective"]["seconds"], found["objective"]["share_at_most"]
+    rows = [[f"`{name}`", f"{seconds[name]['median'] * 1e3:.2f} ms", f"{shares[name]:.4%}"] for name in seconds]
+    head, shape = found["lm_head"], found["shape"]
+    return table(["preset", "objective, metrics included", "share of a step, at most"], rows) + (
+        f"\n\nThe output layer alone (hidden states to log-probabilities, and its gradient) takes "
+        f"{head['seconds']['median']:.0f} s for the same {shape['responses'] * shape['tokens']:,} tokens, "
+        f"scaled up from {len(head['seconds_per_chunk'])} chunks of {head['chunk_tokens']} tokens."
+    )
+
+
+def block_ratio() -> str:
+    """Time of block ratios over that of the token ratio."""
+    seconds = read("objective_cost")["block"]["seconds"]
+    whole, stage = seconds["objective"], seconds["ratio_stage"]
+    rows = [
+        [name, *(f"{part[name]['median'] / part['token']['median']:.2f}" for part in (whole, stage))] for name in whole
+    ]
+    return table(["ratio", "whole objective, relative to the token ratio", "computing the ratio alone"], rows) + (
+        f"\n\nComputing the token ratio takes {stage['token']['median'] * 1e3:.2f} ms, that of a block of 5 "
+        f"{stage['block K=5']['median'] * 1e3:.2f} ms."
+    )
+
+
+def mtp_heads() -> str:
+    """Cost of MPO's prediction heads."""
+    found = read("future_heads")
+    middle, ends = spread(found["ratio"])
+    warm_up = found["warm_up"]
+    batches = warm_up["seconds"] / found["seconds"]["backbone"]
+    return (
+        f"Scoring a batch and its updates take {middle} times as long with heads ({ends}), "
+        f"and the warm-up of the heads {warm_up['seconds']:.1f} s, as long as scoring and updates of "
+        f"{batches:.0f} batches without heads. The heads have {warm_up['parameters']:,} parameters beside the model's "
+        f"{warm_up['model_parameters']:,}."
+    )
+
+
+def log_probs() -> str:
+    """Time and memory of log-probabilities in blocks, beside those of all logits at once."""
+    names = {"both": "log-probabilities and entropy", "loss": "log-probabilities"}
+    rows = []
+    for result in read("log_probs")["results"]:
+        plain, blocks = result["plain"], result["blocks"]
+        middle, ends = spread(blocks["speed_over_plain"])
+        rows.append(
+            [
+                names[result["task"]],
+                f"{plain['seconds']:.1f} s, {plain['extra_gib']:.2f} GiB",
+                f"{blocks['seconds']:.1f} s, {blocks['extra_gib']:.2f} GiB",
+                f"{middle} ({ends})",
+                f"{blocks['memory_over_plain']:.3f}",
+            ]
+        )
+    header = ["gradient through", "all logits, log_softmax", "in blocks", "relative speed", "relative memory"]
+    return table(header, rows)
+
+
+# ---- docs/ ----------------------------------------------------------------------------------------------------------
+
+
+def planning() -> str:
+    """Time and memory of Snakemake's planning."""
+    few, many = (read("dry_run")[name] for name in ("few jobs", "many jobs"))
+    rows = [
+        ["jobs", f"{few['jobs']:,}", f"{many['jobs']:,}", "–"],
+        ["`snakemake --dry-run all`", f"{few['seconds']} s", f"{many['seconds']} s", "20 s"],
+        ["peak memory of Snakemake", f"{few['peak_mb']:,} MB", f"{many['peak_mb']:,} MB", "1,000 MB (tested)"],
+    ]
+    return table(["", "one engine for 20 models", "one engine per model, 8 sampling jobs for each", "target"], rows)
+
+
+def plan_laptop() -> str:
+    """Predicted and measured seconds of the laptop study."""
+    rows = [
+        [row["rule"], f"{row['predicted']:,.0f}", f"{row['measured']:,.0f}", f"{row['ratio']:.2f}"]
+        for row in read("plan_laptop")
+        if row["phase"] == "all"
+    ]
+    return table(["rule", "predicted (s)", "measured (s)", "ratio"], rows)
+
+
+BLOCKS: dict[str, Callable[[], str]] = {
+    "findings": findings,
+    "training-step": training_step,
+    "grading": grading,
+    "objective": objective,
+    "block-ratio": block_ratio,
+    "mtp-heads": mtp_heads,
+    "log-probs": log_probs,
+    "planning": planning,
+    "plan-laptop": plan_laptop,
+}
+
+
+def fill(text: str) -> str:
+    """A page with its blocks written anew."""
+    return MARKED.sub(lambda found: f"{found[1]}\n{BLOCKS[found[2]]()}\n\n{found[3]}", text)
+
+
+def main() -> None:
+    """Rewrites the pages whose blocks have changed."""
+    for page in PAGES:
+        path = ROOT / page
+        before = path.read_text()
+        after = fill(before)
+        if after != before:
+            path.write_text(after)
+            print(page)
+
+
+if __name__ == "__main__":
+    main()

@@ -15,7 +15,7 @@ from ..errors import Stopped, UserError
 from ..grading import open_grader
 from ..methods import Method
 from ..model.loading import device
-from ..model.weights import whole
+from ..model.weights import unsharded
 from ..progress import Progress
 from ..provenance import seed_of
 from ..rollout.open import open_engine
@@ -163,7 +163,7 @@ def train(
             "metrics",
             {"step": settings.steps, **final, **{f"total_{k}": totals[k] for k in ("updates", "tokens", "samples")}},
         )
-        final_model: Any = whole(policy.model, torch.device("cpu"), keep=is_rank_0())
+        final_model: Any = unsharded(policy.model, torch.device("cpu"), keep=is_rank_0())
         on_rank_0(lambda: [what.save_pretrained(run_dir / "model") for what in (final_model, policy.tokenizer)])
         return {**final, **totals}
 

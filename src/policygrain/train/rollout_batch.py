@@ -9,7 +9,7 @@ import torch
 from ..clock import Clock
 from ..methods import Method
 from ..model.sequences import Sequences
-from ..model.sharding import precision
+from ..model.sharding import compute_dtype
 from ..objective.batch import TokenBatch
 from ..rollout.engine import Response
 from .policy import Policy
@@ -62,7 +62,7 @@ def disagreement(drawn: RolloutBatch, model: PreTrainedModel, bound: float | Non
     """Why not to train on a batch: its sampler was not ``model``, going by what both say of the same tokens. None where
     they agree to ``bound`` nats (None: to what rounding comes to) on average.
     """
-    bound = ROUNDING[precision(model)] if bound is None else bound
+    bound = ROUNDING[compute_dtype(model)] if bound is None else bound
     found = drawn.metrics.get("mismatch_mean", 0.0)
     if found <= bound:
         return None

@@ -96,13 +96,13 @@ def _check(arguments: argparse.Namespace) -> None:
 
 def _doctor(arguments: argparse.Namespace) -> None:
     """Look at everything a study needs, say what to change, and exit with 2 when something is wrong."""
-    from ..doctor import cluster, examine, this_machine
+    from ..doctor import check_cluster, check_machine, print_findings
 
     results = Path("results")
     if arguments.slurm:
-        examine(cluster(arguments.config, arguments.profile, results))
+        print_findings(check_cluster(arguments.config, arguments.profile, results))
     else:
-        examine(this_machine(arguments.config, results))
+        print_findings(check_machine(arguments.config, results))
 
 
 def _show(arguments: argparse.Namespace) -> None:

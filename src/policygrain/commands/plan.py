@@ -19,7 +19,7 @@ def add(command: Command) -> None:
     added.add_argument(
         "--per-run", type=int, metavar="N", help="devices of one run (default: the fewest that it fits on)"
     )
-    added.add_argument("--constants", type=Path, metavar="FILE", help="YAML laid over the package's constants")
+    added.add_argument("--constants", type=Path, metavar="FILE", help="YAML that overrides the package's constants")
     form = added.add_mutually_exclusive_group()
     added.add_argument("--json", action="store_true", help="everything, as JSON")
     form.add_argument("--markdown", action="store_true", help="a row per study")

@@ -1,4 +1,4 @@
-"""A finished study's records beside what a plan says of it, and constants from such records."""
+"""Compares an estimate with the records of a finished study, and fits constants to such records."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from .loads import Load
 from .shapes import shape_of
 from .workload import Planner
 
-# What a run's timings call the phases of a plan. Validation is sampled and judged at once.
+# Names of the phases in a run's timings. Validation counts as sampling.
 TIMED = {"generate": "decode", "log_probs": "score", "update": "update", "reward": "judge"}
 
 
 class Sample(NamedTuple):
-    """Something that was matrix and took a while."""
+    """A measured phase of a job: its estimated load and the seconds that it took."""
 
     rule: str
     phase: Phase
-    matrix: Load  # as matrix before it ran
-    known: Load  # as matrix knowing its tokens
+    predicted: Load  # with the expected numbers of tokens
+    known: Load  # with the actual numbers of tokens
     seconds: float
 
 
 def samples(study: Study, results: Path, planner: Planner) -> Iterator[Sample]:
-    """Every phase of every training run, start model and judged model that left records in ``results``."""
+    """Every phase of all training runs, start models and evaluated models with records in ``results``."""
     matrix = run_matrix(study)
     for run in matrix.runs:
         folder = results / run.folder
@@ -89,20 +89,18 @@ def _of_evaluation(kept: dict[str, Any], planner: Planner) -> Iterator[Sample]:
 
 
 def against(study: Study, results: Path, constants: Constants, device: Device) -> list[dict[str, Any]]:
-    """Rows of rule, phase, predicted and measured seconds and their ratio; a rule's own row has the phase `all`.
+    """Rows of rule, phase, predicted and measured seconds and their ratio; the sums of a rule have the phase `all`.
 
-    An engine's opening is in the records of the first model that it judged, and in no plan of a single model, so of
-    `evaluate` medians are compared, times the number of models.
+    The time to start an engine is in the records of the first model that it evaluates. The estimate of a model does not
+    contain it, so for `evaluate` medians times the number of models are compared. UserError without records.
     """
     planner = Planner(study, shape_of(study.model, constants.shapes), constants.workload(study.model.start))
     grouped: dict[tuple[str, Phase], list[tuple[float, float]]] = defaultdict(list)
     for sample in samples(study, results, planner):
-        predicted = device.speed(sample.phase).seconds(sample.matrix)
+        predicted = device.speed(sample.phase).seconds(sample.predicted)
         grouped[sample.rule, sample.phase].append((predicted, sample.seconds))
     if not grouped:
-        raise UserError(
-            f"{results}: no finished run to compare with is here; it has to be the results of {study.name}."
-        )
+        raise UserError(f"{results}: no finished run to compare with; it must be the results folder of {study.name}.")
     rows: list[dict[str, Any]] = []
     for (rule, phase), pairs in grouped.items():
         add_up = sum if rule != "evaluate" else lambda values: statistics.median(values) * len(values)
@@ -118,9 +116,9 @@ def against(study: Study, results: Path, constants: Constants, device: Device) -
 
 
 def fit(loads: Sequence[Load], seconds: Sequence[float]) -> dict[str, float]:
-    """`call` and `rate` that explain seconds = calls × call + flops / rate with the least squared relative error.
+    """Fit `call` and `rate` in seconds = calls × call + flops / rate, with the least squared relative error.
 
-    Neither is negative: what would be is left out, and the other one explains all.
+    A coefficient that would be negative is left out, and the other one is fitted alone.
     """
     y = np.maximum(np.array(seconds, dtype=float), 1e-9)
     columns = np.array([[load.calls, load.flops] for load in loads], dtype=float) / y[:, None]
@@ -142,19 +140,19 @@ def fit(loads: Sequence[Load], seconds: Sequence[float]) -> dict[str, float]:
 
 
 def calibrate(study: Study, results: Path, constants: Constants, name: str) -> dict[str, Any]:
-    """Constants of the device that made ``results``, in the form of `constants.yaml`, under ``name``.
+    """Constants of the device that ``results`` were computed on, in the form of `constants.yaml`, under ``name``.
 
-    Phases are fitted by least squares (`fit`), judging and loading by medians, tokens are means. A phase that left no
-    records keeps the values of the device of that name, if there is one.
+    Phases are fitted by least squares (`fit`), grading and loading by medians; numbers of tokens are means. A phase
+    without records keeps the values of the device ``name``, if it exists. UserError without records.
     """
     expected = _texts(study, results, constants.workload(study.model.start))
     planner = Planner(study, shape_of(study.model, constants.shapes), expected)
     grouped: dict[Phase, list[Sample]] = defaultdict(list)
     for sample in samples(study, results, planner):
-        if sample.rule != "start_model":  # its optimizer is another one, so it tests the constants instead
+        if sample.rule != "start_model":  # it has another optimizer; it is used to check the constants instead
             grouped[sample.phase].append(sample)
     if not grouped:
-        raise UserError(f"{results}: no finished run is here to learn from; it has to be the results of {study.name}.")
+        raise UserError(f"{results}: no finished run to calibrate on; it must be the results folder of {study.name}.")
     known = constants.devices.get(name)
     phases: dict[str, Any] = {p: vars(known.speed(p)) for p in known.phases} if known else {}
     for phase, found in grouped.items():
@@ -165,7 +163,7 @@ def calibrate(study: Study, results: Path, constants: Constants, name: str) -> d
         if phase == "decode":
             opening = [s.seconds - typical for s in found if s.seconds > 1.5 * typical]
             phases["start"] = {"call": statistics.median(opening) if opening else 0.0}
-        # The first model that an engine judged has its opening in it.
+        # The first model that an engine evaluates includes the time to start it.
         usual = [s for s in found if phase != "decode" or s.seconds <= 1.5 * typical]
         phases[phase] = fit([s.known for s in usual], [s.seconds for s in usual])
     hardware = {read_json(path)["hardware"] for path in sorted(results.glob("runs/*/*/summary.json"))}
@@ -181,7 +179,7 @@ def calibrate(study: Study, results: Path, constants: Constants, name: str) -> d
 
 
 def _texts(study: Study, results: Path, before: Workload) -> Workload:
-    """Mean lengths and draws of a study's training runs."""
+    """Mean lengths of texts, and prompts sampled per prompt trained on, of a study's training runs."""
     tokens = drawn = 0.0
     draws: list[float] = []
     for run in run_matrix(study).runs:
@@ -205,7 +203,7 @@ def _texts(study: Study, results: Path, before: Workload) -> Workload:
 
 
 def _prompt_tokens(study: Study, results: Path) -> float | None:
-    """Mean length of training prompts, by the tokenizer that a run left; None where there is none."""
+    """Mean tokens of training prompts, by the tokenizer of a run's final model; None if there is none."""
     from tokenizers import Tokenizer
 
     found = sorted(results.glob("runs/*/*/model/tokenizer.json"))

@@ -1,4 +1,4 @@
-"""`policygrain doctor`: what it says of this machine, and of clusters that are wrong in one way each."""
+"""`policygrain doctor`: on this machine, and on made-up clusters with one fault each."""
 
 from __future__ import annotations
 
@@ -19,20 +19,22 @@ cpu*|up|1-00:00:00|64000|16|(null)
 gpu|up|4:00:00|128000+|32|gpu:a100:4(S:0-1),nvme:1
 old|down|1:00|1|1|(null)
 """
-# … and scontrol of its configuration.
+# What `scontrol show config` prints.
 CONFIG = """\
 AccountingStorageType   = accounting_storage/none
 MinJobAge               = 300 sec
 PreemptMode             = REQUEUE
 """
-# A job runs here: what follows the options of srun is the command.
+# srun runs its command here, without its options.
 SRUN = '#!/bin/sh\nwhile [ "${1#--}" != "$1" ]; do shift; done\nSLURMD_NODENAME=n1 exec "$@"\n'
 
-Doctor = Callable[..., tuple[int, str]]
+RunDoctor = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
-def ask(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Doctor:
+def doctor(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> RunDoctor:
     """`policygrain doctor --slurm` with a made-up SLURM, a profile and a study: (exit code, everything printed)."""
     bin_folder = tmp_path / "bin"
     bin_folder.mkdir()
@@ -59,11 +61,11 @@ def ask(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyt
     return run
 
 
-def test_a_cluster_in_order(ask: Doctor, root: Path) -> None:
-    code, said = ask((root / "slurm" / "config.yaml").read_text())
+def test_a_cluster_in_order(doctor: RunDoctor, root: Path) -> None:
+    code, said = doctor((root / "slurm" / "config.yaml").read_text())
     assert code == 0, said
     assert "partitions: cpu, gpu" in said and "sees folder and environment" in said and "wrong" not in said
-    assert not list(Path("results").iterdir()), "what was written to look is removed"
+    assert not list(Path("results").iterdir()), "the test job's files are removed"
 
 
 @pytest.mark.parametrize(
@@ -85,109 +87,112 @@ def test_a_cluster_in_order(ask: Doctor, root: Path) -> None:
         ("default-resources: {mem: a lot}", ["profile.yaml", "a lot"]),
         ("set-resources: {evaluate: {cpus_per_task: 32}}", ["asks for 32 CPUs, 'cpu' gives 16"]),
         ("set-resources: {train: {slurm_partition: 'gpu,gpuu'}}", ["no partition 'gpuu'"]),
-        ("set-resources: {trian: {mem_mb: 1}}", ["'trian' is no rule that is a job", "mean 'train'?"]),
+        ("set-resources: {trian: {mem_mb: 1}}", ["'trian' is no rule that runs as a job", "mean 'train'?"]),
         ("- a list", ["profile.yaml", "It is a mapping"]),
         ("a: [", ["profile.yaml"]),
     ],
 )
-def test_a_profile_that_the_cluster_cannot_serve(ask: Doctor, profile: str, expected: list[str]) -> None:
-    code, said = ask(profile)
+def test_requests_that_the_cluster_cannot_satisfy(doctor: RunDoctor, profile: str, expected: list[str]) -> None:
+    code, said = doctor(profile)
     assert code == 2
     assert all(text in said for text in expected), said
 
 
-def test_what_snakemake_works_out_for_each_job_is_left_alone(ask: Doctor) -> None:
-    """The documentation shows such values; nobody knows them before."""
+def test_expressions_in_a_profile_are_not_checked(doctor: RunDoctor) -> None:
     arm = "if wildcards.arm == 'grpo' else"
-    code, said = ask(f"set-resources: {{train: {{slurm_partition: \"'low' {arm} 'gpu'\", gpu: \"1 {arm} 0\"}}}}")
-    assert code == 0 and "train: slurm_partition, gpu: worked out for each job" in said, said
+    code, said = doctor(f"set-resources: {{train: {{slurm_partition: \"'low' {arm} 'gpu'\", gpu: \"1 {arm} 0\"}}}}")
+    assert code == 0 and "train: slurm_partition, gpu: evaluated for each job" in said, said
 
 
-def test_a_default_partition_is_not_missed_where_every_job_names_its_own(ask: Doctor) -> None:
+def test_no_default_partition_is_needed_if_every_rule_names_one(doctor: RunDoctor) -> None:
     rules = ", ".join(f"{rule}: {{slurm_partition: gpu}}" for rule in RULES)
-    code, said = ask(f"set-resources: {{{rules}}}", sinfo=SINFO.replace("cpu*", "cpu"))
+    code, said = doctor(f"set-resources: {{{rules}}}", sinfo=SINFO.replace("cpu*", "cpu"))
     assert code == 0, said
 
 
 @pytest.mark.parametrize(
     ("changes", "code", "expected"),
     [
-        (("300", "60"), 2, "forgotten after 60 s (MinJobAge), before Snakemake looks"),
+        (("300", "60"), 2, "forgotten after 60 s (MinJobAge), before Snakemake asks"),
         (("300", "60"), 2, "have MinJobAge raised to 180"),
         (("300", "180"), 0, "sinfo answers"),
         (("REQUEUE", "CANCEL"), 0, "preempted jobs are cancelled here"),
     ],
 )
-def test_settings_under_which_jobs_get_lost(ask: Doctor, changes: tuple[str, str], code: int, expected: str) -> None:
-    found, said = ask("slurm-init-seconds-before-status-checks: 60", config=CONFIG.replace(*changes))
+def test_slurm_settings_under_which_snakemake_loses_jobs(
+    doctor: RunDoctor, changes: tuple[str, str], code: int, expected: str
+) -> None:
+    found, said = doctor("slurm-init-seconds-before-status-checks: 60", config=CONFIG.replace(*changes))
     assert found == code and expected in said, said
 
 
-def test_a_slurm_that_is_found_by_an_environment_variable_alone(ask: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slurm_configuration_named_only_by_the_environment(
+    doctor: RunDoctor, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SLURM_CONF", "/somewhere/slurm.conf")
-    assert ask()[0] == 0
+    assert doctor()[0] == 0
     # `sinfo` prints what follows its first line.
-    code, said = ask(sinfo=f"EOF\n[ -n \"$SLURM_CONF\" ] || exit 1\ncat <<'EOF'\n{SINFO}")
+    code, said = doctor(sinfo=f"EOF\n[ -n \"$SLURM_CONF\" ] || exit 1\ncat <<'EOF'\n{SINFO}")
     assert code == 2 and "without SLURM_CONF, sinfo" in said, said
 
 
-def test_no_default_partition(ask: Doctor) -> None:
-    code, said = ask(sinfo=SINFO.replace("cpu*", "cpu"))
+def test_no_default_partition(doctor: RunDoctor) -> None:
+    code, said = doctor(sinfo=SINFO.replace("cpu*", "cpu"))
     assert code == 2 and "none is named and the cluster has no default one" in said
 
 
 @pytest.mark.parametrize(
     ("srun", "expected"),
     [
-        # Its own file system: the folder is another one there.
+        # The node has another file system.
         (SRUN.replace("exec", "cd /; P=$(mktemp -d); exec").replace('"$@"', '"$1" "$2" "$3" $P 0 0'), "does not see"),
         ("#!/bin/sh\necho 'srun: error: Invalid account' >&2; exit 1\n", "Invalid account"),
         ("#!/bin/sh\necho 'srun: error: Unable to allocate resources: immediate' >&2; exit 1\n", "no job started"),
-        (SRUN.replace("exec", "exec env PYTHONHOME=/nowhere"), "the account, the partition, or that nodes"),
+        (SRUN.replace("exec", "exec env PYTHONHOME=/nowhere"), "the account, the partition, and whether nodes"),
         (SRUN.replace('"$@"', '"$@" && echo the site says goodbye'), "sees folder and environment"),
         ("#!/bin/sh\necho welcome\n", "srun printed something else"),
     ],
 )
-def test_jobs_that_cannot_work(ask: Doctor, srun: str, expected: str) -> None:
-    code, said = ask(srun=srun)
+def test_failing_test_jobs(doctor: RunDoctor, srun: str, expected: str) -> None:
+    code, said = doctor(srun=srun)
     assert expected in said and "Traceback" not in said
     assert code == (0 if "started" in expected or "sees" in expected.split(maxsplit=1)[0] else 2), said
 
 
-def test_a_start_model_that_nodes_do_not_see(ask: Doctor, tmp_path: Path) -> None:
+def test_a_start_model_that_nodes_do_not_see(doctor: RunDoctor, tmp_path: Path) -> None:
     start = tmp_path / "start"
     start.mkdir()
     (start / "config.json").write_text("{}")
     study = f"model: {{start: {start}}}\n"
-    assert ask(study=study)[0] == 0
+    assert doctor(study=study)[0] == 0
     away = SRUN.replace("SLURMD", f"mv {start} {start}.away; SLURMD").replace(
         'exec "$@"', f'"$@"; mv {start}.away {start}'
     )
-    code, said = ask(study=study, srun=away)
+    code, said = doctor(study=study, srun=away)
     assert code == 2 and f"does not see {start}" in said, said
 
 
-def test_a_gpu_that_is_granted_but_not_seen(ask: Doctor) -> None:
+def test_a_gpu_that_is_granted_but_not_seen(doctor: RunDoctor) -> None:
     profile = "set-resources: {train: {slurm_partition: gpu, gpu: 1}}"
-    code, said = ask(profile)
+    code, said = doctor(profile)
     assert code == 2 and "was given no GPU" in said
     import torch
 
     if not torch.cuda.is_available():
-        code, said = ask(profile, srun=SRUN.replace("SLURMD", "CUDA_VISIBLE_DEVICES=0 SLURMD"))
+        code, said = doctor(profile, srun=SRUN.replace("SLURMD", "CUDA_VISIBLE_DEVICES=0 SLURMD"))
         assert code == 2 and "torch sees 0 GPUs" in said and "FLAVOUR=gpu" in said
 
 
-def test_what_the_study_needs(ask: Doctor) -> None:
-    code, said = ask(study="tracking: {uri: 'http://127.0.0.1:9'}\n")
+def test_requirements_of_a_study(doctor: RunDoctor) -> None:
+    code, said = doctor(study="tracking: {uri: 'http://127.0.0.1:9'}\n")
     assert code == 2 and "http://127.0.0.1:9 does not answer" in said
-    code, said = ask(study="model: {start: some/model}\n")
+    code, said = doctor(study="model: {start: some/model}\n")
     assert code == 0 and "hf download some/model" in said
-    code, said = ask(study="stepz: 3\n")
+    code, said = doctor(study="stepz: 3\n")
     assert code == 2 and "stepz: unknown key" in said
 
 
-def test_without_slurm_it_says_where_to_go(
+def test_without_slurm_a_login_node_is_suggested(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -220,6 +225,6 @@ def test_this_machine(root: Path, tmp_path: Path) -> None:
         ({"gres": "nvme:1", "slurm_account": 7}, 0, ("--account=7", "--gres=nvme:1")),
     ],
 )
-def test_what_a_rule_asks_for(resources: dict[str, object], gpus: int, place: tuple[str, ...]) -> None:
+def test_gpus_and_placement_of_a_request(resources: dict[str, object], gpus: int, place: tuple[str, ...]) -> None:
     request = ResourceRequest("train", resources)
     assert (request.gpus, request.place) == (gpus, place)

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from policygrain.figures.records import Records
 
 from policygrain.analysis import measures
 from policygrain.cli import main
 from policygrain.errors import UserError
 from policygrain.figures import FIGURES
 from policygrain.figures.catalogue import draw
-from policygrain.figures.records import Records
 from policygrain.study import Study, load_study
 
 from ..support.made_up import make_up

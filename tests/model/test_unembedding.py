@@ -34,7 +34,7 @@ def made_up(tokens: int, size: int, vocabulary: int, scale: float = 1.0, seed: i
 
 
 def gradients(outputs: Pair, inputs: list, seed: int = 0) -> list[Tensor]:
-    """Of a random weighting of both outputs, by hidden states, weight and bias."""
+    """Gradients of a random linear combination of both outputs with respect to hidden states, weight and bias."""
     generator = torch.Generator().manual_seed(seed)
     weights = [torch.randn(x.shape, generator=generator).to(x) for x in outputs]
     loss = sum((x * w).sum() for x, w in zip(outputs, weights, strict=True))
@@ -51,7 +51,7 @@ def gradients(outputs: Pair, inputs: list, seed: int = 0) -> list[Tensor]:
     bias=st.booleans(),
     seed=st.integers(0, 99),
 )
-def test_blocks_are_the_whole(
+def test_blocks_equal_all_logits_at_once(
     tokens: int,
     vocabulary: int,
     block: tuple[int, int],
@@ -75,7 +75,7 @@ def test_gradients_are_finite_differences() -> None:
 
 
 def test_each_output_has_its_own_gradient() -> None:
-    """Either output alone; without the entropy's gradient, a loss that reads it has none from there."""
+    """Each output alone; with ``entropy_gradient=False`` a loss of the entropy has no gradient."""
     inputs = made_up(5, 4, 11)
     for which in (0, 1):
         found = torch.autograd.grad(blockwise(*inputs, 0.7, block=(2, 3))[which].sum(), inputs[:3])
@@ -95,7 +95,7 @@ def test_only_what_needs_a_gradient_gets_one() -> None:
 
 
 def test_half_precision_is_summed_in_float32() -> None:
-    """A bfloat16 model's outputs are those of its own numbers in float64, and gradients are rounded to it once."""
+    """Outputs of a bfloat16 model agree with its numbers in float64; gradients are rounded to bfloat16 once."""
     inputs = [x.detach().bfloat16().requires_grad_() for x in made_up(64, 64, 600, scale=3.0)[:3]]
     targets = torch.arange(64)
     exact = [x.detach().double().requires_grad_() for x in inputs]
@@ -110,8 +110,8 @@ def test_half_precision_is_summed_in_float32() -> None:
 
 
 @pytest.mark.parametrize("vocabulary", [40, 70])
-def test_the_way_that_is_taken_does_not_matter(vocabulary: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Vocabularies up to the bound go the plain way, larger ones in blocks."""
+def test_small_and_large_vocabularies_give_the_same_results(vocabulary: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Vocabularies up to the bound are computed at once, larger ones in blocks."""
     monkeypatch.setattr(unembedding, "PLAIN_VOCABULARY", 50)
     monkeypatch.setattr(unembedding, "blockwise", partial(blockwise, block=(4, 32)))
     hidden, weight, bias, targets = (x if x.dtype == torch.long else x.detach() for x in made_up(9, 8, vocabulary))

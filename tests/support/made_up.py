@@ -7,58 +7,129 @@ from pathlib import Path
 
 import yaml
 
+from policygrain.results.layout import START, StudyFolder
+from policygrain.results.schema import (
+    BenchmarkRecord,
+    Environment,
+    EvaluationFacts,
+    FinalMetrics,
+    ModelEvaluation,
+    ProbeRecord,
+    ProbeRow,
+    RunConfig,
+    RunInputs,
+    RunSummary,
+    TrackingRecord,
+    write_record,
+)
 from policygrain.study import Study
-from policygrain.study.runs import run_matrix
+from policygrain.study.fingerprint import Fingerprints, start_seeds
+from policygrain.study.runs import Run
 from policygrain.tasks.registry import sampling_of
 
 RATIOS = ("sequence", "block K=5", "token", "block K=5, joint", "prefix")
+STEPS, PROBLEMS = 3, 12
+SHARED = {"gradient_norm": 1.0, "entropy_old": 0.5, "response_length_mean": 9.0, "effective_sample_share": 0.9}
 
 
 def make_up(study: Study, folder: Path, right: dict[str, int]) -> Path:
     """Records of all runs of a study: ``right`` of 12 problems for the arms named, 6 for the others."""
-    matrix = run_matrix(study)
-    for run in matrix.runs:
-        (folder / run.folder).mkdir(parents=True)
-        updates = matrix.arms[run.arm].training(study).updates_per_batch
-        shared = {"gradient_norm": 1.0, "entropy_old": 0.5, "response_length_mean": 9.0, "effective_sample_share": 0.9}
-        rows = [
-            {"step": s, "sampled_accuracy": 0.1 * s, "clip_fraction_low": 0.01, "clip_fraction_high": 0.02, **shared}
-            | {"total_updates": updates * (s + 1), "total_tokens": 100 * (s + 1)}
-            for s in range(3)
-        ]
-        rows += [{"step": 3, "validation_accuracy": 0.5 + 0.1 * run.seed, "total_tokens": 300}]
-        (folder / run.folder / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
-        final = {"validation_accuracy": 0.5, "seconds": 6.0, "tokens": 300, "updates": 3 * updates, "samples": 96}
-        summary = {
-            "key": f"key-{run.arm}-{run.seed}",
-            "model_digest": "m",
-            "commit": "c0ffee",
-            "hardware": "a computer",
-        }
-        summary |= {"method": {"ratio": "token"}, "training": {"steps": 3}}
-        summary |= {"final": final, "versions": {"torch": "2"}, "start": {"model": "tiny", "digest": f"s{run.seed}"}}
-        (folder / run.folder / "summary.json").write_text(json.dumps(summary | {"data": {"train": "d"}}))
-        timings = [{"step": s, "total_seconds": 2.0 * (s + 1)} for s in range(3)]
-        (folder / run.folder / "timings.jsonl").write_text("".join(json.dumps(r) + "\n" for r in timings))
-    for name in ("evaluation", "probe"):
-        (folder / name).mkdir()
-    lines = []
-    for model in [*(f"start/seed{s}" for s in study.seeds), *(f"{r.arm}/seed{r.seed}" for r in matrix.evaluated)]:
-        count = right.get(model.split("/")[0], 6)
-        for benchmark in study.evaluation.benchmarks:
-            n = sampling_of(study, benchmark).n
-            per_problem = [1.0] * count + [0.0] * (12 - count)
-            record = {"model": model, "benchmark": benchmark.name, "protocol_key": "k", "n": n}
-            lines.append(json.dumps({**record, "per_problem": per_problem, "accuracy": count / 12}))
-    (folder / "evaluation" / "00.jsonl").write_text("\n".join(lines) + "\n")
+    results, fingerprints = StudyFolder(folder), Fingerprints(study)
+    for run in fingerprints.matrix.runs:
+        make_up_run(fingerprints, results, run)
+    models = [f"{START}/seed{s}" for s in start_seeds(study)] + [r.name for r in fingerprints.matrix.evaluated]
+    for model in models:
+        make_up_evaluation(study, results, model, right.get(model.split("/")[0], 6))
     for seed in study.seeds:
         rows = [
-            {"updates": k, "seed": seed, "ratio": ratio, "ratio_variance": 0.01 * k * grain, "gradient_noise": 1.0}
-            | {"effective_sample_share": 0.9}
+            ProbeRow(
+                updates=k,
+                seed=seed,
+                ratio=ratio,
+                ratio_mean=1.0,
+                ratio_max=1.1,
+                ratio_variance=0.01 * k * grain,
+                effective_sample_share=0.9,
+                gradient_noise=1.0,
+            )
             for k in (1, 4)
             for grain, ratio in enumerate(RATIOS, start=1)
         ]
-        (folder / "probe" / f"seed{seed}.json").write_text(json.dumps({"rows": rows}))
+        write_record(results.probe(seed), ProbeRecord(seed=seed, settings={}, responses=8, rows=rows))
     content = study.model_dump(mode="json") | {"base": None}
-    (folder / "study.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+    results.study.write_text(yaml.safe_dump(content, sort_keys=False))
     return folder
+
+
+def make_up_run(fingerprints: Fingerprints, results: StudyFolder, run: Run) -> None:
+    """The records of one run."""
+    arm, there = fingerprints.matrix.arms[run.arm], results.run(run.arm, run.seed)
+    there.path.mkdir(parents=True)
+    updates = arm.training(fingerprints.study).updates_per_batch
+    rows = [
+        {"step": s, "sampled_accuracy": 0.1 * s, "clip_fraction_low": 0.01, "clip_fraction_high": 0.02, **SHARED}
+        | {"total_updates": updates * (s + 1), "total_tokens": 100 * (s + 1)}
+        for s in range(STEPS)
+    ]
+    rows += [{"step": STEPS, "validation_accuracy": 0.5 + 0.1 * run.seed, "total_tokens": 300}]
+    there.metrics.write_text("".join(json.dumps(r) + "\n" for r in rows))
+    timings = [{"step": s, "total_seconds": 2.0 * (s + 1)} for s in range(STEPS)]
+    there.timings.write_text("".join(json.dumps(r) + "\n" for r in timings))
+    config = RunConfig(
+        key=f"key-{run.arm}-{run.seed}",
+        arm=run.arm,
+        seed=run.seed,
+        settings=fingerprints.run_settings(arm, run.seed),
+        method={"ratio": "token"},
+        training={"steps": STEPS},
+        inputs=RunInputs(start_model=f"s{run.seed}", train="d", validation="v"),
+    )
+    final = FinalMetrics(
+        validation_accuracy=0.5,
+        validation_length=9.0,
+        steps=STEPS,
+        updates=STEPS * updates,
+        tokens=300,
+        samples=96,
+        seconds=6.0,
+    )
+    made_with = Environment(versions={"torch": "2"}, commit="c0ffee", hardware="a computer")
+    write_record(there.config, config)
+    write_record(there.summary, RunSummary(**config.model_dump(), final=final, model_digest="m", environment=made_with))
+
+
+def make_up_evaluation(study: Study, results: StudyFolder, model: str, count: int) -> None:
+    """The evaluation of one model that solves the first ``count`` problems of each benchmark."""
+    benchmarks = {b.name: sampling_of(study, b) for b in study.evaluation.benchmarks}
+    protocol = {"model": "m", "prompt": "p", "grader": "numeric-1", "engine": "vllm", "seed": 7}
+    settings = {name: {"sampling": s.model_dump(), "problems": "d"} for name, s in benchmarks.items()}
+    records = [
+        BenchmarkRecord(
+            benchmark=name,
+            n=sampling.n,
+            problems=PROBLEMS,
+            accuracy=count / PROBLEMS,
+            per_problem=[1.0] * count + [0.0] * (PROBLEMS - count),
+            contaminated=[],
+            pass_at={1: count / PROBLEMS},
+            majority=count / PROBLEMS,
+            outcomes={"correct": count * sampling.n, "incorrect": (PROBLEMS - count) * sampling.n},
+            tokens=100,
+            truncated=0.0,
+        )
+        for name, sampling in benchmarks.items()
+    ]
+    evaluation = ModelEvaluation(
+        model=model,
+        key=f"evaluation-{model}",
+        protocol={**protocol, "benchmarks": settings},
+        prompt=("", "\n"),
+        facts=EvaluationFacts(seconds={"engine": 3.0}, hardware="a computer", versions={"vllm": "1"}),
+        records=records,
+    )
+    write_record(results.evaluation(model).record, evaluation)
+
+
+def make_up_tracking(folder: Path, runs: dict[str, str], uri: str = "sqlite:///mlflow.db") -> None:
+    """Where MLflow has a study that nobody tracked."""
+    write_record(StudyFolder(folder).tracking, TrackingRecord(uri=uri, experiment="1", runs=runs))

@@ -1,13 +1,17 @@
-"""A study of a minute's tenth, its data and start model, for tests of the real trainer."""
+"""A study that takes seconds, its data and start model, for tests of the real trainer."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from policygrain.stages import build_start_model, train_run
+from policygrain.results.layout import DataFolder, RunFolder, StartFolder
 from policygrain.study import Study, parse_study
+from policygrain.study.runs import Arm, run_matrix
 from policygrain.tasks.sources import prepare
+from policygrain.train.run import train_run
+from policygrain.train.start_model import build_start_model
+from policygrain.train.stopping import Stop
 
 # The start model guesses a digit, so that some rewards differ within a group and gradients are not zero.
 SMALL: dict[str, Any] = {
@@ -49,12 +53,16 @@ def small_study(**changes: Any) -> Study:
 def make_start(folder: Path) -> tuple[Path, Path]:
     """(data, start model) of the small study."""
     study = small_study()
-    prepare(study, folder / "data")
-    build_start_model(study, 0, folder / "data", folder / "start")
+    prepare(study, DataFolder(folder / "data"))
+    build_start_model(study, 0, DataFolder(folder / "data"), StartFolder(folder / "start"))
     return folder / "data", folder / "start"
 
 
-def train_small(study: Study, run_dir: Path, data: Path, start: Path, arm: str | None = None) -> Path:
-    """A run of the real trainer."""
-    train_run(study, arm, 0, run_dir, str(start), data)
+def train_small(
+    study: Study, run_dir: Path, data: Path, start: Path, arm: str | None = None, stop: Stop | None = None
+) -> Path:
+    """A run of the real trainer; the study's first arm, or the one called ``arm``."""
+    arms = run_matrix(study).arms
+    chosen = next(iter(arms.values())) if arm is None else arms.get(arm) or Arm(arm)
+    train_run(study, chosen, 0, RunFolder(run_dir), str(start), DataFolder(data), stop)
     return run_dir

@@ -1,25 +1,19 @@
-"""Synthetic families, datasets, and the renderer."""
+"""Synthetic families: right answers, disjoint splits, demonstrations."""
 
 from __future__ import annotations
 
-import json
 import random
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policygrain.errors import UserError
 from policygrain.grading import NumericGrader
-from policygrain.study.schema import Prompt
 from policygrain.tasks.families import FAMILIES, Demonstrator, demonstrations, generate, split_of
-from policygrain.tasks.problem import read_problems
-from policygrain.tasks.prompts import PromptRenderer
 
 
 def solve(question: str) -> int:
-    """Answers read off the question alone, by other means than the worked steps."""
+    """The answer computed from the question alone, independently of the worked steps."""
     family, rest = question.split(" ", 1)
     if family == "total":
         return sum(int(x[1:]) for x in rest.split())
@@ -62,7 +56,7 @@ def test_several_hundred_held_out_problems_of_the_promised_length(family: str) -
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_splits_are_disjoint_whatever_their_seeds(family: str) -> None:
+def test_splits_are_disjoint_for_all_seeds(family: str) -> None:
     questions = {
         s: {p.problem for p in generate(family, s, 200, seed)} for seed, s in enumerate(("train", "validation", "test"))
     }
@@ -71,7 +65,7 @@ def test_splits_are_disjoint_whatever_their_seeds(family: str) -> None:
     assert not questions["validation"] & questions["test"]
 
 
-def test_the_tutor_shows_training_questions_only_and_has_both_habits() -> None:
+def test_demonstrations_have_training_questions_and_both_kinds_of_response() -> None:
     stream = demonstrations(list(FAMILIES), "0", error_rate=0.1, direct_share=0.6)
     shown = [next(stream) for _ in range(1000)]
     assert all(split_of(question) == "train" for question, _ in shown)
@@ -86,34 +80,3 @@ def test_the_tutor_shows_training_questions_only_and_has_both_habits() -> None:
 def test_same_seed_same_problems() -> None:
     assert generate("clock", "train", 50, 3) == generate("clock", "train", 50, 3)
     assert generate("clock", "train", 50, 3) != generate("clock", "train", 50, 4)
-
-
-def test_a_dataset_line_that_is_not_json_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "set.jsonl"
-    path.write_text(json.dumps({"problem": "1+1", "answer": "2"}) + "\n{broken\n")
-    with pytest.raises(UserError, match=r"set\.jsonl, line 2: not JSON"):
-        read_problems(path)
-    path.write_text(json.dumps({"problem": "1+1"}) + "\n")
-    with pytest.raises(UserError, match=r"line 1: no 'answer'; the keys are 'problem'"):
-        read_problems(path)
-
-
-def test_real_sets_come_in_by_the_same_door(benchmarks_folder: Path) -> None:
-    problems = read_problems(benchmarks_folder / "math500.jsonl")
-    assert len(problems) == 500
-    # U+2028 and its like end no JSON line.
-    assert len(read_problems(benchmarks_folder / "gsm8k_test.jsonl")) == 1319
-
-
-def test_one_renderer_and_a_chat_template_that_gets_its_system_prompt() -> None:
-    from policygrain.model.tiny import character_tokenizer
-
-    tokenizer = character_tokenizer()
-    plain = PromptRenderer(tokenizer, Prompt(template="{problem}\n"))
-    assert tokenizer.decode(plain.ids("total a1 b2")) == "total a1 b2\n"
-    with pytest.raises(UserError, match=r"prompt\.chat"):
-        PromptRenderer(tokenizer, Prompt(chat=True))
-    tokenizer.chat_template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
-    chat = PromptRenderer(tokenizer, Prompt(template="{problem}", chat=True, system="be brief"))
-    assert chat.text("1+1") == "<system>be brief<user>1+1<assistant>"
-    assert chat.digest != plain.digest

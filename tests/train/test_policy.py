@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from policygrain.stages import train_run
 
 from policygrain.errors import Stopped, UserError
 from policygrain.files import read_json_lines
 from policygrain.methods import method
 from policygrain.model.loading import load_model
-from policygrain.model.weights import full_weights, whole
-from policygrain.stages import train_run
+from policygrain.model.weights import full_weights, unsharded
 from policygrain.study import Study
 from policygrain.study.schema import Model
 from policygrain.train.policy import open_policy
@@ -153,8 +153,8 @@ def test_a_sharded_model_is_given_away_whole(made: tuple[Path, Path]) -> None:
         assert held is not None
         given = dict(full_weights(held))
         assert set(given) == set(expected) and all(torch.equal(given[k], expected[k]) for k in expected)
-        plain = whole(held)
+        plain = unsharded(held)
         assert plain is not None and type(plain) is type(load_model(str(made[1]))[0])
         ids = torch.arange(5, 11).unsqueeze(0)
         torch.testing.assert_close(plain(ids).logits, load_model(str(made[1]))[0](ids).logits)
-    assert whole(model, keep=False) is None
+    assert unsharded(model, keep=False) is None

@@ -17,7 +17,7 @@ from policygrain import Method, TokenBatch
 from policygrain.model import tiny
 from policygrain.model.logprobs import score_tokens
 from policygrain.model.sequences import micro_batches, pack
-from policygrain.model.sharding import gathered, shard
+from policygrain.model.sharding import full_tensor, shard
 from policygrain.objective.loss import merge_metrics
 from policygrain.study.schema import Fsdp, TinyModel, Training
 from policygrain.train.mtp_heads import build_heads
@@ -130,12 +130,12 @@ def gradient_of(
     if sharded and heads is not None:
         heads.float()  # as the sharded model computes
     parameters = [*model.parameters(), *(heads.parameters() if heads else ())]
-    before = [gathered(p.detach()).clone() for p in parameters]
+    before = [full_tensor(p.detach()).clone() for p in parameters]
     torch.manual_seed(0)
     settings = SETTINGS.model_copy(update={"micro_batch_tokens": budget})
     sgd = torch.optim.SGD(parameters, lr=1.0)
     metrics = update(Policy(model, None, None, heads, sgd, make_scaler(settings)), batch, chosen, settings)
-    changes = [(x - gathered(p.detach())).flatten() for x, p in zip(before, parameters, strict=True)]
+    changes = [(x - full_tensor(p.detach())).flatten() for x, p in zip(before, parameters, strict=True)]
     return torch.cat(changes), metrics
 
 

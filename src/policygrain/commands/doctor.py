@@ -24,11 +24,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Examine the machine or the cluster."""
-    from ..doctor import cluster, examine, this_machine
+    """Check the machine or the cluster."""
+    from ..doctor import check_cluster, check_machine, print_findings
 
     results = Path("results")
     if arguments.slurm:
-        examine(cluster(arguments.config, arguments.profile, results))
+        print_findings(check_cluster(arguments.config, arguments.profile, results))
     else:
-        examine(this_machine(arguments.config, results))
+        print_findings(check_machine(arguments.config, results))

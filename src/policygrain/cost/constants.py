@@ -1,4 +1,4 @@
-"""How fast a device is and how long texts are: read from `constants.yaml` and files laid over it."""
+"""The speed of devices and the expected lengths of texts, from `constants.yaml` and a file that overrides it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _Speed(_Entry):
 
 
 class Device(_Entry):
-    """A GPU, or one core of a CPU, and who says how fast it is."""
+    """A GPU, or one core of a CPU: its memory, its speed in each phase, and the source of these numbers."""
 
     title: str
     measured: bool
@@ -36,12 +36,12 @@ class Device(_Entry):
     phases: dict[Phase, _Speed]
 
     def speed(self, phase: Phase) -> Speed:
-        """How fast it is at something."""
+        """The device's speed in ``phase``."""
         return Speed(**self.phases[phase].model_dump())
 
 
 class Workload(_Entry):
-    """What a plan expects of texts."""
+    """Expected lengths of prompts and responses, in tokens."""
 
     prompt_tokens: PositiveFloat
     response_tokens: PositiveFloat
@@ -50,25 +50,25 @@ class Workload(_Entry):
 
 
 class Constants(_Entry):
-    """Everything that a plan computes with besides the study."""
+    """All inputs of an estimate besides the study."""
 
     devices: dict[str, Device]
     workloads: dict[str, Workload]
     shapes: dict[str, dict[str, Any]] = {}
 
     def device(self, name: str) -> Device:
-        """The device called ``name``; UserError with what was probably meant."""
+        """The device called ``name``. UserError with similar names if there is none."""
         if name not in self.devices:
             raise UserError(f"no device is called {name!r} in the constants.{did_you_mean(name, self.devices)}")
         return self.devices[name]
 
     def workload(self, model: str) -> Workload:
-        """What is expected of ``model``."""
+        """The expected lengths for ``model``, else the default ones."""
         return self.workloads.get(model, self.workloads["default"])
 
 
 def read_constants(over: Path | None = None) -> Constants:
-    """The package's constants, entry by entry replaced by those of the file ``over``."""
+    """The package's constants, with entries replaced or added by the file ``over``. UserError if it is invalid."""
     data = yaml.safe_load(resources.files(__package__).joinpath("constants.yaml").read_text(encoding="utf-8"))
     if over is not None:
         try:

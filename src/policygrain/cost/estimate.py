@@ -1,4 +1,4 @@
-"""A study's bill: jobs, device-hours, tokens, memory, disk, and how long it takes on so many devices."""
+"""Estimates the cost of a study: jobs, device-hours, tokens, memory, disk, and wall time on a number of devices."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ from .constants import Constants, Device
 from .shapes import shape_of
 from .workload import SEQUENCES, Planner, Work, jobs
 
-# Devices that may share a run, fewest first.
+# Numbers of devices per run that are tried, in this order.
 SHARES = (1, 2, 4, 8, 16, 32, 64)
-USABLE = 0.9  # share of a device's memory; the rest is fragments, buffers, other people's libraries
-LEAST_SEQUENCES = 32  # that there must be room for at once; with fewer, sampling would take for ever
+USABLE = 0.9  # share of a device's memory; the rest is fragmentation, buffers and libraries
+LEAST_SEQUENCES = 32  # that must fit into the engine's cache at once; with fewer, sampling is too slow
 CHECKPOINTS = 2  # kept of each run
-TEXT_BYTES = 8  # that a sampled token leaves on disk, as text and with its verdict
-MOMENTS = 2  # AdamW's, a number a parameter each
+TEXT_BYTES = 8  # on disk per sampled token, as text and with its grade
+MOMENTS = 2  # AdamW's, each with a number per parameter
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule of the workflow that computes."""
+    """Jobs of one rule of the workflow."""
 
     rule: str
     jobs: int
-    devices: int  # that a job takes
+    devices: int  # per job
     seconds: tuple[float, ...]  # of each job
     work: Work
 
     @property
     def device_hours(self) -> float:
-        """Of all its jobs."""
+        """Total over its jobs."""
         return sum(self.seconds) * self.devices / 3600
 
 
 def seconds(work: Work, device: Device) -> float:
-    """How long ``device`` takes for it."""
+    """Seconds that ``device`` takes for ``work``."""
     return sum(device.speed(phase).seconds(load) for phase, load in work.loads.items())
 
 
 def memory(planner: Planner, checkpointing: bool | None = None) -> cost.Memory:
-    """A run's on each of its devices; with activations kept or computed again, null: as the study says."""
+    """Memory of a run on each of its devices; ``checkpointing`` of activations, None: as in the study."""
     settings, expected = planner.study.training, planner.expected
-    asked = expected.draws * settings.prompts_per_step * settings.group / planner.devices
+    responses = expected.draws * settings.prompts_per_step * settings.group / planner.devices
     return cost.memory(
         planner.shape,
         planner.width,
@@ -56,14 +56,14 @@ def memory(planner: Planner, checkpointing: bool | None = None) -> cost.Memory:
         settings.fsdp is not None,
         # A response that is longer than a micro-batch is one of its own.
         max(settings.micro_batch_tokens, expected.prompt_tokens + settings.max_tokens),
-        min(planner.sequences, SEQUENCES[settings.engine], asked),
+        min(planner.sequences, SEQUENCES[settings.engine], responses),
         expected.prompt_tokens + min(expected.response_tokens, settings.max_tokens),
         settings.activation_checkpointing if checkpointing is None else checkpointing,
     )
 
 
 def probe_memory(planner: Planner) -> float:
-    """Bytes that the probe holds on its one device: weights, a gradient and a sum of gradients, two moments, a pass."""
+    """Bytes of the probe on its one device: weights, a gradient, a sum of gradients, two moments, activations."""
     if planner.study.probe is None:
         return 0.0
     held, per_number = memory(planner), planner.width / planner.compute
@@ -71,15 +71,15 @@ def probe_memory(planner: Planner) -> float:
 
 
 def engine_for(planner: Planner, room: float) -> Planner:
-    """With as many sequences at once as the engine's cache has ``room`` for, in bytes."""
+    """``planner`` with as many sequences at once as fit into ``room`` bytes of the engine's cache."""
     cache = memory(planner).engine_cache
     return replace(planner, sequences=max(1, int(planner.sequences * min(1.0, room / cache if cache else 1.0))))
 
 
 def planner_of(study: Study, constants: Constants, device: Device, each: int | None = None) -> Planner:
-    """The fewest devices a run, or ``each``, on which it fits; where it fits on none, the most that are tried.
+    """A planner with ``each`` devices per run, or the fewest on which a run fits (the most tried if it fits on none).
 
-    The engine gets what memory is left, and it has to be enough for some sequences.
+    The engine's cache gets the memory that is left, which must be enough for `LEAST_SEQUENCES`.
     """
     shape, expected = shape_of(study.model, constants.shapes), constants.workload(study.model.start)
     for devices in SHARES if each is None else (each,):
@@ -92,12 +92,12 @@ def planner_of(study: Study, constants: Constants, device: Device, each: int | N
 
 
 def fits(planner: Planner, device: Device) -> bool:
-    """Whether a run fits on its devices, with room for some sequences."""
+    """Whether a run fits on its devices, with room for at least `LEAST_SEQUENCES`."""
     return memory(planner).total <= USABLE * device.memory and planner.sequences >= LEAST_SEQUENCES
 
 
 def rules(planner: Planner, device: Device) -> list[Rule]:
-    """Those that compute, in the order in which they run."""
+    """The rules whose jobs compute on a device, in the order in which they run."""
     study, matrix, counts = planner.study, run_matrix(planner.study), jobs(planner.study)
     start = device.speed("start").call
     found: list[Rule] = []
@@ -120,23 +120,23 @@ def rules(planner: Planner, device: Device) -> list[Rule]:
     one, batch = alone.evaluation(), study.evaluation.runs_per_engine
     shards = [min(batch, len(matrix.evaluated) - i) for i in range(0, len(matrix.evaluated), batch)]
     models = [n + (starts if i == 0 else 0) for i, n in enumerate(shards)]
-    if (parts := study.evaluation.parts) > 1:  # drawn by jobs of their own; what is left is to judge
+    if (parts := study.evaluation.parts) > 1:  # these jobs sample; what is left for `evaluate` is grading
         rule("evaluate_part", 1, [[one * (1 / parts)] * n for n in models for _ in range(parts)])
         one = Work({"load": one.loads["load"], "judge": one.loads["judge"]})
     rule("evaluate", 1, [[one] * n for n in models])
     return found
 
 
-def makespan(durations: Iterable[float], places: int) -> float:
-    """How long jobs take on so many places, the longest first (Graham's rule: at most 4/3 of the best)."""
-    busy = [0.0] * max(1, places)
+def makespan(durations: Iterable[float], slots: int) -> float:
+    """Time to run jobs in ``slots`` at a time, longest first (Graham's rule: at most 4/3 of the optimum)."""
+    busy = [0.0] * max(1, slots)
     for duration in sorted(durations, reverse=True):
         heapq.heapreplace(busy, busy[0] + duration)
     return max(busy)
 
 
 def disk(planner: Planner, work: Work) -> dict[str, float]:
-    """Bytes that the results take, checkpoints of every run included."""
+    """Bytes of the results on disk, including the checkpoints of every run."""
     runs = len(run_matrix(planner.study).runs)
     weights = float(planner.shape.parameters * planner.width)
     return {
@@ -149,14 +149,18 @@ def disk(planner: Planner, work: Work) -> dict[str, float]:
 def estimate(
     study: Study, constants: Constants, name: str, gpus: int | None = None, each: int | None = None
 ) -> dict[str, Any]:
-    """The bill as plain data: bytes, seconds, tokens. ``gpus`` there are, ``each`` are given to a run."""
+    """The estimate as plain data, in bytes, hours and tokens.
+
+    ``name`` is that of the device, ``gpus`` the number of devices available, ``each`` the number per run (None: the
+    fewest on which a run fits).
+    """
     device = constants.device(name)
     planner = planner_of(study, constants, device, each)
     used, counts, held = rules(planner, device), jobs(study), memory(planner)
     computing = {rule.rule for rule in used}
     evaluated = sum((rule.work for rule in used if rule.rule.startswith("evaluate")), Work())
     there = max(gpus or planner.devices, planner.devices)
-    # Stage after stage, which is the order of the workflow; some stages can overlap.
+    # Stages one after the other, as in the workflow; some could overlap.
     wall = sum(makespan(rule.seconds, there // rule.devices) for rule in used)
     return {
         "study": study.name,

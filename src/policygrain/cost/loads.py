@@ -1,7 +1,7 @@
-"""Tokens → loads → seconds and bytes. Pure functions; every formula says where it is from.
+"""From tokens to loads, and from loads to seconds and bytes. Pure functions; each names the source of its formula.
 
-A phase's time is linear: calls × seconds a call + arithmetic / rate + bytes read / bandwidth. On a real device they
-overlap (a roofline takes the larger), so the sum errs on the long side.
+The time of a load is linear: calls × seconds per call + FLOPs / rate + bytes read / bandwidth. On a real device
+arithmetic and memory access overlap (a roofline takes the maximum), so the sum is an upper estimate.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from dataclasses import dataclass
 
 from .shapes import Shape
 
-# Up to this vocabulary the output layer makes all logits at once, beyond it blocks of tokens × vocabulary.
+# Up to this vocabulary size the output layer computes all logits at once, beyond it blocks of tokens × vocabulary.
 PLAIN_VOCABULARY = 4096
 BLOCK = (4096, 8192)
 
 
 @dataclass(frozen=True)
 class Load:
-    """What a device is asked to do."""
+    """Work for a device: calls, floating-point operations, bytes read."""
 
-    calls: float = 0.0  # forward passes, decoding steps, answers: whatever has a price of its own
+    calls: float = 0.0  # forward passes, decoding steps or graded answers, each with a fixed overhead
     flops: float = 0.0
-    bytes: float = 0.0  # read from memory, where that is what takes long
+    bytes: float = 0.0  # read from memory, in phases that memory bandwidth limits
 
     def __add__(self, other: Load) -> Load:
         return Load(self.calls + other.calls, self.flops + other.flops, self.bytes + other.bytes)
@@ -33,14 +33,14 @@ class Load:
 
 @dataclass(frozen=True)
 class Speed:
-    """How fast a device does one kind of thing; null where that is too fast to count."""
+    """The speed of a device in one phase; None: takes no time."""
 
     call: float = 0.0  # seconds
     rate: float | None = None  # FLOP/s
     bandwidth: float | None = None  # bytes/s
 
     def seconds(self, load: Load) -> float:
-        """How long ``load`` takes."""
+        """Seconds that ``load`` takes."""
         arithmetic = load.flops / self.rate if self.rate else 0.0
         reading = load.bytes / self.bandwidth if self.bandwidth else 0.0
         return load.calls * self.call + arithmetic + reading
@@ -55,9 +55,10 @@ def attention_flops(shape: Shape, context: float) -> float:
 
 
 def forward_flops(shape: Shape, prompts: float, prompt: float, responses: float, response: float) -> float:
-    """FLOPs to read ``prompts`` prompts of ``prompt`` tokens, each once, and ``responses`` responses to them.
+    """FLOPs of a forward pass over ``prompts`` prompts of ``prompt`` tokens, each once, and ``responses`` responses.
 
-    2N a token (Kaplan et al., arXiv 2001.08361) and attention, causal: half of one's own text, all of one's prompt.
+    2N per token (Kaplan et al., arXiv 2001.08361) and causal attention: over half of the own text on average, and for
+    responses over the whole prompt. ``response`` is in tokens.
     """
     tokens = prompts * prompt + responses * response
     attention = prompts * prompt * attention_flops(shape, prompt / 2)
@@ -81,9 +82,9 @@ def update(
     steps: int = 1,
     checkpointing: bool = False,
 ) -> Load:
-    """``steps`` optimizer steps that share the responses: 6N a token, 8N where activations are computed again.
+    """``steps`` optimizer steps among which the responses are divided: 6N per token, 8N with activation checkpointing.
 
-    Prompts are read once a step whose responses continue them; groups stay together, so once in all.
+    Groups are not divided among steps, so each prompt is processed once.
     """
     tokens = prompts * prompt + responses * response
     forward = forward_flops(shape, prompts, prompt, responses, response)
@@ -100,10 +101,10 @@ def decode(
     longest: float,
     sequences: int,
 ) -> Load:
-    """Sampling, ``sequences`` at a time, numbers of ``width`` bytes. A call is one step: a token for every sequence.
+    """Sampling of up to ``sequences`` responses at a time, numbers of ``width`` bytes. A call is one decoding step.
 
-    Each step reads all weights, each token the keys and values before it (Pope et al., arXiv 2211.05102). There are as
-    many steps as the ``longest`` response has tokens, more where not all sequences fit at once.
+    Each step reads all weights, each token the keys and values before it (Pope et al., arXiv 2211.05102). The number of
+    steps is that of tokens in the ``longest`` response, or more if not all sequences fit at once.
     """
     tokens = responses * response
     steps = max(longest, tokens / sequences) if responses else 0.0
@@ -114,12 +115,12 @@ def decode(
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes on one device, by what they are for."""
+    """Bytes on one device, by use."""
 
     weights: float
     gradients: float
     optimizer: float
-    gathered: float  # layers that are whole for their pass, of a sharded model
+    gathered: float  # unsharded layers during their pass, of a sharded model
     activations: float
     output_layer: float
     reference: float
@@ -128,22 +129,22 @@ class Memory:
 
     @property
     def engine(self) -> float:
-        """Of the rollout engine."""
+        """Weights and cache of the rollout engine."""
         return self.engine_weights + self.engine_cache
 
     @property
     def total(self) -> float:
-        """The peak, trainer and engine side by side: in an update, or while the start policy reads the batch."""
+        """The peak with trainer and engine on one device: in an update, or while the start policy scores the batch."""
         update = self.gradients + self.activations + self.output_layer
         return self.weights + self.optimizer + self.gathered + max(update, self.reference) + self.engine
 
 
 def activation_bytes(shape: Shape, tokens: float, width: int, checkpointing: bool) -> float:
-    """What a micro-batch's forward pass keeps for its backward pass; attention's scores are always computed again.
+    """Activations that a micro-batch's forward pass keeps for the backward pass, without attention scores.
 
-    Per layer and token, in numbers of ``width`` bytes: inputs and outputs of both norms 4h, q and attention's output
-    2q, k and v 2k, the gated feed-forward's four intermediates 4i. With checkpointing h a layer, and one layer in full
-    while it is computed again (after Korthikanti et al., arXiv 2205.05198, for this architecture).
+    Numbers per layer and token, of ``width`` bytes each: inputs and outputs of both norms 4h, q and attention output
+    2q, k and v 2k, the four intermediates of the gated feed-forward layer 4i. With checkpointing h per layer, and one
+    layer in full while it is recomputed (after Korthikanti et al., arXiv 2205.05198, for this architecture).
     """
     layer = 4 * shape.hidden + 2 * shape.queries + 2 * shape.keys + 4 * shape.intermediate
     per_token = shape.layers * shape.hidden + layer if checkpointing else shape.layers * layer
@@ -151,9 +152,9 @@ def activation_bytes(shape: Shape, tokens: float, width: int, checkpointing: boo
 
 
 def output_layer_bytes(shape: Shape, tokens: float) -> float:
-    """Logits, their log-softmax and its gradient, float32: of ``tokens`` for a small vocabulary, else of one block.
+    """Logits, log-softmax and gradient in float32: for all ``tokens`` with a small vocabulary, else for one block.
 
-    Blocks go by one after the other, and beside them stays the gradient of the output layer, float32.
+    With blocks the gradient of the output layer is in float32 too.
     """
     if shape.vocabulary <= PLAIN_VOCABULARY:
         return 3.0 * 4 * tokens * shape.vocabulary
@@ -172,11 +173,12 @@ def memory(
     context: float,
     checkpointing: bool,
 ) -> Memory:
-    """On each of ``devices`` that train a run together, weights of ``width`` bytes a number, arithmetic in ``compute``.
+    """Memory on each of the ``devices`` of a run.
 
-    ``sharded``: they share weights, gradients and AdamW's two moments (ZeRO-3, arXiv 1910.02054), and hold two layers
-    and the embeddings whole at a time; the start policy is then in the host's memory. The engine is whole on every
-    device, with ``sequences`` of ``context`` tokens each at once.
+    ``width`` and ``compute`` are the bytes per number of the weights and of the forward pass, ``micro`` the tokens of a
+    micro-batch. The engine is unsharded on every device and samples ``sequences`` of ``context`` tokens at a time.
+    ``sharded``: weights, gradients and AdamW's two moments are divided among the devices (ZeRO-3, arXiv 1910.02054);
+    two layers and the embeddings are gathered at a time, and the start policy is in host memory.
     """
     weights = float(shape.parameters * width)
     own = weights / devices if sharded else weights

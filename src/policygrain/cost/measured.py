@@ -1,4 +1,4 @@
-"""A finished study's records beside what a plan says of it, and constants from such records."""
+"""Compares an estimate with the records of a finished study, and fits constants to such records."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from .loads import Load
 from .shapes import shape_of
 from .workload import Planner
 
-# What a run's timings call the phases of a plan. Validation is sampled and judged at once.
+# Names of the phases in a run's timings. Validation counts as sampling.
 TIMED = {"generate": "decode", "log_probs": "score", "update": "update", "reward": "judge"}
 
 
 class Sample(NamedTuple):
-    """Something that was matrix and took a while."""
+    """A measured phase of a job: its estimated load and the seconds that it took."""
 
     rule: str
     phase: Phase
-    matrix: Load  # as matrix before it ran
-    known: Load  # as matrix knowing its tokens
+    predicted: Load  # with the expected numbers of tokens
+    known: Load  # with the actual numbers of tokens
     seconds: float
 
 
@@ -88,14 +88,14 @@ def _of_evaluation(evaluation: ModelEvaluation, planner: Planner) -> Iterator[Sa
 def against(results: StudyResults, constants: Constants, device: Device) -> list[dict[str, Any]]:
     """Rows of rule, phase, predicted and measured seconds and their ratio; a rule's own row has the phase `all`.
 
-    An engine's opening is in the records of the first model that it judged, and in no plan of a single model, so of
-    `evaluate` medians are compared, times the number of models.
+    The time to start an engine is in the records of the first model that it evaluates. The estimate of a model does not
+    contain it, so for `evaluate` medians times the number of models are compared. UserError without records.
     """
     study = results.study
     planner = Planner(study, shape_of(study.model, constants.shapes), constants.workload(study.model.start))
     grouped: dict[tuple[str, Phase], list[tuple[float, float]]] = defaultdict(list)
     for sample in samples(results, planner):
-        predicted = device.speed(sample.phase).seconds(sample.matrix)
+        predicted = device.speed(sample.phase).seconds(sample.predicted)
         grouped[sample.rule, sample.phase].append((predicted, sample.seconds))
     if not grouped:
         raise UserError(
@@ -116,9 +116,9 @@ def against(results: StudyResults, constants: Constants, device: Device) -> list
 
 
 def fit(loads: Sequence[Load], seconds: Sequence[float]) -> dict[str, float]:
-    """`call` and `rate` that explain seconds = calls × call + flops / rate with the least squared relative error.
+    """Fit `call` and `rate` in seconds = calls × call + flops / rate, with the least squared relative error.
 
-    Neither is negative: what would be is left out, and the other one explains all.
+    A coefficient that would be negative is left out, and the other one is fitted alone.
     """
     y = np.maximum(np.array(seconds, dtype=float), 1e-9)
     columns = np.array([[load.calls, load.flops] for load in loads], dtype=float) / y[:, None]
@@ -142,8 +142,8 @@ def fit(loads: Sequence[Load], seconds: Sequence[float]) -> dict[str, float]:
 def calibrate(results: StudyResults, constants: Constants, name: str) -> dict[str, Any]:
     """Constants of the device that made ``results``, in the form of `constants.yaml`, under ``name``.
 
-    Phases are fitted by least squares (`fit`), judging and loading by medians, tokens are means. A phase that left no
-    records keeps the values of the device of that name, if there is one.
+    Phases are fitted by least squares (`fit`), grading and loading by medians; numbers of tokens are means. A phase
+    without records keeps the values of the device ``name``, if it exists. UserError without records.
     """
     study = results.study
     expected = _texts(results, constants.workload(study.model.start))
@@ -164,7 +164,7 @@ def calibrate(results: StudyResults, constants: Constants, name: str) -> dict[st
         if phase == "decode":
             opening = [s.seconds - typical for s in found if s.seconds > 1.5 * typical]
             phases["start"] = {"call": statistics.median(opening) if opening else 0.0}
-        # The first model that an engine judged has its opening in it.
+        # The first model that an engine evaluates includes the time to start it.
         usual = [s for s in found if phase != "decode" or s.seconds <= 1.5 * typical]
         phases[phase] = fit([s.known for s in usual], [s.seconds for s in usual])
     hardware = {summary.environment.hardware for summary in results.summaries.values()}

@@ -1,4 +1,4 @@
-"""Shapes of models: what parameters, arithmetic and memory hang on."""
+"""Shapes of models, which determine parameters, arithmetic and memory."""
 
 from __future__ import annotations
 
@@ -30,39 +30,42 @@ class Shape:
 
     @property
     def queries(self) -> int:
-        """Width of all query heads together."""
+        """Total width of the query heads."""
         return self.heads * (self.head_size or self.hidden // self.heads)
 
     @property
     def keys(self) -> int:
-        """Width of all key heads together, and of all value heads."""
+        """Total width of the key heads, and of the value heads."""
         return self.kv_heads * (self.head_size or self.hidden // self.heads)
 
     @property
     def embeddings(self) -> int:
-        """Parameters of the embedding, and of the output layer where that is another."""
+        """Parameters of the embedding, and of the output layer if it is not tied."""
         return self.vocabulary * self.hidden * (1 if self.tied else 2)
 
     @property
     def parameters(self) -> int:
-        """All of them: embeddings, layers, norms."""
+        """Number of parameters: embeddings, layers, norms."""
         attention = 2 * self.hidden * self.queries + self.queries + 2 * (self.hidden + 1) * self.keys
         layer = attention + 3 * self.hidden * self.intermediate + 2 * self.hidden
         return self.layers * layer + self.hidden + self.embeddings
 
     @property
     def multiplied(self) -> int:
-        """N of 2N and 6N: what each token is multiplied with. An embedding that is only looked up is not."""
+        """N in 2N and 6N FLOPs per token: the parameters without an embedding that is only looked up."""
         return self.parameters - (0 if self.tied else self.vocabulary * self.hidden)
 
     @property
     def kv_per_token(self) -> int:
-        """Numbers that a token leaves in the key-value cache."""
+        """Numbers per token in the key-value cache."""
         return 2 * self.layers * self.keys
 
 
 def shape_of(model: Model, known: Mapping[str, Mapping[str, Any]]) -> Shape:
-    """The start model's shape: a tiny one's, a folder's, a ``known`` name's, or one's in the hub's local cache."""
+    """The shape of the start model: a tiny model, a folder, a name in ``known``, or a model in the hub's local cache.
+
+    UserError if it is none of these.
+    """
     if model.start == "tiny":
         return _tiny(model.tiny)
     folder = Path(model.start)
@@ -100,4 +103,4 @@ def _of_config(path: Path) -> Shape:
             config.get("head_dim") or 0,
         )
     except KeyError as error:
-        raise UserError(f"{path}: no {error}, so its shape cannot be told; plans know decoders like Qwen2.") from error
+        raise UserError(f"{path}: the key {error} is missing; estimates are made for decoders like Qwen2.") from error

@@ -1,4 +1,4 @@
-"""A bill as text: one study in full, or several as a Markdown table."""
+"""Estimates as text: one study in full, or several as a Markdown table."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ MEMORY = {
     "gathered": "gathered layers",
     "activations": "activations",
     "output_layer": "output layer",
-    "reference": "start policy, while it reads",
+    "reference": "start policy, while it scores",
     "engine_weights": "engine's weights",
     "engine_cache": "engine's cache",
 }
 
 
 def count(number: float) -> str:
-    """1,234 or 1.2e9, short."""
+    """A number in short form: 1,234 or 1.2e9."""
     return f"{number:,.0f}" if number < 1e5 else f"{number:.2g}".replace("e+0", "e").replace("e+", "e")
 
 
 def hours(number: float) -> str:
-    """Hours with as many digits as mean something."""
+    """Hours with two significant digits, or as an integer from 100 on."""
     return f"{number:,.0f}" if number >= 100 else f"{number:.2g}"
 
 
-def _probe(bill: dict[str, Any]) -> str:
-    if not bill["probe_memory"]:
+def _probe(estimate: dict[str, Any]) -> str:
+    if not estimate["probe_memory"]:
         return "none"
-    fits = "fits" if bill["probe_memory"] <= bill["device_memory"] else "DOES NOT FIT"
-    return f"{bill['probe_memory'] / GB:,.3g} GB on one device: {fits}"
+    fits = "fits" if estimate["probe_memory"] <= estimate["device_memory"] else "DOES NOT FIT"
+    return f"{estimate['probe_memory'] / GB:,.3g} GB on one device: {fits}"
 
 
-def detail(bill: dict[str, Any]) -> str:
+def detail(estimate: dict[str, Any]) -> str:
     """Everything about one study."""
     header = ["rule", "jobs", "devices", "device-hours", "longest job (h)", "tokens sampled", "tokens trained"]
     rows: list[list[str]] = []
-    for rule in bill["rules"]:
+    for rule in estimate["rules"]:
         rows.append(
             [
                 rule["rule"],
@@ -54,49 +54,56 @@ def detail(bill: dict[str, Any]) -> str:
                 count(rule["tokens_trained"]),
             ]
         )
-    total = bill["total"]
+    total = estimate["total"]
     sums = [hours(total["device_hours"]), "", count(total["tokens_sampled"]), count(total["tokens_trained"])]
-    rows.append(["others, of seconds", str(bill["jobs_of_seconds"]), "", "", "", "", ""])
+    rows.append(["others, short", str(estimate["jobs_of_seconds"]), "", "", "", "", ""])
     rows.append(["all", str(total["jobs"]), "", *sums])
-    device, expected, held, disk = bill["device"], bill["expected"], bill["memory"], bill["disk"]
+    device, expected, held, disk = estimate["device"], estimate["expected"], estimate["memory"], estimate["disk"]
     parts = ", ".join(f"{label} {held[key] / GB:.3g}" for key, label in MEMORY.items())
-    kept, again = (bill["activations"][key] / GB for key in ("kept", "computed_again"))
+    kept, recomputed = (estimate["activations"][key] / GB for key in ("kept", "computed_again"))
     facts = {
-        "wall time": f"{hours(bill['wall_hours'])} h with {bill['gpus']} devices, {bill['devices_per_run']} a run",
-        "memory": f"{held['total'] / GB:.3g} GB of {bill['device_memory'] / GB:.3g} on each device of a run: "
-        + ("fits" if bill["fits"] else "DOES NOT FIT"),
-        "": f"{parts}; activations are {'computed again' if bill['checkpointing'] else 'kept'} "
-        f"({kept:.3g} kept, {again:.3g} computed again); {bill['sequences']} sequences are sampled at once",
-        "probe": _probe(bill),
+        "wall time": f"{hours(estimate['wall_hours'])} h with {estimate['gpus']} devices, "
+        f"{estimate['devices_per_run']} per run",
+        "memory": f"{held['total'] / GB:.3g} GB of {estimate['device_memory'] / GB:.3g} on each device of a run: "
+        + ("fits" if estimate["fits"] else "DOES NOT FIT"),
+        "": f"{parts}; activations are {'recomputed' if estimate['checkpointing'] else 'kept'} "
+        f"({kept:.3g} kept, {recomputed:.3g} recomputed); {estimate['sequences']} sequences are sampled at once",
+        "probe": _probe(estimate),
         "disk": f"{sum(disk.values()) / GB:,.3g} GB: {', '.join(f'{k} {v / GB:,.3g}' for k, v in disk.items())}",
-        "expected": f"{expected['prompt_tokens']:g} tokens a prompt, {expected['response_tokens']:g} a response, "
-        f"{expected['draws']:g} prompts drawn for each that dynamic sampling keeps. {expected['source']}",
+        "expected": f"{expected['prompt_tokens']:g} tokens per prompt, {expected['response_tokens']:g} per response, "
+        f"{expected['draws']:g} prompts sampled for each that dynamic sampling keeps. {expected['source']}",
         "device": device["source"],
     }
     lines = "\n".join(f"{name:10}  {fact}" for name, fact in facts.items())
     table = "\n".join(columns(rows, header, "lr"))
-    said = "measured" if device["measured"] else "assumed, not measured"
-    model = f"{bill['study']}: {bill['model']}, {count(bill['parameters'])} parameters"
-    return f"{model}\non {device['title']} ({said})\n\n{table}\n\n{lines}\n"
+    source = "measured" if device["measured"] else "assumed, not measured"
+    model = f"{estimate['study']}: {estimate['model']}, {count(estimate['parameters'])} parameters"
+    return f"{model}\non {device['title']} ({source})\n\n{table}\n\n{lines}\n"
 
 
-def markdown(bills: Sequence[dict[str, Any]]) -> str:
+def markdown(estimates: Sequence[dict[str, Any]]) -> str:
     """A row per study."""
     header = ["study", "jobs", "tokens sampled", "tokens trained"]
-    header += ["device-hours", "memory a device", "disk", "wall time"]
+    header += ["device-hours", "memory per device", "disk", "wall time"]
     rows: list[list[str]] = []
-    for bill in bills:
-        total = bill["total"]
-        how = ", does not fit" if not bill["fits"] else ", activations computed again" if bill["checkpointing"] else ""
+    for estimate in estimates:
+        total = estimate["total"]
+        how = (
+            ", does not fit"
+            if not estimate["fits"]
+            else ", activations recomputed"
+            if estimate["checkpointing"]
+            else ""
+        )
         cells = [
-            bill["study"],
+            estimate["study"],
             str(total["jobs"]),
             count(total["tokens_sampled"]),
             count(total["tokens_trained"]),
             hours(total["device_hours"]),
-            f"{bill['memory']['total'] / GB:.3g} GB{how}",
-            f"{sum(bill['disk'].values()) / 1e12:.2g} TB",
-            f"{hours(bill['wall_hours'] / 24)} days on {bill['gpus']}, {bill['devices_per_run']} a run",
+            f"{estimate['memory']['total'] / GB:.3g} GB{how}",
+            f"{sum(estimate['disk'].values()) / 1e12:.2g} TB",
+            f"{hours(estimate['wall_hours'] / 24)} days on {estimate['gpus']}, {estimate['devices_per_run']} per run",
         ]
         rows.append(cells)
     return markdown_table(header, rows)

@@ -1,4 +1,4 @@
-"""What a study asks for: the loads, tokens and jobs of its runs and evaluations."""
+"""The workload of a study: loads, tokens and jobs of its runs and evaluations."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from .constants import Phase, Workload
 from .loads import Load
 from .shapes import BYTES, Shape
 
-# Sequences that an engine samples at once at most.
+# Maximum number of sequences that an engine samples at once.
 SEQUENCES = {"vllm": 512, "transformers": 256}
-# Of a batch, the share that the frozen start policy reads for the record alone.
+# Share of a batch that the start policy scores only for the metric `kl_initial`.
 REFERENCE_SHARE = 0.25
-# Ratios that the probe takes gradients of.
+# Number of ratios whose gradients the probe computes.
 PROBE_RATIOS = 7
 
 
 @dataclass
 class Work:
-    """Loads by phase, and tokens, of a piece of a study."""
+    """Loads by phase, and tokens, of a part of a study."""
 
     loads: dict[Phase, Load] = field(default_factory=dict)
     generated: float = 0.0  # tokens sampled
     trained: float = 0.0  # response tokens in optimizer steps
 
     def add(self, phase: Phase, load: Load) -> None:
-        """More of a phase."""
+        """Add a load to a phase."""
         self.loads[phase] = self.loads.get(phase, Load()) + load
 
     def __add__(self, other: Work) -> Work:
@@ -52,10 +52,10 @@ class Work:
 
 @dataclass(frozen=True)
 class Planner:
-    """A study with what is expected of its model.
+    """A study with the shape of its model and the expected lengths of texts.
 
-    ``devices`` share each run and divide what it samples and reads; each samples ``sequences`` at once, at most what
-    its engine can.
+    The batches of a run are divided among its ``devices``; each samples up to ``sequences`` responses at once, limited
+    by `SEQUENCES` of its engine.
     """
 
     study: Study
@@ -66,22 +66,22 @@ class Planner:
 
     @property
     def width(self) -> int:
-        """Bytes of a number that the optimizer keeps."""
+        """Bytes per number of weights and optimizer state."""
         return BYTES[self.study.model.dtype]
 
     @property
     def compute(self) -> int:
-        """Bytes of a number in passes of the trainer, and in the engine."""
+        """Bytes per number in forward and backward passes, and in the engine."""
         sharding = self.study.training.fsdp
         return BYTES[sharding.compute] if sharding else self.width
 
     @property
     def loaded(self) -> Load:
-        """Reading a model's weights from disk."""
+        """Load of reading a model's weights from disk."""
         return Load(1, bytes=self.shape.parameters * self.width)
 
     def sampling(self, engine: str, prompts: float, responses: float, longest: int) -> Work:
-        """Drawing and judging responses; loads are those of each of the devices."""
+        """Work of sampling and grading responses; loads are per device, ``longest`` is the maximum length in tokens."""
         kind = "transformers" if engine == "transformers" else "vllm"
         phase: Phase = "decode_transformers" if kind == "transformers" else "decode"
         length, own = min(self.expected.response_tokens, longest), self.devices
@@ -91,7 +91,7 @@ class Planner:
         return Work({phase: load, "judge": Load(responses / own)}, generated=responses * length)
 
     def step(self, arm: Arm) -> Work:
-        """One batch: sampled, judged, read by the old and the start policy, trained on."""
+        """Work of one batch: sampling, grading, scoring by the old and the start policy, optimizer steps."""
         method, settings, own = arm.method(self.study), arm.training(self.study), self.devices
         prompts, micro = settings.prompts_per_step, settings.micro_batch_tokens
         again = settings.activation_checkpointing
@@ -107,7 +107,7 @@ class Planner:
         return work
 
     def run(self, arm: Arm) -> Work:
-        """A whole run: its steps, and a validation before the first, at every so many, and after the last."""
+        """Work of a run: its steps, and validation before the first, at regular intervals and after the last step."""
         settings, problems = arm.training(self.study), self.validation_problems
         times = math.ceil(settings.steps / settings.validate_every) + 1
         validation = self.sampling(settings.engine, problems, problems, settings.max_tokens)
@@ -116,11 +116,11 @@ class Planner:
 
     @property
     def validation_problems(self) -> int:
-        """Of all sources."""
+        """Number of validation problems of all sources."""
         return self.study.data.validation_size * len(self.study.data.train)
 
     def evaluation(self) -> Work:
-        """One model on all benchmarks, loaded and judged."""
+        """Work of evaluating one model on all benchmarks."""
         engine = "vllm" if self.study.evaluation.engine == "auto" else self.study.evaluation.engine
         work = Work({"load": self.loaded})
         groups: dict[int, tuple[float, float]] = {}
@@ -128,20 +128,20 @@ class Planner:
             sampling, size = sampling_of(self.study, benchmark), benchmark_size(self.study, benchmark)
             prompts, responses = groups.get(sampling.max_tokens, (0.0, 0.0))
             groups[sampling.max_tokens] = prompts + size, responses + size * sampling.n
-        # All benchmarks are asked at once, longest first.
+        # Requests of all benchmarks with the same maximum length are sampled together.
         for longest, (prompts, responses) in groups.items():
             work += self.sampling(engine, prompts, responses, longest)
         return work
 
     def start_model(self) -> Work:
-        """Teaching a tiny model: examples as long as its responses are expected to be."""
+        """Work of fine-tuning a tiny start model, on examples of the expected response length."""
         warm_start, length = self.study.model.warm_start, self.expected.response_tokens
         size = warm_start.batch_size
         load = cost.update(self.shape, 2048, size, self.expected.prompt_tokens, size, length) * warm_start.steps
         return Work({"update": load}, trained=warm_start.steps * size * length)
 
     def probe(self, probe: Probe) -> Work:
-        """One batch, sampled dynamically, with a gradient of every ratio for every prompt and number of updates."""
+        """Work of the probe: one batch, and a gradient per ratio, prompt and number of updates."""
         settings, own = self.study.training, self.devices
         responses, length = probe.prompts * settings.group, min(self.expected.response_tokens, settings.max_tokens)
         draws, micro = self.expected.draws, settings.micro_batch_tokens
@@ -157,7 +157,7 @@ class Planner:
 
 
 def benchmark_size(study: Study, benchmark: Benchmark) -> int:
-    """Its problems: of a family what is asked for, else what the registry, or the file, has, at most ``size``."""
+    """Number of problems: `size` for a synthetic family, else that of the registered set or file, at most `size`."""
     if benchmark.source in FAMILIES:
         return benchmark.size or FAMILY_SIZE
     if benchmark.source in registry.names():
@@ -168,7 +168,7 @@ def benchmark_size(study: Study, benchmark: Benchmark) -> int:
 
 
 def jobs(study: Study) -> dict[str, int]:
-    """Jobs by rule, as `snakemake --dry-run all` counts them; those of seconds run where Snakemake does."""
+    """Jobs by rule, as in `snakemake --dry-run all`."""
     matrix = run_matrix(study)
     seeds, parts = len(study.seeds), study.evaluation.parts
     shards = math.ceil(len(matrix.evaluated) / study.evaluation.runs_per_engine)

@@ -1,10 +1,10 @@
-"""`policygrain doctor`: whether this machine, or a cluster, has what a study needs, before the first job says so.
+"""`policygrain doctor`: checks, before the first job, whether a machine or cluster has what a study needs.
 
-Each check yields findings; a finding that is not in order says what to change.
+Each check yields findings; a finding of a problem says what to change.
 """
 
-from .cluster import cluster
-from .finding import examine
-from .machine import this_machine
+from .cluster import check_cluster
+from .finding import print_findings
+from .machine import check_machine
 
-__all__ = ["cluster", "examine", "this_machine"]
+__all__ = ["check_cluster", "check_machine", "print_findings"]

@@ -1,4 +1,4 @@
-"""A cluster: what the profile asks of it, whether jobs can work there, what the study needs on the login node."""
+"""Checks of a SLURM cluster: the profile's resource requests, a test job, and the study's needs on the login node."""
 
 from __future__ import annotations
 
@@ -9,37 +9,40 @@ from pathlib import Path
 from .finding import Finding
 from .job import try_job
 from .machine import disk
-from .needs import folders_of, needs, read_study, rules_with_vllm
 from .profile import ResourceRequest, compare, read_profile
-from .slurm import default_of, memory_of_jobs, partitions
+from .requirements import check_requirements, read_study, rules_with_vllm, shared_folders
+from .slurm import check_job_records, default_partition, read_partitions
 
 COMMANDS = ("sinfo", "sbatch", "srun", "squeue", "scancel")
 
 
-def cluster(config: Path, profile: Path, results: Path) -> Iterator[Finding]:
-    """What ``profile`` asks of the cluster, and what the study needs on the login node."""
+def check_cluster(config: Path, profile: Path, results: Path) -> Iterator[Finding]:
+    """Check the cluster against ``profile`` and the study in ``config``; run this on a login node.
+
+    ``results`` is the folder of results, where a test job writes and removes a file.
+    """
     absent = [name for name in COMMANDS if shutil.which(name) is None]
     if absent:
-        change = "Run this on a login node of the cluster; some want `module load slurm` first."
+        change = "Run this on a login node of the cluster; on some, `module load slurm` is needed first."
         yield Finding("slurm", f"not found: {', '.join(absent)}", "wrong", change)
         return
-    there = yield from partitions()
-    requests, patience = yield from read_profile(profile)
+    partitions = yield from read_partitions()
+    requests, job_age = yield from read_profile(profile)
     study = yield from read_study(config)
-    if there:
-        yield from memory_of_jobs(patience)
+    if partitions:
+        yield from check_job_records(job_age)
         for request in requests:
-            yield from compare(request, there, profile)
-        drawing, folders = rules_with_vllm(study), folders_of(study) if study else []
-        # One job per kind of place, on those that exist; with an engine where a rule that goes there needs one.
+            yield from compare(request, partitions, profile)
+        with_vllm, folders = rules_with_vllm(study), shared_folders(study) if study else []
+        # One test job per combination of placement options, with vLLM if a rule with these options starts it.
         places: dict[tuple[str, ...], ResourceRequest] = {}
         for request in requests:
-            exist = all(name in there for name in request.partitions or [default_of(there) or ""])
+            exist = all(name in partitions for name in request.partitions or [default_partition(partitions) or ""])
             known = exist and "slurm_partition" not in request.expressions
-            if known and (request.place not in places or request.rule in drawing):
+            if known and (request.place not in places or request.rule in with_vllm):
                 places[request.place] = request
         for request in places.values():
-            yield try_job(request, results, folders, with_engine=request.rule in drawing)
+            yield try_job(request, results, folders, with_engine=request.rule in with_vllm)
     yield disk(results)
     if study is not None:
-        yield from needs(study)
+        yield from check_requirements(study)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import tempfile
 
 
-def one_token() -> None:
-    """Start vLLM with a tiny model and sample a token from it; whatever it raises where it cannot."""
+def sample_one_token() -> None:
+    """Start vLLM with a tiny model and sample a token. Raises whatever vLLM raises if it does not start."""
     from ..model import tiny
     from ..rollout.engine import Request
     from ..rollout.open import check_vllm_runs_here

@@ -1,4 +1,4 @@
-"""What was found, and how it is printed."""
+"""Findings of the doctor, and how they are printed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..errors import UserError
 
 @dataclass(frozen=True)
 class Finding:
-    """What was looked at and found; ``change`` says what to do where it is not in order."""
+    """The result of one check: ``what`` was checked, what was ``found``, and what to ``change`` if it is a problem."""
 
     what: str
     found: str
@@ -23,8 +23,8 @@ class Finding:
         return f"{self.state:5}  {self.what:9}  {self.found}{arrow}"
 
 
-def examine(findings: Iterable[Finding]) -> None:
-    """Print findings as they come. UserError at the end when something is wrong."""
+def print_findings(findings: Iterable[Finding]) -> None:
+    """Print each finding as soon as it is there. UserError at the end if one of them is `wrong`."""
     wrong = 0
     for finding in findings:
         print(finding, flush=True)

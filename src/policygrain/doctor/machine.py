@@ -1,4 +1,4 @@
-"""This machine: cores, memory, disk, torch."""
+"""Checks of this machine: cores, memory, disk, torch, vLLM, and the study's needs."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from pathlib import Path
 
 from ..errors import UserError
 from .finding import Finding
-from .needs import needs, read_study, vllm
+from .requirements import check_requirements, check_vllm, read_study
 
-MEMORY_GB = 2  # what Snakemake, one trainer of a tiny model and its grader take together
+MEMORY_GB = 2  # of Snakemake, one trainer of a tiny model and its grader together
 
 
-def this_machine(config: Path, results: Path) -> Iterator[Finding]:
-    """Cores, memory, disk, torch, and what the study in ``config`` needs besides."""
+def check_machine(config: Path, results: Path) -> Iterator[Finding]:
+    """Check this machine, and what the study in ``config`` needs; ``results`` is the folder of results."""
     yield Finding("cores", str(len(os.sched_getaffinity(0))))
     yield _memory()
     yield disk(results)
     yield _torch()
     study = yield from read_study(config)
-    yield vllm(study)
+    yield check_vllm(study)
     if study is not None:
-        yield from needs(study)
+        yield from check_requirements(study)
 
 
 def _memory() -> Finding:
@@ -33,7 +33,7 @@ def _memory() -> Finding:
     except OSError:
         match = None
     if match is None:
-        return Finding("memory", "this system does not say", "note")
+        return Finding("memory", "not known on this system", "note")
     available = int(match[1]) / 2**20
     if available < MEMORY_GB:
         return Finding(
@@ -43,7 +43,7 @@ def _memory() -> Finding:
 
 
 def disk(results: Path) -> Finding:
-    """Whether ``results`` can be written and has room."""
+    """Whether ``results`` is writable and its disk has free space."""
     from ..stages import check_free_space
 
     try:
@@ -63,6 +63,8 @@ def _torch() -> Finding:
             "torch", f"{torch.__version__}, {torch.cuda.device_count()} GPU ({torch.cuda.get_device_name()})"
         )
     if shutil.which("nvidia-smi"):
-        change = "Run `make setup FLAVOUR=gpu` for the CUDA build; is CUDA_VISIBLE_DEVICES set, or the driver too old?"
+        change = (
+            "Run `make setup FLAVOUR=gpu` for the CUDA build; else check CUDA_VISIBLE_DEVICES and the driver's version."
+        )
         return Finding("torch", f"{torch.__version__} sees no GPU, but there is a driver", "note", change)
     return Finding("torch", f"{torch.__version__}, no GPU")

@@ -1,4 +1,4 @@
-"""What SLURM says of itself: its partitions, and the most that a node of each has."""
+"""SLURM's partitions and configuration, from sinfo and scontrol."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .finding import Finding
 
 @dataclass
 class Partition:
-    """What sinfo says of one partition: the most that a node of it has."""
+    """A partition, by sinfo; memory, CPUs and GPUs are the maximum over its nodes."""
 
     default: bool = False
     minutes: float | None = None  # None: no limit
@@ -25,8 +25,11 @@ class Partition:
     gpu_models: set[str] = field(default_factory=set)
 
 
-def ask(*command: str, timeout: float = 60, without: str | None = None) -> str:
-    """What a command prints; UserError with its last word where it fails. ``without`` a part of the environment."""
+def output_of(*command: str, timeout: float = 60, without: str | None = None) -> str:
+    """Standard output of a command; UserError with the last line of its standard error if it fails or times out.
+
+    Environment variables that begin with ``without`` are removed; ``timeout`` is in seconds.
+    """
     environment = {key: value for key, value in os.environ.items() if not (without and key.startswith(without))}
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False, env=environment)
@@ -37,10 +40,10 @@ def ask(*command: str, timeout: float = 60, without: str | None = None) -> str:
     return done.stdout
 
 
-def partitions() -> Generator[Finding, None, dict[str, Partition]]:
-    """All partitions by name."""
+def read_partitions() -> Generator[Finding, None, dict[str, Partition]]:
+    """All partitions that are up, by name; none if sinfo fails. Yields findings."""
     try:
-        answer = ask("sinfo", "--noheader", "--format=%P|%a|%l|%m|%c|%G")
+        answer = output_of("sinfo", "--noheader", "--format=%P|%a|%l|%m|%c|%G")
     except UserError as error:
         yield Finding(
             "slurm", f"sinfo: {error}", "wrong", "Is this a login node, and the controller up (`scontrol ping`)?"
@@ -53,15 +56,15 @@ def partitions() -> Generator[Finding, None, dict[str, Partition]]:
     yield Finding("slurm", f"sinfo answers, partitions: {', '.join(found)}")
     if "SLURM_CONF" in os.environ:
         try:
-            ask("sinfo", "--noheader", without="SLURM_CONF")
+            output_of("sinfo", "--noheader", without="SLURM_CONF")
         except UserError as error:
-            change = "Snakemake takes SLURM_CONF away inside jobs. Have the configuration put where SLURM looks itself."
+            change = "Snakemake removes SLURM_CONF inside jobs. Have the file moved to SLURM's default location."
             yield Finding("slurm", f"without SLURM_CONF, sinfo: {error}", "wrong", change)
     return found
 
 
 def parse_partitions(answer: str) -> dict[str, Partition]:
-    """From sinfo's `%P|%a|%l|%m|%c|%G`, a line per kind of node."""
+    """Parse sinfo's format `%P|%a|%l|%m|%c|%G`, which has a line per kind of node."""
     found: dict[str, Partition] = {}
     for line in answer.splitlines():
         name, up, limit, memory, cpus, gres = line.split("|", 5)
@@ -90,31 +93,31 @@ def gpu_kinds(gres: str) -> list[tuple[str | None, int]]:
     return kinds
 
 
-def memory_of_jobs(patience: float) -> Iterator[Finding]:
-    """Whether SLURM remembers a finished job for the ``patience`` seconds that pass until Snakemake looks for it; and
-    what it does with a preempted one.
+def check_job_records(job_age: float) -> Iterator[Finding]:
+    """Whether SLURM keeps records of finished jobs for ``job_age`` seconds, until Snakemake has asked for their status;
+    and whether preempted jobs are cancelled instead of requeued.
     """
     try:
-        answer = ask("scontrol", "show", "config")
+        answer = output_of("scontrol", "show", "config")
     except UserError as error:
-        change = "Without an answer within 10 s Snakemake asks sacct, which without accounting never answers."
+        change = "If scontrol takes over 10 s, Snakemake asks sacct instead, which fails without accounting."
         yield Finding("slurm", f"scontrol show config: {error}", "note", change)
         return
-    said = {key.strip(): value.strip() for key, _, value in (line.partition("=") for line in answer.splitlines())}
-    age = int(re.sub(r"\D", "", said.get("MinJobAge", "")) or 300)
-    if age < patience:
-        accounting = not said.get("AccountingStorageType", "").endswith("none")
-        found = f"finished jobs are forgotten after {age} s (MinJobAge), before Snakemake looks"
+    settings = {key.strip(): value.strip() for key, _, value in (line.partition("=") for line in answer.splitlines())}
+    age = int(re.sub(r"\D", "", settings.get("MinJobAge", "")) or 300)
+    if age < job_age:
+        accounting = not settings.get("AccountingStorageType", "").endswith("none")
+        found = f"finished jobs are forgotten after {age} s (MinJobAge), before Snakemake asks for their status"
         if accounting:
             yield Finding("slurm", f"{found}; sacct is asked instead", "note")
         else:
-            change = f"There is no accounting that could be asked instead: have MinJobAge raised to {patience:.0f}."
+            change = f"There is no accounting to ask instead: have MinJobAge raised to {job_age:.0f}."
             yield Finding("slurm", found, "wrong", change)
-    if "CANCEL" in said.get("PreemptMode", "").upper():
-        change = "Snakemake waits for one that will not come back: Ctrl-C, and the same command again."
+    if "CANCEL" in settings.get("PreemptMode", "").upper():
+        change = "Snakemake waits for ever for such a job: press Ctrl-C and run the same command again."
         yield Finding("slurm", "preempted jobs are cancelled here (PreemptMode)", "note", change)
 
 
-def default_of(partitions: Mapping[str, Partition]) -> str | None:
-    """The partition that a job goes to when it names none."""
+def default_partition(partitions: Mapping[str, Partition]) -> str | None:
+    """Name of the partition of jobs that name none; None if the cluster has no default."""
     return next((name for name, each in partitions.items() if each.default), None)

@@ -1,12 +1,12 @@
-"""Models: building a small one from nothing, loading any, and reading log-probabilities off it."""
+"""Models: loading and building them, sequence packing, token log-probabilities, adapters and sharding."""
 
 import transformers.utils
 import transformers.utils.import_utils
 from transformers.utils import logging
 
-# transformers imports scikit-learn (which MLflow brings) for a kind of speculative decoding that is never used here:
-# two seconds of every short training run. It asks these two names whether to.
+# transformers imports scikit-learn (a dependency of MLflow) for a kind of speculative decoding that is not used here.
+# The import takes two seconds; replacing these two functions prevents it.
 transformers.utils.is_sklearn_available = transformers.utils.import_utils.is_sklearn_available = lambda: False
 
-# Bars for files of a megabyte say nothing.
+# Progress bars are of no use for files of a megabyte.
 logging.disable_progress_bar()

@@ -1,7 +1,7 @@
-"""Who sees whom in a packed row, computed in two ways: spans of like length, or one kernel that skips what is hidden.
+"""The attention mask of packed sequences, computed in two ways: padded batches of similar length, or flex_attention.
 
-A row holds prompts, each once, and then responses. A token sees the tokens of its prompt and of its own response, up
-to itself.
+A packed row holds the prompts, each once, followed by the responses. Attention is causal; a prompt token attends to its
+prompt, a response token to its prompt and to its own response.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 
 
 class Attention(Protocol):
-    """Attention of a packed row."""
+    """Attention over a packed row."""
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
         """[1, heads, row, size] each, keys and values perhaps with fewer heads → [1, row, heads, size]."""
@@ -26,36 +26,40 @@ class Attention(Protocol):
 
 
 class Span(NamedTuple):
-    """Rows of like length whose attention is computed together. Places are in the packed row."""
+    """A padded batch of sequences of similar length. ``queries`` and ``keys`` are indices into the packed row."""
 
-    queries: Tensor  # [rows, tokens], padded on the right
-    keys: Tensor  # [rows, keys]: the tokens that they may look at
-    visible: Tensor  # [rows, 1, tokens, keys]
-    real: Tensor  # [rows, tokens]: which queries are no padding
+    queries: Tensor  # [sequences, tokens], padded on the right
+    keys: Tensor  # [sequences, keys]: what the queries can attend to
+    mask: Tensor  # [sequences, 1, tokens, keys]: which keys each query attends to
+    valid: Tensor  # [sequences, tokens]: False on padding
 
 
 @dataclass(frozen=True)
 class Spans:
-    """Tokens are spread out into padded batches of like length: any device, any precision, no compiler."""
+    """Attention in padded batches of similar length: works on any device, in any precision, without a compiler."""
 
     spans: list[Span]
-    back: Tensor  # [row]: where in the spans' outputs, padding left out, each place is
+    order: Tensor  # [row]: index of each token of the row in the spans' outputs, concatenated without padding
 
     @classmethod
-    def of(cls, prompt_lengths: Tensor, read_lengths: Tensor, owner: Tensor) -> Spans:
-        """``prompt_lengths`` [prompts]; ``read_lengths`` and ``owner``, a response's prompt, [responses]."""
-        prompts, prompt_real = places(prompt_lengths, 0)
-        queries, query_real = places(read_lengths, int(prompt_lengths.sum()))
-        step, query_step = (torch.arange(x.shape[1], device=owner.device) for x in (prompts, queries))
-        spans = [Span(prompts, prompts, (step.unsqueeze(1) >= step).expand(len(prompts), 1, -1, -1), prompt_real)]
-        for rows in _alike(read_lengths):
-            width = int(read_lengths[rows].max())
-            own, ask = queries[rows, :width], query_step[:width]
-            earlier = (ask.unsqueeze(1) >= ask).expand(len(rows), 1, -1, -1)
-            prompt = prompt_real[owner[rows]][:, None, None].expand(-1, 1, width, -1)
-            keys = torch.cat([prompts[owner[rows]], own], 1)
-            spans.append(Span(own, keys, torch.cat([prompt, earlier], 3), query_real[rows, :width]))
-        return cls(spans, torch.cat([span.queries[span.real] for span in spans]).argsort())
+    def of(cls, prompt_lengths: Tensor, response_lengths: Tensor, prompt_of: Tensor) -> Spans:
+        """The spans of a row.
+
+        ``prompt_lengths`` [prompts]; ``response_lengths`` [responses], in tokens that are in the row; ``prompt_of``
+        [responses], the index of each response's prompt.
+        """
+        prompts, prompt_valid = packed_positions(prompt_lengths, 0)
+        responses, response_valid = packed_positions(response_lengths, int(prompt_lengths.sum()))
+        step, response_step = (torch.arange(x.shape[1], device=prompt_of.device) for x in (prompts, responses))
+        spans = [Span(prompts, prompts, (step.unsqueeze(1) >= step).expand(len(prompts), 1, -1, -1), prompt_valid)]
+        for rows in _length_buckets(response_lengths):
+            width = int(response_lengths[rows].max())
+            own, t = responses[rows, :width], response_step[:width]
+            causal = (t.unsqueeze(1) >= t).expand(len(rows), 1, -1, -1)
+            prompt = prompt_valid[prompt_of[rows]][:, None, None].expand(-1, 1, width, -1)
+            keys = torch.cat([prompts[prompt_of[rows]], own], 1)
+            spans.append(Span(own, keys, torch.cat([prompt, causal], 3), response_valid[rows, :width]))
+        return cls(spans, torch.cat([span.queries[span.valid] for span in spans]).argsort())
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
         """See `Attention`."""
@@ -67,27 +71,27 @@ class Spans:
                 for x, at in ((q, span.queries), (k, span.keys), (v, span.keys))
             ]
             out = F.scaled_dot_product_attention(
-                rows[0], rows[1], rows[2], attn_mask=span.visible, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
+                rows[0], rows[1], rows[2], attn_mask=span.mask, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
             )
-            outputs.append(out.transpose(1, 2)[span.real])
-        return torch.cat(outputs).index_select(0, self.back).unsqueeze(0)
+            outputs.append(out.transpose(1, 2)[span.valid])
+        return torch.cat(outputs).index_select(0, self.order).unsqueeze(0)
 
 
 @dataclass(frozen=True)
 class Flex:
-    """flex_attention on the row as it lies: no copies, no padding, and blocks where nobody sees anybody cost nothing.
+    """flex_attention over the packed row: no copies, no padding, and fully masked blocks are skipped.
 
-    The kernel is compiled for a GPU. On a CPU there is only its slow forward pass, which a test compares with `Spans`.
+    The kernel is compiled for a GPU. On a CPU only its slow forward pass is available; a test compares it with `Spans`.
     """
 
     mask: BlockMask
 
     @classmethod
-    def of(cls, prompt_lengths: Tensor, read_lengths: Tensor, owner: Tensor) -> Flex:
-        """As `Spans.of`."""
-        row = int(prompt_lengths.sum() + read_lengths.sum())
-        visible = visibility(prompt_lengths, read_lengths, owner)
-        return cls(create_block_mask(visible, None, None, row, row, device=owner.device))
+    def of(cls, prompt_lengths: Tensor, response_lengths: Tensor, prompt_of: Tensor) -> Flex:
+        """Same arguments as `Spans.of`."""
+        row = int(prompt_lengths.sum() + response_lengths.sum())
+        mask_mod = packed_mask(prompt_lengths, response_lengths, prompt_of)
+        return cls(create_block_mask(mask_mod, None, None, row, row, device=prompt_of.device))
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
         """See `Attention`."""
@@ -102,46 +106,57 @@ class Flex:
 def _kernel(device: str) -> Callable[..., Any]:
     if device == "cpu":
         return flex_attention
-    # A short row, left to itself, would take the kernel for decoding, which not all numbers of grouped heads have.
+    # By default a short row would use the decoding kernel, which does not support all numbers of grouped heads.
     return partial(compiled(), kernel_options={"BACKEND": "TRITON"})
 
 
 def compiled() -> Callable[..., Any]:
-    """flex_attention, compiled once for rows of all lengths: anew for each, torch would soon give up and compute every
-    score.
+    """flex_attention, compiled once for rows of all lengths.
+
+    Without ``dynamic=True`` it is compiled anew for each length until torch's recompilation limit, after which it falls
+    back to the full score matrix.
     """
     kernel: Callable[..., Any] = torch.compile(flex_attention, dynamic=True)
     return kernel
 
 
-def visibility(
-    prompt_lengths: Tensor, read_lengths: Tensor, owner: Tensor
+def packed_mask(
+    prompt_lengths: Tensor, response_lengths: Tensor, prompt_of: Tensor
 ) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
-    """flex_attention's `mask_mod`: whether the place ``q`` of a packed row sees the place ``k``."""
-    count = torch.arange(len(prompt_lengths), device=owner.device)
-    none = torch.full_like(count, -1)
-    responses = torch.arange(len(owner), device=owner.device)
-    lengths = torch.cat([prompt_lengths, read_lengths])
-    prompt = torch.cat([count, owner]).repeat_interleave(lengths)
+    """flex_attention's `mask_mod`: whether position ``q`` of a packed row attends to position ``k``.
+
+    Same arguments as `Spans.of`.
+    """
+    prompts = torch.arange(len(prompt_lengths), device=prompt_of.device)
+    none = torch.full_like(prompts, -1)
+    responses = torch.arange(len(prompt_of), device=prompt_of.device)
+    lengths = torch.cat([prompt_lengths, response_lengths])
+    prompt = torch.cat([prompts, prompt_of]).repeat_interleave(lengths)
     response = torch.cat([none, responses]).repeat_interleave(lengths)  # -1: part of a prompt
 
     def mask_mod(batch: Tensor, head: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        # Prompts lie before responses, so that earlier places are what can be seen of both.
+        # Prompts precede responses in the row, so k <= q is the causal mask of both.
         return (k <= q) & (prompt[q] == prompt[k]) & ((response[k] < 0) | (response[q] == response[k]))
 
     return mask_mod
 
 
-def places(lengths: Tensor, start: int) -> tuple[Tensor, Tensor]:
-    """Consecutive places from ``start`` on, a row per length, padded on the right; and which of them are no padding."""
+def packed_positions(lengths: Tensor, start: int) -> tuple[Tensor, Tensor]:
+    """Indices into the packed row of consecutive sequences of these ``lengths``, the first one at ``start``.
+
+    [sequences, tokens], padded with 0 on the right; and the mask of entries that are not padding.
+    """
     column = torch.arange(int(lengths.max()), device=lengths.device)
-    real = column < lengths.unsqueeze(1)
+    valid = column < lengths.unsqueeze(1)
     first = start + lengths.cumsum(0) - lengths
-    return torch.where(real, first.unsqueeze(1) + column, 0), real
+    return torch.where(valid, first.unsqueeze(1) + column, 0), valid
 
 
-def _alike(lengths: Tensor) -> list[Tensor]:
-    """Rows that have a length, by length, cut so that those of one span are within a half of each other."""
+def _length_buckets(lengths: Tensor) -> list[Tensor]:
+    """Indices of the sequences that are not empty, sorted by length and grouped.
+
+    A group's longest sequence is at most 1.5 times as long as its shortest, plus 8 tokens.
+    """
     order = lengths.argsort(stable=True)
     values = lengths[order].tolist()
     cuts, shortest = [values.count(0)], 0

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def device() -> torch.device:
-    """Where models compute: on this process's GPU, where there is one."""
+    """The device that models compute on: this process's GPU if there is one, else the CPU."""
     import torch
 
     return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
@@ -27,9 +27,9 @@ def device() -> torch.device:
 def load_model(
     start: str, revision: str | None = None, dtype: str = "float32", place: torch.device | None = None
 ) -> tuple[PreTrainedModel, Any]:
-    """Model, at ``place`` (None: where it computes), and tokenizer, with padding set up for generation.
+    """A causal model on the device ``place`` (None: `device()`) and its tokenizer, set up for padding.
 
-    UserError when they cannot be read.
+    UserError if they cannot be loaded.
     """
     import torch
     from transformers import AutoModelForCausalLM
@@ -43,7 +43,7 @@ def load_model(
 
 
 def recompute_layers(model: PreTrainedModel) -> None:
-    """Layers keep only their input for the backward pass, and compute the rest again: memory for a third more time."""
+    """Activation checkpointing: layers keep only their input and are recomputed in the backward pass (1/3 slower)."""
     from torch.utils.checkpoint import checkpoint
 
     from .packing import recompute_contexts
@@ -56,7 +56,7 @@ def recompute_layers(model: PreTrainedModel) -> None:
 
 
 def load_tokenizer(start: str, revision: str | None = None) -> Any:
-    """The tokenizer alone. UserError when it cannot be read; padding is set up for generation."""
+    """The tokenizer, with a padding token. UserError if it cannot be loaded or has no end-of-sequence token."""
     with _readable(start):
         tokenizer = _tokenizer_class(Path(start)).from_pretrained(start, revision=revision)
     if tokenizer.eos_token_id is None:
@@ -67,7 +67,7 @@ def load_tokenizer(start: str, revision: str | None = None) -> Any:
 
 
 def context_length(start: str) -> int:
-    """Longest prompt and response together, in tokens."""
+    """The model's context length: tokens of prompt and response together."""
     from transformers import AutoConfig
 
     with _readable(start):
@@ -76,7 +76,7 @@ def context_length(start: str) -> int:
 
 @contextmanager
 def _readable(start: str) -> Iterator[None]:
-    """transformers, safetensors and the hub raise what they like for a broken folder: here it is one message."""
+    """Turn any exception of transformers, safetensors or the hub client into a UserError that names the model."""
     try:
         yield
     except Exception as error:
@@ -87,16 +87,16 @@ def _readable(start: str) -> Iterator[None]:
 
 
 def _tokenizer_class(folder: Path) -> Any:
-    """AutoTokenizer, except for a folder whose tokenizer says that tokenizer.json is all of it.
+    """AutoTokenizer, or PreTrainedTokenizerFast for a folder whose tokenizer_config.json names that class.
 
-    For some architectures (qwen2 among them) AutoTokenizer takes the architecture's own class instead, whose splitting
-    of text differs: the same file then gives other tokens than it was trained with, silently.
+    For some architectures, qwen2 among them, AutoTokenizer ignores that name and takes the architecture's own class,
+    which splits text differently: the same file would silently give other tokens than the model was trained with.
     """
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     config = folder / "tokenizer_config.json"
     if (folder / "tokenizer.json").exists() and config.exists():
-        said = json.loads(config.read_text()).get("tokenizer_class")
-        if said in ("TokenizersBackend", "PreTrainedTokenizerFast"):
+        name = json.loads(config.read_text()).get("tokenizer_class")
+        if name in ("TokenizersBackend", "PreTrainedTokenizerFast"):
             return PreTrainedTokenizerFast
     return AutoTokenizer

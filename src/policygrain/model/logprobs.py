@@ -1,4 +1,4 @@
-"""Log-probabilities and entropies of responses under a model."""
+"""Token scores: log-probabilities and entropies of responses under a model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class TokenScores(NamedTuple):
-    """What a model makes of responses, under the distribution that they were sampled from, temperature included.
+    """Scores of response tokens under the distribution that is sampled from, softmax of logits / temperature.
 
     All [batch, tokens], float32, 0 on padding.
     """
@@ -26,7 +26,7 @@ class TokenScores(NamedTuple):
     log_probs: Tensor  # log π of each response token
     entropy: Tensor  # over the full vocabulary, in nats
     future: Tensor | None  # Σ_n log π_n(o_{t+n} | s_t) over prediction heads; None without them
-    # The heads' own cross-entropy summed over tokens, a scalar that trains nothing else; None without gradient.
+    # Cross-entropy of the heads summed over tokens, a scalar that only trains the heads; None without gradient.
     future_loss: Tensor | None
 
 
@@ -37,7 +37,10 @@ def score_tokens(
     entropy_gradient: bool = True,
     heads: MTPHeads | None = None,
 ) -> TokenScores:
-    """Read ``sequences``: prompts once, no padding."""
+    """Score the response tokens of ``sequences`` in one forward pass over the packed row.
+
+    UserError if the model's output layer is not a plain linear one.
+    """
     hidden = packed_hidden(model, sequences)
     unembed = model.get_output_embeddings()
     if not isinstance(unembed, torch.nn.Linear):
@@ -47,7 +50,7 @@ def score_tokens(
     weight, bias = unembed.weight, unembed.bias
     targets = sequences.ids[sequences.mask]
     both = log_probs_and_entropy(hidden, weight, bias, targets, temperature, entropy_gradient)
-    log_probs, entropy = (_spread(x, sequences.mask) for x in both)
+    log_probs, entropy = (_to_padded(x, sequences.mask) for x in both)
     if heads is None:
         return TokenScores(log_probs, entropy, None, None)
     future = heads.log_probs(hidden, weight, bias, sequences, temperature)
@@ -55,9 +58,9 @@ def score_tokens(
     if torch.is_grad_enabled():
         constant = None if bias is None else bias.detach()
         future_loss = heads.loss(hidden.detach(), weight.detach(), constant, sequences)
-    return TokenScores(log_probs, entropy, _spread(future, sequences.mask), future_loss)
+    return TokenScores(log_probs, entropy, _to_padded(future, sequences.mask), future_loss)
 
 
-def _spread(values: Tensor, mask: Tensor) -> Tensor:
-    """[response tokens] → [batch, tokens]."""
+def _to_padded(values: Tensor, mask: Tensor) -> Tensor:
+    """[response tokens] → [batch, tokens], 0 on padding."""
     return values.new_zeros(mask.shape).masked_scatter(mask, values)

@@ -1,7 +1,7 @@
-"""Multi-token prediction: heads that foresee the tokens after the next one (after arXiv 2404.19737).
+"""Multi-token prediction heads, which predict the tokens after the next one (after arXiv 2404.19737).
 
-Head n reads the hidden state from which the backbone predicts token t and predicts token t+n, through a small residual
-module and the backbone's own unembedding. MPO (2602.14386) took the future part of its block ratio from such heads.
+Head n takes the hidden state from which the backbone predicts token t and predicts token t+n, through a small residual
+module and the backbone's own unembedding. MPO (2602.14386) computes the future part of its block ratio with such heads.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .unembedding import log_probs
 
 
 class MTPHeads(nn.Module):
-    """Heads for n = 1..``count`` over hidden states of ``size``; they begin as the backbone's own prediction."""
+    """Heads n = 1..``count`` over hidden states of width ``size``; initially each predicts as the backbone does."""
 
     def __init__(self, size: int, count: int) -> None:
         super().__init__()
@@ -30,10 +30,10 @@ class MTPHeads(nn.Module):
     def log_probs(
         self, hidden: Tensor, weight: Tensor, bias: Tensor | None, sequences: Sequences, temperature: float
     ) -> Tensor:
-        """Σ_n log π_n(o_{t+n} | s_t) for each response token t, over those n whose token there is. [response tokens].
+        """Σ_n log π_n(o_{t+n} | s_t) for each response token t, over the n with t+n in the response. [response tokens].
 
-        ``hidden`` [response tokens, size], ``weight`` and ``bias`` of the unembedding; gradients reach all of them and
-        the heads.
+        ``hidden`` [response tokens, size], ``weight`` and ``bias`` of the unembedding; all of them and the heads get
+        gradients.
         """
         total = hidden.new_zeros(len(hidden), dtype=torch.float32)
         for at, chosen in self._predict(hidden, weight, bias, sequences, temperature):
@@ -41,14 +41,14 @@ class MTPHeads(nn.Module):
         return total
 
     def loss(self, hidden: Tensor, weight: Tensor, bias: Tensor | None, sequences: Sequences) -> Tensor:
-        """Cross-entropy of the sampled future at temperature 1, in nats, summed over tokens and heads. Scalar."""
+        """Cross-entropy of the sampled tokens t+n at temperature 1, in nats, summed over tokens and heads. Scalar."""
         parts = [chosen.sum() for _, chosen in self._predict(hidden, weight, bias, sequences, 1.0)]
         return -sum(parts, start=hidden.new_zeros(()))
 
     def _predict(
         self, hidden: Tensor, weight: Tensor, bias: Tensor | None, sequences: Sequences, temperature: float
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Of each head: which response tokens it looks ahead from, and log π_n of what it finds there."""
+        """For each head: the indices t of response tokens with t+n in the response, and log π_n of token t+n."""
         ids = sequences.ids[sequences.mask]
         lengths = sequences.mask.sum(1)
         left = (lengths.unsqueeze(1) - sequences.mask.cumsum(1))[sequences.mask]  # response tokens after each one

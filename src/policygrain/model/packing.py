@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import AttentionInterface
 
 from ..errors import UserError
-from .attention import Attention, Flex, Spans, places
+from .attention import Attention, Flex, Spans, packed_positions
 from .sequences import Sequences
 
 if TYPE_CHECKING:
@@ -28,36 +28,39 @@ NAME = "policygrain_packed"
 
 @dataclass(frozen=True)
 class Packed:
-    """One forward pass. A response's last token is only predicted and never read, so it is not in the row."""
+    """Inputs of one forward pass. The last token of a response is predicted but no input, so it is not in the row."""
 
     ids: Tensor  # [1, row]
-    positions: Tensor  # [1, row]
-    predicts: Tensor  # [response tokens]: the place that predicts each response token
+    positions: Tensor  # [1, row]: position ids, counted from the beginning of each prompt
+    predicts: Tensor  # [response tokens]: index in the row of the hidden state that predicts each response token
     attention: Attention
 
     @classmethod
     def of(cls, sequences: Sequences) -> Packed:
-        """The pack of some sequences."""
-        prompt_mask, read, owner = sequences.prompt_mask, sequences.mask[:, 1:], sequences.prompt_of
-        prompt_lengths, read_lengths = prompt_mask.sum(1), read.sum(1)
-        ids = torch.cat([sequences.prompts[prompt_mask], sequences.ids[:, :-1][read]])
-        prompts, prompt_real = places(prompt_lengths, 0)
-        queries, query_real = places(read_lengths, int(prompt_lengths.sum()))
-        step, query_step = (torch.arange(x.shape[1], device=ids.device) for x in (prompts, queries))
+        """Pack ``sequences`` into one row."""
+        prompt_mask, response_mask, prompt_of = sequences.prompt_mask, sequences.mask[:, 1:], sequences.prompt_of
+        prompt_lengths, response_lengths = prompt_mask.sum(1), response_mask.sum(1)
+        ids = torch.cat([sequences.prompts[prompt_mask], sequences.ids[:, :-1][response_mask]])
+        prompts, prompt_valid = packed_positions(prompt_lengths, 0)
+        responses, response_valid = packed_positions(response_lengths, int(prompt_lengths.sum()))
+        step, response_step = (torch.arange(x.shape[1], device=ids.device) for x in (prompts, responses))
         # The first response token is predicted by the prompt's last token, each other one by the one before it.
-        last = prompts.gather(1, prompt_lengths.unsqueeze(1) - 1)[owner]
+        last = prompts.gather(1, prompt_lengths.unsqueeze(1) - 1)[prompt_of]
         return cls(
             ids=ids.unsqueeze(0),
             positions=torch.cat(
-                [step.expand_as(prompts)[prompt_real], (prompt_lengths[owner].unsqueeze(1) + query_step)[query_real]]
+                [
+                    step.expand_as(prompts)[prompt_valid],
+                    (prompt_lengths[prompt_of].unsqueeze(1) + response_step)[response_valid],
+                ]
             ).unsqueeze(0),
-            predicts=torch.cat([last, queries], 1)[sequences.mask],
-            attention=(Flex if ids.is_cuda else Spans).of(prompt_lengths, read_lengths, owner),
+            predicts=torch.cat([last, responses], 1)[sequences.mask],
+            attention=(Flex if ids.is_cuda else Spans).of(prompt_lengths, response_lengths, prompt_of),
         )
 
 
 def packed_hidden(model: PreTrainedModel, sequences: Sequences) -> Tensor:
-    """The last hidden state before each response token: what predicts it. [response tokens, hidden]."""
+    """The final-layer hidden state that predicts each response token, [response tokens, hidden]."""
     packed = Packed.of(sequences)
     with _packed(model):
         out = model.base_model(input_ids=packed.ids, position_ids=packed.positions, use_cache=False, packed=packed)
@@ -67,7 +70,7 @@ def packed_hidden(model: PreTrainedModel, sequences: Sequences) -> Tensor:
 
 @contextmanager
 def _packed(model: PreTrainedModel) -> Iterator[None]:
-    """The model's layers ask its configuration, at each call, which attention to use."""
+    """Context in which the model's layers use packed attention; they look its name up in the configuration."""
     before = model.config._attn_implementation
     model.config._attn_implementation = NAME
     try:
@@ -77,8 +80,9 @@ def _packed(model: PreTrainedModel) -> Iterator[None]:
 
 
 def recompute_contexts(model: PreTrainedModel) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    """`context_fn` of torch's activation checkpointing, with ``model`` bound: what is computed again in the backward
-    pass is computed after `packed_hidden` has returned, and must meet the same attention.
+    """`context_fn` of torch's activation checkpointing, once ``model`` is bound.
+
+    Layers are recomputed in the backward pass, after `packed_hidden` has returned, and must use packed attention again.
     """
     return nullcontext(), _packed(model)
 

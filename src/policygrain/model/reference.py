@@ -1,4 +1,4 @@
-"""The start policy, out of the way until it is asked."""
+"""The start policy, which is in host memory while it is not in use."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
 
 @contextmanager
 def on_device(reference: PreTrainedModel | None, model: PreTrainedModel) -> Iterator[PreTrainedModel]:
-    """``reference`` on the device where it computes, for as long as this lasts; else it is kept in host memory.
+    """Context in which ``reference`` is on the compute device; outside it is in host memory.
 
-    None: the reference is ``model`` without its adapter.
+    With ``reference=None`` the start policy is ``model`` with its adapter disabled.
     """
     if reference is None:
         model.disable_adapters()
         yield model
         model.enable_adapters()
-    elif is_sharded(reference):  # brings each layer itself
+    elif is_sharded(reference):  # FSDP moves each layer when it is needed
         yield reference
     else:
-        # Nothing changes it, so that nothing has to go back.
-        kept = [(tensor, tensor.data) for tensor in (*reference.parameters(), *reference.buffers())]
-        for tensor, host in kept:
+        # Its weights never change, so nothing has to be copied back.
+        on_host = [(tensor, tensor.data) for tensor in (*reference.parameters(), *reference.buffers())]
+        for tensor, host in on_host:
             tensor.data = host.to(device(), non_blocking=True)
         yield reference
-        for tensor, host in kept:
+        for tensor, host in on_host:
             tensor.data = host

@@ -1,4 +1,4 @@
-"""Prompts and responses as tensors: each prompt once, whoever continues it."""
+"""Prompts and responses as padded tensors; responses of one group share the row of their prompt."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from torch import Tensor
 
 
 class Sequences(NamedTuple):
-    """Responses, and the prompts that they continue.
+    """Responses and their prompts.
 
-    A group shares its prompt, so a prompt is kept, and read by the model, once and not once per response: for short
-    responses that is half of the work.
+    The responses of a group have the same prompt. It is stored and processed once, not once per response: with short
+    responses that saves half of the computation.
     """
 
     prompts: Tensor  # [prompts, prompt tokens], padded on the left
@@ -23,7 +23,7 @@ class Sequences(NamedTuple):
     mask: Tensor  # [batch, tokens], bool
 
     def rows(self, index: Tensor | slice) -> Sequences:
-        """The responses at ``index`` with their prompts, without columns in which none of them has a token."""
+        """The responses at ``index`` and their prompts, without columns that are padding in all of them."""
         used, prompt_of = self.prompt_of[index].unique(return_inverse=True)
         prompt_mask, mask = self.prompt_mask[used], self.mask[index]
         first = int(prompt_mask.any(0).to(torch.uint8).argmax())
@@ -36,7 +36,7 @@ class Sequences(NamedTuple):
 def pack(
     prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]], pad_id: int, device: torch.device
 ) -> Sequences:
-    """A prompt and a response per row, as token ids → Sequences. Equal prompts become one."""
+    """Sequences from one prompt and one response per row, as token ids; equal prompts are stored once."""
     number = {prompt: i for i, prompt in enumerate(dict.fromkeys(map(tuple, prompts)))}
     p, r = max(map(len, number)), max(1, *map(len, responses))
     prompt_ids, ids = torch.full((len(number), p), pad_id), torch.full((len(responses), r), pad_id)
@@ -51,8 +51,9 @@ def pack(
 
 
 def micro_batches(sequences: Sequences, token_budget: int) -> list[Tensor]:
-    """Row indices, by length, cut so that no forward pass reads more than ``token_budget`` tokens of prompts and
-    responses. A row longer than the budget is a micro-batch of its own.
+    """Row indices of each micro-batch: rows sorted by length, at most ``token_budget`` prompt and response tokens each.
+
+    A row longer than the budget is a micro-batch by itself.
     """
     lengths = sequences.mask.sum(1)
     order = lengths.argsort(stable=True)
@@ -70,6 +71,6 @@ def micro_batches(sequences: Sequences, token_budget: int) -> list[Tensor]:
     return [*batches, order[start:]]
 
 
-def positions(attention: Tensor) -> Tensor:
-    """Position ids that count from the first real token. [batch, tokens]."""
+def position_ids(attention: Tensor) -> Tensor:
+    """Position ids [batch, tokens] counted from the first token that is not padding."""
     return (attention.long().cumsum(1) - 1).clamp(min=0)

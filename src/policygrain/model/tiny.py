@@ -1,4 +1,4 @@
-"""A small Qwen2 with random weights and its own tokenizer, saved in the files that every tool of the field reads."""
+"""Tiny models: a small Qwen2 with random weights and its own tokenizer, in the usual Hugging Face classes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def character_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def bpe_tokenizer(texts: Iterable[str], size: int) -> PreTrainedTokenizerFast:
-    """Byte-level BPE of ``size`` tokens, trained on ``texts``: any text can be written with it."""
+    """Byte-level BPE with a vocabulary of ``size``, trained on ``texts``; it can encode any text."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -52,7 +52,7 @@ def _fast(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
 
 
 def build(spec: TinyModel, tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen2ForCausalLM:
-    """A Qwen2 of the given shape with weights drawn from ``seed``, tied embeddings, float32."""
+    """A Qwen2 of the given shape, initialised at random from ``seed``: tied embeddings, float32."""
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
 

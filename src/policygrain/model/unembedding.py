@@ -1,9 +1,9 @@
-"""From hidden states to log-probabilities and entropies, without all logits at once.
+"""Log-probabilities and entropies from hidden states, without materialising all logits at once.
 
-The logits of 8,192 tokens over a vocabulary of 151,936 are 5 GB in float32, and log-softmax, entropy and their
-gradients make several of them. Here blocks of tokens × vocabulary go by one after the other: the forward pass keeps a
-running maximum and sums per token (the online softmax of arXiv 1805.02867, with one more sum for the entropy), the
-backward pass computes each block of logits again. That is a fourth matrix product beside the three of the plain way.
+The logits of 8,192 tokens over a vocabulary of 151,936 take 5 GB in float32, and log-softmax, entropy and their
+gradients need several tensors of that size. Here they are computed in blocks of tokens × vocabulary: the forward pass
+keeps a running maximum and sums per token (the online softmax of arXiv 1805.02867, with one more sum for the entropy),
+the backward pass computes each block of logits again, which makes four matrix products instead of three.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-# Up to this vocabulary there is nothing to gain: logits are no larger than the layers' activations, and three products
-# are faster than four. Which way is taken hangs on the model alone, so a cut into micro-batches does not change it.
+# Up to this vocabulary size blocks save nothing: logits are no larger than the layers' activations, and three products
+# are faster than four. The choice depends on the model alone, so it is the same for every division into micro-batches.
 PLAIN_VOCABULARY = 4096
-# Tokens × vocabulary. 8 MiB in float32 stays in a processor's cache, and its products are as fast as larger ones; on a
-# GPU larger ones, or starting kernels would take longer than they do (reckoned, not measured).
+# Block size, tokens × vocabulary. On a CPU 8 MiB in float32 fits into the cache, and larger products are no faster.
+# On a GPU blocks are larger, so that kernel launches do not dominate (estimated, not measured).
 BLOCKS = {"cpu": (1024, 2048), "cuda": (4096, 8192)}
 
 
@@ -35,7 +35,7 @@ def log_probs_and_entropy(
     """log π of ``targets`` and the entropy over the vocabulary in nats, both [tokens] and float32.
 
     ``hidden`` [tokens, hidden], ``weight`` [vocabulary, hidden], ``bias`` [vocabulary], ``targets`` [tokens].
-    Gradients reach hidden states, weight and bias. A sharded weight must be whole when this is called.
+    Hidden states, weight and bias get gradients. A sharded weight must be gathered before this is called.
     """
     if len(weight) > PLAIN_VOCABULARY:
         chosen, entropy = blockwise(hidden, weight, bias, targets, temperature, entropy_gradient)
@@ -48,7 +48,7 @@ def log_probs_and_entropy(
 
 
 def log_probs(hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, temperature: float) -> Tensor:
-    """The first of `log_probs_and_entropy` alone."""
+    """log π of ``targets``: the first result of `log_probs_and_entropy`."""
     if len(weight) > PLAIN_VOCABULARY:
         return blockwise(hidden, weight, bias, targets, temperature, entropy_gradient=False)[0].float()
     return _all_log_probs(hidden, weight, bias, temperature).gather(1, targets.unsqueeze(1)).squeeze(1)
@@ -67,7 +67,7 @@ def blockwise(
     entropy_gradient: bool = True,
     block: tuple[int, int] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """`log_probs_and_entropy` in blocks of tokens × vocabulary; float64 for float64 hidden states."""
+    """`log_probs_and_entropy` in blocks of tokens × vocabulary. Results are float64 for float64 hidden states."""
     block = block or BLOCKS.get(hidden.device.type, BLOCKS["cuda"])
     both: tuple[Tensor, Tensor] = _Blockwise.apply(hidden, weight, bias, targets, temperature, entropy_gradient, block)
     return both
@@ -127,7 +127,7 @@ class _Blockwise(torch.autograd.Function):
         grad_bias = torch.zeros_like(bias, dtype=wide) if to_bias else None
         scratch = _scratch(hidden, weight, ctx.block, wide)
         for v in _slices(len(weight), ctx.block[1]):
-            # Summed over tokens in full precision (in place, where the weight has it), and rounded once.
+            # Summed over tokens in full precision (in place if the weight has that precision) and rounded once.
             rows = None if grad_weight is None else grad_weight[v].to(wide)
             for t in _slices(len(hidden), ctx.block[0]):
                 z = _logits(hidden[t], weight[v], None if bias is None else bias[v], ctx.temperature, scratch[0])
@@ -159,18 +159,18 @@ def _slices(length: int, size: int) -> Iterator[slice]:
 
 
 def _column(targets: Tensor, v: slice) -> tuple[Tensor, Tensor]:
-    """Where in the vocabulary block ``v`` each target is, [tokens, 1], and whether it is there at all, [tokens]."""
+    """Each target's column in the vocabulary block ``v``, [tokens, 1], and whether it is in the block, [tokens]."""
     inside = (targets >= v.start) & (targets < v.stop)
     return torch.where(inside, targets - v.start, 0).unsqueeze(1), inside
 
 
 def _scratch(hidden: Tensor, weight: Tensor, block: tuple[int, int], wide: torch.dtype) -> Tensor:
-    """Memory for two blocks, [2, elements]: new memory for each block would cost more than what is computed in it."""
+    """Memory for two blocks, [2, elements], reused by all blocks: allocation would cost more than the arithmetic."""
     return hidden.new_empty((2, min(block[0], len(hidden)) * min(block[1], len(weight))), dtype=wide)
 
 
 def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float, memory: Tensor) -> Tensor:
-    """Logits over temperature, in the precision of ``memory`` and, where factors have it too, in ``memory``."""
+    """Logits / temperature, in the precision of ``memory``; in ``memory`` itself if the weight has that precision."""
     if weight.dtype == memory.dtype:
         z = torch.mm(hidden, weight.T, out=memory[: len(hidden) * len(weight)].view(len(hidden), len(weight)))
     else:
@@ -185,14 +185,14 @@ def _exp(x: Tensor, memory: Tensor) -> Tensor:
 
 
 def _product(a: Tensor, b: Tensor, wide: torch.dtype) -> Tensor:
-    """a b, summed in ``wide``: tensor cores do so with factors in half precision, elsewhere the factors are widened."""
+    """a b, accumulated in ``wide``: tensor cores take half-precision factors, elsewhere the factors are cast first."""
     if b.is_cuda and b.dtype != wide:
         return torch.mm(a.to(b.dtype), b, out_dtype=wide)
     return a.to(wide) @ b.to(wide)
 
 
 def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
-    """total += a b, without memory of its size where precisions agree."""
+    """total += a b, without a temporary of that size if the precisions agree."""
     if b.dtype == total.dtype:
         total.addmm_(a, b)
     else:

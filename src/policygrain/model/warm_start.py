@@ -1,7 +1,7 @@
-"""The start model: a small model taught, from nothing, by a tutor of mixed habits.
+"""Warm start: supervised fine-tuning of a tiny model, from random weights, on noisy demonstrations.
 
-It stops at a middling accuracy on purpose: its most frequent habit, answering directly, is a poor one, and a rarer one
-works. Reinforcement then has something to find that greedy decoding does not have yet.
+Training stops at a medium accuracy on purpose: the model mostly answers directly, which rarely succeeds, and sometimes
+writes out its steps, which often does. Reinforcement learning can then improve on the model's greedy decoding.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ if TYPE_CHECKING:
     from ..tasks.prompts import PromptRenderer
 
 
-# About the size at which a small model's arithmetic is fastest on one core.
+# About the size at which a small model is fastest on one core.
 MICRO_BATCH_TOKENS = 2048
 
 
 def finetune(
     model: PreTrainedModel, renderer: PromptRenderer, families: list[str], spec: WarmStart, seed: int
 ) -> list[dict[str, float]]:
-    """Supervised training of ``model`` in place; returns the loss by step (nats per response token)."""
+    """Supervised fine-tuning of ``model`` in place; returns the loss of each step in nats per response token."""
     tokenizer = renderer.tokenizer
-    careful = demonstrations(families, f"{seed}/scratchpad", spec.error_rate, direct_share=0.0)
+    with_steps = demonstrations(families, f"{seed}/scratchpad", spec.error_rate, direct_share=0.0)
     mixed = demonstrations(families, f"{seed}/mixed", spec.error_rate, spec.direct_share)
     optimizers = _optimizers(model, spec.learning_rate)
     history = []
     progress = Progress(range(spec.steps), f"start model, seed {seed}", spec.steps)
     for step in progress:
-        # First how to work on a scratchpad, which takes long; the habit of answering directly is picked up in no time.
-        examples = mixed if step >= spec.steps - spec.mixed_steps else careful
+        # Worked steps first, which take long to learn; direct answers are learnt in the last few steps.
+        examples = mixed if step >= spec.steps - spec.mixed_steps else with_steps
         prompts, responses = zip(*itertools.islice(examples, spec.batch_size), strict=True)
         sequences = pack(
             [renderer.ids(p) for p in prompts],
@@ -48,7 +48,7 @@ def finetune(
             tokenizer.pad_token_id,
             model.device,
         )
-        # Linear warm-up over a twentieth of the steps, then a cosine down to a quarter.
+        # Linear warm-up over the first twentieth of the steps, then cosine decay to a quarter of the learning rate.
         scale = min((step + 1) / max(1, spec.steps // 20), max(0.25, 0.5 + 0.5 * math.cos(math.pi * step / spec.steps)))
         for optimizer in optimizers:
             optimizer.zero_grad(set_to_none=True)
@@ -64,7 +64,7 @@ def finetune(
 
 
 def _optimizers(model: PreTrainedModel, learning_rate: float) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices, which needs half the steps that AdamW does here; AdamW for embeddings and norms."""
+    """Muon for the weight matrices, which needs half as many steps as AdamW here; AdamW for embeddings and norms."""
     matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
     others = [p for n, p in model.named_parameters() if p.ndim != 2 or "embed" in n]
     optimizers: list[torch.optim.Optimizer] = [
@@ -78,7 +78,7 @@ def _optimizers(model: PreTrainedModel, learning_rate: float) -> list[torch.opti
 
 
 def _backward(model: PreTrainedModel, sequences: Sequences, rows: torch.Tensor) -> float:
-    """Adds the gradient of a micro-batch's share of the mean loss over the step's response tokens."""
+    """Backpropagate a micro-batch's share of the mean loss over the step's response tokens; returns that share."""
     part = sequences.rows(rows)
     log_probs = score_tokens(model, part, temperature=1.0, entropy_gradient=False).log_probs
     loss = -(log_probs * part.mask).sum() / sequences.mask.sum()

@@ -1,6 +1,6 @@
-"""The weights of a model as others want them: all of them, under the names of a plain model.
+"""The full weights of a model that is sharded or has an adapter, as rollout engines and saved models need them.
 
-Engines, the final model and nothing else need them so. Where a model is sharded all ranks have to ask together.
+For a sharded model these functions are collective operations: all ranks must call them.
 """
 
 from __future__ import annotations
@@ -11,30 +11,31 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from .adapters import SITE, has_adapter, merged
-from .sharding import gathered, is_sharded
+from .adapters import LORA_INFIX, has_adapter, merged_weight
+from .sharding import full_tensor, is_sharded
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
 def full_weights(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
-    """Name and value of each weight, one gathered at a time, an adapter's product added to what it adapts.
+    """Name and value of each weight, unsharded one at a time, with an adapter merged into the weights.
 
-    Tied weights come under each of their names.
+    Tied weights appear under each of their names.
     """
     state = model.state_dict()
     for name, tensor in state.items():
         if not has_adapter(model):
-            yield name, gathered(tensor.detach())
-        elif f"{SITE}A" not in name and f"{SITE}B" not in name:
-            yield merged(model, name, state)
+            yield name, full_tensor(tensor.detach())
+        elif f"{LORA_INFIX}A" not in name and f"{LORA_INFIX}B" not in name:
+            yield merged_weight(model, name, state)
 
 
-def whole(model: PreTrainedModel, place: torch.device | None = None, keep: bool = True) -> PreTrainedModel | None:
-    """``model`` itself where it is plain, else a plain one with its weights of this moment, at ``place``.
+def unsharded(model: PreTrainedModel, place: torch.device | None = None, keep: bool = True) -> PreTrainedModel | None:
+    """A model with the full, merged weights: ``model`` itself if it is neither sharded nor has an adapter, else a copy.
 
-    None where not ``keep``: the caller has only helped the other ranks to gather.
+    The copy is on the device ``place`` (None: where the weights are) and does not follow later updates of ``model``.
+    With ``keep=False`` the result is None: this rank only takes part in gathering the weights for the others.
     """
     if not (is_sharded(model) or has_adapter(model)):
         return model
@@ -47,7 +48,7 @@ def whole(model: PreTrainedModel, place: torch.device | None = None, keep: bool 
         plain: PreTrainedModel = AutoModelForCausalLM.from_config(model.config)
     plain.load_state_dict(weights, assign=True)
     plain.tie_weights()
-    for name, buffer in model.named_buffers():  # rotary frequencies, which no state has
+    for name, buffer in model.named_buffers():  # rotary frequencies, which are in no state dict
         owner, _, leaf = name.rpartition(".")
         setattr(plain.get_submodule(owner), leaf, buffer.to(place))
     return plain.eval()

@@ -1,1 +1,1 @@
-"""Rollouts: engines that continue prompts. ``engine.open_engine`` picks one; the rest is theirs."""
+"""Rollouts: engines that sample responses to prompts; ``open.open_engine`` chooses one."""

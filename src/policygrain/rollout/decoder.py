@@ -1,8 +1,7 @@
-"""One token for every row of a small decoder, without the library's module calls.
+"""A decoding step of a small Qwen2 or Llama model, without the module calls of transformers.
 
-For a model of a hundred thousand parameters these calls take longer than the arithmetic. This is the same arithmetic,
-on the model's own weights; a test holds the two together. Larger models and other architectures go through
-transformers, where the difference is nothing.
+For a model of a hundred thousand parameters the module calls take longer than the arithmetic. This is the same
+arithmetic on the same weights; a test compares the two. Larger models and other architectures use transformers.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from .kv_cache import InPlaceCache, InPlaceLayer
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-SMALL = 10_000_000  # parameters up to which calls, and not arithmetic, take the time
+SMALL = 10_000_000  # parameters; up to about this size the overhead of module calls matters
 
 
 class _Weights(NamedTuple):
-    """A layer's, with what reads the same input put together."""
+    """Weights of a layer, with projections of the same input concatenated."""
 
     norm: Tensor
     qkv: Tensor
@@ -34,7 +33,7 @@ class _Weights(NamedTuple):
 
 
 class SmallDecoder:
-    """The next token's logits of a Qwen2 or Llama model whose weights do not change while it lives."""
+    """Next-token logits of a Qwen2 or Llama model. Holds copies of its weights, so they must not change meanwhile."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         config: Any = model.config
@@ -43,14 +42,14 @@ class SmallDecoder:
         self.eps, self.size = config.rms_norm_eps, decoder.layers[0].self_attn.head_dim
         self.embed, self.final = decoder.embed_tokens.weight, decoder.norm.weight
         self.unembed: Tensor = model.get_output_embeddings().weight
-        places = torch.arange(config.max_position_embeddings, device=self.embed.device).unsqueeze(0)
-        cos, sin = decoder.rotary_emb(self.embed, places)
-        self.cos, self.sin = cos[0], sin[0]  # [places, size]
+        positions = torch.arange(config.max_position_embeddings, device=self.embed.device).unsqueeze(0)
+        cos, sin = decoder.rotary_emb(self.embed, positions)
+        self.cos, self.sin = cos[0], sin[0]  # [positions, size]
         self.layers = [self._weights(layer) for layer in decoder.layers]
 
     @staticmethod
     def fits(model: PreTrainedModel) -> bool:
-        """Whether it is a model that this can stand in for, and small enough for that to be worth it."""
+        """Whether ``model`` has a supported architecture and is small enough for this to be faster."""
         config: Any = model.config
         return (
             config.model_type in ("qwen2", "llama")
@@ -75,22 +74,25 @@ class SmallDecoder:
             down=mlp.down_proj.weight,
         )
 
-    def __call__(self, ids: Tensor, place: Tensor, attention: Tensor, cache: InPlaceCache) -> Tensor:
-        """Tokens [rows] at positions ``place`` [rows] → logits [rows, vocabulary]; ``attention`` [rows, used + 1]."""
+    def __call__(self, ids: Tensor, position: Tensor, attention: Tensor, cache: InPlaceCache) -> Tensor:
+        """Next-token logits [rows, vocabulary] after tokens ``ids`` [rows] at ``position`` [rows].
+
+        ``attention`` [rows, used + 1] is the attention mask over the cache, to which the new tokens are appended.
+        """
         x = self.embed[ids]
-        cos, sin = self.cos[place].unsqueeze(1), self.sin[place].unsqueeze(1)
+        cos, sin = self.cos[position].unsqueeze(1), self.sin[position].unsqueeze(1)
         mask = attention[:, None, None, :]
-        turned = self.heads + self.kv_heads
-        for layer, kept in zip(self.layers, cache.layers, strict=True):
-            assert isinstance(kept, InPlaceLayer)
+        rotated = self.heads + self.kv_heads
+        for layer, cached in zip(self.layers, cache.layers, strict=True):
+            assert isinstance(cached, InPlaceLayer)
             h = F.rms_norm(x, x.shape[-1:], layer.norm, self.eps)
             qkv = F.linear(h, layer.qkv, layer.qkv_bias).unflatten(1, (-1, self.size))
-            qk, half = qkv[:, :turned], self.size // 2
+            qk, half = qkv[:, :rotated], self.size // 2
             qk = qk * cos + torch.cat([-qk[..., half:], qk[..., :half]], -1) * sin
-            keys, values = kept.update(qk[:, self.heads :].unsqueeze(2), qkv[:, turned:].unsqueeze(2))
+            keys, values = cached.update(qk[:, self.heads :].unsqueeze(2), qkv[:, rotated:].unsqueeze(2))
             q = qk[:, : self.heads].unsqueeze(2)
-            seen = F.scaled_dot_product_attention(q, keys, values, mask, enable_gqa=self.heads != self.kv_heads)
-            x = x + F.linear(seen.flatten(1), layer.out)
+            out = F.scaled_dot_product_attention(q, keys, values, mask, enable_gqa=self.heads != self.kv_heads)
+            x = x + F.linear(out.flatten(1), layer.out)
             h = F.rms_norm(x, x.shape[-1:], layer.second_norm, self.eps)
             gate, up = F.linear(h, layer.gate_up).chunk(2, 1)
             x = x + F.linear(F.silu(gate) * up, layer.down)

@@ -1,4 +1,4 @@
-"""What an engine is, what it is asked and what it answers."""
+"""The interface of rollout engines: requests, responses and the `Engine` protocol."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Request:
-    """One response wanted. The same prompt and seed give the same response, whatever else is in the batch."""
+    """A request for one response. The response depends on prompt and seed, not on other requests in the batch."""
 
     prompt_ids: list[int]
     seed: int
     max_tokens: int
     temperature: float = 1.0  # 0: greedy
     top_p: float = 1.0
-    log_probs: bool = True  # False: not asked for, which saves an engine time
+    log_probs: bool = True  # False: not needed, which is faster with some engines
 
 
 @dataclass(frozen=True)
 class Response:
-    """Token ids with the end of sequence, where it was reached, and the engine's own log-probability of each.
+    """A sampled response: token ids, with the end-of-sequence token if it ended by itself, and their log-probabilities.
 
-    Log-probabilities that nobody asked for may be left out.
+    Log-probabilities are the engine's own; they may be missing if the request has ``log_probs=False``.
     """
 
     ids: list[int]
-    finished: bool  # ended by itself; False: cut at max_tokens
+    finished: bool  # ended by an end-of-sequence token; False: truncated at max_tokens
     log_probs: list[float]
 
 
 class Engine(Protocol):
-    """Continues prompts with the weights it was given last."""
+    """Samples responses from the weights that were loaded last."""
 
     name: str
 
@@ -44,9 +44,9 @@ class Engine(Protocol):
         ...
 
     def load_weights(self, model: PreTrainedModel) -> None:
-        """From now on, sample from these weights."""
+        """Use the current weights of ``model`` from now on."""
         ...
 
     def sleep(self) -> None:
-        """Not needed until weights are loaded again: memory that it shares with a trainer is the trainer's."""
+        """Release the GPU memory shared with the trainer until weights are loaded again."""
         ...

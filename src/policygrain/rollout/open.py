@@ -1,4 +1,4 @@
-"""Choosing an engine."""
+"""Choosing and opening a rollout engine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from ..errors import UserError
-from ..model.sharding import precision
+from ..model.sharding import compute_dtype
 from .engine import Engine
 
 if TYPE_CHECKING:
@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
 
 def resolve_engine(name: str) -> str:
-    """`auto` → vLLM where it is installed, else transformers. UserError when vllm is asked for and not there.
+    """The engine that ``name`` stands for: with `auto` vLLM if it is installed, else transformers.
 
-    It is no matter of the machine: jobs of one environment, with a GPU or without, mean the same engine.
+    This depends on the environment, not on the machine: jobs with and without a GPU choose the same engine.
+    UserError if vLLM is named and not installed.
     """
     has_vllm = importlib.util.find_spec("vllm") is not None
     if name == "vllm" and not has_vllm:
@@ -38,13 +39,13 @@ def open_engine(
     kv_gib: float | None = None,
     colocated: bool = False,
 ) -> Engine:
-    """The engine called ``name`` with the weights of ``model``, which were loaded from ``start``.
+    """The engine ``name`` with the weights of ``model``, which was loaded from ``start``.
 
-    ``colocated``: it samples for the training of ``model``, in the same precision, and its memory can be had back.
+    ``colocated``: the engine shares the GPU with a trainer of ``model``: it uses the same precision and can sleep.
     """
     if resolve_engine(name) == "vllm":
-        dtype = str(precision(model)).removeprefix("torch.") if colocated else None
-        reserved = moments(model) if colocated else 0
+        dtype = str(compute_dtype(model)).removeprefix("torch.") if colocated else None
+        reserved = optimizer_state_bytes(model) if colocated else 0
         return _vllm(model, start, colocated, revision=revision, dtype=dtype, kv_gib=kv_gib, reserved=reserved)
     from .torch_engine import TorchEngine
 
@@ -52,40 +53,42 @@ def open_engine(
 
 
 def check_vllm_runs_here() -> None:
-    """UserError for vLLM's CUDA build on a machine that shows no GPU. Its CPU build is a package of another name."""
+    """UserError if only vLLM's CUDA build is installed and no GPU is visible. The CPU build is another package."""
     if torch.cuda.is_available() or importlib.util.find_spec("vllm") is None:
         return
     names = {found.name for found in distributions() if found.name.startswith("vllm")}
     if names == {"vllm"} and "cpu" not in version("vllm"):
         raise UserError(
-            "engine: the vLLM that is installed is the CUDA build, and this machine shows no GPU. Ask for one (on a "
-            "cluster `gpu: 1` in slurm/config.yaml), set the engine to transformers, or `make setup FLAVOUR=cpu`."
+            "engine: the installed vLLM is the CUDA build, and no GPU is visible here. Request a GPU (on a cluster "
+            "`gpu: 1` in slurm/config.yaml), set the engine to transformers, or run `make setup FLAVOUR=cpu`."
         )
 
 
-def moments(model: PreTrainedModel) -> int:
-    """Bytes that AdamW will keep beside this process's share of the trained weights."""
+def optimizer_state_bytes(model: PreTrainedModel) -> int:
+    """Bytes of AdamW's two moments for this process's share of the trained weights."""
     trained = (p for p in model.parameters() if p.requires_grad)
     local = (p.to_local() if isinstance(p, DTensor) else p for p in trained)
     return sum(2 * p.numel() * p.element_size() for p in local)
 
 
-_running: list[tuple[Any, Engine]] = []  # vLLM's engine in this process, and what it was opened for
+_running: list[tuple[Any, Engine]] = []  # at most one: the settings of this process's vLLM engine, and the engine
 
 
 def _vllm(model: PreTrainedModel, start: str, colocated: bool, **settings: Any) -> Engine:
-    """One engine in a process: whoever has a model of the same shape takes it over, which is quicker than a start."""
+    """This process's vLLM engine; reused with new weights for models of the same shape, since a start takes long."""
     check_vllm_runs_here()
     from .vllm_engine import VllmEngine
 
-    # Without where it was loaded from.
+    # Keys with an underscore say where the model was loaded from.
     shape = {key: value for key, value in model.config.to_dict().items() if not key.startswith("_")}
     for opened_for, engine in _running:
         if opened_for == (shape, colocated, settings):
             engine.load_weights(model)
             return engine
     if _running and colocated and torch.cuda.is_available():
-        raise UserError("engine: a process can have one vLLM that gives its memory back, and this one has another.")
+        raise UserError(
+            "engine: only one vLLM engine with sleep mode is possible per process, and this process has one already."
+        )
     _running.clear()
     _running.append(((shape, colocated, settings), VllmEngine(start, colocated=colocated, **settings)))
     return _running[0][1]

@@ -1,4 +1,4 @@
-"""vLLM in this process: one engine, continuous batching, weights exchanged in place."""
+"""Sampling with vLLM in this process: continuous batching, weights updated in place."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ MAX_SEQUENCES = 512
 
 
 class VllmEngine:
-    """The model in ``start``; its context length bounds prompt and response together.
+    """vLLM with the model in ``start``, whose context length bounds prompt and response together.
 
-    ``dtype`` is that of the engine's weights (None: what the model's files say), ``kv_gib`` the size of its key-value
-    cache. With ``colocated`` it shares a GPU with a trainer, and its memory can be had back between rollouts;
-    ``reserved`` bytes of what is free now the trainer will keep for itself.
+    ``dtype`` is the precision of the engine's weights (None: as in the model's configuration), ``kv_gib`` the size of
+    its key-value cache in GiB. With ``colocated`` it shares a GPU with a trainer and can sleep between rollouts;
+    ``reserved`` bytes of the GPU memory that is free now are left to the trainer.
     """
 
     name = "vllm"
@@ -36,7 +36,8 @@ class VllmEngine:
         colocated: bool = False,
         reserved: int = 0,
     ) -> None:
-        # In-process, so that weights can be handed over; two OpenMP threads stall each other on a busy machine.
+        # In-process, so that weights can be passed as tensors; with two OpenMP threads each waits for the other on a
+        # busy machine.
         os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
@@ -48,26 +49,26 @@ class VllmEngine:
 
         from .weight_transfer import BACKEND
 
-        one_of_several = dist.is_initialized()
+        distributed = dist.is_initialized()
         config: Any = AutoConfig.from_pretrained(start, revision=revision)
         machine = machine_settings(config.max_position_embeddings, kv_gib, colocated, reserved)
         self._sleeps = bool(machine.get("enable_sleep_mode"))
         self._asleep = False
         settings: dict[str, Any] = {
-            # Left to itself, vLLM would make bfloat16 of float32 weights.
+            # By default vLLM would cast float32 weights to bfloat16.
             "dtype": dtype or str(config.dtype or "float32").removeprefix("torch."),
             "max_num_seqs": MAX_SEQUENCES,
             "logprobs_mode": "processed_logprobs",
-            # Token ids in, token ids out: the tokenizer, and what vLLM makes of its files, stays outside.
+            # Token ids in, token ids out: the tokenizer is ours, not the one that vLLM would load.
             "skip_tokenizer_init": True,
             "seed": 0,
             "weight_transfer_config": {"backend": BACKEND},
         }
         self._llm = LLM(model=start, revision=revision, **settings, **machine)
-        gc.unfreeze()  # vLLM freezes all there is, a policy too that will one day be garbage
+        gc.unfreeze()  # vLLM calls gc.freeze(), which would also exempt the trainer's objects from collection
         self._llm.init_weight_transfer_engine({"init_info": {}})
-        if one_of_several:
-            # Its end would be that of the process groups by which the trainer's ranks talk.
+        if distributed:
+            # The engine's finalizer would destroy the process groups of the trainer's ranks.
             cast(Any, self._llm.llm_engine.engine_core)._finalizer.detach()
 
     def generate(self, requests: Sequence[Request]) -> list[Response]:
@@ -97,46 +98,46 @@ class VllmEngine:
         return responses
 
     def load_weights(self, model: PreTrainedModel) -> None:
-        """Copy these weights into the engine, which wakes if it slept, and drop what it cached under the old ones."""
+        """Wake the engine if it sleeps, copy the weights of ``model`` into it and reset its prefix cache."""
         if self._asleep:
             import torch
 
-            torch.cuda.empty_cache()  # what the trainer's allocator keeps and does not use
+            torch.cuda.empty_cache()  # memory that the trainer's allocator has cached
             self._llm.wake_up(tags=["weights"])
         self._llm.start_weight_update()
         self._llm.update_weights({"update_info": {"weights": full_weights(model)}})
         self._llm.finish_weight_update()
         if self._asleep:
-            # Last, so that a copy of the weights that loading may need has the cache's room.
+            # Only now, because loading may need the memory of the cache for a temporary copy of the weights.
             self._llm.wake_up(tags=["kv_cache"])
             self._asleep = False
         if self._llm.reset_prefix_cache() is False:
             raise RuntimeError("vLLM did not reset its prefix cache: responses would come from old weights")
 
     def sleep(self) -> None:
-        """Give the GPU's memory to the trainer. Weights are dropped and not put aside: new ones come before waking."""
+        """Release the engine's GPU memory. Its weights are discarded: `load_weights` loads new ones when it wakes."""
         if self._sleeps and not self._asleep:
             self._llm.sleep(level=2)
             self._asleep = True
 
 
 def machine_settings(context: int, kv_gib: float | None, colocated: bool, reserved: int = 0) -> dict[str, Any]:
-    """What vLLM is told of the machine: the one place where an engine on a CPU differs from one on a GPU."""
+    """vLLM settings that depend on the machine: all differences between an engine on a CPU and on a GPU."""
     import torch
 
     if not torch.cuda.is_available():
         return {
             "kv_cache_memory_bytes": int((kv_gib or 1) * 2**30),
             "enforce_eager": True,  # compiling takes 15 s
-            # Prompts are read whole: a request with a seed whose prompt is cut into chunks fails on a CPU.
+            # On a CPU a request with a seed fails if its prompt is prefilled in chunks.
             "enable_chunked_prefill": False,
             "max_num_batched_tokens": max(8192, context),
         }
     free, total = torch.cuda.mem_get_info()
     return {
-        # Half of what the trainer leaves: the other half is for the engine's own weights and activations.
+        # Half of what the trainer leaves; the other half is for the engine's weights and activations.
         "kv_cache_memory_bytes": int(kv_gib * 2**30) if kv_gib else max(free - reserved, free // 4) // 2,
-        # Decides nothing beside the line above, but as much has to be free at the start.
+        # Has no effect beside the line above, but vLLM checks at the start that this share is free.
         "gpu_memory_utilization": 0.9 * free / total,
         "enable_sleep_mode": colocated,
         "device_ids": [torch.cuda.current_device()],  # the trainer's, where several ranks have one each

@@ -1,7 +1,7 @@
-"""Weights for an engine in this process, by vLLM's own interface for training.
+"""Weight transfer to a vLLM engine in the same process, as a backend of vLLM's weight transfer interface.
 
-vLLM's back ends (NCCL, CUDA IPC) carry weights between processes. Here trainer and engine see the same tensors, so
-nothing has to be carried: the engine's worker copies each into its own layout (fused, cut, cast).
+vLLM's own backends (NCCL, CUDA IPC) send weights between processes. Here trainer and engine share an address space, so
+the engine's worker copies each tensor directly into its own layout (fused, split, cast).
 """
 
 from __future__ import annotations
@@ -24,43 +24,43 @@ BACKEND = "in_process"
 
 @dataclass
 class Init(WeightTransferInitInfo):
-    """There is nothing to connect."""
+    """Nothing to connect."""
 
 
 @dataclass
 class Update(WeightTransferUpdateInfo):
-    """Names and tensors as in a checkpoint of the model."""
+    """Names and values of the weights, as in a checkpoint of the model."""
 
     weights: Iterable[tuple[str, Tensor]]
 
 
 class InProcessTransfer(WeightTransferEngine[Init, Update]):
-    """The worker's side. Between start and finish the engine must not be asked for anything else."""
+    """The backend in the engine's worker. Between start and finish the engine must not generate."""
 
     init_info_cls = Init
     update_info_cls = Update
 
     def init_transfer_engine(self, init_info: Init) -> None:
-        """There is nothing to connect."""
+        """Nothing to connect."""
 
     def start_weight_update(self) -> None:
-        """Make the model's layers ready to be loaded as from a checkpoint."""
+        """Prepare the model's layers for loading, as from a checkpoint."""
         initialize_layerwise_reload(self.model)
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
-        """Take the weights; done when it returns, since both sides share a stream."""
+        """Load the weights. Complete on return, because both sides use the same CUDA stream."""
         self.receive_weights(self.parse_update_info(update_info))
 
     def receive_weights(self, update_info: Update) -> None:
-        """Copy the weights into the model."""
+        """Copy the weights into the model's layers."""
         self.model.load_weights(update_info.weights)  # type: ignore[operator]
 
     def finish_weight_update(self) -> None:
-        """Bring the layers into the form in which they compute."""
+        """Convert the layers to the layout that they compute with."""
         finalize_layerwise_reload(self.model, self.model_config)
 
     def shutdown(self) -> None:
-        """There is nothing to release."""
+        """Nothing to release."""
 
 
 WeightTransferEngineFactory.register_engine(BACKEND, InProcessTransfer)

@@ -16,7 +16,7 @@ from ..errors import Stopped, UserError
 from ..grading import open_grader
 from ..methods import Method
 from ..model.loading import device
-from ..model.weights import whole as unsharded
+from ..model.weights import unsharded
 from ..progress import Progress
 from ..provenance import seed_of
 from ..results.layout import RunFolder

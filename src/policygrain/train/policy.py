@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..model.adapters import adapt
+from ..model.adapters import add_adapter
 from ..model.loading import device, load_model, recompute_layers
 from ..model.sharding import shard
 from ..provenance import seed_of
@@ -72,7 +72,7 @@ def open_policy(start: str, spec: Model, method: Method, settings: Training, see
             for parameter in reference.parameters():
                 parameter.data = parameter.data.pin_memory()
     else:
-        adapt(model, spec.lora, seed_of("adapter", seed))
+        add_adapter(model, spec.lora, seed_of("adapter", seed))
     if settings.activation_checkpointing:
         recompute_layers(model)
     if settings.fsdp is not None:

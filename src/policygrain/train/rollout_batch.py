@@ -9,7 +9,7 @@ import torch
 from ..clock import Clock
 from ..methods import Method
 from ..model.sequences import Sequences
-from ..model.sharding import precision
+from ..model.sharding import compute_dtype
 from ..objective.batch import TokenBatch
 from ..rollout.engine import Response
 from .policy import Policy
@@ -61,7 +61,7 @@ def mismatch_error(sampled: RolloutBatch, model: PreTrainedModel, bound: float |
 
     ``bound``: nats per token on average; None: what rounding explains in the model's precision.
     """
-    bound = ROUNDING[precision(model)] if bound is None else bound
+    bound = ROUNDING[compute_dtype(model)] if bound is None else bound
     found = sampled.metrics.get("mismatch_mean", 0.0)
     if found <= bound:
         return None

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def build_start_model(study: Study, seed: int, data: DataFolder, out: StartFolder) -> None:
-    """Build the tiny model of ``study``, fine-tune it on demonstrations and save it; random states are keyed by seed."""
+    """Build the tiny model of ``study``, fine-tune it on demonstrations and save it."""
     import torch
 
     from ..model import tiny

@@ -16,7 +16,7 @@ from ..model.logprobs import TokenScores
 from ..model.mtp_heads import MTPHeads
 from ..model.reference import on_device
 from ..model.sequences import Sequences, micro_batches, pack
-from ..model.sharding import gathered, is_sharded, score_tokens
+from ..model.sharding import full_tensor, is_sharded, score_tokens
 from ..objective.batch import StepTotals, TokenBatch
 from ..objective.loss import merge_metrics
 from ..objective.penalty import k3
@@ -184,7 +184,7 @@ def update(policy: Policy, batch: TrainingBatch, method: Method, settings: Train
     if heads is not None:
         sum_gradients(heads.parameters())
         torch.nn.utils.clip_grad_norm_(heads.parameters(), settings.max_grad_norm)
-    norm = gathered(torch.nn.utils.clip_grad_norm_(model.parameters(), settings.max_grad_norm)).item()
+    norm = full_tensor(torch.nn.utils.clip_grad_norm_(model.parameters(), settings.max_grad_norm)).item()
     metrics = merge_metrics(gather(parts)) | {"gradient_norm": norm, "learning_rate": optimizer.param_groups[0]["lr"]}
     found = f"(loss {metrics['loss']}, largest ratio {metrics['ratio_max']:.3g})"
     # In float16 a gradient may overflow: the step is left out, and the next loss is scaled by less.

@@ -1,4 +1,4 @@
-"""What a study needs: a file that can be read, its engine, data, start model, MLflow."""
+"""Checks of what a study needs besides the machine: its file, engine, data, start model and MLflow server."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     from ..study import Study
 
 
-def needs(study: Study) -> Iterator[Finding]:
-    """What a study needs besides a machine and an engine."""
+def check_requirements(study: Study) -> Iterator[Finding]:
+    """Check the study's problem sets, start model and MLflow server."""
     yield from _data(study)
     yield from _model(study)
     yield from _mlflow(study)
 
 
 def read_study(config: Path) -> Generator[Finding, None, Study | None]:
-    """The study in ``config``; None where it cannot be read."""
+    """The study in ``config``; None if it is invalid. Yields a finding."""
     from ..study import load_study
     from ..study.runs import run_matrix
 
     try:
         study = load_study(config)
     except UserError as error:
-        yield Finding("study", str(error), "wrong", "Mend the study file; `policygrain check` reads it again.")
+        yield Finding("study", str(error), "wrong", "Correct the study file; `policygrain check` checks it again.")
         return None
     yield Finding(
         "study", f"{config}: {len(run_matrix(study).runs)} runs, {len(run_matrix(study).evaluated)} of them evaluated"
@@ -43,36 +43,38 @@ def read_study(config: Path) -> Generator[Finding, None, Study | None]:
 
 
 def rules_with_vllm(study: Study | None) -> set[str]:
-    """The rules whose jobs start vLLM."""
+    """Names of the rules whose jobs start vLLM."""
     if study is None or importlib.util.find_spec("vllm") is None:
         return set()
     training, evaluation = (s.engine in ("auto", "vllm") for s in (study.training, study.evaluation))
-    judging = {"evaluate"} if study.evaluation.parts == 1 else {"evaluate_part"}
-    return ({"train", "probe"} if training else set()) | (judging if evaluation else set())
+    sampling = {"evaluate"} if study.evaluation.parts == 1 else {"evaluate_part"}
+    return ({"train", "probe"} if training else set()) | (sampling if evaluation else set())
 
 
-def vllm(study: Study | None) -> Finding:
+def check_vllm(study: Study | None) -> Finding:
     """Whether this machine can import vLLM."""
     wanted = study is not None and "vllm" in (study.evaluation.engine, study.training.engine)
     state: Literal["note", "wrong"] = "wrong" if wanted else "note"
     if importlib.util.find_spec("vllm") is None:
         without = "" if wanted else " Without it, evaluation with `engine: auto` takes transformers, which is slower."
         return Finding("vllm", "not installed", state, f"Run `make setup`.{without}")
-    # In a process of its own: importing it changes the process, and a broken installation may end it.
+    # In a process of its own, which a broken installation may crash.
     command = [sys.executable, "-c", "import vllm; print(vllm.__version__)"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-        last = (done.stderr.strip().splitlines() or ["it ended without a word"])[-1]
+        last = (done.stderr.strip().splitlines() or ["it ended without a message"])[-1]
     except subprocess.TimeoutExpired:
-        return Finding("vllm", "did not import within 5 minutes", state, "Is the environment on a slow file system?")
+        return Finding(
+            "vllm", "did not import within 5 minutes", state, "The environment may be on a slow file system."
+        )
     if done.returncode != 0:
-        # `auto` takes vLLM where it is installed, so a broken one is worse than none.
+        # `auto` chooses vLLM if it is installed, so a broken installation is worse than none.
         return Finding("vllm", f"cannot be imported: {last}", "wrong", "Run `make setup`, or remove it.")
     return Finding("vllm", done.stdout.split()[-1])
 
 
-def folders_of(study: Study) -> list[Path]:
-    """What jobs read besides the study's results: problem sets, a start model, the hub's cache; those that are here."""
+def shared_folders(study: Study) -> list[Path]:
+    """Existing folders that jobs read besides the results: problem sets, and the start model or the hub's cache."""
     from huggingface_hub.constants import HF_HUB_CACHE
 
     from ..tasks.check import data_root
@@ -85,7 +87,7 @@ def folders_of(study: Study) -> list[Path]:
 
 
 def _sets(study: Study) -> list[str]:
-    """The study's sources that are files."""
+    """The study's problem sources that are not synthetic."""
     from ..tasks.families import FAMILIES
 
     return sorted({*study.data.train, *(b.source for b in study.evaluation.benchmarks)} - set(FAMILIES))
@@ -95,7 +97,7 @@ def _data(study: Study) -> Iterator[Finding]:
     from ..tasks.check import data_root
 
     sets = _sets(study)
-    # `load_study` has opened them: a set that is not there is a finding of the study, with the way to get it.
+    # `load_study` has checked them: a missing set is a finding of `read_study`.
     root = data_root(study.data.root).resolve()
     yield Finding("data", f"{', '.join(sets)} in {root}" if sets else "synthetic, nothing to fetch")
 
@@ -133,5 +135,5 @@ def _mlflow(study: Study) -> Iterator[Finding]:
             yield Finding("mlflow", f"{uri} answers")
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
-        change = "Start the server, or mend tracking.uri or MLFLOW_TRACKING_URI. Only the last rule needs it."
+        change = "Start the server, or correct tracking.uri or MLFLOW_TRACKING_URI. Only the last rule needs it."
         yield Finding("mlflow", f"{uri} does not answer: {reason}", "wrong", change)

@@ -1,0 +1,57 @@
+"""The transformers engine samples from the distribution that the trainer scores, independently of the batch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from policygrain.model.loading import load_model
+from policygrain.rollout.engine import Request
+
+from ..support.engines import requests_of, score_responses, torch_engine
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_the_trainer_scores_what_was_sampled(start: Path, temperature: float) -> None:
+    requests = requests_of(start, temperature, max_tokens=4)  # enough for one digit, not for two
+    responses = torch_engine(start).generate(requests)
+    trainer, engine, mask = score_responses(start, requests, responses, temperature)
+    assert (trainer - engine)[mask].abs().max() < 1e-4
+    assert {r.finished for r in responses} == {True, False}, "both kinds should occur"
+    assert all(len(r.ids) <= 4 and (len(r.ids) == 4 or r.finished) for r in responses)
+
+
+def test_a_response_does_not_depend_on_its_batch(start: Path) -> None:
+    requests = requests_of(start)
+    together = torch_engine(start).generate(requests)
+    assert [r.ids for r in torch_engine(start, batch_size=4).generate(requests)] == [r.ids for r in together]
+    backwards = torch_engine(start).generate(requests[::-1])[::-1]
+    assert [r.ids for r in backwards] == [r.ids for r in together]
+    assert len({tuple(r.ids) for r in together[:3]}) > 1, "seeds differ, so should samples"
+
+
+def test_sampling_follows_the_distribution(start: Path) -> None:
+    """First tokens of 4,000 samples of one prompt against the model's own probabilities."""
+    prompt = requests_of(start)[0].prompt_ids
+    responses = torch_engine(start, 4000).generate([Request(prompt, seed, 1) for seed in range(4000)])
+    model, _ = load_model(str(start))
+    with torch.no_grad():
+        p = model(torch.tensor([prompt])).logits[0, -1].softmax(-1)
+    counts = torch.bincount(torch.tensor([r.ids[0] for r in responses]), minlength=len(p)).float()
+    error = (counts / 4000 - p).abs()
+    assert bool((error < 5 * (p * (1 - p) / 4000).sqrt() + 1e-3).all())
+
+
+def test_greedy_takes_the_most_probable_token_and_top_p_the_nucleus(start: Path) -> None:
+    model, _ = load_model(str(start))
+    request = requests_of(start)[0]
+    with torch.no_grad():
+        p = model(torch.tensor([request.prompt_ids])).logits[0, -1].softmax(-1)
+    greedy = torch_engine(start).generate([Request(request.prompt_ids, 1, 4, temperature=0.0)] * 2)
+    assert greedy[0].ids == greedy[1].ids and greedy[0].ids[0] == int(p.argmax())
+    ranked, index = p.sort(descending=True)
+    nucleus = set(index[: int((ranked.cumsum(0) < 0.5).sum()) + 1].tolist())
+    sampled = torch_engine(start, 500).generate([Request(request.prompt_ids, s, 1, top_p=0.5) for s in range(500)])
+    assert {r.ids[0] for r in sampled} == nucleus

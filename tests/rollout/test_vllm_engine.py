@@ -1,0 +1,93 @@
+"""A real vLLM samples what the trainer scores, and takes new weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from policygrain.errors import UserError
+from policygrain.files import read_json_lines
+from policygrain.model.loading import load_model
+from policygrain.rollout.engine import Engine
+from policygrain.rollout.torch_engine import TorchEngine
+
+from ..support.engines import needs_vllm, requests_of, score_responses, torch_engine
+from ..support.small import small_study, train_small
+
+
+@pytest.fixture(scope="module")
+def vllm_engine(start: Path) -> Iterator[Engine]:
+    from policygrain.rollout.vllm_engine import VllmEngine
+
+    yield VllmEngine(str(start))
+
+
+@needs_vllm
+@pytest.mark.vllm
+def test_vllm_samples_what_the_trainer_scores_and_takes_new_weights(start: Path, vllm_engine: Engine) -> None:
+    greedy = requests_of(start, temperature=0.0)
+    assert [r.ids for r in vllm_engine.generate(greedy)] == [r.ids for r in torch_engine(start).generate(greedy)]
+    requests = requests_of(start, temperature=0.7)
+    responses = vllm_engine.generate(requests)
+    trainer, engine, mask = score_responses(start, requests, responses, 0.7)
+    assert (trainer - engine)[mask].abs().max() < 1e-4
+    assert [r.ids for r in vllm_engine.generate(requests[::-1])[::-1]] == [r.ids for r in responses]
+
+    # All weights change: with old weights, or a prefix cached under them, the responses would differ.
+    model, tokenizer = load_model(str(start))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
+    vllm_engine.load_weights(model)
+    greedy_new = vllm_engine.generate(greedy)
+    assert [r.ids for r in greedy_new] == [
+        r.ids for r in TorchEngine(model, tokenizer.eos_token_id, tokenizer.pad_token_id).generate(greedy)
+    ]
+    vllm_engine.load_weights(load_model(str(start))[0])
+    assert [r.ids for r in vllm_engine.generate(requests)] == [r.ids for r in responses]
+
+
+class Stale:
+    """An engine that ignores new weights: all of them, or only the output layer that is tied to the embeddings."""
+
+    name = "stale"
+
+    def __init__(self, engine: Engine, tied: bool) -> None:
+        self.engine, self.tied, self.generate, self.sleep = engine, tied, engine.generate, engine.sleep
+
+    def load_weights(self, model: Any) -> None:
+        if self.tied:
+            self.engine.load_weights(SimpleNamespace(state_dict=lambda: dict(model.named_parameters())))  # type: ignore[arg-type]
+
+
+@needs_vllm
+@pytest.mark.vllm
+@pytest.mark.parametrize("tied", [False, True], ids=["no weights", "without the tied head"])
+def test_a_run_stops_when_its_engine_has_old_weights_and_can_be_resumed(
+    tied: bool, start: Path, vllm_engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All runs share one engine: before a run loads its first weights, the engine holds those of another run."""
+    study = small_study(training={"engine": "vllm", "steps": 4, "max_mismatch": 1e-3})
+    data, fresh = start.parent / "data", load_model(str(start))[0]
+
+    def train(engine: Engine, name: str) -> Path:
+        vllm_engine.load_weights(fresh)
+        monkeypatch.setattr("policygrain.train.loop.open_engine", lambda *_, **__: engine)
+        return train_small(study, tmp_path / name, data, start)
+
+    undisturbed = read_json_lines(train(vllm_engine, "undisturbed") / "metrics.jsonl")
+    assert max(r["kl_initial"] for r in undisturbed[:-1]) > 1e-4, "the weights must have moved"
+    assert max(r["mismatch_max"] for r in undisturbed[:-1]) < 1e-4
+
+    with pytest.raises(UserError, match=r"step \d: trainer and engine disagree by 0.*training.max_mismatch"):
+        train(Stale(vllm_engine, tied), "stopped")
+    before = read_json_lines(tmp_path / "stopped" / "metrics.jsonl")
+    assert before == undisturbed[: len(before)]
+    assert (tmp_path / "stopped" / "checkpoints" / f"step{len(before):05d}").exists()
+    after = read_json_lines(train(vllm_engine, "stopped") / "metrics.jsonl")
+    assert after == undisturbed

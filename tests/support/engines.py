@@ -1,0 +1,63 @@
+"""A small engine, requests to it, scores of its responses; and random token ids."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+import torch
+
+from policygrain.model.loading import load_model
+from policygrain.model.logprobs import score_tokens
+from policygrain.model.sequences import pack
+from policygrain.rollout.engine import Request, Response
+from policygrain.rollout.torch_engine import TorchEngine
+from policygrain.tasks.families import generate
+
+needs_vllm = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed")
+
+
+def torch_engine(start: Path, batch_size: int = 256) -> TorchEngine:
+    """The transformers engine with the model in ``start``."""
+    model, tokenizer = load_model(str(start))
+    return TorchEngine(model, tokenizer.eos_token_id, tokenizer.pad_token_id, batch_size)
+
+
+def requests_of(start: Path, temperature: float = 1.0, top_p: float = 1.0, max_tokens: int = 12) -> list[Request]:
+    """Requests for three samples of each of 15 prompts of different lengths."""
+    _, tokenizer = load_model(str(start))
+    problems = generate("count", "test", 12, seed=5) + generate("clock", "test", 3, seed=5)
+    return [
+        Request(tokenizer(p.problem + "\n")["input_ids"], 100 * i + j, max_tokens, temperature, top_p)
+        for i, p in enumerate(problems)
+        for j in range(3)
+    ]
+
+
+def score_responses(
+    start: Path, requests: list[Request], responses: list[Response], temperature: float
+) -> tuple[torch.Tensor, ...]:
+    """Log-probabilities by the trainer's forward pass and by the engine, and the mask; all [batch, tokens]."""
+    model, tokenizer = load_model(str(start))
+    sequences = pack([r.prompt_ids for r in requests], [r.ids for r in responses], tokenizer.pad_token_id, model.device)
+    with torch.no_grad():
+        trainer = score_tokens(model, sequences, temperature).log_probs
+    engine = torch.zeros_like(trainer)
+    for row, response in enumerate(responses):
+        engine[row, : len(response.ids)] = torch.tensor(response.log_probs)
+    return trainer, engine, sequences.mask
+
+
+def random_token_ids(
+    rows: int, longest_prompt: int, longest: int, share: int = 3
+) -> tuple[list[list[int]], list[list[int]]]:
+    """A prompt and a response for each of ``rows`` rows; ``share`` consecutive rows have the same prompt."""
+    generator = torch.Generator().manual_seed(0)
+
+    def sample(lengths: torch.Tensor) -> list[list[int]]:
+        return [torch.randint(3, 40, (int(n),), generator=generator).tolist() for n in lengths]
+
+    prompts = sample(torch.randint(1, longest_prompt + 1, (rows // share + 1,), generator=generator))
+    responses = sample(torch.randint(1, longest + 1, (rows,), generator=generator))
+    return [prompts[row // share] for row in range(rows)], responses

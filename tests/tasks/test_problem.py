@@ -1,0 +1,39 @@
+"""Problem files: JSON Lines with the keys that say how answers are compared."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from policygrain.errors import UserError
+from policygrain.tasks.problem import read_problems
+
+
+def test_keys_that_say_how_answers_are_compared(tmp_path: Path) -> None:
+    path = tmp_path / "own.jsonl"
+    path.write_text('{"problem": "p", "answer": "1, 2", "list_answer": true, "absolute_tolerance": 0.1}\n')
+    (problem,) = read_problems(path)
+    assert problem.list_answer and problem.absolute_tolerance == 0.1 and problem.relative_tolerance is None
+    for wrong in ('"list_answer": "yes"', '"relative_tolerance": "much"', '"absolute_tolerance": -1'):
+        path.write_text(f'{{"problem": "p", "answer": "1", {wrong}}}\n')
+        with pytest.raises(UserError, match=rf"line 1: {wrong.split(chr(34))[1]}: .* is expected, got"):
+            read_problems(path)
+
+
+def test_a_dataset_line_that_is_not_json_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "set.jsonl"
+    path.write_text(json.dumps({"problem": "1+1", "answer": "2"}) + "\n{broken\n")
+    with pytest.raises(UserError, match=r"set\.jsonl, line 2: not JSON"):
+        read_problems(path)
+    path.write_text(json.dumps({"problem": "1+1"}) + "\n")
+    with pytest.raises(UserError, match=r"line 1: no 'answer'; the keys are 'problem'"):
+        read_problems(path)
+
+
+def test_real_sets_can_be_read(benchmarks_folder: Path) -> None:
+    problems = read_problems(benchmarks_folder / "math500.jsonl")
+    assert len(problems) == 500
+    # U+2028 and similar characters in a problem do not end a line.
+    assert len(read_problems(benchmarks_folder / "gsm8k_test.jsonl")) == 1319

@@ -1,0 +1,73 @@
+"""A study's problems: registered sets, files and synthetic families, written with their contamination."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from policygrain.errors import UserError
+from policygrain.tasks import registry
+from policygrain.tasks.problem import read_problems
+from policygrain.tasks.sources import contaminated, prepare
+
+from ..support.problem_sets import study_with
+from ..support.small import SMALL, small_study
+
+
+def test_a_missing_or_wrong_set_stops_a_study_before_anything_is_spent(tmp_path: Path) -> None:
+    benchmarks: list[dict[str, object]] = [{"name": "m", "source": "math500"}]
+    with pytest.raises(
+        UserError, match=rf"evaluation\.benchmarks\[0\]\.source: .*policygrain data fetch math500 --root {tmp_path}"
+    ):
+        study_with(["count"], benchmarks, tmp_path)
+    (tmp_path / "math500.jsonl").write_text('{"problem": "1+1", "answer": "2"}\n')
+    with pytest.raises(UserError, match=r"1 problems instead of 500.*data fetch math500"):
+        study_with(["count"], benchmarks, tmp_path)
+    with pytest.raises(UserError, match=r"data\.train\[0\]: 'gsm8k_trian'.*Did you mean 'gsm8k_train'"):
+        study_with(["gsm8k_trian"], [{"name": "count", "source": "count"}], tmp_path)
+
+
+def test_registered_sets_in_a_study(benchmarks_folder: Path, tmp_path: Path) -> None:
+    names = ["minerva", "olympiadbench", "amc23", "omni_math_rule"]
+    benchmarks: list[dict[str, object]] = [{"name": name, "source": name} for name in names]
+    study = study_with(
+        ["gsm8k_train"], [*benchmarks, {"name": "few", "source": "math500", "size": 7}], benchmarks_folder
+    )
+    prepare(study, tmp_path)
+    prepared = {name: read_problems(tmp_path / "benchmarks" / f"{name}.jsonl") for name in [*names, "few"]}
+    assert {name: len(problems) for name, problems in prepared.items()} == {
+        **{name: registry.dataset(name).count for name in names},
+        "few": 7,
+    }
+    assert all(p.relative_tolerance == 0.01 and not p.list_answer for p in prepared["minerva"])
+    assert sum(p.list_answer for p in prepared["olympiadbench"]) == 94
+    assert [p.absolute_tolerance for p in prepared["olympiadbench"] if p.absolute_tolerance is not None] == [0.1]
+    assert len(read_problems(tmp_path / "train.jsonl")) == SMALL["data"]["train_size"]
+    assert set(json.loads((tmp_path / "contamination.json").read_text())) == {*names, "few"}
+
+
+def test_synthetic_splits_are_not_compared(tmp_path: Path) -> None:
+    """They share no question by construction, but many of their words."""
+    prepare(small_study(), tmp_path)
+    assert json.loads((tmp_path / "contamination.json").read_text()) == {"count": []}
+    assert contaminated(tmp_path, "count") == set()
+
+
+def test_contamination_of_files_is_written_with_the_data(tmp_path: Path) -> None:
+    texts = [
+        f"How many ways are there to place {i} rooks on a board of side {i * i} without attack?" for i in range(40)
+    ]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps({"problem": t, "answer": "1"}) + "\n" for t in texts))
+    (tmp_path / "test.jsonl").write_text(
+        json.dumps({"id": "seen", "problem": texts[3].upper(), "answer": "1"})
+        + "\n"
+        + json.dumps(
+            {"id": "new", "problem": "Name the smallest prime that has seven digits, all of them odd.", "answer": "1"}
+        )
+        + "\n"
+    )
+    study = study_with(["train.jsonl"], [{"name": "test", "source": "test.jsonl"}], tmp_path)
+    prepare(study, tmp_path / "data")
+    assert contaminated(tmp_path / "data", "test") == {"seen"}

@@ -175,6 +175,7 @@ def _described(slot: str) -> WithJsonSchema:
     return WithJsonSchema({"anyOf": [*_choice(slot)["anyOf"], *([{"type": "null"}] if slot == "clip" else [])]})
 
 
+# Whether a part can be read is checked after merging, with errors that name its keys.
 SomePart = str | dict[str, Any] | None
 
 

@@ -208,6 +208,13 @@ class MethodChanges(Section):
     sampler: Sampler | None = Field(None, description="dynamic sampling, long and truncated responses")
     mtp_heads: MtpHeads | None = Field(None, description="prediction heads, for a block ratio with future: mtp_heads")
 
+    @field_validator("advantage", "ratio", "clip", "aggregation", mode="before")
+    @classmethod
+    def _check_kind(cls, value: Any) -> Any:
+        if value is not None and not isinstance(value, str | Mapping):
+            raise ValueError("expected a name, or a mapping with 'name' and parameters")
+        return value
+
     @model_serializer
     def data(self) -> dict[str, Any]:
         """The keys that the study file has: one that is missing is as in the base, and one that is null is not."""

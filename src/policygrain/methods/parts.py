@@ -142,13 +142,10 @@ class Block(Part):
     @property
     def label(self) -> str:
         """`block K=5` with the default weights, `block K=5, joint` with others."""
-        parts = [f"block K={self.size}"]
-        changed = {key: value for key, value in self.changed.items() if key != "size"}
-        if self.weights != "future":
-            changed.pop("future_weight", None)  # not read
-        return ", ".join(
-            [*parts, *(f"φ={value:g}" if key == "future_weight" else str(value) for key, value in changed.items())]
-        )
+        changed = {key: str(value) for key, value in self.changed.items()} | {"size": f"block K={self.size}"}
+        if "future_weight" in changed:
+            changed["future_weight"] = f"φ={self.future_weight:g}"
+        return ", ".join([changed.pop("size"), *changed.values()])
 
     @property
     def needs(self) -> frozenset[Need]:
@@ -292,7 +289,7 @@ Aggregation = Annotated[
     Annotated[TokenMean | SeqMeanTokenMean | SeqMeanTokenSumNorm, BY_NAME, Tag("known")] | Own, OR_OWN
 ]
 Penalty = Annotated[Annotated[Kl | EntropyBonus | KlCov, BY_NAME, Tag("known")] | Own, OR_OWN]
-# The same as a table, by the method's key.
+# By the method's key.
 CHOICES: dict[str, tuple[type[Part], ...]] = {
     "advantage": (Grpo, DrGrpo, Rloo),
     "ratio": (TokenRatio, SequenceRatio, PrefixRatio, Block, NoRatio),

@@ -175,6 +175,7 @@ def _described(slot: str) -> WithJsonSchema:
     return WithJsonSchema({"anyOf": [*_choice(slot)["anyOf"], *([{"type": "null"}] if slot == "clip" else [])]})
 
 
+# Whether a part can be read is checked after merging, with errors that name its keys.
 SomePart = str | dict[str, Any] | None
 
 
@@ -206,6 +207,13 @@ class MethodChanges(Section):
     ] = Field(None, description="kl, entropy_bonus and kl_cov, each with its parameters; replaces the base's")
     sampler: Sampler | None = Field(None, description="dynamic sampling, long and truncated responses")
     mtp_heads: MtpHeads | None = Field(None, description="prediction heads, for a block ratio with future: mtp_heads")
+
+    @field_validator("advantage", "ratio", "clip", "aggregation", mode="before")
+    @classmethod
+    def _check_kind(cls, value: Any) -> Any:
+        if value is not None and not isinstance(value, str | Mapping):
+            raise ValueError("expected a name, or a mapping with 'name' and parameters")
+        return value
 
     @model_serializer
     def data(self) -> dict[str, Any]:

@@ -180,7 +180,7 @@ def calibrate(study: Study, results: Path, constants: Constants, name: str) -> d
 
 def _texts(study: Study, results: Path, before: Workload) -> Workload:
     """Mean lengths of texts, and prompts sampled per prompt trained on, of a study's training runs."""
-    tokens = drawn = 0.0
+    tokens = samples = 0.0
     draws: list[float] = []
     for run in run_matrix(study).runs:
         path = results / run.folder / "metrics.jsonl"
@@ -189,14 +189,14 @@ def _texts(study: Study, results: Path, before: Workload) -> Workload:
         rows = [row for row in read_json_lines(path) if row["step"] < settings.steps] if path.exists() else []
         if not rows:
             continue
-        tokens, drawn = tokens + rows[-1]["total_tokens"], drawn + rows[-1]["total_samples"]
+        tokens, samples = tokens + rows[-1]["total_tokens"], samples + rows[-1]["total_samples"]
         if arm.method(study).sampler.dynamic:
             draws.append(rows[-1]["total_samples"] / settings.group / settings.prompts_per_step / len(rows))
-    if not drawn:
+    if not samples:
         return before
     return Workload(
         prompt_tokens=_prompt_tokens(study, results) or before.prompt_tokens,
-        response_tokens=float(f"{tokens / drawn:.3g}"),
+        response_tokens=float(f"{tokens / samples:.3g}"),
         draws=float(f"{statistics.mean(draws):.3g}") if draws else before.draws,
         source=f"Measured: means over the training runs of {study.name}.",
     )

@@ -1,1 +1,1 @@
-"""The objective: small pure functions over one batch type. Imports nothing else of this package."""
+"""The objective: pure functions on `TokenBatch`. Imports no other subpackage."""

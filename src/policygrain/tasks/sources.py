@@ -1,4 +1,4 @@
-"""The door through which problems come in: a family's name, a registered set's name, or a JSON Lines file."""
+"""Problem sources by name: a synthetic family, a registered set, or a JSON Lines file."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from .problem import Problem, read_problems, write_problems
 if TYPE_CHECKING:
     from ..study.schema import Study
 
-# Test problems of a family when a study does not say how many.
+# Number of test problems of a family if the study sets none.
 FAMILY_SIZE = 300
 
 
 def is_file(source: str) -> bool:
-    """Whether a source is a dataset file and neither a family nor a registered set."""
+    """Whether ``source`` names a dataset file, not a family or a registered set."""
     return source.endswith(".jsonl")
 
 
 def check_name(source: str, where: str) -> None:
-    """UserError, naming the key, when nothing is called so; files are not looked for."""
+    """UserError with the key ``where`` if ``source`` is no valid name; whether a file exists is not checked."""
     if source not in FAMILIES and source not in registry.names() and not is_file(source):
         hint = did_you_mean(source, [*FAMILIES, *registry.names()])
         raise UserError(
@@ -37,7 +37,7 @@ def check_name(source: str, where: str) -> None:
 
 
 def check_source(source: str, root: Path | None, where: str) -> None:
-    """UserError, naming the key, when a source cannot be opened or is not the registered set that it is called."""
+    """UserError with the key ``where`` if a source's file is missing or is not the registered set of that name."""
     check_name(source, where)
     if source in FAMILIES:
         return
@@ -51,7 +51,7 @@ def check_source(source: str, root: Path | None, where: str) -> None:
 
 
 def load(source: str, root: Path | None, limit: int | None = None) -> list[Problem]:
-    """At most ``limit`` problems of a registered set or a file, in their order."""
+    """At most ``limit`` problems of a registered set or a file, in order."""
     if source in registry.names():
         dataset = registry.dataset(source)
         return check.load(dataset, check.require(dataset, data_root(root), source), limit)
@@ -61,7 +61,8 @@ def load(source: str, root: Path | None, limit: int | None = None) -> list[Probl
 def prepare(study: Study, folder: Path) -> None:
     """Write a study's problems: train.jsonl, validation.jsonl, benchmarks/NAME.jsonl, and contamination.json.
 
-    Training and validation are disjoint. A benchmark is taken as it is, and where training prompts are in it is listed.
+    Training and validation are disjoint. Benchmark problems that are among the training prompts are listed in
+    contamination.json, not removed.
     """
     data = study.data
     train: list[Problem] = []
@@ -96,17 +97,19 @@ def prepare(study: Study, folder: Path) -> None:
 
 
 def write_contamination(path: Path, train: list[Problem], benchmarks: Mapping[str, list[Problem]]) -> None:
-    """Benchmark → its problems that are among the training prompts.
+    """Write the problems of each benchmark that are among the training prompts.
 
-    Synthetic problems come here neither as prompts nor as benchmarks: their splits share no question by construction,
-    and questions of one family are alike in words without being alike.
+    Synthetic problems are not compared: their splits share no question by construction, and different questions of a
+    family have similar words.
     """
     index = TrainingIndex(train)
     atomic_json(path, as_data({name: index.overlaps(problems) for name, problems in benchmarks.items()}))
 
 
 def contaminated(folder: Path, benchmark: str) -> set[str]:
-    """Ids of a benchmark's problems that are among the training prompts, as `prepare` wrote them in ``folder``; none
-    where it wrote nothing."""
+    """Ids of a benchmark's problems that are among the training prompts, by contamination.json in ``folder``.
+
+    Empty if there is no such file.
+    """
     path = folder / "contamination.json"
     return {pair["benchmark"] for pair in read_json(path).get(benchmark, [])} if path.exists() else set()

@@ -1,4 +1,4 @@
-"""Where time goes."""
+"""Timing of the phases of a training step."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from contextlib import contextmanager
 
 
 class Clock:
-    """Seconds by phase, of one step."""
+    """Seconds spent in each phase of one step."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
-        """Time spent inside counts for ``phase``."""
+        """Context whose duration is added to ``phase``."""
         start = time.perf_counter()
         yield
         self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - start
 
     def report(self, tokens: int) -> dict[str, float]:
-        """`seconds/PHASE`, `seconds/total`, `tokens_per_second` generated, and the peak of resident memory."""
+        """`seconds/PHASE`, `seconds/total`, `tokens_per_second` for ``tokens`` generated, and `peak_memory_mb`."""
         total = sum(self.seconds.values())
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         phases = {f"seconds/{k}": v for k, v in self.seconds.items()}

@@ -1,4 +1,4 @@
-"""Writing files so that a reader never sees half of one."""
+"""Atomic writing of files, and reading of JSON with errors that name the file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ _HOST = socket.gethostname()
 
 
 def atomic_text(path: Path, text: str) -> None:
-    """Write ``text`` to a temporary neighbour, flush it to disk, rename it into place."""
+    """Write ``text`` to a temporary file in the same folder, flush it to disk, and rename it to ``path``.
+
+    UserError if it cannot be written.
+    """
     temporary = path.with_name(f".{path.name}.{_HOST}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -30,7 +33,7 @@ def atomic_text(path: Path, text: str) -> None:
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise UserError(
-            f"{path}: cannot be written: {error.strerror or error}. What was there before is untouched."
+            f"{path}: cannot be written: {error.strerror or error}. The previous file was not changed."
         ) from error
 
 
@@ -70,17 +73,17 @@ def atomic_json(path: Path, data: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Read JSON; a broken file is an error that names it."""
+    """Read JSON. UserError with the path if the file is missing or invalid."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UserError(
-            f"{path}: cannot be read: {error}. Delete it and run the command again to make it anew."
+            f"{path}: cannot be read: {error}. Delete it and run the command again to create it anew."
         ) from error
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
-    """Read JSON Lines; a broken line is an error that names it."""
+    """Read JSON Lines. UserError with the path, and the line if it is invalid."""
     rows = []
     try:
         with path.open(encoding="utf-8") as file:

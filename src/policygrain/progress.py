@@ -1,4 +1,4 @@
-"""Progress of long work: a bar in a terminal, plain lines in a log."""
+"""Progress of long loops: a bar in a terminal, lines of text in a log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SECONDS_BETWEEN_LINES = 15.0
 
 
 class Progress(Iterable[T]):
-    """Iterates over ``items``; ``note`` is shown beside the count. ``first`` items were done in an earlier session."""
+    """Iterates over ``items`` and shows progress, with ``note``; ``first`` of ``total`` items are done already."""
 
     def __init__(self, items: Iterable[T], label: str, total: int, first: int = 0, silent: bool = False) -> None:
         self.items, self.label, self.total, self.first, self.silent = items, label, total, first, silent
@@ -30,11 +30,11 @@ class Progress(Iterable[T]):
                     yield item
                     bar.set_postfix_str(self.note, refresh=False)
             return
-        started = spoken = time.monotonic()
+        started = printed = time.monotonic()
         for done, item in enumerate(self.items, start=self.first + 1):
             yield item
             now = time.monotonic()
-            if now - spoken >= SECONDS_BETWEEN_LINES or done == self.total:
-                spoken = now
+            if now - printed >= SECONDS_BETWEEN_LINES or done == self.total:
+                printed = now
                 note = f", {self.note}" if self.note else ""
                 print(f"{self.label}: {done} of {self.total}, {now - started:.0f} s{note}", file=sys.stderr, flush=True)

@@ -86,7 +86,7 @@ def fields(draw: st.DrawFn, min_live: int = 0, correction: bool = False) -> Fiel
 
 
 class Result(NamedTuple):
-    """A loss, its gradients by log-probabilities, by entropies and by what heads foresee, and the metrics."""
+    """A loss, its gradients by log-probabilities, by entropies and by what heads predict, and the metrics."""
 
     loss: Tensor
     gradient: Tensor

@@ -103,7 +103,7 @@ def test_without_ranges_the_download_starts_again(server: Server, tmp_path: Path
 
 def test_an_incomplete_download_is_kept_for_the_next_call(server: Server, tmp_path: Path) -> None:
     server.cut_after = [1000, 1000, 1000]
-    with pytest.raises(UserError, match=rf"ended after 3000 of {len(SOURCE)} bytes.*goes on from there"):
+    with pytest.raises(UserError, match=rf"ended after 3000 of {len(SOURCE)} bytes.*resumes the download"):
         fetch(made_up(), tmp_path)
     assert part_of(made_up(), tmp_path).read_bytes() == SOURCE[:3000]
     fetch(made_up(), tmp_path)
@@ -154,7 +154,7 @@ def test_a_missing_file_and_an_unreachable_server(
 ) -> None:
     home = made_up().home
     assert home is not None
-    with pytest.raises(UserError, match="the server says 404"):
+    with pytest.raises(UserError, match="the server answered 404"):
         fetch(made_up(home={**home.model_dump(), "path": "missing.jsonl"}), tmp_path)
     monkeypatch.setenv("POLICYGRAIN_MIRROR", "http://127.0.0.1:1")
     with pytest.raises(UserError, match=r"cannot be fetched: .*refused.*HTTPS_PROXY.*POLICYGRAIN_MIRROR"):
@@ -162,7 +162,7 @@ def test_a_missing_file_and_an_unreachable_server(
 
 
 def test_a_set_without_a_source_cannot_be_fetched(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"No pinned place .*put made_up\.jsonl there yourself"):
+    with pytest.raises(UserError, match=r"No pinned source .*put made_up\.jsonl there yourself"):
         fetch(made_up(home=None), tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""The objective: small pure functions over one batch type. Imports nothing else of this package."""
+"""The objective: pure functions on `TokenBatch`. Imports no other subpackage."""
 
 from .declaration import Need, needed_by, needs
 

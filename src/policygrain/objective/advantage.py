@@ -23,6 +23,6 @@ def dr_grpo(rewards: Tensor) -> Tensor:
 
 
 def rloo(rewards: Tensor) -> Tensor:
-    """R_i − mean_{j≠i} R_j: leave-one-out (2402.14740); 0 in a group of one, which has no other."""
+    """R_i − mean_{j≠i} R_j: leave-one-out (2402.14740); 0 in a group of one."""
     size = rewards.shape[1]
     return dr_grpo(rewards) * (size / (size - 1) if size > 1 else 0.0)

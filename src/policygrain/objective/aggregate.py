@@ -1,7 +1,7 @@
-"""The aggregation: from tokens to one loss, as weights.
+"""Aggregations of per-token terms to one loss, as weights.
 
-Each function returns w [batch, tokens] such that the aggregate of x is Σ w·x. Counts are those of the whole optimizer
-step, so micro-batches and ranks add up to the same loss and gradient.
+Each function returns w [batch, tokens] such that the aggregate of x is Σ w·x. Counts are taken over the whole optimizer
+step, so that micro-batches and ranks add up to the same loss and gradient.
 """
 
 from __future__ import annotations
@@ -29,5 +29,5 @@ def seq_mean_token_sum_norm(batch: TokenBatch) -> Tensor:
 
 
 def _mask(batch: TokenBatch) -> Tensor:
-    """The mask as numbers of the batch's own precision."""
+    """The mask in the precision of the log-probabilities."""
     return batch.mask.to(batch.log_probs.dtype)

@@ -1,7 +1,7 @@
-"""The clip: from ratio and advantage to a surrogate per token.
+"""Clips: the surrogate of each token, from its ratio and advantage.
 
-Each function returns ``Surrogate(value, low, high)``: u_t and the two masks of tokens whose clipped branch is the
-active minimum, so that their gradient is zero. All [batch, tokens].
+Each function returns ``Surrogate(value, low, high)``: u_t, and the masks of the tokens at the lower and upper clip
+bound, whose gradient is zero. All [batch, tokens].
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .batch import TokenBatch
 
 
 class Surrogate(NamedTuple):
-    """u_t and which tokens the clip silenced below and above."""
+    """u_t, and the masks of tokens clipped at the lower and at the upper bound."""
 
     value: Tensor
     low: Tensor
@@ -27,8 +27,8 @@ def ppo(
 ) -> Surrogate:
     """u = min(r Â, clip(r, 1−ε_low, 1+ε_high) Â). PPO (1707.06347 eq. 7); ε_low ≠ ε_high is Clip-Higher (2503.14476).
 
-    ``dual`` c > 1 bounds u from below by c Â where Â < 0 (dual-clip PPO, 1912.09729); such tokens count as clipped
-    above, since it is a large ratio that they are silenced for.
+    ``dual`` c > 1 bounds u from below by c Â where Â < 0 (dual-clip PPO, 1912.09729). Such tokens count as clipped at
+    the upper bound, because their ratio is large.
     """
     if dual is not None and dual <= 1:
         raise ValueError(f"clip.dual must be above 1, got {dual}")
@@ -59,8 +59,9 @@ def clip_cov(
     cov_low: float = 1.0,
     cov_high: float = 5.0,
 ) -> Surrogate:
-    """PPO's clip, and a random ``fraction`` of the step's tokens is detached: unclipped ones whose covariance of
-    log-probability and advantage lies in [cov_low, cov_high]. Clip-Cov (2505.22617 eq. 11).
+    """Clip-Cov (2505.22617 eq. 11): PPO's clip, and a random ``fraction`` of the step's tokens is detached.
+
+    They are chosen among unclipped tokens whose covariance of log-probability and advantage is in [cov_low, cov_high].
     """
     clipped = ppo(ratio, batch, low=low, high=high)
     covariance = token_covariance(batch)
@@ -76,7 +77,7 @@ def clip_cov(
 def token_covariance(batch: TokenBatch) -> Tensor:
     """(log π_θ − mean)(Â − mean), means over the whole step's response tokens, without gradient. [batch, tokens].
 
-    Source: 2505.22617 eq. 10. Under a natural-gradient step its sign is that of the entropy's fall.
+    Source: 2505.22617 eq. 10. A positive value means that a natural-gradient step decreases the entropy.
     """
     step = batch.step_tensors
     centred = [x - step.mean(y) for x, y in ((batch.log_probs, step.log_probs), (batch.advantages, step.advantages))]

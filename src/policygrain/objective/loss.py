@@ -1,4 +1,4 @@
-"""From parts to a loss: ratio × clip × aggregation + penalties. One function, no branch per method."""
+"""The policy loss: ratio × clip × aggregation + penalties. One function for all methods."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Penalty = Callable[[TokenBatch], Tensor]
 
 @dataclass(frozen=True)
 class LossOutput:
-    """``loss`` is a scalar with gradient, ``metrics`` plain floats (see docs/glossary.md)."""
+    """``loss`` is a scalar with gradient, ``metrics`` are floats (see docs/glossary.md)."""
 
     loss: Tensor
     metrics: dict[str, float]
@@ -38,7 +38,7 @@ def policy_loss(
     *,
     entropy_signal: EntropySignal = "measured",
 ) -> LossOutput:
-    """−Σ w u + Σ w (penalties), over the tokens of ``batch``, normalised by its whole optimizer step.
+    """−Σ w u + Σ w (penalties) over the tokens of ``batch``, normalised by the whole optimizer step.
 
     Losses, gradients and metrics of micro-batches of one step add up to those of the step (``merge_metrics``).
     """
@@ -60,16 +60,16 @@ def policy_loss(
 
 def importance(batch: TokenBatch, ratio: Ratio) -> Tensor:
     """r_t, 1 on padding. [batch, tokens]."""
-    # A larger exponent would overflow; what is clamped here is far outside any clip band.
+    # A larger exponent would overflow; clamped values are far outside any clip range.
     log_r = ratio(batch).clamp(-LARGEST_LOG, LARGEST_LOG)
-    # A prefix product carried past the end of a response must not reach the metrics or overflow.
+    # Prefix products continue on padding, where they must not overflow or enter the metrics.
     return torch.where(batch.mask, log_r, 0.0).exp()
 
 
 def _metrics(
     batch: TokenBatch, r: Tensor, surrogate: Surrogate, weights: Tensor, entropy_signal: EntropySignal
 ) -> dict[str, Tensor]:
-    # |∂u_t/∂log r_t| as it enters the loss: what of the gradient comes from this token's ratio.
+    # w_t ∂u_t/∂log r_t: the weight of this token's ratio in the gradient.
     pull = torch.where(surrogate.low | surrogate.high, 0.0, weights * r * batch.advantages)
     metrics = {
         "gradient_from_positive": pull.clamp(min=0).sum(),
@@ -92,7 +92,7 @@ def _metrics(
 
 
 def merge_metrics(parts: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Metrics of the whole step from those of its micro-batches: shares add up, maxima are compared."""
+    """Metrics of the whole step from those of its micro-batches: sums, and the maximum of `…_max` and of flags."""
     merged = {
         name: (max if name.endswith("_max") or name in FLAGS else sum)(part[name] for part in parts)
         for name in parts[0]
@@ -100,7 +100,7 @@ def merge_metrics(parts: Sequence[dict[str, float]]) -> dict[str, float]:
     square, mean = merged.pop("ratio_square_mean"), merged["ratio_mean"]
     positive, negative = merged.pop("gradient_from_positive"), merged.pop("gradient_from_negative")
     return merged | {
-        # Never below zero by rounding; the variance of a step is not a sum of its parts' variances, hence the square.
+        # From the mean square, because variances of micro-batches do not add up; max: rounding may give less than 0.
         "ratio_variance": max(0.0, square - mean**2),
         # Kish's effective sample size, (Σr)² / (n Σr²).
         "effective_sample_share": mean**2 / square if square else 0.0,

@@ -1,4 +1,4 @@
-"""Penalties: per-token terms that are aggregated like the surrogate and added to the loss. All [batch, tokens]."""
+"""Penalties: terms per token, [batch, tokens], that are aggregated like the surrogate and added to the loss."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .clip import token_covariance
 
 EntropySignal = Literal["measured", "covariance"]
 
-# exp of a larger number overflows float32; a KL that large is beyond any use as a number.
+# exp of a number above about 88 overflows float32; the exact value of such a large KL is of no use.
 LARGEST_LOG = 80.0
 
 
@@ -27,7 +27,8 @@ def kl(
     """λ · M ⊙ KL(π_θ ‖ π_reference) by the k3 estimator exp(d) − d − 1, d = log π_ref − log π_θ.
 
     ``reference`` is the frozen start policy or the behaviour policy. With the mask of TEPO (2604.12736), M = 1 where
-    the advantage is positive and the policy's entropy falls; reference ``old`` and λ = 1 are our reading.
+    the advantage is positive and the policy's entropy decreases; reference ``old`` and λ = 1 are our interpretation of
+    that paper.
     """
     reference_log_probs = batch.ref_log_probs if reference == "initial" else batch.old_log_probs
     if reference_log_probs is None:
@@ -47,8 +48,8 @@ def k3(log_probs: Tensor, reference_log_probs: Tensor) -> Tensor:
 def entropy_drop_mask(batch: TokenBatch, entropy_signal: EntropySignal = "measured") -> Tensor:
     """TEPO's M = 1[Â > 0] · 1[ΔH < 0], without gradient (2604.12736).
 
-    ``measured``: ΔH = H_t(π_θ) − H_t(π_old). ``covariance``: ΔH < 0 where (log π_θ − mean)(Â − mean) > 0, which is
-    also what ``measured`` falls back to on a batch that holds no entropies.
+    ``measured``: ΔH = H_t(π_θ) − H_t(π_old). ``covariance``: ΔH < 0 where (log π_θ − mean)(Â − mean) > 0; this is also
+    used for ``measured`` if the batch has no entropies.
     """
     if entropy_signal == "measured" and not batch.has_entropies and isinstance(batch.whole, StepTotals):
         raise ValueError("a mask by measured entropies needs entropy and old_entropy")
@@ -61,14 +62,14 @@ def entropy_drop_mask(batch: TokenBatch, entropy_signal: EntropySignal = "measur
 
 
 def entropy_bonus(batch: TokenBatch, *, coefficient: float = 0.001) -> Tensor:
-    """−α H_t(π_θ): the loss falls as the full-vocabulary entropy rises."""
+    """−α H_t(π_θ), with the entropy over the full vocabulary: a higher entropy lowers the loss."""
     if batch.entropy is None:
         raise ValueError("an entropy bonus needs entropy")
     return -coefficient * batch.entropy
 
 
 def kl_cov(batch: TokenBatch, *, coefficient: float = 1.0, fraction: float = 2e-3) -> Tensor:
-    """λ |ℓ_t| on the top ``fraction`` of the step's response tokens by covariance. KL-Cov (2505.22617 eq. 13)."""
+    """KL-Cov (2505.22617 eq. 13): λ |ℓ_t| on the ``fraction`` of the step's tokens with the highest covariance."""
     step = batch.step_tensors
     covariance = token_covariance(step)[step.mask]
     if covariance.numel() == 0:

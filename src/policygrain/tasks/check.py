@@ -1,4 +1,4 @@
-"""Whether a file is the problem set that the registry means: found, counted, its content compared."""
+"""Checks that a file is the problem set of a registry entry: count, content, columns, ids."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..errors import UserError
 from .problem import Problem, Row, read_problems, read_rows
 from .registry import Dataset
 
-# Where problem sets lie when neither a study nor the command line says.
+# Environment variable with the folder of problem sets, if neither the study nor the command line names one.
 ROOT_VARIABLE = "POLICYGRAIN_DATA"
 
 
@@ -25,29 +25,29 @@ def data_root(root: Path | None) -> Path:
 
 
 def content_digest(pairs: Iterable[tuple[str, str]]) -> str:
-    """SHA-256 over [problem, answer] pairs in order. Runs of white space count as one space, ids and the rest not."""
+    """SHA-256 over the [problem, answer] pairs in order, with runs of white space replaced by one space."""
     canonical = [[" ".join(problem.split()), " ".join(answer.split())] for problem, answer in pairs]
     return of_text(json.dumps(canonical, ensure_ascii=False, separators=(",", ":")), full=True)
 
 
 def find(dataset: Dataset, root: Path) -> Path | None:
-    """The set's file in ``root``, under any of its names."""
+    """The set's file in ``root`` under any of its names; None if there is none."""
     return next((root / name for name in (dataset.file, *dataset.aliases) if (root / name).is_file()), None)
 
 
 @dataclass
 class Report:
-    """What was found of a set. ``faults`` is empty when all is right; ``count`` is in problems."""
+    """The result of checking a set. ``faults`` is empty if the file is right; ``count`` is the number of problems."""
 
     name: str
     path: Path | None
     count: int = 0
-    copy: str = ""  # "recorded": byte for byte the copy whose SHA-256 we know; "equal": other bytes, same problems
+    copy: str = ""  # "recorded": has the recorded SHA-256; "equal": other bytes, same problems and answers
     faults: list[str] = field(default_factory=list)
 
 
 def check(dataset: Dataset, root: Path) -> Report:
-    """Look at every line of a set's file: count, digests, columns, ids, empty answers."""
+    """Check every line of a set's file: count, digests, columns, ids, empty answers."""
     path = find(dataset, root)
     if path is None:
         return Report(dataset.name, None, faults=[f"{root / dataset.file}: no such file"])
@@ -60,13 +60,13 @@ def check(dataset: Dataset, root: Path) -> Report:
     report.count = len(rows)
     if len(rows) != dataset.count:
         report.faults.append(f"{path}: {len(rows)} problems instead of {dataset.count}")
-    doubled = [identity for identity, n in Counter(str(row.get("id", "")) for row in rows).items() if n > 1]
-    if doubled:
-        report.faults.append(f"{path}: {len(doubled)} ids occur more than once, {doubled[0]!r} is one")
+    duplicates = [identity for identity, n in Counter(str(row.get("id", "")) for row in rows).items() if n > 1]
+    if duplicates:
+        report.faults.append(f"{path}: {len(duplicates)} ids occur more than once, for example {duplicates[0]!r}")
     for name in dataset.fields.keep:
-        lacking = sum(name not in row for row in rows)
-        if lacking:
-            report.faults.append(f"{path}: {lacking} rows have no column {name!r}")
+        missing = sum(name not in row for row in rows)
+        if missing:
+            report.faults.append(f"{path}: {missing} rows have no column {name!r}")
     same_bytes = dataset.sha256 == of_file(path, full=True)
     digest = content_digest((str(row["problem"]), str(row["answer"])) for row in rows)
     if same_bytes:
@@ -85,28 +85,28 @@ def check(dataset: Dataset, root: Path) -> Report:
 
 
 def require(dataset: Dataset, root: Path, where: str) -> Path:
-    """The set's file, known to be right. Raises UserError, naming ``where`` it was asked for and the way to get it."""
+    """The set's file, checked. UserError with the key ``where`` it is named if it is missing or wrong."""
     path = find(dataset, root)
     if path is None:
         raise UserError(f"{where}: {root / dataset.file}: no such file. {how_to_get(dataset, root)}")
-    # The hash of a known copy settles everything else in a few milliseconds.
+    # A file with the recorded hash needs no further checks.
     if dataset.sha256 is not None and of_file(path, full=True) == dataset.sha256:
         return path
     report = check(dataset, root)
     if report.faults:
-        raise UserError(f"{where}: {report.faults[0]}. Move it away if it is not meant. {how_to_get(dataset, root)}")
+        raise UserError(f"{where}: {report.faults[0]}. Move it away if it is another file. {how_to_get(dataset, root)}")
     return path
 
 
 def how_to_get(dataset: Dataset, root: Path) -> str:
-    """What to do where a set is missing."""
+    """What to do if a set is missing."""
     if dataset.home is None:
-        return f"No pinned place to fetch {dataset.name} from is known; put {dataset.file} there yourself."
+        return f"No pinned source of {dataset.name} is known; put {dataset.file} there yourself."
     return f"Fetch it: policygrain data fetch {dataset.name} --root {root}"
 
 
 def complete(dataset: Dataset, row: Row) -> Row:
-    """A row with what the registry says about comparing its answer, in the keys that every problem file may have."""
+    """``row`` with the keys of problem files that say how its answer is compared, from the registry entry."""
     answers = dataset.answers
     added: Row = {"source": row.get("source", dataset.name)}
     if answers.relative_tolerance is not None:
@@ -121,7 +121,7 @@ def complete(dataset: Dataset, row: Row) -> Row:
 
 
 def _number(value: object) -> object:
-    """The number that a text writes; anything else as it is, for the reader to complain about with its line."""
+    """The number in a text; anything else unchanged, so that `read_problems` reports it with its line."""
     try:
         return float(value) if isinstance(value, str) else value
     except ValueError:
@@ -129,5 +129,5 @@ def _number(value: object) -> object:
 
 
 def load(dataset: Dataset, path: Path, limit: int | None = None) -> list[Problem]:
-    """A set's problems, at most ``limit``, each with what it takes to compare its answer."""
+    """At most ``limit`` problems of a set, with the keys that say how answers are compared."""
     return read_problems(path, limit, partial(complete, dataset))

@@ -1,9 +1,9 @@
-"""Which benchmark problems are among the training prompts, word for word or nearly so.
+"""Contamination: benchmark problems that are among the training prompts, as exact or near duplicates.
 
-Two texts are the same (`exact`) when their letters and digits are, one after the other: spaces, case, punctuation,
-signs and LaTeX's layout do not count. They are nearly the same (`near`) when the sets of their words and numbers have a
-Jaccard similarity of at least 0.8 and both have at least 8 of them; below that, sets agree by chance. Paraphrases are
-not found, and problems cut from one template are, which is why pairs are listed and not only counted.
+Two texts are exact duplicates (`exact`) if they have the same sequence of letters and digits, ignoring spaces, case,
+punctuation, signs and LaTeX layout commands. They are near duplicates (`near`) if their sets of words and numbers have
+a Jaccard similarity of at least 0.8 and at least 8 elements each; smaller sets are often similar by chance. Paraphrases
+are not found, and different problems from one template may be, so pairs are listed and not only counted.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from .problem import Problem
 THRESHOLD = 0.8
 FEWEST_TOKENS = 8
 
-# Commands that say how something looks; those that say what it is (\sqrt, \pi, \sin) are words like any other.
+# Layout commands, which are ignored; commands with a meaning (\sqrt, \pi, \sin) are words.
 _LAYOUT = re.compile(
     r"\\(?:left|right|middle|[bB]igg?[lrm]?|[dtc]?frac|text(?:bf|it|rm|sf|tt)?|math(?:rm|bf|it|sf|tt|cal)|boldsymbol"
     r"|operatorname|displaystyle|limits|q?quad|hspace|vspace|phantom)(?![a-zA-Z])"
 )
-# Han characters have no spaces between words, so each of them counts as one.
+# Chinese has no spaces between words, so each Han character is a word.
 _TOKEN = re.compile(r"[0-9]+|[\u3400-\u9fff]|[^\W\d_\u3400-\u9fff]+")
 
 
 def tokens(text: str) -> list[str]:
-    """The words and numbers of a problem, in order and in small letters."""
+    """The words and numbers of a problem in order, in lower case."""
     return _TOKEN.findall(_LAYOUT.sub(" ", text).lower())
 
 
 @dataclass(frozen=True)
 class Overlap:
-    """A benchmark problem and the training prompt that it is found in; ``similarity`` is of their sets of tokens."""
+    """A benchmark problem and a duplicate training prompt; ``similarity`` is the Jaccard similarity of their words."""
 
     benchmark: str  # problem ids
     training: str
@@ -45,11 +45,10 @@ class Overlap:
 
 
 class TrainingIndex:
-    """Training prompts, indexed once and compared with as many benchmarks as there are.
+    """An index of training prompts, to find their duplicates in benchmarks.
 
-    Near-duplicates are found exactly, by prefix filtering: with tokens ordered from rare to common, two sets whose
-    Jaccard similarity is at least t share a token among the first |s| − ⌈t|s|⌉ + 1 of either. Only what does is
-    compared.
+    All near duplicates are found, by prefix filtering: with tokens ordered from rare to common, two sets with a Jaccard
+    similarity of at least t share one of the first |s| − ⌈t|s|⌉ + 1 tokens of each set s. Only such pairs are compared.
     """
 
     def __init__(self, problems: Sequence[Problem], threshold: float = THRESHOLD) -> None:
@@ -58,7 +57,7 @@ class TrainingIndex:
         texts = [tokens(p.problem) for p in problems]
         self.sets = [frozenset(text) for text in texts]
         frequency = Counter(token for found in self.sets for token in found)
-        # Ties are broken by the token itself, so that both sides have one order.
+        # Ties are broken by the token itself, so that all sets have the same order.
         self.rank = {token: i for i, token in enumerate(sorted(frequency, key=lambda t: (frequency[t], t)))}
         self.exact: dict[str, list[int]] = defaultdict(list)
         self.prefixes: dict[str, list[int]] = defaultdict(list)
@@ -70,12 +69,12 @@ class TrainingIndex:
                     self.prefixes[token].append(i)
 
     def _prefix(self, found: frozenset[str]) -> list[str]:
-        # A token that no training prompt has is the rarest of all.
+        # Tokens that no training prompt contains are the rarest.
         ordered = sorted(found, key=lambda token: (self.rank.get(token, -1), token))
         return ordered[: len(found) - math.ceil(self.threshold * len(found) - 1e-9) + 1]
 
     def overlaps(self, benchmark: Iterable[Problem]) -> list[Overlap]:
-        """Every pair of a benchmark problem and a training prompt that are the same or nearly so, in their order."""
+        """All pairs of a benchmark problem and a training prompt that are exact or near duplicates, in order."""
         pairs = []
         for problem in benchmark:
             text = tokens(problem.problem)
@@ -86,7 +85,7 @@ class TrainingIndex:
                 candidates.update(i for token in self._prefix(found) for i in self.prefixes.get(token, ()))
             for i in sorted(candidates):
                 sizes = len(found), len(self.sets[i])
-                # Sets whose sizes differ too much cannot be alike, whatever is in them.
+                # Sets of too different sizes cannot reach the threshold.
                 if i not in same and min(sizes) < self.threshold * max(sizes) - 1e-9:
                     continue
                 similarity = _jaccard(found, self.sets[i])
@@ -102,5 +101,5 @@ def _jaccard(a: frozenset[str], b: frozenset[str]) -> float:
 
 
 def as_data(found: Mapping[str, Sequence[Overlap]]) -> dict[str, list[dict[str, Any]]]:
-    """Benchmark → list of pairs, as written to `contamination.json`."""
+    """Pairs by benchmark, as in `contamination.json`."""
     return {name: [asdict(pair) for pair in pairs] for name, pairs in found.items()}

@@ -1,4 +1,4 @@
-"""From the rows of a published file to problems: small named functions that the registry's files put together."""
+"""Conversion of the rows of a published file to problems, by named functions that registry files combine."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Row = dict[str, Any]
 
 
 def last_boxed(text: str) -> str:
-    r"""What is in the last \boxed: in matched braces, or the one token after it, as TeX reads `\boxed 2`.
+    r"""The content of the last \boxed: in matched braces, or the next token, as in `\boxed 2`.
 
-    Empty where there is none or its braces never close.
+    Empty if there is none or its braces are not closed.
     """
     _, command, rest = text.rpartition("\\boxed")
     rest = rest.lstrip()
@@ -37,35 +37,35 @@ def last_boxed(text: str) -> str:
 
 
 def after_hashes(text: str) -> str:
-    """GSM8K's final answer: what follows the last ####, without thousands separators."""
+    """GSM8K's final answer: the text after the last ####, without thousands separators."""
     return text.rpartition("####")[2].strip().replace(",", "")
 
 
 def integer(text: str) -> str:
-    """27.0 → 27. Anything that is no whole number stays as it is."""
+    """27.0 → 27; text that is no integer is not changed."""
     return re.sub(r"^([+-]?\d+)\.0+$", r"\1", text.strip())
 
 
 def strip_dollars(text: str) -> str:
-    """Without the one pair of $ that encloses all of it; `$1$, $2$` keeps its own."""
+    """Remove a pair of $ that encloses the whole text; `$1$, $2$` is not changed."""
     text = text.strip()
     enclosed = len(text) > 1 and text[0] == text[-1] == "$" and "$" not in text[1:-1]
     return text[1:-1].strip() if enclosed else text
 
 
 def repair_frac(text: str) -> str:
-    r"""Form feed + `rac` is what is left of `\frac` when a backslash was lost on the way into JSON."""
+    r"""Restore `\frac` from form feed + `rac`, which it becomes if its backslash is not escaped in JSON."""
     return text.replace("\x0crac", "\\frac")
 
 
 def drop_boxed_request(text: str) -> str:
-    """Without the sentence at the end that asks for steps and a box: our own prompt says how to answer."""
+    """Remove a final sentence that asks for steps and a box; the study's prompt says how to answer."""
     request = r"\s*(?:Let's think step by step|Please reason step by step)[^\n]*\\boxed\{\}\.?\s*$"
     return re.sub(request, "", text)
 
 
 def drop_answer_line_request(text: str) -> str:
-    """Without the sentences before and after that ask for a last line `Answer: …` (DAPO-Math-17k's frame)."""
+    """Remove DAPO-Math-17k's sentences before and after the problem that ask for a last line `Answer: …`."""
     text = re.sub(r"^\s*Solve the following math problem step by step\.[^\n]*\n+", "", text)
     return re.sub(r"\s*Remember to put your answer on its own line after \"Answer:\"\.?\s*$", "", text)
 
@@ -87,7 +87,7 @@ CONVERSIONS: dict[str, Callable[[str], str]] = {
 
 
 def source_rows(path: Path) -> Iterator[tuple[str, Any]]:
-    """(where, row) of a published file: .jsonl, .json (a list) or .parquet. Raises UserError with file and line."""
+    """(location, row) for each row of a .jsonl, .json (a list) or .parquet file. UserError with file and line."""
     if path.suffix == ".parquet":
         import pandas
 
@@ -107,7 +107,7 @@ def source_rows(path: Path) -> Iterator[tuple[str, Any]]:
         for number, row in enumerate(listed, start=1):
             yield f"{path}, item {number}", row
         return
-    # Not splitlines(): U+2028 and its like stand inside problems and end no JSON line.
+    # Not splitlines(): U+2028 and similar characters occur inside problems and do not end a JSON line.
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             try:
@@ -117,7 +117,7 @@ def source_rows(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def look_up(row: Any, column: str, where: str) -> Any:
-    """The value at ``column``; `a.b.0` goes into mappings and lists. Raises UserError naming what is there."""
+    """The value at ``column``; `a.b.0` descends into mappings and lists. UserError with the columns that exist."""
     value = row
     for part in column.split("."):
         try:
@@ -150,7 +150,7 @@ def _identity(row: Any, identity: Identity, number: int, where: str) -> str:
 
 
 def convert(dataset: Dataset, files: Iterable[Path]) -> list[Row]:
-    """Rows with `id`, `problem`, `answer` and what the registry says to keep. Raises UserError with file and line."""
+    """Rows with `id`, `problem`, `answer` and the columns in `fields.keep`. UserError with file and line."""
     fields, left_out = dataset.fields, set(dataset.fields.leave_out)
     rows: list[Row] = []
     sources = (pair for path in files for pair in source_rows(path))

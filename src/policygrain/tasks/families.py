@@ -1,7 +1,7 @@
-"""The seven synthetic families: problems whose worked steps are long and whose answers are exact.
+"""The seven synthetic families: problems with long worked solutions and exact answers.
 
-A family is a function (random numbers, level 1 to 3) → (question, steps, answer). The steps are a worked solution; with
-probability ``error_rate`` a step has a wrong result, which the following steps use.
+A family is a function (random numbers, level 1 to 3, demonstrator) → (question, steps, answer). The steps are a worked
+solution. Each step is wrong with the demonstrator's error rate, and the following steps use the wrong result.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from .problem import Problem
 
 @dataclass
 class Demonstrator:
-    """Who works the steps out: each result is off by one with probability ``slip``."""
+    """Computes the results of worked steps; each is off by one with probability ``error_rate``."""
 
     rng: random.Random
     error_rate: float = 0.0
 
     def __call__(self, result: int) -> int:
-        """The result as this demonstrator gets it."""
+        """``result``, or a wrong result next to it."""
         if self.error_rate and self.rng.random() < self.error_rate:
             return result + 1 if result == 0 or self.rng.random() < 0.5 else result - 1
         return result
@@ -32,7 +32,7 @@ class Demonstrator:
 Worked = tuple[str, str, str]
 Family = Callable[[random.Random, int, Demonstrator], Worked]
 
-# Operands carry letters, in the question and in the steps, so that a small model can look up the one it needs next.
+# Operands are labelled with letters in question and steps, so that a small model can look up the next one.
 LABELS = string.ascii_lowercase
 
 
@@ -70,7 +70,7 @@ def long_multiplication(rng: random.Random, level: int, demonstrator: Demonstrat
 
 
 def remainder(rng: random.Random, level: int, demonstrator: Demonstrator) -> Worked:
-    """Divide a number, its digits written from the left, by a single digit, keeping only what is left over."""
+    """The remainder of a number, its digits written from the left, divided by a single digit."""
     digits, divisor = [rng.randint(1, 9) for _ in range(3 + 2 * level)], rng.randint(3, 5)
     rest, steps = 0, []
     for label, x in zip(LABELS, digits, strict=False):
@@ -81,7 +81,7 @@ def remainder(rng: random.Random, level: int, demonstrator: Demonstrator) -> Wor
 
 
 def clock(rng: random.Random, level: int, demonstrator: Demonstrator) -> Worked:
-    """A chain of operations on a clock of ten hours: only last digits are kept."""
+    """A chain of operations modulo 10."""
     operations = [(rng.choice("+-*"), rng.randint(2, 4)) for _ in range(3 + 2 * level)]
     value, steps = 0, []
     for label, (sign, number) in zip(LABELS, operations, strict=False):
@@ -93,11 +93,11 @@ def clock(rng: random.Random, level: int, demonstrator: Demonstrator) -> Worked:
 
 
 def largest(rng: random.Random, level: int, demonstrator: Demonstrator) -> Worked:
-    """The largest of some two-digit numbers, by comparing one after the other."""
+    """The largest of several two-digit numbers, compared one after the other."""
     numbers = [rng.randint(10, 99) for _ in range(3 + 2 * level)]
     best, steps = 0, []
     for label, number in zip(LABELS, numbers, strict=False):
-        # A slip takes the wrong one of the two.
+        # An error takes the smaller of the two.
         new = max(best, number) if demonstrator(0) == 0 else min(best, number)
         steps.append(f"{label}{number},{best:02d}>{new:02d};")
         best = new
@@ -105,7 +105,7 @@ def largest(rng: random.Random, level: int, demonstrator: Demonstrator) -> Worke
 
 
 def count(rng: random.Random, level: int, demonstrator: Demonstrator) -> Worked:
-    """How often a digit occurs, by keeping a tally."""
+    """The number of occurrences of a digit, with a running count."""
     wanted = rng.randint(0, 9)
     digits = [wanted if rng.random() < 0.4 else rng.randint(0, 9) for _ in range(5 + 3 * level)]
     tally, steps = 0, []
@@ -126,20 +126,20 @@ SPLITS = ("train", "validation", "test")
 
 
 def split_of(question: str) -> str:
-    """Which split a question belongs to. It hangs on the question alone, so splits cannot share one."""
+    """The split that a question belongs to. It depends on the question alone, so splits share no question."""
     bucket = zlib.crc32(question.encode()) % 10
     return "validation" if bucket == 0 else "test" if bucket <= 2 else "train"
 
 
 def generate(family: str, split: str, size: int, seed: int) -> list[Problem]:
-    """``size`` distinct problems of a family and split, levels 1 to 3 in turn; all of them where there are fewer."""
+    """``size`` distinct problems of a family and split, of levels 1 to 3 in turn; fewer if there are not as many."""
     rng = random.Random(f"{family}/{split}/{seed}")
-    careful = Demonstrator(rng)
+    correct = Demonstrator(rng)
     seen: dict[str, Problem] = {}
     for attempt in range(200 * size):
         if len(seen) == size:
             break
-        question, steps, answer = FAMILIES[family](rng, 1 + attempt % 3, careful)
+        question, steps, answer = FAMILIES[family](rng, 1 + attempt % 3, correct)
         if question not in seen and split_of(question) == split:
             identity = f"{family}-{split}-{len(seen):05d}"
             seen[question] = Problem(identity, question, answer, family, steps)
@@ -147,9 +147,10 @@ def generate(family: str, split: str, size: int, seed: int) -> list[Problem]:
 
 
 def demonstrations(families: list[str], seed: str, error_rate: float, direct_share: float) -> Iterator[tuple[str, str]]:
-    """Endless (question, response) pairs of a tutor who answers directly or works on a scratchpad, with slips.
+    """Endless (question, response) pairs for supervised fine-tuning, with questions of the train split only.
 
-    Direct answers are right but teach no way to find them; only questions of the train split occur.
+    With probability ``direct_share`` a response is the right answer alone; else it has worked steps, each of which is
+    wrong with probability ``error_rate``.
     """
     rng = random.Random(f"demonstrations/{seed}")
     demonstrator = Demonstrator(rng, error_rate)

@@ -1,4 +1,4 @@
-"""Problem sets from their public homes: downloaded, verified, converted; what is there and right is left alone."""
+"""Downloads, verifies and converts problem sets from their public sources; files that are there are not replaced."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from .registry import Dataset, GitHome, HubHome
 MIRROR_VARIABLE = "POLICYGRAIN_MIRROR"
 GITHUB = "https://raw.githubusercontent.com"
 BLOCK = 1 << 16  # bytes
-ATTEMPTS = 3  # connections per file, each going on where the one before broke
-TIMEOUT = 60  # seconds without a byte
+ATTEMPTS = 3  # connections per file, each resuming the download
+TIMEOUT = 60  # seconds without data
 
 
 def fetch(dataset: Dataset, root: Path) -> str:
-    """Bring a set into ``root`` and say in a few words what was done.
+    """Fetch a set into the folder ``root``; returns what was done, as text.
 
-    Raises UserError where the set has no known home, the network fails, or what comes is not what is pinned.
+    UserError if the set has no known source, the network fails, or the source is not the pinned one.
     """
     present = find(dataset, root)
     if present is not None:
@@ -43,7 +43,7 @@ def fetch(dataset: Dataset, root: Path) -> str:
     try:
         root.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"{root}: cannot be made: {error.strerror}.") from error
+        raise UserError(f"{root}: cannot be created: {error.strerror}.") from error
     if isinstance(dataset.home, GitHome):
         files = [_from_git(dataset.name, dataset.home, root)]
     else:
@@ -66,7 +66,7 @@ def fetch(dataset: Dataset, root: Path) -> str:
 
 
 def _plain(value: object) -> object:
-    """What Parquet gives as NumPy's own, as JSON knows it."""
+    """Python values for NumPy's, which pandas reads from Parquet, so that they can be written as JSON."""
     if hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(f"{type(value).__name__} in a problem set")
@@ -76,12 +76,12 @@ def _plain(value: object) -> object:
 
 
 def blob_id(content: bytes) -> str:
-    """What Git calls a file of this content: SHA-1 over its length and bytes."""
+    """Git's blob id of a file: SHA-1 over its length and bytes."""
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 
 def _from_git(name: str, home: GitHome, root: Path) -> Path:
-    """The file as it is in the repository, verified. The part that is there already is not asked for again."""
+    """Download a file of a repository and verify its blob id; a partial download is resumed."""
     base = os.environ.get(MIRROR_VARIABLE, GITHUB).rstrip("/")
     url = f"{base}/{home.repository}/{home.commit}/{urllib.parse.quote(home.path)}"
     source = root / f".{name}-{home.blob[:12]}{Path(home.path).suffix}"
@@ -93,15 +93,14 @@ def _from_git(name: str, home: GitHome, root: Path) -> Path:
     if actual != home.blob:
         source.unlink()
         raise UserError(
-            f"{name}: wrong checksum: {url} has Git blob id {actual}, the registry says {home.blob}. "
-            "It was thrown away."
+            f"{name}: wrong checksum: {url} has Git blob id {actual}, the registry says {home.blob}. It was deleted."
         )
     return source
 
 
 @dataclass
 class _Transfer:
-    """One file on its way: ``total`` bytes in all, once the server has said so."""
+    """The download of one file into ``part``; ``total`` is its size in bytes, once the server has sent it."""
 
     url: str
     part: Path
@@ -117,28 +116,28 @@ class _Transfer:
         return self.total is not None and self.have == self.total
 
     def open(self) -> http.client.HTTPResponse | None:
-        """The answer to a request for what is missing, and ``total``; None where nothing is missing."""
-        # A compressed answer would make byte ranges mean something else.
+        """Request the missing bytes and set ``total``; None if nothing is missing."""
+        # Byte ranges of a compressed response would refer to the compressed bytes.
         request = urllib.request.Request(self.url, headers={"Accept-Encoding": "identity", "User-Agent": "policygrain"})
         if have := self.have:
             request.add_header("Range", f"bytes={have}-")
         try:
-            # urllib's own opener: it reads the usual proxy variables.
+            # urllib's default opener uses the usual proxy variables.
             response: http.client.HTTPResponse = urllib.request.urlopen(request, timeout=TIMEOUT)
         except urllib.error.HTTPError as error:
             if error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE and have:
-                # Longer than the file, or all of it: the checksum decides, and a wrong part is thrown away there.
+                # The part is complete or too long: the checksum decides, and a wrong file is deleted then.
                 self.total = have
                 return None
             raise
         if have and response.status != http.client.PARTIAL_CONTENT:
-            self.part.unlink()  # the server knows no ranges and sends everything
+            self.part.unlink()  # the server does not support ranges and sends the whole file
         length = response.headers.get("Content-Length")
         self.total = self.have + int(length) if length is not None else None
         return response
 
     def blocks(self, response: http.client.HTTPResponse) -> Iterator[int]:
-        """Append what comes to the part; yields after each block."""
+        """Append the response to the part; yields the size of each block."""
         with response, self.part.open("ab") as file:
             while block := response.read(BLOCK):
                 file.write(block)
@@ -148,7 +147,7 @@ class _Transfer:
 
 
 def download(url: str, part: Path, label: str) -> None:
-    """Bring ``url`` into ``part``, going on after the bytes that are there. Raises UserError; the part is kept then."""
+    """Download ``url`` into ``part``, after the bytes that are there. UserError if it fails; the part is kept."""
     transfer = _Transfer(url, part)
     for _ in range(ATTEMPTS):
         try:
@@ -162,12 +161,12 @@ def download(url: str, part: Path, label: str) -> None:
                 return
             transfer.faults.append(f"the connection ended after {transfer.have} of {transfer.total} bytes")
         except urllib.error.HTTPError as error:
-            raise UserError(f"{label}: {url}: the server says {error.code} {error.reason}.") from error
+            raise UserError(f"{label}: {url}: the server answered {error.code} {error.reason}.") from error
         except (OSError, http.client.HTTPException) as error:
             transfer.faults.append(str(getattr(error, "reason", None) or error or type(error).__name__))
     raise UserError(
-        f"{label}: {url} cannot be fetched: {transfer.faults[-1]}. Is there a network, a proxy (HTTPS_PROXY), a mirror "
-        f"({MIRROR_VARIABLE})? What came is kept, the same command goes on from there."
+        f"{label}: {url} cannot be fetched: {transfer.faults[-1]}. Check the network, or set a proxy (HTTPS_PROXY) or "
+        f"a mirror ({MIRROR_VARIABLE}). The same command resumes the download."
     )
 
 
@@ -175,7 +174,7 @@ def download(url: str, part: Path, label: str) -> None:
 
 
 def _from_hub(name: str, home: HubHome) -> list[Path]:
-    """Files of a pinned revision, through the hub's own client: its cache, its mirror (HF_ENDPOINT), its proxies."""
+    """Download the files of a pinned revision with the hub's client, which uses its cache, HF_ENDPOINT and proxies."""
     from huggingface_hub import hf_hub_download
 
     try:
@@ -183,7 +182,7 @@ def _from_hub(name: str, home: HubHome) -> list[Path]:
             Path(hf_hub_download(home.dataset, file, repo_type="dataset", revision=home.revision))
             for file in home.files
         ]
-    # The client's errors have no common ancestor but these; all of them mean that the file did not come.
+    # The client's errors have no narrower common base classes; all of them mean that the download failed.
     except (OSError, ValueError, RuntimeError) as error:
         reason = str(error).strip().split("\n")[0] or type(error).__name__
         raise UserError(f"{name}: {home.dataset} at {home.revision[:12]} cannot be fetched: {reason}") from error

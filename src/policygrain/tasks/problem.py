@@ -1,4 +1,4 @@
-"""Problem, and its JSON Lines files."""
+"""Problems, and JSON Lines files of problems."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Problem:
-    """A question with its gold answer; ``steps`` is a worked solution where there is one.
+    """A question with its gold answer; ``steps`` is a worked solution, if there is one.
 
-    The last four say how answers are compared: whether the gold answer is a list, all of it asked for, how far off a
-    number may be, as a share of the gold answer or as it is, and whether it is no mathematics and compared as text.
+    The last four fields say how answers are compared: ``list_answer``, the gold answer is a list and all of it is
+    required; tolerances of numbers, relative to the gold answer or absolute; ``text``, compared as text.
     """
 
     id: str
@@ -34,23 +34,23 @@ class Problem:
     text: bool = False
 
 
-# Written only where they are set, so that a file of plain problems stays as it always was, and so do digests of it.
+# Written only if they differ from these defaults, so that files of other problems, and their digests, do not change.
 SPARSE = {"list_answer": False, "relative_tolerance": None, "absolute_tolerance": None, "text": False}
 
 
 def read_problems(
     path: Path, limit: int | None = None, complete: Callable[[Row], Row] = lambda row: row
 ) -> list[Problem]:
-    """Problems from JSON Lines with `problem` and `answer` (`id` and others optional). Errors name file and line.
+    """At most ``limit`` problems of a JSON Lines file with `problem` and `answer` (`id` and others are optional).
 
-    ``complete`` may add to a row what is known of its set as a whole.
+    ``complete`` can add keys to each row that are the same for the whole set. UserError with file and line.
     """
     rows = islice(read_rows(path), limit)
     return [_problem(complete(row), path, number) for number, row in rows]
 
 
 def read_rows(path: Path) -> Iterator[tuple[int, Row]]:
-    """(line, row) of JSON Lines, each row a mapping with a `problem` and an `answer`. Errors name file and line."""
+    """(line number, row) of a JSON Lines file of mappings with `problem` and `answer`. UserError with file and line."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

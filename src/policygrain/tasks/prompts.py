@@ -1,4 +1,4 @@
-"""The one prompt renderer: training, validation and evaluation all ask in the same words."""
+"""The prompt renderer, the same for training, validation and evaluation."""
 
 from __future__ import annotations
 
@@ -17,26 +17,32 @@ _PLACE = "\N{OBJECT REPLACEMENT CHARACTER}"  # stands for a problem
 
 
 class PromptRenderer:
-    """Problem text → prompt token ids, by a plain template or by the tokenizer's own chat template."""
+    """Renders problems as prompts, with a plain template or the tokenizer's chat template."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, prompt: Prompt, longest: int | None = None) -> None:
-        """``longest``: tokens that a prompt may have, what the model's context leaves beside the response."""
+        """``longest`` is the maximum length of a prompt in tokens: the model's context less the response.
+
+        UserError if `prompt.chat` is set and the tokenizer has no chat template.
+        """
         self.tokenizer, self.prompt, self.longest = tokenizer, prompt, longest
         if prompt.chat and not tokenizer.chat_template:
             raise UserError("prompt.chat: the model's tokenizer has no chat template; set it to false.")
 
     def text(self, problem: str) -> str:
-        """What the model is shown."""
+        """The prompt for ``problem`` as text."""
         text = self.prompt.template.replace("{problem}", problem)
         if not self.prompt.chat:
             return text
-        # Saying the system prompt ourselves, even an empty one, keeps a template from injecting a default of its own.
+        # Always with a system message, even an empty one: without it some templates insert a default system prompt.
         messages = [{"role": "system", "content": self.prompt.system}, {"role": "user", "content": text}]
         rendered = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         return str(rendered)
 
     def ids(self, problem: str) -> list[int]:
-        """Its token ids. A chat template writes its special tokens itself, so none are added."""
+        """The prompt for ``problem`` as token ids; chat templates contain the special tokens, so none are added.
+
+        UserError if the prompt is longer than ``longest``.
+        """
         ids = list(self.tokenizer(self.text(problem), add_special_tokens=False)["input_ids"])
         if self.longest is not None and len(ids) > self.longest:
             raise UserError(
@@ -53,7 +59,7 @@ class PromptRenderer:
 
     @property
     def digest(self) -> str:
-        """Changes whenever a rendered prompt could: part of every evaluation record."""
+        """A digest of everything that rendered prompts depend on, besides the tokenizer's vocabulary."""
         content = f"{self.prompt.template}\0{self.prompt.chat}\0{self.prompt.system}\0"
         content += str(self.tokenizer.chat_template) if self.prompt.chat else ""
         return of_text(content)

@@ -1,7 +1,7 @@
-"""The registry of public problem sets: what each one is, where it lives, how its columns become problems.
+"""The registry of public problem sets: source, conversion of columns, protocol and notes of each.
 
-Data, not code: one YAML file each under ``datasets/``, named as a study names the set. A pin that nobody could vouch
-for is left out (``home: null``): such a set has to be brought by its user.
+Each set is a YAML file under ``datasets/``, with the name that studies use. A set without a verified source has
+``home: null`` and cannot be fetched.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ RepositoryName = Annotated[str, Field(pattern=r"^[\w.-]+/[\w.-]+$")]
 
 
 class Entry(BaseModel):
-    """A mapping of a registry file: no key beyond its fields, nothing silently converted."""
+    """Base of the mappings in a registry file: unknown keys are errors, values are not converted."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class GitHome(Entry):
-    """A file in a public Git repository. The blob id is a hash of its content, so nothing else can pass for it."""
+    """A file in a public Git repository, verified by its blob id, which is a hash of its content."""
 
     repository: RepositoryName = Field(description="OWNER/NAME on GitHub")
-    commit: GitId = Field(description="the commit that the file is read at")
+    commit: GitId = Field(description="commit of the repository")
     path: str = Field(description="path in the repository")
     blob: GitId = Field(description="the file's Git blob id (SHA-1 over its length and bytes)")
 
 
 class HubHome(Entry):
-    """Files of a Hugging Face dataset at a pinned revision, read one after the other."""
+    """Files of a Hugging Face dataset at a pinned revision, concatenated."""
 
     dataset: RepositoryName = Field(description="OWNER/NAME on the Hugging Face hub")
     revision: GitId = Field(description="commit of the dataset repository")
@@ -47,75 +47,75 @@ class HubHome(Entry):
 
 
 class Column(Entry):
-    """Where a text comes from in a source row, and what is done to it."""
+    """The column of a source row that holds a text, and the conversions applied to it."""
 
-    column: str | list[str] = Field(description="column; a.b.0 goes into it; of a list, the first one that is there")
+    column: str | list[str] = Field(description="column; a.b.0 for nested values; of a list, the first one that exists")
     convert: list[str] = Field([], description="conversions by name, in order")
 
 
 class Identity(Entry):
-    """How a problem's id is made, so that it is the same wherever the set was got from."""
+    """How a problem's id is formed, so that it is the same for every copy of the set."""
 
-    form: str = Field(description="str.format of what `match` found ({0}, {1}, …) and the source row's number {row}")
-    column: str | None = Field(None, description="column that `match` is searched in")
+    form: str = Field(description="str.format of the groups of `match` ({0}, {1}, …) and of {row}, the source row")
+    column: str | None = Field(None, description="column in which `match` is searched")
     match: str = Field("(.+)", description="regular expression")
 
 
 class Fields(Entry):
-    """How source rows become problems."""
+    """How source rows are converted to problems."""
 
     id: Identity
     problem: Column
     answer: Column
     keep: list[str] = Field([], description="further columns to keep, under their own names")
-    leave_out: list[int] = Field([], description="source rows that are no part of the set, counted from 0")
-    checked: str = Field(min_length=1, description="how far this mapping has been held against the source")
+    leave_out: list[int] = Field([], description="source rows that are not part of the set, counted from 0")
+    checked: str = Field(min_length=1, description="how this mapping was checked against the source")
 
 
 class Answers(Entry):
-    """How answers want to be compared."""
+    """How answers are compared."""
 
-    relative_tolerance: PositiveFloat | None = Field(None, description="of numbers, as a share of the gold answer")
-    absolute_tolerance: str | None = Field(None, description="column that holds a row's tolerance, null where none")
+    relative_tolerance: PositiveFloat | None = Field(None, description="of numbers, relative to the gold answer")
+    absolute_tolerance: str | None = Field(None, description="column with the tolerance of a row, null for none")
     list_answer: str | None = Field(
-        None, description="column that says whether a row's answer is a list, all asked for"
+        None, description="column that says whether a row's answer is a list, of which all is required"
     )
-    text: list[str] = Field([], description="ids whose gold answer the grader cannot read: compared as text")
+    text: list[str] = Field([], description="ids whose gold answer cannot be parsed and is compared as text")
 
 
 class Protocol(Entry):
-    """How responses are drawn."""
+    """How responses are sampled."""
 
     n: PositiveInt = Field(description="responses per problem")
     temperature: float = Field(ge=0, description="0: greedy")
-    top_p: float = Field(1.0, gt=0, le=1, description="nucleus")
+    top_p: float = Field(1.0, gt=0, le=1, description="nucleus sampling")
 
 
 class Dataset(Entry):
     """A problem set."""
 
-    name: str = Field(description="the file's name, and what a study calls the set")
+    name: str = Field(description="name of the file, and of the set in studies")
     title: str
-    version: PositiveInt = Field(description="goes up when problems, answers or protocol change")
+    version: PositiveInt = Field(description="increases when problems, answers or protocol change")
     role: Literal["benchmark", "training"]
-    home: GitHome | HubHome | None = Field(description="where it is fetched from; null: nobody knows a pinned place")
-    file: str = Field(description="its file in the folder of problem sets", pattern=r"^[\w.-]+\.jsonl$")
-    aliases: list[str] = Field([], description="other names that file goes by")
-    sha256: Digest | None = Field(description="of a known copy of that file; other copies are told by `content`")
-    content: Digest | None = Field(description="digest of the [problem, answer] pairs in order; null: never seen by us")
-    count: PositiveInt = Field(description="problems")
+    home: GitHome | HubHome | None = Field(description="where it is fetched from; null: no pinned source is known")
+    file: str = Field(description="name of its file in the folder of problem sets", pattern=r"^[\w.-]+\.jsonl$")
+    aliases: list[str] = Field([], description="other names of that file")
+    sha256: Digest | None = Field(description="of a recorded copy; other copies are identified by `content`")
+    content: Digest | None = Field(description="digest of the [problem, answer] pairs in order; null: not recorded")
+    count: PositiveInt = Field(description="number of problems")
     fields: Fields
     answers: Answers = Answers()
     sampling: Protocol | None = Field(None, description="of a benchmark")
     metric: str = Field("", description="of a benchmark")
-    prompt: str = Field("", description="what a prompt has to say for the answers to be comparable")
+    prompt: str = Field("", description="what a prompt must ask for, so that answers are comparable")
     citation: str = Field(min_length=1, description="arXiv number or address")
     licence: str = Field(min_length=1)
-    notes: list[str] = Field([], description="what one has to know before quoting a number")
+    notes: list[str] = Field([], description="what to know before reporting results")
     changelog: list[str] = Field(min_length=1, description="`VERSION: what changed`, oldest first")
 
     @model_validator(mode="after")
-    def _whole(self) -> Dataset:
+    def _consistent(self) -> Dataset:
         from .convert import CONVERSIONS
 
         for column in (self.fields.problem, self.fields.answer):
@@ -134,14 +134,14 @@ class Dataset(Entry):
 
 @cache
 def names() -> tuple[str, ...]:
-    """Every set of the registry, by name."""
+    """The names of all registered sets."""
     files = resources.files(__package__).joinpath("datasets").iterdir()
     return tuple(sorted(f.name.removesuffix(".yaml") for f in files if f.name.endswith(".yaml")))
 
 
 @cache
 def dataset(name: str) -> Dataset:
-    """The set called ``name``. Raises UserError with what was probably meant."""
+    """The set called ``name``. UserError with similar names if there is none."""
     if name not in names():
         raise UserError(f"{name!r} is no registered problem set.{did_you_mean(name, names())}")
     text = resources.files(__package__).joinpath("datasets", f"{name}.yaml").read_text(encoding="utf-8")
@@ -149,16 +149,16 @@ def dataset(name: str) -> Dataset:
 
 
 def parse(name: str, data: dict[str, Any]) -> Dataset:
-    """The set that ``data`` describes; every wrong key is named."""
+    """Validate the content of a registry file. UserError that lists all wrong keys."""
     try:
         return Dataset.model_validate({"name": name, **data})
     except ValidationError as error:
         lines = "\n".join(f"  {'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-        raise UserError(f"problem set {name}: its registry file is wrong.\n{lines}") from error
+        raise UserError(f"problem set {name}: its registry file is invalid.\n{lines}") from error
 
 
 def protocol(source: str) -> Protocol | None:
-    """How responses to a registered benchmark are drawn when a study does not say; None for any other source."""
+    """The registered way to sample responses to a benchmark; None for other sources."""
     return dataset(source).sampling if source in names() else None
 
 

@@ -1,4 +1,4 @@
-"""Sources of problems: a family's name, a registered set's name, or a JSON Lines file."""
+"""Problem sources by name: a synthetic family, a registered set, or a JSON Lines file."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from .problem import Problem, read_problems, write_problems
 if TYPE_CHECKING:
     from ..study.schema import Study
 
-# Test problems of a family when a study does not say how many.
+# Number of test problems of a family if the study sets none.
 FAMILY_SIZE = 300
 
 
 def is_file(source: str) -> bool:
-    """Whether a source is a dataset file and neither a family nor a registered set."""
+    """Whether ``source`` names a dataset file, not a family or a registered set."""
     return source.endswith(".jsonl")
 
 
 def check_name(source: str, where: str) -> None:
-    """UserError, naming the key, when nothing is called so; files are not looked for."""
+    """UserError with the key ``where`` if ``source`` is no valid name; whether a file exists is not checked."""
     if source not in FAMILIES and source not in registry.names() and not is_file(source):
         hint = did_you_mean(source, [*FAMILIES, *registry.names()])
         raise UserError(
@@ -41,7 +41,7 @@ def check_name(source: str, where: str) -> None:
 
 
 def check_source(source: str, root: Path | None, where: str) -> None:
-    """UserError, naming the key, when a source cannot be opened or is not the registered set that it is called."""
+    """UserError with the key ``where`` if a source's file is missing or is not the registered set of that name."""
     check_name(source, where)
     if source in FAMILIES:
         return
@@ -55,7 +55,7 @@ def check_source(source: str, root: Path | None, where: str) -> None:
 
 
 def load(source: str, root: Path | None, limit: int | None = None) -> list[Problem]:
-    """At most ``limit`` problems of a registered set or a file, in their order."""
+    """At most ``limit`` problems of a registered set or a file, in order."""
     if source in registry.names():
         dataset = registry.dataset(source)
         return check.load(dataset, check.require(dataset, data_root(root), source), limit)
@@ -155,7 +155,7 @@ def _write(study: Study, out: DataFolder) -> None:
 
 
 def write_contamination(path: Path, train: list[Problem], benchmarks: Mapping[str, list[Problem]]) -> None:
-    """Benchmark → its problems that are among the training prompts.
+    """Write the problems of each benchmark that are among the training prompts.
 
     Synthetic problems are compared neither as prompts nor as benchmarks: their splits share no question, and questions
     of one family have similar words.

@@ -128,9 +128,7 @@ class Block(Part):
     )
     future_weight: float = Field(0.3, ge=0, lt=1, description="φ, the weight of the later tokens, with weights: future")
     future: Literal["backbone", "mtp_heads"] = Field(
-        "backbone",
-        description="whose probability of a later token is read: the model's own, or that of multi-token prediction "
-        "heads",
+        "backbone", description="whose probability of a later token is read: the model's, or that of prediction heads"
     )
 
     @model_validator(mode="after")
@@ -226,9 +224,7 @@ class Kl(Part):
 
     name: Literal["kl"] = "kl"
     coefficient: float = Field(1.0, description="λ")
-    reference: Literal["initial", "old"] = Field(
-        "initial", description="the frozen start policy, or the policy that sampled"
-    )
+    reference: Literal["initial", "old"] = Field("initial", description="start policy, or the policy that sampled")
     mask: Literal["all", "positive_advantage_entropy_drop"] = Field(
         "all", description="which tokens: all, or those of positive advantage whose entropy falls (TEPO)"
     )

@@ -128,9 +128,7 @@ class Block(Part):
     )
     future_weight: float = Field(0.3, ge=0, lt=1, description="φ, the weight of the later tokens, with weights: future")
     future: Literal["backbone", "mtp_heads"] = Field(
-        "backbone",
-        description="whose probability of a later token is read: the model's own, or that of multi-token prediction "
-        "heads",
+        "backbone", description="whose probability of a later token is read: the model's, or that of prediction heads"
     )
 
     @model_validator(mode="after")
@@ -161,12 +159,17 @@ class Block(Part):
 # ---- clip -----------------------------------------------------------------------------------------------------------
 
 
-class PpoClip(Part):
+class Band(Part):
+    """Ratios from 1 − low to 1 + high are not clipped."""
+
+    low: float = Field(0.2, ge=0, le=1, description="ε_low: the band's width below 1")
+    high: float = Field(0.2, ge=0, description="ε_high: the band's width above 1")
+
+
+class PpoClip(Band):
     """min(r Â, clip(r, 1 − low, 1 + high) Â)."""
 
     name: Literal["ppo"] = "ppo"
-    low: float = Field(0.2, ge=0, le=1, description="ε_low: the band's width below 1")
-    high: float = Field(0.2, ge=0, description="ε_high: the band's width above 1")
     dual: float | None = Field(
         None, gt=1, description="c of the dual clip, a bound of the ratio for negative advantages; null: off"
     )
@@ -178,12 +181,10 @@ class NoClip(Part):
     name: Literal["none"] = "none"
 
 
-class ClipCov(Part):
+class ClipCov(Band):
     """PPO's clip; in addition, a few tokens of high covariance are left out of the gradient."""
 
     name: Literal["clip_cov"] = "clip_cov"
-    low: float = Field(0.2, ge=0, le=1, description="ε_low: the band's width below 1")
-    high: float = Field(0.2, ge=0, description="ε_high: the band's width above 1")
     fraction: Share = Field(2e-4, description="share of the step's tokens that are left out, at random")
     cov_low: float = Field(1.0, description="of tokens whose covariance is at least this …")
     cov_high: float = Field(5.0, description="… and at most this")
@@ -223,9 +224,7 @@ class Kl(Part):
 
     name: Literal["kl"] = "kl"
     coefficient: float = Field(1.0, description="λ")
-    reference: Literal["initial", "old"] = Field(
-        "initial", description="the frozen start policy, or the policy that sampled"
-    )
+    reference: Literal["initial", "old"] = Field("initial", description="start policy, or the policy that sampled")
     mask: Literal["all", "positive_advantage_entropy_drop"] = Field(
         "all", description="which tokens: all, or those of positive advantage whose entropy falls (TEPO)"
     )
@@ -236,12 +235,8 @@ class Kl(Part):
     @property
     def needs(self) -> frozenset[Need]:
         """The reference where it is the start policy; the step's log-probabilities where covariances are taken."""
-        found: set[Need] = set()
-        if self.reference == "initial":
-            found.add("reference")
-        if self.entropy_signal == "covariance":
-            found.add("step_log_probs")
-        return frozenset(found)
+        reference = frozenset[Need]({"reference"} if self.reference == "initial" else ())
+        return reference | frozenset[Need]({"step_log_probs"} if self.entropy_signal == "covariance" else ())
 
 
 class EntropyBonus(Part):

@@ -31,6 +31,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Importing torch and transformers makes a million objects that live to the end; searching them for garbage takes
     # a sixth of a short run's start. `load_model` enables the collector again.
     gc.disable()
+    # An ignored Ctrl-C, as of a job in the background, stays ignored; callers other than the shell have their own.
+    interruptible = argv is None and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if interruptible:
+        signal.signal(signal.SIGINT, _interrupt)
     try:
         _run(sys.argv[1:] if argv is None else argv)
         sys.stdout.flush()
@@ -47,11 +51,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         return _failed(f"{error.filename}: {error.strerror}." if error.filename else f"{error.strerror}.", 2)
     finally:
+        if interruptible:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
         gc.enable()
         _discard_unread_output()
-        if argv is None and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            # From here on the interpreter cleans up; interrupted by another Ctrl-C, it would print tracebacks.
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
     return 0
 
 
@@ -76,6 +79,12 @@ def _run(argv: Sequence[str]) -> None:
         job = os.environ["SLURM_JOB_ID"]
         print(f"{time.strftime('%F %T')} on {os.uname().nodename}, job {job}", file=sys.stderr)
     arguments.run(arguments)
+
+
+def _interrupt(*_: object) -> None:
+    """Handle Ctrl-C: raise KeyboardInterrupt. Another one ends the process at once, or clean-up prints tracebacks."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    raise KeyboardInterrupt
 
 
 def _failed(message: str, code: int) -> int:

@@ -81,7 +81,7 @@ def test_list_and_fetch_on_the_command_line(
     assert json.loads(capsys.readouterr().out)["aime25"]["count"] == 30
     monkeypatch.delenv("POLICYGRAIN_DATA", raising=False)
     assert main(["data", "fetch", "math500"]) == 2
-    assert "say where to: --root" in capsys.readouterr().err
+    assert "name the folder to download into: --root" in capsys.readouterr().err
     monkeypatch.setenv("POLICYGRAIN_MIRROR", "http://127.0.0.1:1")
     assert main(["data", "fetch", "math500", "aime24", "--root", str(tmp_path)]) == 2
     shown = capsys.readouterr().err

@@ -14,14 +14,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Read the study, which raises UserError for what is wrong, and count its arms and runs."""
+    from ..doctor.gate import check_study
     from ..study import load_study
     from ..study.fingerprint import Fingerprints
-    from ..study.runs import check_methods
-    from ..tasks.sources import check_sources, source_digests
+    from ..tasks.sources import source_digests
 
     study = load_study(arguments.config)
-    check_methods(study)
-    check_sources(study)
+    check_study(study)
     fingerprints = Fingerprints(study, source_digests(study))
     matrix = fingerprints.matrix
     counts = f"{len(matrix.arms)} arms, {len(matrix.runs)} runs, {len(matrix.evaluated)} of them evaluated"

@@ -6,11 +6,11 @@ from matplotlib.figure import Figure
 
 from ..results.reader import StudyResults
 from .lines import over_steps
+from .requirements import ENTROPY_ARMS
 
-ARMS = ("tepo", "tepo_v1", "tepo_max_entropy", "tepo_full_kl")
 PANELS = {"entropy_old": "entropy (nats per token)", "sampled_accuracy": "accuracy of samples"}
 
 
 def draw(results: StudyResults) -> Figure:
     """Two panels over steps."""
-    return over_steps(results, "entropy_regularisation", ARMS, PANELS, width=0.8)
+    return over_steps(results, "entropy_regularisation", ENTROPY_ARMS, PANELS, width=0.8)

@@ -8,10 +8,8 @@ from matplotlib.figure import Figure
 
 from ..analysis import measures
 from ..results.reader import StudyResults
+from .requirements import GRAINS
 from .style import COLOURS, PAGE, spread
-
-# Arms that differ in the ratio, and in the band that belongs to it, alone.
-GRAINS = ("token", "block", "sequence", "prefix")
 
 
 def draw(results: StudyResults) -> Figure:

@@ -6,8 +6,8 @@ from matplotlib.figure import Figure
 
 from ..results.reader import StudyResults
 from .lines import over_steps
+from .requirements import RATIO_ARMS
 
-ARMS = ("token", "block", "sequence", "prefix", "reinforce")
 PANELS = {
     "sampled_accuracy": "accuracy of samples",
     "effective_sample_share": "effective sample share",
@@ -17,4 +17,4 @@ PANELS = {
 
 def draw(results: StudyResults) -> Figure:
     """Three panels over steps; the arms differ in the ratio, and in the band that belongs to it, alone."""
-    return over_steps(results, "importance_sampling", ARMS, PANELS, width=1.0)
+    return over_steps(results, "importance_sampling", RATIO_ARMS, PANELS, width=1.0)

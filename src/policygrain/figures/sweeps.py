@@ -10,24 +10,17 @@ from matplotlib.axes import Axes
 
 from ..analysis.statistics import over_seeds
 from ..errors import UserError
-from ..methods.parts import Block
 from ..results.reader import StudyResults
+from .requirements import block_arms
 from .style import look
 
 
-def arms_by(results: StudyResults, parameter: str, **fixed: object) -> dict[float, str]:
+def arms_by(results: StudyResults, parameter: str) -> dict[float, str]:
     """Value of a block ratio's parameter → arm, of the evaluated arms whose other settings are MPO's."""
-    found: dict[float, str] = {}
-    for run in results.matrix.evaluated:
-        arm = results.matrix.arms[run.arm]
-        ratio = arm.method(results.study).ratio
-        settings, base = ratio.settings, Block().settings | fixed
-        same = all(settings.get(key) == value for key, value in base.items() if key != parameter)
-        if isinstance(ratio, Block) and same and not arm.settings and arm.method_name.startswith("mpo"):
-            found[float(settings[parameter])] = arm.name
+    found = block_arms(results.study, parameter)
     if len(found) < 2:
         raise UserError(f"at least two arms that differ in block.{parameter} have to be trained and evaluated.")
-    return dict(sorted(found.items()))
+    return found
 
 
 def against(

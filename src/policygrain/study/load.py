@@ -39,9 +39,23 @@ def parse_study(data: Mapping[str, Any], path: Path) -> Study:
     return study
 
 
+class _Loader(yaml.SafeLoader):
+    """YAML in which a repeated key is an error: the last one would win silently."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """The mapping; ConstructorError names a repeated key and its line."""
+        written = [key.value for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
+        for key, _ in node.value:
+            if isinstance(key.value, str) and written.count(key.value) > 1:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key.value!r} stands here twice or more", key.start_mark
+                )
+        return super().construct_mapping(node, deep)
+
+
 def _read(path: Path) -> dict[str, Any]:
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        data = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such study file.") from error
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -57,7 +71,9 @@ def _with_base(data: dict[str, Any], path: Path, seen: tuple[Path, ...]) -> dict
         return data
     below = (path.parent / str(base)).resolve()
     if below in seen:
-        raise UserError(f"{path}: base: {base!r} is laid over itself.")
+        raise UserError(f"{path}: base: the bases form a circle ({base!r}).")
+    if "name" not in data:
+        raise UserError(f"{path}: name: a study with a base needs a name of its own, or it would share its results.")
     # The experiments are a study's own.
     return merge(_with_base(_read(below), below, (*seen, below)), data, replace=("experiments",))
 
@@ -67,14 +83,14 @@ def _explain(error: Any) -> str:
     where = ".".join(str(part) for part in error["loc"])
     if error["loc"][-1:] == ("[key]",):
         where = f"{'.'.join(map(str, error['loc'][:-2]))}: as a key"
-        return f"{where}, {error['input']!r} is no name: {error['msg']}."
+        return f"{where}, {error['input']!r} is not a valid name: {error['msg']}."
     if error["type"] == "extra_forbidden":
         *parents, key = error["loc"]
         return f"{where}: unknown key.{did_you_mean(str(key), _keys_at(parents))}"
     if error["type"] == "missing":
         return f"{where}: this key is missing."
     if error["type"] == "string_type" and isinstance(error["input"], bool):
-        return f"{where}: a word is wanted here, and YAML reads on, off, yes and no as true and false: quote it."
+        return f"{where}: a text is expected here; YAML reads on, off, yes and no as true and false: quote it."
     return f"{where}: {error['msg']} (got {error['input']!r})."
 
 
@@ -101,6 +117,12 @@ def _check(study: Study) -> None:
         raise UserError(
             f"model.tiny.heads: vLLM's CPU build wants heads of a multiple of 32, not {tiny.hidden} / {tiny.heads}."
         )
+    seeds_by_key = {"seeds": study.seeds} | {
+        f"experiments.{n}.seeds": e.seeds or [] for n, e in study.experiments.items()
+    }
+    for where, seeds in seeds_by_key.items():
+        if len(set(seeds)) < len(seeds):
+            raise UserError(f"{where}: {max(seeds, key=seeds.count)} is there twice; a repeated seed is the same run.")
     names = [b.name for b in study.evaluation.benchmarks]
     if len(set(names)) < len(names):
         raise UserError(f"evaluation.benchmarks: two have the name {max(names, key=names.count)!r}.")
@@ -115,12 +137,17 @@ def _check(study: Study) -> None:
                 settings, heads = arm.training(study), arm.method(study).n_mtp_heads
             except UserError as error:
                 raise UserError(f"experiments.{name}: {error}") from error
+            if settings.group < 2:
+                raise UserError(
+                    f"experiments.{name}: training.group: a group of one response has no advantage, so that nothing is "
+                    "learned; 2 is the least."
+                )
             if heads and settings.fsdp is not None and settings.fsdp.compute != "float32":
                 raise UserError(f"experiments.{name}: training.fsdp.compute: prediction heads need float32.")
             if (odd := re.search(r"[^A-Za-z0-9_.+=-]", arm.name)) is not None:
                 raise UserError(
-                    f"experiments.{name}.vary: {arm.name!r} has {odd[0]!r} and is to name a folder; vary keys whose "
-                    "values are numbers or words, and write a study for each of the others."
+                    f"experiments.{name}.vary: {arm.name!r} contains {odd[0]!r} and cannot name a folder; vary keys "
+                    "whose values are numbers or words, and write a study for each of the others."
                 )
             updates = settings.updates_per_batch
             if updates > training.prompts_per_step * training.group:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import os
 import pickle
 import shutil
@@ -17,6 +16,7 @@ from typing import Any
 
 import torch
 
+from .. import digests
 from ..errors import UserError
 from ..model.sharding import is_sharded
 from .ranks import is_rank_0, map_over_ranks, on_rank_0
@@ -141,8 +141,7 @@ def _files(folder: Path) -> list[str]:
 
 def _digest(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return digests.of_file(path, full=True)
     except OSError as error:
         return str(error)
 

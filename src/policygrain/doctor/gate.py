@@ -1,0 +1,113 @@
+"""Everything about a study that can be known before anything is spent and without a GPU."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from ..errors import UserError
+from ..figures.requirements import check_figures
+from ..study import Study
+from ..study.runs import check_methods, run_matrix
+from ..tasks.families import FAMILIES
+from ..tasks.registry import sampling_of
+from ..tasks.sources import check_sources, load
+
+
+def check_study(study: Study) -> None:
+    """UserError for the first thing that would fail later: methods, figures, problems, start model, lengths.
+
+    Prints what is allowed and probably not meant.
+    """
+    check_methods(study)
+    check_figures(study)
+    check_sources(study)
+    _check_problems(study)
+    _check_lengths(study, _context(study))
+    for note in notes(study):
+        print(f"policygrain: note: {note}", file=sys.stderr)
+
+
+def notes(study: Study) -> list[str]:
+    """What a study says that is allowed and probably not meant."""
+    found = []
+    for benchmark in study.evaluation.benchmarks:
+        if benchmark.source in study.data.train and benchmark.source not in FAMILIES:
+            found.append(
+                f"evaluation.benchmarks: {benchmark.name} is {benchmark.source}, which is trained on (data.train): its "
+                "accuracy says nothing about other problems."
+            )
+    asked = study.data.train_size + study.data.validation_size
+    for source in study.data.train:
+        if source not in FAMILIES and (there := len(load(source, study.data.root, asked))) < asked:
+            found.append(
+                f"data.train: {source} has {there} problems, fewer than train_size + validation_size ({asked}); all "
+                "are used."
+            )
+    arms = run_matrix(study).arms
+    trained = [arm.training(study) for arm in arms.values()]
+    if trained and all(t.updates_per_batch == 1 and not t.ahead for t in trained):
+        found.append(
+            "training.updates_per_batch is 1 everywhere and nothing is sampled ahead: all importance ratios are 1, and "
+            "methods that differ in the ratio or clip alone are the same."
+        )
+    return found
+
+
+def _check_problems(study: Study) -> None:
+    """Read every file of problems: a line that is no problem is an error that names it."""
+    for source in dict.fromkeys([*study.data.train, *(b.source for b in study.evaluation.benchmarks)]):
+        if source not in FAMILIES:
+            load(source, study.data.root)
+
+
+def _context(study: Study) -> int | None:
+    """The start model's context in tokens; None where it is not known here. UserError where there is no such model."""
+    start = study.model.start
+    if start == "tiny":
+        return study.model.tiny.context
+    folder = Path(start)
+    if folder.is_dir():
+        for name in ("config.json", "tokenizer_config.json"):
+            if not (folder / name).is_file():
+                raise UserError(f"model.start: {folder} is no model with a tokenizer: it has no {name}.")
+        config = folder / "config.json"
+    else:
+        config = _hub_config(start, study.model.revision)
+    try:
+        found = json.loads(config.read_text(encoding="utf-8")).get("max_position_embeddings")
+    except (OSError, ValueError, AttributeError) as error:
+        raise UserError(f"model.start: {config} cannot be read: {error}") from error
+    return found if isinstance(found, int) else None
+
+
+def _hub_config(start: str, revision: str | None) -> Path:
+    from huggingface_hub import hf_hub_download, try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        cached = try_to_load_from_cache(start, "config.json", revision=revision)
+        if isinstance(cached, str):
+            return Path(cached)
+        return Path(hf_hub_download(start, "config.json", revision=revision, etag_timeout=10))
+    except (HFValidationError, OSError, ValueError, RuntimeError) as error:
+        reason = str(error).strip().split("\n")[0]
+        at = f" --revision {revision}" if revision else ""
+        raise UserError(
+            f"model.start: {start!r} is neither a folder nor a model in this machine's cache, and the hub does not "
+            f"provide it ({reason}). Fetch it where there is a network: `hf download {start}{at}`."
+        ) from error
+
+
+def _check_lengths(study: Study, context: int | None) -> None:
+    if context is None:
+        return
+    lengths = {"training.max_tokens": study.training.max_tokens}
+    for i, benchmark in enumerate(study.evaluation.benchmarks):
+        lengths[f"evaluation.benchmarks[{i}].sampling.max_tokens"] = sampling_of(study, benchmark).max_tokens
+    for key, length in lengths.items():
+        if length >= context:
+            raise UserError(
+                f"{key}: {length} tokens leave no room for a prompt in the model's context of {context} tokens."
+            )

@@ -1,0 +1,102 @@
+"""What a figure needs of a study, so that a study that lacks it is refused before anything is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..errors import UserError
+from ..methods.parts import Block
+from ..study import Study
+from ..study.runs import Arm, arms_of, run_matrix
+from ..tasks.registry import sampling_of
+
+GRAINS = ("token", "block", "sequence", "prefix")
+ENTROPY_ARMS = ("tepo", "tepo_v1", "tepo_max_entropy", "tepo_full_kl")
+RATIO_ARMS = ("token", "block", "sequence", "prefix", "reinforce")
+
+
+def check_figures(study: Study) -> None:
+    """UserError for the first figure of a study that could not be drawn from its runs."""
+    for name in study.figures:
+        for requirement in REQUIREMENTS[name]:
+            if (missing := requirement(study)) is not None:
+                raise UserError(f"figures: {name!r} needs {missing}.")
+
+
+Requirement = Callable[[Study], str | None]
+
+
+def experiment(name: str) -> Requirement:
+    """An experiment of this name."""
+    return lambda study: None if name in study.experiments else f"an experiment called {name!r}"
+
+
+def arms(names: tuple[str, ...], least: int) -> Requirement:
+    """At least so many of these arms in any experiment."""
+
+    def missing(study: Study) -> str | None:
+        there = [name for name in names if name in run_matrix(study).arms]
+        which = "all" if least == len(names) else f"at least {least}"
+        return None if len(there) >= least else f"{which} of these methods in experiments: {', '.join(names)}"
+
+    return missing
+
+
+def headline_with_grpo(study: Study) -> str | None:
+    """Others are compared with GRPO."""
+    names = [arm.name for arm in arms_of(study.experiments["headline"], study)]
+    return None if "grpo" in names and len(names) > 1 else "grpo and another method in the experiment 'headline'"
+
+
+def probe(study: Study) -> str | None:
+    """The probe's batch."""
+    return None if study.probe else "the probe; set `probe: {prompts: 24}`"
+
+
+def several_samples(study: Study) -> str | None:
+    """A benchmark with several responses per problem."""
+    if any(sampling_of(study, b).n > 1 for b in study.evaluation.benchmarks):
+        return None
+    return "a benchmark with several responses per problem; set `sampling: {n: 8, temperature: 1.0}`"
+
+
+def block_sweep(parameter: str) -> Requirement:
+    """At least two evaluated arms whose block ratios differ in one parameter alone."""
+
+    def missing(study: Study) -> str | None:
+        return (
+            None if len(block_arms(study, parameter)) > 1 else f"two evaluated methods that differ in block.{parameter}"
+        )
+
+    return missing
+
+
+def block_arms(study: Study, parameter: str) -> dict[float, str]:
+    """Value of a block ratio's parameter → arm, of the evaluated arms whose other settings are MPO's."""
+    matrix = run_matrix(study)
+    found: dict[float, str] = {}
+    for name in dict.fromkeys(run.arm for run in matrix.evaluated):
+        arm: Arm = matrix.arms[name]
+        ratio = arm.method(study).ratio
+        if isinstance(ratio, Block) and not arm.settings and arm.method_name.startswith("mpo"):
+            settings, default = ratio.settings, Block().settings
+            if all(settings[key] == value for key, value in default.items() if key != parameter):
+                found[float(settings[parameter])] = arm.name
+    return dict(sorted(found.items()))
+
+
+HEADLINE = experiment("headline")
+REQUIREMENTS: dict[str, tuple[Requirement, ...]] = {
+    "benchmarks": (HEADLINE,),
+    "dynamics": (HEADLINE,),
+    "clip_ratio": (HEADLINE,),
+    "entropy_regularisation": (arms(ENTROPY_ARMS, 2),),
+    "importance_sampling": (arms(RATIO_ARMS, 2),),
+    "convergence": (HEADLINE, headline_with_grpo),
+    "block_size": (block_sweep("size"),),
+    "future_weight": (block_sweep("future_weight"),),
+    "ratio_variance": (probe,),
+    "pass_at_k": (several_samples,),
+    "stress": (experiment("stress"),),
+    "grain": (arms(GRAINS, len(GRAINS)), probe),
+}

@@ -13,6 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.add_argument("archive", type=Path, help="ZIP file")
     parser.add_argument("--out", type=Path, required=True, help="empty folder")
+    parser.add_argument("--trust", action="store_true", help="unpack a study that names functions of its own, too")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -22,7 +23,7 @@ def run(arguments: argparse.Namespace) -> None:
     from ..report.freeze import thaw
     from ..results.reader import StudyResults
 
-    manifest = thaw(arguments.archive, arguments.out)
+    manifest = thaw(arguments.archive, arguments.out, arguments.trust)
     results = StudyResults(arguments.out)
     for name in (*results.study.figures, *TABLES):
         draw(name, results, arguments.out / "redrawn" / name)

@@ -123,17 +123,19 @@ def _model(study: Study) -> Iterator[Finding]:
 
 
 def _mlflow(study: Study) -> Iterator[Finding]:
+    from ..track.mirror import redacted
+
     uri = study.tracking.uri or os.environ.get("MLFLOW_TRACKING_URI")
     if not uri:
         yield Finding("mlflow", "no server named; a local store beside the results")
         return
     if not uri.startswith(("http://", "https://")):
-        yield Finding("mlflow", uri)
+        yield Finding("mlflow", redacted(uri))
         return
     try:
         with urllib.request.urlopen(f"{uri.rstrip('/')}/health", timeout=10):
-            yield Finding("mlflow", f"{uri} answers")
+            yield Finding("mlflow", f"{redacted(uri)} answers")
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
         change = "Start the server, or correct tracking.uri or MLFLOW_TRACKING_URI. Only the last rule needs it."
-        yield Finding("mlflow", f"{uri} does not answer: {reason}", "wrong", change)
+        yield Finding("mlflow", f"{redacted(uri)} does not answer: {reason}", "wrong", change)

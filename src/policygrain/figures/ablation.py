@@ -7,7 +7,7 @@ import pandas as pd
 from ..analysis import measures
 from ..analysis.statistics import over_seeds
 from ..results.reader import StudyResults
-from .style import label
+from .style import label, name_of
 
 
 def table(results: StudyResults) -> tuple[pd.DataFrame, str]:
@@ -44,7 +44,7 @@ def table(results: StudyResults) -> tuple[pd.DataFrame, str]:
             else ""
         )
         parts = " | ".join(str(row[key]) for key in ("ratio", "clip", "aggregation", "penalties"))
-        lines.append(f"| {label(str(row['arm']))} | {parts} | {row['accuracy']:.1f} | {change} |")
+        lines.append(f"| {name_of(results, str(row['arm']))} | {parts} | {row['accuracy']:.1f} | {change} |")
     note = (
         "\nPoints of accuracy, mean over benchmarks; paired over seeds, 95% intervals by Student's t, not corrected.\n"
     )

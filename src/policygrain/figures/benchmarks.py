@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from ..analysis.statistics import Interval, average_interval, interval
 from ..results.layout import START
 from ..results.reader import StudyResults
-from .style import COLOURS, PAGE, label
+from .style import COLOURS, PAGE, name_of
 
 
 def draw(results: StudyResults) -> Figure:
@@ -29,7 +29,7 @@ def draw(results: StudyResults) -> Figure:
             means,
             width,
             yerr=errors,
-            label=label(arm),
+            label=name_of(results, arm),
             color="#bbbbbb" if arm == START else COLOURS[(i - 1) % len(COLOURS)],
             hatch=hatches[i % len(hatches)],
             edgecolor="white",

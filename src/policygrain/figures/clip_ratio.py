@@ -7,20 +7,20 @@ from matplotlib.figure import Figure
 from ..results.reader import StudyResults
 from .style import PAGE, curve, shared_legend
 
+PANELS = {
+    "clip_fraction_low": "clipped below (ratio < 1 − ε)",
+    "clip_fraction_high": "clipped above (ratio > 1 + ε)",
+}
+
 
 def draw(results: StudyResults) -> Figure:
     """Share of response tokens whose gradient the clip silences, below and above the band."""
     arms = results.arms("headline")
     figure = Figure(figsize=(PAGE * 0.7, 2.1))
     panels = figure.subplots(1, 2, sharey=True)
-    steps = results.steps.assign(
-        low=results.steps["clip_fraction_low"] * 100, high=results.steps["clip_fraction_high"] * 100
-    )
-    for axes, (metric, title) in zip(
-        panels, {"low": "clipped below (ratio < 1 − ε)", "high": "clipped above (ratio > 1 + ε)"}.items(), strict=True
-    ):
+    for axes, (metric, title) in zip(panels, PANELS.items(), strict=True):
         for i, arm in enumerate(arms):
-            curve(axes, steps, arm, metric, i, smooth=3)
+            curve(axes, results, arm, metric, i, smooth=3, scale=100)
         axes.set_title(title)
         axes.set_xlabel("step")
     panels[0].set_ylim(bottom=0)  # of both, which share it, when both are drawn

@@ -24,7 +24,7 @@ def draw(results: StudyResults) -> Figure:
     panels = figure.subplots(1, len(PANELS))
     for axes, (metric, title) in zip(panels, PANELS.items(), strict=True):
         for i, arm in enumerate(arms):
-            curve(axes, results.steps, arm, metric, i, smooth=3)
+            curve(axes, results, arm, metric, i, smooth=3)
         axes.set_title(title)
         axes.set_xlabel("step")
         axes.set_ylim(bottom=0)

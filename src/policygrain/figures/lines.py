@@ -22,7 +22,7 @@ def over_steps(
     axes = drawing.subplots(1, len(panels))
     for ax, (metric, title) in zip(axes, panels.items(), strict=True):
         for i, arm in enumerate(there):
-            curve(ax, results.steps, arm, metric, i, smooth=3)
+            curve(ax, results, arm, metric, i, smooth=3)
         ax.set_title(title)
         ax.set_xlabel("step")
         ax.set_ylim(0, 1.05 if "share" in metric or (metric == "sampled_accuracy" and ax.get_ylim()[1] > 1) else None)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ..analysis.statistics import average_interval, interval, paired_difference
 from ..results.layout import START
 from ..results.reader import StudyResults
-from .style import label
+from .style import label, name_of
 
 
 def table(results: StudyResults) -> tuple[pd.DataFrame, str]:
@@ -39,7 +39,7 @@ def table(results: StudyResults) -> tuple[pd.DataFrame, str]:
             row = frame[(frame["arm"] == arm) & (frame["benchmark"] == b)].iloc[0]
             cell = f"{row['mean']:.1f} [{row['low']:.1f}, {row['high']:.1f}]"
             cells.append(f"**{cell}**" if best.get(b) == arm else cell)
-        lines.append(f"| {label(arm)} | " + " | ".join(cells) + " |")
+        lines.append(f"| {name_of(results, arm)} | " + " | ".join(cells) + " |")
     note = (
         "\nAccuracy in percent with 95% intervals by bootstrap over seeds and problems. "
         "Bold: better than every other arm, its paired interval above zero.\n"
@@ -72,7 +72,7 @@ def _clean(frame: pd.DataFrame, results: StudyResults) -> str:
         for b in found:
             row = frame[(frame["arm"] == arm) & (frame["benchmark"] == f"{b}, clean")].iloc[0]
             cells.append(f"{row['mean']:.1f} [{row['low']:.1f}, {row['high']:.1f}]")
-        lines.append(f"| {label(arm)} | " + " | ".join(cells) + " |")
+        lines.append(f"| {name_of(results, arm)} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 

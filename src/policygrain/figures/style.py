@@ -8,13 +8,13 @@ from typing import Any
 
 import matplotlib
 import numpy as np
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from ..analysis.statistics import Interval, over_seeds
+from ..results.reader import StudyResults
 
 matplotlib.use("Agg")
 
@@ -87,6 +87,11 @@ def label(arm: str) -> str:
     return NAMES.get(name, name.replace("_", " ")) + (f" ({said})" if said else "")
 
 
+def name_of(results: StudyResults, arm: str) -> str:
+    """The label of an arm; one whose training made no optimizer step says so."""
+    return label(arm) + (" (no updates)" if arm in results.untrained else "")
+
+
 def look(index: int) -> dict[str, Any]:
     """Colour, marker and dash of the n-th thing in a figure."""
     return {
@@ -103,12 +108,15 @@ def spread(values: NDArray[np.float64]) -> Interval:
     return over_seeds(values)
 
 
-def curve(axes: Axes, steps: pd.DataFrame, arm: str, metric: str, index: int, smooth: int = 1) -> None:
+def curve(
+    axes: Axes, results: StudyResults, arm: str, metric: str, index: int, smooth: int = 1, scale: float = 1
+) -> None:
     """Mean over seeds by step, with their ``spread`` as a band; ``smooth`` steps are averaged first."""
+    steps = results.steps
     rows = steps[(steps["arm"] == arm) & steps[metric].notna()].sort_values("step")
     if rows.empty:  # dynamic sampling may have dropped every group of every step
         return
-    table = rows.pivot(index="step", columns="seed", values=metric)
+    table = scale * rows.pivot(index="step", columns="seed", values=metric)
     table = table.rolling(smooth, min_periods=1, center=True).mean()
     intervals = np.array([spread(v[~np.isnan(v)]) for v in table.to_numpy(dtype=float)])
     style = look(index)
@@ -118,7 +126,7 @@ def curve(axes: Axes, steps: pd.DataFrame, arm: str, metric: str, index: int, sm
         markevery=max(1, len(table) // 8),
         markersize=3,
         linewidth=1.2,
-        label=label(arm),
+        label=name_of(results, arm),
         **style,
     )
     axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))

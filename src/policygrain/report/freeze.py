@@ -13,6 +13,8 @@ from pathlib import Path, PurePosixPath
 
 from ..errors import UserError
 from ..files import check_free_space
+from ..methods import method
+from ..methods.parts import Custom
 from ..progress import Progress
 from ..provenance import commit, hardware
 from ..results.layout import START, StudyFolder
@@ -91,10 +93,11 @@ def _all_in(path: Path) -> Iterator[Path]:
     return (p for p in path.rglob("*") if p.is_file() and not p.name.startswith("."))
 
 
-def thaw(archive: Path, out: Path) -> Manifest:
+def thaw(archive: Path, out: Path, trust: bool = False) -> Manifest:
     """Unpack ``archive`` into the empty folder ``out``, each file checked against its size and checksum.
 
-    The folder appears only when all of it is there. Nothing of the archive is executed or imported.
+    The folder appears only when all of it is there. Nothing of the archive is executed or imported. A study that names
+    functions of its own, which training it would import, is refused unless ``trust``.
     """
     if out.exists() and any(out.iterdir()):
         raise UserError(f"{out}: is not empty; choose another folder, nothing is overwritten.")
@@ -106,6 +109,11 @@ def thaw(archive: Path, out: Path) -> Manifest:
             check_free_space(out.parent, sum(f.size for f in manifest.files.values()) // 2**20 + 10)
             for name, expected in Progress(manifest.files.items(), "files unpacked", len(manifest.files)):
                 _unpack(packed, archive, name, expected, temporary / name)
+        if (own := _own_functions(temporary)) and not trust:
+            raise UserError(
+                f"{archive}: its study names functions that training it would import: {', '.join(own)}. {AGAIN} Read "
+                "them, then use --trust."
+            )
         if out.exists():
             out.rmdir()
         temporary.rename(out)
@@ -138,6 +146,13 @@ def _manifest(packed: zipfile.ZipFile, archive: Path) -> Manifest:
         if path.is_absolute() or ".." in path.parts or "\\" in name:
             raise UserError(f"{archive}: {name!r} is no path inside a study. {AGAIN}")
     return manifest
+
+
+def _own_functions(results: Path) -> list[str]:
+    """The functions that a study's methods name besides those of this package. They are not imported."""
+    methods = StudyResults(results).study.methods
+    every = [method(name, methods) for name in methods]
+    return sorted({part.name for m in every for part in m.parts().values() if isinstance(part, Custom)})
 
 
 def _unpack(packed: zipfile.ZipFile, archive: Path, name: str, expected: FrozenFile, out: Path) -> None:

@@ -209,6 +209,11 @@ class StudyResults:
             raise UserError(f"{self.folder.path}: no batch has been probed; {unequal if probed else ALL}")
         return pd.DataFrame(rows)
 
+    @cached_property
+    def untrained(self) -> set[str]:
+        """Arms of which a run made no optimizer step: its final model is the start model."""
+        return {run.arm for run, summary in self.summaries.items() if summary.final.updates == 0}
+
     @property
     def benchmarks(self) -> list[str]:
         """Benchmark names, in the order of the study."""

@@ -328,9 +328,10 @@ class Probe(Section):
 class Tracking(Section):
     """MLflow, which mirrors the records."""
 
-    uri: str | None = Field(
+    uri: Annotated[str, Field(pattern=r"^(?!.*://[^/@]*@).*$")] | None = Field(
         None,
-        description="null: MLFLOW_TRACKING_URI, else a SQLite store beside the results",
+        description="null: MLFLOW_TRACKING_URI, else a SQLite store beside the results; user name and password belong "
+        "into MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD",
         json_schema_extra=TRACKING,
     )
     log_models: bool = Field(

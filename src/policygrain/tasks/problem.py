@@ -67,6 +67,10 @@ def read_rows(path: Path) -> Iterator[tuple[int, Row]]:
             raise UserError(f"{where}: not JSON ({error}). Each line must be one JSON object.") from error
         if not isinstance(row, dict):
             raise UserError(f"{where}: expected a JSON object with 'problem' and 'answer', got {type(row).__name__}.")
+        try:
+            json.dumps(row, ensure_ascii=False).encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise UserError(f"{where}: half a character (a lone surrogate), which no tokenizer reads.") from error
         for key in ("problem", "answer"):
             if row.get(key) in (None, ""):
                 raise UserError(f"{where}: no {key!r}; the keys are {', '.join(map(repr, row))}.")

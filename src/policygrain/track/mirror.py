@@ -7,9 +7,13 @@ forgets one either, so a run whose records have changed since is deleted (MLflow
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import re
+import sqlite3
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import digests
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
     from mlflow.entities import Metric
     from mlflow.entities import Run as MlflowRun
 
+SQLITE = "sqlite:///"
 BATCH = 1000  # the most metrics that MLflow takes in one call
 ATTEMPTS = 5
 KEY, CONTENT = "policygrain.key", "policygrain.content"
@@ -54,8 +59,9 @@ def mirror(results: StudyResults) -> TrackingRecord:
     while True:
         attempt, reached = attempt + 1, False
         try:
-            client = mlflow.MlflowClient(uri)
-            experiment = _experiment(client, results)
+            with _store_lock(uri):
+                client = mlflow.MlflowClient(uri)
+                experiment = _experiment(client, results)
             reached = True
             runs = _mirror(client, experiment, results)
             return TrackingRecord(uri=redacted(uri), experiment=experiment, runs=runs)
@@ -70,6 +76,35 @@ def mirror(results: StudyResults) -> TrackingRecord:
                 f"tracking.uri: MLflow at {redacted(uri)} does not answer ({reason}). The records are safe in "
                 f"{results.folder.path}."
             ) from None  # the cause may contain the password
+
+
+@contextlib.contextmanager
+def _store_lock(uri: str) -> Iterator[None]:
+    """One process at a time creates the tables of a SQLite store. UserError where a killed one left some of them."""
+    if not uri.startswith(SQLITE):
+        yield
+        return
+    store = Path(uri.removeprefix(SQLITE))
+    store.parent.mkdir(parents=True, exist_ok=True)
+    with store.with_name(f".{store.name}.lock").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if store.exists() and not _is_complete(store):
+            raise UserError(
+                f"{store}: an MLflow store whose creation was interrupted. Remove it (it holds no run) and run the "
+                "command again."
+            )
+        yield
+
+
+def _is_complete(store: Path) -> bool:
+    """Whether a SQLite file has all that MLflow's migrations create: their version is written last."""
+    with contextlib.closing(sqlite3.connect(store)) as database:
+        tables = {row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        if not tables:
+            return True  # an empty file, which MLflow fills
+        return "alembic_version" in tables and bool(
+            database.execute("SELECT version_num FROM alembic_version").fetchall()
+        )
 
 
 def _mirror(client: MlflowClient, experiment: str, results: StudyResults) -> dict[str, str]:

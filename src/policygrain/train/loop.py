@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,6 +40,11 @@ from .validation import validate
 
 if TYPE_CHECKING:
     from ..study.schema import Model, Prompt
+
+NO_UPDATES = (
+    "no optimizer step was made: dynamic sampling dropped every group, since all of its rewards were equal. The final "
+    "model is the start model. Take a start model that solves some problems and not all, or more prompts."
+)
 
 
 def train(
@@ -163,6 +169,8 @@ def train(
             if reason:
                 raise Stopped(f"{run.path}: stopped by {reason} after step {step + 1} of {settings.steps}, and saved.")
 
+        if not totals["updates"] and is_rank_0():
+            print(f"{run.path}: {NO_UPDATES}", file=sys.stderr)
         engine.load_weights(policy.model)
         final = validate(validation_problems, engine, grader, renderer, settings)
         counted = {f"total_{k}": totals[k] for k in ("updates", "tokens", "samples")}

@@ -6,10 +6,11 @@ Descriptions are what the documentation and editors show. Each key declares whic
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt, field_validator
 
 from ..methods.schema import MethodChanges
 from ..sections import Section
@@ -328,7 +329,7 @@ class Probe(Section):
 class Tracking(Section):
     """MLflow, which mirrors the records."""
 
-    uri: Annotated[str, Field(pattern=r"^(?!.*://[^/@]*@).*$")] | None = Field(
+    uri: str | None = Field(
         None,
         description="null: MLFLOW_TRACKING_URI, else a SQLite store beside the results; user name and password belong "
         "into MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD",
@@ -339,6 +340,13 @@ class Tracking(Section):
         description="log each run's final model, with a signature: MLflow loads and serves `runs:/RUN_ID/model`",
         json_schema_extra=TRACKING,
     )
+
+    @field_validator("uri")
+    @classmethod
+    def _without_password(cls, uri: str | None) -> str | None:
+        if uri is not None and re.search(r"://[^/]*@", uri):
+            raise ValueError("a study file is copied with its results: user name and password do not belong into it")
+        return uri
 
 
 class Study(Section):

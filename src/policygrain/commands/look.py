@@ -40,7 +40,7 @@ def add(command: Command) -> None:
     added.add_argument(
         "file", type=Path, metavar="FILE.jsonl", help="lines with `gold` and `prediction` or `completion`"
     )
-    added.add_argument("--out", type=Path, required=True, help="the lines with `verdict` and `status`")
+    added.add_argument("--out", type=Path, required=True, help="the lines with `correct` and `status`")
     added.add_argument("--workers", type=int, default=None, help="processes (default: one a processor)")
     added.add_argument("--seconds", type=float, default=1.0, help="processor time an answer may take (default: 1)")
     added.add_argument(

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..files import atomic_text
 from ..grading import Grader, Options
-from ..grading.outcome import boxed
+from ..grading import boxed
 from ..rollout.engine import Response
 from .sampling import Asked
 from .scores import majority, pass_at_k, powers_of_two

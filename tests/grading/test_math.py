@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 from policygrain.cli import main
 from policygrain.errors import UserError
 from policygrain.grading import MathGrader, NumericGrader, Options, open_grader
-from policygrain.grading.math import at_once
-from policygrain.grading.outcome import OUTCOMES, boxed, joined_boxes
+from policygrain.grading.extraction import boxed, joined_boxes
+from policygrain.grading.math import grade_directly
+from policygrain.grading.outcome import OUTCOMES
 from policygrain.grading.pool import Task, Worker
 from policygrain.tasks import registry
 
@@ -255,14 +256,14 @@ def test_memory_is_limited_and_workers_that_have_grown_are_replaced() -> None:
 
 def test_an_answer_that_ends_its_worker_twice_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with MathGrader(workers=1, seconds=3) as grader:
-        give = grader.pool._give
+        give = grader.pool._assign
 
         def give_and_kill(worker: Worker, places: deque[int], tasks: Sequence[Task]) -> None:
             give(worker, places, tasks)
             if tasks[places[0]][1] == ENDLESS:
                 os.kill(worker.pid, signal.SIGKILL)
 
-        monkeypatch.setattr(grader.pool, "_give", give_and_kill)
+        monkeypatch.setattr(grader.pool, "_assign", give_and_kill)
         assert grader.compare(["a+1"] * 3, [ENDLESS, "a+3-2", "a+4"]) == ["error", "correct", "incorrect"]
         monkeypatch.undo()
         assert grader.compare(["a+1"], [ENDLESS]) == ["timeout"]  # errors are not remembered
@@ -323,9 +324,9 @@ def test_grade(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["grade", str(file), "--out", str(out), "--workers", "1"]) == 0
     graded = [json.loads(line) for line in out.read_text().splitlines()]
     statuses = ["correct", "correct", "unparsable", "incorrect", "unparsable", "incorrect"]
-    assert [{k: v for k, v in g.items() if k not in ("verdict", "status")} for g in graded] == rows
+    assert [{k: v for k, v in g.items() if k not in ("correct", "status")} for g in graded] == rows
     assert [g["status"] for g in graded][:5] == statuses[:5]
-    assert [g["verdict"] for g in graded] == [s == "correct" for s in statuses]
+    assert [g["correct"] for g in graded] == [s == "correct" for s in statuses]
     assert "2 correct" in capsys.readouterr().out
 
 
@@ -375,9 +376,9 @@ def test_gold_answers_are_right(grader: MathGrader, benchmarks_folder: Path) -> 
     golds = [row["answer"] for row in rows]
     assert set(grader.compare(golds, [boxed(gold) or gold for gold in golds])) == {"correct"}
     known = {i for name in registry.names() for i in registry.dataset(name).answers.text}
-    assert {rows[i]["id"] for i in grader.unfit_golds(golds)} == known
+    assert {rows[i]["id"] for i in grader.unreadable_golds(golds)} == known
 
 
 def test_outcomes_have_one_order() -> None:
     assert OUTCOMES == ("correct", "incorrect", "unparsable", "timeout", "error")
-    assert at_once("1", "x" * 2001, Options()) == "unparsable"
+    assert grade_directly("1", "x" * 2001, Options()) == "unparsable"

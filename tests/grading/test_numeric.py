@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policygrain.grading import NumericGrader
-from policygrain.grading.outcome import boxed
+from policygrain.grading.extraction import boxed
 
 
 @pytest.mark.parametrize(

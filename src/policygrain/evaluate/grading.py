@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 from ..files import atomic_text
-from ..grading import Grader, Options
-from ..grading.outcome import boxed
+from ..grading import Grader, Options, boxed
 from ..results.layout import EvaluationFolder
 from ..results.schema import BenchmarkRecord, EvaluatedSample
 from ..rollout.engine import Response

@@ -1,8 +1,9 @@
-"""Grading a file of answers: JSON Lines in, the same lines with verdicts out."""
+"""Grading of a file of answers: JSON Lines in, the same lines with outcomes out."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,80 +11,105 @@ from typing import Any
 from ..errors import UserError
 from ..files import atomic_text
 from ..progress import Progress
+from .extraction import extract
 from .math import MathGrader
-from .numbers import Options
-from .outcome import OUTCOMES, Outcome, boxed, joined_boxes
+from .messages import UNREADABLE_GOLD
+from .options import Options
+from .outcome import OUTCOMES
 
-BATCH = 512  # answers between two steps of the progress bar
+BATCH = 512  # answers per step of the progress bar
+STATUSES = (*OUTCOMES, UNREADABLE_GOLD)
+_PREFIX = re.compile(r"\s*(?:the\s+)?(?:(?:final\s+)?answer)(?:\s*:|\s+is\s*:?)\s*", re.IGNORECASE)
 
 
-def grade(file: Path, out: Path, grader: MathGrader, options: Options) -> dict[Outcome, int]:
-    """Write the lines of ``file``, in order and with all their fields, to ``out``; return how many have which status.
+def grade(file: Path, out: Path, grader: MathGrader, options: Options, strict: bool = False) -> dict[str, int]:
+    """Write the lines of ``file``, in order and with all their fields, to ``out``; return the count of each status.
 
-    Each line has `gold` and either `prediction` (an answer; if it has boxes, what the last one holds) or `completion`
-    (a response; an answer is only what its last box holds). `status` is the outcome, `verdict` whether it is `correct`;
-    if a line has such fields already, they are replaced. A bad line is a UserError that names file and line.
+    Each line has `gold` and either `prediction` (an answer, or a response from which one can be extracted) or
+    `completion` (a response; only an answer that can be extracted counts). Each line gets `correct` (bool) and
+    `status`, an outcome or `unreadable_gold`, which is a UserError if ``strict``. Fields of the same name are replaced.
+    Raises UserError, naming file and line, if a line cannot be graded.
     """
     rows = _read(file)
-    tasks = [_task(row, f"{file}, line {number}", options) for number, row in rows]
-    where = [f"{file}, line {number}" for number, _ in rows]
-    counts = dict.fromkeys(OUTCOMES, 0)
+    places = [f"{file}, line {number}" for number, _ in rows]
+    tasks = [_task(row, place, grader.extraction, options) for (_, row), place in zip(rows, places, strict=True)]
+    counts = dict.fromkeys(STATUSES, 0)
     lines = []
-    outcomes = _outcomes(tasks, where, grader, options)
-    for (_, row), outcome in zip(rows, Progress(outcomes, "answers graded", len(rows)), strict=True):
-        counts[outcome] += 1
-        lines.append(_line(row | {"verdict": outcome == "correct", "status": outcome}))
+    statuses = Progress(_statuses(tasks, places, grader, options, strict), "answers graded", len(rows))
+    for (_, row), place, status in zip(rows, places, statuses, strict=True):
+        counts[status] += 1
+        lines.append(_line(row | {"correct": status == "correct", "status": status}, place))
     atomic_text(out, "".join(lines))
     return counts
 
 
-def _outcomes(
-    tasks: list[tuple[str, str | None]], where: list[str], grader: MathGrader, options: Options
-) -> Iterator[Outcome]:
+def _statuses(
+    tasks: list[tuple[str, str | None]], places: list[str], grader: MathGrader, options: Options, strict: bool
+) -> Iterator[str]:
     for first in range(0, len(tasks), BATCH):
         part = slice(first, first + BATCH)
         golds, answers = zip(*tasks[part], strict=True)
-        yield from grader.compare(golds, answers, options, where[part])
+        if strict:
+            yield from grader.compare(golds, answers, options, places[part])
+        else:
+            yield from grader.try_compare(golds, answers, options)
 
 
 def _read(file: Path) -> list[tuple[int, dict[str, Any]]]:
-    """The objects of the file with their line numbers; empty lines are left out."""
+    """The objects of the file with their line numbers; empty lines are skipped."""
     rows = []
-    with file.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise UserError(f"{file}, line {number}: not JSON ({error}).") from error
-            if not isinstance(row, dict):
-                raise UserError(f"{file}, line {number}: expected a JSON object, got {type(row).__name__}.")
-            rows.append((number, row))
+    try:
+        with file.open("rb") as lines:
+            for number, line in enumerate(lines, start=1):
+                if line.strip():
+                    rows.append((number, _parse(line, f"{file}, line {number}")))
+    except OSError as error:
+        raise UserError(f"{file}: cannot be read: {error.strerror or error}.") from error
     return rows
 
 
-def _task(row: dict[str, Any], where: str, options: Options) -> tuple[str, str | None]:
+def _parse(line: bytes, place: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except RecursionError as error:
+        raise UserError(f"{place}: nested too deeply.") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{place}: not UTF-8 ({error.reason}).") from error
+    except json.JSONDecodeError as error:
+        raise UserError(f"{place}: not JSON ({error}).") from error
+    except ValueError as error:  # Python's limit on the digits of an integer
+        raise UserError(f"{place}: an integer is too long; write it as a text, in quotes.") from error
+    if not isinstance(row, dict):
+        raise UserError(f"{place}: expected a JSON object, got {type(row).__name__}.")
+    return row
+
+
+def _task(row: dict[str, Any], place: str, protocol: str, options: Options) -> tuple[str, str | None]:
     """Gold answer and answer of a line."""
     gold = row.get("gold")
     if not isinstance(gold, str | int | float) or isinstance(gold, bool) or not str(gold).strip():
-        raise UserError(f"{where}: 'gold' must be a text or a number; the keys are {', '.join(map(repr, row))}.")
+        raise UserError(f"{place}: 'gold' must be a text or a number; the keys are {', '.join(map(repr, row))}.")
     key = next((key for key in ("prediction", "completion") if row.get(key) is not None), None)
     if key is None:
         if "prediction" in row or "completion" in row:
             return str(gold), None
-        raise UserError(f"{where}: no 'prediction' or 'completion'; the keys are {', '.join(map(repr, row))}.")
+        raise UserError(f"{place}: no 'prediction' or 'completion'; the keys are {', '.join(map(repr, row))}.")
     if not isinstance(row[key], str | int | float) or isinstance(row[key], bool):
-        raise UserError(f"{where}: {key!r} must be a text, a number or null, not {type(row[key]).__name__}.")
+        raise UserError(f"{place}: {key!r} must be a text, a number or null, not {type(row[key]).__name__}.")
     text = str(row[key])
-    answer = (joined_boxes if options.list_answer else boxed)(text)
-    return str(gold), text if answer is None and key == "prediction" else answer
+    # A bare prediction is an answer already; the protocols that search running text would cut it.
+    answer = extract(text, "boxed" if key == "prediction" else protocol, options.list_answer)
+    if answer is None and key == "prediction":
+        answer = _PREFIX.sub("", text, count=1) if _PREFIX.match(text) else text
+    return str(gold), answer
 
 
-def _line(row: dict[str, Any]) -> str:
-    line = json.dumps(row, ensure_ascii=False) + "\n"
+def _line(row: dict[str, Any], place: str) -> str:
     try:
+        line = json.dumps(row, ensure_ascii=False) + "\n"
         line.encode()
-    except UnicodeEncodeError:  # half a character, which JSON can write but UTF-8 cannot
+    except RecursionError as error:
+        raise UserError(f"{place}: nested too deeply.") from error
+    except UnicodeEncodeError:  # half of a surrogate pair, which JSON can escape but UTF-8 cannot encode
         line = json.dumps(row) + "\n"
     return line

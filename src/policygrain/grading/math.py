@@ -1,9 +1,8 @@
-"""Answers compared as mathematics, by math-verify in worker processes."""
+"""The math grader: answers are compared as mathematical expressions, by math-verify in worker processes."""
 
 from __future__ import annotations
 
 import importlib.util
-import itertools
 import os
 import threading
 from collections.abc import Sequence
@@ -11,105 +10,129 @@ from importlib.metadata import version
 from typing import Self, cast
 
 from ..errors import UserError
-from .messages import UNPARSABLE_GOLD
-from .numbers import PLAIN, Options, agree, number, other_base, tidy
-from .outcome import Outcome, boxed, joined_boxes
+from .extraction import check_protocol, extract, joined_boxes
+from .messages import UNREADABLE_GOLD
+from .notation import compact
+from .numbers import agree, depth, parse_number
+from .options import DEFAULT, Options
+from .outcome import Outcome
 from .pool import Pool, Task
 
-# An answer that is longer (in characters) or nested deeper is no answer to a problem: it is unparsable.
-LONGEST = 2_000
-DEEPEST = 40
-REMEMBERED = 200_000  # outcomes kept
+# A longer (in characters) or deeper nested answer is unparsable, a gold answer unreadable. The longest gold answer of
+# the registered problem sets has 210 characters.
+MAX_LENGTH = 2_000
+MAX_DEPTH = 40
+CACHED = 200_000  # outcomes kept
 
 
 class MathGrader:
-    r"""Compares the last ``\boxed{…}`` with the gold answer; what follows it is ignored.
+    """Compares the extracted answer with the gold answer as mathematical expressions.
 
-    `correct` and `incorrect` are verdicts; `unparsable` has no box or no mathematics in it; `timeout` took more than
-    ``seconds`` of processor time (or five times as long on the clock), `error` more than ``memory`` bytes, or ended its
-    worker twice. Outcomes are kept by content: equal (gold, answer, options) are computed once.
+    Outcomes: `correct` and `incorrect`; `unparsable`: no answer, or it cannot be read; `timeout`: it took more than
+    ``seconds`` of processor time (or five times as long in wall-clock time); `error`: it took more than ``memory``
+    bytes, or its worker died twice. Outcomes are cached by (gold, answer, options).
     """
 
-    def __init__(self, workers: int | None = None, seconds: float = 1.0, memory: int = 2**30) -> None:
+    def __init__(
+        self, workers: int | None = None, seconds: float = 1.0, memory: int = 2**30, extraction: str = "boxed"
+    ) -> None:
         if importlib.util.find_spec("math_verify") is None:
             raise UserError("grader 'math': the package math-verify is missing; install it or use 'numeric'.")
-        self.name = f"math-1 (math-verify {version('math-verify')}, {seconds:g} s)"
-        # The processes of a run that are on one machine share its processors (torchrun's name for how many they are).
+        self.extraction = check_protocol(extraction)
+        protocol = "" if extraction == "boxed" else f", {extraction}"
+        self.name = f"math-2 (math-verify {version('math-verify')}, {seconds:g} s{protocol})"
+        # The processes of a run on one machine share its processors; LOCAL_WORLD_SIZE is torchrun's count of them.
         share = (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         self.pool = Pool(workers or max(1, share), seconds, memory)
-        self._known: dict[Task, Outcome] = {}
-        self._lock = threading.Lock()  # one call at a time: workers report in order
+        self._cache: dict[Task, Outcome] = {}
+        self._lock = threading.Lock()  # the pool serves one call at a time
 
     def grade(
         self,
         golds: Sequence[str],
         responses: Sequence[str],
-        options: Options | Sequence[Options] = PLAIN,
+        options: Options | Sequence[Options] = DEFAULT,
         ids: Sequence[str] | None = None,
     ) -> list[Outcome]:
         """One outcome per (gold answer, response); ``options`` are for all or one each.
 
-        Raises UserError where a gold answer is no mathematics and the answer differs from it (see ``check_golds``); its
-        message has the item of ``ids``.
+        Raises UserError, naming the item of ``ids``, if a gold answer cannot be read and the answer is not the same
+        text (see ``check_golds``).
         """
         each = [options] * len(golds) if isinstance(options, Options) else options
-        answers = [(joined_boxes if o.list_answer else boxed)(r) for r, o in zip(responses, each, strict=True)]
+        answers = [extract(r, self.extraction, o.list_answer) for r, o in zip(responses, each, strict=True)]
         return self.compare(golds, answers, each, ids)
 
     def compare(
         self,
         golds: Sequence[str],
         answers: Sequence[str | None],
-        options: Options | Sequence[Options] = PLAIN,
+        options: Options | Sequence[Options] = DEFAULT,
         ids: Sequence[str] | None = None,
     ) -> list[Outcome]:
-        """Like ``verify``, of bare answers; None has none."""
+        """Like ``grade``, for extracted answers; None is no answer."""
+        found = self.try_compare(golds, answers, options)
+        if UNREADABLE_GOLD in found:
+            i = found.index(UNREADABLE_GOLD)
+            where = f"{ids[i]}: " if ids else ""
+            raise UserError(
+                f"{where}the gold answer {_shortened(golds[i])} cannot be read as mathematics; correct the dataset."
+            )
+        return cast("list[Outcome]", found)
+
+    def try_compare(
+        self,
+        golds: Sequence[str],
+        answers: Sequence[str | None],
+        options: Options | Sequence[Options] = DEFAULT,
+    ) -> list[str]:
+        """Like ``compare``, with UNREADABLE_GOLD as the outcome of items whose gold answer cannot be read."""
         each = [options] * len(golds) if isinstance(options, Options) else options
-        golds = [unwrapped(gold) for gold in golds]
-        tasks = [None if a is None else (g, a, o) for g, a, o in zip(golds, answers, each, strict=True)]
+        tasks = [
+            None if a is None else (without_box(g), without_box(a), o)
+            for g, a, o in zip(golds, answers, each, strict=True)
+        ]
         with self._lock:
-            known: dict[Task | None, Outcome] = {None: "unparsable"}
-            hard = []
+            known: dict[Task | None, str] = {None: "unparsable"}
+            remaining = []
             for task in dict.fromkeys(tasks):
                 if task is None:
                     continue
-                outcome = self._known.get(task) or at_once(*task)
+                outcome = self._cache.get(task) or grade_directly(*task)
                 if outcome is None:
-                    hard.append(task)
+                    remaining.append(task)
                 else:
                     known[task] = outcome
-            for task, found in zip(hard, self.pool.run(hard), strict=True):
-                if found == UNPARSABLE_GOLD:
-                    where = f"{ids[tasks.index(task)]}: " if ids else ""
-                    raise UserError(
-                        f"{where}the gold answer {task[0]!r} cannot be read as mathematics; mend the dataset."
-                    )
-                known[task] = cast("Outcome", found)
-                if found != "error":
-                    self._known[task] = known[task]
-            while len(self._known) > REMEMBERED:
-                del self._known[next(iter(self._known))]
+            for task, found in zip(remaining, self.pool.run(remaining), strict=True):
+                known[task] = found
+                if found not in ("error", UNREADABLE_GOLD):
+                    self._cache[task] = cast("Outcome", found)
+            while len(self._cache) > CACHED:
+                del self._cache[next(iter(self._cache))]
             return [known[task] for task in tasks]
 
-    def check_golds(self, golds: Sequence[str], ids: Sequence[str], options: Options = PLAIN) -> None:
-        """Judge gold answers against themselves, without shortcuts; UserError names those that come out wrong."""
-        bad = self.unfit_golds(golds, options)
+    def check_golds(self, golds: Sequence[str], ids: Sequence[str], options: Options = DEFAULT) -> None:
+        """Raise UserError that names gold answers which cannot be read or do not equal themselves."""
+        bad = self.unreadable_golds(golds, options)
         if bad:
-            some = ", ".join(f"{ids[i]} ({golds[i]!r})" for i in bad[:5])
+            some = ", ".join(f"{ids[i]} ({_shortened(golds[i])})" for i in bad[:5])
             more = f" and {len(bad) - 5} more" if len(bad) > 5 else ""
-            raise UserError(f"gold answers that cannot be read as mathematics: {some}{more}. Mend or leave them out.")
+            raise UserError(f"gold answers that cannot be read as mathematics: {some}{more}. Correct or remove them.")
 
-    def unfit_golds(self, golds: Sequence[str], options: Options = PLAIN) -> list[int]:
-        """Places of gold answers that mathematics does not find equal to themselves."""
-        golds = [unwrapped(gold) for gold in golds]
-        hard = [g for g in dict.fromkeys(golds) if not (g.isdecimal() or options.text)]
+    def unreadable_golds(self, golds: Sequence[str], options: Options = DEFAULT) -> list[int]:
+        """Indices of gold answers that cannot be read or do not equal themselves."""
+        if options.text:
+            return []
+        golds = [without_box(gold) for gold in golds]
+        distinct = [g for g in dict.fromkeys(golds) if not g.isdecimal() and not _too_large(g)]
         with self._lock:
-            found = dict(zip(hard, self.pool.run([(g, g, options) for g in hard]), strict=True))
-        return [i for i, g in enumerate(golds) if found.get(g, "correct") != "correct"]
+            # Not by grade_directly, which finds equal texts equal without reading them.
+            found = dict(zip(distinct, self.pool.run([(g, g, options) for g in distinct]), strict=True))
+        return [i for i, g in enumerate(golds) if _too_large(g) or found.get(g, "correct") != "correct"]
 
-    def forget(self) -> None:
-        """Drop the outcomes that are kept."""
-        self._known.clear()
+    def clear_cache(self) -> None:
+        """Forget all outcomes."""
+        self._cache.clear()
 
     def close(self) -> None:
         """End the workers; they are started again when needed."""
@@ -122,32 +145,33 @@ class MathGrader:
         self.close()
 
 
-def unwrapped(gold: str) -> str:
-    """A gold answer without its box, if it has one."""
-    content = joined_boxes(gold)
-    return gold if content is None else content
+def without_box(answer: str) -> str:
+    """An answer without its box, if it has one."""
+    content = joined_boxes(answer)
+    return answer if content is None else content
 
 
-def at_once(gold: str, answer: str, options: Options) -> Outcome | None:
-    """The outcome where it is plain without computer algebra, else None."""
-    if len(answer) > LONGEST or not answer.strip():
+def grade_directly(gold: str, answer: str, options: Options) -> str | None:
+    """The outcome if it can be found without computer algebra, else None. Linear in the lengths."""
+    if len(answer) > MAX_LENGTH or not answer.strip():
         return "unparsable"
-    expected, given = tidy(gold), tidy(answer)
+    if options.text or _too_large(gold):
+        same = "".join(gold.split()) == "".join(answer.split())
+        return "correct" if same else "incorrect" if options.text else UNREADABLE_GOLD
+    expected, given = compact(gold), compact(answer)
     if expected == given:
         return "correct"
-    if options.text:
-        return "incorrect"
-    if _depth(given) > DEEPEST:
+    if depth(given) > MAX_DEPTH:
         return "unparsable"
-    if other_base(expected, given):
-        return "incorrect"
     if options.list_answer:
         return None
-    a, b = number(expected), number(given)
+    a, b = parse_number(expected), parse_number(given)
     return None if a is None or b is None else "correct" if agree(a, b, options) else "incorrect"
 
 
-def _depth(text: str) -> int:
-    """How many brackets are open at once, at most."""
-    steps = ((c in "([{") - (c in ")]}") for c in text)
-    return max(itertools.accumulate(steps), default=0)
+def _too_large(gold: str) -> bool:
+    return len(gold) > MAX_LENGTH or depth(gold) > MAX_DEPTH
+
+
+def _shortened(gold: str) -> str:
+    return repr(gold if len(gold) <= 80 else gold[:77] + "...")

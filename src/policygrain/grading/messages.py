@@ -1,11 +1,11 @@
-"""What the pool and its forkserver say to each other."""
+"""Messages between the pool, the forkserver and its workers."""
 
 from __future__ import annotations
 
 import struct
 
-REQUEST = struct.Struct("!ci")  # what to do, with which process
-REPLY = struct.Struct("!i")  # a new process, or how an old one ended (as in os.waitpid)
+REQUEST = struct.Struct("!ci")  # FORK or END; for END the process id
+REPLY = struct.Struct("!i")  # FORK: the process id of the new worker; END: its wait status (as of os.waitpid)
 FORK, END = b"f", b"e"
-UNPARSABLE_GOLD = "unparsable gold"  # beside the outcomes
-RETIRED, OUT_OF_MEMORY = 0, 1 << 8  # how a worker ends by itself, as in os.waitpid
+UNREADABLE_GOLD = "unreadable_gold"  # reported by a worker in place of an outcome
+RETIRED, OUT_OF_MEMORY = 0, 1 << 8  # wait statuses of workers that end themselves

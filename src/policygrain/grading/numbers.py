@@ -1,4 +1,4 @@
-r"""Numbers that can be compared exactly without computer algebra: `-3.50`, `1,234`, `2/3`, `\frac{2}{3}`, `4.5e33`."""
+r"""Numbers that are compared exactly without computer algebra: `-3.50`, `1,234`, `2/3`, `\frac{2}{3}`, `4.5e33`."""
 
 from __future__ import annotations
 
@@ -6,75 +6,59 @@ import itertools
 import re
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
 
-
-@dataclass(frozen=True)
-class Options:
-    """How a benchmark wants its answers compared. Tolerances are for numbers and are bounds, not roundings."""
-
-    relative_tolerance: float | None = None  # share of the gold answer
-    absolute_tolerance: float | None = None
-    # The gold answer is no mathematics, and known for it: answers are compared as text.
-    text: bool = False
-    list_answer: bool = (
-        False  # the gold answer is a list: all are asked for, in any order, in one box or in adjacent ones
-    )
-
-    @classmethod
-    def of(cls, problem: Any) -> Options:
-        """What a problem says of how its answers are compared."""
-        return cls(problem.relative_tolerance, problem.absolute_tolerance, problem.text, problem.list_answer)
-
-    def close(self, gold: Any, given: Any) -> bool:
-        """Whether ``given`` is within a tolerance of ``gold``, numbers of any kind; never where none is set."""
-        difference = abs(gold - given)
-        relative, absolute = self.relative_tolerance, self.absolute_tolerance
-        return bool(
-            (relative is not None and difference <= relative * abs(gold))
-            or (absolute is not None and difference <= absolute)
-        )
-
-
-PLAIN = Options()
+from .options import Options
 
 
 @dataclass(frozen=True)
 class Number:
-    """The value that a text writes; ``decimal`` where it has a decimal point and may therefore be rounded."""
+    """The value of a written number; ``decimal``: it has a decimal point, so it may be rounded."""
 
     value: Fraction
     decimal: bool
 
 
-# Lengths that a problem could have: a longer number is compared as any other expression is, within the limits there.
-_DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,60})"
-_DECIMAL = rf"(?:{_DIGITS}(?:\.[0-9]{{0,60}})?|\.[0-9]{{1,60}})"
-_POWER = r"(?:[eE]([-+]?[0-9]{1,3})|(?:\\times|\\cdot|\*)10\^(?:\{([-+]?[0-9]{1,3})\}|([0-9])(?![0-9])))"
+# At most 40 digits: a longer number is compared as an expression is, within the limits of the workers.
+_INTEGER = r"(?:\d{1,3}(?:,\d{3}){1,13}|\d{1,3}(?:\s\d{3}){1,13}|\d{1,40})"
+_DECIMAL = rf"(?:{_INTEGER}(?:\.\d{{1,40}})?|\.\d{{1,40}})"
+_POWER = r"(?:[eE]([-+]?\d{1,3})|(?:\\times|\\cdot|\*)10\^(?:\{([-+]?\d{1,3})\}|(\d)(?!\d)))"
 _SCIENTIFIC = re.compile(rf"([-+]?)({_DECIMAL}){_POWER}?")
-_FRACTION = re.compile(rf"([-+]?)(?:({_DECIMAL})/({_DECIMAL})|\\[dtc]?frac\{{({_DECIMAL})\}}\{{({_DECIMAL})\}})")
-_BASE = re.compile(r"([0-9A-Za-z]{1,60})_(?:\{(-?[0-9]{1,2})\}|([0-9]{1,2}))")
-_SPACES = re.compile(r"\\[,!;:]|\\ |~|\s+(?![0-9.])|(?<![0-9.,])\s+")
+_FRACTION = re.compile(rf"([-+]?)(?:({_DECIMAL})/({_INTEGER})|\\[dtc]?frac\{{({_DECIMAL})\}}\{{({_DECIMAL})\}})")
+_SEPARATORS = re.compile(r"[,\s]")
+_SPACES = re.compile(r"\\[,;:]|\\ |~")
+# Spaces are kept only where they may separate digits: `1 000`, `1 2`.
+_REMOVED = re.compile(r"\\!\s*|\s+(?![\d.])|(?<![\d.,])\s+")
 
 
 def tidy(text: str) -> str:
-    """``text`` without what never carries meaning: outer space and dollar signs, thin spaces, a final full stop."""
+    """``text`` without outer and optional spaces, dollar signs, outer braces and a final full stop."""
     text = text.replace("−", "-").replace("{,}", ",").replace("\\$", "").replace("$", "")
-    return unbraced(_SPACES.sub("", text).strip().removesuffix("."))
+    return unbraced(_REMOVED.sub("", _SPACES.sub(" ", text)).strip().removesuffix("."))
 
 
 def unbraced(text: str) -> str:
-    """``text`` without braces around the whole of it: `{{3}}` is `3`."""
-    while text.startswith("{") and text.endswith("}"):
-        depths = list(itertools.accumulate((c == "{") - (c == "}") for c in text))
-        if 0 in depths[:-1] or depths[-1]:
-            return text
-        text = text[1:-1].strip()
-    return text
+    """``text`` without braces around the whole of it: `{{3}}` is `3`. Linear in its length."""
+    begin, end = 0, len(text)
+    partner: dict[int, int] = {}
+    stack: list[int] = []
+    for place, character in enumerate(text):
+        if character == "{":
+            stack.append(place)
+        elif character == "}":
+            if not stack:
+                return text
+            partner[stack.pop()] = place
+    while begin < end and text[begin] == "{" and partner.get(begin) == end - 1:
+        begin, end = begin + 1, end - 1
+        while begin < end and text[begin].isspace():
+            begin += 1
+        while begin < end and text[end - 1].isspace():
+            end -= 1
+    return text[begin:end]
 
 
-def number(text: str) -> Number | None:
-    """The number that a tidy ``text`` writes, or None: also for `1,3`, which is two of them."""
+def parse_number(text: str) -> Number | None:
+    """The number that a tidy ``text`` writes, or None: also for `1,3`, which is two numbers."""
     if match := _SCIENTIFIC.fullmatch(text):
         sign, digits, *powers = match.groups()
         power = next((p for p in powers if p), "0")
@@ -82,32 +66,28 @@ def number(text: str) -> Number | None:
     if match := _FRACTION.fullmatch(text):
         sign, *parts = match.groups()
         top, bottom = (part for part in parts if part)
-        if not Fraction(_clean(bottom)):
-            return None
-        return Number(_fraction(sign, top) / Fraction(_clean(bottom)), "." in top.strip(".") + bottom.strip("."))
+        divisor = _fraction("", bottom)
+        return Number(_fraction(sign, top) / divisor, "." in top + bottom) if divisor else None
     return None
 
 
-def _clean(digits: str) -> str:
-    return digits.replace(",", "").removesuffix(".") or "0"
-
-
 def _fraction(sign: str, digits: str) -> Fraction:
-    return (-1 if sign == "-" else 1) * Fraction(_clean(digits))
+    value = Fraction(_SEPARATORS.sub("", digits))
+    return -value if sign == "-" else value
 
 
 def agree(gold: Number, given: Number, options: Options) -> bool:
-    """Equal, or within a tolerance, or the same in six decimals where one of them may be rounded."""
-    if gold.value == given.value or options.close(gold.value, given.value):
+    """Equal, or within a tolerance, or, if one of them has a decimal point, equal in six decimals."""
+    if gold.value == given.value or options.within_tolerance(gold.value, given.value):
         return True
     if not (gold.decimal or given.decimal):
         return False
-    # The share keeps 1e-10 and 2e-10 apart, which are the same in six decimals.
+    # The relative bound keeps 1e-10 and 2e-10 apart, which are equal in six decimals.
     difference = abs(gold.value - given.value)
     return difference <= Fraction(1, 10**6) and difference <= abs(gold.value) / 10**5
 
 
-def other_base(gold: str, given: str) -> bool:
-    """Whether both name a base and differ in it or in digits: `22_6` and `22_7`. math-verify drops the base."""
-    a, b = _BASE.fullmatch(gold), _BASE.fullmatch(given)
-    return bool(a and b) and [g for g in a.groups() if g] != [g for g in b.groups() if g]  # type: ignore[union-attr]
+def depth(text: str) -> int:
+    """The largest number of brackets that are open at once."""
+    steps = ((c in "([{") - (c in ")]}") for c in text)
+    return max(itertools.accumulate(steps), default=0)

@@ -1,53 +1,47 @@
-"""Exact match of numbers, and of text where the gold answer is not a number."""
+"""The numeric grader: numbers are compared exactly, other gold answers as text."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from fractions import Fraction
 from typing import Self
 
 from ..errors import UserError
-from .numbers import PLAIN, Options
-from .outcome import Outcome, boxed
+from .extraction import check_protocol, extract
+from .numbers import Number, parse_number, tidy
+from .options import DEFAULT, Options
+from .outcome import Outcome
 
-# Integers, decimals and plain fractions of a length that a problem could have; everything else is compared as text.
-_NUMBER = re.compile(r"[-+]?\d{1,40}(?:\.\d{1,40})?(?:/\d{1,40})?")
-
-
-def number(text: str) -> Fraction | None:
-    """The number that ``text`` writes (`1,234`, `-3.50`, `2/3`, `$18`), or None."""
-    text = text.strip().strip("$").replace(",", "").replace(" ", "").removesuffix(".")
-    if not _NUMBER.fullmatch(text):
-        return None
-    top, _, bottom = text.partition("/")
-    return None if bottom and not int(bottom) else Fraction(top) / (int(bottom) if bottom else 1)
+# Integers, decimals and fractions only; numbers written in LaTeX are for the grader `math`.
+_PLAIN = re.compile(r"[-+]? *\d[\d,./ ]*")
 
 
 class NumericGrader:
-    r"""Compares the last ``\boxed{…}`` with the gold answer: as numbers, else as text without spaces."""
+    """Compares the extracted answer with the gold answer as numbers, or as text if the gold answer is no number."""
 
-    name = "numeric-1"
+    def __init__(self, extraction: str = "boxed") -> None:
+        self.extraction = check_protocol(extraction)
+        self.name = "numeric-2" + ("" if extraction == "boxed" else f", {extraction}")
 
     def grade(
         self,
         golds: Sequence[str],
         responses: Sequence[str],
-        options: Options | Sequence[Options] = PLAIN,
+        options: Options | Sequence[Options] = DEFAULT,
         ids: Sequence[str] | None = None,
     ) -> list[Outcome]:
-        """One outcome per (gold answer, response): correct, incorrect, or unparsable without a boxed answer.
+        """One outcome per (gold answer, response): correct, incorrect, or unparsable if there is no number in it.
 
-        UserError where ``options`` ask for more than equality.
+        Raises UserError if ``options`` ask for more than equality.
         """
         each = [options] if isinstance(options, Options) else options
-        if wanting := [i for i, o in enumerate(each) if o != PLAIN]:
-            where = f"{ids[wanting[0]]}: " if ids else ""
+        if unsupported := [i for i, o in enumerate(each) if not o.exact]:
+            where = f"{ids[unsupported[0]]}: " if ids else ""
             raise UserError(f"{where}tolerances and lists of answers need `grader: math` in the study.")
         return [self._grade(gold, response) for gold, response in zip(golds, responses, strict=True)]
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to do: there are no processes."""
 
     def __enter__(self) -> Self:
         return self
@@ -56,10 +50,19 @@ class NumericGrader:
         self.close()
 
     def _grade(self, gold: str, response: str) -> Outcome:
-        answer = boxed(response)
+        answer = extract(response, self.extraction)
         if answer is None:
             return "unparsable"
-        expected, given = number(gold), number(answer)
+        expected, given = _number(gold), _number(answer)
         if expected is None:
             return "correct" if "".join(gold.split()) == "".join(answer.split()) else "incorrect"
-        return "unparsable" if given is None else "correct" if given == expected else "incorrect"
+        if given is None:
+            # `1,2` and `1 2` are several numbers: readable, but not the one that was asked for.
+            several = _number(answer.replace(",", "").replace(" ", ""))
+            return "incorrect" if several else "unparsable"
+        return "correct" if given.value == expected.value else "incorrect"
+
+
+def _number(text: str) -> Number | None:
+    text = text.strip().strip("$").strip(" ")
+    return parse_number(tidy(text)) if _PLAIN.fullmatch(text) else None

@@ -1,4 +1,4 @@
-"""Worker processes that judge answers, each answer within its own limits of time and memory."""
+"""Worker processes that grade answers, with limits of time and memory for each answer."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -16,37 +17,38 @@ from dataclasses import astuple, dataclass, field
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
+from ..errors import UserError
 from .messages import END, FORK, OUT_OF_MEMORY, REPLY, REQUEST, RETIRED
-from .numbers import Options
+from .options import Options
 
 Task = tuple[str, str, Options]  # gold, answer, how to compare
-CHUNK = 16  # answers in a message at most: few enough to spread, enough that a worker need not wait for the next
-# The limit counts a worker's own processor time, so a busy machine does not change verdicts; this many times as long on
-# the clock ends it in any case.
+CHUNK = 16  # most answers in a message: few enough to balance the load, enough to keep a worker busy
+# The time limit is on a worker's processor time, so that the load of the machine does not change outcomes. A worker
+# that takes this many times as long in wall-clock time is ended, too.
 WALL_CLOCK_FACTOR = 5
+START_TIMEOUT = 120.0  # seconds for the forkserver to start (it usually takes three)
+REPLY_TIMEOUT = 30.0  # seconds for a reply of the forkserver after that (it usually takes milliseconds)
+ATTEMPTS = 2  # forkservers tried; a machine that is short of memory may kill one
 
 
-START_TIMEOUT = 120.0  # seconds within which the forkserver answers; it takes three
-
-
-class ForkserverDied(RuntimeError):
-    """The process that workers are forked from does not answer; its own error is on standard error."""
+class ForkserverDied(Exception):
+    """The forkserver does not answer. Its own error, if any, is on standard error."""
 
 
 @dataclass
 class Worker:
-    """A process, and the tasks it has been given and has not reported yet."""
+    """A process and the indices of the tasks that were assigned to it and are not graded yet."""
 
     pid: int
     connection: Connection
     pending: deque[int] = field(default_factory=deque)
-    since: float = 0.0  # when it was given its tasks or reported last
+    since: float = 0.0  # when its tasks were assigned or its last outcome was received; -inf: its connection is closed
 
 
 class Pool:
-    """``workers`` processes of at most ``seconds`` of processor time an answer and ``memory`` bytes of address space.
+    """``workers`` processes with at most ``seconds`` of processor time per answer and ``memory`` bytes each.
 
-    Processes are started when there is work for them and kept until ``close``.
+    Processes are started on first use and kept until ``close``.
     """
 
     def __init__(self, workers: int, seconds: float, memory: int) -> None:
@@ -57,63 +59,69 @@ class Pool:
         self.control: socket.socket
 
     def run(self, tasks: Sequence[Task]) -> list[str]:
-        """What was found for each task: an outcome, or that its gold answer is unparsable."""
-        try:
-            return self._run(tasks)
-        except ForkserverDied:
-            return self._run(tasks)  # with a new one: a machine short of memory kills what it likes
+        """For each task an outcome, or UNREADABLE_GOLD. Raises UserError if the processes cannot be kept running."""
+        for _ in range(ATTEMPTS):
+            try:
+                return self._run(tasks)
+            except ForkserverDied as died:
+                reason = died
+        raise UserError(
+            f"grader 'math': the process that starts its workers failed {ATTEMPTS} times ({reason}). "
+            "Its own error, if any, is above. Often the machine is short of memory or of processes."
+        )
+
+    def close(self) -> None:
+        """End all processes."""
+        with contextlib.suppress(ForkserverDied):
+            for worker in [*self.idle, *self.busy.values()]:
+                self._end(worker)
+        self._abandon()
 
     def _run(self, tasks: Sequence[Task]) -> list[str]:
         found = [""] * len(tasks)
         size = max(1, min(CHUNK, len(tasks) // (4 * self.workers)))
         queue = deque(deque(range(i, min(i + size, len(tasks)))) for i in range(0, len(tasks), size))
-        tried: set[int] = set()  # tasks whose worker died, by no fault of theirs perhaps
+        tried: set[int] = set()  # tasks whose worker died once, perhaps for another reason
         try:
             while queue or self.busy:
                 while queue and (self.idle or len(self.busy) < self.workers):
-                    self._give(self._take(), queue.popleft(), tasks)
-                self._hear(found)
+                    self._assign(self._acquire(), queue.popleft(), tasks)
+                self._receive(found)
                 for worker in [w for w in self.busy.values() if not w.pending]:
                     self.idle.append(self.busy.pop(worker.connection))
-                for worker, ended in self._ended():
-                    if ended == "retired":
+                for worker, reason in self._remove_ended():
+                    if reason == "retired":
                         queue.appendleft(worker.pending)
                         continue
                     first = worker.pending.popleft()
-                    if ended != "died" or first in tried:
-                        found[first] = "timeout" if ended == "timeout" else "error"
+                    if reason != "died" or first in tried:
+                        found[first] = "timeout" if reason == "timeout" else "error"
                     else:
                         tried.add(first)
                         queue.appendleft(deque([first]))
                     if worker.pending:
                         queue.append(worker.pending)
+        except ForkserverDied:
+            self._abandon()
+            raise
         except BaseException:
-            self.close()  # answers that nobody waits for any more would be taken for those of the next call
+            self.close()  # or outcomes of these tasks would be read as those of the next call
             raise
         return found
 
-    def close(self) -> None:
-        """End all processes."""
-        for worker in [*self.idle, *self.busy.values()]:
-            self._end(worker)
-        self.idle, self.busy = [], {}
-        if self.forkserver is not None:
-            self.control.close()
-            self.forkserver.kill()
-            self.forkserver.wait()
-            self.forkserver = None
-
-    def _give(self, worker: Worker, places: deque[int], tasks: Sequence[Task]) -> None:
-        message = json.dumps([(gold, answer, astuple(options)) for gold, answer, options in (tasks[i] for i in places)])
-        worker.pending, worker.since = places, time.monotonic()
+    def _assign(self, worker: Worker, indices: deque[int], tasks: Sequence[Task]) -> None:
+        message = json.dumps(
+            [(gold, answer, astuple(options)) for gold, answer, options in (tasks[i] for i in indices)]
+        )
+        worker.pending, worker.since = indices, time.monotonic()
         self.busy[worker.connection] = worker
-        with contextlib.suppress(OSError):  # a worker that is gone is noticed when it is listened to
+        with contextlib.suppress(OSError):  # a worker that has died is found by _receive
             worker.connection.send_bytes(message.encode())
 
-    def _hear(self, found: list[str]) -> None:
-        """Wait until a worker reports or is out of time, and note what all have to say."""
-        last = min(w.since for w in self.busy.values()) + WALL_CLOCK_FACTOR * self.seconds
-        for ready in wait([*self.busy], max(0.0, last - time.monotonic())):
+    def _receive(self, found: list[str]) -> None:
+        """Wait until a worker sends an outcome or is out of time, and store all outcomes that have arrived."""
+        deadline = min(w.since for w in self.busy.values()) + WALL_CLOCK_FACTOR * self.seconds
+        for ready in wait([*self.busy], max(0.0, deadline - time.monotonic())):
             assert isinstance(ready, Connection)
             worker = self.busy[ready]
             try:
@@ -124,8 +132,8 @@ class Pool:
             except (EOFError, OSError):
                 worker.since = -float("inf")
 
-    def _ended(self) -> list[tuple[Worker, str]]:
-        """Workers that died or have to, ended, and what that says of the task they were at, if they read it at all."""
+    def _remove_ended(self) -> list[tuple[Worker, str]]:
+        """Workers that died or are out of time, after they were ended, each with the reason."""
         now, ended = time.monotonic(), []
         for worker in [w for w in self.busy.values() if now - w.since > WALL_CLOCK_FACTOR * self.seconds]:
             del self.busy[worker.connection]
@@ -136,53 +144,68 @@ class Pool:
                 ended.append((worker, {RETIRED: "retired", OUT_OF_MEMORY: "error"}.get(status, "died")))
         return ended
 
-    def _take(self) -> Worker:
+    def _acquire(self) -> Worker:
         """An idle worker, or a new one."""
         if self.idle:
             return self.idle.pop()
         if self.forkserver is None:
-            self._open()
+            self._start_forkserver()
         ours, theirs = socket.socketpair()
         with theirs:
             try:
                 socket.send_fds(self.control, [REQUEST.pack(FORK, 0)], [theirs.fileno()])
-            except OSError as error:
-                raise ForkserverDied from error
-            return Worker(self._reply(), Connection(ours.detach()))
+                return Worker(self._reply(), Connection(ours.detach()))
+            except (OSError, ForkserverDied) as error:
+                ours.close()
+                raise ForkserverDied(*error.args) from error
 
     def _end(self, worker: Worker) -> int:
-        """How it ended, as in os.waitpid; by now if not before."""
+        """End a worker, if it has not ended, and return its wait status."""
         worker.connection.close()
         try:
             self.control.sendall(REQUEST.pack(END, worker.pid))
-            return self._reply()
-        except (OSError, ForkserverDied):
-            return 0  # the forkserver is gone, and its forks with it once they have no one to report to
+        except OSError as error:
+            raise ForkserverDied(*error.args) from error
+        return self._reply()
 
-    def _open(self) -> None:
-        """Start the forkserver, away from the terminal's signals, with the same package as ours."""
+    def _start_forkserver(self) -> None:
+        """Start the forkserver with this package, in a session of its own so that Ctrl-C does not reach it."""
         self.control, theirs = socket.socketpair()
-        self.control.settimeout(START_TIMEOUT)
         path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+        command = [sys.executable, "-m", f"{__package__}.forkserver"]
         with theirs:
-            self.forkserver = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    f"{__package__}.forkserver",
-                    *map(str, (theirs.fileno(), self.seconds, self.memory)),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-                env=os.environ | {"PYTHONPATH": path, "PYTHONHASHSEED": "0"},
-            )
+            try:
+                self.forkserver = subprocess.Popen(
+                    [*command, *map(str, (theirs.fileno(), self.seconds, self.memory))],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,
+                    env=os.environ | {"PYTHONPATH": path, "PYTHONHASHSEED": "0"},
+                )
+            except OSError as error:
+                self.control.close()
+                raise ForkserverDied(*error.args) from error
+        self.control.settimeout(START_TIMEOUT)
         self._reply()
+        self.control.settimeout(REPLY_TIMEOUT)
 
     def _reply(self) -> int:
-        reply = self.control.recv(REPLY.size)
-        if not reply:
-            raise RuntimeError("The process that workers of the grader are forked from has died; see its error above.")
-        value: int = REPLY.unpack(reply)[0]
+        try:
+            value: int = REPLY.unpack(self.control.recv(REPLY.size))[0]
+        except TimeoutError as error:
+            raise ForkserverDied(f"no answer in {self.control.gettimeout():g} s") from error
+        except (OSError, struct.error) as error:
+            raise ForkserverDied("it ended") from error
         return value
+
+    def _abandon(self) -> None:
+        """End the forkserver without asking it. Its workers end when they find their connections closed."""
+        for worker in [*self.idle, *self.busy.values()]:
+            worker.connection.close()
+        self.idle, self.busy = [], {}
+        if self.forkserver is not None:
+            self.control.close()
+            self.forkserver.kill()
+            self.forkserver.wait()
+            self.forkserver = None

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
+from ..grading.extraction import last_box
 
 if TYPE_CHECKING:
     from .registry import Column, Dataset, Identity
@@ -19,21 +20,8 @@ Row = dict[str, Any]
 
 
 def last_boxed(text: str) -> str:
-    r"""The content of the last \boxed: in matched braces, or the next token, as in `\boxed 2`.
-
-    Empty if there is none or its braces are not closed.
-    """
-    _, command, rest = text.rpartition("\\boxed")
-    rest = rest.lstrip()
-    if not command or not rest.startswith("{"):
-        token = re.match(r"\\[a-zA-Z]+|[^\\}$]", rest) if command else None
-        return token[0] if token else ""
-    depth = 0
-    for i, character in enumerate(rest):
-        depth += (character == "{") - (character == "}")
-        if depth == 0:
-            return rest[1:i].strip()
-    return ""
+    r"""The argument of the last \boxed, in braces or one token as in `\boxed 2`; empty if there is none."""
+    return (last_box(text) or "").strip()
 
 
 def after_hashes(text: str) -> str:

@@ -1,0 +1,93 @@
+r"""Extraction of the answer from a response, and the only reader of `\boxed`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ..errors import UserError, did_you_mean
+
+_BRACES = re.compile(r"\\boxed\s*\{|[{}]")
+# What may stand between boxes that are one list: `\boxed{1}$, $\boxed{2}$ \text{ and } \boxed{3}`.
+_BETWEEN = re.compile(r"(?:[\s$,;&]|\\[,;!() ]|\\q?quad|\\(?:text|mbox|textnormal)\s*\{[\s,]*(?:and|or)?\s*\}|and|or)*")
+
+
+class Box(NamedTuple):
+    """Positions of a `\\boxed{…}` in a text: of the command, and of the begin and end of its content."""
+
+    start: int
+    begin: int
+    end: int
+
+
+def boxed(text: str) -> str | None:
+    r"""The content of the last complete `\boxed{…}`, or None."""
+    boxes = _boxes(text)
+    if not boxes:
+        return None
+    last = max(boxes)
+    return text[last.begin : last.end]
+
+
+def joined_boxes(text: str) -> str | None:
+    r"""Like ``boxed``, with the adjacent boxes before it: `\boxed{1} and \boxed{2}` is `1, 2`."""
+    parts: list[str] = []
+    next_start = len(text)
+    for box in sorted(_boxes(text), reverse=True):
+        if box.end >= next_start:
+            continue  # it contains the next one
+        if parts and not _BETWEEN.fullmatch(text, box.end + 1, next_start):
+            break
+        parts.insert(0, text[box.begin : box.end])
+        next_start = box.start
+    return ", ".join(parts) if parts else None
+
+
+def last_box(text: str) -> str | None:
+    r"""The argument of the last `\boxed`, read as TeX does: braces, or one token as in `\boxed 2`.
+
+    None if there is no `\boxed`, nothing follows it or its braces are not closed.
+    """
+    start = text.rfind("\\boxed")
+    if start < 0:
+        return None
+    rest = text[start + len("\\boxed") :].lstrip()
+    if rest.startswith("{"):
+        return next((text[box.begin : box.end] for box in _boxes(text) if box.start == start), None)
+    token = re.match(r"\\[a-zA-Z]+|[^\\}$]", rest)
+    return token[0] if token else None
+
+
+def _boxes(text: str) -> list[Box]:
+    """All complete boxes, in one pass over the text."""
+    if "\\boxed" not in text:
+        return []
+    found = []
+    stack: list[tuple[int, int] | None] = []  # open braces: (start, begin) of a box, None otherwise
+    for match in _BRACES.finditer(text):
+        if match.group() == "}":
+            if stack and (box := stack.pop()):
+                found.append(Box(*box, match.start()))
+        else:
+            stack.append((match.start(), match.end()) if len(match.group()) > 1 else None)
+    return found
+
+
+def _from_box(text: str, list_answer: bool) -> str | None:
+    return joined_boxes(text) if list_answer else boxed(text)
+
+
+PROTOCOLS: dict[str, Callable[[str, bool], str | None]] = {"boxed": _from_box}
+
+
+def check_protocol(protocol: str) -> str:
+    """``protocol``; UserError if there is no such protocol."""
+    if protocol not in PROTOCOLS:
+        raise UserError(f"extraction: there is no {protocol!r}.{did_you_mean(protocol, PROTOCOLS)}")
+    return protocol
+
+
+def extract(text: str, protocol: str = "boxed", list_answer: bool = False) -> str | None:
+    """The answer in a response, or None. Raises UserError if there is no such protocol."""
+    return PROTOCOLS[check_protocol(protocol)](text, list_answer)

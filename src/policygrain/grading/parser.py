@@ -1,0 +1,80 @@
+"""Parsing of LaTeX by math-verify's parser. Imported by workers only."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any
+
+import sympy
+from antlr4.atn.PredictionMode import PredictionMode
+from latex2sympy2_extended import latex2sympy, latex2sympy2
+from latex2sympy2_extended.latex2sympy2 import ConversionConfig
+from latex2sympy2_extended.math_normalization import NormalizationConfig, normalize_latex
+from math_verify.parser import should_treat_as_complex
+
+_NORMALIZATION = NormalizationConfig(malformed_operators=True, nits=True, boxed="none")
+_CONVERSION = ConversionConfig(lowercase_symbols=False)
+# Notation that the parser does not read, or reads differently: `4.5e33`, `1./3`, `\frac\pi 2`.
+_REWRITTEN = [
+    (re.compile(r"(?<![\w.\\])([0-9]+\.?[0-9]*|\.[0-9]+)[eE]([-+]?[0-9]{1,3})(?!\w)"), r"\1 \\cdot 10^{\2}"),
+    (re.compile(r"(?<=[0-9])\.(?=[/ }])"), ""),
+    (re.compile(r"\\[dtc]?frac\s*(?:\{([^{}]*)\}|(\\[a-z]+|\b\w))\s+(\w)"), r"\\frac{\1\2}{\3}"),
+]
+_IN_BRACES = re.compile(r"(?<!\\)\{\d{1,3}(?:,\d{3})+\}")  # `\frac{1}{20,000}`
+_GROUPS = re.compile(r"(?<![\d.,] )(?<![\d.,])\d{1,3}(?: \d{3})+(?![\d,]| \d)")  # `1 000 000`
+_SEPARATE_DIGITS = re.compile(r"[0-9]\s+[0-9.](?![0-9]*\s*/)")  # the parser adds them: `2 3` is 5
+
+
+@functools.lru_cache(maxsize=10_000)
+def parse(text: str) -> Any:
+    """The sympy expression of a normalized ``text`` in LaTeX, or None. Unclosed braces are closed."""
+    text += "}" * (text.count("{") - text.count("}"))
+    text = _GROUPS.sub(lambda m: m[0].replace(" ", ""), text)
+    text = _IN_BRACES.sub(lambda m: m[0].replace(",", ""), text)
+    for pattern, replacement in _REWRITTEN:
+        text = pattern.sub(replacement, text)
+    try:
+        text = normalize_latex(text, _NORMALIZATION)
+        if _SEPARATE_DIGITS.search(text):
+            return None
+        found = latex2sympy(
+            text,
+            is_real=not should_treat_as_complex(text),
+            normalization_config=None,
+            conversion_config=_CONVERSION,
+        )
+        return _with_imaginary_unit(found)
+    except MemoryError:
+        raise
+    except Exception:  # the parser raises errors of every class, RecursionError included
+        return None
+
+
+def _with_imaginary_unit(expression: Any) -> Any:
+    """``expression`` with the symbol i as the imaginary unit, which the parser takes for a variable."""
+    units = [s for s in getattr(expression, "free_symbols", ()) if s.name == "i"]
+    return expression.subs(dict.fromkeys(units, sympy.I)) if units else expression
+
+
+def parse_in_two_stages() -> None:
+    """Make ANTLR try its fast prediction first, which gives the right tree or an error, and then the full one."""
+    parser = latex2sympy2._Latex2Sympy
+    create, full = parser.create_parser, parser.parse
+
+    def create_fast(self: Any, text: str) -> Any:
+        made = create(self, text)
+        made._interp.predictionMode = PredictionMode.SLL
+        return made
+
+    def parse_fast_first(self: Any, text: str) -> Any:
+        self.create_parser = functools.partial(create_fast, self)
+        try:
+            return full(self, text)
+        except Exception:
+            # Reset the state that the first stage may have changed.
+            self.variances, self.var = {}, {}
+            del self.create_parser
+            return full(self, text)
+
+    parser.parse = parse_fast_first

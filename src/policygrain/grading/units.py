@@ -1,0 +1,177 @@
+r"""Units, and other words after a quantity: `5\text{ cm}`, `12 apples`, `3 million`."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import NamedTuple
+
+from . import words
+
+_UNITS: dict[str, str] = {}
+for _line in words.UNITS.strip().splitlines():
+    _unit, _, _others = _line.partition(":")
+    _UNITS |= dict.fromkeys([_unit, *_others.split()], _unit)
+_COMPOUND = {
+    "kmh": {"km": 1, "h": -1},
+    "kph": {"km": 1, "h": -1},
+    "kmph": {"km": 1, "h": -1},
+    "mph": {"mi": 1, "h": -1},
+}
+# Single letters that are units even in plain letters after a space: `5 m`.
+_SHORT = frozenset("mgshlLNJWVAKCT")
+_SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+_ANY_SCALE = "|".join(_SCALES)
+_MEANINGFUL = frozenset(words.MEANINGFUL.split())
+_NOUNS = frozenset(words.NOUNS.split())
+
+_TEXT = r"\\(?:text|mathrm|rm|operatorname|mathit|mathbf) ?\{(?P<content>[^{}]*)\} ?"
+_POWER = r"(?:\^ ?(?:\{ ?(?P<braced>-?\d) ?\}|(?P<digit>\d)) ?)?"
+_TEXT_AT_END = re.compile(rf"(?P<joint>/|\\cdot|\\times|\*)? ?(?:{_TEXT}){_POWER}$")
+_BARE_AT_END = re.compile(
+    r"(?<=[\d)}])(?P<space> ?)(?P<words>[A-Za-zΩÅ%°/. ]*?[A-Za-zΩÅ])\.?(?:\^\{?(?P<power>[23])\}?)?$"
+)
+_CIRCLE = re.compile(r" ?\^\\circ ?$")
+_SCALE_AT_END = re.compile(
+    rf"(?:\\text ?\{{ ?(?P<text>{_ANY_SCALE}) ?(?P<rest>[^{{}}]*)\}}|(?<=[\d}} ])(?P<bare>{_ANY_SCALE}))(?P<more>.*)$"
+)
+_ORDINAL = re.compile(r"(?<=\d)(?:\^ ?\{ ?)?(?:\\(?:text|mathrm) ?\{ ?)?(?:st|nd|rd|th) ?\}? ?\}?$")
+_CURRENCY = re.compile(
+    r"^(?P<sign>[-+]? ?)(?P<name>\\\$|\\text ?\{ ?(?:euro|yen|pound sterling|Rs\.?|USD) ?\}|Rs\.? ?|USD ?)"
+)
+_PERCENT = re.compile(r" ?(?:\\text ?\{ ?(?:percent|pct|per cent) ?\}|(?<=[\d}) ])(?:percent|pct))$")
+_WORD = re.compile(r"[A-Za-z][A-Za-z'-]{2,}|of|a|an|in|on|[ap]\.m")
+_RATE = re.compile(r"/|\bper\b")
+
+Unit = tuple[tuple[str, int], ...]  # ("m", 1), ("s", -2); empty: words that are no unit, such as apples
+
+
+class Quantity(NamedTuple):
+    """A quantity as text: its value and its unit, None if it has none."""
+
+    value: str
+    unit: Unit | None
+
+
+DEGREE: Unit = (("degree", 1),)
+RADIAN: Unit = (("radian", 1),)
+
+
+@functools.lru_cache(maxsize=10_000)
+def read_quantity(text: str, bare: bool) -> Quantity:
+    r"""Value and unit of a normalized ``text``; with ``bare``, a unit may be in plain letters: `5 cm`.
+
+    Words that may change the value are no unit; they stay in the value, which then differs from the number alone.
+    """
+    powers: dict[str, int] = {}
+    found = False
+    if (match := _CURRENCY.match(text)) and (rest := text[match.end() :].strip()):
+        name = re.sub(r"\\text|[{}. ]", "", match["name"])
+        powers[_UNITS.get(name, "sterling" if name == "poundsterling" else name)] = 1
+        text, found = match["sign"] + rest, True
+    text = _scaled(_PERCENT.sub(r"\\%", text))
+    while True:
+        rest, more = _cut_unit(text, bare)
+        if more is None or not rest:
+            break
+        text, found = rest, True
+        for unit, power in more.items():
+            powers[unit] = powers.get(unit, 0) + power
+    text = _scaled(text)
+    known = tuple(sorted((u, p) for u, p in powers.items() if p and u != "unit")) if found else None
+    return Quantity(text.strip(), known)
+
+
+def differ(gold: Unit | None, given: Unit | None) -> bool:
+    """Whether both are known units and not the same; a missing unit is not a difference."""
+    return bool(gold and given and gold != given)
+
+
+def _scaled(text: str) -> str:
+    """``text`` with `3 million` written as a product."""
+    match = _SCALE_AT_END.search(text)
+    if not match or not (head := text[: match.start()].strip()):
+        return text
+    rest = f"\\text{{ {match['rest']}}}" if match["rest"] else match["more"] or ""
+    if match["rest"] and match["more"]:
+        return text
+    exponent = _SCALES[match["text"] or match["bare"]]
+    return f"{head} \\cdot 10^{{{exponent}}}{rest}"
+
+
+def _cut_unit(text: str, bare: bool) -> tuple[str, dict[str, int] | None]:
+    """``text`` without the unit at its end, and that unit's powers; None if there is none."""
+    if match := _CIRCLE.search(text):
+        return text[: match.start()], {"degree": 1}
+    if match := _ORDINAL.search(text):
+        return text[: match.start()], {}
+    if match := _TEXT_AT_END.search(text):
+        power = int(match["braced"] or match["digit"] or 1)
+        rest = text[: match.start()].strip()
+        if rest.endswith("^\\circ") and match["content"].strip() in ("C", "F", "Celsius", "Fahrenheit"):
+            name = "celsius" if match["content"].strip()[0] == "C" else "fahrenheit"
+            return rest[: -len("^\\circ")].strip(), {name: 1}
+        powers = _powers(match["content"], True)
+        if powers is None or (powers == {} and power < 0):
+            return text, None
+        sign = -1 if match["joint"] == "/" else 1
+        return rest, {unit: n * power * sign for unit, n in powers.items()}
+    if bare and (match := _BARE_AT_END.search(text)):
+        powers = _powers(match["words"], False, spaced=bool(match["space"]))
+        if powers is not None:
+            return text[: match.start()], {u: n * int(match["power"] or 1) for u, n in powers.items()}
+    return text, None
+
+
+def _powers(content: str, text: bool, spaced: bool = True) -> dict[str, int] | None:
+    """The units in ``content``, {} if it is words that leave the value as it is, None if it is neither."""
+    content = re.sub(r"\^ ?\{? ?(\d) ?\}?", r"\1", content.strip(" ~."))
+    if not content:
+        return {} if text else None
+    if content.lower() in ("degrees celsius", "degree celsius", "celsius"):
+        return {"celsius": 1}
+    if content.lower() in ("degrees fahrenheit", "fahrenheit"):
+        return {"fahrenheit": 1}
+    known = _known(content)
+    if known is not None and (text or _readable(content, spaced)):
+        return known
+    words = [word.strip(".") for word in content.split()]
+    if any(word.lower() in _MEANINGFUL for word in words):
+        return None
+    if not text:
+        return {} if spaced and all(word.lower() in _NOUNS for word in words) else None
+    return (
+        {} if all(re.fullmatch(r"[A-Za-z][A-Za-z'-]{2,}|of|a|an|in|on|p|m|a\.m|p\.m", word) for word in words) else None
+    )
+
+
+def _readable(content: str, spaced: bool) -> bool:
+    """Whether plain letters are a unit and no product of variables: two letters at least, or one after a space."""
+    return len(content) > 1 or (spaced and content in _SHORT)
+
+
+def _known(content: str) -> dict[str, int] | None:
+    """Powers of a unit such as `km/h`, `m/s2` or `square feet`."""
+    powers: dict[str, int] = {}
+    for place, part in enumerate(_RATE.split(content)):
+        factor = 1
+        for word in re.split(r"[ .*]|\\cdot", part.strip()):
+            if not word:
+                continue
+            if word.lower() in ("square", "sq", "cubic", "cu"):
+                factor = 2 if word.lower().startswith("s") else 3
+                continue
+            match = re.fullmatch(r"([^\d]+)(\d)?", word)
+            if match is None:
+                return None
+            unit = _UNITS.get(match[1]) or _UNITS.get(match[1].lower()) if len(match[1]) > 2 else _UNITS.get(match[1])
+            compound = _COMPOUND.get(match[1].lower())
+            if compound is None and unit is None and match[1].lower() not in ("unit", "units"):
+                return None
+            sign = (-1 if place else 1) * factor * int(match[2] or 1)
+            for name, power in (compound or {unit or "unit": 1}).items():
+                powers[name] = powers.get(name, 0) + power * sign
+            factor = 1
+        if factor != 1:
+            return None  # `square` without what is squared
+    return powers or None

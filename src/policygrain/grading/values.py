@@ -1,0 +1,112 @@
+"""Comparison of two sympy expressions. Imported by workers only: it may take any time and memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sympy
+from math_verify import verify
+
+from .options import Options
+
+_PERCENT = sympy.UnevaluatedExpr(sympy.Rational(1, 100))
+_DIGITS = 15
+_BITS_PER_DIGIT = 3.3219
+_MAX_EXPONENT = 12  # digits of an exponent beyond which its size does not matter
+_DIFFERENT = 1e-5  # relative difference from which two values of 15 digits are not the same
+
+
+def equal(gold: Any, given: Any, options: Options) -> bool:
+    """Whether two expressions are equal, or numbers within a tolerance."""
+    given = _with_symbols_of(gold, given)
+    if _equations_differ(gold, given):
+        return False
+    values = _values(gold, given)
+    if values:
+        expected, value = values
+        if options.within_tolerance(expected, value):
+            return True
+        # A difference in value is proof. It comes first because simplifying different expressions takes longest,
+        # and because math-verify takes numbers for equal that agree in six decimals: 2^{-30} and 2^{-40}.
+        if _differ(expected, value):
+            return False
+    if getattr(gold, "is_Symbol", False) and getattr(given, "is_Symbol", False):
+        # Single letters are variables, in which case matters; longer names are words.
+        return bool(gold.name == given.name or (len(gold.name) > 1 and gold.name.lower() == given.name.lower()))
+    if values and (gold.is_Symbol or given.is_Symbol):
+        return bool(sympy.simplify(gold - given) == 0)  # math-verify would compare names
+    return verify(gold, given, timeout_seconds=None, allow_set_relation_comp=True)
+
+
+def _with_symbols_of(gold: Any, given: Any) -> Any:
+    """``given`` with the variables of ``gold`` of the same name: the parser may assume that they are real, or not."""
+    known = {symbol.name: symbol for symbol in getattr(gold, "free_symbols", ())}
+    names = {s: known[s.name] for s in getattr(given, "free_symbols", ()) if known.get(s.name, s) != s}
+    return given.subs(names) if names else given
+
+
+def is_endless(expression: Any) -> bool:
+    """Whether evaluation would not end: an exponent of more than 10,000 digits, or the factorial of such a number."""
+    return any(
+        (isinstance(node, sympy.Pow) and _digits(node.exp) > 10_000)
+        or (isinstance(node, sympy.factorial) and _digits(node.args[0]) > 5)
+        for node in sympy.preorder_traversal(expression)
+    )
+
+
+def is_number(expression: Any) -> bool:
+    """Whether an expression has no variables."""
+    return not getattr(expression, "free_symbols", True)
+
+
+def _differ(a: Any, b: Any) -> bool:
+    return bool(abs(a - b) > _DIFFERENT * max(abs(a), abs(b)))
+
+
+def _equations_differ(gold: Any, given: Any) -> bool:
+    """Whether two polynomial equations are no multiples of each other; solving them would take long."""
+    if not (isinstance(gold, sympy.Eq) and isinstance(given, sympy.Eq) and gold.free_symbols == given.free_symbols):
+        return False
+    if not all(isinstance(side, sympy.Expr) for e in (gold, given) for side in e.args):
+        return False  # x = [1, 2]
+    sides = [e.lhs - e.rhs for e in (gold, given)]
+    if not all(side.is_polynomial(*gold.free_symbols) for side in sides):
+        return False
+    first, second = _evaluated(sides, 0), _evaluated(sides, 1)
+    return bool(first and second) and _differ(first[0] * second[1], second[0] * first[1])  # type: ignore[index]
+
+
+def _values(gold: Any, given: Any) -> list[Any] | None:
+    """The values of two expressions, at one point if they have variables; None if they may not be exact."""
+    if isinstance(gold, sympy.Eq) and isinstance(given, sympy.Eq) and gold.lhs == given.lhs:
+        gold, given = gold.rhs, given.rhs
+    # 9\% may stand for 9.
+    if not all(isinstance(e, sympy.Expr) and not e.has(_PERCENT) for e in (gold, given)):
+        return None
+    return _evaluated([gold, given]) if gold.free_symbols == given.free_symbols else None
+
+
+def _evaluated(expressions: list[Any], point: int = 0) -> list[Any] | None:
+    """Their values with one number for each variable; ``point`` chooses the numbers."""
+    names = sorted(set().union(*(e.free_symbols for e in expressions)), key=str)
+    numbers = {name: sympy.Rational(7919 + 1013 * i + 2741 * point, 4211) for i, name in enumerate(names)}
+    try:
+        # Strict: an error if cancellation leaves no digits, as in a sum of roots that is zero.
+        values = [e.evalf(_DIGITS, subs=numbers, strict=True) for e in expressions]
+        if all(part.is_Number and part.is_finite for value in values for part in value.as_real_imag()):
+            return values
+    except (ArithmeticError, AttributeError, TypeError, ValueError, NotImplementedError):
+        pass
+    return None
+
+
+def _digits(expression: Any) -> float:
+    """About the decimal digits before the point of a product, power or factorial of numbers; 0 for others."""
+    if isinstance(expression, sympy.Integer):
+        return int(expression).bit_length() / _BITS_PER_DIGIT
+    arguments = [_digits(a) for a in getattr(expression, "args", ())]
+    if isinstance(expression, sympy.Pow):
+        return arguments[0] * 10 ** min(arguments[1], _MAX_EXPONENT)
+    if isinstance(expression, sympy.factorial):
+        return arguments[0] * 10 ** min(arguments[0], _MAX_EXPONENT)
+    return sum(arguments)

@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "file", type=Path, metavar="FILE.jsonl", help="lines with `gold` and `prediction` or `completion`"
     )
     parser.add_argument(
-        "--out", type=Path, required=True, help="JSON Lines file: the same lines with `verdict` and `status`"
+        "--out", type=Path, required=True, help="JSON Lines file: the same lines with `correct` and `status`"
     )
     parser.add_argument("--workers", type=int, default=None, help="processes (default: one per processor)")
     parser.add_argument("--seconds", type=float, default=1.0, help="processor time limit per answer (default: 1)")

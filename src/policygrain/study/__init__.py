@@ -1,4 +1,4 @@
-"""A study: what is trained, on what, how it is judged and drawn. One typed configuration, read in one place."""
+"""Study files: their keys, how they are read, and the training runs that they define."""
 
 from .load import load_study, parse_study
 from .runs import Arm, Run

@@ -1,4 +1,4 @@
-"""The configuration reference, written from the schema."""
+"""Generates the configuration reference (docs/configuration.md) from the schema."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from .schema import Study
 HEAD = """# Configuration
 
 Every key of a study file; `policygrain schema --markdown` writes this page. Unknown keys are errors. Relative
-paths hang on the working directory, `base` on the file that says it.
+paths are relative to the working directory; `base` is relative to the file that contains it.
 
-| key | type | default | what |
+| key | type | default | description |
 |---|---|---|---|
 """
 
@@ -50,7 +50,7 @@ def _plain(kind: str) -> str:
 
 
 def _section(annotation: Any) -> type[BaseModel] | None:
-    """The section that a field holds, lists or maps, if it does."""
+    """The section type of a field, of its list items or of its mapping values; None for other fields."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     found = (_section(a) for a in get_args(annotation))

@@ -1,8 +1,8 @@
 """What each result of a study depends on.
 
-Every key of the schema declares which artefacts depend on it directly (`decides`); `UPSTREAM` says which artefacts each
-one is made from. Everything that asks whether a result is up to date takes the answer from here: the names of finished
-jobs in Snakemake, the key of a run, the resume check and the readers of results.
+Every key of the schema declares which artefacts depend on it directly (`decides`); `UPSTREAM` lists the artefacts that
+each artefact is made from. This module alone determines whether a result is up to date: for the finished jobs of
+Snakemake, the key of a run, resuming, and the readers of results.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def affected(direct: Sequence[Artefact]) -> set[Artefact]:
 
 
 def leaves(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
-    """Every key of a schema that holds a value, with its field: `training.steps`, `evaluation.benchmarks[].name`."""
+    """Every key of a schema that is not a section, with its field: `training.steps`, `evaluation.benchmarks[].name`."""
     for name, info in model.model_fields.items():
         section = section_of(info.annotation)
         if section is None or decides(info) is not None:
@@ -52,13 +52,13 @@ def leaves(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Fiel
 
 
 def decides(info: FieldInfo) -> list[Artefact] | None:
-    """The artefacts that a key declares; None where it declares nothing, as a section's own key does."""
+    """The artefacts that depend on a key directly; None for keys without a declaration, such as those of sections."""
     extra = info.json_schema_extra
     return extra.get("decides") if isinstance(extra, dict) else None  # type: ignore[return-value]
 
 
 def section_of(annotation: Any) -> type[BaseModel] | None:
-    """The section that a key holds, lists or maps, if it does."""
+    """The section type of a key, of its list items or of its mapping values; None for other keys."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     found = (section_of(a) for a in get_args(annotation))
@@ -69,7 +69,7 @@ class Fingerprints:
     """The fingerprints of one study's artefacts: 16 hexadecimal digits each."""
 
     def __init__(self, study: Study, sources: Mapping[str, str] | None = None) -> None:
-        """``sources``: source of problems → digest of its file, of the sources that are files."""
+        """``sources``: source of problems → digest of its file, for sources that are files."""
         self.study, self.sources = study, sources or {}
         self._methods: dict[str, dict[str, Any]] = {}
 
@@ -79,35 +79,35 @@ class Fingerprints:
         return run_matrix(self.study)
 
     def data(self) -> str:
-        """Prepared problems: training, validation and benchmarks."""
+        """The prepared problems: training, validation and benchmarks."""
         return digests.of_json([self._training_data, self._benchmarks])
 
     def start_model(self, seed: int) -> str:
-        """A start model; ``seed`` is its own."""
+        """A start model; ``seed`` is the seed of the start model, not of a run."""
         return digests.of_json([self.start_settings(seed), self._training_data])
 
     def run(self, run: Run) -> str:
-        """A training run with all that it is made from."""
+        """A training run, including its data and start model."""
         own = self.run_settings(self.matrix.arms[run.arm], run.seed)
         return digests.of_json([own, self._training_data, self.start_model(start_seed(self.study, run.seed))])
 
     def runs(self, runs: Sequence[Run]) -> str:
-        """Several runs that one process trains."""
+        """Several runs that are trained by one process."""
         return digests.of_json([self.run(run) for run in runs])
 
     def probe(self, seed: int) -> str:
-        """A probe with all that it is made from."""
+        """A probe, including its data and start model."""
         made_from = [self._training_data, self.start_model(start_seed(self.study, seed))]
         return digests.of_json([self.probe_settings(seed), *made_from])
 
     def evaluation(self, runs: Sequence[Run], seeds: Sequence[int] = ()) -> str:
-        """The evaluation of some runs' models, and of the start models of ``seeds``."""
+        """The evaluation of the final models of ``runs`` and of the start models of ``seeds``."""
         made_from = [self.run(run) for run in runs] + [self.start_model(seed) for seed in seeds]
         own = settings(self.study, "evaluation")
         return digests.of_json([own, self._training_data, self._benchmarks, made_from])
 
     def figures(self) -> str:
-        """All figures and tables: everything that decides a number of the study."""
+        """All figures and tables: everything that any number of the study depends on."""
         runs = {run.name: self.run(run) for run in self.matrix.runs}
         probes = [self.probe(seed) for seed in self.study.seeds] if self.study.probe else []
         evaluated = self.evaluation(self.matrix.evaluated, start_seeds(self.study))
@@ -116,7 +116,7 @@ class Fingerprints:
         return digests.of_json([settings(self.study, "figures"), cited, runs, probes, evaluated])
 
     def tracking(self) -> str:
-        """MLflow's mirror."""
+        """The mirror in MLflow."""
         return digests.of_json([settings(self.study, "tracking"), self.figures()])
 
     def start_settings(self, seed: int) -> dict[str, Any]:
@@ -124,7 +124,7 @@ class Fingerprints:
         return {**settings(self.study, "start_model"), "seed": seed}
 
     def run_settings(self, arm: Arm, seed: int) -> dict[str, Any]:
-        """The settings that a run depends on directly: those of its arm, with the method resolved."""
+        """The settings that a run depends on directly: those of its arm, with the resolved method."""
         if arm.name not in self._methods:
             own = self.study.model_copy(update={"training": arm.training(self.study)})
             found = {key: value for key, value in settings(own, "run").items() if key != "methods"}
@@ -149,13 +149,13 @@ class Fingerprints:
         return {source: self.sources[source] for source in sources if source in self.sources}
 
 
-CITATION = ("summary", "source")  # of a method: they change no number
+CITATION = ("summary", "source")  # keys of a method that change no result
 
 
 def settings(section: BaseModel, artefact: Artefact, prefix: str = "") -> dict[str, Any]:
-    """The keys that ``artefact`` depends on directly and whose values are not the defaults, with their values.
+    """The keys that ``artefact`` depends on directly, with their values; keys with default values are left out.
 
-    Defaults are left out so that a new key does not make finished results outdated.
+    Without the defaults, a new key of the schema does not make finished results outdated.
     """
     found: dict[str, Any] = {}
     for name, info in type(section).model_fields.items():
@@ -167,7 +167,7 @@ def settings(section: BaseModel, artefact: Artefact, prefix: str = "") -> dict[s
         if isinstance(value, BaseModel):
             inside = settings(value, artefact, f"{key}.")
             if info.get_default() is None and _concerns(type(value), artefact):
-                found[key] = "set"  # an optional section whose keys may all be the defaults
+                found[key] = "set"  # an optional section, in which all keys may have default values
             found |= inside
         elif isinstance(value, list | tuple):
             for i, item in enumerate(value):

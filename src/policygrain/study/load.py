@@ -1,4 +1,4 @@
-"""Reading a study file: bases, types, and errors that name file and key."""
+"""Reads a study file and the files it is based on; errors name file and key."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def parse_study(data: Mapping[str, Any], path: Path) -> Study:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML in which a repeated key is an error: the last one would win silently."""
+    """YAML loader for which a repeated key is an error; PyYAML would silently use the last one."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """The mapping; ConstructorError names a repeated key and its line."""
@@ -48,7 +48,7 @@ class _Loader(yaml.SafeLoader):
         for key, _ in node.value:
             if isinstance(key.value, str) and written.count(key.value) > 1:
                 raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key.value!r} stands here twice or more", key.start_mark
+                    None, None, f"the key {key.value!r} occurs more than once", key.start_mark
                 )
         return super().construct_mapping(node, deep)
 
@@ -73,13 +73,15 @@ def _with_base(data: dict[str, Any], path: Path, seen: tuple[Path, ...]) -> dict
     if below in seen:
         raise UserError(f"{path}: base: the bases form a circle ({base!r}).")
     if "name" not in data:
-        raise UserError(f"{path}: name: a study with a base needs a name of its own, or it would share its results.")
-    # The experiments are a study's own.
+        raise UserError(
+            f"{path}: name: a study with a base needs a name of its own; otherwise both would use the same folder."
+        )
+    # Experiments are not merged with those of the base.
     return merge(_with_base(_read(below), below, (*seen, below)), data, replace=("experiments",))
 
 
 def _explain(error: Any) -> str:
-    """One pydantic error in a line: the key, what is wrong, and the key that was probably meant."""
+    """One pydantic error as a line of text: the key, what is wrong, and similar keys if it is unknown."""
     where = ".".join(str(part) for part in error["loc"])
     if error["loc"][-1:] == ("[key]",):
         where = f"{'.'.join(map(str, error['loc'][:-2]))}: as a key"
@@ -106,16 +108,16 @@ def _keys_at(location: list[Any]) -> list[str]:
 
 
 def _check(study: Study) -> None:
-    """What types cannot say, in the order in which a run would meet it."""
+    """Checks that involve several keys. UserError for the first that fails."""
     from ..methods import method
     from .runs import arms_of
 
     tiny, training = study.model.tiny, study.training
     if tiny.hidden % tiny.heads:
-        raise UserError(f"model.tiny.heads: hidden size {tiny.hidden} is no multiple of {tiny.heads} heads.")
+        raise UserError(f"model.tiny.heads: hidden size {tiny.hidden} is not divisible by {tiny.heads} heads.")
     if tiny.hidden // tiny.heads % 32:
         raise UserError(
-            f"model.tiny.heads: vLLM's CPU build wants heads of a multiple of 32, not {tiny.hidden} / {tiny.heads}."
+            f"model.tiny.heads: the head size {tiny.hidden} / {tiny.heads} must be a multiple of 32 (vLLM on CPUs)."
         )
     seeds_by_key = {"seeds": study.seeds} | {
         f"experiments.{n}.seeds": e.seeds or [] for n, e in study.experiments.items()
@@ -139,19 +141,19 @@ def _check(study: Study) -> None:
                 raise UserError(f"experiments.{name}: {error}") from error
             if settings.group < 2:
                 raise UserError(
-                    f"experiments.{name}: training.group: a group of one response has no advantage, so that nothing is "
-                    "learned; 2 is the least."
+                    f"experiments.{name}: training.group: a group of one response has no advantage; "
+                    "the smallest group is 2."
                 )
             if heads and settings.fsdp is not None and settings.fsdp.compute != "float32":
                 raise UserError(f"experiments.{name}: training.fsdp.compute: prediction heads need float32.")
             if (odd := re.search(r"[^A-Za-z0-9_.+=-]", arm.name)) is not None:
                 raise UserError(
-                    f"experiments.{name}.vary: {arm.name!r} contains {odd[0]!r} and cannot name a folder; vary keys "
-                    "whose values are numbers or words, and write a study for each of the others."
+                    f"experiments.{name}.vary: {arm.name!r} contains {odd[0]!r} and cannot name a folder; only "
+                    "keys whose values are numbers or words can be varied. Write one study per value instead."
                 )
             updates = settings.updates_per_batch
             if updates > training.prompts_per_step * training.group:
                 raise UserError(
                     f"experiments.{name}: training.updates_per_batch: {updates} updates of a batch of "
-                    f"{training.prompts_per_step * training.group} responses."
+                    f"{training.prompts_per_step * training.group} responses; there must be at least one per update."
                 )

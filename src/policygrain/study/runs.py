@@ -1,7 +1,7 @@
-"""Arms and runs: what a study's experiments come to.
+"""Arms and runs: the training runs that the experiments of a study define.
 
-An arm is a method under certain training settings; a run is an arm with a seed. Two experiments that ask for the same
-run share it.
+An arm is a method with certain training settings; a run is an arm with a seed. A run that occurs in several experiments
+is trained once.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Arm:
-    """A method and the training keys that differ from the study's."""
+    """A method with the training settings that differ from those of the study."""
 
     method_name: str
     settings: tuple[tuple[str, Any], ...] = ()
 
     @property
     def name(self) -> str:
-        """As in folders, tables and on the command line: `tepo`, `tepo+updates_per_batch=8`.
+        """The name in folders, tables and on the command line: `tepo`, `tepo+updates_per_batch=8`.
 
-        No comma: Snakemake hands a job's wildcards on as text that is split there.
+        It has no comma because Snakemake passes the wildcards of a job on as text separated by commas.
         """
         return "+".join([self.method_name, *(f"{key}={value}" for key, value in self.settings)])
 
     def training(self, study: Study) -> Training:
-        """The study's training settings with this arm's own."""
+        """The training settings of this arm: those of the study with the arm's changes."""
         try:
             return Training.model_validate({**study.training.model_dump(), **dict(self.settings)})
         except ValidationError as error:
@@ -44,7 +44,7 @@ class Arm:
             raise UserError(f"vary.{key}: {error.errors()[0]['msg']}.{hint}") from error
 
     def method(self, study: Study) -> Method:
-        """The method, with what the study says of it."""
+        """The resolved method of this arm, with the changes from the study's `methods`."""
         from ..methods import method
 
         return method(self.method_name, study.methods)
@@ -59,13 +59,13 @@ class Run:
 
     @property
     def name(self) -> str:
-        """As the run's model is named in evaluations, and its folder under `runs/`."""
+        """The name of the run's model in evaluations, and its folder under `runs/`."""
         return f"{self.arm}/seed{self.seed}"
 
 
 @dataclass(frozen=True)
 class RunMatrix:
-    """Every run of a study, and which experiments ask for it."""
+    """Every run of a study, in total and by experiment."""
 
     arms: dict[str, Arm]
     runs: list[Run]
@@ -73,14 +73,14 @@ class RunMatrix:
     experiments: dict[str, list[Run]]
 
     def by_arm(self) -> dict[str, list[Run]]:
-        """Arm → its runs."""
+        """The runs of each arm."""
         found: dict[str, list[Run]] = {}
         for run in self.runs:
             found.setdefault(run.arm, []).append(run)
         return found
 
     def processes(self, seeds_per_process: int) -> list[list[Run]]:
-        """Runs of one arm that one training process trains one after the other."""
+        """The runs that each training process trains one after the other; all runs of a process have the same arm."""
         return [
             runs[i : i + seeds_per_process]
             for runs in self.by_arm().values()
@@ -89,7 +89,10 @@ class RunMatrix:
 
 
 def arms_of(experiment: Experiment, study: Study) -> list[Arm]:
-    """The arms of one experiment: methods × every combination of `vary`; the study's own settings are not named."""
+    """The arms of one experiment: every method with every combination of `vary`.
+
+    Values that equal the study's training settings are not part of an arm's name.
+    """
     arms = []
     for method_name in experiment.methods:
         for values in itertools.product(*experiment.vary.values()):
@@ -117,7 +120,7 @@ def run_matrix(study: Study) -> RunMatrix:
 
 
 def check_methods(study: Study) -> None:
-    """Run every method of the study on a small example, its own functions included. UserError names the key."""
+    """Run every method of the study, including the user's functions, on a small example. UserError names the key."""
     from ..methods import method
 
     for name in dict.fromkeys([*study.methods, *(arm.method_name for arm in run_matrix(study).arms.values())]):

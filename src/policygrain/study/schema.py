@@ -1,6 +1,6 @@
-"""The keys of a study file, typed. An unknown key is an error.
+"""The keys of a study file and their types. An unknown key is an error.
 
-Descriptions are what the documentation and editors show. Each key declares which results depend on it (`decides`, see
+The documentation and editors show the descriptions. Each key declares which results depend on it (`decides`, see
 `fingerprint.py`).
 """
 
@@ -17,7 +17,7 @@ from ..sections import Section
 
 NonNegativeInt = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
-# Of folders, files, MLflow's runs and words on a command line at once.
+# Names are used for folders, files, MLflow runs and command-line arguments.
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]
 
 
@@ -34,18 +34,18 @@ FigureName = Literal[
     "pass_at_k",
     "stress",
     "grain",
-]  # the modules of `figures/` that draw one
+]  # the figure modules in `figures/`
 Artefact = Literal[
     "training_data", "benchmarks", "start_model", "run", "probe", "evaluation", "figures", "tracking"
-]  # what a study makes
+]  # what a study produces
 
 
 def _decides(*artefacts: Artefact) -> dict[str, Any]:
-    """What depends directly on a key; what depends on that in turn is in `fingerprint.UPSTREAM`."""
+    """The artefacts that depend on a key directly; indirect dependencies are in `fingerprint.UPSTREAM`."""
     return {"decides": list(artefacts)}
 
 
-NOTHING = _decides()  # memory, bounds, checkpoints, how jobs are cut
+NOTHING = _decides()  # memory, limits, checkpoints, the division into jobs
 TRAINING_DATA = _decides("training_data")
 BENCHMARKS = _decides("benchmarks")
 ALL_DATA = _decides("training_data", "benchmarks")
@@ -62,90 +62,106 @@ TRACKING = _decides("tracking")
 
 
 class TinyModel(Section):
-    """Shape of a model that the pipeline builds itself (Qwen2 architecture, tied embeddings)."""
+    """The architecture of a tiny model that the pipeline builds (Qwen2 with tied embeddings)."""
 
     hidden: PositiveInt = Field(64, description="hidden size", json_schema_extra=START)
-    intermediate: PositiveInt = Field(128, description="size of the feed-forward layer", json_schema_extra=START)
-    layers: PositiveInt = Field(3, description="transformer layers", json_schema_extra=START)
+    intermediate: PositiveInt = Field(128, description="size of the feed-forward layers", json_schema_extra=START)
+    layers: PositiveInt = Field(3, description="number of transformer layers", json_schema_extra=START)
     heads: PositiveInt = Field(
-        2, description="attention heads; hidden must be divisible by it", json_schema_extra=START
+        2,
+        description="number of attention heads; hidden size / heads must be a multiple of 32",
+        json_schema_extra=START,
     )
     context: PositiveInt = Field(
-        256, description="longest prompt and response together, in tokens", json_schema_extra=START
+        256, description="maximum length of a prompt with its response, in tokens", json_schema_extra=START
     )
     vocabulary: PositiveInt | None = Field(
         None,
-        description="null: one token per character; a number: byte-level BPE of that size, trained on the prompts",
+        description="vocabulary size of a byte-level BPE tokenizer, trained on the prompts; "
+        "null: one token per character",
         json_schema_extra=START,
     )
 
 
 class WarmStart(Section):
-    """Supervised training of a tiny model by a tutor with two habits (synthetic families only)."""
+    """Supervised fine-tuning of a tiny model on generated demonstrations (synthetic families only)."""
 
-    steps: NonNegativeInt = Field(700, description="optimizer steps; 0: weights stay random", json_schema_extra=START)
-    mixed_steps: NonNegativeInt = Field(
-        80, description="the last of them, in which the tutor also answers directly", json_schema_extra=START
+    steps: NonNegativeInt = Field(
+        700, description="optimizer steps; 0: the weights stay random", json_schema_extra=START
     )
-    batch_size: PositiveInt = Field(32, description="examples per step", json_schema_extra=START)
+    mixed_steps: NonNegativeInt = Field(
+        80,
+        description="the last so many steps also contain demonstrations without a scratchpad",
+        json_schema_extra=START,
+    )
+    batch_size: PositiveInt = Field(32, description="demonstrations per optimizer step", json_schema_extra=START)
     learning_rate: PositiveFloat = Field(
-        3e-3, description="peak, AdamW's; Muon's for the matrices is five times that", json_schema_extra=START
+        3e-3,
+        description="peak learning rate of AdamW; for weight matrices Muon is used with five times this rate",
+        json_schema_extra=START,
     )
     direct_share: Share = Field(
-        0.6, description="share of the mixed examples answered directly, without a scratchpad", json_schema_extra=START
+        0.6,
+        description="share of demonstrations without a scratchpad in the last mixed_steps steps",
+        json_schema_extra=START,
     )
     error_rate: Share = Field(
-        0.02, description="probability that a step of the tutor's scratchpad goes wrong", json_schema_extra=START
+        0.02,
+        description="error rate of a demonstration's step: probability that a scratchpad step contains a mistake",
+        json_schema_extra=START,
     )
 
 
 class Lora(Section):
-    """Small matrices beside some of the model's, which alone are trained (needs the package peft)."""
+    """Low-rank adapters (LoRA); the model's own weights are frozen. Needs the package peft."""
 
-    rank: PositiveInt = Field(16, description="inner size of the matrices", json_schema_extra=POLICY)
-    alpha: PositiveFloat = Field(32.0, description="their product is scaled by alpha / rank", json_schema_extra=POLICY)
+    rank: PositiveInt = Field(16, description="rank of the adapters", json_schema_extra=POLICY)
+    alpha: PositiveFloat = Field(
+        32.0, description="the adapter output is scaled by alpha / rank", json_schema_extra=POLICY
+    )
     targets: list[str] = Field(
         ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
         min_length=1,
-        description="modules that get them, by the last part of their names",
+        description="modules with an adapter, by the last part of their names",
         json_schema_extra=POLICY,
     )
 
 
 class Model(Section):
-    """The start model."""
+    """The model that training starts from."""
 
     start: str = Field(
         "tiny",
-        description="'tiny': built and taught by the pipeline; else a folder or a Hugging Face name of a causal model",
+        description="'tiny': built and fine-tuned by the pipeline; otherwise a folder or a Hugging Face name of a "
+        "causal language model",
         json_schema_extra=EVERY_MODEL,
     )
     revision: str | None = Field(
-        None, description="pinned revision of a Hugging Face model", json_schema_extra=EVERY_MODEL
+        None, description="revision (commit, tag or branch) of a Hugging Face model", json_schema_extra=EVERY_MODEL
     )
     dtype: Literal["float32", "bfloat16"] = Field(
-        "float32", description="weights and arithmetic of the policy", json_schema_extra=POLICY
+        "float32", description="data type of the policy's weights and computation", json_schema_extra=POLICY
     )
-    lora: Lora | None = Field(None, description="null: all weights are trained")
-    tiny: TinyModel = Field(TinyModel(), description="shape, for start: tiny")
-    warm_start: WarmStart = Field(WarmStart(), description="supervised training, for start: tiny")
+    lora: Lora | None = Field(None, description="low-rank adapters; null: all weights are trained")
+    tiny: TinyModel = Field(TinyModel(), description="architecture, with start: tiny")
+    warm_start: WarmStart = Field(WarmStart(), description="supervised fine-tuning, with start: tiny")
     warm_start_per_seed: bool = Field(
         True,
-        description="true: each seed starts from a start model of its own; false: all from that of the first seed",
+        description="true: each seed has its own start model; false: all seeds use the start model of the first seed",
         json_schema_extra=POLICY_AND_EVALUATION,
     )
 
 
 class Prompt(Section):
-    """How a problem is shown to the model, in training and in evaluation alike."""
+    """The prompt format, in training and in evaluation."""
 
     template: str = Field(
         "{problem}\n",
-        description="text around the problem; {problem} stands for it",
+        description="prompt text; {problem} is replaced by the problem",
         pattern=r"\{problem\}",
         json_schema_extra=EVERY_MODEL,
     )
-    chat: bool = Field(False, description="wrap it in the tokenizer's chat template", json_schema_extra=EVERY_MODEL)
+    chat: bool = Field(False, description="apply the tokenizer's chat template", json_schema_extra=EVERY_MODEL)
     system: str = Field("", description="system prompt, with chat: true", json_schema_extra=EVERY_MODEL)
 
 
@@ -155,189 +171,224 @@ class Data(Section):
     root: Path | None = Field(
         None,
         strict=False,
-        description="folder of the files that sources name; null: POLICYGRAIN_DATA, else here",
+        description="folder that file sources are relative to; null: POLICYGRAIN_DATA, else the working directory",
         json_schema_extra=NOTHING,
     )
     train: list[str] = Field(
         min_length=1,
-        description="sources of prompts: a family, a registered set (`policygrain data list`) or a .jsonl file",
+        description="sources of training problems: synthetic families, registered sets (`policygrain data list`) or "
+        ".jsonl files",
         json_schema_extra=TRAINING_DATA,
     )
     train_size: PositiveInt = Field(
-        3000, description="problems per family; at most so many of a set or file", json_schema_extra=TRAINING_DATA
+        3000,
+        description="number of problems per family; maximum number per registered set or file",
+        json_schema_extra=TRAINING_DATA,
     )
     validation_size: PositiveInt = Field(
-        60, description="problems per source, held out of training and test", json_schema_extra=TRAINING_DATA
+        60,
+        description="validation problems per source; they are not in training or benchmarks",
+        json_schema_extra=TRAINING_DATA,
     )
-    seed: int = Field(1, description="what synthetic problems are drawn from", json_schema_extra=ALL_DATA)
+    seed: int = Field(1, description="seed of the synthetic problems", json_schema_extra=ALL_DATA)
 
 
 class Sampling(Section):
-    """How responses are drawn in evaluation."""
+    """Sampling parameters of evaluation."""
 
     n: PositiveInt = Field(
-        1, description="responses per problem; the score is their mean (avg@n)", json_schema_extra=EVALUATION
+        1, description="responses per problem; the score is their mean accuracy (avg@n)", json_schema_extra=EVALUATION
     )
-    temperature: float = Field(0.0, ge=0, description="0: greedy", json_schema_extra=EVALUATION)
-    top_p: float = Field(1.0, gt=0, le=1, description="nucleus", json_schema_extra=EVALUATION)
-    max_tokens: PositiveInt = Field(128, description="longest response", json_schema_extra=EVALUATION)
+    temperature: float = Field(
+        0.0, ge=0, description="sampling temperature; 0: greedy decoding", json_schema_extra=EVALUATION
+    )
+    top_p: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="nucleus sampling: probability mass of the tokens that are sampled from",
+        json_schema_extra=EVALUATION,
+    )
+    max_tokens: PositiveInt = Field(
+        128, description="maximum length of a response, in tokens", json_schema_extra=EVALUATION
+    )
 
 
 class Benchmark(Section):
-    """One benchmark."""
+    """A benchmark."""
 
-    name: Name = Field(description="how figures and tables call it", json_schema_extra=BENCHMARKS_AND_EVALUATION)
+    name: Name = Field(description="name in figures and tables", json_schema_extra=BENCHMARKS_AND_EVALUATION)
     source: str = Field(
-        description="a family, a registered set (`policygrain data list`) or a .jsonl file",
+        description="a synthetic family, a registered set (`policygrain data list`) or a .jsonl file",
         json_schema_extra=BENCHMARKS_AND_EVALUATION,
     )
     size: PositiveInt | None = Field(
         None,
-        description="at most so many problems; null: 300 of a family, all of a registered set or file",
+        description="maximum number of problems; null: 300 of a family, all of a registered set or file",
         json_schema_extra=BENCHMARKS,
     )
-    sampling: Sampling | None = Field(None, description="null: as `evaluation` says")
+    sampling: Sampling | None = Field(None, description="sampling parameters; null: those of `evaluation`")
 
 
 class Evaluation(Section):
-    """The protocol by which final models are judged."""
+    """The evaluation of start and final models on benchmarks."""
 
     engine: Literal["auto", "vllm", "transformers"] = Field(
-        "auto", description="auto: vllm where it is installed", json_schema_extra=EVALUATION
-    )
-    sampling: Sampling = Field(Sampling(), description="of every benchmark that does not say its own")
-    registered_sampling: bool = Field(
-        False,
-        description="true: a registered benchmark that does not say its own has the n, temperature and top_p of its "
-        "registry entry (`policygrain data list`), and max_tokens from here",
+        "auto",
+        description="inference engine; auto: vllm if it is installed, otherwise transformers",
         json_schema_extra=EVALUATION,
     )
-    benchmarks: list[Benchmark] = Field(min_length=1, description="in the order of figures and tables")
+    sampling: Sampling = Field(Sampling(), description="sampling parameters of benchmarks that do not have their own")
+    registered_sampling: bool = Field(
+        False,
+        description="true: registered benchmarks without their own sampling parameters use n, temperature and top_p "
+        "from the registry (`policygrain data list`) and max_tokens from `evaluation.sampling`",
+        json_schema_extra=EVALUATION,
+    )
+    benchmarks: list[Benchmark] = Field(min_length=1, description="benchmarks, in the order of figures and tables")
     runs_per_engine: PositiveInt = Field(
-        30, description="checkpoints judged one after the other by one engine process", json_schema_extra=NOTHING
+        30,
+        description="models that one process evaluates one after the other, with the same engine",
+        json_schema_extra=NOTHING,
     )
     parts: PositiveInt = Field(
         1,
-        description="jobs that draw the responses of such a process's checkpoints between them; changes no result",
+        description="number of jobs that share the sampling for these models; changes no result",
         json_schema_extra=NOTHING,
     )
-    seed: int = Field(7, description="what sampling is seeded from", json_schema_extra=EVALUATION)
+    seed: int = Field(7, description="sampling seed", json_schema_extra=EVALUATION)
 
 
 class Fsdp(Section):
-    """Weights, gradients and moments spread over the ranks of a run (PyTorch's FSDP2)."""
+    """Sharding of weights, gradients and optimizer states over the ranks of a run (PyTorch FSDP2)."""
 
     compute: Literal["float32", "bfloat16", "float16"] = Field(
         "bfloat16",
-        description="precision of forward and backward passes; gradients are added up in float32",
+        description="data type of forward and backward passes; gradients are reduced in float32",
         json_schema_extra=RUN,
     )
     cpu_offload: bool = Field(
         False,
-        description="in the host's memory; each layer is brought to the GPU for its pass",
+        description="keep the shards in host memory and copy each layer to the GPU when it is needed",
         json_schema_extra=NOTHING,
     )
 
 
 class Training(Section):
-    """The loop. A batch is prompts_per_step × group responses, trained on in updates_per_batch optimizer steps."""
+    """The training loop. A batch of prompts_per_step × group responses gets updates_per_batch optimizer steps."""
 
-    steps: PositiveInt = Field(30, description="batches sampled", json_schema_extra=RUN)
-    prompts_per_step: PositiveInt = Field(16, description="prompts (groups) per batch", json_schema_extra=RUN)
-    group: PositiveInt = Field(8, description="responses per prompt, G", json_schema_extra=POLICY)
+    steps: PositiveInt = Field(30, description="training steps; each samples one batch", json_schema_extra=RUN)
+    prompts_per_step: PositiveInt = Field(16, description="prompts per batch", json_schema_extra=RUN)
+    group: PositiveInt = Field(8, description="responses per prompt (group size G)", json_schema_extra=POLICY)
     updates_per_batch: PositiveInt = Field(
-        4, description="optimizer steps per batch: more of them, further off-policy", json_schema_extra=RUN
+        4,
+        description="optimizer steps per batch; with more of them, training is more off-policy",
+        json_schema_extra=RUN,
     )
-    learning_rate: PositiveFloat = Field(2e-4, description="AdamW's", json_schema_extra=POLICY)
+    learning_rate: PositiveFloat = Field(2e-4, description="learning rate of AdamW", json_schema_extra=POLICY)
     warmup_updates: NonNegativeInt = Field(
-        0, description="optimizer steps over which the learning rate rises linearly", json_schema_extra=RUN
+        0, description="optimizer steps of linear learning-rate warmup", json_schema_extra=RUN
     )
-    weight_decay: float = Field(0.0, ge=0, description="AdamW's", json_schema_extra=POLICY)
-    betas: tuple[float, float] = Field((0.9, 0.95), strict=False, description="AdamW's", json_schema_extra=POLICY)
-    max_grad_norm: PositiveFloat = Field(1.0, description="gradient norm is clipped to this", json_schema_extra=POLICY)
+    weight_decay: float = Field(0.0, ge=0, description="weight decay of AdamW", json_schema_extra=POLICY)
+    betas: tuple[float, float] = Field(
+        (0.9, 0.95), strict=False, description="betas of AdamW", json_schema_extra=POLICY
+    )
+    max_grad_norm: PositiveFloat = Field(
+        1.0, description="maximum gradient norm; larger gradients are scaled down", json_schema_extra=POLICY
+    )
     temperature: PositiveFloat = Field(
-        1.0, description="of rollouts; log-probabilities and entropy are of this distribution", json_schema_extra=POLICY
+        1.0,
+        description="sampling temperature of rollouts; also applied to log-probabilities and entropy",
+        json_schema_extra=POLICY,
     )
-    max_tokens: PositiveInt = Field(112, description="longest response, L_max", json_schema_extra=POLICY)
+    max_tokens: PositiveInt = Field(
+        112, description="maximum length of a response (L_max), in tokens", json_schema_extra=POLICY
+    )
     micro_batch_tokens: PositiveInt = Field(
-        2048, description="tokens per forward pass, padding included; changes no result", json_schema_extra=NOTHING
+        2048,
+        description="maximum tokens per forward pass, including padding; changes no result",
+        json_schema_extra=NOTHING,
     )
     engine: Literal["transformers", "vllm"] = Field(
-        "transformers", description="what samples rollouts", json_schema_extra=POLICY
+        "transformers", description="engine that samples rollouts", json_schema_extra=POLICY
     )
     kv_gib: PositiveFloat | None = Field(
         None,
-        description="GiB of vLLM's key-value cache; null: 1 on a CPU, half of what is free on a GPU",
+        description="size of vLLM's KV cache in GiB; null: 1 on a CPU, half of the free memory on a GPU",
         json_schema_extra=NOTHING,
     )
     max_mismatch: PositiveFloat | None = Field(
         None,
-        description="nats by which trainer and engine may disagree on the mean sampled token; beyond it the run stops. "
-        "null: 0.01 in float32, 0.1 in bfloat16",
+        description="the run stops if the log-probabilities of trainer and engine differ by more than this on average, "
+        "in nats per token; null: 0.01 in float32, 0.02 in float16, 0.1 in bfloat16",
         json_schema_extra=NOTHING,
     )
     ahead: NonNegativeInt = Field(
         0,
-        description="batches sampled ahead: each is trained on so many steps later, off-policy; 0: at once",
+        description="batches sampled ahead; each is trained on this many steps after it was sampled, off-policy",
         json_schema_extra=RUN,
     )
-    validate_every: PositiveInt = Field(5, description="steps between validations", json_schema_extra=RUN)
-    checkpoint_every: PositiveInt = Field(10, description="steps between checkpoints", json_schema_extra=NOTHING)
+    validate_every: PositiveInt = Field(5, description="number of steps between validations", json_schema_extra=RUN)
+    checkpoint_every: PositiveInt = Field(
+        10, description="number of steps between checkpoints", json_schema_extra=NOTHING
+    )
     keep_every: PositiveInt | None = Field(
         None,
-        description="checkpoints of multiples of so many steps are kept for good; null: the newest two alone",
+        description="also keep the checkpoint of every so many steps; null: only the newest two are kept",
         json_schema_extra=NOTHING,
     )
     max_ratio: PositiveFloat | None = Field(
         None,
-        description="a larger ratio ends the run, and its batch is kept; null: however large",
+        description="stop the run and save the batch if a ratio is larger than this; null: no limit",
         json_schema_extra=NOTHING,
     )
-    fsdp: Fsdp | None = Field(None, description="null: each rank of a run holds the whole model")
+    fsdp: Fsdp | None = Field(None, description="sharding over ranks; null: each rank holds the whole model")
     activation_checkpointing: bool = Field(
-        False, description="layers compute their activations again instead of keeping them", json_schema_extra=NOTHING
+        False, description="recompute activations in the backward pass to save memory", json_schema_extra=NOTHING
     )
-    threads: PositiveInt = Field(1, description="CPU threads of one run", json_schema_extra=NOTHING)
+    threads: PositiveInt = Field(1, description="CPU threads per run", json_schema_extra=NOTHING)
 
 
 class Experiment(Section):
-    """Methods × settings × seeds that answer one question."""
+    """A set of runs: methods × settings × seeds."""
 
     methods: list[str] = Field(
-        min_length=1, description="presets or the study's own methods", json_schema_extra=FIGURES
+        min_length=1, description="names of presets or of methods defined under `methods`", json_schema_extra=FIGURES
     )
-    seeds: list[NonNegativeInt] | None = Field(None, description="null: the study's", json_schema_extra=FIGURES)
+    seeds: list[NonNegativeInt] | None = Field(
+        None, description="seeds of the runs; null: the seeds of the study", json_schema_extra=FIGURES
+    )
     vary: dict[str, list[Any]] = Field(
         {},
-        description="training keys and their values, of one word each; every combination is run",
+        description="training keys, each with a list of values (numbers or single words); every combination is run",
         json_schema_extra=FIGURES,
     )
-    evaluate: bool = Field(
-        True, description="judge the final models on the benchmarks, besides validation", json_schema_extra=FIGURES
-    )
+    evaluate: bool = Field(True, description="evaluate the final models on the benchmarks", json_schema_extra=FIGURES)
 
 
 class Probe(Section):
-    """One batch that every ratio looks at: how far ratios spread and how noisy gradients are, by grain."""
+    """The probe: the variance of ratios and the gradient noise of every ratio, measured on the same batch."""
 
-    prompts: PositiveInt = Field(24, description="prompts (groups) in the batch", json_schema_extra=PROBE)
+    prompts: PositiveInt = Field(24, description="prompts in the batch", json_schema_extra=PROBE)
     updates: list[NonNegativeInt] = Field(
-        [1, 4, 16], description="optimizer steps that the policy is off the batch by", json_schema_extra=PROBE
+        [1, 4, 16],
+        description="numbers of optimizer steps since the batch was sampled, at which ratios are measured",
+        json_schema_extra=PROBE,
     )
 
 
 class Tracking(Section):
-    """MLflow, which mirrors the records."""
+    """Tracking: the records of a study are copied to MLflow."""
 
     uri: str | None = Field(
         None,
-        description="null: MLFLOW_TRACKING_URI, else a SQLite store beside the results; user name and password belong "
-        "into MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD",
+        description="tracking URI; null: MLFLOW_TRACKING_URI, else a SQLite file next to the study's results. User name "
+        "and password belong in MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD",
         json_schema_extra=TRACKING,
     )
     log_models: bool = Field(
         False,
-        description="log each run's final model, with a signature: MLflow loads and serves `runs:/RUN_ID/model`",
+        description="log the final model of each run as `runs:/RUN_ID/model`, which MLflow can load and serve",
         json_schema_extra=TRACKING,
     )
 
@@ -354,41 +405,47 @@ class Study(Section):
 
     base: str | None = Field(
         None,
-        description="another study file that this one is laid over, relative to this one",
+        description="another study file, relative to this one, whose keys this one overrides",
         json_schema_extra=NOTHING,
     )
-    name: Name = Field(description="folder under results/ and experiment in MLflow", json_schema_extra=FIGURES)
-    title: str = Field("", description="a line for reports", json_schema_extra=FIGURES)
+    name: Name = Field(
+        description="name of the study: its folder under results/ and its experiment in MLflow",
+        json_schema_extra=FIGURES,
+    )
+    title: str = Field("", description="title in reports", json_schema_extra=FIGURES)
     seeds: list[NonNegativeInt] = Field(
-        [0, 1, 2], min_length=1, description="of training, and of start models", json_schema_extra=FIGURES
+        [0, 1, 2], min_length=1, description="seeds of training runs and start models", json_schema_extra=FIGURES
     )
     seeds_per_process: PositiveInt = Field(
         1,
-        description="runs of one arm that one process trains one after the other; more where starting it takes longest",
+        description="runs of an arm that one process trains one after the other; larger values save start-up time",
         json_schema_extra=NOTHING,
     )
-    model: Model = Field(Model(), description="the start model")
-    prompt: Prompt = Field(Prompt(), description="how problems are shown")
+    model: Model = Field(Model(), description="the model that training starts from")
+    prompt: Prompt = Field(Prompt(), description="prompt format")
     data: Data = Field(description="training and validation problems")
     grader: Literal["numeric", "math"] = Field(
         "numeric",
-        description="what judges answers, in training and evaluation: numbers exactly, or mathematics by math-verify",
+        description="grader of answers, in training and evaluation: exact comparison of numbers, or math-verify",
         json_schema_extra=POLICY_AND_EVALUATION,
     )
-    training: Training = Field(Training(), description="the loop")
+    training: Training = Field(Training(), description="the training loop")
     methods: dict[Name, MethodChanges] = Field(
         {},
-        description="the study's own methods, each with the `base` that it changes, and changes to presets",
+        description="new methods, each with the method (`base`) that it changes, and changes to presets",
         json_schema_extra=RUN,
     )
-    experiments: dict[str, Experiment] = Field(min_length=1, description="methods × settings × seeds, by question")
-    evaluation: Evaluation = Field(description="how final models are judged")
+    experiments: dict[str, Experiment] = Field(
+        min_length=1, description="experiments by name: methods × settings × seeds"
+    )
+    evaluation: Evaluation = Field(description="evaluation on benchmarks")
     probe: Probe | None = Field(
-        Probe(), description="every ratio on one batch, on one device, for `ratio_variance` and `grain`; null: none"
+        Probe(),
+        description="measurements of all ratios on one batch, for the figures `ratio_variance` and `grain`; null: none",
     )
     figures: list[FigureName] = Field(
         ["benchmarks", "dynamics", "clip_ratio", "stress"],
-        description="what `figures` draws",
+        description="figures to draw",
         json_schema_extra=FIGURES,
     )
-    tracking: Tracking = Field(Tracking(), description="MLflow")
+    tracking: Tracking = Field(Tracking(), description="tracking in MLflow")

@@ -190,6 +190,8 @@ def test_requirements_of_a_study(doctor: RunDoctor) -> None:
     assert code == 0 and "hf download some/model" in said
     code, said = doctor(study="stepz: 3\n")
     assert code == 2 and "stepz: unknown key" in said
+    code, said = doctor(study="data: {train: [none.jsonl]}\n")
+    assert code == 2 and "data.train[0]" in said and "none.jsonl: no such dataset file" in said
 
 
 def test_without_slurm_a_login_node_is_suggested(

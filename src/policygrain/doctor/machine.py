@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..errors import UserError
+from ..files import check_free_space
 from .finding import Finding
 from .requirements import check_requirements, check_vllm, read_study
 
@@ -44,8 +45,6 @@ def _memory() -> Finding:
 
 def disk(results: Path) -> Finding:
     """Whether ``results`` is writable and its disk has free space."""
-    from ..stages import check_free_space
-
     try:
         check_free_space(results)
     except UserError as error:

@@ -95,9 +95,15 @@ def _sets(study: Study) -> list[str]:
 
 def _data(study: Study) -> Iterator[Finding]:
     from ..tasks.check import data_root
+    from ..tasks.sources import check_sources
 
     sets = _sets(study)
-    # `load_study` has checked them: a missing set is a finding of `read_study`.
+    try:
+        check_sources(study)
+    except UserError as error:
+        change = "`policygrain data list` shows registered sets, `policygrain data fetch` downloads them."
+        yield Finding("data", str(error), "wrong", change)
+        return
     root = data_root(study.data.root).resolve()
     yield Finding("data", f"{', '.join(sets)} in {root}" if sets else "synthetic, nothing to fetch")
 

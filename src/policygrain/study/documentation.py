@@ -3,37 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, get_args
 
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from .schema import Study
+from .fingerprint import decides, section_of
+from .schema import Artefact, Study
 
 HEAD = """# Configuration
 
 Every key of a study file; `policygrain schema --markdown` writes this page. Unknown keys are errors. Relative
 paths are relative to the working directory; `base` is relative to the file that contains it.
 
-| key | type | default | description |
-|---|---|---|---|
+The last column says which outputs depend directly on a key. When its value changes, `snakemake all` computes these
+outputs again, and everything made from them. Only what the change affects is computed again: a changed method retrains
+its own runs only. Changing a key on which nothing depends, such as memory or threads, computes nothing again.
+
+| key | type | default | description | what depends on it |
+|---|---|---|---|---|
 """
+NAMES: dict[Artefact, str] = {
+    "training_data": "training problems",
+    "benchmarks": "benchmark problems",
+    "start_model": "start models",
+    "run": "training runs",
+    "probe": "probes",
+    "evaluation": "evaluations",
+    "figures": "figures and tables",
+    "tracking": "MLflow",
+}
 
 
 def markdown() -> str:
-    """All keys with type, default and description, as a Markdown table."""
+    """All keys with type, default, description and what depends on them, as a Markdown table."""
     return HEAD + "".join(f"{row}\n" for row in _rows(Study, ""))
 
 
 def _rows(model: type[BaseModel], prefix: str) -> Iterator[str]:
     for name, field in model.model_fields.items():
         key = f"{prefix}{name}"
-        section = _section(field.annotation)
+        section = section_of(field.annotation)
         if section is not None:
-            marker = (
-                "[]" if str(field.annotation).startswith("list") else ".NAME" if "dict" in str(field.annotation) else ""
-            )
-            yield f"| **`{key}{marker}`** | | | {field.description} |"
+            kind = str(field.annotation)
+            marker = "[]" if kind.startswith("list") else ".NAME" if "dict" in kind else ""
+            yield f"| **`{key}{marker}`** | | | {field.description} | {_dependents(field)} |"
             yield from _rows(section, f"{key}{marker}.")
             continue
         kind = (
@@ -41,17 +55,15 @@ def _rows(model: type[BaseModel], prefix: str) -> Iterator[str]:
         )
         kind = kind.replace("typing.", "").replace("pathlib._local.", "").replace("pathlib.", "").split(", Gt")[0]
         default = "required" if field.default is PydanticUndefined else f"`{field.default!r}`"
-        yield f"| `{key}` | {_plain(kind)} | {default} | {field.description} |"
+        yield f"| `{key}` | {_plain(kind)} | {default} | {field.description} | {_dependents(field)} |"
+
+
+def _dependents(field: FieldInfo) -> str:
+    """What depends on a key directly; empty for a section and for the keys of a method."""
+    direct = decides(field)
+    return "" if direct is None else ", ".join(NAMES[artefact] for artefact in direct) or "nothing"
 
 
 def _plain(kind: str) -> str:
     kind = kind.replace("Annotated[", "").replace("|", "or").split(", FieldInfo")[0].split(", Ge")[0]
     return kind + "]" * (kind.count("[") - kind.count("]"))
-
-
-def _section(annotation: Any) -> type[BaseModel] | None:
-    """The section type of a field, of its list items or of its mapping values; None for other fields."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    found = (_section(a) for a in get_args(annotation))
-    return next((f for f in found if f is not None), None)

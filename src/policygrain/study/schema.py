@@ -382,8 +382,8 @@ class Tracking(Section):
 
     uri: str | None = Field(
         None,
-        description="tracking URI; null: MLFLOW_TRACKING_URI, else a SQLite file next to the study's results. User name "
-        "and password belong in MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD",
+        description="tracking URI; null: MLFLOW_TRACKING_URI, else a SQLite file next to the study's results. User "
+        "name and password belong in MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD",
         json_schema_extra=TRACKING,
     )
     log_models: bool = Field(

@@ -72,8 +72,16 @@ def test_contaminated_problems_are_in_the_record(made: tuple[DataFolder, Path], 
     assert [row["id"] for row in read_json_lines(copy.benchmark("count"))][1] == "count-test-00001"
     copy.contamination.write_text(json.dumps({"schema_version": 2, "overlaps": {"count": pairs}}))
     evaluate(small_study(), {"start/seed0": start}, copy, StudyFolder(tmp_path))
-    (record,) = model_evaluation(StudyFolder(tmp_path).evaluation("start/seed0")).records
-    assert record.contaminated == [1, 3]
+    folder = StudyFolder(tmp_path).evaluation("start/seed0")
+    before = model_evaluation(folder)
+    assert before.records[0].contaminated == [1, 3]
+    # Other training problems change the positions alone: nothing is sampled again.
+    stamp = folder.samples("count").stat().st_mtime_ns
+    copy.contamination.write_text(json.dumps({"schema_version": 2, "overlaps": {"count": pairs[1:]}}))
+    evaluate(small_study(), {"start/seed0": start}, copy, StudyFolder(tmp_path))
+    after = model_evaluation(folder)
+    assert after.records[0].contaminated == [3] and folder.samples("count").stat().st_mtime_ns == stamp
+    assert after.records[0].model_copy(update={"contaminated": [1, 3]}) == before.records[0]
 
 
 def test_a_missing_model_is_named(made: tuple[DataFolder, Path], tmp_path: Path) -> None:

@@ -10,6 +10,10 @@ from policygrain.results.layout import RunFolder
 from policygrain.results.schema import BenchmarkRecord, EvaluatedSample, EvaluationFacts, ModelEvaluation, write_record
 
 RIGHT, WRONG, UNREAD = "correct", "incorrect", "unparsable"
+# Three problems with two responses each: right on 2, 1 and 0 of them. 3 of 6 right, pass@2 = 2 / 3.
+COUNT = [[RIGHT, RIGHT], [RIGHT, WRONG], [UNREAD, WRONG]]
+# One problem, another kind of outcome for each response.
+REST = [["timeout", "error"]]
 
 
 def sample_text(benchmark: str, problem: int, sample: int, outcome: str) -> str:

@@ -1,6 +1,8 @@
 """Processes and folders of tests are removed at their end, also when the tests are killed: a helper process waits.
 
-python tests/support/leftovers.py FOLDER    # waits until its standard input ends, then kills the processes and removes FOLDER
+python tests/support/leftovers.py FOLDER
+
+The helper waits until its standard input ends, then kills the processes and removes FOLDER.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ def make_up_run(
 
 
 def made_up_rows(updates: int, seed: int) -> list[dict[str, Any]]:
-    """Metrics of `STEPS` steps: accuracy rises by 0.1 per step, seed s ends with a validation accuracy of 0.5 + 0.1 s."""
+    """`STEPS` steps: accuracy rises by 0.1 per step; seed s ends with a validation accuracy of 0.5 + 0.1s."""
     rows: list[dict[str, Any]] = [
         {"step": s, "sampled_accuracy": 0.1 * s, "clip_fraction_low": 0.01, "clip_fraction_high": 0.02, **SHARED}
         | {"total_updates": updates * (s + 1), "total_tokens": 100 * (s + 1)}

@@ -32,7 +32,7 @@ def missing() -> str | None:
     if importlib.util.find_spec("psycopg2") is None:
         return "no psycopg2 here, by which MLflow's server talks to PostgreSQL: pip install psycopg2-binary"
     if os.geteuid() != 0:
-        return "PostgreSQL refuses to run as root, so tests start it as another user, for which they must run as root, as in CI"
+        return "PostgreSQL does not run as root; to start it as another user, tests must run as root, as in CI"
     return None
 
 

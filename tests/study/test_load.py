@@ -8,8 +8,10 @@ import pytest
 
 from policygrain.cli import main
 from policygrain.errors import UserError
+from policygrain.results.layout import DataFolder
 from policygrain.study import load_study, parse_study
 from policygrain.study.runs import run_matrix
+from policygrain.tasks.sources import check_sources, prepare
 
 STUDIES = [
     Path("config.yaml"),
@@ -19,18 +21,21 @@ STUDIES = [
 
 @pytest.mark.parametrize("path", STUDIES, ids=str)
 def test_every_study_in_the_repository_loads(path: Path, in_root: Path) -> None:
-    """Names included; whether the files of problem sets are there is asked when it runs."""
-    assert run_matrix(load_study(path, files=False)).runs
+    """Names included; whether the files of problem sets are there is checked by `check_sources`."""
+    assert run_matrix(load_study(path)).runs
 
 
-def test_a_study_of_real_sets_loads_where_they_are(
+def test_sources_of_a_study_are_checked_where_they_are(
     in_root: Path, benchmarks_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("POLICYGRAIN_DATA", str(benchmarks_folder))
-    assert run_matrix(load_study("studies/real-text.yaml")).runs
+    study = load_study("studies/real-text.yaml")
+    check_sources(study)
+    assert run_matrix(study).runs
     monkeypatch.setenv("POLICYGRAIN_DATA", str(tmp_path))
     with pytest.raises(UserError, match=r"data\.train\[0\]: .*no such file"):
-        load_study("studies/real-text.yaml")
+        check_sources(study)
+    assert load_study("studies/real-text.yaml") == study, "a study is read without its problem sets"
 
 
 def test_the_default_study_is_what_it_says(in_root: Path) -> None:
@@ -58,8 +63,6 @@ def small(**changes: object) -> dict[str, object]:
         ({"training": {"lerning_rate": 1e-3}}, r"training\.lerning_rate: unknown key\. Did you mean 'learning_rate'"),
         ({"training": {"steps": "ten"}}, r"training\.steps: .*\(got 'ten'\)"),
         ({"model": {"tiny": {"hiden": 3}}}, r"model\.tiny\.hiden: unknown key\. Did you mean 'hidden'"),
-        ({"data": {"train": ["cuont"]}}, r"data\.train\[0\]: 'cuont' .* Did you mean 'count'"),
-        ({"data": {"train": ["no.jsonl"]}}, r"data\.train\[0\]: \S*no\.jsonl: no such dataset file"),
         (
             {"experiments": {"headline": {"methods": ["tepoo"]}}},
             r"experiments\.headline: .*'tepoo'.*Did you mean 'tepo'",
@@ -91,12 +94,35 @@ def small(**changes: object) -> dict[str, object]:
             {"experiments": {"s": {"methods": ["grpo"], "vary": {"betas": [[0.9, 0.95]]}}}},
             r"experiments\.s\.vary: 'grpo\+betas=\[0\.9, 0\.95\]' has '\['",
         ),
-        ({"figures": ["dinamics"]}, r"figures: there is no figure 'dinamics'.*'dynamics'"),
+        ({"figures": ["dinamics"]}, r"figures\.0: 'dinamics' is not .* Did you mean 'dynamics'"),
+        ({"grader": "maths"}, r"grader: 'maths' is not .* Did you mean 'math'"),
+        ({"prompt": {"template": "no problem"}}, r"prompt\.template: .*\{problem"),
+        ({"seeds": []}, r"seeds: .*at least 1 item"),
     ],
 )
 def test_mistakes_are_named(changes: dict[str, object], message: str) -> None:
     with pytest.raises(UserError, match=message):
         parse_study(small(**changes), Path("study.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data": {"train": ["cuont"]}}, r"data\.train\[0\]: 'cuont' .* Did you mean 'count'"),
+        ({"data": {"train": ["count", "no.jsonl"]}}, r"data\.train\[1\]: \S*no\.jsonl: no such dataset file"),
+        (
+            {"evaluation": {"benchmarks": [{"name": "x", "source": "largset"}]}},
+            r"evaluation\.benchmarks\[0\]\.source: 'largset' .* Did you mean 'largest'",
+        ),
+    ],
+)
+def test_sources_that_cannot_be_opened_are_named(changes: dict[str, object], message: str, tmp_path: Path) -> None:
+    """By `policygrain check` and `prepare`; the study itself is read without them."""
+    study = parse_study(small(**changes), tmp_path / "study.yaml")
+    for command in (lambda: check_sources(study), lambda: prepare(study, DataFolder(tmp_path / "data"))):
+        with pytest.raises(UserError, match=message):
+            command()
+    assert not (tmp_path / "data").exists()
 
 
 def test_a_mistake_on_the_command_line_is_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -109,7 +135,7 @@ def test_a_mistake_on_the_command_line_is_one_message(tmp_path: Path, capsys: py
     assert "no such study file" in capsys.readouterr().err
 
 
-def test_a_study_is_laid_over_its_base(tmp_path: Path) -> None:
+def test_a_study_overrides_its_base(tmp_path: Path) -> None:
     (tmp_path / "base.yaml").write_text(
         "name: b\ndata: {train: [count], seed: 5}\nexperiments: {headline: {methods: [grpo]}}\n"
         "evaluation: {benchmarks: [{name: count, source: count}]}\nfigures: [dynamics]\n"

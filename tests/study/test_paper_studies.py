@@ -27,7 +27,7 @@ def test_a_paper_study_has_the_published_settings(in_root: Path, name: str) -> N
     assert study.grader == "math" and study.prompt.chat
     assert (settings.engine, study.evaluation.engine) == ("vllm", "vllm")
     assert "\\boxed{" in study.prompt.template
-    for arm in run_matrix(study):
+    for arm in run_matrix(study).arms.values():
         own, preset = arm.method(study), arm.method_name.split("_lambda")[0].split("_phi")[0]
         assert own.clip == method(preset).clip, f"{arm.name} has its own clip range"
 

@@ -8,19 +8,24 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-from policygrain.views.tokens import page
+import pytest
+
+from policygrain.errors import UserError
+from policygrain.results.layout import RunFolder
+from policygrain.results.schema import TokenSample, TokenView, write_record
+from policygrain.views.tokens import page, write_page
 
 HOSTILE = "</i></p><script>document.title='owned'</script>"
 
 
-def made_up(tokens: list[str], **changes: Any) -> dict[str, Any]:
+def made_up(tokens: list[str], **changes: Any) -> TokenView:
     """A step with one sample; nothing is clipped, and the policy has not changed."""
     n = len(tokens)
-    sample = {"prompt": " 1+1=", "correct": True, "reward": 1.0, "advantage": 0.5, "tokens": tokens}
+    sample: dict[str, Any] = {"prompt": " 1+1=", "correct": True, "reward": 1.0, "advantage": 0.5, "tokens": tokens}
     sample |= {"ratio": [1.0] * n, "entropy_change": [0.0] * n, "log_prob": [-1.0] * n, "log_prob_old": [-1.0] * n}
     sample |= {"clipped_low": [False] * n, "clipped_high": [False] * n, "entropy_drop": [False] * n}
     sample |= {"in_loss": [True] * n, **changes}
-    return {"method": "tepo", "samples": [sample]}
+    return TokenView(step=2, method="tepo", samples=[TokenSample(**sample)])
 
 
 class Tokens(HTMLParser):
@@ -116,3 +121,20 @@ def test_full_colour_is_the_strongest_twentieth() -> None:
     assert [re.search(r"--ratio:([-\d.]+)", t["style"])[1] for t in found[35:]] == [  # type: ignore[index]
         *("0.000", "1.000", "1.000", "1.000", "1.000")
     ]
+
+
+def test_the_page_of_a_step_or_of_the_last(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path / "tepo" / "seed0")
+    with pytest.raises(UserError, match="no token views here"):
+        write_page(run, None, None)
+    for step, word in ((2, "two"), (10, "ten")):
+        write_record(run.tokens(step), made_up([word]).model_copy(update={"step": step}))
+    assert write_page(run, None, None) == run.tokens(10).with_suffix(".html")
+    assert "<title>tepo, seed0, step 10</title>" in run.tokens(10).with_suffix(".html").read_text()
+    out = write_page(run, 2, tmp_path / "out" / "page.html")
+    assert "two" in out.read_text() and list(run.token_steps()) == [2, 10]
+    with pytest.raises(UserError, match=r"no view of step 3\. There are: 2, 10\."):
+        write_page(run, 3, None)
+    run.tokens(2).write_text('{"step": 2}')
+    with pytest.raises(UserError, match=r"step00002\.json: written by an older version"):
+        write_page(run, 2, None)

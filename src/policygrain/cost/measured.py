@@ -79,7 +79,7 @@ def _of_evaluation(evaluation: ModelEvaluation, planner: Planner) -> Iterator[Sa
     expected = planner.expected.model_copy(update={"response_tokens": tokens / responses})
     before, after = planner.evaluation(), replace(planner, expected=expected).evaluation()
     spent = evaluation.facts.seconds
-    for name, phase in {"load": "load", "engine": "decode", "grade": "grade"}.items():
+    for name, phase in {"load": "load", "engine": "decode", "grade": "judge"}.items():
         phases: list[Phase] = [p for p in before.loads if p.startswith(phase)]
         if name in spent:
             yield Sample("evaluate", phases[0], before.loads[phases[0]], after.loads[phases[0]], spent[name])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from ..results.schema import EvaluationFacts, ModelEvaluation, write_record
 from ..rollout.engine import Engine
 from ..rollout.open import open_engine
 from ..study.schema import Study
-from ..tasks.problem import read_problems
+from ..tasks.problem import Problem, read_problems
 from ..tasks.prompts import PromptRenderer
 from ..tasks.registry import sampling_of
 from ..tasks.sources import contaminated
@@ -60,7 +60,8 @@ def evaluate(
                 under = protocol(study, renderer, data, digest, grader.name)
             folder, key = results.evaluation(name), digests.of_json(under)
             keys[name] = key
-            if _key_of(folder) == key:
+            if (there := _evaluation(folder)) is not None and there.key == key:
+                _update_contaminated(there, folder, problems, seen)
                 continue
             queries, responses_key = queries_of(study, problems, renderer), response_key(under)
             before = dict(clock.seconds)
@@ -92,15 +93,34 @@ def _digest(name: str, model: Path) -> str:
     return check_final_model(run) if model == run.model else check_start_model(model)
 
 
-def _key_of(folder: EvaluationFolder) -> str | None:
-    """The key of an evaluation that is there; None where none is, or none that can be read."""
+def _evaluation(folder: EvaluationFolder) -> ModelEvaluation | None:
+    """An evaluation that is there; None where none is, or none that can be read."""
     if not folder.record.exists():
         return None
     try:
-        return model_evaluation(folder).key
+        return model_evaluation(folder)
     except UserError as error:
         print(f"{error} It is evaluated again.", file=sys.stderr)
         return None
+
+
+def _update_contaminated(
+    there: ModelEvaluation,
+    folder: EvaluationFolder,
+    problems: Mapping[str, Sequence[Problem]],
+    seen: Mapping[str, Collection[str]],
+) -> None:
+    """Write which problems are among the training prompts where that has changed; no response depends on it."""
+    records = [
+        record.model_copy(
+            update={
+                "contaminated": [i for i, p in enumerate(problems[record.benchmark]) if p.id in seen[record.benchmark]]
+            }
+        )
+        for record in there.records
+    ]
+    if records != there.records:
+        write_record(folder.record, there.model_copy(update={"records": records}))
 
 
 class EngineHost:

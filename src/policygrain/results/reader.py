@@ -205,8 +205,8 @@ class StudyResults:
         probed = [read_record(ProbeRecord, path, ALL) for path in paths if path.exists()]
         rows = [row.model_dump() for found in probed for row in found.rows]
         if not rows:
-            unequal = "no group had unequal rewards: take a start model that solves some problems, or more prompts."
-            raise UserError(f"{self.folder.path}: no batch has been probed; {unequal if probed else ALL}")
+            unequal = "No group had unequal rewards: take a start model that solves some problems, or more prompts."
+            raise UserError(f"{self.folder.path}: no batch has been probed. {unequal if probed else ALL}")
         return pd.DataFrame(rows)
 
     @cached_property

@@ -91,6 +91,9 @@ def _explain(error: Any) -> str:
         return f"{where}: unknown key.{did_you_mean(str(key), _keys_at(parents))}"
     if error["type"] == "missing":
         return f"{where}: this key is missing."
+    if error["type"] == "literal_error" and isinstance(error["input"], str):
+        known = re.findall(r"'([^']*)'", error["ctx"]["expected"])
+        return f"{where}: {error['input']!r} is not one of the values of this key.{did_you_mean(error['input'], known)}"
     if error["type"] == "string_type" and isinstance(error["input"], bool):
         return f"{where}: a text is expected here; YAML reads on, off, yes and no as true and false: quote it."
     return f"{where}: {error['msg']} (got {error['input']!r})."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import signal
 import socket
@@ -15,26 +14,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from policygrain.cli import STOPPED, main
-from policygrain.files import read_json, read_json_lines
+from policygrain.results.layout import RunFolder
+from policygrain.results.reader import run_metrics, run_summary, token_view
 from policygrain.train.launch import _own_gpu
 
-from ..support.small import SMALL, make_start
+from ..support.small import SMALL, write_study
 
-PATIENCE = 240
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    return make_start(tmp_path_factory.mktemp("small"))
+TIMEOUT = 240
 
 
 def command(folder: Path, made: tuple[Path, Path], run: str, **training: Any) -> list[str]:
     """`policygrain train` of the small study, without what starts it."""
-    config = folder / f"{run}.yaml"
-    config.write_text(yaml.safe_dump({**SMALL, "training": {**SMALL["training"], **training}}))
+    config = write_study(folder / f"{run}.yaml", {**SMALL, "training": {**SMALL["training"], **training}})
     data, start = made
     paths = {"config": config, "data": data, "start-model": start, "run-dir": folder / run}
     return ["train", *(str(x) for name, path in paths.items() for x in (f"--{name}", path))]
@@ -43,7 +36,7 @@ def command(folder: Path, made: tuple[Path, Path], run: str, **training: Any) ->
 def torchrun(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port", str(free_port())]
     return subprocess.run(
-        [*launcher, "-m", "policygrain.cli", *arguments], capture_output=True, text=True, check=False, timeout=PATIENCE
+        [*launcher, "-m", "policygrain.cli", *arguments], capture_output=True, text=True, check=False, timeout=TIMEOUT
     )
 
 
@@ -66,8 +59,8 @@ def step_of_slurm(arguments: Sequence[str]) -> list[subprocess.Popen[str]]:
 
 
 def ended(running: list[subprocess.Popen[str]]) -> tuple[list[int], list[str]]:
-    """(exit codes, what each said)."""
-    said = [process.communicate(timeout=PATIENCE)[1] for process in running]
+    """(exit codes, what each printed)."""
+    said = [process.communicate(timeout=TIMEOUT)[1] for process in running]
     return [process.returncode for process in running], said
 
 
@@ -78,13 +71,13 @@ def free_port() -> int:
 
 
 def tokens(run: Path, step: int) -> list[list[str]]:
-    return [sample["tokens"] for sample in read_json(run / "tokens" / f"step{step:05d}.json")["samples"]]
+    return [sample.tokens for sample in token_view(RunFolder(run).tokens(step)).samples]
 
 
 def assert_same_run(one: Path, other: Path) -> None:
     """The same tokens were sampled, and numbers differ by rounding."""
     assert [tokens(one, step) for step in (0, 2, 3)] == [tokens(other, step) for step in (0, 2, 3)]
-    rows, same = (read_json_lines(run / "metrics.jsonl") for run in (one, other))
+    rows, same = (run_metrics(RunFolder(run)) for run in (one, other))
     assert [row["step"] for row in rows] == [row["step"] for row in same] == [0, 1, 2, 3, 4]
     for row, found in zip(rows, same, strict=True):
         # The share of tokens whose entropy fell: at a step's first update it neither fell nor rose, but for rounding.
@@ -103,7 +96,7 @@ def test_two_ranks_train_what_one_process_does(made: tuple[Path, Path], alone: P
     done = torchrun(command(tmp_path, made, "two"))
     assert done.returncode == 0, done.stderr[-3000:]
     assert_same_run(alone, tmp_path / "two")
-    assert [read_json(run / "summary.json")["ranks"] for run in (alone, tmp_path / "two")] == [1, 2]
+    assert [run_summary(RunFolder(run)).environment.ranks for run in (alone, tmp_path / "two")] == [1, 2]
 
 
 def test_a_signal_to_one_rank_stops_both_after_one_step_and_one_process_goes_on(
@@ -113,7 +106,7 @@ def test_a_signal_to_one_rank_stops_both_after_one_step_and_one_process_goes_on(
     arguments = command(tmp_path, made, "run", fsdp={"compute": "float32"})
     running = step_of_slurm(["-m", "policygrain.cli", *arguments])
     metrics = tmp_path / "run" / "metrics.jsonl"
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() < deadline:
         time.sleep(0.005)
     running[1].send_signal(signal.SIGUSR1)
@@ -131,8 +124,8 @@ def test_each_rank_has_an_engine_that_gets_the_whole_sharded_model(made: tuple[P
     sharded = {"compute": "float32"}
     done = torchrun(command(tmp_path, made, "run", engine="vllm", kv_gib=0.1, fsdp=sharded, learning_rate=1e-2))
     assert done.returncode == 0, done.stderr[-3000:]
-    *rows, last = read_json_lines(tmp_path / "run" / "metrics.jsonl")
-    assert last["step"] == 4 and read_json(tmp_path / "run" / "summary.json")["ranks"] == 2
+    *rows, last = run_metrics(RunFolder(tmp_path / "run"))
+    assert last["step"] == 4 and run_summary(RunFolder(tmp_path / "run")).environment.ranks == 2
     assert max(row["kl_initial"] for row in rows) > 1e-3, "the weights must have moved"
     assert max(row["mismatch_max"] for row in rows) < 1e-4
 
@@ -169,7 +162,7 @@ def test_a_lost_rank_holds_nobody_up(made: tuple[Path, Path], alone: Path, tmp_p
     """Killed in the middle of a run: the other one ends by itself, and one process goes on."""
     arguments = command(tmp_path, made, "killed")
     running = step_of_slurm(["-m", "policygrain.cli", *arguments])
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while not (tmp_path / "killed" / "checkpoints" / "step00001").exists() and time.monotonic() < deadline:
         time.sleep(0.005)
     running[1].kill()
@@ -178,4 +171,4 @@ def test_a_lost_rank_holds_nobody_up(made: tuple[Path, Path], alone: Path, tmp_p
     assert said[0].count("another rank of this run has gone") == 1 and "Traceback" not in said[0], said
     assert main(arguments) == 0
     assert_same_run(alone, tmp_path / "killed")
-    assert json.loads((tmp_path / "killed" / "summary.json").read_text())["ranks"] == 1
+    assert run_summary(RunFolder(tmp_path / "killed")).environment.ranks == 1

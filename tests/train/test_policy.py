@@ -1,4 +1,4 @@
-"""How a model is held and computed: sharded, in half precision, with less memory, with an adapter."""
+"""How a model is held and computed: sharded, in half precision, with recomputed activations, with an adapter."""
 
 from __future__ import annotations
 
@@ -10,28 +10,23 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from policygrain.stages import train_run
 
 from policygrain.errors import Stopped, UserError
-from policygrain.files import read_json_lines
 from policygrain.methods import method
 from policygrain.model.loading import load_model
 from policygrain.model.weights import full_weights, unsharded
+from policygrain.results.layout import RunFolder
+from policygrain.results.reader import run_metrics
 from policygrain.study import Study
 from policygrain.study.schema import Model
 from policygrain.train.policy import open_policy
 from policygrain.train.stopping import Stop
 from policygrain.train.update import update
 
-from ..support.small import make_start, small_study, train_small
-from ..train.test_loop import random_batch
+from ..support.small import assert_same_end, small_study, train_small
+from ..support.training_batches import random_batch
 
 NO_PEFT = pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="peft is not installed")
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    return make_start(tmp_path_factory.mktemp("small"))
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +59,7 @@ def test_how_a_model_is_held_does_not_change_what_it_learns(
     training: dict, tolerance: float, made: tuple[Path, Path], plain: Path, tmp_path: Path
 ) -> None:
     run = train_small(small_study(training=training), tmp_path / "run", *made)
-    rows, same = (read_json_lines(folder / "metrics.jsonl")[:-1] for folder in (plain, run))
+    rows, same = (run_metrics(RunFolder(folder))[:-1] for folder in (plain, run))
     for name in ("loss", "gradient_norm", "entropy", "ratio_max"):
         assert [row[name] for row in same] == pytest.approx([row[name] for row in rows], rel=tolerance, abs=tolerance)
     start, before, after = (weights(folder) for folder in (made[1], plain / "model", run / "model"))
@@ -73,13 +68,13 @@ def test_how_a_model_is_held_does_not_change_what_it_learns(
     assert sum((before[k] - after[k]).square().sum() for k in start).sqrt() < max(20 * tolerance, 1e-4) * learned
 
 
-def test_half_precision_is_felt(made: tuple[Path, Path], tmp_path: Path) -> None:
+def test_half_precision_changes_log_probabilities(made: tuple[Path, Path], tmp_path: Path) -> None:
     """What the test above would miss if every pass were in float32 whatever is asked."""
     run = train_small(small_study(training={"steps": 1, "fsdp": {"compute": "bfloat16"}}), tmp_path / "run", *made)
-    assert 1e-4 < read_json_lines(run / "metrics.jsonl")[0]["mismatch_max"] < 0.2
+    assert 1e-4 < run_metrics(RunFolder(run))[0]["mismatch_max"] < 0.2
 
 
-def test_a_float16_gradient_that_overflows_is_no_step(made: tuple[Path, Path]) -> None:
+def test_a_float16_gradient_that_overflows_makes_no_step(made: tuple[Path, Path]) -> None:
     """Losses are scaled by too much at first; the scaler finds a scale that is not, and learning goes on."""
     settings = small_study(training={"fsdp": {"compute": "float16"}}).training
     chosen = method("grpo")
@@ -106,15 +101,15 @@ def lora(**training: object) -> Study:
 
 @NO_PEFT
 @pytest.mark.parametrize("fsdp", [None, {"compute": "float32"}], ids=["replicated", "sharded"])
-def test_an_adapter_learns_resumes_and_ends_as_a_plain_model(
+def test_an_adapter_learns_resumes_and_is_saved_as_a_plain_model(
     fsdp: dict | None, made: tuple[Path, Path], tmp_path: Path
 ) -> None:
     study = lora(fsdp=fsdp, learning_rate=5e-2)
     run = train_small(study, tmp_path / "run", *made)
-    rows = read_json_lines(run / "metrics.jsonl")[:-1]
-    assert rows[0]["kl_initial"] < 1e-6, "the reference is the start policy"
-    assert max(row["kl_initial"] for row in rows) > 1e-5, "… and stays it"
-    assert max(row["mismatch_max"] for row in rows) < 1e-4, "what samples has the adapter in it"
+    rows = run_metrics(RunFolder(run))[:-1]
+    assert rows[0]["kl_initial"] < 1e-6, "the reference is not the start policy"
+    assert max(row["kl_initial"] for row in rows) > 1e-5, "the reference changes"
+    assert max(row["mismatch_max"] for row in rows) < 1e-4, "the engine samples without the adapter"
     start, end = weights(made[1]), weights(run / "model")
     assert set(start) == set(end)
     for name in start:
@@ -123,9 +118,8 @@ def test_an_adapter_learns_resumes_and_ends_as_a_plain_model(
         assert (torch.linalg.matrix_rank(changed, atol=1e-6) in range(1, 5)) if adapted else not changed.any(), name
     stopped = tmp_path / "stopped"
     with pytest.raises(Stopped):
-        train_run(study, None, 0, stopped, str(made[1]), made[0], Stop(deadline=0.0))
-    train_small(study, stopped, *made)
-    assert (stopped / "metrics.jsonl").read_bytes() == (run / "metrics.jsonl").read_bytes()
+        train_small(study, stopped, *made, stop=Stop(deadline=0.0))
+    assert_same_end(train_small(study, stopped, *made), run)
 
 
 @NO_PEFT
@@ -144,7 +138,7 @@ def test_an_adapter_without_peft_is_one_message(
         train_small(lora(), tmp_path / "run", *made)
 
 
-def test_a_sharded_model_is_given_away_whole(made: tuple[Path, Path]) -> None:
+def test_the_full_weights_of_a_sharded_model_are_those_it_was_loaded_from(made: tuple[Path, Path]) -> None:
     settings = small_study(training={"fsdp": {"compute": "bfloat16"}}).training
     policy = open_policy(str(made[1]), Model(), method("grpo"), settings, 0)
     model, reference = policy.model, policy.reference

@@ -1,4 +1,4 @@
-"""However a step is spread: rows and columns without tokens, batches of their own widths, several processes."""
+"""A step does not depend on padding, on the widths of micro-batches or on the number of processes."""
 
 from __future__ import annotations
 
@@ -143,8 +143,8 @@ def rank(number: int, meeting: str) -> dict[tuple[str, bool], tuple[Tensor, dict
     """One of two processes that take the trainer's step together."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)
-    patience = timedelta(seconds=120)
-    dist.init_process_group("gloo", f"file://{meeting}", patience, rank=number, world_size=RANKS)
+    timeout = timedelta(seconds=120)
+    dist.init_process_group("gloo", f"file://{meeting}", timeout, rank=number, world_size=RANKS)
     try:
         return {
             (name, sharded): gradient_of(chosen, sharded=sharded)
@@ -181,18 +181,18 @@ def test_two_ranks_take_the_step_of_one_process(name: str, sharded: bool, from_t
     assert merged == pytest.approx(metrics, rel=1e-4, abs=1e-5 if sharded else 1e-6)
 
 
-def test_the_micro_batches_are_dealt_out_unevenly() -> None:
+def test_ranks_have_unequal_shares_of_micro_batches() -> None:
     """What the test above would miss if both ranks had equal shares, or one had none."""
     _, batch = made_up_step()
     cut = micro_batches(batch.sequences, SETTINGS.micro_batch_tokens)
-    hands = balance([int(batch.sequences.mask[rows].sum()) for rows in cut], RANKS)
-    tokens = [sum(int(batch.tokens.mask[cut[i]].sum()) for i in hand) for hand in hands]
-    assert len(hands[0]) != len(hands[1]) and min(tokens) > 0 and tokens[0] != tokens[1]
+    shares = balance([int(batch.sequences.mask[rows].sum()) for rows in cut], RANKS)
+    tokens = [sum(int(batch.tokens.mask[cut[i]].sum()) for i in share) for share in shares]
+    assert len(shares[0]) != len(shares[1]) and min(tokens) > 0 and tokens[0] != tokens[1]
 
 
-def test_work_is_dealt_out_whole_and_evenly() -> None:
+def test_items_are_distributed_completely_and_evenly() -> None:
     sizes = [5, 1, 9, 3, 3, 8, 2, 4]
-    hands = balance(sizes, 3)
-    assert sorted(i for hand in hands for i in hand) == list(range(len(sizes)))
-    assert sorted(sum(sizes[i] for i in hand) for hand in hands) == [11, 12, 12]
+    shares = balance(sizes, 3)
+    assert sorted(i for share in shares for i in share) == list(range(len(sizes)))
+    assert sorted(sum(sizes[i] for i in share) for share in shares) == [11, 12, 12]
     assert balance([], 2) == [[], []] and balance([7], 3) == [[0], [], []]

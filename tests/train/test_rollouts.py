@@ -16,7 +16,7 @@ from policygrain.train.rollouts import Collector, PromptStream, Rollouts, _overl
 
 
 class Scripted:
-    """Prompt n's responses are right as ``script[n]`` says; it is engine, grader and prompt renderer at once."""
+    """Which of prompt n's responses are right is in ``script[n]``; it is engine, grader and prompt renderer at once."""
 
     name = "scripted"
 
@@ -36,8 +36,8 @@ class Scripted:
     def batch_decode(self, ids: list[list[int]], skip_special_tokens: bool) -> list[str]:
         return [""] * len(ids)
 
-    def verify(self, golds: Sequence[str], texts: Sequence[str], *_: Any) -> list[str]:
-        return ["correct" if r else "wrong" for r in self.right]
+    def grade(self, golds: Sequence[str], texts: Sequence[str], *_: Any) -> list[str]:
+        return ["correct" if r else "incorrect" for r in self.right]
 
 
 class InOrder(PromptStream):
@@ -66,33 +66,33 @@ def test_the_overlong_punishment_by_hand() -> None:
 
 def test_groups_of_equal_rewards_are_replaced() -> None:
     rollouts, part = collect([ALL, NONE, NONE, MIXED, NONE, MIXED, ALL], dynamic=True)
-    # Four are drawn for two and one is of use; then two more for the other, of which one is.
+    # Four are sampled for two and one is useful; then two more for the other, of which one is.
     assert rollouts.prompts == [[3], [5]]
-    assert (rollouts.drawn, rollouts.dropped, part.asked) == (6, 4, 12)
+    assert (rollouts.sampled, rollouts.dropped, part.asked) == (6, 4, 12)
     assert rollouts.sampled_accuracy == pytest.approx(4 / 12)
     assert rollouts.tokens == 12 * 3
     assert rollouts.rewards.tolist() == [[1, 0], [1, 0]]
 
 
-def test_what_is_more_than_needed_is_left_out() -> None:
+def test_groups_beyond_the_batch_are_left_out() -> None:
     rollouts, _ = collect([ALL, MIXED, MIXED, MIXED], dynamic=True)
     assert rollouts.prompts == [[1], [2]]
-    assert (rollouts.drawn, rollouts.dropped) == (4, 2)
+    assert (rollouts.sampled, rollouts.dropped) == (4, 2)
     rollouts, _ = collect([ALL, MIXED, MIXED, MIXED], dynamic=True, oversample=1.5)
     assert rollouts.prompts == [[1], [2]]
-    assert (rollouts.drawn, rollouts.dropped) == (3, 1)
+    assert (rollouts.sampled, rollouts.dropped) == (3, 1)
 
 
 def test_dynamic_sampling_gives_up_after_max_batches() -> None:
     rollouts, _ = collect([NONE] * 3 + [MIXED] + [NONE] * 20, dynamic=True, max_batches=3)
     assert rollouts.prompts == [[3]]
-    assert (rollouts.drawn, rollouts.dropped) == (6, 5)
+    assert (rollouts.sampled, rollouts.dropped) == (6, 5)
 
 
 def test_without_dynamic_sampling_nothing_is_left_out() -> None:
     rollouts, _ = collect([ALL, NONE, MIXED])
     assert rollouts.prompts == [[0], [1]]
-    assert (rollouts.drawn, rollouts.dropped) == (2, 0)
+    assert (rollouts.sampled, rollouts.dropped) == (2, 0)
 
 
 def test_a_group_is_dropped_by_its_rewards_the_punishment_included() -> None:

@@ -1,68 +1,65 @@
-"""What the trainer provides for functions that declare what they need."""
+"""One optimizer step of the trainer, split, padded and ordered in every way."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-from policygrain.errors import UserError
+from policygrain.methods import method, method_names
+from policygrain.model.loading import load_model
+from policygrain.train.mtp_heads import build_heads
+from policygrain.train.policy import Policy, make_scaler
+from policygrain.train.update import TrainingBatch, minibatches, update
 
-from ..support.small import make_start, small_study, train_small
-
-OWN = """
-from policygrain.objective import clip, needs
-
-SEEN = []
-
-@needs("step_log_probs", "groups", "reference")
-def watched(ratio, batch):
-    SEEN.append(batch)
-    return clip.none(ratio, batch)
-
-def undeclared(ratio, batch):
-    return clip.none(ratio, batch.replace(advantages=batch.whole.advantages))
-"""
+from ..support.small import small_study
+from ..support.training_batches import random_batch
 
 
-@pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    (tmp_path / "watching_parts.py").write_text(OWN)
-    monkeypatch.syspath_prepend(tmp_path)
-    return "watching_parts"
+def gradient_of(start: Path, name: str, batch: TrainingBatch, budget: int) -> tuple[torch.Tensor, dict[str, float]]:
+    """The real `update` with a plain SGD of rate 1: the change of weights is the gradient."""
+    model, _ = load_model(str(start), dtype="float64")
+    before = torch.cat([p.detach().flatten().clone() for p in model.parameters()])
+    settings = small_study().training.model_copy(update={"micro_batch_tokens": budget, "max_grad_norm": 1e9})
+    changes = {"clip": {"fraction": 0.0}} if name == "clip_cov" else {}
+    chosen = method(name, **changes)
+    heads = build_heads(model, chosen, seed=0)
+    sgd = torch.optim.SGD(model.parameters(), lr=1.0)
+    metrics = update(Policy(model, None, None, heads, sgd, make_scaler(settings)), batch, chosen, settings)
+    after = torch.cat([p.detach().flatten() for p in model.parameters()])
+    return before - after, metrics
 
 
-def test_a_function_that_declares_it_reads_the_step_under_the_current_policy(own: str, tmp_path: Path) -> None:
-    data, start = make_start(tmp_path)
-    # The bonus has a gradient whatever the rewards are.
-    bonus = {"name": "entropy_bonus", "coefficient": 1.0}
-    study = small_study(
-        methods={"mine": {"base": "grpo", "clip": f"{own}:watched", "penalties": [bonus]}},
-        experiments={"headline": {"methods": ["mine"]}},
-        training={"steps": 1, "learning_rate": 0.01},
+@pytest.mark.parametrize("name", method_names())
+def test_a_step_does_not_depend_on_how_it_is_split_padded_or_ordered(name: str, made: tuple[Path, Path]) -> None:
+    whole, metrics = gradient_of(made[1], name, random_batch(), budget=10**6)
+    assert whole.norm() > 1e-6
+    order = torch.tensor([7, 2, 9, 0, 5, 1, 8, 3, 6, 4])
+    variants = {
+        "a row at a time": (random_batch(), 1),
+        "some micro-batches": (random_batch(), 60),
+        "padded": (random_batch(pad=(5, 8)), 10**6),
+        "padded and split": (random_batch(pad=(3, 2)), 60),
+        "shuffled": (random_batch().rows(order), 60),
+    }
+    for what, (batch, budget) in variants.items():
+        # float32 log-softmax inside a float64 model bounds the agreement.
+        gradient, same = gradient_of(made[1], name, batch, budget)
+        assert torch.allclose(gradient, whole, rtol=1e-4, atol=1e-6 * whole.norm().item()), what
+        for key, value in metrics.items():
+            assert same[key] == pytest.approx(value, rel=1e-4, abs=1e-6), (what, key)
+
+
+def test_minibatches_hold_each_response_once_and_follow_the_seed() -> None:
+    """12 prompts of 4 responses in 3 optimizer steps of 16 responses each, of whole groups."""
+    cut = minibatches(12, 4, 3, seed=0)
+    assert [len(rows) for rows in cut] == [16, 16, 16]
+    assert sorted(torch.cat(cut).tolist()) == list(range(48))
+    assert all(
+        sorted(rows.tolist()) == sorted(4 * g + i for g in {r // 4 for r in rows.tolist()} for i in range(4))
+        for rows in cut
     )
-    train_small(study, tmp_path / "run", data, start)
-    # Two updates of half of the 4 · 4 responses each, in one micro-batch, whose rows are in another order.
-    batches = [batch for batch in sys.modules[own].SEEN if batch.step is not None and len(batch.whole.mask) == 8]
-    assert len(batches) == 2
-    for batch in batches:
-        seen, whole = (tokens.log_probs.detach().sum(1).sort().values for tokens in (batch, batch.whole))
-        torch.testing.assert_close(seen, whole, rtol=1e-4, atol=1e-4)
-    last = batches[-1].whole
-    assert (last.log_probs - last.old_log_probs).abs().max() > 1e-3  # after one update the policy has moved
-    assert not torch.equal(last.entropy, last.old_entropy)
-    # Two prompts of four responses each.
-    assert [*last.groups.unique(return_counts=True)[1]] == [4, 4]
-    assert last.totals.n_groups == 2 and batches[-1].ref_log_probs is not None
-
-
-def test_a_function_that_does_not_declare_it_ends_the_run_before_it_begins(own: str, tmp_path: Path) -> None:
-    data, start = make_start(tmp_path)
-    study = small_study(
-        methods={"mine": {"base": "grpo", "clip": f"{own}:undeclared"}}, experiments={"headline": {"methods": ["mine"]}}
-    )
-    with pytest.raises(UserError, match=r'batch\.whole\.advantages: .*@needs\("step_log_probs"\)'):
-        train_small(study, tmp_path / "run", data, start)
-    assert not (tmp_path / "run").exists()
+    assert torch.equal(torch.cat(cut), torch.cat(minibatches(12, 4, 3, seed=0)))
+    assert not torch.equal(torch.cat(cut), torch.cat(minibatches(12, 4, 3, seed=1)))
+    assert [len(rows) for rows in minibatches(1, 2, 5, seed=0)] == [1, 1], "no more steps than responses"

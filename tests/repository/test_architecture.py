@@ -173,7 +173,8 @@ def test_readers_of_results_import_neither_trainer_nor_models(room: str) -> None
 
 
 def test_no_circle_between_modules() -> None:
-    graph = {module: {i.target for i in IMPORTS if i.source == module and not i.lazy} - {module} for module in FILES}
+    """Imports inside functions included: a circle is no better for being hidden."""
+    graph = {module: {i.target for i in IMPORTS if i.source == module} - {module} for module in FILES}
     try:
         graphlib.TopologicalSorter(graph).prepare()
     except graphlib.CycleError as error:

@@ -20,8 +20,7 @@ from policygrain.model.sequences import micro_batches, pack
 from policygrain.model.sharding import full_tensor, shard
 from policygrain.objective.loss import merge_metrics
 from policygrain.study.schema import Fsdp, TinyModel, Training
-from policygrain.train.mtp_heads import build_heads
-from policygrain.train.policy import Policy, make_scaler
+from policygrain.train.policy import Policy, build_heads, make_scaler
 from policygrain.train.ranks import balance
 from policygrain.train.update import TrainingBatch, update
 

@@ -9,8 +9,7 @@ import torch
 
 from policygrain.methods import method, method_names
 from policygrain.model.loading import load_model
-from policygrain.train.mtp_heads import build_heads
-from policygrain.train.policy import Policy, make_scaler
+from policygrain.train.policy import Policy, build_heads, make_scaler
 from policygrain.train.update import TrainingBatch, minibatches, update
 
 from ..support.small import small_study

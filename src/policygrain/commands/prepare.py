@@ -18,11 +18,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Write the problems."""
     from ..doctor.gate import check_study
-    from ..grading.golds import check_golds
     from ..results.done import write_done
     from ..results.layout import DataFolder
     from ..results.reader import prepared_data
     from ..study import load_study
+    from ..tasks.golds import check_golds
     from ..tasks.sources import prepare
 
     study, data = load_study(arguments.config), DataFolder(arguments.out)

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import inspect
 import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import Any, get_type_hints
 
 import torch
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from torch import Tensor
 
 from ..errors import UserError, did_you_mean
-from ..objective import advantage, aggregate, clip, needed_by, penalty, ratio
+from ..objective import advantage, aggregate, clip, penalty, ratio
 from ..objective.batch import TokenBatch
 from ..objective.loss import LossOutput, importance, policy_loss
 from . import parts
+from .custom import import_function
 from .parts import Custom, Part
+from .schema import MethodSpec
 
-if TYPE_CHECKING:
-    from .schema import Method
-
-__all__ = ["check", "function", "loss", "needed_by", "resolve", "view"]
+__all__ = ["check", "function", "loss", "resolve", "view"]
 
 FUNCTIONS: dict[type[Part], Callable[..., Any]] = {
     parts.Grpo: advantage.grpo,
@@ -47,25 +45,16 @@ FUNCTIONS: dict[type[Part], Callable[..., Any]] = {
 
 
 def function(part: Part) -> Callable[..., Any]:
-    """The pure function of a part, with its parameters bound."""
+    """The pure function of a part, with its parameters bound. UserError if a custom one cannot be imported."""
     return functools.partial(resolve(part), **part.settings)
 
 
 def resolve(part: Part) -> Callable[..., Any]:
-    """The function that a part names. UserError where one's own cannot be imported."""
-    if not isinstance(part, Custom):
-        return FUNCTIONS[type(part)]
-    module, _, attribute = part.name.partition(":")
-    try:
-        found: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # a module of the user's may raise anything
-        missing = isinstance(error, ModuleNotFoundError) and module.split(".")[0] == error.name
-        hint = " Is its folder on PYTHONPATH?" if missing else ""
-        raise UserError(f"{part.name!r} cannot be imported: {error}.{hint}") from error
-    return found
+    """The function that a part names. UserError if a custom one cannot be imported."""
+    return import_function(part.name) if isinstance(part, Custom) else FUNCTIONS[type(part)]
 
 
-def loss(method: Method, batch: TokenBatch) -> LossOutput:
+def loss(method: MethodSpec, batch: TokenBatch) -> LossOutput:
     """The method's objective on a batch."""
     functions = function(method.ratio), function(method.clip), function(method.aggregation)
     penalties = [function(part) for part in method.penalties]
@@ -84,7 +73,7 @@ def loss(method: Method, batch: TokenBatch) -> LossOutput:
     return LossOutput(out.loss, out.metrics | {"mask_signal_covariance": 1.0})
 
 
-def view(method: Method, batch: TokenBatch) -> dict[str, Tensor]:
+def view(method: MethodSpec, batch: TokenBatch) -> dict[str, Tensor]:
     """What the method computes for each token. [batch, tokens]."""
     r = importance(batch, function(method.ratio))
     surrogate = function(method.clip)(r, batch)
@@ -92,7 +81,7 @@ def view(method: Method, batch: TokenBatch) -> dict[str, Tensor]:
     return {"ratio": r, "clipped_low": surrogate.low, "clipped_high": surrogate.high, "entropy_drop": drop}
 
 
-def check(method: Method) -> None:
+def check(method: MethodSpec) -> None:
     """Run a method on a small example that holds what its parts need and nothing else. UserError names the key."""
     where = f"methods.{method.name}"
     for key, part in method.parts().items():
@@ -102,8 +91,8 @@ def check(method: Method) -> None:
     assert batch.entropy is not None
     try:
         with torch.random.fork_rng(devices=[]):
-            out = method.loss(batch.replace(step=method.step_of(batch)))
-        method.advantages(torch.zeros(2, 2))
+            out = loss(method, batch.replace(step=method.step_of(batch)))
+        function(method.advantage)(torch.zeros(2, 2))
         gradients = torch.autograd.grad(out.loss, [batch.log_probs, batch.entropy], allow_unused=True)
     except Exception as error:  # a function of the user's may raise anything
         raise UserError(f"{where}: the method does not work on a small example: {error}") from error
@@ -142,7 +131,7 @@ def _hints(own: Callable[..., Any]) -> dict[str, Any]:
         return {}
 
 
-def _example(method: Method) -> TokenBatch:
+def _example(method: MethodSpec) -> TokenBatch:
     """Two responses with what the method needs: what fails here would fail after hours of sampling."""
     x = torch.tensor([[-0.5, -1.0, -2.0], [-1.5, -0.1, -0.2]])
     needs = method.needs

@@ -10,8 +10,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from ..objective import Need
+from ..objective import Need, needed_by
 from ..sections import Section, read_number
+from .custom import import_function
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -62,9 +63,7 @@ class Custom(Part):
     @property
     def needs(self) -> frozenset[Need]:
         """What the function has declared by ``@needs``. Imports it; UserError where that is not possible."""
-        from .compute import needed_by, resolve
-
-        return needed_by(resolve(self))
+        return needed_by(import_function(self.name))
 
 
 # ---- advantage ------------------------------------------------------------------------------------------------------

@@ -13,8 +13,9 @@ from pydantic import ValidationError
 
 from ..errors import UserError, did_you_mean
 from ..merging import merge
+from .method import Method
 from .parts import CHOICES, names
-from .schema import Method, MethodChanges, named_clip
+from .schema import MethodChanges, named_clip
 
 Changes = Mapping[str, Any] | MethodChanges
 

@@ -14,7 +14,6 @@ from .parts import (
     Advantage,
     Aggregation,
     Clip,
-    Custom,
     Grpo,
     Kl,
     NoClip,
@@ -27,10 +26,7 @@ from .parts import (
 )
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from ..objective.batch import StepTotals, TokenBatch
-    from ..objective.loss import LossOutput
 
 
 class Sampler(Section):
@@ -64,7 +60,7 @@ class MtpHeads(Section):
     )
 
 
-class Method(Section):
+class MethodSpec(Section):
     """A ratio, a clip, an aggregation, penalties, an advantage and a sampler."""
 
     name: str
@@ -126,37 +122,9 @@ class Method(Section):
         """How many tokens after the next one are predicted by heads."""
         return self.ratio.n_mtp_heads
 
-    def advantages(self, rewards: Tensor) -> Tensor:
-        """Rewards [prompts, group] → advantages [prompts, group]."""
-        from . import compute
-
-        return compute.function(self.advantage)(rewards)
-
-    def loss(self, batch: TokenBatch) -> LossOutput:
-        """The objective on a batch: a scalar loss with gradient, and metrics."""
-        from . import compute
-
-        return compute.loss(self, batch)
-
-    def view(self, batch: TokenBatch) -> dict[str, Tensor]:
-        """What it computes for each token: `ratio`, `clipped_low`, `clipped_high`, `entropy_drop`. [batch, tokens]."""
-        from . import compute
-
-        return compute.view(self, batch)
-
     def step_of(self, batch: TokenBatch) -> TokenBatch | StepTotals:
         """What ``batch``, a whole optimizer step, is to its micro-batches: its totals, or itself where they read it."""
         return batch if "step_log_probs" in self.needs else batch.totals
-
-    def check(self) -> None:
-        """Import functions of one's own and run the method on a small example. UserError names the key.
-
-        A method of known parts has been checked by its types, and nothing is imported.
-        """
-        if any(isinstance(part, Custom) for part in self.parts().values()):
-            from . import compute
-
-            compute.check(self)
 
 
 def named_clip(value: Any) -> Any:

@@ -14,6 +14,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError, model_validator
 
 from ..errors import UserError, did_you_mean
+from .conversions import CONVERSIONS
 
 if TYPE_CHECKING:
     from ..study.schema import Benchmark, Sampling, Study
@@ -116,8 +117,6 @@ class Dataset(Entry):
 
     @model_validator(mode="after")
     def _consistent(self) -> Dataset:
-        from .convert import CONVERSIONS
-
         for column in (self.fields.problem, self.fields.answer):
             for name in column.convert:
                 if name not in CONVERSIONS:

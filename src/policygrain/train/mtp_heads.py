@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -12,28 +11,14 @@ from ..clock import Clock
 from ..methods import Method
 from ..methods.schema import Sampler
 from ..model.loading import device
-from ..model.mtp_heads import MTPHeads
 from ..model.sequences import micro_batches, pack
 from ..model.sharding import score_tokens
 from ..provenance import seed_of
 from ..results.layout import RunFolder
 from ..results.schema import MtpHeadsRecord, write_record
+from .policy import Policy
 from .ranks import on_rank_0
 from .rollouts import Collector, PromptStream
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-    from .policy import Policy
-
-
-def build_heads(model: PreTrainedModel, method: Method, seed: int) -> MTPHeads | None:
-    """The untrained heads that the method's ratio needs; None where it needs none."""
-    if not method.n_mtp_heads:
-        return None
-    with torch.random.fork_rng():
-        torch.manual_seed(seed_of("heads", seed))
-        return MTPHeads(model.config.hidden_size, method.n_mtp_heads).to(device(), model.dtype)
 
 
 def warm_up(policy: Policy, method: Method, collector: Collector, run: RunFolder) -> None:

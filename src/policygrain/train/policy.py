@@ -9,15 +9,14 @@ import torch
 
 from ..model.adapters import add_adapter
 from ..model.loading import device, load_model, recompute_layers
+from ..model.mtp_heads import MTPHeads
 from ..model.sharding import shard
 from ..provenance import seed_of
-from .mtp_heads import build_heads
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from ..methods import Method
-    from ..model.mtp_heads import MTPHeads
     from ..study.schema import Model, Training
 
 
@@ -80,6 +79,15 @@ def open_policy(start: str, spec: Model, method: Method, settings: Training, see
         if reference is not None:
             shard(reference, settings.fsdp, offload=True)
     return Policy.of(model, tokenizer, reference, method, settings, build_heads(model, method, seed))
+
+
+def build_heads(model: PreTrainedModel, method: Method, seed: int) -> MTPHeads | None:
+    """The untrained heads that the method's ratio needs; None where it needs none."""
+    if not method.n_mtp_heads:
+        return None
+    with torch.random.fork_rng():
+        torch.manual_seed(seed_of("heads", seed))
+        return MTPHeads(model.config.hidden_size, method.n_mtp_heads).to(device(), model.dtype)
 
 
 def make_optimizer(

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from .. import digests
 from ..errors import UserError
 from ..files import atomic_json, check_free_space, read_json
-from ..grading.golds import check_golds
 from ..provenance import commit, hardware, versions
 from ..results.layout import DataFolder, RunFolder
 from ..results.reader import run_summary
 from ..results.schema import Environment, FinalMetrics, RunConfig, RunInputs, RunSummary, write_record
 from ..study.fingerprint import Fingerprints, start_seed
 from ..study.runs import Arm
+from ..tasks.golds import check_golds
 from ..tasks.problem import read_problems
 from ..tasks.sources import prepare
 from .checkpoint import run_lock

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..tasks.problem import Problem, read_problems
-from .math import MathGrader
-from .numbers import Options
+from ..grading.math import MathGrader
+from ..grading.numbers import Options
+from .problem import Problem, read_problems
 
 
 def check_golds(files: list[Path], grader_name: str) -> None:

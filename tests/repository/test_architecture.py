@@ -184,4 +184,4 @@ def test_no_circle_between_modules() -> None:
 def test_modules_are_short() -> None:
     lengths = {module: len(path.read_text().splitlines()) for module, path in FILES.items()}
     too_long = {module: length for module, length in lengths.items() if length > LONGEST}
-    assert set(too_long) == set(LONGER), f"divide by meaning: {too_long}; allowed: {LONGER}"
+    assert set(too_long) <= set(LONGER), f"divide by meaning: {too_long}; allowed: {LONGER}"

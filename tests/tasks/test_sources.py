@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from policygrain.errors import UserError
+from policygrain.results.layout import DataFolder
 from policygrain.tasks import registry
 from policygrain.tasks.problem import read_problems
-from policygrain.tasks.sources import contaminated, prepare
+from policygrain.tasks.sources import check_sources, contaminated, prepare
 
 from ..support.problem_sets import study_with
 from ..support.small import SMALL, small_study
@@ -21,12 +22,12 @@ def test_a_missing_or_wrong_set_stops_a_study_before_anything_is_spent(tmp_path:
     with pytest.raises(
         UserError, match=rf"evaluation\.benchmarks\[0\]\.source: .*policygrain data fetch math500 --root {tmp_path}"
     ):
-        study_with(["count"], benchmarks, tmp_path)
+        check_sources(study_with(["count"], benchmarks, tmp_path))
     (tmp_path / "math500.jsonl").write_text('{"problem": "1+1", "answer": "2"}\n')
     with pytest.raises(UserError, match=r"1 problems instead of 500.*data fetch math500"):
-        study_with(["count"], benchmarks, tmp_path)
+        check_sources(study_with(["count"], benchmarks, tmp_path))
     with pytest.raises(UserError, match=r"data\.train\[0\]: 'gsm8k_trian'.*Did you mean 'gsm8k_train'"):
-        study_with(["gsm8k_trian"], [{"name": "count", "source": "count"}], tmp_path)
+        check_sources(study_with(["gsm8k_trian"], [{"name": "count", "source": "count"}], tmp_path))
 
 
 def test_registered_sets_in_a_study(benchmarks_folder: Path, tmp_path: Path) -> None:
@@ -35,7 +36,7 @@ def test_registered_sets_in_a_study(benchmarks_folder: Path, tmp_path: Path) -> 
     study = study_with(
         ["gsm8k_train"], [*benchmarks, {"name": "few", "source": "math500", "size": 7}], benchmarks_folder
     )
-    prepare(study, tmp_path)
+    prepare(study, DataFolder(tmp_path))
     prepared = {name: read_problems(tmp_path / "benchmarks" / f"{name}.jsonl") for name in [*names, "few"]}
     assert {name: len(problems) for name, problems in prepared.items()} == {
         **{name: registry.dataset(name).count for name in names},
@@ -45,14 +46,14 @@ def test_registered_sets_in_a_study(benchmarks_folder: Path, tmp_path: Path) -> 
     assert sum(p.list_answer for p in prepared["olympiadbench"]) == 94
     assert [p.absolute_tolerance for p in prepared["olympiadbench"] if p.absolute_tolerance is not None] == [0.1]
     assert len(read_problems(tmp_path / "train.jsonl")) == SMALL["data"]["train_size"]
-    assert set(json.loads((tmp_path / "contamination.json").read_text())) == {*names, "few"}
+    assert set(json.loads((tmp_path / "contamination.json").read_text())["overlaps"]) == {*names, "few"}
 
 
 def test_synthetic_splits_are_not_compared(tmp_path: Path) -> None:
     """They share no question by construction, but many of their words."""
-    prepare(small_study(), tmp_path)
-    assert json.loads((tmp_path / "contamination.json").read_text()) == {"count": []}
-    assert contaminated(tmp_path, "count") == set()
+    prepare(small_study(), DataFolder(tmp_path))
+    assert json.loads((tmp_path / "contamination.json").read_text())["overlaps"] == {"count": []}
+    assert contaminated(DataFolder(tmp_path), "count") == set()
 
 
 def test_contamination_of_files_is_written_with_the_data(tmp_path: Path) -> None:
@@ -69,5 +70,5 @@ def test_contamination_of_files_is_written_with_the_data(tmp_path: Path) -> None
         + "\n"
     )
     study = study_with(["train.jsonl"], [{"name": "test", "source": "test.jsonl"}], tmp_path)
-    prepare(study, tmp_path / "data")
-    assert contaminated(tmp_path / "data", "test") == {"seen"}
+    prepare(study, DataFolder(tmp_path / "data"))
+    assert contaminated(DataFolder(tmp_path / "data"), "test") == {"seen"}

@@ -37,8 +37,8 @@ rule all:
     input:
         RECORDS,
         FIGURE_FILES,
-        str(FOLDER.report),
-        str(FOLDER.tracking),
+        REPORTED,
+        TRACKED,
 
 
 rule figures:

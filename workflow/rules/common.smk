@@ -13,6 +13,13 @@ from policygrain.study import parse_study
 from policygrain.study.fingerprint import Fingerprints, start_seed, start_seeds
 from policygrain.tasks.sources import source_digests
 
+# Snakemake would wait for a core for ever.
+for option in ("cores", "local_cores", "nodes"):
+    number = getattr(workflow.resource_settings, option)
+    if number is not None and number < 1:
+        name = {"nodes": "jobs"}.get(option, option.replace("_", "-"))
+        sys.exit(f"policygrain: --{name} {number}: give at least 1, or leave it out.")
+
 CONFIG_FILE = Path([*workflow.config_settings.configfiles, "config.yaml"][0])
 
 try:
@@ -60,6 +67,14 @@ wildcard_constraints:
 
 
 PREPARE = done("prepare", "data", FINGERPRINTS.data())
+# With the files themselves, so that they are written again where they are missing and a job needs them.
+DATA_FILES = [
+    PREPARE,
+    *map(str, (FOLDER.data.train, FOLDER.data.validation, FOLDER.data.contamination)),
+    *(str(FOLDER.data.benchmark(b.name)) for b in STUDY.evaluation.benchmarks),
+]
+TRACKED = [done("track", "mlflow", FINGERPRINTS.tracking()), str(FOLDER.tracking)]
+REPORTED = [done("report", "report", FINGERPRINTS.tracking()), str(FOLDER.report)]
 
 
 def start_folder(seed):
@@ -123,11 +138,15 @@ def shard_inputs(w):
     trained = dict.fromkeys(TRAINED[run] for run in SHARDS[w.shard])
     return [
         ancient(path)
-        for path in [PREPARE, *start_done(shard_starts(w.shard)), *trained]
+        for path in [*DATA_FILES, *start_done(shard_starts(w.shard)), *trained]
     ]
 
 
 FIGURE_FILES = [
+    *(
+        done("figure", name, FINGERPRINTS.figures())
+        for name in (*STUDY.figures, *TABLES)
+    ),
     *(str(FOLDER.figure(name, s)) for name in STUDY.figures for s in (".pdf", ".png")),
     *(str(FOLDER.table(name, s)) for name in TABLES for s in (".csv", ".md")),
 ]

@@ -1,12 +1,7 @@
 rule prepare:
     output:
         done=PREPARE,
-        train=str(FOLDER.data.train),
-        validation=str(FOLDER.data.validation),
-        contamination=str(FOLDER.data.contamination),
-        benchmarks=[
-            str(FOLDER.data.benchmark(b.name)) for b in STUDY.evaluation.benchmarks
-        ],
+        files=DATA_FILES[1:],
     log:
         log_of("prepare", "data"),
     # Problems: training, validation, benchmarks.
@@ -25,7 +20,7 @@ rule prepare:
 rule start_model:
     # A tiny model, trained by supervised fine-tuning to a middling accuracy; one per seed, shared by all methods.
     input:
-        ancient(PREPARE),
+        ancient(DATA_FILES),
     output:
         done("start_model", "seed{seed}", "{fingerprint}"),
     log:
@@ -38,5 +33,5 @@ rule start_model:
         data=str(FOLDER.data.path),
         out=lambda w: str(FOLDER.start(w.seed).path),
     shell:
-        "exec {params.policygrain} start-model --config {params.study:q} --seed {wildcards.seed} --data {params.data:q}"
+        "exec {params.policygrain} start-model --config {params.study:q} --seed {wildcards.seed:q} --data {params.data:q}"
         " --out {params.out:q} --done {output:q} 2>{log:q}"

@@ -50,5 +50,5 @@ if PARTS > 1:
             models=lambda w: shard_models(w.shard),
         shell:
             "exec {params.policygrain} evaluate --config {params.study:q} --data {params.data:q}"
-            " --results {params.results:q} --part {wildcards.part}/{params.parts} --done {output:q} {params.models:q}"
+            " --results {params.results:q} --part {wildcards.part:q}/{params.parts:q} --done {output:q} {params.models:q}"
             " 2>>{log:q}"

@@ -8,8 +8,9 @@ for name in STUDY.figures:
         name:
             f"figure_{name}"
         input:
-            RECORDS,
+            ancient(RECORDS),
         output:
+            done=done("figure", name, FINGERPRINTS.figures()),
             pdf=str(FOLDER.figure(name, ".pdf")),
             png=report(
                 str(FOLDER.figure(name, ".png")),
@@ -27,10 +28,9 @@ for name in STUDY.figures:
             study=str(FOLDER.study),
             results=str(FOLDER.path),
             figure=name,
-            fingerprint=FINGERPRINTS.figures(),
         shell:
             "exec {params.policygrain} figure {params.figure:q} --config {params.study:q} --results {params.results:q}"
-            " 2>{log:q}"
+            " --done {output.done:q} 2>{log:q}"
 
 
 for name in TABLES:
@@ -39,8 +39,9 @@ for name in TABLES:
         name:
             f"table_{name}"
         input:
-            RECORDS,
+            ancient(RECORDS),
         output:
+            done=done("figure", name, FINGERPRINTS.figures()),
             csv=report(
                 str(FOLDER.table(name, ".csv")),
                 caption=f"../report/{name}.rst",
@@ -58,22 +59,22 @@ for name in TABLES:
             study=str(FOLDER.study),
             results=str(FOLDER.path),
             table=name,
-            fingerprint=FINGERPRINTS.figures(),
         shell:
             "exec {params.policygrain} figure {params.table:q} --config {params.study:q} --results {params.results:q}"
-            " 2>{log:q}"
+            " --done {output.done:q} 2>{log:q}"
 
 
 rule report_page:
     input:
-        figures=FIGURE_FILES,
-        tracked=str(FOLDER.tracking),
+        figures=ancient(FIGURE_FILES),
+        tracked=ancient(TRACKED),
         captions=[
-            workflow.source_path(f"../report/{name}.rst")
+            ancient(workflow.source_path(f"../report/{name}.rst"))
             for name in [*STUDY.figures, *TABLES]
         ],
     output:
-        str(FOLDER.report),
+        done=REPORTED[0],
+        report=REPORTED[1],
     log:
         log_of("report", "report"),
     # The study as one page. (`snakemake --report report.zip` makes Snakemake's own, with the jobs.)
@@ -87,4 +88,4 @@ rule report_page:
         captions=lambda w, input: str(Path(input.captions[0]).parent),
     shell:
         "exec {params.policygrain} report --config {params.study:q} --results {params.results:q}"
-        " --captions {params.captions:q} --out {output:q} 2>{log:q}"
+        " --captions {params.captions:q} --out {output.report:q} --done {output.done:q} 2>{log:q}"

@@ -1,8 +1,9 @@
 rule track:
     input:
-        FIGURE_FILES,
+        ancient(FIGURE_FILES),
     output:
-        str(FOLDER.tracking),
+        done=TRACKED[0],
+        record=TRACKED[1],
     log:
         log_of("track", "track"),
     # MLflow mirrors the records. A server that does not answer loses nothing; run it again.
@@ -13,7 +14,6 @@ rule track:
         policygrain=policygrain,
         study=str(FOLDER.study),
         results=str(FOLDER.path),
-        fingerprint=FINGERPRINTS.tracking(),
     shell:
-        "exec {params.policygrain} track --config {params.study:q} --results {params.results:q} --done {output:q}"
+        "exec {params.policygrain} track --config {params.study:q} --results {params.results:q} --done {output.done:q}"
         " 2>{log:q}"

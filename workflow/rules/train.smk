@@ -2,7 +2,7 @@ rule train:
     # Seeds of one arm, one after the other. Run folders are no outputs: Snakemake would delete them before another
     # attempt, and a stopped run could not resume.
     input:
-        ancient(PREPARE),
+        ancient(DATA_FILES),
         start=lambda w: [
             ancient(path) for path in start_done(map(int, w.seeds.split("+")))
         ],
@@ -26,14 +26,14 @@ rule train:
         ),
     shell:
         "exec {params.launch}{params.policygrain} train --config {params.study:q} --arm {wildcards.arm:q}"
-        " --seeds {params.seeds} --start {params.start:q} --data {params.data:q} --run-dir {params.run_dir:q}"
+        " --seeds {params.seeds:q} --start {params.start:q} --data {params.data:q} --run-dir {params.run_dir:q}"
         " --done {output:q} 2>>{log:q}"
 
 
 rule probe:
     # Variance of every ratio and noise of its gradient, on one batch. No model is trained.
     input:
-        ancient(PREPARE),
+        ancient(DATA_FILES),
         start=lambda w: [ancient(path) for path in start_done([int(w.seed)])],
     output:
         done("probe", "seed{seed}", "{fingerprint}"),
@@ -48,5 +48,5 @@ rule probe:
         start=lambda w: start_folder(int(w.seed)),
         out=lambda w: str(FOLDER.probe(w.seed)),
     shell:
-        "exec {params.policygrain} probe --config {params.study:q} --seed {wildcards.seed} --start {params.start:q}"
+        "exec {params.policygrain} probe --config {params.study:q} --seed {wildcards.seed:q} --start {params.start:q}"
         " --data {params.data:q} --out {params.out:q} --done {output:q} 2>{log:q}"

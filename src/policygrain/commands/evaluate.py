@@ -32,13 +32,15 @@ def run(arguments: argparse.Namespace) -> None:
     """Sample in one process per engine, then grade and write the records."""
     from ..evaluate.parallel import gpus, sample_in_parallel
     from ..evaluate.run import evaluate
-    from ..results.done import write_done
+    from ..results.done import begin, write_done
     from ..results.layout import DataFolder, StudyFolder
     from ..study import load_study
 
     models = dict(map(named_model, arguments.models))
     part = part_of(arguments.part)
     study, engines = load_study(arguments.config), arguments.engines or len(gpus()) or 1
+    if arguments.done and part is None:
+        begin(arguments.done, models)
     if engines > 1:
         given = {"--config": arguments.config, "--data": arguments.data, "--results": arguments.results}
         options = [word for option, path in given.items() for word in (option, str(path))]

@@ -17,13 +17,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", help="figure or table; see `figures` in the study file")
     parser.add_argument("--results", type=Path, required=True, help="the study's results")
     parser.add_argument("--out", type=Path, default=None, help="file without suffix (default: where the study has it)")
+    parser.add_argument("--done", type=Path, default=None, help="file to write at the end")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Draw the figure or write the table."""
     from ..figures.catalogue import draw
+    from ..results.done import begin, write_done
     from ..results.reader import StudyResults
     from ..study import load_study
 
     results = StudyResults(arguments.results, load_study(arguments.config))
+    if arguments.done:
+        begin(arguments.done, [arguments.name])
     draw(arguments.name, results, arguments.out)
+    if arguments.done:
+        write_done(arguments.done, {arguments.name: results.fingerprints.figures()})

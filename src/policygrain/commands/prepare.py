@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Write the problems."""
     from ..doctor.gate import check_study
-    from ..results.done import write_done
+    from ..results.done import begin, write_done
     from ..results.layout import DataFolder
     from ..results.reader import prepared_data
     from ..study import load_study
@@ -27,6 +27,8 @@ def run(arguments: argparse.Namespace) -> None:
 
     study, data = load_study(arguments.config), DataFolder(arguments.out)
     check_study(study)
+    if arguments.done:
+        begin(arguments.done, [])
     prepare(study, data)
     files = [data.train, data.validation, *(data.benchmark(b.name) for b in study.evaluation.benchmarks)]
     check_golds(files, study.grader)

@@ -24,12 +24,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Sample the batch, measure it and write the measurements."""
     from .. import digests
-    from ..results.done import write_done
+    from ..results.done import begin, write_done
     from ..results.layout import DataFolder
     from ..study import load_study
     from ..train.probe import probe
 
     data = DataFolder(arguments.data)
+    result = f"seed{arguments.seed}"
+    if arguments.done:
+        begin(arguments.done, [result])
     probe(load_study(arguments.config), arguments.seed, arguments.start, data, arguments.out)
     if arguments.done:
-        write_done(arguments.done, {"probe": digests.of_file(arguments.out)})
+        write_done(arguments.done, {result: digests.of_file(arguments.out)})

@@ -22,13 +22,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="folder of captions, NAME.rst (default: workflow/report)",
     )
     parser.add_argument("--out", type=Path, required=True, help="HTML file")
+    parser.add_argument("--done", type=Path, default=None, help="file to write at the end")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Write the report."""
     from ..report import write_report
+    from ..results.done import begin, write_done
     from ..results.reader import StudyResults
     from ..study import load_study
 
     results = StudyResults(arguments.results, load_study(arguments.config))
+    if arguments.done:
+        begin(arguments.done, [arguments.out.name])
     write_report(results, arguments.captions, arguments.out)
+    if arguments.done:
+        write_done(arguments.done, {arguments.out.name: results.fingerprints.tracking()})

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Build, fine-tune and save the model."""
-    from ..results.done import write_done
+    from ..results.done import begin, write_done
     from ..results.layout import DataFolder, StartFolder
     from ..results.reader import start_model
     from ..study import load_study
@@ -30,6 +30,8 @@ def run(arguments: argparse.Namespace) -> None:
 
     study, out = load_study(arguments.config), StartFolder(arguments.out)
     seed = study.seeds[0] if arguments.seed is None else arguments.seed
+    if arguments.done:
+        begin(arguments.done, [f"seed{seed}"])
     ensure_start_model(study, seed, DataFolder(arguments.data), out)
     if arguments.done:
-        write_done(arguments.done, {"model": start_model(out).digest})
+        write_done(arguments.done, {f"seed{seed}": start_model(out).digest})

@@ -15,20 +15,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     add_study_option(parser)
     parser.add_argument("--results", type=Path, required=True, help="the study's results")
-    parser.add_argument(
-        "--done",
-        type=Path,
-        default=None,
-        help="JSON file to write at the end: where everything is in MLflow (default: in the study's results)",
-    )
+    parser.add_argument("--done", type=Path, default=None, help="file to write at the end")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Mirror the records."""
+    from ..results.done import begin, write_done
     from ..results.reader import StudyResults
     from ..results.schema import write_record
     from ..study import load_study
     from ..track.mirror import mirror
 
     results = StudyResults(arguments.results, load_study(arguments.config))
-    write_record(arguments.done or results.folder.tracking, mirror(results))
+    if arguments.done:
+        begin(arguments.done, [results.folder.tracking.name])
+    write_record(results.folder.tracking, mirror(results))
+    if arguments.done:
+        write_done(arguments.done, {results.folder.tracking.name: results.fingerprints.tracking()})

@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Train one run per seed, one after the other."""
     from ..errors import UserError
-    from ..results.done import write_done
+    from ..results.done import begin, write_done
     from ..results.layout import DataFolder, RunFolder
     from ..study import load_study
     from ..train.launch import process_group
@@ -62,6 +62,8 @@ def run(arguments: argparse.Namespace) -> None:
         if len(seeds) > 1 and study.training.engine == "vllm" and ranks()[1] > 1:
             # A vLLM engine that is shut down destroys the process group, which the ranks need for the next seed.
             raise UserError("--seeds: several ranks that sample with vLLM train one seed per process.")
+        if arguments.done:
+            on_rank_0(lambda: begin(arguments.done, [f"{arm.name}/seed{seed}" for seed in seeds]))
         for seed in seeds:
             run_dir, start = (
                 text and text.replace("{seed}", str(seed)) for text in (arguments.run_dir, arguments.start)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def build_heads(model: PreTrainedModel, method: Method, seed: int) -> MTPHeads | None:
-    """The untrained heads that the method's ratio needs; None where it needs none."""
+    """The untrained heads that the ratio of the method needs; None if it needs none."""
     if not method.n_mtp_heads:
         return None
     with torch.random.fork_rng():
@@ -37,7 +37,7 @@ def build_heads(model: PreTrainedModel, method: Method, seed: int) -> MTPHeads |
 
 
 def warm_up(policy: Policy, method: Method, collector: Collector, run: RunFolder) -> None:
-    """Train the heads by cross-entropy on responses sampled from the policy, which does not change.
+    """Train the heads by cross-entropy on responses sampled from the policy, which is not changed.
 
     Prompts and sampling seeds are separate from those of training. Writes `MtpHeadsRecord`.
     """

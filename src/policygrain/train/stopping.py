@@ -43,8 +43,8 @@ class Stop:
     def after_step(self, seconds: float) -> str | None:
         """The reason to stop after a step that took ``seconds``; None to continue.
 
-        The remaining time must be enough for two steps and SPARE_SECONDS for saving. Every call completes at
-        least one step, so that a run with a short time limit still finishes after several calls.
+        The remaining time must be enough for two steps and SPARE_SECONDS for saving. Every call completes
+        at least one step, so that a run with a short time limit still finishes after several calls.
         """
         self._longest = max(self._longest, seconds)
         if self._signal is not None:

@@ -68,8 +68,8 @@ def score_sequences(
 def passes(model: PreTrainedModel, sequences: Sequences, settings: Training) -> list[tuple[Tensor, bool]]:
     """The forward passes of this rank: row indices, and whether the result counts.
 
-    Ranks have similar numbers of tokens. All ranks must make the same number of passes through a sharded model, so a rank with fewer micro-batches has
-    additional passes that do not count.
+    Ranks have similar numbers of tokens. All ranks must make the same number of passes through a sharded model, so a
+    rank with fewer micro-batches has additional passes that do not count.
     """
     number, count = ranks()
     if count == 1:

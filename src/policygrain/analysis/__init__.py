@@ -1,1 +1,1 @@
-"""Statistics over records: intervals, comparisons of models and studies, the claims and what decides them."""
+"""Statistics over records: intervals, comparisons of models and studies, and tests of the papers' claims."""

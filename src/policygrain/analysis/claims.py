@@ -1,4 +1,4 @@
-"""The ledger: claims, the comparisons that decide them, and what a study's records say."""
+"""The claims of the papers (`claims.yaml`), and how a study decides them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .statistics import Evidence, Side, Verdict, decide, holm, weigh
 
 
 class Comparison(BaseModel):
-    """One number per seed: a statistic of arm ``of``, beside that of arm ``than``."""
+    """A comparison of two arms: a statistic of arm ``of`` against that of arm ``than``, one number per seed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     statistic: str
@@ -27,7 +27,7 @@ class Comparison(BaseModel):
 
 
 class Claim(BaseModel):
-    """What a paper says."""
+    """A claim of a paper, and the comparisons that test it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     source: str
@@ -36,25 +36,28 @@ class Claim(BaseModel):
     comparisons: list[Comparison]
 
 
-class Judged(NamedTuple):
-    """A claim with its evidence; ``missing`` says what records would be needed where there are none."""
+class ClaimResult(NamedTuple):
+    """A claim with its evidence and verdict; without the records for it, both are empty and ``missing`` says why."""
 
     name: str
     claim: Claim
     evidence: list[Evidence]
-    corrected: list[float]  # p-values for the claim after Holm's correction over the whole ledger
+    corrected: list[float]  # p-values for the claim, after Holm's correction over all claims
     verdict: Verdict | None
     missing: str = ""
 
 
-def ledger() -> dict[str, Claim]:
-    """All claims, by name."""
+def load_claims() -> dict[str, Claim]:
+    """All claims by name."""
     text = resources.files(__package__).joinpath("claims.yaml").read_text(encoding="utf-8")
     return {name: Claim.model_validate(data) for name, data in yaml.safe_load(text).items()}
 
 
-def judge(claims: dict[str, Claim], compare: Callable[[Comparison], list[float]]) -> list[Judged]:
-    """Every claim's verdict. Comparisons that a study has no records for leave their claim without one."""
+def decide_claims(claims: dict[str, Claim], compare: Callable[[Comparison], list[float]]) -> list[ClaimResult]:
+    """Decide every claim. A claim has no verdict if ``compare`` raises a UserError for one of its comparisons.
+
+    ``compare`` returns the number of each seed.
+    """
     found: dict[str, list[Evidence]] = {}
     missing: dict[str, str] = {}
     for name, claim in claims.items():
@@ -67,9 +70,9 @@ def judge(claims: dict[str, Claim], compare: Callable[[Comparison], list[float]]
     results = []
     for name, claim in claims.items():
         if name in missing:
-            results.append(Judged(name, claim, [], [], None, missing[name]))
+            results.append(ClaimResult(name, claim, [], [], None, missing[name]))
             continue
         own = [i for i, (other, _) in enumerate(flat) if other == name]
         verdict = decide([p_for[i] for i in own], [p_against[i] for i in own])
-        results.append(Judged(name, claim, found[name], [p_for[i] for i in own], verdict))
+        results.append(ClaimResult(name, claim, found[name], [p_for[i] for i in own], verdict))
     return results

@@ -1,4 +1,4 @@
-"""Intervals and paired differences. Scores are [seeds, problems]; both seeds and problems are resampled."""
+"""Intervals, paired differences and tests. Scores are [seeds, problems]; both seeds and problems are resampled."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Interval(NamedTuple):
 
 
 def bootstrap(scores: Scores, replicates: int = REPLICATES) -> NDArray[np.float64]:
-    """Means of resampled scores: seeds with replacement, and problems with replacement, the same ones for all seeds.
+    """Means of resampled scores [replicates]: seeds and problems with replacement, the same problems for all seeds.
 
-    A single seed leaves its own uncertainty out: the interval is then over problems alone.
+    With a single seed, the variation over seeds is not included: the interval is over problems only.
     """
     scores = np.atleast_2d(scores)
     seed_weights, (problem_weights,) = _resamples(len(scores), (scores.shape[1],), replicates)
@@ -39,7 +39,7 @@ def bootstrap(scores: Scores, replicates: int = REPLICATES) -> NDArray[np.float6
 def _resamples(seeds: int, problems: tuple[int, ...], replicates: int) -> tuple[Scores, tuple[Scores, ...]]:
     """Weights of seeds [replicates, seeds], and of each benchmark's problems [replicates, problems].
 
-    Drawing them takes far longer than using them, and all models of a table use the same.
+    They are cached because computing them is slow and all models of a table use the same ones.
     """
     rng = np.random.default_rng(0)
     weights = [rng.multinomial(n, np.full(n, 1 / n), replicates) / n for n in (seeds, *problems)]
@@ -53,22 +53,22 @@ def interval(scores: Scores, replicates: int = REPLICATES) -> Interval:
 
 
 def paired_difference(a: Scores, b: Scores, replicates: int = REPLICATES) -> Interval:
-    """a − b on the same seeds and problems: what they share cancels."""
+    """The interval of a − b, paired by seed and problem."""
     return interval(np.atleast_2d(a) - np.atleast_2d(b), replicates)
 
 
 def average_interval(benchmarks: list[Scores], replicates: int = REPLICATES) -> Interval:
-    """The mean over benchmarks (each counts the same), seeds resampled together, problems within each benchmark."""
-    draws = np.zeros(replicates)
+    """The unweighted mean over benchmarks; seeds are resampled together, problems within each benchmark."""
+    means = np.zeros(replicates)
     seed_weights, problem_weights = _resamples(len(benchmarks[0]), tuple(s.shape[1] for s in benchmarks), replicates)
     for scores, weights in zip(benchmarks, problem_weights, strict=True):
-        draws += ((seed_weights @ scores) * weights).sum(1) / len(benchmarks)
-    low, high = np.quantile(draws, [0.025, 0.975])
+        means += ((seed_weights @ scores) * weights).sum(1) / len(benchmarks)
+    low, high = np.quantile(means, [0.025, 0.975])
     return Interval(float(np.mean([s.mean() for s in benchmarks])), float(low), float(high))
 
 
 def over_seeds(values: Scores) -> Interval:
-    """The mean over seeds [seeds] with Student's 95% interval; wide for few seeds, as it should be."""
+    """The mean over seeds [seeds] with Student's 95% interval; with one seed, the interval is the mean itself."""
     values = np.asarray(values, dtype=float)
     mean = float(values.mean())
     if len(values) < 2:
@@ -84,21 +84,21 @@ MOST_SEEDS = 1000
 
 
 class Evidence(NamedTuple):
-    """What a comparison's seeds say."""
+    """The result of a comparison over seeds."""
 
     effect: float
-    low: float  # 95% interval, Student's t over seeds, not corrected for how many comparisons there are
+    low: float  # 95% interval, Student's t over seeds, not corrected for multiple comparisons
     high: float
-    p_for: float  # against "the effect is not beyond the margin on the claimed side"
-    p_against: float  # against "it is"
+    p_for: float  # null hypothesis: the effect is not beyond the margin on the claimed side
+    p_against: float  # null hypothesis: the effect is beyond the margin on the claimed side
     seeds: int
-    seeds_needed: int | None  # about how many would decide, if effect and spread stayed; None: more than 1,000
+    seeds_needed: int | None  # approximate number that would decide, at equal effect and spread; None: over 1,000
 
 
 def weigh(values: Sequence[float], claimed: Side, margin: float = 0.0) -> Evidence:
-    """One-sample t-tests of paired values [seeds] against the margin, one-sided where the claim has a side.
+    """One-sample t-tests of paired values [seeds] against the margin, one-sided if the claim has a direction.
 
-    `apart` is two-sided, and nothing can speak against it but an effect within the margin on both sides.
+    `apart` is two-sided; evidence against it is an effect within the margin on both sides.
     """
     x = np.asarray(values, dtype=float)
     n, effect = len(x), float(np.mean(x))
@@ -119,7 +119,7 @@ def weigh(values: Sequence[float], claimed: Side, margin: float = 0.0) -> Eviden
 
 
 def _p(distance: float, error: float, n: int) -> float:
-    """P(a distance this large or larger), were it 0."""
+    """One-sided p-value of a t-test: P(distance this large or larger) if the true distance is 0."""
     if error == 0:
         return 0.0 if distance > 0 else 1.0
     return float(stdtr(n - 1, -distance / error))
@@ -140,7 +140,7 @@ def _half_widths() -> NDArray[np.float64]:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's step-down correction: p-values that may be compared with one level all together."""
+    """p-values after Holm's step-down correction for multiple tests."""
     order = sorted(range(len(p_values)), key=lambda i: p_values[i])
     corrected, largest = [0.0] * len(p_values), 0.0
     for rank, i in enumerate(order):
@@ -150,7 +150,10 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def decide(p_for: Sequence[float], p_against: Sequence[float]) -> Verdict:
-    """A claim of several comparisons, corrected p-values given: all must hold, and one that fails is enough."""
+    """The verdict on a claim, from the corrected p-values of its comparisons.
+
+    It is supported if all comparisons support it, and not supported if one is refuted.
+    """
     if all(p < LEVEL for p in p_for):
         return "supported"
     return "not supported" if any(p < LEVEL for p in p_against) else "undecided at this scale"

@@ -1,4 +1,4 @@
-"""Two studies side by side: two commits, two settings. Which numbers moved beyond noise?"""
+"""Comparison of two studies, such as two commits or two settings: which numbers differ beyond noise."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from .statistics import LEVEL, holm, interval, paired_difference, weigh
 
 
 def compare_studies(a: Path, b: Path) -> tuple[pd.DataFrame, str]:
-    """Every arm and benchmark that both studies have: B − A in points, paired by seed; and the same as text.
+    """B − A in points for every arm and benchmark that both studies have, as a table and as text.
 
-    p-values are of t-tests over seeds, corrected by Holm's method over all rows; where the two judged the same
-    problems, intervals are paired on them too.
+    p-values are from t-tests over seeds, corrected by Holm's method over all rows. Intervals are paired by seed, and by
+    problem if both studies have the same problems.
     """
     first, second = StudyResults(a), StudyResults(b)
     pairs = [
@@ -54,7 +54,7 @@ def _text(frame: pd.DataFrame, first: StudyResults, second: StudyResults) -> str
     same = int(frame["identical"].sum())
     lines.append(
         f"{len(frame)} numbers in both; {same} identical; {len(moved)} moved beyond noise (t-test over seeds, "
-        f"corrected, *); those, and whose 95% interval, not corrected, leaves out zero: {len(by_interval)}"
+        f"corrected, *); including those whose 95% interval, not corrected, excludes zero: {len(by_interval)}"
     )
     for _, row in by_interval.sort_values("change").iterrows():
         mark = "*" if row["p_corrected"] < LEVEL else " "

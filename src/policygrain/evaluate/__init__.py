@@ -1,1 +1,1 @@
-"""Judging models: the protocol, its records, and the statistics over them."""
+"""Evaluation of models on benchmarks: protocol, sampling, grading and scores."""

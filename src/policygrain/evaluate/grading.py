@@ -1,4 +1,4 @@
-"""From responses to scores: outcomes, a record per benchmark, every response kept."""
+"""Grading of sampled responses, and the record of each benchmark."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def grade(
 
 
 def score(benchmark: str, rows: Sequence[EvaluatedSample], contaminated: Collection[str] = ()) -> BenchmarkRecord:
-    """One benchmark's record: a score per problem, in the order of the file, and their summary."""
+    """One benchmark's record: a score per problem, in the order of the problem file, and summaries over problems."""
     by_problem: dict[str, list[EvaluatedSample]] = {}
     for row in rows:
         by_problem.setdefault(row.id, []).append(row)

@@ -1,4 +1,4 @@
-"""Several engines in parallel, each in its own process and on its own GPU."""
+"""Sampling with several engines in parallel, each in its own process and on its own GPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..errors import UserError
 
 
 def gpus() -> list[str]:
-    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES calls them."""
+    """The GPUs that this process may use, in the notation of CUDA_VISIBLE_DEVICES."""
     import torch
 
     if not torch.cuda.is_available():
@@ -25,9 +25,9 @@ def gpus() -> list[str]:
 
 
 def sample_in_parallel(command: Sequence[str], part: tuple[int, int], engines: int) -> None:
-    """Run ``command`` of ours in ``engines`` processes, each for its share of ``part`` (i of n).
+    """Run the policygrain ``command`` in ``engines`` processes, each for its share of ``part`` (i of n).
 
-    GPUs are assigned round robin. A process that fails does not end the others; UserError names it when all have ended.
+    GPUs are assigned round robin. If a process fails, the others continue; a UserError names it when all have ended.
     """
     number, parts = part
     devices = gpus()
@@ -64,7 +64,7 @@ def sample_in_parallel(command: Sequence[str], part: tuple[int, int], engines: i
 
 
 def _end(number: int, _: FrameType | None) -> None:
-    """Ended by a scheduler: not without the engines."""
+    """Handle SIGTERM: exit through `finally`, which terminates the engine processes."""
     raise SystemExit(128 + number)
 
 

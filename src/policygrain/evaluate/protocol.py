@@ -1,4 +1,4 @@
-"""The evaluation protocol: everything that a score depends on. Only scores of equal protocols are compared."""
+"""The evaluation protocol: everything that a score depends on. Only scores with the same protocol are compared."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ..tasks.registry import sampling_of
 
 
 def protocol(study: Study, renderer: PromptRenderer, data: DataFolder, model: str, grader: str) -> dict[str, Any]:
-    """Everything that could change a score; ``model`` and ``grader`` are their digest and name."""
-    from ..rollout.open import resolve_engine  # imports torch, which estimating costs does without
+    """Everything that a score depends on; ``model`` is the digest of the model, ``grader`` the name of the grader."""
+    from ..rollout.open import resolve_engine  # imports torch, which is not needed to estimate costs
 
     return {
         "model": model,
@@ -32,5 +32,5 @@ def protocol(study: Study, renderer: PromptRenderer, data: DataFolder, model: st
 
 
 def response_key(protocol: dict[str, Any]) -> str:
-    """The digest of what sampled responses depend on: all but the grader."""
+    """The digest of the protocol without the grader: what sampled responses depend on."""
     return digests.of_json({k: v for k, v in protocol.items() if k != "grader"})

@@ -1,4 +1,4 @@
-"""Evaluating models on a study's benchmarks, one after the other in one engine."""
+"""Evaluates models on the benchmarks of a study, one after the other with the same engine."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def evaluate(
 ) -> dict[str, str]:
     """Evaluate ``models`` (name → folder) and write a `ModelEvaluation` for each; returns name → key.
 
-    A model whose weights and protocol are those of its record is left alone, and no response is sampled twice.
-    ``part`` (i of n) samples that share of each model's responses and grades nothing; the call without it grades them
-    when all parts are there, and samples what is missing otherwise.
+    Models that already have a record with the same weights and protocol are skipped, and no response is sampled twice.
+    With ``part`` (i of n), only that share of the responses of each model is sampled and nothing is graded; a call
+    without it samples the missing responses and grades all.
     """
     problems = {b.name: read_problems(data.benchmark(b.name)) for b in study.evaluation.benchmarks}
     longest = max(sampling_of(study, b).max_tokens for b in study.evaluation.benchmarks)
@@ -86,7 +86,7 @@ def evaluate(
 
 
 def _digest(name: str, model: Path) -> str:
-    """The digest of a model's files. UserError where they are missing, or not those that its record names."""
+    """The digest of a model. UserError if its files are missing or differ from the digest in its record."""
     run = RunFolder(model.parent)
     if model == run.model and not (model / "config.json").exists():
         raise UserError(f"{model}: no model here; train it first ({name}).")
@@ -94,7 +94,7 @@ def _digest(name: str, model: Path) -> str:
 
 
 def _evaluation(folder: EvaluationFolder) -> ModelEvaluation | None:
-    """An evaluation that is there; None where none is, or none that can be read."""
+    """An existing evaluation; None if there is none or it cannot be read."""
     if not folder.record.exists():
         return None
     try:
@@ -124,15 +124,15 @@ def _update_contaminated(
 
 
 class EngineHost:
-    """The engine, with one model's weights after the other's; weights are read only when something is sampled."""
+    """An engine that serves one model after the other; weights are loaded only when something is sampled."""
 
     def __init__(self, study: Study) -> None:
         self.study = study
-        self._serves: tuple[Path, Engine] | None = None
+        self._current: tuple[Path, Engine] | None = None
 
     def engine(self, folder: Path) -> Engine:
         """The engine with the weights in ``folder``."""
-        if self._serves is None or self._serves[0] != folder:
-            self._serves = None  # frees an engine that cannot take other weights before the next one starts
-            self._serves = folder, open_engine(self.study.evaluation.engine, str(folder), *load_model(str(folder)))
-        return self._serves[1]
+        if self._current is None or self._current[0] != folder:
+            self._current = None  # frees the memory of an engine that cannot load other weights
+            self._current = folder, open_engine(self.study.evaluation.engine, str(folder), *load_model(str(folder)))
+        return self._current[1]

@@ -1,4 +1,4 @@
-"""Sampling the responses of an evaluation: none twice, and in as many parts as there are processes."""
+"""Samples the responses of an evaluation, in one or several processes; finished responses are not sampled again."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ..tasks.problem import Problem
 from ..tasks.prompts import PromptRenderer
 from ..tasks.registry import sampling_of
 
-CHUNK = 4096  # responses that are written together: what a crash costs at most
+CHUNK = 4096  # responses per write; at most so many are lost in a crash
 
 
 class Query(NamedTuple):
-    """One response that an evaluation needs."""
+    """A response to be sampled."""
 
     benchmark: Benchmark
     problem: Problem
@@ -28,7 +28,7 @@ class Query(NamedTuple):
 
 
 def queries_of(study: Study, problems: Mapping[str, list[Problem]], renderer: PromptRenderer) -> list[Query]:
-    """Everything that the protocol asks of a model, in the order of its records."""
+    """All queries of an evaluation, in the order of its records."""
     queries = []
     for benchmark in study.evaluation.benchmarks:
         sampling = sampling_of(study, benchmark)
@@ -50,33 +50,33 @@ def sample(
     key: str,
     part: tuple[int, int] = (0, 1),
 ) -> None:
-    """Sample what ``folder`` lacks of ``part`` (i of n), a chunk at a time; ``engine`` is opened only if needed.
+    """Sample the responses of ``part`` (i of n) that ``folder`` lacks, in chunks; ``engine`` is called only if needed.
 
-    Each process writes a file of its own, so parts can be sampled at the same time.
+    Each process writes its own file, so parts can be sampled at the same time.
     """
     number, parts = part
     have = sampled(folder, key)
     missing = [i for i in range(number, len(queries), parts) if i not in have]
-    # Longest first, so that the last sequences, which have the engine to themselves, are short.
+    # Longest first, so that the last sequences, which run in small batches, are short.
     missing.sort(key=lambda i: (queries[i].request.max_tokens, len(queries[i].request.prompt_ids)), reverse=True)
     path = folder.responses(key, number, parts)
     folder.path.mkdir(parents=True, exist_ok=True)
-    # A line that a crash cut short must not merge with the next one.
-    torn = path.exists() and not path.read_bytes().endswith(b"\n")
+    # If a crash has cut the last line short, start a new one.
+    cut_short = path.exists() and not path.read_bytes().endswith(b"\n")
     for start in range(0, len(missing), CHUNK):
         chunk = missing[start : start + CHUNK]
         responses = engine().generate([queries[i].request for i in chunk])
         rows = ({"i": i, "ids": r.ids, "finished": r.finished} for i, r in zip(chunk, responses, strict=True))
         try:
             with path.open("a", encoding="utf-8") as file:
-                file.write("\n" * torn + "".join(json.dumps(row) + "\n" for row in rows))
-            torn = False
+                file.write("\n" * cut_short + "".join(json.dumps(row) + "\n" for row in rows))
+            cut_short = False
         except OSError as error:
             raise UserError(f"{path}: cannot be written: {error.strerror}. What was sampled before is kept.") from error
 
 
 def sampled(folder: EvaluationFolder, key: str) -> dict[int, Response]:
-    """Responses that were sampled under this key, by position; a line that was cut short is sampled again."""
+    """Responses that were sampled under this key, by position; incomplete lines are ignored."""
     found = {}
     for path in folder.all_responses(key):
         for line in path.read_bytes().splitlines():
@@ -89,19 +89,19 @@ def sampled(folder: EvaluationFolder, key: str) -> dict[int, Response]:
 
 
 def all_responses(queries: Sequence[Query], folder: EvaluationFolder, key: str) -> list[Response]:
-    """All responses, in order. UserError that says which parts are missing."""
+    """All responses, in order. UserError if some are missing."""
     found = sampled(folder, key)
     if missing := [i for i in range(len(queries)) if i not in found]:
         names = ", ".join(sorted({queries[i].benchmark.name for i in missing}))
         there = ", ".join(p.name for p in folder.all_responses(key)) or "none"
         raise UserError(
             f"{folder.path}: {len(missing)} of {len(queries)} responses are missing ({names}); parts that are there: "
-            f"{there}. Run the missing ones, or the same command without --part."
+            f"{there}. Run the missing parts, or the same command without --part."
         )
     return [found[i] for i in range(len(queries))]
 
 
 def remove_responses(folder: EvaluationFolder) -> None:
-    """Remove sampled responses, once they are written with their outcomes."""
+    """Remove the files of sampled responses, after they were written with their outcomes."""
     for path in folder.all_responses():
         path.unlink(missing_ok=True)

@@ -1,1 +1,1 @@
-"""Training: ``loop.train`` reads from top to bottom; what it calls is beside it."""
+"""Training: the loop (`loop.train`), rollouts, updates, checkpoints, ranks and the probe."""

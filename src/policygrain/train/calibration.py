@@ -1,10 +1,10 @@
-"""How the laptop study's regime was chosen, as a command: a learning rate, and clip bands matched by clip fraction.
+"""Calibration of a study of tiny models: its learning rate, and clip bands matched by clip fraction.
 
-Only training and validation problems are read. The learning rate is the largest with which the reference method (token
-ratio, its published band) does as well on validation as with the best one, within its standard error over seeds: a
-regime is wanted in which ratios leave 1. The bands of the other ratios are those that would have clipped as
-many tokens as the token ratio's band did, on the very batches of those reference runs: a band of 0.2 is narrow for a
-product of ratios and boundless for a mean of them, so equal numbers would compare bands and not ratios.
+Only training and validation problems are read. The learning rate is the largest whose validation accuracy with the
+reference method (token ratio with its published band) is within one standard error over seeds of the best one; with a
+large learning rate, ratios differ from 1. The band of each other ratio clips as many tokens as the band of the token
+ratio, measured on the batches of the reference runs. With equal bands instead, methods would differ in how much they
+clip: a band of 0.2 is narrow for a product of ratios and has no effect on their mean.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 BAND = {"low": 0.2, "high": 0.28}  # DAPO's, for the token ratio
 LEARNING_RATES = (1e-4, 2e-4, 4e-4)
-# Every ratio of the study's methods that clips, by the name that its band is known under.
+# The other ratios that are clipped, by the names of their bands.
 RATIOS: dict[str, Part] = {
     "sequence": SequenceRatio(),
     "prefix": PrefixRatio(),
@@ -49,20 +49,22 @@ _observed: dict[str, list[Tensor]] = {}
 
 
 def observe(batch_ratio: Tensor, batch: TokenBatch, *, low: float = 0.2, high: float = 0.28) -> clip.Surrogate:
-    """PPO's clip, which also notes what every other ratio would have been on the same tokens."""
+    """PPO's clip, which also records the values of all other ratios for the same tokens."""
     with torch.no_grad():
         keep = batch.mask & (batch.advantages != 0)
         for name, part in {"token": TokenRatio(), **RATIOS}.items():
             values = function(part)(batch)[keep]
-            # The sign of the advantage decides which side of the band can bite.
+            # The sign of the advantage determines which side of the band can clip.
             _observed.setdefault(name, []).append(torch.stack([values, batch.advantages[keep].sign()]))
     return clip.ppo(batch_ratio, batch, low=low, high=high)
 
 
 def calibrate(study: Study, work: Path, out: Path) -> None:
-    """Run the pilots, a learning rate and seed after the other, in ``work``; write what was measured and chosen."""
+    """Train the pilot runs in ``work``, for each learning rate and seed; write measurements and choices to ``out``."""
     if study.model.start != "tiny":
-        raise UserError("calibrate: only studies of a tiny start model are calibrated; others follow their papers.")
+        raise UserError(
+            "calibrate: only studies of a tiny start model can be calibrated; others use the published settings."
+        )
     results = StudyFolder(work)
     prepare(study, results.data)
     pilots = _pilots(study)
@@ -92,23 +94,23 @@ def calibrate(study: Study, work: Path, out: Path) -> None:
 
 
 def largest_as_good(accuracy: dict[float, list[float]]) -> float:
-    """The largest rate whose mean is within one standard error of the best one's (Breiman's rule)."""
+    """The largest rate whose mean accuracy is within one standard error of the best (Breiman's rule)."""
     best = max(accuracy.values(), key=statistics.mean)
     error = statistics.stdev(best) / len(best) ** 0.5 if len(best) > 1 else 0.0
     return max(rate for rate, values in accuracy.items() if statistics.mean(values) >= statistics.mean(best) - error)
 
 
 def _pilots(study: Study) -> Study:
-    """The study with the reference method alone, once per learning rate: DAPO without dynamic sampling, watched."""
-    watched = {"name": f"{__name__}:{observe.__name__}", **BAND}
+    """The study with only the reference method, DAPO without dynamic sampling, once per learning rate."""
+    recording_clip = {"name": f"{__name__}:{observe.__name__}", **BAND}
     sampler = {"dynamic": False, "overlong_buffer": 0.0}
-    reference = MethodChanges.model_validate({"base": "dapo", "clip": watched, "sampler": sampler})
+    reference = MethodChanges.model_validate({"base": "dapo", "clip": recording_clip, "sampler": sampler})
     experiment = Experiment(methods=["reference"], vary={"learning_rate": list(LEARNING_RATES)}, evaluate=False)
     return study.model_copy(update={"methods": {"reference": reference}, "experiments": {"pilots": experiment}})
 
 
 def matched_bands(observed: dict[str, Tensor], low: float, high: float) -> dict[str, Any]:
-    """Bands that clip the same share of tokens below and above as (low, high) does for the token ratio.
+    """Bands that clip the same share of tokens below and above as the band (low, high) of the token ratio.
 
     ``observed`` maps a ratio to [2, tokens]: log r and the sign of the advantage.
     """
@@ -124,5 +126,5 @@ def matched_bands(observed: dict[str, Tensor], low: float, high: float) -> dict[
 
 
 def _thinned(values: Tensor, most: int = 10_000_000) -> Tensor:
-    """torch.quantile takes at most 16 million values."""
+    """Every n-th value, at most about ``most``: torch.quantile takes at most 16 million."""
     return values[:: max(1, len(values) // most)].float()

@@ -1,4 +1,4 @@
-"""Checkpoints that are whole or not there, and a lock that keeps two trainers out of one run directory."""
+"""Atomic checkpoints with checksums, and a lock so that only one process trains in a run directory."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from .ranks import is_rank_0, map_over_ranks, on_rank_0
 from .rollout_batch import SAVED_TYPES
 
 KEEP = 2
-WAIT_IN_JOBS = 120.0  # seconds; schedulers kill what does not end within about thirty
-STATE, SHARDS, MARK = "state.pt", "shards", "sha256"  # MARK is written last, as `sha256sum` writes and reads it
+WAIT_IN_JOBS = 120.0  # seconds; schedulers kill a job about 30 seconds after its termination signal
+STATE, SHARDS, MARK = "state.pt", "shards", "sha256"  # MARK has the format of `sha256sum` and is written last
 
 
 @contextlib.contextmanager
 def run_lock(run_dir: Path) -> Iterator[None]:
-    """Hold the run directory. The kernel drops the lock of a process that died, so none is ever stale.
+    """Lock the run directory. The kernel releases the lock when its process ends, so it is never stale.
 
-    A scheduler may start a job again before the last attempt is quite gone, so a batch job waits for a while. Of
-    several ranks the first holds it for all. Between nodes it holds where the file system passes `flock` on (NFS does,
-    Lustre and BeeGFS where they are mounted so).
+    A scheduler may restart a job before the previous attempt has ended, so a batch job waits for a while. Of several
+    ranks, rank 0 holds the lock for all. Between nodes the lock works if the file system supports `flock` (NFS does;
+    Lustre and BeeGFS do with certain mount options).
     """
     if not is_rank_0():
         yield
@@ -62,10 +62,10 @@ def run_lock(run_dir: Path) -> Iterator[None]:
 def save(
     checkpoints: Path, step: int, parts: Mapping[str, Any], counters: Mapping[str, Any], keep_every: int | None = None
 ) -> None:
-    """Write `stepNNNNN` in the folder ``checkpoints``: a temporary folder, flushed, then renamed.
+    """Write the folder `stepNNNNN` in ``checkpoints``: written under a temporary name, flushed to disk, then renamed.
 
-    ``parts`` have a `state_dict`; a sharded model, and its optimizer with it, are written by all ranks, which call this
-    together. Kept are the newest two and, for good, those of multiples of ``keep_every`` steps.
+    ``parts`` are objects with a `state_dict`. All ranks call this together; a sharded model and its optimizer are
+    written by all of them. The two newest checkpoints and those of every ``keep_every`` steps are kept.
     """
     folder = checkpoints / f"step{step:05d}"
     temporary = folder.with_name(f".{folder.name}")
@@ -82,9 +82,9 @@ def save(
 
 
 def load_newest(checkpoints: Path, parts: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Load the newest whole checkpoint into ``parts`` and return its counters; torn ones are passed over aloud.
+    """Load the newest complete checkpoint into ``parts`` and return its counters; None if there is none.
 
-    None where there is none. A sharded one may have been written by another number of ranks.
+    Incomplete checkpoints are skipped with a message. A sharded one may have been written by any number of ranks.
     """
     folder = _newest_whole(checkpoints)
     if folder is None:
@@ -94,7 +94,7 @@ def load_newest(checkpoints: Path, parts: Mapping[str, Any]) -> dict[str, Any] |
             state: dict[str, Any] = torch.load(folder / STATE, weights_only=True, map_location="cpu")
     except (pickle.UnpicklingError, RuntimeError, ValueError) as error:
         raise UserError(
-            f"{folder / STATE}: not a checkpoint that may be loaded: {str(error).splitlines()[0]} Remove {folder}; the "
+            f"{folder / STATE}: not a checkpoint that can be loaded: {str(error).splitlines()[0]} Remove {folder}; the "
             "run then continues from the one before it."
         ) from error
     sharded = _sharded(parts)
@@ -107,7 +107,7 @@ def load_newest(checkpoints: Path, parts: Mapping[str, Any]) -> dict[str, Any] |
 
 
 def _newest_whole(checkpoints: Path) -> Path | None:
-    # The first rank looks for all: another node may see a folder a little later.
+    # Rank 0 lists the folders for all ranks: another node may see a new folder later.
     folders = on_rank_0(lambda: sorted(checkpoints.glob("step*"), reverse=True))
     for folder in folders:
         marks = on_rank_0(lambda folder=folder: _marks(folder))  # type: ignore[misc]
@@ -120,7 +120,7 @@ def _newest_whole(checkpoints: Path) -> Path | None:
 
 
 def _marks(folder: Path) -> dict[str, str]:
-    """Digests by file name; none where the list is torn or is not that of the files that are there."""
+    """Digests by file name; empty if the list is incomplete or does not match the files in the folder."""
     try:
         text = (folder / MARK).read_text(encoding="utf-8", errors="replace")
         marks = {name: digest for digest, _, name in (line.partition("  ") for line in text.splitlines())}
@@ -134,7 +134,7 @@ def _list(digests: dict[str, str]) -> str:
 
 
 def _files(folder: Path) -> list[str]:
-    """What a checkpoint consists of, besides its mark."""
+    """The files of a checkpoint except MARK."""
     paths = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
     return sorted(str(path) for path in paths if str(path) != MARK)
 
@@ -147,7 +147,7 @@ def _digest(path: Path) -> str:
 
 
 def _make_room(temporary: Path) -> None:
-    """An empty folder; what killed processes have left is removed."""
+    """Create an empty folder, and remove temporary folders of killed processes."""
     for left in temporary.parent.glob(".step*"):
         shutil.rmtree(left, ignore_errors=True)
     temporary.mkdir(parents=True)
@@ -156,12 +156,12 @@ def _make_room(temporary: Path) -> None:
 def _save_state(state: dict[str, Any], path: Path) -> None:
     try:
         torch.save(state, path)
-    except RuntimeError as error:  # how torch says that a disk is full
+    except RuntimeError as error:  # raised by torch when the disk is full
         raise OSError(str(error)) from error
 
 
 def _finish(temporary: Path, folder: Path, digests: dict[str, str], keep_every: int | None) -> None:
-    """From a temporary folder to a checkpoint, on disk before its name is; then older ones go."""
+    """Flush the temporary folder, rename it to ``folder``, and remove older checkpoints."""
     (temporary / MARK).write_text(_list(digests))
     for path in (*(temporary / name for name in digests), temporary / MARK, temporary):
         _flush(path)
@@ -183,13 +183,13 @@ def _flush(path: Path) -> None:
 
 @contextlib.contextmanager
 def _explained(folder: Path, temporary: Path) -> Iterator[None]:
-    """A disk that is full, or gone, is one message."""
+    """Turn errors of writing, such as a full disk, into a UserError."""
     try:
         yield
     except OSError as error:
         shutil.rmtree(temporary, ignore_errors=True)
         raise UserError(
-            f"{folder}: the checkpoint cannot be written: {error}. Older checkpoints are untouched."
+            f"{folder}: the checkpoint cannot be written: {error}. Older checkpoints are unchanged."
         ) from error
 
 
@@ -197,7 +197,7 @@ def _explained(folder: Path, temporary: Path) -> Iterator[None]:
 
 
 def _sharded(parts: Mapping[str, Any]) -> dict[str, Any]:
-    """The parts of which each rank has a share: model, heads and optimizer, or nothing."""
+    """The parts that are saved by all ranks: model, heads and optimizer of a sharded model; else empty."""
     if "model" not in parts or not is_sharded(parts["model"]):
         return {}
     return {name: parts[name] for name in ("model", "heads", "optimizer") if name in parts}

@@ -63,9 +63,10 @@ def train(
 ) -> FinalMetrics:
     """Train ``start`` by ``method``, from the newest checkpoint in ``run`` if there is one.
 
-    Random states are keyed by ``seed`` and the step, so a resumed run is the undisturbed run bit for bit. ``stop`` is
-    read after each step; then the run is saved and `Stopped` is raised. All ranks of a process group call this with the
-    same arguments (`launch.process_group`) and share the work of each step (`ranks.py`). The caller holds the lock.
+    Random states are keyed by ``seed`` and the step, so a resumed run equals an uninterrupted run bit for bit. ``stop``
+    is checked after each step; to stop, the run is saved and `Stopped` is raised. All ranks of a process group call
+    this with the same arguments (`launch.process_group`) and share the work of each step (`ranks.py`). The caller holds
+    the lock of the run directory.
     """
     with open_grader(grader_name) as grader:
         torch.set_num_threads(settings.threads)
@@ -75,7 +76,7 @@ def train(
         stream = PromptStream(train_problems, seed_of("prompts", seed))
         totals = {"updates": 0, "tokens": 0, "samples": 0, "seconds": 0.0}
         first = 0
-        waiting: list[RolloutBatch] = []  # sampled ahead and not trained on yet
+        waiting: list[RolloutBatch] = []  # sampled, not trained on yet
         if (state := checkpoint.load_newest(run.checkpoints, policy.parts)) is not None:
             stream.position, first, totals = state["position"], state["step"], state["totals"]
             waiting = [batch.to(device()) for batch in state["waiting"]]
@@ -105,7 +106,7 @@ def train(
         progress = Progress(range(first, settings.steps), label, settings.steps, first, silent=not is_rank_0())
         for step in progress:
             clock, started = Clock(), time.perf_counter()
-            # The random choices of an objective (Clip-Cov's) are keyed by the step.
+            # Random choices in an objective (such as Clip-Cov) are keyed by the step.
             torch.manual_seed(seed_of("step", seed, step))
 
             # Validate first: step 0 is the start model; the final model is validated after the loop.
@@ -116,8 +117,8 @@ def train(
                     held_out = validate(validation_problems, engine, grader, renderer, settings)
 
             # Sample a group of responses for each prompt, grade them, compute their log-probabilities. With
-            # `training.ahead`, batches are sampled some steps before they are trained on; ratios are to the policy that
-            # sampled them.
+            # `training.ahead`, batches are sampled some steps before they are trained on; the old policy of a ratio is
+            # the one that sampled the batch.
             while len(waiting) <= settings.ahead and step + len(waiting) < settings.steps:
                 position = stream.position
                 sampled = collect_batch(collector, policy, method, clock)
@@ -128,12 +129,12 @@ def train(
                 waiting.append(sampled)
             rollouts, batch, metrics = waiting.pop(0)
 
-            # One optimizer step per minibatch: each further one is further off-policy.
+            # One optimizer step per minibatch; each step is further off-policy than the previous one.
             updates = []
             with clock("update"):
                 if batch is not None:
-                    cut = len(rollouts.prompts), settings.group, settings.updates_per_batch
-                    for rows in minibatches(*cut, seed_of("minibatches", seed, step)):
+                    sizes = len(rollouts.prompts), settings.group, settings.updates_per_batch
+                    for rows in minibatches(*sizes, seed_of("minibatches", seed, step)):
                         warmup = min(1.0, (totals["updates"] + 1) / max(1, settings.warmup_updates))
                         for parameters in policy.optimizer.param_groups:
                             parameters["lr"] = parameters["initial_lr"] * warmup
@@ -142,7 +143,7 @@ def train(
                             updates.append(update(policy, part, method, settings))
                         totals["updates"] += 1
 
-            # What the step did to each token of a few samples, for `policygrain inspect`.
+            # Save the changes of log-probabilities for the tokens of a few samples, for `policygrain inspect`.
             if batch is not None and (step % settings.validate_every == 0 or step + 1 == settings.steps):
                 with clock("record"):
                     save_token_view(run, step, rollouts, batch, policy, method, settings)
@@ -161,7 +162,7 @@ def train(
             log.timings({"step": step, **clock.report(rollouts.tokens), "total_seconds": totals["seconds"]})
             progress.note = f"accuracy {rollouts.sampled_accuracy:.2f}"
 
-            # If any rank is to stop, all stop after the same step.
+            # If any rank has to stop, all ranks stop after the same step.
             reasons = gather([stop and stop.after_step(time.perf_counter() - started)])
             reason = next(filter(None, reasons), None)
             if reason or ((step + 1) % settings.checkpoint_every == 0 and step + 1 < settings.steps):
@@ -181,7 +182,7 @@ def train(
 
 
 def _save_final_model(policy: Policy, run: RunFolder) -> None:
-    """Write the model and its tokenizer into a temporary folder, then rename it: a model folder is complete."""
+    """Write the model and its tokenizer to a temporary folder, then rename it, so that a model folder is complete."""
     model: Any = unsharded(policy.model, torch.device("cpu"), keep=is_rank_0())
     temporary = run.model.with_name(f".{run.model.name}")
 
@@ -192,7 +193,7 @@ def _save_final_model(policy: Policy, run: RunFolder) -> None:
                 part.save_pretrained(temporary)
             shutil.rmtree(run.model, ignore_errors=True)
             temporary.rename(run.model)
-        except (OSError, RuntimeError, SafetensorError) as error:  # a full disk is any of these
+        except (OSError, RuntimeError, SafetensorError) as error:  # a full disk raises any of these
             shutil.rmtree(temporary, ignore_errors=True)
             raise UserError(
                 f"{run.model}: the final model cannot be written: {error}. Free some space and run the command again: "
@@ -204,19 +205,19 @@ def _save_final_model(policy: Policy, run: RunFolder) -> None:
 
 @contextmanager
 def _failed_batch_saved(batch: TrainingBatch, run: RunFolder) -> Iterator[None]:
-    """Save the batch of an update that ends the run, for inspection."""
+    """Save the batch if its update raises a UserError, for inspection."""
     try:
         yield
     except UserError as error:
         content = {"ids": batch.sequences.ids, "mask": batch.sequences.mask, "advantages": batch.tokens.advantages}
         on_rank_0(lambda: torch.save(content, run.failed_batch))
         raise UserError(
-            f"{run.path}: {error} The batch is in {run.failed_batch}; a lower learning rate or a clip may help."
+            f"{run.path}: {error} The batch is saved in {run.failed_batch}; a lower learning rate or a clip may help."
         ) from error
 
 
 def _over_updates(updates: list[dict[str, float]]) -> dict[str, float]:
-    """A step's metrics from its updates': means, and the largest of maxima."""
+    """The metrics of a step from those of its updates: means, and maxima for names that end with `_max`."""
     if not updates:
         return {}
     columns = {name: [u[name] for u in updates] for name in updates[0]}

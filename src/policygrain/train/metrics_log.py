@@ -1,4 +1,4 @@
-"""The metrics log of a run: what the seed determines and what the machine determines, in separate files."""
+"""The metrics log of a run: reproducible metrics and timings, in separate files."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from .ranks import is_rank_0, on_rank_0
 
 
 class MetricsLog:
-    """Appends a line per step to `metrics.jsonl` (reproducible) and `timings.jsonl` (not)."""
+    """Appends a line per step to `metrics.jsonl` (determined by the seed) and `timings.jsonl` (not reproducible)."""
 
     def __init__(self, run: RunFolder, resume_at: int) -> None:
-        """Keep the steps before ``resume_at``, which is where the run continues. UserError where one is missing."""
+        """Keep the lines of the steps before ``resume_at``. UserError if one is missing."""
         self.run = run
         for path in (run.metrics, run.timings):
-            on_rank_0(functools.partial(_cut, path, resume_at))
+            on_rank_0(functools.partial(_truncate, path, resume_at))
 
     def metrics(self, row: dict[str, Any]) -> None:
         """Append a step's metrics."""
@@ -32,15 +32,15 @@ class MetricsLog:
         _append(self.run.timings, row)
 
     def flush(self) -> None:
-        """Have every line on disk, before a checkpoint says that its step is done."""
+        """Flush both files to disk; called before a checkpoint is written."""
         if is_rank_0():
             for path in (self.run.metrics, self.run.timings):
                 if path.exists():
                     flush(path)
 
 
-def _cut(path: Path, resume_at: int) -> None:
-    """Leave the lines of the steps before ``resume_at``; later steps will be done again."""
+def _truncate(path: Path, resume_at: int) -> None:
+    """Remove the lines of steps from ``resume_at`` on, which will be repeated."""
     lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
     for step in range(resume_at):
         try:
@@ -68,5 +68,5 @@ def _append(path: Path, row: dict[str, Any]) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """JSON has no NaN."""
+    """``value``, or None for NaN and infinity, which JSON does not have."""
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -22,7 +22,7 @@ from .rollouts import Collector, PromptStream
 
 
 def warm_up(policy: Policy, method: Method, collector: Collector, run: RunFolder) -> None:
-    """Train the heads by cross-entropy on responses sampled from the policy, which does not change.
+    """Train the heads by cross-entropy on responses sampled from the policy, which is not changed.
 
     Prompts and sampling seeds are separate from those of training. Writes `MtpHeadsRecord`.
     """

@@ -1,4 +1,4 @@
-"""The policy with what trains it, held and computed as a study wants, and the policy that it started from."""
+"""The policy with its optimizer and reference policy, adapted and sharded as the study says."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class Policy:
-    """What a run trains, what trains it, and the start policy, to which its KL is.
+    """The model that a run trains, its optimizer, and the reference policy (the start model) for the KL divergence.
 
-    ``reference`` is kept in host memory; None: the start policy is ``model`` without its adapter. ``heads`` are None
-    where the method's ratio does not look ahead.
+    ``reference`` is kept in host memory; None: the reference policy is ``model`` without its adapter. ``heads`` are
+    multi-token prediction heads; None if the ratio of the method needs none.
     """
 
     model: PreTrainedModel
@@ -45,21 +45,21 @@ class Policy:
         settings: Training,
         heads: MTPHeads | None = None,
     ) -> Policy:
-        """``model`` with a new optimizer for it and its heads."""
+        """A policy with a new optimizer for ``model`` and ``heads``."""
         optimizer = make_optimizer(model, heads, method, settings)
         return cls(model, tokenizer, reference, heads, optimizer, make_scaler(settings))
 
     @property
     def parts(self) -> dict[str, Any]:
-        """What learning changes, by name: what a checkpoint has to hold."""
+        """The parts with a state that training changes, by name: the content of a checkpoint."""
         parts = {"model": self.model, "heads": self.heads, "optimizer": self.optimizer, "scaler": self.scaler}
         return {name: part for name, part in parts.items() if part is not None}
 
 
 def open_policy(start: str, spec: Model, method: Method, settings: Training, seed: int) -> Policy:
-    """The policy as it starts: the weights of ``start``, adapted, sharded and in the precision that is asked for.
+    """The policy at the start of training: the weights of ``start`` in ``spec.dtype``, with adapter and sharding.
 
-    Every rank reads the whole model into host memory, also where it is to keep a part of it.
+    Every rank reads the whole model into host memory, also if it keeps only a shard of it.
     """
     host = torch.device("cpu")
     model, tokenizer = load_model(start, spec.revision, spec.dtype, None if settings.fsdp is None else host)
@@ -67,7 +67,7 @@ def open_policy(start: str, spec: Model, method: Method, settings: Training, see
     if spec.lora is None:
         reference, _ = load_model(start, spec.revision, spec.dtype, host)
         reference.requires_grad_(False)
-        if torch.cuda.is_available():  # memory from which a GPU copies several times as fast
+        if torch.cuda.is_available():  # copies from pinned memory to a GPU are several times as fast
             for parameter in reference.parameters():
                 parameter.data = parameter.data.pin_memory()
     else:
@@ -93,7 +93,7 @@ def build_heads(model: PreTrainedModel, method: Method, seed: int) -> MTPHeads |
 def make_optimizer(
     model: PreTrainedModel, heads: MTPHeads | None, method: Method, settings: Training
 ) -> torch.optim.Optimizer:
-    """AdamW; prediction heads have a learning rate of their own."""
+    """AdamW; prediction heads have their own learning rate."""
     groups: list[dict[str, Any]] = [
         {"params": [p for p in model.parameters() if p.requires_grad], "lr": settings.learning_rate}
     ]
@@ -106,6 +106,6 @@ def make_optimizer(
 
 
 def make_scaler(settings: Training) -> torch.amp.GradScaler:
-    """What keeps small gradients from vanishing in float16; it does nothing in any other precision."""
+    """The gradient scaler against underflow in float16; it is disabled for other data types."""
     in_half = settings.fsdp is not None and settings.fsdp.compute == "float16"
     return torch.amp.GradScaler(device().type, enabled=in_half)

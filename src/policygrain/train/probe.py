@@ -1,4 +1,4 @@
-"""The probe: variance of ratios and noise of gradients, for every ratio on the same batch. No model is trained."""
+"""The probe: variance of the ratio and gradient noise, measured for every ratio on the same batch."""
 
 from __future__ import annotations
 
@@ -34,25 +34,25 @@ if TYPE_CHECKING:
 
     from ..study import Study
 
-# From the finest grain to the coarsest; no clip and one aggregation, so that the ratio is all that differs.
+# From the finest to the coarsest grain. They are measured without clip and with the same aggregation.
 PARTS = (TokenRatio(), Block(size=2), Block(), Block(size=9), Block(weights="joint"), SequenceRatio(), PrefixRatio())
 RATIOS: dict[str, Part] = {part.label: part for part in PARTS}
 
 
 def probe(study: Study, seed: int, start: str, data: DataFolder, out: Path) -> None:
-    """Sample a batch, take k optimizer steps with the token ratio, and measure the batch with every ratio.
+    """Sample a batch, take k optimizer steps with the token ratio, and measure every ratio on the batch.
 
-    Writes a `ProbeRecord`: a row per k and ratio; `gradient_noise` is the variance of the batch's gradient over its
-    squared norm. No rows where no group had unequal rewards.
+    Writes a `ProbeRecord` with a row per k and ratio; `gradient_noise` is the variance of the batch's gradient over its
+    squared norm. There are no rows if no group has unequal rewards.
     """
     if (spec := study.probe) is None:
-        raise UserError("probe: this study has none; give it `probe: {prompts: 24}`.")
-    # One device: the gradients of a sharded model are nowhere complete.
+        raise UserError("probe: this study has no probe; add `probe: {prompts: 24}`.")
+    # Without sharding: no rank has the complete gradients of a sharded model.
     settings = study.training.model_copy(update={"prompts_per_step": spec.prompts, "fsdp": None})
     torch.set_num_threads(settings.threads)
     torch.manual_seed(seed_of("probe", seed))
-    guide = method("grpo_clip_higher", aggregation="token_mean")
-    policy = open_policy(start, study.model, guide, settings, seed)
+    update_method = method("grpo_clip_higher", aggregation="token_mean")
+    policy = open_policy(start, study.model, update_method, settings, seed)
     model, tokenizer = policy.model, policy.tokenizer
     renderer = PromptRenderer(tokenizer, study.prompt, model.config.max_position_embeddings - settings.max_tokens)
     stream = PromptStream(read_problems(data.train), seed_of("probe", seed))
@@ -67,33 +67,33 @@ def probe(study: Study, seed: int, start: str, data: DataFolder, out: Path) -> N
             colocated=True,
         )
         engine.load_weights(model)
-        # Groups of equal rewards have no gradient under any ratio, so they are left out.
+        # Groups with equal rewards have zero gradient for every ratio, so they are left out.
         sampler = Sampler(dynamic=True)
         collector = Collector(stream, engine, grader, renderer, sampler, settings, seed_of("probe", seed))
         rollouts = collector.collect(Clock())
         engine.sleep()
     own = Fingerprints(study).probe_settings(seed)
     if not rollouts.prompts:
-        # A start model that solves nothing, or everything, has no gradient.
+        # The gradient is zero if the start model solves no problem or every problem.
         write_record(out, ProbeRecord(seed=seed, settings=own, responses=0, rows=[]))
         return
-    batch, _ = prepare(rollouts, policy, guide, settings)
+    batch, _ = prepare(rollouts, policy, update_method, settings)
     rows: list[ProbeRow] = []
     done = 0
     for updates in sorted(spec.updates):
-        cut = len(rollouts.prompts), settings.group, max(1, updates - done)
-        for part in minibatches(*cut, seed_of("probe", seed, updates)) if updates > done else []:
-            update(policy, batch.rows(part), guide, settings)
+        sizes = len(rollouts.prompts), settings.group, max(1, updates - done)
+        for part in minibatches(*sizes, seed_of("probe", seed, updates)) if updates > done else []:
+            update(policy, batch.rows(part), update_method, settings)
         done = updates
         rows += [ProbeRow(updates=updates, seed=seed, **row) for row in _measure(model, batch, settings)]
     write_record(out, ProbeRecord(seed=seed, settings=own, responses=len(batch.sequences.ids), rows=rows))
 
 
 def _measure(model: PreTrainedModel, batch: TrainingBatch, settings: Any) -> list[dict[str, Any]]:
-    """A row per ratio: metrics of the whole batch, and the noise of its gradient over prompts."""
+    """A row per ratio: metrics of the whole batch, and its gradient noise, estimated over prompts."""
     step = batch.tokens.replace(step=None).totals
     rows = []
-    # One ratio after the other: of each, no more than one prompt's gradient and the sum are held.
+    # One ratio after the other, so that only one prompt's gradient and one sum are in memory.
     for name, ratio in RATIOS.items():
         chosen, spread, parts = method("reinforce", ratio=ratio), Spread(), []
         for start in range(0, len(batch.sequences.ids), settings.group):
@@ -115,14 +115,14 @@ def _measure(model: PreTrainedModel, batch: TrainingBatch, settings: Any) -> lis
 
 
 class Spread:
-    """Gradients of P shares of a batch, of which only the sum and the sum of squared norms are kept."""
+    """The spread of the gradients of P prompts; only their sum and the sum of squared norms are kept in memory."""
 
     def __init__(self) -> None:
         self.count, self.squares = 0, 0.0
         self.total: list[Tensor] = []
 
     def add(self, gradient: Sequence[Tensor]) -> None:
-        """One share's gradient, a tensor per parameter, always in the same order; it is not kept."""
+        """Add the gradient of one prompt: a tensor per parameter, always in the same order."""
         self.count += 1
         self.squares += _square(gradient)
         if self.total:
@@ -131,9 +131,9 @@ class Spread:
             self.total = [share.clone() for share in gradient]
 
     def noise(self) -> float:
-        """Variance of G = Σ_p g_p over its squared norm, from the spread of the shares.
+        """Variance of the batch gradient G = Σ_p g_p over its squared norm: P/(P−1) Σ|g_p − G/P|² / |G|².
 
-        P/(P−1) Σ|g_p − G/P|² / |G|²: 1 where signal and noise of one batch are equal. Half of it: twice the batch.
+        At 1, signal and noise of the batch are equal; a batch of twice the size has half the value.
         """
         square = _square(self.total)
         variance = (self.squares - square / self.count) * self.count / max(1, self.count - 1)

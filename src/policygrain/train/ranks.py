@@ -1,8 +1,8 @@
-"""Several processes on one run: each does a share of what a step asks, all have what came of it.
+"""Collective operations of a run with several ranks: each rank does a share of the work, all have the results.
 
-Every rank draws the same prompts and holds the same batch. Losses are normalised by the whole step, so sums over ranks
-are what one process would have: no division by the number of ranks, and nothing hangs on how work is dealt out.
-Without a process group there is one rank.
+Every rank samples the same prompts and has the same batch. Losses are normalised by the whole step, so gradients are
+summed over ranks and not divided by their number; results do not depend on how work is distributed. Without a process
+group there is one rank.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ R = TypeVar("R")
 
 
 def ranks() -> tuple[int, int]:
-    """(this process's number, how many there are)."""
+    """(rank of this process, number of ranks)."""
     return (dist.get_rank(), dist.get_world_size()) if dist.is_available() and dist.is_initialized() else (0, 1)
 
 
 def is_rank_0() -> bool:
-    """Whether this is the rank that writes what a run leaves behind."""
+    """Whether this is rank 0, which writes the files of a run."""
     return ranks()[0] == 0
 
 
 def on_rank_0(work: Callable[[], T]) -> T:
-    """What comes of ``work``, done by the first rank alone while the others wait."""
+    """Call ``work`` on rank 0 only; returns its result on all ranks."""
     number, count = ranks()
     if count == 1:
         return work()
@@ -39,7 +39,7 @@ def on_rank_0(work: Callable[[], T]) -> T:
 
 
 def map_over_ranks(work: Callable[[list[T]], list[R]], items: list[T]) -> list[R]:
-    """``work(items)``, one result per item in order: each rank does some that lie together."""
+    """``work(items)`` with one result per item, in order: each rank processes a contiguous part of the items."""
     number, count = ranks()
     if count == 1:
         return work(items)
@@ -48,14 +48,17 @@ def map_over_ranks(work: Callable[[list[T]], list[R]], items: list[T]) -> list[R
 
 
 def balance(sizes: Sequence[int], count: int) -> list[list[int]]:
-    """Which items each of ``count`` ranks gets: the largest first, each goes to the rank that has least so far."""
+    """Distribute items over ``count`` ranks: largest first, each to the rank with the smallest total so far.
+
+    Returns a list of item indices per rank.
+    """
     loads = [0] * count
-    hands: list[list[int]] = [[] for _ in range(count)]
+    shares: list[list[int]] = [[] for _ in range(count)]
     for item in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
         to = loads.index(min(loads))
         loads[to] += sizes[item]
-        hands[to].append(item)
-    return hands
+        shares[to].append(item)
+    return shares
 
 
 def sum_over_ranks(tensors: Iterable[Tensor]) -> None:
@@ -66,7 +69,7 @@ def sum_over_ranks(tensors: Iterable[Tensor]) -> None:
 
 
 def sum_gradients(parameters: Iterable[Tensor], averaged: bool = False) -> None:
-    """Add up every parameter's gradient over ranks, in place. ``averaged``: FSDP has put their mean there already."""
+    """Add up the gradients of all parameters over ranks, in place. ``averaged``: FSDP has already averaged them."""
     count = ranks()[1]
     if count == 1:
         return
@@ -81,7 +84,7 @@ def sum_gradients(parameters: Iterable[Tensor], averaged: bool = False) -> None:
 
 
 def gather(items: list[T]) -> list[T]:
-    """All ranks' items, on every rank."""
+    """The items of all ranks in the order of ranks, on every rank."""
     count = ranks()[1]
     if count == 1:
         return items

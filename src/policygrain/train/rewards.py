@@ -1,4 +1,4 @@
-"""Outcomes of responses, in training and validation."""
+"""Grading of responses in training and validation."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class RolloutBatch(NamedTuple):
-    """What a step trains on; ``batch`` is None where dynamic sampling left no group."""
+    """A batch that a step trains on; ``batch`` is None if dynamic sampling has dropped all groups."""
 
     rollouts: Rollouts
     batch: TrainingBatch | None
@@ -57,9 +57,9 @@ def collect_batch(collector: Collector, policy: Policy, method: Method, clock: C
 
 
 def mismatch_error(sampled: RolloutBatch, model: PreTrainedModel, bound: float | None) -> str | None:
-    """Why not to train on a batch whose sampler was not ``model``; None where both agree on its log-probabilities.
+    """An error message if the log-probabilities of engine and ``model`` differ too much; None if they agree.
 
-    ``bound``: nats per token on average; None: what rounding explains in the model's precision.
+    ``bound``: nats per token on average; None: the largest difference that rounding explains (`ROUNDING`).
     """
     bound = ROUNDING[compute_dtype(model)] if bound is None else bound
     found = sampled.metrics.get("mismatch_mean", 0.0)

@@ -1,4 +1,4 @@
-"""From prompts to a batch of graded responses: sampling groups, rewards, dynamic sampling."""
+"""Sampling of rollouts: prompts, groups of responses, rewards, dynamic sampling."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .rewards import grade_responses
 
 
 class PromptStream:
-    """Training problems, shuffled anew in each epoch by the seed; ``position`` is all its state."""
+    """An endless stream of training problems, shuffled by the seed in each epoch; ``position`` is its only state."""
 
     def __init__(self, problems: list[Problem], seed: int, position: int = 0) -> None:
         self.problems, self.seed, self.position = problems, seed, position
@@ -45,21 +45,21 @@ class PromptStream:
 
 @dataclass
 class Rollouts:
-    """A batch of responses by group: [prompts, group] or [prompts][group]."""
+    """A batch of responses in groups; tensors are [prompts, group], lists [prompts][group]."""
 
     prompts: list[list[int]]
     responses: list[list[Response]]
     rewards: Tensor
     correct: Tensor
-    sampled: int  # prompts that were sampled for it
-    dropped: int  # of them, left out: groups of equal rewards, and more than were needed
-    sampled_accuracy: float  # of everything sampled, before any group was dropped
-    tokens: int  # response tokens sampled for it, dropped groups included
+    sampled: int  # prompts that were sampled for this batch
+    dropped: int  # prompts left out: groups with equal rewards, and surplus groups
+    sampled_accuracy: float  # of all sampled responses, dropped groups included
+    tokens: int  # response tokens sampled for this batch, dropped groups included
 
 
 @dataclass(frozen=True)
 class Collector:
-    """Samples batches from an engine."""
+    """Samples and grades batches of responses."""
 
     stream: PromptStream
     engine: Engine
@@ -102,7 +102,7 @@ class Collector:
         group, settings = self.settings.group, self.settings
         positions, problems = zip(*self.stream.next(count), strict=True)
         prompts = [self.renderer.ids(p.problem) for p in problems]
-        # Keyed by the prompt's position in the stream: all methods have the same sampling seeds.
+        # Seeds are keyed by the prompt's position in the stream, so all methods have the same sampling seeds.
         requests = [
             Request(prompt, seed_of(self.seed, position, i), settings.max_tokens, settings.temperature)
             for position, prompt in zip(positions, prompts, strict=True)
@@ -128,7 +128,7 @@ class Collector:
 
 
 def _overlong(responses: list[Response], max_tokens: int, buffer_share: float) -> Tensor:
-    """DAPO's soft overlong punishment (2503.14476 eq. 13): 0 up to L_max − B, then linearly to 1 at L_max."""
+    """DAPO's soft overlong punishment (arXiv 2503.14476 eq. 13): 0 up to L_max − B, then linear up to 1 at L_max."""
     lengths = torch.tensor([len(r.ids) for r in responses], dtype=torch.float32)
     buffer = buffer_share * max_tokens
     return ((lengths - (max_tokens - buffer)) / buffer).clamp(0, 1) if buffer else torch.zeros_like(lengths)

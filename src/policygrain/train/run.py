@@ -1,4 +1,4 @@
-"""One training run, from its settings to its summary: which run a folder belongs to, resuming, superseding."""
+"""One training run in its folder: start or resume it, and write its summary."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Prepared(NamedTuple):
-    """What a run starts from."""
+    """The inputs of a run."""
 
     config: RunConfig
     start: str  # folder or hub name of the start model
@@ -48,9 +48,9 @@ def train_run(
 ) -> str:
     """Train one run in its folder, or resume it, and write its summary; returns the run's key.
 
-    ``start`` and ``data`` are made in the folder where they are not given. A run that has ended is left as it is; the
-    products of a run of other settings are moved into a folder of their own. All ranks call this with the same
-    arguments and folders that all of them see.
+    ``start`` and ``data`` are created in the folder if they are not given. A run that has ended is not changed; files
+    of a run with other settings are moved to a subfolder first. All ranks call this with the same arguments, and all of
+    them must see the same folders.
     """
     arm.method(study).check()
     on_rank_0(lambda: check_free_space(run.path))
@@ -94,7 +94,7 @@ def _prepare(study: Study, arm: Arm, seed: int, run: RunFolder, start: str | Non
 
 
 def run_config(study: Study, arm: Arm, seed: int, start: str, data: DataFolder) -> RunConfig:
-    """Everything that a run's result depends on, and its key."""
+    """The record of everything that the result of a run depends on, with the digest of it as key."""
     settings = Fingerprints(study).run_settings(arm, seed)
     inputs = RunInputs(
         start_model=check_start_model(Path(start)),
@@ -113,10 +113,10 @@ def run_config(study: Study, arm: Arm, seed: int, start: str, data: DataFolder) 
 
 
 def claim(run: RunFolder, config: RunConfig) -> None:
-    """Make the folder one of this run: products of another run are moved away first, into `superseded-KEY-N`.
+    """Assign the folder to this run: files of another run are moved to `superseded-KEY-N`, then `run.json` is written.
 
-    Where they go is written before the first of them is moved, and `run.json` is moved last, so that a process that was
-    killed in between is followed by one that moves the rest.
+    The target folder is recorded before the first file is moved, and `run.json` is moved last, so if the process is
+    killed in between, the next call moves the rest.
     """
     _finish_superseding(run)
     found = _key_of(run)
@@ -124,7 +124,7 @@ def claim(run: RunFolder, config: RunConfig) -> None:
         aside = run.superseded(found or "unknown")
         atomic_json(run.superseding, {"folder": aside.name})
         _finish_superseding(run)
-        print(f"{run.path}: held a run of other settings, which is now in {aside}.", file=sys.stderr)
+        print(f"{run.path}: contained a run with other settings, which was moved to {aside}.", file=sys.stderr)
     write_record(run.config, config)
 
 
@@ -140,7 +140,7 @@ def _finish_superseding(run: RunFolder) -> None:
 
 
 def _key_of(run: RunFolder) -> str | None:
-    """The key of the run that a folder belongs to; None where there is none that can be read."""
+    """The key of the run that a folder belongs to; None if it cannot be read."""
     try:
         found = json.loads(run.config.read_bytes())
         return str(found["key"])
@@ -149,7 +149,7 @@ def _key_of(run: RunFolder) -> str | None:
 
 
 def has_ended(run: RunFolder, config: RunConfig) -> bool:
-    """Whether the folder holds the summary and the final model of this very run."""
+    """Whether the folder contains the summary and the final model of this run."""
     if not run.summary.exists():
         return False
     summary = run_summary(run)
@@ -165,7 +165,7 @@ def _summarise(run: RunFolder, config: RunConfig, final: FinalMetrics) -> None:
 
 
 def check_final_model(run: RunFolder) -> str:
-    """The digest of a run's final model. UserError where its files are not those that the summary names."""
+    """The digest of the final model of a run. UserError if it differs from the digest in the summary."""
     digest = digests.of_model(run.model)
     if run.summary.exists() and run_summary(run).model_digest != digest:
         raise UserError(

@@ -1,4 +1,4 @@
-"""The tiny start model of a study, made by the pipeline."""
+"""Builds the tiny start model of a study, and checks start models."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def build_start_model(study: Study, seed: int, data: DataFolder, out: StartFolde
 
 
 def ensure_start_model(study: Study, seed: int, data: DataFolder, out: StartFolder) -> None:
-    """Build the start model unless ``out`` holds it as this study and seed make it."""
+    """Build the start model unless ``out`` already contains the one of this study and seed."""
     if out.record.exists():
         found = start_model(out)
         if found.settings == Fingerprints(study).start_settings(seed) and found.digest == digests.of_model(out.path):
@@ -70,12 +70,12 @@ def ensure_start_model(study: Study, seed: int, data: DataFolder, out: StartFold
 
 
 def check_start_model(folder: Path) -> str:
-    """The digest of a start model. UserError where its files are not those that its record, if it has one, names."""
+    """The digest of a start model. UserError if it differs from the digest in the model's record, if there is one."""
     digest = digests.of_model(folder)
     made = StartFolder(folder)
     if made.record.exists() and start_model(made).digest != digest:
         raise UserError(
             f"{folder}: its files are not those that {made.record.name} names: one is changed or missing. Remove the "
-            "folder and make the start model again."
+            "folder and build the start model again."
         )
     return digest

@@ -1,6 +1,6 @@
-"""Ending in time: a signal, or the end of a batch job's time, is a request that the loop reads between two steps.
+"""Cooperative stopping: the loop checks for signals and for the time limit of a batch job between two steps.
 
-Periodic checkpoints are what a run can rely on; this saves the steps since the last one.
+The run then saves a checkpoint, so that the steps since the last periodic checkpoint are not lost.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import time
 from types import FrameType
 from typing import Any
 
-SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)  # of schedulers before they kill, of a closed terminal
-SPARE_SECONDS = 30.0  # for the checkpoint, and for Snakemake to notice
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)  # sent by schedulers before SIGKILL, and by a closed terminal
+SPARE_SECONDS = 30.0  # time for writing the checkpoint and for Snakemake to see the exit code
 
 
 class Stop:
-    """While entered, SIGTERM and SIGUSR1 are noted and end nothing by themselves.
+    """Context in which SIGNALS are recorded and do not end the process; `after_step` says whether to stop.
 
-    ``deadline`` is a moment of `time.monotonic`, or None.
+    ``deadline`` is a time of `time.monotonic`, or None.
     """
 
     def __init__(self, deadline: float | None = None) -> None:
@@ -41,10 +41,10 @@ class Stop:
         self._signal = number
 
     def after_step(self, seconds: float) -> str | None:
-        """Why to stop after a step that took ``seconds``; None to go on.
+        """The reason to stop after a step that took ``seconds``; None to continue.
 
-        Another step must fit in what is left, and as much again with half a minute for saving it. A session always does
-        one step, so that a run with too short a limit still comes to its end.
+        The remaining time must be enough for two steps and SPARE_SECONDS for saving. Every call completes
+        at least one step, so that a run with a short time limit still finishes after several calls.
         """
         self._longest = max(self._longest, seconds)
         if self._signal is not None:
@@ -55,13 +55,13 @@ class Stop:
 
 
 def deadline(minutes: float | None = None) -> float | None:
-    """When to be done, as a moment of `time.monotonic`: in so many minutes, else when this SLURM job has to end."""
+    """The deadline as a time of `time.monotonic`: in ``minutes``, else the end of this SLURM job, else None."""
     left = minutes * 60 if minutes is not None else _job_seconds_left()
     return None if left is None else time.monotonic() + left
 
 
 def _job_seconds_left() -> float | None:
-    """Asked of the environment, else of the controller; None outside a job, without a limit, or without an answer."""
+    """From the environment, else from `squeue`; None outside a job, without a limit, or if `squeue` fails."""
     if (end := os.environ.get("SLURM_JOB_END_TIME", "")).isdecimal():
         return int(end) - time.time()
     if "SLURM_JOB_ID" not in os.environ:

@@ -1,4 +1,4 @@
-"""What a step did to each token of a few samples, for `policygrain inspect`."""
+"""The effect of a step on each token of a few samples, for `policygrain inspect`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .ranks import on_rank_0
 from .rollouts import Rollouts
 from .update import TrainingBatch, score_sequences
 
-GROUPS = 2  # prompts of the batch, with all their responses
+GROUPS = 2  # prompts of the batch that are saved with all their responses
 
 
 def save_token_view(

@@ -1,4 +1,4 @@
-"""One batch of rollouts → log-probabilities, advantages and optimizer steps."""
+"""Log-probabilities, advantages and optimizer steps of one batch of rollouts."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrainingBatch:
-    """What the updates of one batch read; nothing in it changes while they go on.
+    """The inputs of the updates of one batch, which do not change during the updates.
 
-    ``sequences`` are the token rectangles, ``tokens`` what the objective needs of them (its ``log_probs`` and
-    ``entropy`` being those of the old policy), rows in the order of the rollouts.
+    ``sequences`` are the padded token ids, ``tokens`` the inputs of the objective, with ``log_probs`` and ``entropy``
+    of the old policy. Rows are in the order of the rollouts.
     """
 
     sequences: Sequences
     tokens: TokenBatch
 
     def rows(self, index: Tensor) -> TrainingBatch:
-        """The same, of some rows."""
+        """The rows ``index`` of the batch."""
         sequences = self.sequences.rows(index)
         return TrainingBatch(sequences, self.tokens.rows(index, width=sequences.mask.shape[1]))
 
@@ -49,7 +49,10 @@ class TrainingBatch:
 def score_sequences(
     model: PreTrainedModel, sequences: Sequences, settings: Training, heads: MTPHeads | None = None
 ) -> TokenScores:
-    """All responses as ``model`` reads them, without gradient; every rank reads a share and has all of it."""
+    """Log-probabilities and entropies of all responses under ``model``, without gradient.
+
+    Each rank computes a share; all ranks have the whole result.
+    """
     names = ("log_probs", "entropy", "future") if heads else ("log_probs", "entropy")
     whole = {name: torch.zeros(sequences.mask.shape, device=sequences.ids.device) for name in names}
     with torch.no_grad():
@@ -63,25 +66,26 @@ def score_sequences(
 
 
 def passes(model: PreTrainedModel, sequences: Sequences, settings: Training) -> list[tuple[Tensor, bool]]:
-    """This rank's forward passes, about as many tokens on each rank: row indices, and whether they count.
+    """The forward passes of this rank: row indices, and whether the result counts.
 
-    A sharded model is gathered by all ranks at once, so a rank with fewer micro-batches has some that do not count.
+    Ranks have similar numbers of tokens. All ranks must make the same number of passes through a sharded model, so a
+    rank with fewer micro-batches has additional passes that do not count.
     """
     number, count = ranks()
     if count == 1:
         return [(rows, True) for rows in micro_batches(sequences, settings.micro_batch_tokens)]
-    # Small enough for every rank to have something to do.
+    # Micro-batches are small enough for every rank to have at least one.
     tokens = int(sequences.prompt_mask.sum() + sequences.mask.sum())
-    cut = micro_batches(sequences, min(settings.micro_batch_tokens, math.ceil(tokens / count)))
-    hands = balance([int(sequences.mask[rows].sum()) for rows in cut], count)
-    idle = max(map(len, hands)) - len(hands[number]) if is_sharded(model) else 0
-    return [(cut[i], True) for i in sorted(hands[number])] + [(cut[0], False)] * idle
+    batches = micro_batches(sequences, min(settings.micro_batch_tokens, math.ceil(tokens / count)))
+    shares = balance([int(sequences.mask[rows].sum()) for rows in batches], count)
+    idle = max(map(len, shares)) - len(shares[number]) if is_sharded(model) else 0
+    return [(batches[i], True) for i in sorted(shares[number])] + [(batches[0], False)] * idle
 
 
 def prepare(
     rollouts: Rollouts, policy: Policy, method: Method, settings: Training
 ) -> tuple[TrainingBatch, dict[str, float]]:
-    """Advantages, old and reference log-probabilities of a batch; and metrics of what was sampled."""
+    """Advantages, old and reference log-probabilities of a batch, and metrics of its responses."""
     group = rollouts.rewards.shape[1]
     responses = [r for row in rollouts.responses for r in row]
     prompts = [p for p in rollouts.prompts for _ in range(group)]
@@ -94,7 +98,7 @@ def prepare(
     if method.sampler.mask_truncated:
         mask &= finished.unsqueeze(1)
     old_log_probs, old_entropy, old_future, _ = score_sequences(policy.model, sequences, settings, policy.heads)
-    # For the record alone, a quarter of the batch says enough of how far the policy has gone from its start.
+    # If only the metric `kl_initial` needs the reference policy, a quarter of the batch is enough.
     scored = slice(None) if "reference" in needs else slice(None, None, 4)
     with on_device(policy.reference, policy.model) as start:
         reference_log_probs = score_sequences(start, sequences.rows(scored), settings).log_probs
@@ -145,9 +149,9 @@ def _mean_kl(log_probs: Tensor, reference_log_probs: Tensor, mask: Tensor) -> fl
 
 
 def minibatches(prompts: int, group: int, count: int, seed: int) -> list[Tensor]:
-    """Row indices of ``count`` optimizer steps: prompts are shuffled, their responses cut evenly; none is empty.
+    """Row indices of ``count`` optimizer steps: prompts are shuffled, responses split evenly; none is empty.
 
-    A prompt's responses stay together where the cut allows: they share its tokens, and their advantages sum to zero.
+    Responses of a prompt stay together where possible: they share its tokens, and their advantages sum to zero.
     """
     order = torch.randperm(prompts, generator=torch.Generator().manual_seed(seed))
     rows = (order.unsqueeze(1) * group + torch.arange(group)).flatten()
@@ -155,10 +159,10 @@ def minibatches(prompts: int, group: int, count: int, seed: int) -> list[Tensor]
 
 
 def update(policy: Policy, batch: TrainingBatch, method: Method, settings: Training) -> dict[str, float]:
-    """One optimizer step on ``batch``; returns its metrics. UserError, and no step, where it would do harm.
+    """One optimizer step on ``batch``; returns its metrics.
 
-    Cutting it into micro-batches changes nothing, nor does dealing them out to several ranks, all of which hold the
-    same batch.
+    UserError, and no step, if the gradient is not finite or a ratio exceeds `max_ratio`. The result does not depend on
+    the division into micro-batches or on the number of ranks, all of which have the same batch.
     """
     model, heads, optimizer, scaler = policy.model, policy.heads, policy.optimizer, policy.scaler
     optimizer.zero_grad(set_to_none=True)
@@ -172,7 +176,7 @@ def update(policy: Policy, batch: TrainingBatch, method: Method, settings: Train
         out = method.loss(part.tokens.replace(**now, step=whole))
         loss, metrics = out.loss, out.metrics
         if scores.future_loss is not None:
-            # The heads go on learning to foresee the policy, which changes.
+            # The heads are trained further, because the policy that they predict changes.
             future_loss = scores.future_loss / whole.n_tokens
             loss = loss + method.mtp_heads.loss_weight * future_loss
             metrics = metrics | {"future_loss": future_loss.item()}
@@ -187,19 +191,19 @@ def update(policy: Policy, batch: TrainingBatch, method: Method, settings: Train
     norm = full_tensor(torch.nn.utils.clip_grad_norm_(model.parameters(), settings.max_grad_norm)).item()
     metrics = merge_metrics(gather(parts)) | {"gradient_norm": norm, "learning_rate": optimizer.param_groups[0]["lr"]}
     found = f"(loss {metrics['loss']}, largest ratio {metrics['ratio_max']:.3g})"
-    # In float16 a gradient may overflow: the step is left out, and the next loss is scaled by less.
+    # In float16 a gradient may overflow: the scaler then skips the step and scales the next loss by less.
     if not math.isfinite(norm) and scaler.get_scale() <= 1:
         raise UserError(f"the gradient is not finite {found}.")
     if settings.max_ratio is not None and metrics["ratio_max"] > settings.max_ratio:
         raise UserError(f"a ratio is larger than training.max_ratio, {settings.max_ratio:g} {found}.")
     scaler.step(optimizer)
     scaler.update()
-    optimizer.zero_grad(set_to_none=True)  # a colocated engine may have their memory
+    optimizer.zero_grad(set_to_none=True)  # frees memory for a colocated engine
     return metrics
 
 
 def _whole_step(policy: Policy, batch: TrainingBatch, method: Method, settings: Training) -> TokenBatch | StepTotals:
-    """The step that micro-batches are normalised by, under the current policy where a part reads its tensors."""
+    """The step that micro-batches are normalised by, with current log-probabilities if the method needs them."""
     step = batch.tokens.replace(step=None)
     if "step_log_probs" in method.needs:
         now = score_sequences(policy.model, batch.sequences, settings, policy.heads)

@@ -1,4 +1,4 @@
-"""Validation in the loop: sampled accuracy on problems that are in neither training nor test."""
+"""Validation during training: accuracy of samples on problems that are in neither training nor benchmarks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .rewards import grade_responses
 def validate(
     problems: list[Problem], engine: Engine, grader: Grader, renderer: PromptRenderer, settings: Training
 ) -> dict[str, float]:
-    """Accuracy and mean length of one sampled response per problem; the same seeds every time."""
+    """Accuracy and mean length (tokens) of one sampled response per problem, with the same seeds in every call."""
     requests = [
         Request(renderer.ids(p.problem), seed, settings.max_tokens, settings.temperature, log_probs=False)
         for seed, p in enumerate(problems)

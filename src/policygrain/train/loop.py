@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import SafetensorError
 
 from ..clock import Clock
 from ..errors import Stopped, UserError
@@ -27,6 +25,7 @@ from ..tasks.problem import Problem
 from ..tasks.prompts import PromptRenderer
 from . import checkpoint
 from .metrics_log import MetricsLog
+from .model_folder import model_folder
 from .mtp_heads import warm_up
 from .policy import Policy, open_policy
 from .ranks import gather, is_rank_0, on_rank_0
@@ -173,23 +172,12 @@ def train(
 
 
 def _save_final_model(policy: Policy, run: RunFolder) -> None:
-    """Write the model and its tokenizer into a temporary folder, then rename it: a model folder is complete."""
     model: Any = unsharded(policy.model, torch.device("cpu"), keep=is_rank_0())
-    temporary = run.model.with_name(f".{run.model.name}")
 
     def save() -> None:
-        shutil.rmtree(temporary, ignore_errors=True)
-        try:
+        with model_folder(run.model, again="it resumes from the last checkpoint") as folder:
             for part in (model, policy.tokenizer):
-                part.save_pretrained(temporary)
-            shutil.rmtree(run.model, ignore_errors=True)
-            temporary.rename(run.model)
-        except (OSError, RuntimeError, SafetensorError) as error:  # a full disk is any of these
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise UserError(
-                f"{run.model}: the final model cannot be written: {error}. Free some space and run the command again: "
-                "it resumes from the last checkpoint."
-            ) from error
+                part.save_pretrained(folder)
 
     on_rank_0(save)
 

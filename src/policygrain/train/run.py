@@ -90,7 +90,11 @@ def _prepare(study: Study, arm: Arm, seed: int, run: RunFolder, start: str | Non
             start = str(run.start.path)
     config = run_config(study, arm, seed, start, data)
     claim(run, config)
-    return Prepared(config, start, data, has_ended(run, config))
+    ended = has_ended(run, config)
+    if not ended:
+        run.summary.unlink(missing_ok=True)  # a run with a summary has ended, and this one is trained
+        write_record(run.config, config)
+    return Prepared(config, start, data, ended)
 
 
 def run_config(study: Study, arm: Arm, seed: int, start: str, data: DataFolder) -> RunConfig:
@@ -113,7 +117,7 @@ def run_config(study: Study, arm: Arm, seed: int, start: str, data: DataFolder) 
 
 
 def claim(run: RunFolder, config: RunConfig) -> None:
-    """Make the folder one of this run: products of another run are moved away first, into `superseded-KEY-N`.
+    """Move the products of another run, if the folder holds any, into `superseded-KEY-N`.
 
     Where they go is written before the first of them is moved, and `run.json` is moved last, so that a process that was
     killed in between is followed by one that moves the rest.
@@ -125,7 +129,6 @@ def claim(run: RunFolder, config: RunConfig) -> None:
         atomic_json(run.superseding, {"folder": aside.name})
         _finish_superseding(run)
         print(f"{run.path}: held a run of other settings, which is now in {aside}.", file=sys.stderr)
-    write_record(run.config, config)
 
 
 def _finish_superseding(run: RunFolder) -> None:

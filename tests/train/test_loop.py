@@ -239,7 +239,7 @@ def test_a_final_model_that_cannot_be_written_is_one_message_and_the_next_run_en
 
     run = tmp_path / "run"
     monkeypatch.setattr(PreTrainedModel, "save_pretrained", full)
-    with pytest.raises(UserError, match=r"run/model: the final model cannot be written: .*No space left on device"):
+    with pytest.raises(UserError, match=r"run/model: the model cannot be written: .*No space left on device"):
         train_small(small_study(), run, *made)
     assert not (run / "model").exists() and not (run / "summary.json").exists() and not (run / ".model").exists()
     monkeypatch.undo()

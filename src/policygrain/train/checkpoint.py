@@ -92,10 +92,12 @@ def load_newest(checkpoints: Path, parts: Mapping[str, Any]) -> dict[str, Any] |
     try:
         with torch.serialization.safe_globals(SAVED_TYPES):
             state: dict[str, Any] = torch.load(folder / STATE, weights_only=True, map_location="cpu")
-    except (pickle.UnpicklingError, RuntimeError, ValueError) as error:
+    except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError) as error:
+        # torch's own message advises to load the file all the same.
         raise UserError(
-            f"{folder / STATE}: not a checkpoint that can be loaded: {str(error).splitlines()[0]} Remove {folder}; the "
-            "run then continues from the one before it."
+            f"{folder / STATE}: this checkpoint cannot be loaded: it is damaged, or contains objects other than "
+            f"tensors, numbers and batches, which could execute code. Remove {folder}; the run then continues from the "
+            "checkpoint before it."
         ) from error
     sharded = _sharded(parts)
     if sharded:

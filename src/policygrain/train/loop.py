@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -10,7 +9,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import SafetensorError
 
 from ..clock import Clock
 from ..errors import Stopped, UserError
@@ -28,6 +26,7 @@ from ..tasks.problem import Problem
 from ..tasks.prompts import PromptRenderer
 from . import checkpoint
 from .metrics_log import MetricsLog
+from .model_folder import model_folder
 from .mtp_heads import warm_up
 from .policy import Policy, open_policy
 from .ranks import gather, is_rank_0, on_rank_0
@@ -182,23 +181,13 @@ def train(
 
 
 def _save_final_model(policy: Policy, run: RunFolder) -> None:
-    """Write the model and its tokenizer to a temporary folder, then rename it, so that a model folder is complete."""
+    """Write the model and its tokenizer."""
     model: Any = unsharded(policy.model, torch.device("cpu"), keep=is_rank_0())
-    temporary = run.model.with_name(f".{run.model.name}")
 
     def save() -> None:
-        shutil.rmtree(temporary, ignore_errors=True)
-        try:
+        with model_folder(run.model, again="it resumes from the last checkpoint") as folder:
             for part in (model, policy.tokenizer):
-                part.save_pretrained(temporary)
-            shutil.rmtree(run.model, ignore_errors=True)
-            temporary.rename(run.model)
-        except (OSError, RuntimeError, SafetensorError) as error:  # a full disk raises any of these
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise UserError(
-                f"{run.model}: the final model cannot be written: {error}. Free some space and run the command again: "
-                "it resumes from the last checkpoint."
-            ) from error
+                part.save_pretrained(folder)
 
     on_rank_0(save)
 

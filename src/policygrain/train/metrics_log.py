@@ -41,18 +41,18 @@ class MetricsLog:
 
 def _truncate(path: Path, resume_at: int) -> None:
     """Remove the lines of steps from ``resume_at`` on, which will be repeated."""
-    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    lines = path.read_bytes().splitlines()[:resume_at] if path.exists() else []
     for step in range(resume_at):
         try:
-            found = json.loads(lines[step])["step"]
-        except (IndexError, ValueError, KeyError, TypeError):
+            found = json.loads(lines[step].decode("utf-8"))["step"]
+        except (IndexError, ValueError, KeyError, TypeError, RecursionError):
             found = None
         if found != step:
             raise UserError(
                 f"{path}: line {step + 1} is not step {step}, but there is a checkpoint of step {resume_at}: lines "
                 f"were lost. Remove the folder {path.parent} to train the run from its beginning."
             )
-    atomic_text(path, b"".join(lines[:resume_at]).decode("utf-8"))
+    atomic_text(path, "".join(line.decode("utf-8") + "\n" for line in lines))
 
 
 def _append(path: Path, row: dict[str, Any]) -> None:

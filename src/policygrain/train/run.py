@@ -90,7 +90,11 @@ def _prepare(study: Study, arm: Arm, seed: int, run: RunFolder, start: str | Non
             start = str(run.start.path)
     config = run_config(study, arm, seed, start, data)
     claim(run, config)
-    return Prepared(config, start, data, has_ended(run, config))
+    ended = has_ended(run, config)
+    if not ended:
+        run.summary.unlink(missing_ok=True)  # a run with a summary has ended, and this one is trained
+        write_record(run.config, config)
+    return Prepared(config, start, data, ended)
 
 
 def run_config(study: Study, arm: Arm, seed: int, start: str, data: DataFolder) -> RunConfig:
@@ -113,7 +117,7 @@ def run_config(study: Study, arm: Arm, seed: int, start: str, data: DataFolder) 
 
 
 def claim(run: RunFolder, config: RunConfig) -> None:
-    """Assign the folder to this run: files of another run are moved to `superseded-KEY-N`, then `run.json` is written.
+    """Move the files of another run, if the folder contains one, to `superseded-KEY-N`.
 
     The target folder is recorded before the first file is moved, and `run.json` is moved last, so if the process is
     killed in between, the next call moves the rest.
@@ -125,7 +129,6 @@ def claim(run: RunFolder, config: RunConfig) -> None:
         atomic_json(run.superseding, {"folder": aside.name})
         _finish_superseding(run)
         print(f"{run.path}: contained a run with other settings, which was moved to {aside}.", file=sys.stderr)
-    write_record(run.config, config)
 
 
 def _finish_superseding(run: RunFolder) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .. import digests
 from ..errors import UserError
@@ -15,13 +14,14 @@ from ..results.schema import StartModelRecord, write_record
 from ..study.fingerprint import Fingerprints
 from ..tasks.families import FAMILIES
 from ..tasks.problem import read_problems
+from .model_folder import model_folder
 
 if TYPE_CHECKING:
     from ..study import Study
 
 
 def build_start_model(study: Study, seed: int, data: DataFolder, out: StartFolder) -> None:
-    """Build the tiny model of ``study``, fine-tune it on demonstrations and save it."""
+    """Build the tiny model of ``study``, fine-tune it on demonstrations and save it; what is in ``out`` is replaced."""
     import torch
 
     from ..model import tiny
@@ -44,29 +44,41 @@ def build_start_model(study: Study, seed: int, data: DataFolder, out: StartFolde
     if warm_start.steps:
         history = finetune(model, PromptRenderer(tokenizer, study.prompt), families, warm_start, seed)
         losses = [step["loss"] for step in history]
-    model.save_pretrained(out.path)
-    tokenizer.save_pretrained(out.path)
     last = losses[-50:]
-    record = StartModelRecord(
-        seed=seed,
-        settings=Fingerprints(study).start_settings(seed),
-        parameters=sum(p.numel() for p in model.parameters()),
-        steps=warm_start.steps,
-        seconds=time.perf_counter() - started,
-        final_loss=sum(last) / len(last) if last else None,
-        digest=digests.of_model(out.path),
-    )
-    write_record(out.record, record)
+    with model_folder(out.path, again="it builds the start model") as folder:
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        record = StartModelRecord(
+            seed=seed,
+            settings=_made_from(study, seed, data),
+            parameters=sum(p.numel() for p in model.parameters()),
+            steps=warm_start.steps,
+            seconds=time.perf_counter() - started,
+            final_loss=sum(last) / len(last) if last else None,
+            digest=digests.of_model(folder),
+        )
+        write_record(StartFolder(folder).record, record)
 
 
 def ensure_start_model(study: Study, seed: int, data: DataFolder, out: StartFolder) -> None:
-    """Build the start model unless ``out`` already contains the one of this study and seed."""
+    """Build the start model unless ``out`` already contains the one of this study, seed and training data.
+
+    UserError if ``out`` contains anything else than a start model of this pipeline, which would be lost.
+    """
     if out.record.exists():
         found = start_model(out)
-        if found.settings == Fingerprints(study).start_settings(seed) and found.digest == digests.of_model(out.path):
+        if found.settings == _made_from(study, seed, data) and found.digest == digests.of_model(out.path):
             return
-    shutil.rmtree(out.path, ignore_errors=True)
+    elif out.path.exists() and any(out.path.iterdir()):
+        raise UserError(
+            f"{out.path}: contains files but no {out.record.name}, so it is not a start model that policygrain made. "
+            "Choose another folder, or remove this one."
+        )
     build_start_model(study, seed, data, out)
+
+
+def _made_from(study: Study, seed: int, data: DataFolder) -> dict[str, Any]:
+    return {**Fingerprints(study).start_settings(seed), "training_problems": digests.of_file(data.train)}
 
 
 def check_start_model(folder: Path) -> str:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import lzma
 import shutil
+import struct
 import zipfile
+import zlib
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib.metadata import distributions
@@ -19,13 +22,25 @@ from ..progress import Progress
 from ..provenance import commit, hardware
 from ..results.layout import START, StudyFolder
 from ..results.reader import StudyResults
-from ..results.schema import Entry, Record, parse
+from ..results.schema import Entry, Record, parse_record
 from ..text import redacted
 
 MANIFEST = "MANIFEST.json"
 LARGEST_MANIFEST = 2**26  # bytes
 BLOCK = 2**20
 AGAIN = "Nothing was unpacked."
+# What reading a damaged ZIP file raises: the module's errors and those of its decompressors.
+BROKEN = (
+    OSError,
+    EOFError,
+    ValueError,
+    RuntimeError,
+    NotImplementedError,
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    struct.error,
+)
 
 
 class FrozenFile(Entry):
@@ -124,7 +139,7 @@ def thaw(archive: Path, out: Path) -> Manifest:
         if out.exists():
             out.rmdir()
         temporary.rename(out)
-    except (OSError, zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, EOFError) as error:
+    except BROKEN as error:
         raise UserError(f"{archive}: is no frozen study ({error}). {AGAIN}") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -142,7 +157,7 @@ def _manifest(packed: zipfile.ZipFile, archive: Path) -> Manifest:
         data = json.loads(packed.read(info))
     except (ValueError, RecursionError) as error:
         raise UserError(f"{archive}: its {MANIFEST} is not JSON ({error}). {AGAIN}") from error
-    manifest = parse(Manifest, data, f"{archive}, {MANIFEST}", AGAIN)
+    manifest = parse_record(Manifest, data, f"{archive}, {MANIFEST}", AGAIN)
     unknown = set(packed.namelist()) - {MANIFEST, *manifest.files}
     missing = set(manifest.files) - set(packed.namelist())
     for names, what in ((unknown, "has files that its manifest does not name"), (missing, "lacks files")):
@@ -150,7 +165,7 @@ def _manifest(packed: zipfile.ZipFile, archive: Path) -> Manifest:
             raise UserError(f"{archive}: {what}: {', '.join(sorted(names)[:5])}. {AGAIN}")
     for name in manifest.files:
         path = PurePosixPath(name)
-        if path.is_absolute() or ".." in path.parts or "\\" in name:
+        if path.as_posix() != name or path.is_absolute() or ".." in path.parts or "\\" in name:
             raise UserError(f"{archive}: {name!r} is no path inside a study. {AGAIN}")
     return manifest
 

@@ -1,7 +1,8 @@
-"""Tables as text: aligned columns for the terminal, and Markdown."""
+"""Text for people: tables for the terminal and in Markdown, addresses without credentials."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 GAP = "  "  # between two columns
@@ -46,3 +47,12 @@ def _markdown_row(cells: Sequence[str], count: int) -> str:
     if len(cells) != count:
         raise ValueError(f"a row has {len(cells)} cells and the header {count}")
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def redacted(text: str) -> str:
+    """``text`` with every address in it shown without user name, password and query, which may hold a token.
+
+    >>> redacted("no answer from http://me:secret@host/path?token=x")
+    'no answer from http://host/path'
+    """
+    return re.sub(r"(?<=://)(?:[^/\s]*@)?([^\s?#]*)(?:[?#]\S*)?", r"\1", text)

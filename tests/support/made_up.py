@@ -13,6 +13,7 @@ from policygrain.results.layout import START, RunFolder, StudyFolder
 from policygrain.results.schema import (
     BenchmarkRecord,
     Environment,
+    EvaluatedSample,
     EvaluationFacts,
     FinalMetrics,
     ModelEvaluation,
@@ -140,7 +141,11 @@ def make_up_evaluation(
             contaminated=[],
             pass_at={1: count / PROBLEMS},
             majority=count / PROBLEMS,
-            outcomes={"correct": count * sampling.n, "incorrect": (PROBLEMS - count) * sampling.n},
+            outcomes={
+                outcome: problems * sampling.n
+                for outcome, problems in (("correct", count), ("incorrect", PROBLEMS - count))
+                if problems
+            },
             tokens=tokens,
             truncated=0.0,
         )
@@ -154,7 +159,24 @@ def make_up_evaluation(
         facts=EvaluationFacts(seconds=seconds or {"engine": 3.0}, hardware="a computer", versions={"vllm": "1"}),
         records=records,
     )
-    write_record(results.evaluation(model).record, evaluation)
+    folder = results.evaluation(model)
+    write_record(folder.record, evaluation)
+    for name, sampling in benchmarks.items():
+        rows = [
+            EvaluatedSample(
+                id=f"{name}-{problem}",
+                sample=i,
+                outcome="correct" if problem < count else "incorrect",
+                gold=str(problem),
+                problem=f"{name}: what is {problem}?",
+                response=f"{model} says {problem if problem < count else -1}",
+                tokens=9,
+                finished=True,
+            ).model_dump()
+            for problem in range(PROBLEMS)
+            for i in range(sampling.n)
+        ]
+        write_lines(folder.samples(name), rows)
 
 
 def make_up_tracking(folder: Path, runs: dict[str, str], uri: str = "sqlite:///mlflow.db") -> None:

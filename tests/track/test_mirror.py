@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
-from policygrain.files import read_json
+from policygrain.results.layout import StudyFolder
+from policygrain.results.reader import StudyResults, run_summary
+from policygrain.results.schema import write_record
 from policygrain.study import load_study
 from policygrain.study.runs import run_matrix
 from policygrain.track.mirror import mirror
@@ -23,9 +24,10 @@ def test_a_run_that_was_trained_again_replaces_the_old_one(tmp_path: Path, monke
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     study = load_study(ROOT / "studies" / "smoke.yaml")
     results = make_up(study, tmp_path / "smoke", {})
-    late = next(results / run.folder for run in run_matrix(study).runs if run.arm == "tepo" and run.seed == 1)
-    (late / "summary.json").rename(late / "not yet")
-    mirror(study, results)
+    late = StudyFolder(results).run("tepo", 1)
+    late.summary.rename(late.path / "not yet")
+    found_runs = mirror(StudyResults(results))
+    assert set(found_runs.runs) == set(run_matrix(study).arms) and found_runs.uri == f"sqlite:///{tmp_path}/mlflow.db"
     store = mlflow.MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
     found = store.get_experiment_by_name("smoke")
     assert found is not None
@@ -36,18 +38,18 @@ def test_a_run_that_was_trained_again_replaces_the_old_one(tmp_path: Path, monke
     def curve(name: str, metric: str) -> list[tuple[int, float]]:
         return [(m.step, m.value) for m in store.get_metric_history(runs()[name].info.run_id, metric)]
 
-    # One seed so far: the method's curve is that seed's. In records of nobody's, seed s ends with 0.5 + 0.1 s.
+    # One seed so far: the method's curve is that seed's. In the made-up records seed s ends with 0.5 + 0.1 s.
     assert "tepo seed 1" not in runs() and runs()["tepo"].data.tags["seeds"] == "1"
     assert curve("tepo", "validation_accuracy") == [(3, 0.5)]
     assert curve("tepo seed 0", "by_tokens/sampled_accuracy") == [(100, 0.0), (200, 0.1), (300, 0.2)]
     untouched = runs()["tepo seed 0"].info.run_id
 
     # The second seed comes in, and a run is trained again with another result.
-    (late / "not yet").rename(late / "summary.json")
-    again = next(results / run.folder for run in run_matrix(study).runs if run.arm == "grpo" and run.seed == 0)
-    (again / "summary.json").write_text(json.dumps(read_json(again / "summary.json") | {"key": "of other settings"}))
-    (again / "metrics.jsonl").write_text((again / "metrics.jsonl").read_text().replace("0.5", "0.9"))
-    mirror(study, results)
+    (late.path / "not yet").rename(late.summary)
+    again = StudyFolder(results).run("grpo", 0)
+    write_record(again.summary, run_summary(again).model_copy(update={"key": "of other settings"}))
+    again.metrics.write_text(again.metrics.read_text().replace("0.5}", "0.9}").replace('0.5, "total', '0.9, "total'))
+    mirror(StudyResults(results))
     assert curve("tepo", "validation_accuracy") == [(3, pytest.approx(0.55))]
     assert runs()["tepo seed 0"].info.run_id == untouched
     assert runs()["tepo seed 0"].data.tags["mlflow.parentRunId"] == runs()["tepo"].info.run_id

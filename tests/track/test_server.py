@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import multiprocessing
 import os
 import signal
@@ -20,15 +19,20 @@ import pytest
 import sqlalchemy
 
 from policygrain.model import tiny
+from policygrain.results.layout import RunFolder, StudyFolder
+from policygrain.results.reader import StudyResults
 from policygrain.study import Study
+from policygrain.study.fingerprint import Fingerprints
+from policygrain.study.runs import Run
 from policygrain.track.mirror import CONTENT, KEY, mirror
 
 from ..support import postgresql
 from ..support.leftovers import swept
+from ..support.made_up import make_up_run
 from ..support.small import small_study
 
 STUDIES, SEEDS, STEPS = 8, 5, 25
-PATIENCE = 300.0  # seconds
+TIMEOUT = 300.0  # seconds
 
 
 def study_of(number: int, uri: str, **tracking: Any) -> Study:
@@ -36,21 +40,17 @@ def study_of(number: int, uri: str, **tracking: Any) -> Study:
 
 
 def rows_of(study: int, seed: int) -> list[dict[str, float]]:
-    """What a run measured: no two numbers are equal."""
+    """Metrics of a run, no two numbers equal."""
     first = (study * SEEDS + seed) * STEPS
     numbers = [{f"metric{i}": float(4 * (first + step) + i) for i in range(4)} for step in range(STEPS)]
     return [{"step": step, "total_tokens": step, **row} for step, row in enumerate(numbers)]
 
 
-def write_run(folder: Path, study: int, seed: int) -> None:
-    folder.mkdir(parents=True)
-    for name in ("metrics", "timings"):
-        rows = rows_of(study, seed) if name == "metrics" else [{"step": step, "seconds": 0.5} for step in range(STEPS)]
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    final = {"validation_accuracy": 0.5}
-    decided = {"method": {"ratio": "token"}, "training": {"steps": STEPS}, "seed": seed}
-    summary = {"key": f"{study}-{seed}", **decided, "final": final, "commit": "c0ffee", "hardware": "a computer"}
-    (folder / "summary.json").write_text(json.dumps(summary))
+def write_run(study: Study, number: int, seed: int, folder: Path) -> RunFolder:
+    """The records of one run in the results ``folder`` of its study."""
+    timings = [{"step": step, "seconds": 0.5} for step in range(STEPS)]
+    fingerprints = Fingerprints(study)
+    return make_up_run(fingerprints, StudyFolder(folder), Run("grpo", seed), rows_of(number, seed), timings)
 
 
 class Server:
@@ -73,7 +73,7 @@ class Server:
             self.process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
 
     def wait(self) -> None:
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + TIMEOUT
         while time.monotonic() < end:
             with contextlib.suppress(OSError):
                 urllib.request.urlopen(f"{self.uri}/health", timeout=5).close()
@@ -123,14 +123,14 @@ def test_forty_runs_survive_a_server_that_is_killed(
     studies = [study_of(i, server.uri) for i in range(STUDIES)]
     for i, study in enumerate(studies):
         for seed in range(SEEDS):
-            write_run(tmp_path / study.name / "runs" / "grpo" / f"seed{seed}", i, seed)
+            write_run(study, i, seed, tmp_path / study.name)
     fork = multiprocessing.get_context("fork")
-    writers = [fork.Process(target=mirror, args=(study, tmp_path / study.name)) for study in studies]
+    writers = [fork.Process(target=mirror, args=(StudyResults(tmp_path / s.name, s),)) for s in studies]
     for writer in writers:
         writer.start()
     try:
         whole = STUDIES * SEEDS * STEPS * 6
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + TIMEOUT
         while server.points() < 0.4 * whole:
             assert time.monotonic() < end and any(writer.is_alive() for writer in writers)
             time.sleep(0.02)
@@ -138,7 +138,7 @@ def test_forty_runs_survive_a_server_that_is_killed(
         assert server.points() < whole
         server.start()
         for writer in writers:
-            writer.join(PATIENCE)
+            writer.join(TIMEOUT)
         assert [writer.exitcode for writer in writers] == [0] * STUDIES
     finally:
         for writer in writers:
@@ -148,8 +148,8 @@ def test_forty_runs_survive_a_server_that_is_killed(
     client = mlflow.MlflowClient(server.uri)
     experiment = client.get_experiment_by_name("study0")
     assert experiment is not None
-    client.create_run(experiment.experiment_id, tags={KEY: "study0/grpo/0", CONTENT: "0-0/"})
-    mirror(studies[0], tmp_path / "study0")
+    client.create_run(experiment.experiment_id, tags={KEY: "study0/grpo/0", CONTENT: "key-grpo-0/"})
+    mirror(StudyResults(tmp_path / "study0", studies[0]))
     server.kill()
 
     store = mlflow.MlflowClient(server.store)
@@ -177,12 +177,11 @@ def test_a_model_is_logged_with_its_signature_where_asked(tmp_path: Path) -> Non
 
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     study = study_of(0, uri, log_models=True)
-    folder = tmp_path / "study0" / "runs" / "grpo" / "seed0"
-    write_run(folder, 0, 0)
+    run_folder = write_run(study, 0, 0, tmp_path / "study0")
     tokenizer = tiny.character_tokenizer()
-    tiny.build(study.model.tiny, tokenizer, 0).save_pretrained(folder / "model")
-    tokenizer.save_pretrained(folder / "model")
-    mirror(study, tmp_path / "study0")
+    tiny.build(study.model.tiny, tokenizer, 0).save_pretrained(run_folder.model)
+    tokenizer.save_pretrained(run_folder.model)
+    mirror(StudyResults(tmp_path / "study0", study))
     client = mlflow.MlflowClient(uri)
     experiment = client.get_experiment_by_name("study0")
     assert experiment is not None
@@ -191,7 +190,7 @@ def test_a_model_is_logged_with_its_signature_where_asked(tmp_path: Path) -> Non
     signature: Any = mlflow.models.Model.load(str(place)).signature
     assert [column.type.name for column in signature.inputs] == ["string"]
     assert [column.type.name for column in signature.outputs] == ["string"]
-    trained = AutoModelForCausalLM.from_pretrained(folder / "model").state_dict()
+    trained = AutoModelForCausalLM.from_pretrained(run_folder.model).state_dict()
     loaded = mlflow.transformers.load_model(str(place)).model.state_dict()
     assert trained.keys() == loaded.keys() and all(torch.equal(trained[k], loaded[k]) for k in trained)
     answer = mlflow.pyfunc.load_model(str(place)).predict(["1+1\n"], params=None)

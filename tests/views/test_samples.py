@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import html
 import json
 import re
@@ -19,6 +17,7 @@ from policygrain.results.models import find
 from policygrain.views.samples import write_page
 
 from ..support.evaluations import COUNT, REST, RIGHT, UNREAD, WRONG, make_run
+from ..support.pages import with_script
 
 HOSTILE = "</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\"> <b>&amp;</b>"
 
@@ -101,9 +100,7 @@ def browse(chromium: Callable[..., Any], tmp_path_factory: pytest.TempPathFactor
 
     def open_page(page: Path, address: str = "", script: str = "") -> Seen:
         copy = folder / "page.html"
-        allowed = f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
-        text = page.read_text().replace("script-src ", f"script-src {allowed} ")
-        copy.write_text(text.replace("</html>", f"<script>{script}</script></html>"))
+        copy.write_text(with_script(page.read_text(), script))
         done = chromium(f"{copy.as_uri()}#{address}", "--virtual-time-budget=3000", "--dump-dom")
         main_part = re.search(r'<main id="list">(.*?)</main>', done.stdout, flags=re.S)
         assert main_part, done.stdout[-2000:] + done.stderr

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import lzma
 import shutil
+import struct
 import zipfile
+import zlib
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib.metadata import distributions
 from pathlib import Path, PurePosixPath
+
+import yaml
 
 from ..errors import UserError
 from ..files import check_free_space
@@ -19,12 +24,25 @@ from ..progress import Progress
 from ..provenance import commit, hardware
 from ..results.layout import START, StudyFolder
 from ..results.reader import StudyResults
-from ..results.schema import Entry, Record, parse
+from ..results.schema import Entry, Record, parse_record
+from ..text import redacted
 
 MANIFEST = "MANIFEST.json"
 LARGEST_MANIFEST = 2**26  # bytes
 BLOCK = 2**20
 AGAIN = "Nothing was unpacked."
+# What reading a damaged ZIP file raises: the module's errors and those of its decompressors.
+BROKEN = (
+    OSError,
+    EOFError,
+    ValueError,
+    RuntimeError,
+    NotImplementedError,
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    struct.error,
+)
 
 
 class FrozenFile(Entry):
@@ -58,7 +76,8 @@ def freeze(results: Path, out: Path) -> Manifest:
     frozen: dict[str, FrozenFile] = {}
     with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
         for path in Progress(files, "files frozen", len(files)):
-            name, content = path.relative_to(folder.path).as_posix(), path.read_bytes()
+            name = path.relative_to(folder.path).as_posix()
+            content = _without_credentials(path) if path == folder.study else path.read_bytes()
             frozen[name] = FrozenFile(sha256=hashlib.sha256(content).hexdigest(), size=len(content))
             archive.writestr(name, content)
         manifest = Manifest(
@@ -72,6 +91,17 @@ def freeze(results: Path, out: Path) -> Manifest:
         archive.writestr(MANIFEST, manifest.model_dump_json(indent=1))
     temporary.replace(out)
     return manifest
+
+
+def _without_credentials(study: Path) -> bytes:
+    """A study file, whose address of MLflow may contain a password that an archive must not pass on."""
+    content = study.read_bytes()
+    data = yaml.safe_load(content)
+    tracking = data.get("tracking") or {}
+    if (uri := tracking.get("uri")) is None or redacted(uri) == uri:
+        return content
+    data["tracking"] = {**tracking, "uri": redacted(uri)}
+    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True).encode()
 
 
 def _files(results: StudyResults) -> Iterator[Path]:
@@ -117,7 +147,7 @@ def thaw(archive: Path, out: Path, trust: bool = False) -> Manifest:
         if out.exists():
             out.rmdir()
         temporary.rename(out)
-    except (OSError, zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, EOFError) as error:
+    except BROKEN as error:
         raise UserError(f"{archive}: is no frozen study ({error}). {AGAIN}") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -135,7 +165,7 @@ def _manifest(packed: zipfile.ZipFile, archive: Path) -> Manifest:
         data = json.loads(packed.read(info))
     except (ValueError, RecursionError) as error:
         raise UserError(f"{archive}: its {MANIFEST} is not JSON ({error}). {AGAIN}") from error
-    manifest = parse(Manifest, data, f"{archive}, {MANIFEST}", AGAIN)
+    manifest = parse_record(Manifest, data, f"{archive}, {MANIFEST}", AGAIN)
     unknown = set(packed.namelist()) - {MANIFEST, *manifest.files}
     missing = set(manifest.files) - set(packed.namelist())
     for names, what in ((unknown, "has files that its manifest does not name"), (missing, "lacks files")):
@@ -143,7 +173,7 @@ def _manifest(packed: zipfile.ZipFile, archive: Path) -> Manifest:
             raise UserError(f"{archive}: {what}: {', '.join(sorted(names)[:5])}. {AGAIN}")
     for name in manifest.files:
         path = PurePosixPath(name)
-        if path.is_absolute() or ".." in path.parts or "\\" in name:
+        if path.as_posix() != name or path.is_absolute() or ".." in path.parts or "\\" in name:
             raise UserError(f"{archive}: {name!r} is no path inside a study. {AGAIN}")
     return manifest
 

@@ -243,16 +243,21 @@ def read_record(kind: type[AnyRecord], path: Path, again: str) -> AnyRecord:
         raise UserError(f"{path}: cannot be read: {error.strerror}. {again}") from error
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: not JSON ({error}). {again}") from error
+    return parse_record(kind, data, str(path), again)
+
+
+def parse_record(kind: type[AnyRecord], data: Any, where: str, again: str) -> AnyRecord:
+    """``data`` as a record of this version; what is wrong with it is one message that begins with ``where``."""
     if not isinstance(data, dict):
-        raise UserError(f"{path}: expected a JSON object, got {type(data).__name__}. {again}")
+        raise UserError(f"{where}: expected a JSON object, got {type(data).__name__}. {again}")
     found = data.get("schema_version", 1)
     if found != SCHEMA_VERSION:
         other = "an older" if isinstance(found, int) and found < SCHEMA_VERSION else "a newer"
         raise UserError(
-            f"{path}: written by {other} version of policygrain (record schema {found}, this version reads "
+            f"{where}: written by {other} version of policygrain (record schema {found}, this version reads "
             f"{SCHEMA_VERSION}). Use that version, or: {again}"
         )
-    return parse(kind, data, str(path), again)
+    return parse(kind, data, where, again)
 
 
 def parse(kind: type[AnyEntry], data: Any, where: str, again: str) -> AnyEntry:

@@ -15,12 +15,14 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from .. import digests
 from ..errors import UserError
 from ..progress import Progress
 from ..results.reader import StudyResults
 from ..results.schema import TrackingRecord
+from ..text import redacted
 from .points import Finished, curves, finished, mean_curves, some_samples
 
 if TYPE_CHECKING:
@@ -40,9 +42,13 @@ def tracking_uri(results: StudyResults) -> str:
     return results.study.tracking.uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{store}"
 
 
-def redacted(uri: str) -> str:
-    """``uri`` without user name and password, as it may be printed and recorded."""
-    return re.sub(r"(?<=://)[^/@]*@", "", uri)
+def _reason(error: Exception, uri: str) -> str:
+    """The first line of an error's message without what ``uri`` keeps secret."""
+    text = redacted(str(error).strip().split("\n")[0].replace(uri, redacted(uri)))
+    found = re.search(r"://[^/:]*:(.*)@", uri)
+    for secret in filter(None, {found[1], unquote(found[1])} if found else ()):
+        text = text.replace(secret, "***")
+    return text
 
 
 def mirror(results: StudyResults) -> TrackingRecord:
@@ -71,10 +77,9 @@ def mirror(results: StudyResults) -> TrackingRecord:
             # The client does not repeat a request whose answer broke off in its middle.
             if reached and attempt < ATTEMPTS:
                 continue
-            reason = redacted(str(error).strip().split("\n")[0].replace(uri, redacted(uri)))
             raise UserError(
-                f"tracking.uri: MLflow at {redacted(uri)} does not answer ({reason}). The records are safe in "
-                f"{results.folder.path}."
+                f"tracking.uri: MLflow at {redacted(uri)} does not answer ({_reason(error, uri)}). The records are safe "
+                f"in {results.folder.path}."
             ) from None  # the cause may contain the password
 
 

@@ -1,0 +1,231 @@
+"""What each key decides: changing its value changes the fingerprints of what it declares, and of nothing else."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from policygrain import digests
+from policygrain.methods.schema import MethodChanges
+from policygrain.study import Study, load_study
+from policygrain.study.fingerprint import UPSTREAM, Fingerprints, affected, decides, leaves, section_of, start_seeds
+from policygrain.study.runs import Run
+from policygrain.study.schema import Artefact
+
+from ..support.all_keys import OTHER_OF_METHOD, REFERENCE, SOURCES, other_value, reference, value_at, with_values
+
+few = settings(deadline=None, derandomize=True, max_examples=60)
+
+ARTEFACTS = get_args(Artefact)
+KEYS = dict(leaves(Study))
+SEEDS = (3, 5)
+
+
+def fingerprints(study: Study, sources: Mapping[str, str] = SOURCES) -> dict[Artefact, Any]:
+    """Artefact → all its fingerprints, of the seeds and arms of the reference study, whatever ``study`` asks for."""
+    found = Fingerprints(study, sources)
+    runs = [Run(arm, seed) for arm, seed in itertools.product(("grpo", "mine"), SEEDS)]
+    prints: dict[Artefact, Any] = {
+        "training_data": found._training_data,
+        "benchmarks": found._benchmarks,
+        "start_model": [found.start_model(seed) for seed in SEEDS],
+        "run": {run.name: found.run(run) for run in runs},
+        "probe": [found.probe(seed) for seed in SEEDS] if study.probe else None,
+        "evaluation": found.evaluation(runs, SEEDS),
+        "figures": found.figures(),
+        "tracking": found.tracking(),
+    }
+    assert found.data() == digests.of_json([prints["training_data"], prints["benchmarks"]])
+    return prints
+
+
+def changed(before: dict[Artefact, Any], after: dict[Artefact, Any]) -> set[Artefact]:
+    """The artefacts with another fingerprint; of those that there are several of, all or none."""
+    for several in ("start_model", "run", "probe"):
+        one, other = (list(p[several].values()) if several == "run" else p[several] or [] for p in (before, after))
+        differ = [x != y for x, y in zip(one, other, strict=False)]
+        assert all(differ) or not any(differ), several
+    return {artefact for artefact in before if before[artefact] != after[artefact]}
+
+
+def sections(model: type[BaseModel], prefix: str = "") -> list[tuple[str, FieldInfo]]:
+    """Every key of the schema that holds a section and may be null."""
+    found = []
+    for name, info in model.model_fields.items():
+        inside = section_of(info.annotation)
+        if inside is None or decides(info) is not None:
+            continue
+        kind = str(info.annotation)
+        if type(None) in get_args(info.annotation):
+            found.append((f"{prefix}{name}", info))
+        marker = "[]" if kind.startswith("list") else ".NAME" if "dict" in kind else ""
+        found += sections(inside, f"{prefix}{name}{marker}.")
+    return found
+
+
+def declared(info: FieldInfo) -> set[Artefact]:
+    direct = decides(info)
+    assert direct is not None
+    return affected(direct)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_every_key_declares_what_depends_on_it(key: str) -> None:
+    direct = decides(KEYS[key])
+    assert direct is not None and set(direct) <= set(ARTEFACTS), f"{key} needs json_schema_extra=…"
+
+
+def test_declarations_form_no_circle() -> None:
+    assert set(UPSTREAM) == set(ARTEFACTS)
+    place = {artefact: i for i, artefact in enumerate(UPSTREAM)}
+    assert all(place[source] < place[artefact] for artefact, made_from in UPSTREAM.items() for source in made_from)
+    assert affected(["start_model"]) == {"start_model", "run", "probe", "evaluation", "figures", "tracking"}
+    assert affected(["probe"]) == {"probe", "figures", "tracking"} and affected([]) == set()
+
+
+# `base` is merged away before a study is read, and the keys of methods are below.
+PLAIN = [key for key in KEYS if key not in ("base", "methods")]
+
+
+@pytest.mark.parametrize("key", PLAIN)
+def test_a_key_changes_what_it_declares_and_nothing_else(key: str) -> None:
+    now = value_at(reference(), key.split("."))
+    after = with_values(**{key: other_value(key, KEYS[key], now)})
+    assert value_at(after, key.split(".")) != now, "another value"
+    assert changed(fingerprints(reference()), fingerprints(after)) == declared(KEYS[key])
+
+
+@few
+@given(st.lists(st.sampled_from([k for k in PLAIN if not k.startswith("experiments")]), min_size=2, unique=True))
+def test_several_keys_change_what_each_of_them_declares(keys: list[str]) -> None:
+    values = {key: other_value(key, KEYS[key], value_at(reference(), key.split("."))) for key in keys}
+    expected: set[Artefact] = set().union(*(declared(KEYS[key]) for key in keys))
+    assert changed(fingerprints(reference()), fingerprints(with_values(**values))) == expected
+
+
+@pytest.mark.parametrize("key", [key for key, _ in sections(Study)])
+def test_an_optional_section_decides_what_its_keys_decide(key: str) -> None:
+    """Null instead of a section, and a section of defaults instead of null."""
+    inside = section_of(dict(sections(Study))[key].annotation)
+    assert inside is not None
+    expected: set[Artefact] = set().union(*(declared(leaf) for _, leaf in leaves(inside)))
+    null, defaults = (fingerprints(with_values(**{key: value})) for value in (None, {}))
+    assert changed(fingerprints(reference()), null) == expected == changed(null, defaults)
+
+
+def test_the_optional_sections_are_those_of_the_reference() -> None:
+    assert [key for key, _ in sections(Study)] == [
+        "model.lora",
+        "training.fsdp",
+        "evaluation.benchmarks[].sampling",
+        "probe",
+    ]
+    assert all(value_at(reference(), key.split(".")) is not None for key, _ in sections(Study))
+
+
+@pytest.mark.parametrize("key", MethodChanges.model_fields)
+def test_a_key_of_a_method_changes_the_arms_that_use_it(key: str) -> None:
+    """A summary and a source are printed with figures and change nothing else."""
+    data = copy.deepcopy(REFERENCE)
+    data["methods"]["mine"][key] = OTHER_OF_METHOD[key]
+    if key == "mtp_heads":  # which exist only with such a ratio
+        heads = {"name": "block", "size": 2, "future": "mtp_heads"}
+        data["methods"]["mine"]["ratio"] = heads
+    before = copy.deepcopy(data)
+    before["methods"]["mine"][key] = REFERENCE["methods"]["mine"].get(key, {} if key == "mtp_heads" else None)
+    if before["methods"]["mine"][key] is None:
+        del before["methods"]["mine"][key]
+    one, two = fingerprints(reference(before)), fingerprints(reference(data))
+    runs = {name for name in one["run"] if one["run"][name] != two["run"][name]}
+    if key in ("summary", "source"):
+        assert not runs
+        assert {a for a in one if one[a] != two[a]} == {"figures", "tracking"}
+    else:
+        assert runs == {"mine/seed3", "mine/seed5"}
+        assert {a for a in one if one[a] != two[a]} == {"run", "evaluation", "figures", "tracking"}
+
+
+def test_a_setting_that_an_arm_varies_is_its_own() -> None:
+    one, two = (Fingerprints(s) for s in (reference(), with_values(**{"training.updates_per_batch": 4})))
+    arm = Run("grpo+updates_per_batch=8", 3)
+    assert one.run(arm) == two.run(arm) and one.run(Run("grpo", 3)) != two.run(Run("grpo", 3))
+    assert one.figures() != two.figures()
+
+
+def test_a_changed_preset_changes_methods_that_are_based_on_it() -> None:
+    data = copy.deepcopy(REFERENCE)
+    data["methods"]["grpo"] = {"aggregation": "token_mean"}
+    one, two = fingerprints(reference()), fingerprints(reference(data))
+    assert all(one["run"][name] != two["run"][name] for name in one["run"])
+    data["methods"] = {**REFERENCE["methods"], "dapo": {"clip": {"low": 0.1}}}
+    assert fingerprints(reference(data)) == one, "no arm uses it"
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"prompt.template": "{problem}?"}, {"start_model", "run", "probe", "evaluation", "figures", "tracking"}),
+        ({"model.lora.rank": 8}, {"run", "probe", "evaluation", "figures", "tracking"}),
+        ({"model.dtype": "bfloat16"}, {"run", "probe", "evaluation", "figures", "tracking"}),
+        ({"grader": "math"}, {"run", "probe", "evaluation", "figures", "tracking"}),
+        (
+            {"model.start": "some/model", "model.revision": "1"},
+            {"start_model", "run", "probe", "evaluation", "figures", "tracking"},
+        ),
+        ({"training.threads": 2, "data.root": "elsewhere", "training.checkpoint_every": 3}, set()),
+        ({"evaluation.benchmarks[].size": 20}, {"benchmarks", "evaluation", "figures", "tracking"}),
+        ({"data.train_size": 300}, set(ARTEFACTS) - {"benchmarks"}),
+        ({"data.seed": 2}, set(ARTEFACTS)),
+        ({"training.fsdp.cpu_offload": True}, set()),
+        ({"title": "another"}, {"figures", "tracking"}),
+        ({"tracking.log_models": True}, {"tracking"}),
+    ],
+)
+def test_examples(values: dict[str, Any], expected: set[str]) -> None:
+    """Written out, so that a wrong declaration is seen."""
+    assert changed(fingerprints(reference()), fingerprints(with_values(**values))) == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("own.jsonl", set(ARTEFACTS) - {"benchmarks"}),
+        ("own_test.jsonl", {"benchmarks", "evaluation", "figures", "tracking"}),
+        ("somewhere_else.jsonl", set()),
+    ],
+)
+def test_another_content_of_a_file_changes_what_is_made_from_it(source: str, expected: set[str]) -> None:
+    assert changed(fingerprints(reference()), fingerprints(reference(), {**SOURCES, source: "c" * 16})) == expected
+
+
+def test_runs_from_one_start_model_depend_on_its_seed() -> None:
+    """With `warm_start_per_seed: false` the first seed's start model is everyone's."""
+    shared = {"model.warm_start_per_seed": False}
+    one, two = (Fingerprints(with_values(**shared, seeds=seeds), SOURCES) for seeds in ([3, 5], [5, 3]))
+    assert one.run(Run("grpo", 3)) != two.run(Run("grpo", 3)) and one.probe(3) != two.probe(3)
+    assert one.start_model(3) == two.start_model(3)
+    more = Fingerprints(with_values(seeds=[3, 5, 7]), SOURCES)
+    assert more.run(Run("grpo", 3)) == Fingerprints(reference(), SOURCES).run(Run("grpo", 3))
+    assert start_seeds(with_values(**shared)) == [3] and start_seeds(reference()) == [3, 5]
+
+
+def test_a_base_is_what_it_adds(tmp_path: Path) -> None:
+    data = copy.deepcopy(REFERENCE)
+    (tmp_path / "below.yaml").write_text(yaml.safe_dump({"model": data.pop("model"), "training": data.pop("training")}))
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump({"base": "below.yaml", **data}))
+    assert fingerprints(load_study(tmp_path / "study.yaml")) == fingerprints(reference())
+
+
+def test_the_order_of_keys_and_defaults_that_are_written_out_change_nothing() -> None:
+    whole = reference().model_dump(mode="json")
+    assert fingerprints(reference(dict(reversed(whole.items())))) == fingerprints(reference())

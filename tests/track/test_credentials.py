@@ -1,0 +1,113 @@
+"""Credentials in the address of MLflow appear nowhere but in requests to it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+from policygrain.cli import main
+from policygrain.errors import UserError
+from policygrain.figures import TABLES
+from policygrain.figures.catalogue import draw
+from policygrain.report import write_report
+from policygrain.report.freeze import freeze
+from policygrain.results.layout import StudyFolder
+from policygrain.results.reader import StudyResults
+from policygrain.results.schema import TrackingRecord, write_record
+from policygrain.study import load_study
+from policygrain.text import redacted
+from policygrain.track.mirror import mirror
+
+from ..support.made_up import make_up
+
+ROOT = Path(__file__).parents[2]
+SECRET = "s3cr3t-of-mine"
+NOWHERE = f"http://someone:{SECRET}@127.0.0.1:9"  # nothing listens on this port
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    study = load_study(ROOT / "studies" / "smoke.yaml").model_copy(update={"figures": ["stress"]})
+    return make_up(study, tmp_path / "smoke", {})
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "2")
+
+
+@pytest.mark.parametrize(
+    ("uri", "shown"),
+    [
+        (f"http://someone:{SECRET}@host:5000/path", "http://host:5000/path"),
+        (f"https://{SECRET}@host", "https://host"),
+        (f"postgresql+psycopg2://u:{SECRET}@host/db", "postgresql+psycopg2://host/db"),
+        (f"http://u:{SECRET}@and@more@host/x", "http://host/x"),
+        (f"http://host/?access_token={SECRET}", "http://host/"),
+        (f"postgresql://host/db?user=u&password={SECRET}#x", "postgresql://host/db"),
+        ("http://host/a@b", "http://host/a@b"),
+        ("sqlite:////tmp/mlflow.db", "sqlite:////tmp/mlflow.db"),
+        ("databricks", "databricks"),
+    ],
+)
+def test_addresses_are_shown_without_credentials(uri: str, shown: str) -> None:
+    assert redacted(uri) == shown
+
+
+@pytest.mark.parametrize("by", ["study", "environment"])
+def test_a_server_that_is_not_reached_is_named_without_credentials(
+    by: str, results: Path, impatient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = StudyResults(results)
+    if by == "study":
+        tracking = found.study.tracking.model_copy(update={"uri": NOWHERE})
+        found = StudyResults(results, found.study.model_copy(update={"tracking": tracking}))
+    else:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", NOWHERE)
+    with pytest.raises(UserError, match=r"tracking\.uri: MLflow at http://127\.0\.0\.1:9 does not answer") as raised:
+        mirror(found)
+    assert SECRET not in str(raised.value)
+    assert raised.value.__suppress_context__ and raised.value.__cause__ is None
+
+
+def test_the_command_prints_no_credentials(results: Path, impatient: None, tmp_path: Path) -> None:
+    """Neither in its message nor in anything that MLflow logs; and it writes no record."""
+    config = tmp_path / "study.yaml"
+    study = StudyResults(results).study.model_dump(mode="json")
+    config.write_text(yaml.safe_dump(study | {"tracking": {"uri": NOWHERE}}))
+    command = [sys.executable, "-m", "policygrain.cli", "track", "--config", str(config), "--results", str(results)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 2 and "does not answer" in done.stderr and "Traceback" not in done.stderr
+    assert SECRET not in done.stdout + done.stderr
+    assert not StudyFolder(results).tracking.exists()
+
+
+def test_records_report_and_archive_hold_no_credentials(
+    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store is a SQLite file here, whose address has credentials that SQLite ignores."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db?password={SECRET}")
+    assert main(["track", "--config", str(results / "study.yaml"), "--results", str(results)]) == 0
+    record = StudyFolder(results).tracking
+    assert SECRET not in record.read_text()
+    write_record(record, TrackingRecord(uri=redacted(NOWHERE), experiment="1", runs={"tepo": "abc"}))
+    for name in ("stress", *TABLES):
+        draw(name, StudyResults(results))
+    write_report(StudyResults(results), ROOT / "workflow" / "report", StudyFolder(results).report)
+    assert SECRET not in StudyFolder(results).report.read_text()
+
+
+def test_an_archive_holds_no_credentials_of_its_study_file(results: Path, tmp_path: Path) -> None:
+    path = StudyFolder(results).study
+    content = yaml.safe_load(path.read_text()) | {"tracking": {"uri": NOWHERE}}
+    path.write_text(yaml.safe_dump(content))
+    freeze(results, tmp_path / "study.zip")
+    with zipfile.ZipFile(tmp_path / "study.zip") as archive:
+        assert all(SECRET.encode() not in archive.read(name) for name in archive.namelist())
+        assert yaml.safe_load(archive.read("study.yaml"))["tracking"]["uri"] == "http://127.0.0.1:9"

@@ -1,6 +1,6 @@
 """Each part of an objective on small cases, worked out here in plain numbers."""
 
-from math import exp
+from math import exp, log
 
 import pytest
 import torch
@@ -30,6 +30,9 @@ def block(batch, **params):
         (ratio.sequence, {}, [(a + b + c) / 3] * 3, d),
         (ratio.sequence, {"stop_gradient": True}, [(a + b + c) / 3] * 3, d),
         (ratio.prefix, {}, [a, a + b, a + b + c], d),
+        (ratio.prefix, {"gradient": "own"}, [a, a + b, a + b + c], d),
+        (ratio.product, {}, [a + b + c] * 3, d),
+        (ratio.product, {"cap": 1.32}, [log(1.32)] * 3, log(1.32)),  # exp 0.3 = 1.35
         (ratio.none, {}, [0, 0, 0], 0),
         # Sliding windows; one that the response's end cuts short is renormalised to weights of sum 1 …
         (block, {"size": 2, "weights": "uniform"}, [(a + b) / 2, (b + c) / 2, c], d),
@@ -46,6 +49,8 @@ def block(batch, **params):
         (block, {"size": 2, "layout": "tiled", "weights": "uniform"}, [(a + b) / 2, (a + b) / 2, c], d),
         (block, {"size": 2, "layout": "tiled", "weights": "joint"}, [a + b, a + b, c], d),
         (block, {"size": 2, "layout": "tiled"}, [0.7 * a + 0.3 * b, 0.3 * a + 0.7 * b, c], d),
+        # Normalised edges change the gradient only.
+        (block, {"size": 2, "future_weight": 0.3, "edges": "normalised"}, [0.7 * a + 0.3 * b, 0.7 * b + 0.3 * c, c], d),
     ],
 )
 def test_ratio(function, params, first, second):
@@ -66,6 +71,80 @@ def test_the_block_ratio_of_prediction_heads():
         ratio.block(batch, **{**HEADS, "layout": "tiled"})
     with pytest.raises(ValueError, match="needs future_log_probs"):
         ratio.block(off_by(batch.log_ratio), **HEADS)
+
+
+def weights_of(function, log_ratio, **params):
+    """∂/∂ℓ_k Σ_t r_t: the weight of each token's ∇ log π where the advantage is 1. [batch, tokens]."""
+    log_ratio = log_ratio.clone().requires_grad_()
+    batch = off_by(log_ratio)
+    return torch.autograd.grad((function(batch, **params).exp() * batch.mask).sum(), log_ratio)[0]
+
+
+A, B, C, D = (exp(x) for x in (a, b, c, d))
+
+
+@pytest.mark.parametrize(
+    ("function", "params", "first", "second"),
+    [
+        (ratio.token, {}, [A, B, C], D),
+        (ratio.prefix, {}, [A + A * B + A * B * C, A * B + A * B * C, A * B * C], D),
+        (ratio.prefix, {"gradient": "own"}, [A, A * B, A * B * C], D),
+        (ratio.product, {}, [A * B * C] * 3, D),
+        (ratio.product, {"cap": 1.32}, [1.32] * 3, 1.32),
+        # Joint tiles {1, 2}, {3}: each token of a tile counts its product once per token of the tile …
+        (block, {"size": 2, "layout": "tiled", "weights": "joint"}, [2 * A * B, 2 * A * B, C], D),
+        # … and with normalised edges once.
+        (block, {"size": 2, "layout": "tiled", "weights": "joint", "edges": "normalised"}, [A * B, A * B, C], D),
+        # Sliding joint windows {1, 2}, {2, 3}, {3}: tokens 2 and 3 are in two of them.
+        (
+            block,
+            {"size": 2, "weights": "joint", "edges": "normalised"},
+            [A * B, (A * B + B * C) / 2, (B * C + C) / 2],
+            D,
+        ),
+    ],
+)
+def test_weights_in_the_gradient(function, params, first, second):
+    weights = weights_of(function, tensor([a, b, c], [d, 0, 0]), **params)
+    close(weights[0], first)
+    close(weights[1, 0], second)
+
+
+def test_coverage_of_a_response_of_six_tokens_by_mpo_s_blocks():
+    """K = 5, φ = 0.3: β = 0.7 and four times 0.075; on-policy, so that every ratio is 1."""
+    six = tensor([0.0] * 6)
+    # Windows begin at each token; those at tokens 3, 4, 5, 6 have 4, 3, 2, 1 tokens left and weights of this sum.
+    s3, s4, s5, s6 = 0.925, 0.85, 0.775, 0.7
+    published = [
+        0.7,
+        0.075 + 0.7,
+        2 * 0.075 + 0.7 / s3,
+        2 * 0.075 + 0.075 / s3 + 0.7 / s4,
+        2 * 0.075 + 0.075 / s3 + 0.075 / s4 + 0.7 / s5,
+        0.075 + 0.075 / s3 + 0.075 / s4 + 0.075 / s5 + 0.7 / s6,  # = 1.34
+    ]
+    assert published[-1] == pytest.approx(1.34, abs=0.005)
+
+    def weights(edges):
+        batch = by_hand([[0.0] * 6], [1.0])
+        x = six.clone().requires_grad_()
+        value = block(batch.replace(log_probs=batch.old_log_probs + x), size=5, future_weight=0.3, edges=edges).exp()
+        return torch.autograd.grad(value.sum(), x)[0]
+
+    close(weights("as_published"), [published])
+    close(weights("normalised"), [[1.0] * 6])
+
+
+def test_prediction_heads_have_no_normalised_edges():
+    with pytest.raises(ValueError, match="not those of mtp_heads"):
+        ratio.block(off_by(torch.zeros(2, 3)), **HEADS, edges="normalised")
+    with pytest.raises(ValueError, match="needs future: backbone"):
+        Block(future="mtp_heads", edges="normalised")
+
+
+def test_a_cap_below_one_would_truncate_on_policy():
+    with pytest.raises(ValueError, match="at least 1"):
+        ratio.product(off_by(torch.zeros(2, 3)), cap=0.5)
 
 
 HEADS = {"size": 5, "layout": "sliding", "weights": "future", "future_weight": 0.3, "future": "mtp_heads"}

@@ -94,6 +94,55 @@ def test_one_joint_tile_is_the_product_of_the_whole_response(data, size):
             assert prefix[row, length - 1].item() == pytest.approx(product, rel=1e-12)
 
 
+@every_aggregation
+@few
+@given(data=fields(), size=st.integers(9, 30))
+def test_one_normalised_joint_tile_is_the_product_ratio(aggregation, data, size):
+    joint = TILE | {"size": size, "weights": "joint", "edges": "normalised"}
+    tile, product = (method("tepo", aggregation=aggregation, ratio=r) for r in (joint, "product"))
+    assert_same(evaluate(tile, data), evaluate(product, data))
+
+
+any_block = st.fixed_dictionaries(
+    {
+        "name": st.just("block"),
+        "size": st.integers(1, 12),
+        "layout": st.sampled_from(["sliding", "tiled"]),
+        "weights": st.sampled_from(["uniform", "future", "joint"]),
+        "future_weight": st.floats(0, 0.99),
+    }
+)
+
+
+@every_aggregation
+@few
+@given(data=fields(), block=any_block)
+def test_on_policy_normalised_blocks_are_the_token_ratio(aggregation, data, block):
+    data |= {"log_probs": data["old_log_probs"]}
+    ratios = ("token", "none", block | {"edges": "normalised"})
+    token, none, normalised = (evaluate(method("dapo", aggregation=aggregation, ratio=r), data) for r in ratios)
+    assert_same(token, normalised)
+    assert_same(none, normalised)
+
+
+@few
+@given(data=fields(), block=any_block)
+def test_normalised_edges_leave_the_ratio_as_it_is(data, block):
+    batch = TokenBatch(**data)
+    published, normalised = (function(Block(**block, edges=edges))(batch) for edges in ("as_published", "normalised"))
+    assert torch.equal(published, normalised)
+
+
+@every_aggregation
+@few
+@given(data=fields())
+def test_on_policy_a_product_with_each_token_s_own_gradient_is_the_token_ratio(aggregation, data):
+    data |= {"log_probs": data["old_log_probs"]}
+    token = evaluate(method("dapo", aggregation=aggregation), data)
+    for own in ("product", {"name": "product", "cap": 1.0}, {"name": "prefix", "gradient": "own"}):
+        assert_same(token, evaluate(method("dapo", aggregation=aggregation, ratio=own), data))
+
+
 # 3. GSPO-token.
 
 

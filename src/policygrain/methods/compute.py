@@ -30,6 +30,7 @@ FUNCTIONS: dict[type[Part], Callable[..., Any]] = {
     parts.TokenRatio: ratio.token,
     parts.SequenceRatio: ratio.sequence,
     parts.PrefixRatio: ratio.prefix,
+    parts.ProductRatio: ratio.product,
     parts.Block: ratio.block,
     parts.NoRatio: ratio.none,
     parts.PpoClip: clip.ppo,

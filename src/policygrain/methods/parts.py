@@ -5,7 +5,7 @@ The functions behind them are in ``policygrain.objective``; ``compute.py`` binds
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
@@ -25,7 +25,7 @@ class Part(Section):
     @property
     def settings(self) -> dict[str, Any]:
         """Every parameter, defaults included."""
-        return self.model_dump(exclude={"name"})
+        return {key: value for key, value in self if key != "name"}
 
     @property
     def changed(self) -> dict[str, Any]:
@@ -90,6 +90,11 @@ class Rloo(Part):
 # ---- ratio ----------------------------------------------------------------------------------------------------------
 
 
+def _is(default: str) -> Callable[[Any], bool]:
+    """Leaves a key out of records where it has this value, so that results from before the key was added stay valid."""
+    return lambda value: value == default
+
+
 class TokenRatio(Part):
     """Each token by itself."""
 
@@ -107,6 +112,20 @@ class PrefixRatio(Part):
     """Product of all tokens up to each one."""
 
     name: Literal["prefix"] = "prefix"
+    gradient: Literal["all", "own"] = Field(
+        "all",
+        exclude_if=_is("all"),
+        description="through all tokens of the prefix; own: the product is a constant weight of the token's gradient",
+    )
+
+
+class ProductRatio(Part):
+    """Product of all tokens of the response: its exact importance weight."""
+
+    name: Literal["product"] = "product"
+    cap: float | None = Field(
+        None, ge=1, description="C: the weight is at most this, and keeps its gradient; null: off"
+    )
 
 
 class NoRatio(Part):
@@ -129,11 +148,19 @@ class Block(Part):
     future: Literal["backbone", "mtp_heads"] = Field(
         "backbone", description="whose probability of a later token is read: the model's, or that of prediction heads"
     )
+    edges: Literal["as_published", "normalised"] = Field(
+        "as_published",
+        exclude_if=_is("as_published"),
+        description="normalised: each token's gradient is divided by its weight over all blocks, which is not 1 at the "
+        "response's ends",
+    )
 
     @model_validator(mode="after")
     def _check_heads(self) -> Block:
         if self.future == "mtp_heads" and (self.layout != "sliding" or self.size < 2):
             raise ValueError("future: mtp_heads needs layout: sliding and a size of at least 2")
+        if self.future == "mtp_heads" and self.edges == "normalised":
+            raise ValueError("edges: normalised needs future: backbone")
         return self
 
     @property
@@ -276,7 +303,8 @@ OR_OWN = Discriminator(_kind)
 Own = Annotated[Custom, Tag("own")]
 Advantage = Annotated[Annotated[Grpo | DrGrpo | Rloo, BY_NAME, Tag("known")] | Own, OR_OWN]
 Ratio = Annotated[
-    Annotated[TokenRatio | SequenceRatio | PrefixRatio | Block | NoRatio, BY_NAME, Tag("known")] | Own, OR_OWN
+    Annotated[TokenRatio | SequenceRatio | PrefixRatio | ProductRatio | Block | NoRatio, BY_NAME, Tag("known")] | Own,
+    OR_OWN,
 ]
 Clip = Annotated[Annotated[PpoClip | NoClip | ClipCov, BY_NAME, Tag("known")] | Own, OR_OWN]
 Aggregation = Annotated[
@@ -286,7 +314,7 @@ Penalty = Annotated[Annotated[Kl | EntropyBonus | KlCov, BY_NAME, Tag("known")] 
 # By the method's key.
 CHOICES: dict[str, tuple[type[Part], ...]] = {
     "advantage": (Grpo, DrGrpo, Rloo),
-    "ratio": (TokenRatio, SequenceRatio, PrefixRatio, Block, NoRatio),
+    "ratio": (TokenRatio, SequenceRatio, PrefixRatio, ProductRatio, Block, NoRatio),
     "clip": (PpoClip, NoClip, ClipCov),
     "aggregation": (TokenMean, SeqMeanTokenMean, SeqMeanTokenSumNorm),
     "penalties": (Kl, EntropyBonus, KlCov),

@@ -166,7 +166,7 @@ class MethodChanges(Section):
         None, description="advantage over the group: grpo, dr_grpo or rloo"
     )
     ratio: Annotated[SomePart, _described("ratio")] = Field(
-        None, description="grain of importance: token, sequence, prefix, block or none, with its parameters"
+        None, description="grain of importance: token, sequence, prefix, product, block or none, with its parameters"
     )
     clip: Annotated[SomePart, _described("clip")] = Field(
         None, description="{low, high, dual}: PPO's; or clip_cov with its parameters; null: none"

@@ -1,11 +1,12 @@
 """The ratio: at which grain importance is measured.
 
-Each function maps a batch, whose ``log_ratio`` is ℓ, to log r [batch, tokens]; the caller exponentiates. The gradient
-flows through every ℓ in a ratio, not only through that of its own position.
+Each function maps a batch, whose ``log_ratio`` is ℓ, to log r [batch, tokens]; the caller exponentiates. Unless a
+function says otherwise, the gradient flows through every ℓ in a ratio, not only through that of its own position.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
@@ -29,19 +30,42 @@ def sequence(batch: TokenBatch, *, stop_gradient: bool = False) -> Tensor:
     """
     log_ratio = batch.log_ratio
     mean = log_ratio.sum(1, keepdim=True) / batch.lengths.clamp(min=1).unsqueeze(1)
-    if stop_gradient:
-        return mean.detach() + (log_ratio - log_ratio.detach())
-    return mean.expand_as(log_ratio)
+    return _own_gradient(mean, log_ratio) if stop_gradient else mean.expand_as(log_ratio)
 
 
-def prefix(batch: TokenBatch) -> Tensor:
-    """The exact correction for reaching o_≤t: log r_t = Σ_{k≤t} ℓ_k. TEPO's contrast (2510.09369 fig. 5)."""
-    return batch.log_ratio.cumsum(1)
+def prefix(batch: TokenBatch, *, gradient: Literal["all", "own"] = "all") -> Tensor:
+    """The exact correction for reaching o_≤t: log r_t = Σ_{k≤t} ℓ_k. TEPO's contrast (2510.09369 fig. 5).
+
+    ``gradient``: through ``all`` ℓ of the prefix, or through the token's ``own`` alone, so that the product over the
+    prefix is a constant weight of ∇ log π_θ(o_t): CTPO (2605.07331).
+    """
+    total = batch.log_ratio.cumsum(1)
+    return total if gradient == "all" else _own_gradient(total, batch.log_ratio)
+
+
+def product(batch: TokenBatch, *, cap: float | None = None) -> Tensor:
+    """The exact importance weight of the response: log r_t = Σ_k ℓ_k, for every t, with the gradient of ℓ_t alone.
+
+    The product is a constant weight of each token's ∇ log π_θ(o_t), so the gradients of a response's tokens add up to
+    that of the product itself. (If the gradient flowed through every ℓ at each t, they would add up to |o| times it.)
+
+    ``cap`` C ≥ 1 truncates the weight to min(r, C), as truncated importance sampling does (IMPALA, 1802.01561): above C
+    the weight no longer grows, and the tokens keep their gradient, with weight C. A clip would remove it.
+    """
+    if cap is not None and cap < 1:
+        raise ValueError(f"product.cap must be at least 1, got {cap}")
+    total = batch.log_ratio.sum(1, keepdim=True)
+    return _own_gradient(total if cap is None else total.clamp(max=math.log(cap)), batch.log_ratio)
 
 
 def none(batch: TokenBatch) -> Tensor:
     """1 in value, ∇log π_θ in gradient: REINFORCE."""
     return batch.log_ratio - batch.log_ratio.detach()
+
+
+def _own_gradient(log_r: Tensor, log_ratio: Tensor) -> Tensor:
+    """``log_r`` in value, with the gradient of each token's own ℓ."""
+    return log_r.detach() + (log_ratio - log_ratio.detach())
 
 
 def block(
@@ -52,6 +76,7 @@ def block(
     weights: BlockWeights,
     future_weight: float,
     future: Literal["backbone", "mtp_heads"],
+    edges: Literal["as_published", "normalised"] = "as_published",
 ) -> Tensor:
     """K consecutive tokens are one action: log r_t = Σ_n β_n ℓ_{t+n}. MPO (2602.14386).
 
@@ -63,6 +88,10 @@ def block(
     ``future`` says whose ratio a later token's is: the ``backbone``'s, which reads all tokens before it, or that of
     multi-token prediction heads (``mtp_heads``), which predict it from the state that predicts t, as in MPO's published
     form.
+
+    ``edges``: each ℓ is a part of several windows, and its β in all of them add up to its coverage, which is its weight
+    in the on-policy gradient. Where the response begins and ends coverage is not 1. ``normalised`` divides the gradient
+    of each ℓ by its coverage and leaves the value as it is; ``as_published`` does not.
     """
     if size < 1:
         raise ValueError(f"block.size must be at least 1, got {size}")
@@ -70,9 +99,15 @@ def block(
         raise ValueError(f"block.future_weight must be in [0, 1), got {future_weight}")
     if future == "mtp_heads" and layout != "sliding":
         raise ValueError("block.future: mtp_heads predict from each token on, so block.layout must be sliding")
+    if future == "mtp_heads" and edges == "normalised":
+        raise ValueError("block.edges: normalised counts windows of the backbone's ratios, not those of mtp_heads")
     own, other = _block_weights(size, weights, future_weight)
     totals = _sliding_totals if layout == "sliding" else _tiled_totals
     log_ratio = batch.log_ratio
+    if edges == "normalised":
+        constant = log_ratio.detach()
+        covered = _coverage(batch.mask, size, layout, weights, future_weight).to(log_ratio.dtype)
+        log_ratio = constant + (log_ratio - constant) / covered
     log_sum, count = totals(log_ratio, batch.mask, size)
     if future == "mtp_heads":
         log_sum = log_ratio + batch.future_log_ratio
@@ -90,6 +125,24 @@ def _block_weights(size: int, weights: BlockWeights, future_weight: float) -> tu
     if weights == "uniform":
         return 1 / size, 1 / size
     return 1 - future_weight, future_weight / (size - 1)
+
+
+def _coverage(
+    mask: Tensor, size: int, layout: Literal["sliding", "tiled"], weights: BlockWeights, future_weight: float
+) -> Tensor:
+    """Σ_t β_{k−t}: the β of token k, added up over all windows that contain it; 1 on padding. [batch, tokens]."""
+    own, other = _block_weights(size, weights, future_weight)
+    totals = _sliding_totals if layout == "sliding" else _tiled_totals
+    live = mask.to(torch.float64)
+    _, count = totals(live, mask, size)
+    # One over what a window's β are divided by.
+    scale = live if weights == "joint" else live / (other * count.clamp(min=1) + (own - other))
+    if layout == "sliding":  # The windows that contain k begin at k−size+1..k: a window that looks back.
+        total = F.pad(scale, (size, 0)).cumsum(1)
+        over_windows = total[:, size:] - total[:, :-size]
+    else:
+        over_windows, _ = totals(scale, mask, size)
+    return torch.where(mask, other * over_windows + (own - other) * scale, 1.0)
 
 
 def _sliding_totals(log_ratio: Tensor, mask: Tensor, size: int) -> tuple[Tensor, Tensor]:

@@ -1,33 +1,24 @@
-"""The mathematical grader: what it says, what it survives, and whether it agrees with others."""
+"""The math grader: its outcomes, its limits, and its agreement with published graders."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import resource
-import signal
-import threading
 import time
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from policygrain.cli import main
 from policygrain.errors import UserError
 from policygrain.grading import MathGrader, NumericGrader, Options, open_grader
 from policygrain.grading.extraction import boxed, joined_boxes
-from policygrain.grading.math import grade_directly
-from policygrain.grading.outcome import OUTCOMES
-from policygrain.grading.pool import Task, Worker
+from policygrain.grading.math import MAX_LENGTH, grade_directly
 from policygrain.tasks import registry
 
-# Takes all the time that it is given.
-ENDLESS = "\\int_0^{100} \\sin(\\sin(\\cos(x^7)))^{33} dx"
+from ..support.hostile import ENDLESS
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +37,7 @@ def hasty() -> Iterator[MathGrader]:
 @pytest.mark.parametrize(
     ("gold", "answer", "outcome"),
     [
-        # Plain numbers
+        # Numbers
         ("36", "36", "correct"),
         ("36", "36.0", "correct"),
         ("1,234", "1234", "correct"),
@@ -130,7 +121,7 @@ def test_options(grader: MathGrader, options: Options, gold: str, answer: str, o
     assert grader.compare([gold], [answer], options) == [outcome]
 
 
-def test_several_boxes_are_one_answer_where_several_are_asked_for(grader: MathGrader) -> None:
+def test_adjacent_boxes_are_one_answer_if_the_gold_answer_is_a_list(grader: MathGrader) -> None:
     response = "first \\boxed{7}, thus $\\boxed{1}$, $\\boxed{2}$ and \\boxed{3}."
     assert joined_boxes(response) == "1, 2, 3"
     assert grader.grade(["3, 1, 2"] * 2, [response] * 2, [Options(list_answer=True), Options()]) == [
@@ -169,7 +160,9 @@ HOSTILE = [
 ]
 
 
-def test_bad_answers_are_input(hasty: MathGrader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hostile_answers_get_an_outcome_and_change_nothing(
+    hasty: MathGrader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each has an outcome in time, none is executed, none is right; afterwards all is as before."""
     monkeypatch.chdir(tmp_path)
     good = ["\\frac{\\sqrt{8}}{2}"] * len(HOSTILE)
@@ -215,142 +208,81 @@ def test_order_and_duplicates(grader: MathGrader, monkeypatch: pytest.MonkeyPatc
     assert tasks == [5, 0]
 
 
-def test_a_killed_worker_is_replaced_and_its_answers_are_not_lost() -> None:
-    with MathGrader(workers=1, seconds=1) as grader:
-        assert grader.compare(["a+1"], ["1+a"]) == ["correct"]
-        first = grader.pool.idle[0].pid
-        os.kill(first, signal.SIGKILL)
-        assert grader.compare(["a+1"] * 3, ["a+1+0", "a+2-1", "a"]) == ["correct", "correct", "incorrect"]
-        # One that dies while it works: the answer it was at is tried again.
-        threading.Timer(0.3, lambda: os.kill(grader.pool.idle[0].pid if grader.pool.idle else _only(grader), 9)).start()
-        assert grader.compare(["a+1"] * 3, [ENDLESS, "a+3-2", "a+4"]) == ["timeout", "correct", "incorrect"]
-        assert grader.pool.idle[0].pid != first
-
-
-def _only(grader: MathGrader) -> int:
-    return next(iter(grader.pool.busy.values())).pid
-
-
-def test_the_nursery_is_replaced() -> None:
-    with MathGrader(workers=1) as grader:
-        assert grader.compare(["a+1"], ["1+a"]) == ["correct"]
-        assert grader.pool.forkserver is not None
-        grader.pool.forkserver.kill()
-        os.kill(grader.pool.idle[0].pid, signal.SIGKILL)
-        assert grader.compare(["a+1"], ["a+3-2"]) == ["correct"]
-    assert grader.pool.forkserver is None
-    assert grader.compare(["1"], ["2"]) == ["incorrect"]  # plain numbers need no process
-    assert grader.pool.forkserver is None
-
-
-def test_memory_is_limited_and_workers_that_have_grown_are_replaced() -> None:
-    answers = [f"x+{i}" for i in range(200)]
-    with MathGrader(workers=1, seconds=2, memory=2**28) as grader:
-        limits = set()
-        for part in (answers[i : i + 20] for i in range(0, 200, 20)):
-            assert grader.compare(["x+7+0"] * 20, part).count("correct") == ("x+7" in part)
-            with contextlib.suppress(ProcessLookupError):
-                limits |= {resource.prlimit(w.pid, resource.RLIMIT_AS) for w in grader.pool.idle}
-    assert limits <= {(2**28, 2**28)}
-
-
-def test_an_answer_that_ends_its_worker_twice_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    with MathGrader(workers=1, seconds=3) as grader:
-        give = grader.pool._assign
-
-        def give_and_kill(worker: Worker, places: deque[int], tasks: Sequence[Task]) -> None:
-            give(worker, places, tasks)
-            if tasks[places[0]][1] == ENDLESS:
-                os.kill(worker.pid, signal.SIGKILL)
-
-        monkeypatch.setattr(grader.pool, "_assign", give_and_kill)
-        assert grader.compare(["a+1"] * 3, [ENDLESS, "a+3-2", "a+4"]) == ["error", "correct", "incorrect"]
-        monkeypatch.undo()
-        assert grader.compare(["a+1"], [ENDLESS]) == ["timeout"]  # errors are not remembered
-
-
-def test_a_gold_answer_that_is_no_mathematics_is_the_datasets_mistake(grader: MathGrader) -> None:
+def test_an_unreadable_gold_answer_is_an_error_that_names_the_problem(grader: MathGrader) -> None:
     with pytest.raises(UserError, match=r"q-2.*np\.arcsin"):
         grader.check_golds(["1", "np.arcsin(10/13)", "x"], ["q-1", "q-2", "q-3"])
     with pytest.raises(UserError, match=r"np\.arcsin"):
         grader.grade(["np.arcsin(10/13)"], ["\\boxed{1}"])
+    with pytest.raises(UserError, match="q-2: the gold answer"):
+        grader.grade(["1", "np.arcsin(10/13)"], ["\\boxed{1}"] * 2, ids=["q-1", "q-2"])
     assert grader.compare(["x+1"], ["1+x"]) == ["correct"]
 
 
-def test_verifiers_by_name() -> None:
+def test_a_gold_answer_is_bounded(grader: MathGrader) -> None:
+    """The time limit is for the main process, where no worker's limit holds."""
+    begin = time.monotonic()
+    deep, long = "{" * 30_000 + "1" + "}" * 30_000, "1+" * 50_000 + "1"
+    for gold in (deep, long):
+        with pytest.raises(UserError, match="cannot be read as mathematics"):
+            grader.compare([gold], ["1"])
+        assert grader.compare([gold], [gold]) in (["correct"], ["unparsable"])
+    assert grader.unreadable_golds(["1", deep, "x", long]) == [1, 3]
+    assert time.monotonic() - begin < 10
+
+
+def test_a_gold_answer_with_half_a_surrogate_pair_is_an_error(grader: MathGrader) -> None:
+    with pytest.raises(UserError, match="q-1: the gold answer"):
+        grader.compare(["\ud800"], ["5"], ids=["q-1"])
+
+
+@pytest.mark.parametrize(
+    ("problem", "outcome"),
+    [("What is the angle in degrees?", "correct"), ("How many cats are there?", "incorrect")],
+)
+def test_a_degree_sign_may_be_added_if_the_problem_is_about_degrees(
+    grader: MathGrader, problem: str, outcome: str
+) -> None:
+    asked = SimpleNamespace(
+        problem=problem, relative_tolerance=None, absolute_tolerance=None, text=False, list_answer=False
+    )
+    assert grader.compare(["60"], ["60^\\circ"], Options.of(asked)) == [outcome]
+    assert NumericGrader().grade(["60"], ["\\boxed{60}"], Options.of(asked)) == ["correct"]
+
+
+def test_graders_by_name() -> None:
     with open_grader("numeric") as numeric:
         assert isinstance(numeric, NumericGrader)
     with open_grader("math") as mathematical:
         assert mathematical.grade(["2"], ["\\boxed{2}"]) == ["correct"]
     with pytest.raises(UserError, match="Did you mean 'math'"):
         open_grader("maths")
+    with pytest.raises(UserError, match="Did you mean 'answer_line'"):
+        open_grader("numeric", "answer_lines")
 
 
-def test_boxes_are_found_in_texts_that_no_quadratic_search_ends_on() -> None:
-    # 10^10 steps and more for one that looks again from each brace.
-    assert boxed("\\boxed{1}" + "\\boxed{" * 100_000) == "1"
-    assert boxed("{" * 500_000) is None
-    assert joined_boxes("\\boxed{1}" * 50_000) is not None
+def test_the_name_says_the_protocol_if_it_is_not_the_default() -> None:
+    for name in ("numeric", "math"):
+        default, other = open_grader(name).name, open_grader(name, "qwen_math").name
+        assert "qwen_math" not in default and "boxed" not in default
+        assert "qwen_math" in other
 
 
-@given(st.lists(st.sampled_from(["\\boxed{", "{", "}", "a", "\\boxed"]), max_size=12).map("".join))
-def test_the_last_complete_box(text: str) -> None:
-    """As the definition says it, in quadratic time."""
-    found = None
-    for start in (i for i in range(len(text)) if text.startswith("\\boxed{", i)):
-        depth, begin = 1, start + len("\\boxed{")
-        for end in range(begin, len(text)):
-            depth += {"{": 1, "}": -1}.get(text[end], 0)
-            if depth == 0:
-                found = text[begin:end]
-                break
-    assert boxed(text) == found
+def test_graders_extract_by_their_protocol() -> None:
+    response = "I say \\boxed{4}.\nAnswer: $5$"
+    for extraction, gold in (("boxed", "4"), ("answer_line", "5"), ("qwen_math", "4")):
+        for name in ("numeric", "math"):
+            with open_grader(name, extraction) as opened:
+                assert opened.grade([gold], [response]) == ["correct"], (name, extraction)
 
 
-# Files of graded answers ---------------------------------------------------------------------------------------------
-
-
-def test_grade(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = [
-        {"gold": "1/2", "prediction": "\\frac12", "note": "é", "id": 3},
-        {"gold": 2, "completion": "\\boxed{1} \\boxed{2} 3"},
-        {"gold": "2", "completion": "2"},
-        {"gold": "2", "prediction": "\\boxed{3}", "completion": "\\boxed{2}"},
-        {"gold": "2", "prediction": None},
-        {"gold": "x", "prediction": "\ud800"},
-    ]
-    file, out = tmp_path / "answers.jsonl", tmp_path / "graded.jsonl"
-    file.write_text("\n".join(map(json.dumps, rows)) + "\n\n")
-    assert main(["grade", str(file), "--out", str(out), "--workers", "1"]) == 0
-    graded = [json.loads(line) for line in out.read_text().splitlines()]
-    statuses = ["correct", "correct", "unparsable", "incorrect", "unparsable", "incorrect"]
-    assert [{k: v for k, v in g.items() if k not in ("correct", "status")} for g in graded] == rows
-    assert [g["status"] for g in graded][:5] == statuses[:5]
-    assert [g["correct"] for g in graded] == [s == "correct" for s in statuses]
-    assert "2 correct" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    "line",
-    ["{", "[1]", '{"prediction": "1"}', '{"gold": "1"}', '{"gold": "1", "prediction": []}', '"\xff"', "[" * 9999],
-)
-def test_a_bad_line_is_named(tmp_path: Path, line: str, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "answers.jsonl"
-    file.write_bytes(b'{"gold": "1", "prediction": "1"}\n' + line.encode("latin-1") + b"\n")
-    assert main(["grade", str(file), "--out", str(tmp_path / "graded.jsonl")]) == 2
-    assert f"{file}, line 2" in capsys.readouterr().err
-    assert not (tmp_path / "graded.jsonl").exists()
-
-
-# Agreement with others -----------------------------------------------------------------------------------------------
+# Agreement with other graders ----------------------------------------------------------------------------------------
 
 FREE_TEXT = "the answer is in running text, without a box; only a box or a bare answer counts"
-# Where we differ from the file's label, and why.
+# Cases whose label differs from our outcome, and why.
 DIFFERENT = {
     "grader_cases_hendrycks-0001": "a list without brackets is a set here; the label is of a comparison of strings",
     "grader_cases_hendrycks-0008": "the same",
     **{f"grader_cases_lighteval-{i:04d}": FREE_TEXT for i in [*range(17), 19, 20, 21, 22]},
-    "grader_cases_lighteval-0023": "pairs joined by semicolons against pairs joined by a word",
 }
 
 
@@ -369,16 +301,14 @@ def test_agreement_with_graded_cases(grader: MathGrader, benchmarks_folder: Path
         assert different == [id for id in DIFFERENT if id.startswith(name)]
 
 
-# Gold answers of real benchmarks that math-verify cannot read.
 def test_gold_answers_are_right(grader: MathGrader, benchmarks_folder: Path) -> None:
     files = sorted(benchmarks_folder.glob("*.jsonl"))
     rows = [json.loads(line) for file in files for line in file.read_text().split("\n") if line]
     golds = [row["answer"] for row in rows]
     assert set(grader.compare(golds, [boxed(gold) or gold for gold in golds])) == {"correct"}
     known = {i for name in registry.names() for i in registry.dataset(name).answers.text}
-    assert {rows[i]["id"] for i in grader.unreadable_golds(golds)} == known
+    assert {rows[i]["id"] for i in grader.unreadable_golds(golds)} <= known
 
 
-def test_outcomes_have_one_order() -> None:
-    assert OUTCOMES == ("correct", "incorrect", "unparsable", "timeout", "error")
-    assert grade_directly("1", "x" * 2001, Options()) == "unparsable"
+def test_long_answers_are_not_read() -> None:
+    assert grade_directly("1", "x" * (MAX_LENGTH + 1), Options()) == "unparsable"

@@ -11,6 +11,9 @@ from ..errors import UserError, did_you_mean
 _BRACES = re.compile(r"\\boxed\s*\{|[{}]")
 # What may stand between boxes that are one list: `\boxed{1}$, $\boxed{2}$ \text{ and } \boxed{3}`.
 _BETWEEN = re.compile(r"(?:[\s$,;&]|\\[,;!() ]|\\q?quad|\\(?:text|mbox|textnormal)\s*\{[\s,]*(?:and|or)?\s*\}|and|or)*")
+_ANSWER_LINE = re.compile(r"(?i)answer\s*:\s*([^\n]+)")
+_FORMULA = re.compile(r"(?<!\\)\$([^$]+)(?<!\\)\$")
+_LAST_NUMBER = re.compile(r"-?\d*\.?\d+")
 
 
 class Box(NamedTuple):
@@ -74,11 +77,56 @@ def _boxes(text: str) -> list[Box]:
     return found
 
 
-def _from_box(text: str, list_answer: bool) -> str | None:
+def _from_boxes(text: str, list_answer: bool) -> str | None:
     return joined_boxes(text) if list_answer else boxed(text)
 
 
-PROTOCOLS: dict[str, Callable[[str, bool], str | None]] = {"boxed": _from_box}
+def _from_answer_line(text: str, list_answer: bool) -> str | None:
+    """DAPO's reward (verl's `math_dapo`): the last line `Answer: …` within the last 300 characters."""
+    lines = _ANSWER_LINE.findall(text[-300:])
+    if not lines:
+        return None
+    line = lines[-1].strip()
+    content = _from_boxes(line, list_answer)
+    if content is None:
+        formulas = _FORMULA.findall(line)
+        content = formulas[0] if len(formulas) == 1 else line
+    return content.strip().removesuffix(".") or None
+
+
+def _from_qwen_math(text: str, list_answer: bool) -> str | None:
+    """The order of `extract_answer` in Qwen2.5-Math's evaluation, the grader of many published tables."""
+    text = text.replace("ки", "")
+    if "final answer is $" in text and "$. I hope" in text:
+        found = text.split("final answer is $", 1)[1].split("$. I hope", 1)[0].strip()
+    elif "boxed" in text:
+        found = _qwen_box(text.rpartition("boxed")[2])
+    elif "he answer is" in text:
+        found = text.rpartition("he answer is")[2].strip()
+    elif "final answer is" in text:
+        found = text.rpartition("final answer is")[2].strip()
+    elif "答案是" in text:
+        found = text.split("答案是")[1].strip().split("\n\n")[0].strip()
+    else:
+        numbers = _LAST_NUMBER.findall(text.replace(",", ""))
+        found = numbers[-1] if numbers else ""
+    found = re.sub(r"\n\s*", "", found).removeprefix(":")
+    return found.removesuffix(".").removesuffix("/").strip() or None
+
+
+def _qwen_box(rest: str) -> str:
+    """The content of a box whose command ends before ``rest``; braces that are not closed end with the text."""
+    if not rest.startswith("{"):
+        return rest.partition("$")[0].strip()
+    text = "\\boxed" + rest
+    return next((text[box.begin : box.end] for box in _boxes(text) if box.start == 0), rest[1:])
+
+
+PROTOCOLS: dict[str, Callable[[str, bool], str | None]] = {
+    "boxed": _from_boxes,
+    "answer_line": _from_answer_line,
+    "qwen_math": _from_qwen_math,
+}
 
 
 def check_protocol(protocol: str) -> str:
@@ -89,5 +137,9 @@ def check_protocol(protocol: str) -> str:
 
 
 def extract(text: str, protocol: str = "boxed", list_answer: bool = False) -> str | None:
-    """The answer in a response, or None. Raises UserError if there is no such protocol."""
+    r"""The answer in a response, or None. Raises UserError if there is no such protocol.
+
+    `boxed`: the last complete `\boxed{…}`, with ``list_answer`` together with the boxes adjacent to it;
+    `answer_line`: the last line `Answer: …`; `qwen_math`: a sentence, a box or the last number, as Qwen2.5-Math's.
+    """
     return PROTOCOLS[check_protocol(protocol)](text, list_answer)

@@ -25,8 +25,8 @@ _PREFIX = re.compile(r"\s*(?:the\s+)?(?:(?:final\s+)?answer)(?:\s*:|\s+is\s*:?)\
 def grade(file: Path, out: Path, grader: MathGrader, options: Options, strict: bool = False) -> dict[str, int]:
     """Write the lines of ``file``, in order and with all their fields, to ``out``; return the count of each status.
 
-    Each line has `gold` and either `prediction` (an answer, or a response from which one can be extracted) or
-    `completion` (a response; only an answer that can be extracted counts). Each line gets `correct` (bool) and
+    Each line has `gold` and either `prediction` (an answer; if it has a box, the content of the last one) or
+    `completion` (a response, from which the grader's protocol extracts the answer). Each line gets `correct` (bool) and
     `status`, an outcome or `unreadable_gold`, which is a UserError if ``strict``. Fields of the same name are replaced.
     Raises UserError, naming file and line, if a line cannot be graded.
     """
@@ -97,7 +97,7 @@ def _task(row: dict[str, Any], place: str, protocol: str, options: Options) -> t
     if not isinstance(row[key], str | int | float) or isinstance(row[key], bool):
         raise UserError(f"{place}: {key!r} must be a text, a number or null, not {type(row[key]).__name__}.")
     text = str(row[key])
-    # A bare prediction is an answer already; the protocols that search running text would cut it.
+    # A prediction is an answer already; the protocols that search running text would cut it.
     answer = extract(text, "boxed" if key == "prediction" else protocol, options.list_answer)
     if answer is None and key == "prediction":
         answer = _PREFIX.sub("", text, count=1) if _PREFIX.match(text) else text

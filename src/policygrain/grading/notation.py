@@ -27,7 +27,6 @@ _SYMBOLS = {
     "≤": "\\le ",
     "≥": "\\ge ",
     "≠": "\\ne ",
-    "≈": "\\approx ",
     "±": "\\pm ",
     "∪": "\\cup ",
     "∩": "\\cap ",
@@ -62,6 +61,7 @@ _OF_DEGREES = re.compile(rf"({_FUNCTION})(?:\({_DEGREES}\)|\{{{_DEGREES}\}}|{_DE
 _AND = re.compile(r"(?<=[\d)}\]]),? ?\b(?:and|or)\b ?")
 _REWRITTEN = [
     (re.compile(r"\\(?:textnormal|textbf|textit|textrm|textsf|texttt|textup|mbox|hbox)(?![a-zA-Z])"), r"\\text"),
+    (re.compile(r"\\[hv]?phantom ?\{[^{}]*\}"), ""),
     (re.compile(r"(?<=\d)(?:, ?\\!|\{ ?, ?\}) ?(?=\d{3}(?!\d))"), ""),
     (re.compile(r"(?<!\\)\\! ?"), ""),
     (re.compile(r"(?<!\\)\\[,;:>]|(?<!\\)\\ |~|\\q?quad(?![a-zA-Z])|\\(?:thin|med|thick|en)?space(?![a-zA-Z])"), " "),
@@ -72,8 +72,9 @@ _REWRITTEN = [
     (re.compile(r"\\(?:leq|leqslant)(?![a-zA-Z])"), r"\\le "),
     (re.compile(r"\\(?:geq|geqslant)(?![a-zA-Z])"), r"\\ge "),
 ]
+APPROXIMATELY = "≈"
 _APPROXIMATELY = re.compile(r"\\(?:approx|simeq|doteq|cong)(?![a-zA-Z])")
-_LEADING = re.compile(r"(?:=|\\sim(?![a-zA-Z])|\\therefore(?![a-zA-Z])) ?")
+_LEADING = re.compile(r"(?:[=≈]|\\sim(?![a-zA-Z])|\\therefore(?![a-zA-Z])) ?")
 _DISPLAY = re.compile(r"\\[\[(] ?((?:(?!\\[\[\]()]).)*?) ?\\[\])]", re.DOTALL)
 _COMMAS = re.compile(r",(?: ?,)+")
 _MEMBER = re.compile(r"[A-Za-z](?:_\w)? ?\\in(?![a-zA-Z]) ?")
@@ -96,7 +97,7 @@ def normalize(text: str) -> str:
     for pattern, replacement in _REWRITTEN:
         text = pattern.sub(replacement, text)
     text = _AND.sub(", ", _SEPARATOR.sub(lambda m: ", " if m["content"].strip() else " ", text))
-    text = _COMMAS.sub(",", _APPROXIMATELY.sub("=", text))
+    text = _COMMAS.sub(",", _APPROXIMATELY.sub(APPROXIMATELY, text))
     # Degrees in trigonometric functions become radians: the parser drops the degree sign.
     text = _OF_DEGREES.sub(lambda m: f"{m[1]}({m[2] or m[3] or m[4]} \\cdot \\frac{{\\pi}}{{180}})", text)
     text = unbraced(" ".join(text.split()).rstrip(" .,;")).rstrip(" .,;")

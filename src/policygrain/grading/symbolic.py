@@ -23,6 +23,9 @@ _OF_DEGREES = re.compile(
 )
 
 
+ROUNDING = 0.01  # most relative difference of a value and its rounding in `3.14159 ≈ 3.14`
+
+
 class UnreadableGold(Exception):
     """The gold answer cannot be read as mathematics: an error of the dataset."""
 
@@ -60,9 +63,10 @@ def _same(gold: str, answer: str, options: Options) -> bool:
     gold, answer = notation.without_base_ten(gold), notation.without_base_ten(answer)
     if notation.bases(gold) != notation.bases(answer):
         return False
-    times = notation.clock(gold), notation.clock(answer)
-    if all(times):
-        return times[0] == times[1]
+    if time := notation.clock(gold):
+        # Not as a ratio: 12:30 is not 2:5. The answer may leave out a.m. and p.m.
+        given = notation.clock(answer)
+        return given is not None and given[:3] == time[:3] and given[3] in ("", time[3])
     if len(notation.split_top(gold, ":")) != len(notation.split_top(answer, ":")):
         return False  # a ratio and its quotient, or a time and a number, are not the same
     gold, answer = notation.without_member(gold), notation.without_member(answer)
@@ -149,6 +153,9 @@ def _same_item(gold: str, answer: str, options: Options) -> bool:
 
 def _same_value(gold: str, answer: str, options: Options) -> bool:
     """Whether two single values, or equations, are the same."""
+    if notation.APPROXIMATELY in gold + answer:
+        exact, rounded = _with_roundings(gold), _with_roundings(answer)
+        return any(_same_value(g, a, options) for g in exact for a in rounded)
     golds, answers = notation.equation_members(gold), notation.equation_members(answer)
     golds = _shortened(golds) or golds
     if len(answers) > 1:
@@ -159,6 +166,23 @@ def _same_value(gold: str, answer: str, options: Options) -> bool:
     if len(golds) == 2 and len(answers) == 1 and _is_name(golds[0]):
         golds = golds[1:]
     return _same_quantity(" = ".join(golds), " = ".join(answers), options)
+
+
+def _with_roundings(text: str) -> list[str]:
+    """The exact and the rounded forms of `x = \\sqrt 2 ≈ 1.41`; none if they are too far apart to be the same."""
+    first, *rest = (part.strip() for part in text.split(notation.APPROXIMATELY))
+    if not rest:
+        return [first]
+    if len(notation.equation_members(first)) == 1 and not is_number(parse(units.read_quantity(first, True).value)):
+        return [f"{first} = {rest[0]}"]
+    value = parse(units.read_quantity(notation.equation_members(first)[-1], True).value)
+    for other in rest:
+        rounding = parse(units.read_quantity(other, True).value)
+        if value is None or rounding is None or is_endless(value) or is_endless(rounding):
+            return []
+        if not equal(value, rounding, Options(relative_tolerance=ROUNDING)):
+            return []
+    return [first, *rest]
 
 
 def _shortened(members: list[str]) -> list[str] | None:

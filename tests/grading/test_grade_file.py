@@ -1,0 +1,144 @@
+"""Grading of files of answers."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from policygrain.cli import main
+from policygrain.errors import UserError
+from policygrain.grading import MathGrader, Options
+from policygrain.grading.grade_file import grade
+
+
+@pytest.fixture(scope="module")
+def grader() -> Iterator[MathGrader]:
+    with MathGrader(workers=1) as opened:
+        yield opened
+
+
+def statuses(
+    folder: Path, grader: MathGrader, rows: list[dict[str, Any]], options: Options | None = None, strict: bool = False
+) -> list[str]:
+    file, out = folder / "answers.jsonl", folder / "graded.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    counts = grade(file, out, grader, options or Options(), strict)
+    found = [json.loads(line)["status"] for line in out.read_text().splitlines()]
+    assert counts == {status: found.count(status) for status in counts}
+    return found
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [
+        {"gold": "1/2", "prediction": "\\frac12", "note": "é", "id": 3},
+        {"gold": 2, "completion": "\\boxed{1} \\boxed{2} 3"},
+        {"gold": "2", "completion": "2"},
+        {"gold": "2", "prediction": "\\boxed{3}", "completion": "\\boxed{2}"},
+        {"gold": "2", "prediction": None},
+        {"gold": "x", "prediction": "\ud800"},
+        {"gold": "2", "prediction": "3", "correct": "?", "status": "?"},
+    ]
+    file, out = tmp_path / "answers.jsonl", tmp_path / "graded.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)) + "\n\n")
+    assert main(["grade", str(file), "--out", str(out), "--workers", "1"]) == 0
+    graded = [json.loads(line) for line in out.read_text().splitlines()]
+    added = ("correct", "status")
+    assert [{k: v for k, v in g.items() if k not in added} for g in graded] == [
+        {k: v for k, v in row.items() if k not in added} for row in rows
+    ]
+    expected = ["correct", "correct", "unparsable", "incorrect", "unparsable"]
+    assert [g["status"] for g in graded][:5] == expected
+    assert graded[5]["status"] in ("incorrect", "unparsable")
+    assert graded[6]["status"] == "incorrect"
+    assert [g["correct"] for g in graded] == [True, True, *[False] * 5]
+    assert "2 correct" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{",
+        "[1]",
+        '{"prediction": "1"}',
+        '{"gold": "1"}',
+        '{"gold": "1", "prediction": []}',
+        '{"gold": true, "prediction": "1"}',
+        '"\xff"',
+        "[" * 9999,
+        '{"gold": "1", "prediction": ' + "1" * 5000 + "}",
+        '{"gold": ' + "1" * 5000 + ', "prediction": "1"}',
+    ],
+    ids=range(10),
+)
+def test_a_bad_line_is_named(tmp_path: Path, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "answers.jsonl"
+    file.write_bytes(b'{"gold": "1", "prediction": "1"}\n' + line.encode("latin-1") + b"\n")
+    assert main(["grade", str(file), "--out", str(tmp_path / "graded.jsonl")]) == 2
+    assert f"{file}, line 2" in capsys.readouterr().err
+    assert not (tmp_path / "graded.jsonl").exists()
+
+
+@pytest.mark.parametrize("depth", [sys.getrecursionlimit() - k for k in range(-20, 120, 10)])
+def test_nesting_at_the_limit_of_the_reader_or_of_the_writer_is_an_error_of_the_line(
+    tmp_path: Path, grader: MathGrader, depth: int
+) -> None:
+    file, out = tmp_path / "answers.jsonl", tmp_path / "graded.jsonl"
+    file.write_text(f'{{"gold": "1", "prediction": "1", "x": {"[" * depth}{"]" * depth}}}\n')
+    try:
+        assert grade(file, out, grader, Options())["correct"] == 1
+    except UserError as error:
+        assert f"{file}, line 1: nested too deeply" in str(error)
+
+
+def test_an_unreadable_gold_answer_ends_nothing_but_its_line(tmp_path: Path, grader: MathGrader) -> None:
+    rows = [
+        {"gold": "2", "prediction": "2"},
+        {"gold": "np.arcsin(10/13)", "prediction": "2"},
+        {"gold": "{" * 30_000 + "2" + "}" * 30_000, "prediction": "2"},
+        {"gold": "\ud800", "prediction": "2"},
+        {"gold": "x+1", "prediction": "1+x"},
+    ]
+    bad = ["unreadable_gold"] * 3
+    assert statuses(tmp_path, grader, rows) == ["correct", *bad, "correct"]
+    with pytest.raises(UserError, match=r"answers\.jsonl, line 2: the gold answer 'np\.arcsin"):
+        statuses(tmp_path, grader, rows, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("gold", "prediction"),
+    [
+        ("-3.5", "Final answer: -3.5"),
+        ("-3.5", "The answer is -3.5."),
+        ("-3.5", "answer: $-3.5$"),
+        ("\\frac{1}{2}", "The final answer is: \\frac12"),
+    ],
+)
+def test_a_prediction_may_say_that_it_is_the_answer(
+    tmp_path: Path, grader: MathGrader, gold: str, prediction: str
+) -> None:
+    other = {"gold": "7", "prediction": prediction}
+    assert statuses(tmp_path, grader, [{"gold": gold, "prediction": prediction}, other]) == ["correct", "incorrect"]
+
+
+def test_boxes_of_a_list(tmp_path: Path, grader: MathGrader) -> None:
+    rows = [
+        {"gold": "(2,2), (6,2)", "completion": "\\boxed{(2,2)} \\text{ and } \\boxed{(6,2)}"},
+        {"gold": "(2,2), (6,2)", "completion": "\\boxed{(2,2)}"},
+    ]
+    assert statuses(tmp_path, grader, rows, Options(list_answer=True)) == ["correct", "incorrect"]
+
+
+def test_completions_are_read_by_the_graders_protocol(tmp_path: Path) -> None:
+    rows = [{"gold": "5", "completion": "Answer: 5"}, {"gold": "5", "prediction": "5"}]
+    with MathGrader(workers=1, extraction="answer_line") as opened:
+        assert statuses(tmp_path, opened, rows) == ["correct", "correct"]
+
+
+def test_a_missing_file_is_an_error(tmp_path: Path, grader: MathGrader) -> None:
+    with pytest.raises(UserError, match=r"absent\.jsonl: cannot be read"):
+        grade(tmp_path / "absent.jsonl", tmp_path / "out.jsonl", grader, Options())

@@ -39,6 +39,7 @@ def test_snakemake_plans_as_many_jobs_as_are_estimated(root: Path, in_root: Path
     counted = dry_run(
         {
             "base": str(root / "studies" / f"{name}.yaml"),
+            "name": f"{name}-counted",
             "data": {"root": str(tmp_path), "train": ["two.jsonl"]},
             "evaluation": {"benchmarks": benchmarks, "parts": parts},
         },

@@ -97,3 +97,28 @@ def test_a_prompt_too_long_for_the_context_is_named(made: tuple[DataFolder, Path
     data.benchmark("count").write_text(json.dumps(long) + "\n")
     with pytest.raises(UserError, match="leaves no room for the response"):
         evaluate(small_study(), {"start/seed0": made[1]}, data, StudyFolder(tmp_path))
+
+
+def test_two_extraction_protocols_side_by_side_grade_the_same_responses(
+    made: tuple[DataFolder, Path], tmp_path: Path
+) -> None:
+    """Qwen's protocol takes the last number where there is no box, so it finds at least as many answers as `boxed`."""
+    made_data, start = made
+    data = DataFolder(tmp_path / "data")
+    sampling = {"n": 2, "temperature": 1.0, "max_tokens": 12}
+    benchmarks: list[dict[str, object]] = [
+        {"name": "count", "source": "count", "size": 15},
+        {"name": "count_qwen", "source": "count", "size": 15, "extraction": "qwen_math"},
+    ]
+    for name in ("count", "count_qwen"):
+        data.benchmark(name).parent.mkdir(parents=True, exist_ok=True)
+        data.benchmark(name).write_bytes(made_data.benchmark("count").read_bytes())
+    study = small_study(evaluation={"sampling": sampling, "benchmarks": benchmarks})
+    evaluate(study, {"start/seed0": start}, data, StudyFolder(tmp_path))
+    folder = StudyFolder(tmp_path).evaluation("start/seed0")
+    boxed, qwen = model_evaluation(folder).records
+    ours, theirs = evaluated_samples(folder, boxed), evaluated_samples(folder, qwen)
+    assert [r.response for r in ours] == [r.response for r in theirs] and len(ours) == 30
+    assert qwen.outcomes.get("unparsable", 0) <= boxed.outcomes.get("unparsable", 0)
+    protocol = model_evaluation(folder).protocol["benchmarks"]
+    assert [protocol[name]["extraction"] for name in ("count", "count_qwen")] == ["boxed", "qwen_math"]

@@ -12,7 +12,7 @@ from ..tasks import registry
 from ..tasks.check import data_root
 from ..tasks.families import FAMILIES
 from ..tasks.problem import read_rows
-from ..tasks.registry import sampling_of
+from ..tasks.registry import sampling_of, sharing_responses
 from ..tasks.sources import FAMILY_SIZE
 from . import loads as cost
 from .constants import Phase, Workload
@@ -124,7 +124,7 @@ class Planner:
         engine = "vllm" if self.study.evaluation.engine == "auto" else self.study.evaluation.engine
         work = Work({"load": self.loaded})
         groups: dict[int, tuple[float, float]] = {}
-        for benchmark in self.study.evaluation.benchmarks:
+        for benchmark, *_ in sharing_responses(self.study):
             sampling, size = sampling_of(self.study, benchmark), benchmark_size(self.study, benchmark)
             prompts, responses = groups.get(sampling.max_tokens, (0.0, 0.0))
             groups[sampling.max_tokens] = prompts + size, responses + size * sampling.n

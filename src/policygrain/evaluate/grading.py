@@ -6,31 +6,46 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 from ..files import atomic_text
-from ..grading import Grader, Options, boxed
+from ..grading import Grader, Options, extract
 from ..results.layout import EvaluationFolder
 from ..results.schema import BenchmarkRecord, EvaluatedSample
 from ..rollout.engine import Response
+from ..study.schema import Study
 from .sampling import Query
 from .scores import majority, pass_at_k, powers_of_two
 
 
 def grade(
+    study: Study,
     queries: Sequence[Query],
     responses: Sequence[Response],
     texts: Sequence[str],
-    grader: Grader,
+    graders: Mapping[str, Grader],
     folder: EvaluationFolder,
     contaminated: Mapping[str, Collection[str]],
 ) -> list[BenchmarkRecord]:
     """Grade all responses and write each with its outcome into ``folder``; returns one record per benchmark.
 
-    ``contaminated``: benchmark → ids of the problems that are among the training prompts.
+    ``graders``: by extraction protocol. ``contaminated``: benchmark → ids of the problems that are among the training
+    prompts.
     """
-    problems = [q.problem for q in queries]
+    records = []
+    for benchmark in study.evaluation.benchmarks:
+        own = [i for i, query in enumerate(queries) if benchmark.name in query.benchmarks]
+        protocol = benchmark.extraction or study.extraction
+        rows = _samples([(queries[i], responses[i], texts[i]) for i in own], graders[protocol])
+        atomic_text(folder.samples(benchmark.name), "".join(row.model_dump_json() + "\n" for row in rows))
+        records.append(score(benchmark.name, rows, contaminated.get(benchmark.name, ()), protocol))
+    return records
+
+
+def _samples(sampled: Sequence[tuple[Query, Response, str]], grader: Grader) -> list[EvaluatedSample]:
+    """Each response with its outcome; a response comes with its query and its text."""
+    problems, texts = [query.problem for query, _, _ in sampled], [text for _, _, text in sampled]
     options, ids = [Options.of(p) for p in problems], [p.id for p in problems]
     outcomes = grader.grade([p.answer for p in problems], texts, options, ids)
-    samples: dict[str, list[EvaluatedSample]] = {}
-    for query, response, text, outcome in zip(queries, responses, texts, outcomes, strict=True):
+    samples = []
+    for (query, response, text), outcome in zip(sampled, outcomes, strict=True):
         problem = query.problem
         sample = EvaluatedSample(
             id=problem.id,
@@ -42,13 +57,16 @@ def grade(
             tokens=len(response.ids),
             finished=response.finished,
         )
-        samples.setdefault(query.benchmark.name, []).append(sample)
-    for name, rows in samples.items():
-        atomic_text(folder.samples(name), "".join(row.model_dump_json() + "\n" for row in rows))
-    return [score(name, rows, contaminated.get(name, ())) for name, rows in samples.items()]
+        samples.append(sample)
+    return samples
 
 
-def score(benchmark: str, rows: Sequence[EvaluatedSample], contaminated: Collection[str] = ()) -> BenchmarkRecord:
+def score(
+    benchmark: str,
+    rows: Sequence[EvaluatedSample],
+    contaminated: Collection[str] = (),
+    extraction: str = "boxed",
+) -> BenchmarkRecord:
     """One benchmark's record: a score per problem, in the order of the problem file, and summaries over problems."""
     by_problem: dict[str, list[EvaluatedSample]] = {}
     for row in rows:
@@ -56,7 +74,7 @@ def score(benchmark: str, rows: Sequence[EvaluatedSample], contaminated: Collect
     correct = [sum(r.outcome == "correct" for r in group) for group in by_problem.values()]
     n = len(rows) // len(by_problem)
     votes = [
-        majority([boxed(r.response) for r in group], [r.outcome == "correct" for r in group])
+        majority([extract(r.response, extraction) for r in group], [r.outcome == "correct" for r in group])
         for group in by_problem.values()
     ]
     return BenchmarkRecord(

@@ -25,6 +25,7 @@ def protocol(study: Study, renderer: PromptRenderer, data: DataFolder, model: st
             b.name: {
                 "sampling": sampling_of(study, b).model_dump(),
                 "problems": digests.of_file(data.benchmark(b.name)),
+                "extraction": b.extraction or study.extraction,
             }
             for b in study.evaluation.benchmarks
         },
@@ -32,5 +33,9 @@ def protocol(study: Study, renderer: PromptRenderer, data: DataFolder, model: st
 
 
 def response_key(protocol: dict[str, Any]) -> str:
-    """The digest of the protocol without the grader: what sampled responses depend on."""
-    return digests.of_json({k: v for k, v in protocol.items() if k != "grader"})
+    """The digest of the protocol without grader and extraction: what sampled responses depend on."""
+    benchmarks = {
+        name: {k: v for k, v in settings.items() if k != "extraction"}
+        for name, settings in protocol["benchmarks"].items()
+    }
+    return digests.of_json({**protocol, "grader": None, "benchmarks": benchmarks})

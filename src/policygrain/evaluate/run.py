@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -51,13 +52,18 @@ def evaluate(
     host = EngineHost(study)
     clock, started = Clock(), time.perf_counter()
     keys = {}
-    with open_grader(study.grader) as grader:
+    with ExitStack() as stack:
+        protocols: set[str] = {
+            study.extraction,
+            *(b.extraction or study.extraction for b in study.evaluation.benchmarks),
+        }
+        graders = {p: stack.enter_context(open_grader(study.grader, p)) for p in sorted(protocols)}
         for name, model in Progress(models.items(), "models evaluated", len(models)):
             with clock("load"):
                 digest = _digest(name, model)
                 tokenizer = load_tokenizer(str(model))
                 renderer = PromptRenderer(tokenizer, study.prompt, context_length(str(model)) - longest)
-                under = protocol(study, renderer, data, digest, grader.name)
+                under = protocol(study, renderer, data, digest, graders[study.extraction].name)
             folder, key = results.evaluation(name), digests.of_json(under)
             keys[name] = key
             if (there := _evaluation(folder)) is not None and there.key == key:
@@ -72,7 +78,7 @@ def evaluate(
             with clock("grade"):
                 responses = all_responses(queries, folder, responses_key)
                 texts = tokenizer.batch_decode([r.ids for r in responses], skip_special_tokens=True)
-                records = grade(queries, responses, texts, grader, folder, seen)
+                records = grade(study, queries, responses, texts, graders, folder, seen)
             seconds = {phase: spent - before.get(phase, 0.0) for phase, spent in clock.seconds.items()}
             facts = EvaluationFacts(seconds=seconds, hardware=hardware(), versions=versions())
             evaluation = ModelEvaluation(

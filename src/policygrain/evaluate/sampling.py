@@ -10,36 +10,36 @@ from ..errors import UserError
 from ..provenance import seed_of
 from ..results.layout import EvaluationFolder
 from ..rollout.engine import Engine, Request, Response
-from ..study.schema import Benchmark, Study
+from ..study.schema import Study
 from ..tasks.problem import Problem
 from ..tasks.prompts import PromptRenderer
-from ..tasks.registry import sampling_of
+from ..tasks.registry import sampling_of, sharing_responses
 
 CHUNK = 4096  # responses per write; at most so many are lost in a crash
 
 
 class Query(NamedTuple):
-    """A response to be sampled."""
+    """A response to be sampled, and the benchmarks that it is graded for."""
 
-    benchmark: Benchmark
+    benchmarks: Sequence[str]
     problem: Problem
     sample: int
     request: Request
 
 
 def queries_of(study: Study, problems: Mapping[str, list[Problem]], renderer: PromptRenderer) -> list[Query]:
-    """All queries of an evaluation, in the order of its records."""
+    """All queries of an evaluation; the sampling seeds are keyed by the first of the benchmarks that share them."""
     queries = []
-    for benchmark in study.evaluation.benchmarks:
-        sampling = sampling_of(study, benchmark)
-        for problem in problems[benchmark.name]:
+    for benchmarks in sharing_responses(study):
+        sampling, names = sampling_of(study, benchmarks[0]), [b.name for b in benchmarks]
+        for problem in problems[names[0]]:
             prompt = renderer.ids(problem.problem)
             for i in range(sampling.n):
-                seed = seed_of(study.evaluation.seed, benchmark.name, problem.id, i)
+                seed = seed_of(study.evaluation.seed, names[0], problem.id, i)
                 request = Request(
                     prompt, seed, sampling.max_tokens, sampling.temperature, sampling.top_p, log_probs=False
                 )
-                queries.append(Query(benchmark, problem, i, request))
+                queries.append(Query(names, problem, i, request))
     return queries
 
 
@@ -92,7 +92,7 @@ def all_responses(queries: Sequence[Query], folder: EvaluationFolder, key: str) 
     """All responses, in order. UserError if some are missing."""
     found = sampled(folder, key)
     if missing := [i for i in range(len(queries)) if i not in found]:
-        names = ", ".join(sorted({queries[i].benchmark.name for i in missing}))
+        names = ", ".join(sorted({name for i in missing for name in queries[i].benchmarks}))
         there = ", ".join(p.name for p in folder.all_responses(key)) or "none"
         raise UserError(
             f"{folder.path}: {len(missing)} of {len(queries)} responses are missing ({names}); parts that are there: "

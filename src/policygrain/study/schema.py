@@ -214,6 +214,9 @@ class Sampling(Section):
     )
 
 
+Extraction = Literal["boxed", "answer_line", "qwen_math"]
+
+
 class Benchmark(Section):
     """A benchmark."""
 
@@ -226,6 +229,12 @@ class Benchmark(Section):
         None,
         description="maximum number of problems; null: 300 of a family, all of a registered set or file",
         json_schema_extra=BENCHMARKS,
+    )
+    extraction: Extraction | None = Field(
+        None,
+        description="how the answer is extracted from a response; null: as in the study. Benchmarks with the same "
+        "source, size and sampling parameters share their responses, so two protocols can be reported side by side",
+        json_schema_extra=EVALUATION,
     )
     sampling: Sampling | None = Field(None, description="sampling parameters; null: those of `evaluation`")
 
@@ -427,6 +436,13 @@ class Study(Section):
     grader: Literal["numeric", "math"] = Field(
         "numeric",
         description="grader of answers, in training and evaluation: exact comparison of numbers, or math-verify",
+        json_schema_extra=POLICY_AND_EVALUATION,
+    )
+    extraction: Extraction = Field(
+        "boxed",
+        description="how the answer is extracted from a response, in training and evaluation: boxed: the last complete "
+        r"\boxed{…}; answer_line: the last line 'Answer: …', as DAPO's reward; qwen_math: as the evaluation code of "
+        "Qwen2.5-Math, which the published tables used",
         json_schema_extra=POLICY_AND_EVALUATION,
     )
     training: Training = Field(Training(), description="the training loop")

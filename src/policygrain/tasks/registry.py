@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError, model_validator
 
+from .. import digests
 from ..errors import UserError, did_you_mean
 from .conversions import CONVERSIONS
 
@@ -159,6 +160,15 @@ def parse(name: str, data: dict[str, Any]) -> Dataset:
 def protocol(source: str) -> Protocol | None:
     """The registered way to sample responses to a benchmark; None for other sources."""
     return dataset(source).sampling if source in names() else None
+
+
+def sharing_responses(study: Study) -> list[list[Benchmark]]:
+    """The benchmarks, in groups with the same problems and sampling parameters: a response is sampled once for each."""
+    groups: dict[str, list[Benchmark]] = {}
+    for benchmark in study.evaluation.benchmarks:
+        shared = {"source": benchmark.source, "size": benchmark.size, **sampling_of(study, benchmark).model_dump()}
+        groups.setdefault(digests.of_json(shared), []).append(benchmark)
+    return list(groups.values())
 
 
 def sampling_of(study: Study, benchmark: Benchmark) -> Sampling:

@@ -52,6 +52,7 @@ def train(
     settings: Training,
     prompt: Prompt,
     grader_name: str,
+    extraction: str,
     seed: int,
     start: str,
     spec: Model,
@@ -67,7 +68,7 @@ def train(
     this with the same arguments (`launch.process_group`) and share the work of each step (`ranks.py`). The caller holds
     the lock of the run directory.
     """
-    with open_grader(grader_name) as grader:
+    with open_grader(grader_name, extraction) as grader:
         torch.set_num_threads(settings.threads)
         policy = open_policy(start, spec, method, settings, seed)
         longest = policy.model.config.max_position_embeddings - settings.max_tokens

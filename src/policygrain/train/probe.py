@@ -56,7 +56,7 @@ def probe(study: Study, seed: int, start: str, data: DataFolder, out: Path) -> N
     model, tokenizer = policy.model, policy.tokenizer
     renderer = PromptRenderer(tokenizer, study.prompt, model.config.max_position_embeddings - settings.max_tokens)
     stream = PromptStream(read_problems(data.train), seed_of("probe", seed))
-    with open_grader(study.grader) as grader:
+    with open_grader(study.grader, study.extraction) as grader:
         engine = open_engine(
             settings.engine,
             start,

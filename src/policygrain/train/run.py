@@ -66,6 +66,7 @@ def train_run(
             settings=arm.training(study),
             prompt=study.prompt,
             grader_name=study.grader,
+            extraction=study.extraction,
             seed=seed,
             start=start,
             spec=study.model,

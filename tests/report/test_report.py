@@ -124,7 +124,7 @@ def test_a_frozen_study_is_verified_and_redrawn_elsewhere(results: Path, tmp_pat
         thaw(tmp_path / "other.zip", tmp_path / "third")
     assert not (tmp_path / "third").exists()
     (tmp_path / "torn.zip").write_bytes(archive.read_bytes()[:500])
-    with pytest.raises(UserError, match="is no frozen study"):
+    with pytest.raises(UserError, match="is not a frozen study"):
         thaw(tmp_path / "torn.zip", tmp_path / "third")
     with pytest.raises(UserError, match=r"no study\.yaml here"):
         freeze(tmp_path, tmp_path / "x.zip")

@@ -21,7 +21,7 @@ def draw(results: StudyResults) -> Figure:
 
     panels = {
         "validation accuracy (%)": lambda arm: pd.Series(100 * results.final_validation(arm)),
-        "entropy (nats per token)": lambda arm: measures.late(results, arm, "entropy_old"),
+        "entropy (nats/token)": lambda arm: measures.late(results, arm, "entropy_old"),
         "tokens clipped (%)": lambda arm: measures.late(results, arm, "clip_fraction"),
         "variance of the ratio": lambda arm: measures.probed(results, ratio_of(arm), "ratio_variance"),
         "gradient noise": lambda arm: measures.probed(results, ratio_of(arm), "gradient_noise"),

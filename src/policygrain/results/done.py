@@ -1,4 +1,4 @@
-"""Files that say that a job has ended, named by the fingerprint of everything that its result depends on."""
+"""Marker files of finished jobs; the name contains the fingerprint of everything that the result depends on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FINGERPRINT = r"[0-9a-f]{16}"
 
 
 def write_done(path: Path, results: Mapping[str, str]) -> None:
-    """Write the file, and remove those of the same job with other fingerprints, whose results are overwritten."""
+    """Write the marker file; remove those of the same job with other fingerprints, whose results are overwritten."""
     if found := re.fullmatch(rf"(.+-){FINGERPRINT}", path.stem):
         for other in path.parent.glob(f"{glob.escape(found[1])}*{path.suffix}"):
             if other != path and re.fullmatch(rf"{re.escape(found[1])}{FINGERPRINT}", other.stem):

@@ -21,13 +21,13 @@ def over_steps(
     trained = [arm for arm in arms if (results.steps["arm"] == arm).any()]
     if len(trained) < 2:
         raise UserError(f"{figure}: at least two of these must be trained: {', '.join(arms)}; see `experiments`.")
-    drawing = Figure(figsize=(PAGE * width, 2.2))
-    axes = drawing.subplots(1, len(panels))
+    result = Figure(figsize=(PAGE * width, 2.2))
+    axes = result.subplots(1, len(panels))
     for ax, (metric, title) in zip(axes, panels.items(), strict=True):
         for i, arm in enumerate(trained):
             curve(ax, results.steps, arm, metric, i, smooth=3)
         ax.set_title(title)
         ax.set_xlabel("training step")
         ax.set_ylim(0, 1.05 if "share" in metric or (metric == "sampled_accuracy" and ax.get_ylim()[1] > 1) else None)
-    shared_legend(drawing, axes[0], len(trained))
-    return drawing
+    shared_legend(result, axes[0], len(trained))
+    return result

@@ -25,6 +25,11 @@ include: "workflow/rules/track.smk"
 # Not a rule: every other rule would depend on the whole study, while each depends on its own part of it.
 onstart:
     write_study()
+    report_leftovers(Path.cwd(), OWN_FINGERPRINTS)
+
+
+onsuccess:
+    cancel_leftovers(Path.cwd(), OWN_FINGERPRINTS)
 
 
 localrules:

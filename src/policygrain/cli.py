@@ -1,4 +1,4 @@
-"""The command line. Each command is one stage of the pipeline, or shows something, and works without Snakemake."""
+"""The command line. Each command runs one stage of the pipeline or shows results, and works without Snakemake."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ PIPE_CLOSED = 128 + signal.SIGPIPE
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return the exit code; ``argv`` is the command line's by default.
 
-    The code is 2 for a mistake of the user, which is explained in one message, 75 for work that was stopped and can be
-    resumed, 130 after Ctrl-C, and 141 when whoever read the output has closed the pipe.
+    The code is 2 after a UserError, 75 if a run was stopped and can be resumed, 130 after Ctrl-C, and 141 if the reader
+    of the output has closed the pipe.
     """
-    # Importing torch and transformers makes a million objects that live to the end; searching them for garbage takes
-    # a sixth of a short run's start. `load_model` enables the collector again.
+    # Importing torch and transformers creates a million permanent objects; garbage collection during the imports takes
+    # a sixth of the start-up time of a short run. `load_model` enables the collector again.
     gc.disable()
-    # An ignored Ctrl-C, as of a job in the background, stays ignored; callers other than the shell have their own.
+    # If Ctrl-C is ignored, as in background jobs, it stays ignored; programs that call main keep their own handler.
     interruptible = argv is None and signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if interruptible:
         signal.signal(signal.SIGINT, _interrupt)
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _failed("interrupted; run the same command again to continue.", INTERRUPTED)
     except OSError as error:
-        if isinstance(error, BrokenPipeError) and _output_closed():  # `| head` has read enough
+        if isinstance(error, BrokenPipeError) and _output_closed():  # the reader, such as `| head`, has ended
             return PIPE_CLOSED
         if error.errno is None:
             raise
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str]) -> None:
-    """Import the module of the command that was called, read its options and run it."""
+    """Import the module of the chosen command, parse its options and run it."""
     parser = argparse.ArgumentParser(prog="policygrain", description="At what grain should a policy gradient act?")
     parser.add_argument("--version", action="version", version=f"policygrain {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -82,28 +82,28 @@ def _run(argv: Sequence[str]) -> None:
 
 
 def _interrupt(*_: object) -> None:
-    """Handle Ctrl-C: raise KeyboardInterrupt. Another one ends the process at once, or clean-up prints tracebacks."""
+    """Handle Ctrl-C: raise KeyboardInterrupt. A second Ctrl-C ends the process at once, without tracebacks."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     raise KeyboardInterrupt
 
 
 def _failed(message: str, code: int) -> int:
-    """Print the message to standard error, where anybody reads it; returns ``code``."""
+    """Print the message to standard error, unless it is closed; returns ``code``."""
     with contextlib.suppress(BrokenPipeError):
         print(f"policygrain: {message}", file=sys.stderr)
     return code
 
 
 def _output_closed() -> bool:
-    """Whether standard output or standard error is a pipe that nobody reads any more."""
+    """Whether standard output or standard error is a pipe whose reader has ended."""
     poll = select.poll()
     for descriptor in (1, 2):
-        poll.register(descriptor, 0)  # errors are reported without being asked for
+        poll.register(descriptor, 0)  # errors are always reported
     return bool(poll.poll(0))
 
 
 def _discard_unread_output() -> None:
-    """Flush the output. What a closed pipe does not take goes to /dev/null, or the interpreter would complain."""
+    """Flush the output; if its pipe is closed, redirect it to /dev/null, so that the interpreter prints no error."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

@@ -1,4 +1,4 @@
-"""Timing of the phases of a training step."""
+"""Measures the time of each phase of a training step."""
 
 from __future__ import annotations
 

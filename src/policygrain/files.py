@@ -1,4 +1,4 @@
-"""Atomic writing of files, and reading of JSON with errors that name the file."""
+"""Writes files atomically, and reads JSON with errors that name the file."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def atomic_text(path: Path, text: str) -> None:
 
 
 def _sweep(path: Path) -> None:
-    """Remove temporary neighbours of ``path`` whose writer, a process of this machine, was killed."""
+    """Remove temporary files of ``path`` whose process, on this machine, was killed."""
     for left in path.parent.glob(f".{glob.escape(path.name)}.{glob.escape(_HOST)}.*.tmp"):
         number = left.name.rsplit(".", 2)[1]
         if number.isdecimal() and not Path(f"/proc/{number}").exists():
@@ -46,7 +46,7 @@ def _sweep(path: Path) -> None:
 
 
 def check_free_space(folder: Path, needed_mb: int = 200) -> None:
-    """UserError, before anything is spent, when ``folder`` cannot be written or its disk is nearly full."""
+    """UserError if ``folder`` cannot be written or its disk is nearly full; called before expensive work."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK):
@@ -59,7 +59,7 @@ def check_free_space(folder: Path, needed_mb: int = 200) -> None:
 
 
 def flush(path: Path) -> None:
-    """Have a file or folder on disk."""
+    """Flush a file or folder to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -68,7 +68,7 @@ def flush(path: Path) -> None:
 
 
 def atomic_json(path: Path, data: Any) -> None:
-    """Write JSON, atomically."""
+    """Write JSON atomically."""
     atomic_text(path, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
 
 
@@ -78,12 +78,12 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UserError(
-            f"{path}: cannot be read: {error}. Delete it and run the command again to create it anew."
+            f"{path}: cannot be read: {error}. Delete it and run the command again to create a new one."
         ) from error
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
-    """Read JSON Lines. UserError with the path, and the line if it is invalid."""
+    """Read JSON Lines. UserError with the path and, for an invalid line, its number."""
     rows = []
     try:
         with path.open(encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""How a study is merged with its base, and a method with its own."""
+"""Merges a study file, or a method, with its base."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 def merge(below: Mapping[str, Any], above: Mapping[str, Any], *, replace: Collection[str] = ()) -> dict[str, Any]:
     """``below`` with the changes of ``above``; neither is modified.
 
-    Mappings are merged key by key. A mapping whose ``name`` is another one than below replaces the one below, and so
-    does any other value, null included. Text below a mapping without a name is that mapping's name. The values of the
-    keys in ``replace`` are never merged.
+    Mappings are merged key by key, but a mapping in ``above`` with another ``name`` than in ``below`` replaces it. All
+    other values are replaced, also by null. Text in ``below`` is the name of a mapping in ``above`` without a name.
+    Values of the keys in ``replace`` are never merged.
     """
     merged = copy.deepcopy(dict(below))
     for key, value in above.items():

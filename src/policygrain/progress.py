@@ -1,4 +1,4 @@
-"""Progress of long loops: a bar in a terminal, lines of text in a log."""
+"""Progress of long loops: a bar in terminals, lines of text in logs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SECONDS_BETWEEN_LINES = 15.0
 
 
 class Progress(Iterable[T]):
-    """Iterates over ``items`` and shows progress, with ``note``; ``first`` of ``total`` items are done already."""
+    """Iterate over ``items`` and show progress with ``note``; ``first`` of ``total`` items are already done."""
 
     def __init__(self, items: Iterable[T], label: str, total: int, first: int = 0, silent: bool = False) -> None:
         self.items, self.label, self.total, self.first, self.silent = items, label, total, first, silent

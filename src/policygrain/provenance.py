@@ -1,4 +1,4 @@
-"""What a result was made with: software versions, commit, hardware; and seeds derived from names."""
+"""Software versions, commit and hardware for records, and seeds derived from names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["commit", "file_digest", "hardware", "model_digest", "seed_of", "vers
 
 
 def seed_of(*parts: object) -> int:
-    """A 63-bit seed that depends on ``parts`` alone: the same on every machine and in every process."""
+    """A 63-bit seed that depends only on ``parts``: the same on every machine and in every process."""
     digest = hashlib.sha256("/".join(map(str, parts)).encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
 

@@ -1,4 +1,4 @@
-"""The base class of everything that is read from a study file."""
+"""The base class of all sections of a study file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-# Numbers that YAML 1.1 reads as text: it wants a point before the exponent and a sign after it.
+# Numbers that YAML 1.1 reads as text: it requires a point before the exponent and a sign after it.
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 
 
@@ -21,7 +21,7 @@ class Section(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _read_numbers(cls, data: Any) -> Any:
-        """``1e-3`` is a number also where YAML reads it as text."""
+        """Convert text such as ``1e-3``, which YAML does not read as a number."""
         if not isinstance(data, Mapping):
             return data
         return {key: read_number(value) if key in cls._numbers() else value for key, value in data.items()}
@@ -29,13 +29,13 @@ class Section(BaseModel):
     @classmethod
     @functools.cache
     def _numbers(cls) -> frozenset[str]:
-        """The fields that take numbers with a fraction and no text."""
+        """The fields whose type allows float and not str."""
         leaves = {name: _leaves(field.annotation) for name, field in cls.model_fields.items()}
         return frozenset(name for name, kinds in leaves.items() if float in kinds and str not in kinds)
 
 
 def read_number(value: Any) -> Any:
-    """``value`` with text like ``1e-3`` as a number, also in lists; everything else as it is."""
+    """``value`` with text like ``1e-3`` converted to numbers, also in lists; other values are unchanged."""
     if isinstance(value, list | tuple):
         return type(value)(read_number(item) for item in value)
     return float(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else value

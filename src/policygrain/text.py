@@ -11,7 +11,7 @@ GAP = "  "  # between two columns
 def columns(rows: Sequence[Sequence[str]], header: Sequence[str] | None = None, align: str = "") -> list[str]:
     """Lines of a table with aligned columns, the header first; lines do not end with spaces.
 
-    ``align`` has one letter per column, "l" for left and "r" for right; the last letter holds for all columns after it.
+    ``align`` has one letter per column, "l" for left and "r" for right; the last letter applies to all further columns.
     Columns are left-aligned by default.
     """
     table = [header, *rows] if header is not None else list(rows)
@@ -37,7 +37,7 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], align: 
 
 
 def _sides(align: str, count: int) -> str:
-    """``align`` for ``count`` columns."""
+    """``align`` extended to ``count`` columns."""
     if set(align) - set("lr"):
         raise ValueError(f"align: {align!r} has letters other than 'l' and 'r'")
     return (align or "l").ljust(count, (align or "l")[-1])[:count]

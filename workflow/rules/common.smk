@@ -4,6 +4,7 @@ import sys
 
 import yaml
 
+from policygrain.doctor.leftover_jobs import cancel_leftovers, report_leftovers
 from policygrain.errors import UserError
 from policygrain.figures import TABLES
 from policygrain.files import atomic_text
@@ -142,6 +143,11 @@ def shard_inputs(w):
     ]
 
 
+# By which jobs in a queue are known as this workflow's.
+OWN_FINGERPRINTS = {
+    Path(path).stem.rpartition("-")[2]
+    for path in [*start_done(STUDY.seeds), *TRAINED.values(), *PROBED, *EVALUATED]
+}
 FIGURE_FILES = [
     *(
         done("figure", name, FINGERPRINTS.figures())

@@ -102,8 +102,8 @@ def _pairs(a: ModelGroup, b: ModelGroup, benchmark: str) -> tuple[list[str], lis
 
 
 def _same_problems(records: Sequence[BenchmarkRecord], groups: Sequence[ModelGroup], benchmark: str) -> bool:
-    said = [m.protocol.get("benchmarks", {}).get(benchmark, {}) for e in groups for m in e.models]
-    digests = {s["problems"] for s in said if "problems" in s}
+    settings = [m.protocol.get("benchmarks", {}).get(benchmark, {}) for e in groups for m in e.models]
+    digests = {s["problems"] for s in settings if "problems" in s}
     return len({r.problems for r in records}) == 1 and len(digests) <= 1
 
 

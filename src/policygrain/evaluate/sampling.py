@@ -15,7 +15,7 @@ from ..tasks.problem import Problem
 from ..tasks.prompts import PromptRenderer
 from ..tasks.registry import sampling_of, sharing_responses
 
-CHUNK = 4096  # responses per write; at most so many are lost in a crash
+CHUNK = 4096  # responses per write, the most that a crash can lose
 
 
 class Query(NamedTuple):

@@ -1,4 +1,4 @@
-"""Figures and tables, drawn from a study's results. Each name is a module of this room."""
+"""Figures and tables of a study's results. Each name is the name of a module in this package."""
 
 from typing import get_args
 

@@ -1,4 +1,4 @@
-"""The ablation table: what each choice of a method does to it (after TEPO's table 2)."""
+"""The ablation table: the parts of each method and their effect on accuracy (after TEPO's table 2)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import pandas as pd
 from ..analysis import measures
 from ..analysis.statistics import over_seeds
 from ..results.reader import StudyResults
+from ..text import markdown_table
 from .style import label, name_of
+
+PARTS = ("ratio", "clip", "aggregation", "penalties")
 
 
 def table(results: StudyResults) -> tuple[pd.DataFrame, str]:
-    """A row per evaluated arm: what it is made of, final accuracy, paired difference to the method that it varies."""
+    """A row per evaluated arm: parts, final accuracy, and paired difference from the method that it is a variant of."""
     rows = []
     arms = list(dict.fromkeys(run.arm for run in results.matrix.evaluated))
     for arm in arms:
@@ -33,26 +36,24 @@ def table(results: StudyResults) -> tuple[pd.DataFrame, str]:
             row |= dict(zip(("difference", "low", "high"), (round(v, 2) for v in over_seeds(difference)), strict=True))
         rows.append(row)
     frame = pd.DataFrame(rows)
-    lines = [
-        "| method | ratio | clip | aggregation | penalties | accuracy | difference |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    cells = []
     for row in rows:
         change = (
             f"{row['difference']:+.1f} [{row['low']:+.1f}, {row['high']:+.1f}] to {label(str(row['compared_with']))}"
             if row["compared_with"]
             else ""
         )
-        parts = " | ".join(str(row[key]) for key in ("ratio", "clip", "aggregation", "penalties"))
-        lines.append(f"| {name_of(results, str(row['arm']))} | {parts} | {row['accuracy']:.1f} | {change} |")
+        parts = [str(row[key]) for key in PARTS]
+        cells.append([name_of(results, str(row["arm"])), *parts, f"{row['accuracy']:.1f}", change])
     note = (
-        "\nPoints of accuracy, mean over benchmarks; paired over seeds, 95% intervals by Student's t, not corrected.\n"
+        "\nAccuracy in percent, mean over benchmarks. Differences in points, paired by seed, with 95% intervals over "
+        "seeds (Student's t), not corrected.\n"
     )
-    return frame, "\n".join(lines) + "\n" + note
+    return frame, markdown_table(["method", *PARTS, "accuracy", "difference"], cells) + note
 
 
 def _base(arm: str, arms: list[str]) -> str | None:
-    """What an arm is a variant of: the headline method whose name it begins with, else GRPO."""
+    """The method that an arm is a variant of: TEPO or MPO by its name, else GRPO; None for the headline methods."""
     for name in ("tepo", "mpo"):
         if arm.startswith(f"{name}_") and name in arms:
             return name
@@ -60,6 +61,7 @@ def _base(arm: str, arms: list[str]) -> str | None:
 
 
 def _wording(name: str, params: object) -> str:
+    """The name of a part with its parameters in parentheses."""
     settings = dict(params) if isinstance(params, dict) else {}
     inside = ", ".join(f"{k} {v}" for k, v in settings.items())
     return f"{name} ({inside})" if inside else name

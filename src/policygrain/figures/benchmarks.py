@@ -1,4 +1,4 @@
-"""Accuracy of each headline method on the benchmarks and their average (after TEPO's figure 1)."""
+"""Accuracy of the start model and the headline methods on each benchmark and on average (after TEPO's figure 1)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .style import COLOURS, PAGE, name_of
 
 
 def draw(results: StudyResults) -> Figure:
-    """Bars with 95% intervals over seeds and problems."""
+    """Bars per benchmark with 95% intervals over seeds and problems."""
     arms = [START, *results.arms("headline")]
     names = [*results.benchmarks, "average"]
     figure = Figure(figsize=(PAGE, 2.5))

@@ -1,4 +1,4 @@
-"""Drawing a figure or table by name."""
+"""Draws a figure or writes a table by name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def draw(name: str, results: StudyResults, out: Path | None = None) -> None:
     """Draw figure ``name`` to ``out``.pdf and .png, or write table ``name`` to ``out``.csv and .md.
 
-    ``out`` is by default where the study's layout has it.
+    By default, ``out`` is its place in the results of the study.
     """
     if name not in (*FIGURES, *TABLES):
         raise UserError(f"there is no figure or table {name!r}.{did_you_mean(name, (*FIGURES, *TABLES))}")

@@ -40,8 +40,8 @@ def table(results: StudyResults) -> tuple[pd.DataFrame, str]:
     note = (
         f"\nOf {len(decided)} claims: {head}. Each comparison is a paired t-test over "
         f"{'/'.join(map(str, seeds)) or 'no'} seeds against its margin, corrected by Holm's method over all "
-        "comparisons; intervals are 95%, not corrected. A claim is supported if all its comparisons support it, and "
-        f"not supported if one is refuted. These results are for {results.study.title or results.study.name} and do "
+        "comparisons; intervals are 95%, not corrected. A claim is supported if all its comparisons support it, "
+        f"and not supported if one is refuted. Study: {results.study.title or results.study.name}. It does "
         "not decide the claims for other models.\n"
     )
     cells = [row for claim in decided for row in _cells(claim)]

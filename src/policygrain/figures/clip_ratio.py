@@ -1,4 +1,4 @@
-"""Clip fraction over steps, low and high (after TEPO's figure 2)."""
+"""Clip fraction by step, below and above the band (after TEPO's figure 2)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PANELS = {
 
 
 def draw(results: StudyResults) -> Figure:
-    """Share of response tokens whose gradient the clip silences, below and above the band."""
+    """Share of response tokens whose gradient is zero because of the clip; means with 95% intervals over seeds."""
     arms = results.arms("headline")
     figure = Figure(figsize=(PAGE * 0.7, 2.1))
     panels = figure.subplots(1, 2, sharey=True)
@@ -22,8 +22,8 @@ def draw(results: StudyResults) -> Figure:
         for i, arm in enumerate(arms):
             curve(axes, results, arm, metric, i, smooth=3, scale=100)
         axes.set_title(title)
-        axes.set_xlabel("step")
-    panels[0].set_ylim(bottom=0)  # of both, which share it, when both are drawn
+        axes.set_xlabel("training step")
+    panels[0].set_ylim(bottom=0)  # for both panels, after both are drawn: they share the axis
     panels[0].set_ylabel("tokens clipped (%)")
     shared_legend(figure, panels[0], len(arms))
     return figure

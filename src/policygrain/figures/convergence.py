@@ -1,4 +1,4 @@
-"""What each method needs to reach the accuracy that GRPO ends with, beside what GRPO needs."""
+"""The cost of each method to reach the final accuracy of GRPO, relative to GRPO."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BY = {"steps": "optimizer steps", "tokens": "generated tokens", "seconds": "seco
 
 
 def draw(results: StudyResults) -> Figure:
-    """A panel per cost: each seed's ratio to GRPO's, their geometric mean with its 95% interval; dashed is half."""
+    """A panel per cost: ratio to GRPO by seed, geometric mean with 95% interval over seeds; dashed line: half."""
     arms = [arm for arm in results.arms("headline") if arm != "grpo"]
     figure = Figure(figsize=(PAGE * 0.9, 0.9 + 0.35 * len(arms)))
     panels = figure.subplots(1, len(BY), sharey=True)
@@ -33,7 +33,7 @@ def draw(results: StudyResults) -> Figure:
         axes.set_xticks([0.25, 0.5, 1, 2, 4, 8, 16, 32], ["¼", "½", "1", "2", "4", "8", "16", "32"])
         axes.minorticks_off()
         axes.set_title(title)
-        axes.set_xlabel("over GRPO's")
+        axes.set_xlabel("ratio to GRPO")
     panels[0].set_yticks(range(len(arms)), [label(arm) for arm in arms])
     panels[0].set_ylim(len(arms) - 0.5, -0.5)
     return figure

@@ -1,4 +1,4 @@
-"""Reward, gradient norm, entropy and response length while training (after TEPO's figure 3)."""
+"""Accuracy, gradient norm, entropy and response length during training (after TEPO's figure 3)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..results.reader import StudyResults
 from .style import PAGE, curve, shared_legend
 
 PANELS = {
-    "sampled_accuracy": "accuracy of samples",
+    "sampled_accuracy": "accuracy of samples (share)",
     "gradient_norm": "gradient norm before clipping",
     "entropy_old": "entropy (nats per token)",
     "response_length_mean": "response length (tokens)",
@@ -16,7 +16,7 @@ PANELS = {
 
 
 def draw(results: StudyResults) -> Figure:
-    """Four panels over steps; means over seeds with 95% intervals."""
+    """Four panels by training step; means with 95% intervals over seeds."""
     arms = list(
         dict.fromkeys([*results.arms("headline"), *(a for a in results.arms("ablation") if a == "grpo_clip_higher")])
     )
@@ -26,7 +26,7 @@ def draw(results: StudyResults) -> Figure:
         for i, arm in enumerate(arms):
             curve(axes, results, arm, metric, i, smooth=3)
         axes.set_title(title)
-        axes.set_xlabel("step")
+        axes.set_xlabel("training step")
         axes.set_ylim(bottom=0)
     shared_legend(figure, panels[0], len(arms))
     return figure

@@ -1,4 +1,4 @@
-"""Entropy and accuracy of TEPO's complete form, of an entropy bonus and of KL on all tokens (after its figure 4)."""
+"""Entropy and accuracy of TEPO, with its penalty, an entropy bonus or KL on all tokens (after TEPO's figure 4)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from ..results.reader import StudyResults
 from .lines import over_steps
 from .requirements import ENTROPY_ARMS
 
-PANELS = {"entropy_old": "entropy (nats per token)", "sampled_accuracy": "accuracy of samples"}
+PANELS = {"entropy_old": "entropy (nats per token)", "sampled_accuracy": "accuracy of samples (share)"}
 
 
 def draw(results: StudyResults) -> Figure:
-    """Two panels over steps."""
+    """Two panels by training step; means with 95% intervals over seeds."""
     return over_steps(results, "entropy_regularisation", ENTROPY_ARMS, PANELS, width=0.8)

@@ -1,4 +1,4 @@
-"""Clip fraction and accuracy over the share of future information φ (after MPO)."""
+"""Clip fraction and accuracy by the weight φ of future tokens (after MPO)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .sweeps import against, arms_by
 
 
 def draw(results: StudyResults) -> Figure:
-    """Two panels by φ, at one clip band and K = 5."""
+    """Two panels by φ, with the same clip band and K = 5; means with 95% intervals over seeds."""
     arms = arms_by(results, "future_weight")
     figure = Figure(figsize=(PAGE * 0.7, 2.2))
     left, right = figure.subplots(1, 2)

@@ -1,4 +1,4 @@
-"""The question of the title on one axis: from token through block to sequence, and the whole prefix."""
+"""Accuracy, entropy, clip fraction, ratio variance and gradient noise by the grain of the ratio."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from .style import COLOURS, PAGE, spread
 
 
 def draw(results: StudyResults) -> Figure:
-    """Five panels; each seed is a small mark, the mean a point with its interval."""
+    """Five panels by grain; small marks are seeds, points are means with 95% intervals over seeds (`style.spread`)."""
 
     def ratio_of(arm: str) -> str:
-        """How the probe calls the arm's ratio."""
+        """The name of the arm's ratio in the probe."""
         return results.matrix.arms[arm].method(results.study).ratio.label
 
     panels = {
         "validation accuracy (%)": lambda arm: pd.Series(100 * results.final_validation(arm)),
-        "entropy (nats)": lambda arm: measures.late(results, arm, "entropy_old"),
+        "entropy (nats/token)": lambda arm: measures.late(results, arm, "entropy_old"),
         "tokens clipped (%)": lambda arm: measures.late(results, arm, "clip_fraction"),
         "variance of the ratio": lambda arm: measures.probed(results, ratio_of(arm), "ratio_variance"),
         "gradient noise": lambda arm: measures.probed(results, ratio_of(arm), "gradient_noise"),

@@ -1,4 +1,4 @@
-"""Ratios of every grain under the same sparse reward, and no ratio at all (after TEPO's figure 5)."""
+"""Ratios of every grain with the same sparse reward, and training without a ratio (after TEPO's figure 5)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from .lines import over_steps
 from .requirements import RATIO_ARMS
 
 PANELS = {
-    "sampled_accuracy": "accuracy of samples",
+    "sampled_accuracy": "accuracy of samples (share)",
     "effective_sample_share": "effective sample share",
     "gradient_norm": "gradient norm before clipping",
 }
 
 
 def draw(results: StudyResults) -> Figure:
-    """Three panels over steps; the arms differ in the ratio, and in the band that belongs to it, alone."""
+    """Three panels by training step; arms differ only in the ratio and its clip band. Intervals are over seeds."""
     return over_steps(results, "importance_sampling", RATIO_ARMS, PANELS, width=1.0)

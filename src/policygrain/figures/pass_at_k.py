@@ -1,4 +1,4 @@
-"""pass@k of each headline method, by the unbiased estimator."""
+"""pass@k of the start model and the headline methods, by the unbiased estimator."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from .style import PAGE, label, look
 
 
 def draw(results: StudyResults) -> Figure:
-    """A panel per benchmark that was sampled several times."""
-    drawn = results.evaluations.drop_duplicates("benchmark").set_index("benchmark")["n"]
-    names = [b for b in results.benchmarks if drawn.get(b, 1) > 1]
+    """A panel per benchmark with several responses per problem; 95% intervals over seeds and problems."""
+    responses = results.evaluations.drop_duplicates("benchmark").set_index("benchmark")["n"]
+    names = [b for b in results.benchmarks if responses.get(b, 1) > 1]
     if not names:
         raise UserError(
-            "pass_at_k: every benchmark was sampled once; give some `sampling: {n: 8, temperature: 1.0}` in "
-            "`evaluation.benchmarks` and run `snakemake all`."
+            "pass_at_k: every benchmark has one response per problem; add `sampling: {n: 8, temperature: 1.0}` to "
+            "one in `evaluation.benchmarks` and run `snakemake all`."
         )
     arms = [START, *results.arms("headline")]
     columns = min(4, len(names))
@@ -28,12 +28,12 @@ def draw(results: StudyResults) -> Figure:
     figure = Figure(figsize=(PAGE * max(0.45, columns / 4), 1.9 * rows + 0.4))
     panels = np.atleast_1d(figure.subplots(rows, columns, squeeze=False)).flatten()
     for axes, name in zip(panels, names, strict=False):
-        n = int(drawn[name])
+        n = int(responses[name])
         for i, arm in enumerate(arms):
-            right = np.rint(results.scores(arm, name) * n).astype(int)
+            correct = np.rint(results.scores(arm, name) * n).astype(int)
             ks = powers_of_two(n)
             points = [
-                interval(np.array([[pass_at_k(n, c, k) for c in row] for row in right.tolist()]), 1000) for k in ks
+                interval(np.array([[pass_at_k(n, c, k) for c in row] for row in correct.tolist()]), 1000) for k in ks
             ]
             style = look(i)
             axes.plot(ks, [100 * p.mean for p in points], markersize=3, linewidth=1.1, label=label(arm), **style)
@@ -46,7 +46,7 @@ def draw(results: StudyResults) -> Figure:
         axes.minorticks_off()
         axes.set_ylim(0, 100)
         axes.set_title(name.replace("_", " "))
-        axes.set_xlabel("k")
+        axes.set_xlabel("k (samples)")
     for axes in panels[len(names) :]:
         axes.remove()
     panels[0].set_ylabel("pass@k (%)")

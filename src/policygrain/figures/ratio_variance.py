@@ -1,4 +1,4 @@
-"""Spread of every ratio on the very same rollouts, by how far the policy has moved off them (after MPO)."""
+"""Variance of every ratio on the same rollouts, by the number of optimizer steps since then (after MPO)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PANELS = {
 
 
 def draw(results: StudyResults) -> Figure:
-    """Three panels: ratios in order of grain, a line per distance; means with 95% intervals over seeds."""
+    """Three panels: ratios by grain, a line per number of optimizer steps; means with 95% intervals over seeds."""
     probes = results.probes
     names = list(dict.fromkeys(probes["ratio"]))
     figure = Figure(figsize=(PAGE, 2.7))
@@ -33,7 +33,7 @@ def draw(results: StudyResults) -> Figure:
             x = np.arange(len(names)) + 0.12 * (i - 1)
             axes.errorbar(
                 x, points[:, 0], yerr=errors, markersize=4, linewidth=1, elinewidth=0.7, capsize=1.5,
-                label=f"{updates} update{'' if updates == 1 else 's'} off", **look(i),
+                label=f"after {updates} update{'' if updates == 1 else 's'}", **look(i),
             )  # fmt: skip
         axes.set_title(title)
         axes.set_xticks(np.arange(len(names)), names, rotation=50, ha="right", rotation_mode="anchor")

@@ -1,4 +1,4 @@
-"""What a figure needs of a study, so that a study that lacks it is refused before anything is trained."""
+"""The runs and settings that each figure needs, checked before training starts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RATIO_ARMS = ("token", "block", "sequence", "prefix", "reinforce")
 
 
 def check_figures(study: Study) -> None:
-    """UserError for the first figure of a study that could not be drawn from its runs."""
+    """UserError for the first figure that cannot be drawn from the runs of the study."""
     for name in study.figures:
         for requirement in REQUIREMENTS[name]:
             if (missing := requirement(study)) is not None:
@@ -27,41 +27,41 @@ Requirement = Callable[[Study], str | None]
 
 
 def experiment(name: str) -> Requirement:
-    """An experiment of this name."""
-    return lambda study: None if name in study.experiments else f"an experiment called {name!r}"
+    """Requires an experiment with this name."""
+    return lambda study: None if name in study.experiments else f"an experiment named {name!r}"
 
 
 def arms(names: tuple[str, ...], least: int) -> Requirement:
-    """At least so many of these arms in any experiment."""
+    """Requires at least ``least`` of the arms ``names``, in any experiments."""
 
     def missing(study: Study) -> str | None:
-        there = [name for name in names if name in run_matrix(study).arms]
+        found = [name for name in names if name in run_matrix(study).arms]
         which = "all" if least == len(names) else f"at least {least}"
-        return None if len(there) >= least else f"{which} of these methods in experiments: {', '.join(names)}"
+        return None if len(found) >= least else f"{which} of these methods in experiments: {', '.join(names)}"
 
     return missing
 
 
 def headline_with_grpo(study: Study) -> str | None:
-    """Others are compared with GRPO."""
+    """Requires GRPO and another method in the experiment 'headline'."""
     names = [arm.name for arm in arms_of(study.experiments["headline"], study)]
     return None if "grpo" in names and len(names) > 1 else "grpo and another method in the experiment 'headline'"
 
 
 def probe(study: Study) -> str | None:
-    """The probe's batch."""
+    """Requires a probe."""
     return None if study.probe else "the probe; set `probe: {prompts: 24}`"
 
 
 def several_samples(study: Study) -> str | None:
-    """A benchmark with several responses per problem."""
+    """Requires a benchmark with several responses per problem."""
     if any(sampling_of(study, b).n > 1 for b in study.evaluation.benchmarks):
         return None
     return "a benchmark with several responses per problem; set `sampling: {n: 8, temperature: 1.0}`"
 
 
 def block_sweep(parameter: str) -> Requirement:
-    """At least two evaluated arms whose block ratios differ in one parameter alone."""
+    """Requires two evaluated arms whose block ratios differ only in this parameter."""
 
     def missing(study: Study) -> str | None:
         return (
@@ -72,7 +72,7 @@ def block_sweep(parameter: str) -> Requirement:
 
 
 def block_arms(study: Study, parameter: str) -> dict[float, str]:
-    """Value of a block ratio's parameter → arm, of the evaluated arms whose other settings are MPO's."""
+    """Parameter value → arm, for evaluated arms whose other block parameters are the defaults of MPO."""
     matrix = run_matrix(study)
     found: dict[float, str] = {}
     for name in dict.fromkeys(run.arm for run in matrix.evaluated):

@@ -1,4 +1,4 @@
-"""Accuracy against updates per batch: how far off-policy each ratio holds, with and without its clip."""
+"""Accuracy by updates per batch: stability of each ratio in off-policy training, with and without clip."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Points = dict[tuple[str, bool], dict[int, NDArray[np.float64]]]
 
 
 def draw(results: StudyResults) -> Figure:
-    """Panels with clip and without; above at equal samples, below at equal optimizer steps. A line per ratio."""
+    """Panels with and without clip: equal samples above, equal optimizer steps below. A line per ratio."""
     experiment = results.study.experiments.get("stress")
     if experiment is None:
         raise UserError("stress: the study has no experiment of this name (methods × vary: {updates_per_batch: […]}).")
@@ -53,12 +53,12 @@ def draw(results: StudyResults) -> Figure:
 
 
 def _after(results: StudyResults, arm: Arm, updates: int) -> NDArray[np.float64] | None:
-    """Accuracy of what each seed sampled over the last third of ``updates``; None where it made fewer. [seeds]."""
+    """Accuracy of samples in the last third of the first ``updates`` optimizer steps [seeds]; None if it made fewer."""
     rows = results.steps[(results.steps["arm"] == arm.name) & results.steps["sampled_accuracy"].notna()]
     per_batch = arm.training(results.study).updates_per_batch
     if rows["total_updates"].max() < updates:
         return None
-    # A batch is sampled before the updates that its row counts.
+    # The row of a step counts the updates that follow its sampling.
     before = rows["total_updates"] - per_batch
     rows = rows[(before > updates * 2 / 3 - per_batch) & (before <= updates)]
     return rows.groupby("seed")["sampled_accuracy"].mean().to_numpy(dtype=float)
@@ -73,16 +73,16 @@ def _row(panels: NDArray[np.object_], points: Points, ratios: list[str], ticks: 
         axes.set_xticks(ticks, [str(t) for t in ticks])
         axes.minorticks_off()
         axes.margins(x=0.1)
-    panels[0].set_ylim(0, None)  # of both, which share it, when both are drawn
+    panels[0].set_ylim(0, None)  # for both panels, after both are drawn: they share the axis
     panels[0].set_ylabel(title)
 
 
 def _line(axes: Axes, points: dict[int, NDArray[np.float64]], index: int) -> None:
-    """Mean and range over seeds. With two or three of them, the range says more than an interval would."""
+    """Mean and range over seeds. With two or three seeds, a 95% interval would be too wide to be useful."""
     updates = sorted(points)
     values = [points[u] * 100 for u in updates]
     means = np.array([v.mean() for v in values])
     ranges = np.array([[m - v.min(), v.max() - m] for m, v in zip(means, values, strict=True)]).T
-    # A little sideways, so that ranges of several ratios can be told apart.
+    # Shifted horizontally so that the ranges of several ratios do not overlap.
     x = np.array(updates) * 2 ** (0.07 * (index - 2))
     axes.errorbar(x, means, yerr=ranges, markersize=4, linewidth=1.1, elinewidth=0.7, capsize=1.5, **look(index))

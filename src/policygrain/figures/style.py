@@ -1,4 +1,4 @@
-"""One style for all figures: readable in a paper's column, in grey and to colour-blind eyes."""
+"""The style of all figures: readable in a column of a paper, in greyscale, and with colour blindness."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from ..results.reader import StudyResults
 
 matplotlib.use("Agg")
 
-COLUMN, PAGE = 3.4, 7.0  # inches: one column, the page
-# Okabe and Ito's colours, told apart by colour-blind eyes; marker and dash say the same again in grey.
+COLUMN, PAGE = 3.4, 7.0  # width in inches of a column and of a page
+# The colours of Okabe and Ito, which differ with colour blindness too; markers and dashes differ in greyscale.
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
 MARKERS = ["o", "s", "^", "D", "v", "P", "X"]
 DASHES: list[Any] = [
@@ -81,10 +81,10 @@ NAMES = {
 
 
 def label(arm: str) -> str:
-    """How a reader knows an arm."""
+    """The name of an arm in figures and tables."""
     name, _, settings = arm.partition("+")
-    said = settings.replace("+", ", ").replace("_", " ")
-    return NAMES.get(name, name.replace("_", " ")) + (f" ({said})" if said else "")
+    shown = settings.replace("+", ", ").replace("_", " ")
+    return NAMES.get(name, name.replace("_", " ")) + (f" ({shown})" if shown else "")
 
 
 def name_of(results: StudyResults, arm: str) -> str:
@@ -93,7 +93,7 @@ def name_of(results: StudyResults, arm: str) -> str:
 
 
 def look(index: int) -> dict[str, Any]:
-    """Colour, marker and dash of the n-th thing in a figure."""
+    """Colour, marker and line style of the n-th arm or ratio in a figure."""
     return {
         "color": COLOURS[index % len(COLOURS)],
         "marker": MARKERS[index % len(MARKERS)],
@@ -102,7 +102,7 @@ def look(index: int) -> dict[str, Any]:
 
 
 def spread(values: NDArray[np.float64]) -> Interval:
-    """The mean over seeds with its 95% interval; with two seeds, of which that is nearly endless, with their range."""
+    """The mean over seeds with 95% interval; with two seeds their range, since the interval would be extremely wide."""
     if len(values) == 2:
         return Interval(float(values.mean()), float(values.min()), float(values.max()))
     return over_seeds(values)
@@ -111,7 +111,7 @@ def spread(values: NDArray[np.float64]) -> Interval:
 def curve(
     axes: Axes, results: StudyResults, arm: str, metric: str, index: int, smooth: int = 1, scale: float = 1
 ) -> None:
-    """Mean over seeds by step, with their ``spread`` as a band; ``smooth`` steps are averaged first."""
+    """Draw the mean over seeds by step, with `spread` as a band; each seed is first averaged over ``smooth`` steps."""
     steps = results.steps
     rows = steps[(steps["arm"] == arm) & steps[metric].notna()].sort_values("step")
     if rows.empty:  # dynamic sampling may have dropped every group of every step
@@ -143,7 +143,7 @@ def shared_legend(figure: Figure, axes: Axes, columns: int) -> None:
 
 
 def save(figure: Figure, out: Path, suffixes: Iterable[str] = (".pdf", ".png")) -> None:
-    """Write the figure in all formats, without a date, so that equal figures are equal files."""
+    """Write the figure in all formats, without a date, so that the same figure gives the same files."""
     out.parent.mkdir(parents=True, exist_ok=True)
     for suffix in suffixes:
         metadata = {"CreationDate": None} if suffix == ".pdf" else {}

@@ -1,4 +1,4 @@
-"""One parameter of a method against a number per seed: the shape of `block_size` and `future_weight`."""
+"""Numbers per seed by one parameter of a method, for the figures `block_size` and `future_weight`."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from .style import look
 
 
 def arms_by(results: StudyResults, parameter: str) -> dict[float, str]:
-    """Value of a block ratio's parameter → arm, of the evaluated arms whose other settings are MPO's."""
+    """Parameter value → arm, as in `block_arms`. UserError if there are fewer than two."""
     found = block_arms(results.study, parameter)
     if len(found) < 2:
-        raise UserError(f"at least two arms that differ in block.{parameter} have to be trained and evaluated.")
+        raise UserError(f"at least two arms that differ in block.{parameter} must be trained and evaluated.")
     return found
 
 
 def against(
-    axes: Axes, arms: Mapping[float, str], read: Callable[[str], pd.Series], index: int, places: bool = False
+    axes: Axes, arms: Mapping[float, str], read: Callable[[str], pd.Series], index: int, equidistant: bool = False
 ) -> None:
-    """Mean with 95% interval over seeds, and each seed as a small mark; ``places`` puts values at equal distances."""
+    """Draw mean and 95% interval over seeds, and seeds as small marks; ``equidistant``: values at equal distances."""
     style = look(index)
-    x = np.arange(len(arms)) if places else np.array(list(arms))
+    x = np.arange(len(arms)) if equidistant else np.array(list(arms))
     values = [read(arm).to_numpy(dtype=float) for arm in arms.values()]
     rows = np.array([over_seeds(v) for v in values])
     errors = np.array([rows[:, 0] - rows[:, 1], rows[:, 2] - rows[:, 0]]).clip(min=0)
     axes.errorbar(x, rows[:, 0], yerr=errors, markersize=4, linewidth=1.1, elinewidth=0.8, capsize=2, **style)
-    for place, seeds in zip(x, values, strict=True):
-        axes.plot(np.full(len(seeds), place), seeds, "_", color=style["color"], markersize=5, alpha=0.6)
+    for position, seeds in zip(x, values, strict=True):
+        axes.plot(np.full(len(seeds), position), seeds, "_", color=style["color"], markersize=5, alpha=0.6)
     axes.set_xticks(x, [f"{value:g}" for value in arms])

@@ -1,4 +1,4 @@
-"""The study as one page to read and pass on: question, figures, tables, claims, protocol, provenance."""
+"""The HTML report of a study, its archive, and the records behind a number of a table."""
 
 from .page import write_report
 

@@ -1,4 +1,4 @@
-"""What is behind a number of a table: records, seeds, commits, and the command that makes it again."""
+"""Where a number of a table comes from: records, seeds, commits, and the command that reproduces it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ ROW = {"results": "arm", "ablation": "arm", "claims": "claim"}
 
 
 def explain(table: Path, cell: str) -> str:
-    """Where the cell ROW,COLUMN of a study's table comes from. Names may be abbreviated where that is not ambiguous."""
+    """Where the cell ROW,COLUMN of a table comes from, as text. Names may be abbreviated if that is unambiguous."""
     name, folder = table.stem, table.resolve().parent.parent
     if name not in ROW or not table.is_file():
-        raise UserError(f"{table}: no study's table; one is results/STUDY/tables/NAME.csv, NAME of {', '.join(ROW)}.")
+        raise UserError(f"{table}: not a table of a study (results/STUDY/tables/NAME.csv, NAME: {', '.join(ROW)}).")
     results = StudyResults(folder)
     frame = pd.read_csv(table)
     row, _, column = (part.strip() for part in cell.partition(","))
@@ -40,18 +40,19 @@ def explain(table: Path, cell: str) -> str:
 
 
 def _match(word: str, names: list[str], what: str) -> str:
+    """The name that ``word`` stands for: an exact match, else the only name that begins with it or contains it."""
     names = list(dict.fromkeys(names))
     found = (
         [n for n in names if n == word] or [n for n in names if n.startswith(word)] or [n for n in names if word in n]
     )
     if len(found) != 1:
-        hint = f" It could be {', '.join(found)}." if found else did_you_mean(word, names)
-        raise UserError(f"--cell: there is no one {what} {word!r}.{hint}")
+        hint = f" It matches {', '.join(found)}." if found else did_you_mean(word, names)
+        raise UserError(f"--cell: {what} {word!r} is not the name of exactly one {what}.{hint}")
     return found[0]
 
 
 def _behind(arm: str, benchmarks: list[str], results: StudyResults) -> list[str]:
-    """Each seed's share of a number, with its files, commit and command."""
+    """The lines of each seed: its accuracy, files, commit and command."""
     lines = []
     table, folder = results.evaluations, results.folder
     rows = table[(table["arm"] == arm) & table["benchmark"].isin(benchmarks)]
@@ -81,7 +82,7 @@ def _behind(arm: str, benchmarks: list[str], results: StudyResults) -> list[str]
 
 
 def _claim(rows: pd.DataFrame, results: StudyResults) -> str:
-    """The comparisons of one claim."""
+    """The verdict and the comparisons of one claim, with their records."""
     lines = [f"{rows.iloc[0]['claim']}: {rows.iloc[0]['verdict']}"]
     folder = results.folder
     for _, row in rows.dropna(subset="statistic").iterrows() if "statistic" in rows else []:

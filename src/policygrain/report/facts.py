@@ -1,4 +1,4 @@
-"""Where a study's numbers come from and what they cost."""
+"""Provenance, cost and protocol of a study, for the report."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..results.schema import ModelEvaluation
 
 
 def _evaluations(results: StudyResults) -> list[ModelEvaluation]:
-    """Of the runs, not of the start models."""
+    """The evaluations of runs, without those of start models."""
     return [e for name, e in results.model_evaluations.items() if not name.startswith(f"{START}/")]
 
 
@@ -36,7 +36,7 @@ def provenance(results: StudyResults) -> dict[str, str]:
 
 
 def cost(results: StudyResults) -> dict[str, str]:
-    """What training and evaluation took: seconds of their processes, device hours, generated tokens."""
+    """The cost of training and evaluation: seconds of their processes, device hours, generated tokens."""
     summaries, evaluations = list(results.summaries.values()), _evaluations(results)
     finals = [s.final for s in summaries]
     trained = sum(f.seconds for f in finals)
@@ -53,18 +53,18 @@ def cost(results: StudyResults) -> dict[str, str]:
         "training": f"{trained:,.0f} s in {len(finals)} runs, "
         f"{sum(f.tokens for f in finals):,} generated tokens, {sum(f.updates for f in finals):,} optimizer steps",
         "evaluation": f"{sum(evaluated):,.0f} s for {len(evaluations)} models, {tokens:,} generated tokens",
-        "in all": ", ".join(f"{n:,.2f} {device}" for device, n in sorted(hours.items())) or "nothing yet",
+        "in all": ", ".join(f"{n:,.2f} {device}" for device, n in sorted(hours.items())) or "none yet",
     }
 
 
 def devices(hardware: str) -> tuple[int, str]:
-    """How many devices a process had, by what `provenance.hardware` says: (8, "GPU"), or (1, "core") without any."""
+    """Number and kind of a process's devices, from `provenance.hardware`: (8, "GPU"), or (1, "core") without GPUs."""
     count = re.match(r"(\d+) × ", hardware)
     return (int(count[1]), "GPU") if count else (1, "core")
 
 
 def protocol(results: StudyResults) -> dict[str, str]:
-    """How final models were evaluated."""
+    """The evaluation protocol of the final models."""
     evaluations = _evaluations(results)
     if not evaluations:
         return {}
@@ -85,9 +85,9 @@ def protocol(results: StudyResults) -> dict[str, str]:
 
 
 def tracked(results: StudyResults) -> dict[str, Any]:
-    """Where MLflow has the study: its uri, and the address of each arm's parent run. Empty without MLflow.
+    """The tracking URI of the study in MLflow, and the web address of the parent run of each arm; empty if not tracked.
 
-    A store that is a file has no address; its runs are then where `make ui` shows them.
+    For a store in a file, the addresses are those of the server that `make ui` starts.
     """
     found = results.tracking
     if found is None:

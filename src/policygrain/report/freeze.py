@@ -1,4 +1,4 @@
-"""A study in one archive: what its numbers depend on, with checksums; unpacked, it is redrawn without training."""
+"""Archives of studies: records with checksums, from which figures and tables can be made again without training."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ BROKEN = (
 
 
 class FrozenFile(Entry):
-    """A file of the archive."""
+    """A file in an archive."""
 
     sha256: str
     size: int
@@ -66,7 +66,7 @@ class Manifest(Record):
 def freeze(results: Path, out: Path) -> Manifest:
     """Write the records of a study to the ZIP file ``out``.
 
-    Models and checkpoints are left out: they are large, and no figure reads them; the records have their digests.
+    Models and checkpoints are left out: they are large, and figures do not need them; the records have their digests.
     """
     folder = StudyFolder(results)
     files = sorted(set(_files(StudyResults(results))))
@@ -105,7 +105,7 @@ def _without_credentials(study: Path) -> bytes:
 
 
 def _files(results: StudyResults) -> Iterator[Path]:
-    """What figures, tables and pages are made from, and these themselves; only products of the study's present runs."""
+    """The records of the study's runs, and its figures, tables and report."""
     folder = results.folder
     yield folder.study
     for run in results.trained.values():
@@ -126,11 +126,11 @@ def _all_in(path: Path) -> Iterator[Path]:
 def thaw(archive: Path, out: Path, trust: bool = False) -> Manifest:
     """Unpack ``archive`` into the empty folder ``out``, each file checked against its size and checksum.
 
-    The folder appears only when all of it is there. Nothing of the archive is executed or imported. A study that names
-    functions of its own, which training it would import, is refused unless ``trust``.
+    The folder is created only if all files are correct. No content of the archive is executed or imported. A study that
+    names custom functions, which training it would import, is refused unless ``trust``.
     """
     if out.exists() and any(out.iterdir()):
-        raise UserError(f"{out}: is not empty; choose another folder, nothing is overwritten.")
+        raise UserError(f"{out}: is not empty; choose another folder, because no file is overwritten.")
     temporary = out.with_name(f".{out.name}.thawing")
     shutil.rmtree(temporary, ignore_errors=True)
     try:
@@ -148,7 +148,7 @@ def thaw(archive: Path, out: Path, trust: bool = False) -> Manifest:
             out.rmdir()
         temporary.rename(out)
     except BROKEN as error:
-        raise UserError(f"{archive}: is no frozen study ({error}). {AGAIN}") from error
+        raise UserError(f"{archive}: is not a frozen study ({error}). {AGAIN}") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return manifest
@@ -158,7 +158,7 @@ def _manifest(packed: zipfile.ZipFile, archive: Path) -> Manifest:
     try:
         info = packed.getinfo(MANIFEST)
     except KeyError as error:
-        raise UserError(f"{archive}: is no frozen study: it has no {MANIFEST}. {AGAIN}") from error
+        raise UserError(f"{archive}: is not a frozen study: it has no {MANIFEST}. {AGAIN}") from error
     if info.file_size > LARGEST_MANIFEST:
         raise UserError(f"{archive}: its {MANIFEST} has {info.file_size:,} bytes. {AGAIN}")
     try:
@@ -168,13 +168,13 @@ def _manifest(packed: zipfile.ZipFile, archive: Path) -> Manifest:
     manifest = parse_record(Manifest, data, f"{archive}, {MANIFEST}", AGAIN)
     unknown = set(packed.namelist()) - {MANIFEST, *manifest.files}
     missing = set(manifest.files) - set(packed.namelist())
-    for names, what in ((unknown, "has files that its manifest does not name"), (missing, "lacks files")):
+    for names, what in ((unknown, "contains files that are not in its manifest"), (missing, "files are missing")):
         if names:
             raise UserError(f"{archive}: {what}: {', '.join(sorted(names)[:5])}. {AGAIN}")
     for name in manifest.files:
         path = PurePosixPath(name)
         if path.as_posix() != name or path.is_absolute() or ".." in path.parts or "\\" in name:
-            raise UserError(f"{archive}: {name!r} is no path inside a study. {AGAIN}")
+            raise UserError(f"{archive}: {name!r} is not a path inside a study. {AGAIN}")
     return manifest
 
 
@@ -186,7 +186,7 @@ def _own_functions(results: Path) -> list[str]:
 
 
 def _unpack(packed: zipfile.ZipFile, archive: Path, name: str, expected: FrozenFile, out: Path) -> None:
-    """Write one file block by block, at most as many bytes as the manifest says."""
+    """Write one file block by block, at most as many bytes as the manifest states."""
     out.parent.mkdir(parents=True, exist_ok=True)
     digest, size = hashlib.sha256(), 0
     with packed.open(name) as source, out.open("wb") as target:

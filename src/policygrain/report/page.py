@@ -1,4 +1,4 @@
-"""StudyResults, figures and tables → one self-contained HTML file."""
+"""Writes the report of a study: one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from ..views.html import content_security_policy, render
 from .facts import cost, protocol, provenance, tracked
 
 QUESTION = "At what grain should a policy gradient act on a reasoning model: token, block, prefix or sequence?"
-FIRST = "grain"  # the figure that answers it, before the others
+FIRST = "grain"  # the first figure of the report
 
 
 def write_report(results: StudyResults, captions: Path, out: Path) -> None:
-    """Write the report of a study, whose figures and tables are in its results, to ``out``.
+    """Write the report of a study to ``out``.
 
-    ``captions`` is a folder of NAME.rst. UserError names what has to be made first.
+    ``captions`` is a folder with a file NAME.rst per figure and table. UserError if a figure or table is missing.
     """
     study, folder = results.study, results.folder
     names = sorted(study.figures, key=lambda name: name != FIRST)
-    # Without HTML: what a study says must not become part of the page's code.
+    # HTML is disabled, so that text from a study cannot add code to the page.
     markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
     tables = {name: Markup(markdown.render(_read(folder.table(name, ".md")))) for name in TABLES}
     page = render(
@@ -56,7 +56,7 @@ def write_report(results: StudyResults, captions: Path, out: Path) -> None:
 
 
 def _in_order(found: dict[str, Any], arms: list[str]) -> dict[str, Any]:
-    """Links to an arm's runs in the order of the study, by the names that figures have."""
+    """The links to MLflow with the arms in the order of the study, under their names in figures."""
     runs = found.get("runs", {})
     return found | {"runs": [(label(arm), runs[arm]) for arm in arms if arm in runs]}
 
@@ -69,7 +69,7 @@ def _read(path: Path) -> str:
 
 
 def _image(path: Path) -> str:
-    """A data URL."""
+    """The image as a data URL."""
     try:
         return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
     except OSError as error:

@@ -1,1 +1,1 @@
-"""What a study leaves on disk: every path, every record's type, and the only reader of both."""
+"""The results of a study on disk: all paths, the types of all records, and the only code that reads them."""

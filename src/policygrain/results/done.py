@@ -1,4 +1,4 @@
-"""Files that say that a job has ended, named by the fingerprint of everything that its result depends on."""
+"""Marker files of finished jobs; the name contains the fingerprint of everything that the result depends on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every path of a study's results. Nothing else in the package spells a file name of them."""
+"""All paths in the results of a study. File names of results occur only in this module."""
 
 from __future__ import annotations
 
@@ -54,23 +54,23 @@ class EvaluationFolder:
         return self.path / f"{benchmark}.jsonl"
 
     def responses(self, key: str, part: int, parts: int) -> Path:
-        """Sampled responses that are not graded yet, of one of several processes."""
+        """Sampled responses that are not graded yet; each process writes its own file."""
         return self.path / f"sampled-{key}-{part}of{parts}.jsonl"
 
     def all_responses(self, key: str = "*") -> list[Path]:
-        """The files of all processes."""
+        """The files with sampled responses of all processes."""
         return sorted(self.path.glob(f"sampled-{key}-*.jsonl"))
 
 
 @dataclass(frozen=True)
 class StartFolder:
-    """A start model that the pipeline makes, `start/seedS/`."""
+    """A start model that the pipeline builds, `start/seedS/`."""
 
     path: Path
 
     @property
     def record(self) -> Path:
-        """What it was made from and its digest, written last."""
+        """The settings and digest of the model; written last."""
         return self.path / "start.json"
 
 
@@ -87,17 +87,17 @@ class RunFolder:
 
     @property
     def summary(self) -> Path:
-        """Written last: a run with a summary has ended."""
+        """The summary; written last, so a run with a summary has ended."""
         return self.path / "summary.json"
 
     @property
     def metrics(self) -> Path:
-        """A line per step: what the seed determines."""
+        """Metrics, a line per step; determined by the seed."""
         return self.path / "metrics.jsonl"
 
     @property
     def timings(self) -> Path:
-        """A line per step: what the machine determines."""
+        """Timings, a line per step; not reproducible."""
         return self.path / "timings.jsonl"
 
     @property
@@ -122,7 +122,7 @@ class RunFolder:
 
     @property
     def failed_batch(self) -> Path:
-        """The batch whose update would have done harm."""
+        """The batch of the update that stopped the run with an error."""
         return self.path / "failed_batch.pt"
 
     @property
@@ -131,35 +131,35 @@ class RunFolder:
         return self.path / "tokens"
 
     def tokens(self, step: int) -> Path:
-        """What a step did to each token of a few samples."""
+        """The effect of a step on each token of a few samples."""
         return self.token_folder / f"step{step:05d}.json"
 
     def token_steps(self) -> dict[int, Path]:
-        """Step → file, of the steps that have one."""
+        """Step → token view, for steps that have one."""
         return {int(p.stem.removeprefix("step")): p for p in sorted(self.token_folder.glob("step*.json"))}
 
     @property
     def lock(self) -> Path:
-        """Held by the process that trains here."""
+        """The lock file of the process that trains in this folder."""
         return self.path / "lock"
 
     @property
     def data(self) -> DataFolder:
-        """Problems, where the run prepared its own."""
+        """Problems that the run prepared itself, if none were given."""
         return DataFolder(self.path / "data")
 
     @property
     def start(self) -> StartFolder:
-        """The start model, where the run made its own."""
+        """The start model that the run built itself, if none was given."""
         return StartFolder(self.path / "start")
 
     @property
     def superseding(self) -> Path:
-        """Exists while products of an earlier run are being moved; names the folder that they go to."""
+        """Exists while files of an earlier run are being moved; contains the name of the target folder."""
         return self.path / "superseding.json"
 
     def superseded(self, key: str) -> Path:
-        """A folder that does not exist yet, for the products of the run with this key."""
+        """A folder that does not exist yet, for the files of the run with this key."""
         number = 1
         while (folder := self.path / f"superseded-{key}-{number}").exists():
             number += 1
@@ -167,7 +167,7 @@ class RunFolder:
 
     @property
     def products(self) -> tuple[Path, ...]:
-        """Everything that belongs to one run and not to the folder; `config` is last."""
+        """All files and folders of a run that are moved when another run takes the folder; `config` is last."""
         return (
             self.summary,
             self.metrics,
@@ -212,27 +212,27 @@ class StudyFolder:
         return EvaluationFolder(place / "evaluation")
 
     def evaluations(self) -> Iterator[tuple[str, EvaluationFolder]]:
-        """(model, folder) of everything that has been evaluated, start models first."""
+        """(model, folder) of all evaluated models, start models first."""
         for found in sorted(self.path.glob(f"{START}/*/evaluation/records.json")):
             yield f"{START}/{found.parts[-3]}", EvaluationFolder(found.parent)
         for found in sorted(self.path.glob("runs/*/*/evaluation/records.json")):
             yield "/".join(found.parts[-4:-2]), EvaluationFolder(found.parent)
 
     def probe(self, seed: int | str) -> Path:
-        """The probe of one seed's start model."""
+        """The probe of the start model of a seed."""
         return self.path / "probe" / f"seed{seed}.json"
 
     @property
     def folders(self) -> tuple[Path, ...]:
-        """The folders whose files are all small: data, probes, figures, tables, finished jobs."""
+        """Folders that contain only small files: data, probes, figures, tables, marker files of jobs."""
         return (self.data.path, self.probe(0).parent, self.path / "figures", self.path / "tables", self.path / "done")
 
     def figure(self, name: str, suffix: str = "") -> Path:
-        """A figure; without a suffix what all its files begin with."""
+        """A file of a figure; without ``suffix`` the common stem of its files."""
         return self.path / "figures" / f"{name}{suffix}"
 
     def table(self, name: str, suffix: str = "") -> Path:
-        """A table; without a suffix what all its files begin with."""
+        """A file of a table; without ``suffix`` the common stem of its files."""
         return self.path / "tables" / f"{name}{suffix}"
 
     @property
@@ -242,7 +242,7 @@ class StudyFolder:
 
     @property
     def tracking(self) -> Path:
-        """Where MLflow has the study."""
+        """The record of the study's experiment and runs in MLflow."""
         return self.path / "mlflow.json"
 
     def log(self, rule: str, name: str) -> Path:
@@ -250,13 +250,13 @@ class StudyFolder:
         return self.path / "logs" / rule / f"{name}.log"
 
     def done(self, rule: str, name: str, fingerprint: str) -> Path:
-        """The file that says that a job has ended; its name holds the fingerprint of all that its result depends on."""
+        """The marker file of a finished job, with the fingerprint of everything that its result depends on."""
         return self.path / "done" / rule / f"{name}-{fingerprint}.json"
 
 
-START = "start"  # the start models, as evaluated models are named
+START = "start"  # arm name of the start models in evaluations
 
 
 def study_of(path: Path) -> StudyFolder | None:
-    """The study that a run, an evaluation or a table lies in; None where it lies in none."""
+    """The study folder that contains ``path``, such as a run or a table; None if there is none."""
     return next((StudyFolder(p) for p in path.resolve().parents if (p / "study.yaml").exists()), None)

@@ -1,4 +1,4 @@
-"""JSON Lines of the results: metrics, timings, samples. Every mistake names file and line."""
+"""Reads the JSON Lines files of the results: metrics, timings, samples. Errors name file and line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..errors import UserError
 
 
 def read_lines(path: Path, again: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line number, object) of each line. UserError with file and line for anything else; ``again`` says what to do."""
+    """(line number, object) of each line. UserError with file and line if it is invalid; ``again`` says what to do."""
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, start=1):
@@ -27,7 +27,7 @@ def read_lines(path: Path, again: str) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def read_steps(path: Path, again: str) -> list[dict[str, Any]]:
-    """Lines of `metrics.jsonl` or `timings.jsonl`, which have the steps 0, 1, 2 … without a hole."""
+    """The rows of `metrics.jsonl` or `timings.jsonl`. UserError unless their steps are 0, 1, 2 …"""
     rows: list[dict[str, Any]] = []
     for number, row in read_lines(path, again):
         if row.get("step") != len(rows):

@@ -1,4 +1,4 @@
-"""Evaluated models that are compared with each other: found under paths, grouped by arm, their protocols compared."""
+"""Finds the evaluated models under given paths, groups them by arm, and compares their protocols."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class EvaluatedModel:
-    """One evaluated model; ``folder`` holds its samples."""
+    """One evaluated model; ``folder`` contains its samples."""
 
     seed: str
     folder: EvaluationFolder
@@ -39,11 +39,11 @@ class ModelGroup:
     name: str = ""
 
     def records(self, benchmark: str) -> dict[str, BenchmarkRecord]:
-        """Seed → record, of the seeds evaluated on ``benchmark``."""
+        """Seed → record, for seeds evaluated on ``benchmark``."""
         return {m.seed: m.records[benchmark] for m in self.models if benchmark in m.records}
 
     def scores(self, benchmark: str, seeds: Sequence[str] | None = None) -> NDArray[np.float64]:
-        """Score per problem, [seeds, problems], of ``seeds`` (default: all)."""
+        """Score per problem [seeds, problems] of ``seeds`` (default: all)."""
         import numpy as np
 
         found = self.records(benchmark)
@@ -67,12 +67,12 @@ def find(paths: Iterable[Path]) -> list[ModelGroup]:
 
 
 def benchmarks_of(groups: Iterable[ModelGroup]) -> list[str]:
-    """Names of all their benchmarks, in the order of the records."""
+    """The names of all benchmarks, in the order of the records."""
     return list(dict.fromkeys(name for g in groups for m in g.models for name in m.records))
 
 
 def select_benchmarks(groups: Iterable[ModelGroup], wanted: Sequence[str] | None) -> None:
-    """Remove benchmarks that are not ``wanted`` from records and protocols (None: all are wanted)."""
+    """Remove benchmarks that are not in ``wanted`` from records and protocols (None: keep all)."""
     if not wanted:
         return
     groups = list(groups)
@@ -87,7 +87,7 @@ def select_benchmarks(groups: Iterable[ModelGroup], wanted: Sequence[str] | None
 
 
 def protocol_differences(groups: Sequence[ModelGroup]) -> list[str]:
-    """Where the protocols differ, a line each; the model does not count."""
+    """The differences between the protocols, one line each; the model is ignored."""
     flat = [
         (group.name, _flat({k: v for k, v in model.protocol.items() if k != "model"}))
         for group in groups
@@ -106,13 +106,13 @@ def protocol_differences(groups: Sequence[ModelGroup]) -> list[str]:
 
 
 def check_same_protocol(groups: Sequence[ModelGroup], anyway: bool) -> list[str]:
-    """`protocol_differences`; UserError where there are any, unless ``anyway``."""
+    """`protocol_differences`; UserError if there are any, unless ``anyway``."""
     found = protocol_differences(groups)
     if found and not anyway:
         more = [f"… and {len(found) - 12} more"] if len(found) > 12 else []
         lines = "".join(f"\n  {line}" for line in [*found[:12], *more])
         raise UserError(
-            f"models evaluated under different protocols are not compared (--anyway: compare them all the same).{lines}"
+            f"models evaluated under different protocols are not compared (use --anyway to compare them).{lines}"
         )
     return found
 
@@ -160,7 +160,7 @@ def _of_study(study: StudyFolder) -> list[ModelGroup]:
 
 
 def _name(group: ModelGroup, groups: Sequence[ModelGroup]) -> str:
-    """The end of its path, as long as needed to tell it from the others: `grpo/seed0`, `laptop/grpo/seed0`."""
+    """The shortest unambiguous end of the group's path: `grpo/seed0`, `laptop/grpo/seed0`."""
     tails = {id(g): [p for p in g.path.parts if p not in ("runs", "evaluation")] for g in groups}
     own = tails.pop(id(group))
     for length in range(2 if own[-1].startswith("seed") else 1, len(own)):

@@ -1,4 +1,4 @@
-"""Reading a study's results: typed records, and tables of them."""
+"""Reads the results of a study: typed records, and tables of them."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ EVALUATE = "Evaluate the model again."
 
 
 def run_config(run: RunFolder) -> RunConfig:
-    """Which run a folder belongs to."""
+    """The key and settings of the run that a folder belongs to."""
     return read_record(RunConfig, run.config, TRAIN)
 
 
 def run_summary(run: RunFolder) -> RunSummary:
-    """A run that has ended."""
+    """The summary of a run that has ended."""
     return read_record(RunSummary, run.summary, TRAIN)
 
 
 def run_metrics(run: RunFolder) -> list[dict[str, Any]]:
-    """A run's metrics by step. UserError where steps are missing."""
+    """The metrics of a run by step. UserError if steps are missing."""
     rows = read_steps(run.metrics, TRAIN)
     if run.summary.exists():
         steps = run_summary(run).final.steps
@@ -61,35 +61,35 @@ def run_metrics(run: RunFolder) -> list[dict[str, Any]]:
 
 
 def run_timings(run: RunFolder) -> list[dict[str, Any]]:
-    """A run's timings by step."""
+    """The timings of a run by step."""
     return read_steps(run.timings, TRAIN)
 
 
 def mtp_heads(run: RunFolder) -> MtpHeadsRecord:
-    """The warm-up of a run's prediction heads."""
+    """The record of the warm-up of prediction heads."""
     return read_record(MtpHeadsRecord, run.mtp_heads, TRAIN)
 
 
 def token_view(path: Path) -> TokenView:
-    """What a step did to each token of some samples."""
+    """The effect of a step on each token of some samples."""
     return read_record(TokenView, path, TRAIN)
 
 
 def start_model(folder: StartFolder) -> StartModelRecord:
-    """A start model that the pipeline made."""
-    return read_record(StartModelRecord, folder.record, "Remove the folder, and make it again.")
+    """The record of a start model that the pipeline built."""
+    return read_record(StartModelRecord, folder.record, "Remove the folder and build the model again.")
 
 
 def model_evaluation(folder: EvaluationFolder) -> ModelEvaluation:
     """The evaluation of one model."""
     found = read_record(ModelEvaluation, folder.record, EVALUATE)
     if not found.records:
-        raise UserError(f"{folder.record}: holds no benchmark. {EVALUATE}")
+        raise UserError(f"{folder.record}: contains no benchmark. {EVALUATE}")
     return found
 
 
 def evaluated_samples(folder: EvaluationFolder, record: BenchmarkRecord) -> list[EvaluatedSample]:
-    """Every response to a benchmark. UserError where they are missing, broken, or of another evaluation."""
+    """Every response to a benchmark. UserError if the file is missing, invalid, or from another evaluation."""
     path = folder.samples(record.benchmark)
     rows = [parse(EvaluatedSample, row, f"{path}, line {n}", EVALUATE) for n, row in read_lines(path, EVALUATE)]
     counted: dict[str, int] = {}
@@ -101,21 +101,21 @@ def evaluated_samples(folder: EvaluationFolder, record: BenchmarkRecord) -> list
 
 
 def prepared_data(folder: DataFolder) -> PreparedData | None:
-    """What problems were prepared from; None where none are prepared."""
+    """The sources and digests of prepared problems; None if none are prepared."""
     if not folder.sources.exists():
         return None
     return read_record(PreparedData, folder.sources, "Prepare the data again: `policygrain prepare`.")
 
 
 class StudyResults:
-    """The results of one study. Reading needs neither the raw data, models nor the network."""
+    """The results of one study. They can be read without raw data, models and network."""
 
     def __init__(self, results: Path, study: Study | None = None) -> None:
-        """``study``: by default the one whose file lies in ``results``."""
+        """``study``: by default the study file in ``results``."""
         self.folder = StudyFolder(results)
         if study is None and not self.folder.study.exists():
             raise UserError(
-                f"{results}: no {self.folder.study.name} here; name a study's results, such as results/laptop."
+                f"{results}: no {self.folder.study.name} here; give a study's results folder, such as results/laptop."
             )
         self.study = study or load_study(self.folder.study)
 
@@ -127,16 +127,16 @@ class StudyResults:
 
     @property
     def matrix(self) -> RunMatrix:
-        """Every run that the study asks for."""
+        """All runs that the study defines."""
         return self.fingerprints.matrix
 
     def run_folder(self, run: Run) -> RunFolder:
-        """Where a run's records are."""
+        """The folder of a run."""
         return self.folder.run(run.arm, run.seed)
 
     @cached_property
     def trained(self) -> dict[Run, RunFolder]:
-        """The runs of the study that have metrics, each checked to be of the study's present settings."""
+        """The runs of the study that have metrics. UserError if one was trained with other settings."""
         found = {run: self.run_folder(run) for run in self.matrix.runs}
         found = {run: folder for run, folder in found.items() if folder.metrics.exists()}
         for run, folder in found.items():
@@ -144,18 +144,18 @@ class StudyResults:
             if (there := run_config(folder).settings) != expected:
                 differ = sorted(k for k in {*there, *expected} if there.get(k) != expected.get(k))
                 raise UserError(
-                    f"{folder.path}: a run of other settings than the study's ({', '.join(differ)} differ). {ALL}"
+                    f"{folder.path}: a run with other settings than the study's ({', '.join(differ)} differ). {ALL}"
                 )
         return found
 
     @cached_property
     def summaries(self) -> dict[Run, RunSummary]:
-        """The runs that have ended."""
+        """The summaries of the runs that have ended."""
         return {run: run_summary(folder) for run, folder in self.trained.items() if folder.summary.exists()}
 
     @cached_property
     def model_evaluations(self) -> dict[str, ModelEvaluation]:
-        """The study's evaluated models: start models, then runs in the order of its experiments."""
+        """All evaluations of the study: start models, then runs in the order of the experiments."""
         seeds = sorted({run.seed for run in self.matrix.runs})
         names = [*(f"{START}/seed{seed}" for seed in seeds), *(run.name for run in self.matrix.evaluated)]
         folders = {name: self.folder.evaluation(name) for name in names}
@@ -205,8 +205,8 @@ class StudyResults:
         probed = [read_record(ProbeRecord, path, ALL) for path in paths if path.exists()]
         rows = [row.model_dump() for found in probed for row in found.rows]
         if not rows:
-            unequal = "No group had unequal rewards: take a start model that solves some problems, or more prompts."
-            raise UserError(f"{self.folder.path}: no batch has been probed. {unequal if probed else ALL}")
+            unequal = "all groups had equal rewards: use a start model that solves some problems, or more prompts."
+            raise UserError(f"{self.folder.path}: there is no probe with rows; {unequal if probed else ALL}")
         return pd.DataFrame(rows)
 
     @cached_property
@@ -220,12 +220,12 @@ class StudyResults:
         return [b.name for b in self.study.evaluation.benchmarks]
 
     def arms(self, experiment: str) -> list[str]:
-        """The arms of one experiment, in its order; empty where the study has no such experiment."""
+        """The arms of one experiment, in order; empty if the study has no such experiment."""
         found = self.study.experiments.get(experiment)
         return [arm.name for arm in arms_of(found, self.study)] if found else []
 
     def scores(self, arm: str, benchmark: str, clean: bool = False) -> NDArray[np.float64]:
-        """Score per problem, [seeds, problems], seeds in order; ``clean`` leaves out problems seen in training."""
+        """Score per problem [seeds, problems], ordered by seed; ``clean`` leaves out problems seen in training."""
         import numpy as np
 
         rows = self.evaluations.query("arm == @arm and benchmark == @benchmark").sort_values("seed")
@@ -235,18 +235,18 @@ class StudyResults:
         return np.delete(scores, self.contaminated(benchmark), axis=1) if clean else scores
 
     def contaminated(self, benchmark: str) -> list[int]:
-        """Positions of a benchmark's problems that are among the training prompts."""
+        """Positions of the benchmark problems that are among the training prompts."""
         rows = self.evaluations[self.evaluations["benchmark"] == benchmark]
         return list(rows["contaminated"].iloc[0]) if len(rows) else []
 
     def final_validation(self, arm: str) -> NDArray[np.float64]:
-        """Validation accuracy of each seed after its last step. [seeds]."""
+        """Validation accuracy of each seed after the last step [seeds]."""
         rows = self.steps[(self.steps["arm"] == arm) & self.steps["validation_accuracy"].notna()]
         return rows.sort_values("step").groupby("seed")["validation_accuracy"].last().to_numpy(dtype=float)
 
     @cached_property
     def tracking(self) -> TrackingRecord | None:
-        """Where MLflow has the study; None where it was not tracked."""
+        """The record of the study in MLflow; None if it was not tracked."""
         path = self.folder.tracking
         return read_record(TrackingRecord, path, "Run `policygrain track` again.") if path.exists() else None
 

@@ -1,4 +1,4 @@
-"""The records of a study: their types, how they are written and read."""
+"""The types of all records of a study, and functions that write, read and check them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from ..errors import UserError
 from ..files import atomic_text
 
-# Goes up with every change after which older records cannot be read as they are.
+# Increased with every change after which older records cannot be read.
 SCHEMA_VERSION = 2
 
 
@@ -22,13 +22,13 @@ class Entry(BaseModel):
 
 
 class Record(Entry):
-    """A JSON file of the results."""
+    """A JSON file in the results."""
 
     schema_version: int = SCHEMA_VERSION
 
 
 class Environment(Entry):
-    """What computed something."""
+    """Software and hardware that produced a result."""
 
     versions: dict[str, str]
     commit: str
@@ -37,7 +37,7 @@ class Environment(Entry):
 
 
 class RunInputs(Entry):
-    """Digests of what a run read."""
+    """Digests of the inputs of a run."""
 
     start_model: str
     train: str
@@ -45,19 +45,19 @@ class RunInputs(Entry):
 
 
 class RunConfig(Record):
-    """`run.json`: which run a folder belongs to. ``key`` is the digest of arm, seed, settings and inputs."""
+    """`run.json`: the run that a folder belongs to. ``key`` is the digest of arm, seed, settings and inputs."""
 
     key: str
     arm: str
     seed: int
-    settings: dict[str, Any]  # what the result depends on, by key of the study file; defaults are left out
+    settings: dict[str, Any]  # settings that the result depends on, by key of the study file; without defaults
     method: dict[str, Any]
     training: dict[str, Any]
     inputs: RunInputs
 
 
 class FinalMetrics(Entry):
-    """A run after its last step."""
+    """The metrics of a run after its last step."""
 
     validation_accuracy: float
     validation_length: float
@@ -69,7 +69,7 @@ class FinalMetrics(Entry):
 
 
 class RunSummary(RunConfig):
-    """`summary.json`: a run that has ended."""
+    """`summary.json`: the record of a run that has ended."""
 
     final: FinalMetrics
     model_digest: str
@@ -77,7 +77,7 @@ class RunSummary(RunConfig):
 
 
 class StartModelRecord(Record):
-    """`start.json`: a start model that the pipeline made."""
+    """`start.json`: a start model that the pipeline built."""
 
     seed: int
     settings: dict[str, Any]
@@ -89,15 +89,15 @@ class StartModelRecord(Record):
 
 
 class PreparedData(Record):
-    """`data/sources.json`: what prepared problems were made from, written last."""
+    """`data/sources.json`: sources and digests of the prepared problems; written last."""
 
-    fingerprint: str  # of the settings and sources
-    sources: dict[str, str]  # source → digest of its file, of the sources that are files
+    fingerprint: str  # of settings and sources
+    sources: dict[str, str]  # source → digest of its file, for sources that are files
     files: dict[str, str]  # prepared file → its digest
 
 
 class Contamination(Record):
-    """`data/contamination.json`: pairs of a benchmark problem and the training prompt that it is found in."""
+    """`data/contamination.json`: pairs of a benchmark problem and the training prompt that contains it."""
 
     overlaps: dict[str, list[dict[str, Any]]]
 
@@ -129,7 +129,7 @@ class TokenSample(Entry):
 
 
 class TokenView(Record):
-    """`tokens/stepNNNNN.json`: what a step did to each token of a few samples."""
+    """`tokens/stepNNNNN.json`: the effect of a step on each token of a few samples."""
 
     step: int
     method: str
@@ -159,7 +159,7 @@ class BenchmarkRecord(Entry):
 
 
 class EvaluationFacts(Entry):
-    """What an evaluation took."""
+    """Time, hardware and software of an evaluation."""
 
     seconds: dict[str, float]
     hardware: str
@@ -167,18 +167,18 @@ class EvaluationFacts(Entry):
 
 
 class ModelEvaluation(Record):
-    """`evaluation/records.json`: one model under one protocol."""
+    """`evaluation/records.json`: the evaluation of one model with one protocol."""
 
     model: str  # ARM/seedS, start/seedS
     key: str  # of the protocol
     protocol: dict[str, Any]
-    prompt: tuple[str, str] | None  # what stands before and after a problem; None where a problem stands elsewhere
+    prompt: tuple[str, str] | None  # text before and after a problem; None if the problem is not in one place
     facts: EvaluationFacts
     records: list[BenchmarkRecord]
 
 
 class EvaluatedSample(Entry):
-    """A line of `evaluation/BENCHMARK.jsonl`."""
+    """A graded response: a line of `evaluation/BENCHMARK.jsonl`."""
 
     id: str
     sample: int
@@ -204,7 +204,7 @@ class ProbeRow(Entry):
 
 
 class ProbeRecord(Record):
-    """`probe/seedS.json`."""
+    """`probe/seedS.json`: the probe of one seed."""
 
     seed: int
     settings: dict[str, Any]
@@ -213,7 +213,7 @@ class ProbeRecord(Record):
 
 
 class TrackingRecord(Record):
-    """`mlflow.json`: where MLflow has the study."""
+    """`mlflow.json`: the experiment and runs of the study in MLflow."""
 
     uri: str
     experiment: str
@@ -221,7 +221,7 @@ class TrackingRecord(Record):
 
 
 class Done(Record):
-    """A job that has ended. ``results``: what it made → its key or digest."""
+    """The marker file of a finished job. ``results``: name of each result → its key or digest."""
 
     results: dict[str, str]
 
@@ -231,12 +231,12 @@ AnyEntry = TypeVar("AnyEntry", bound=BaseModel)
 
 
 def write_record(path: Path, record: Record) -> None:
-    """Write a record, atomically."""
+    """Write a record atomically."""
     atomic_text(path, record.model_dump_json(indent=1) + "\n")
 
 
 def read_record(kind: type[AnyRecord], path: Path, again: str) -> AnyRecord:
-    """The record in ``path``. UserError that names the file, what is wrong and, by ``again``, what makes it anew."""
+    """The record in ``path``. UserError names the file, the error, and by ``again`` how to create the record again."""
     try:
         data = json.loads(path.read_bytes())
     except OSError as error:
@@ -261,7 +261,7 @@ def parse_record(kind: type[AnyRecord], data: Any, where: str, again: str) -> An
 
 
 def parse(kind: type[AnyEntry], data: Any, where: str, again: str) -> AnyEntry:
-    """``data`` as ``kind``; what is wrong with it is one message that begins with ``where``."""
+    """``data`` as ``kind``. UserError, with a message that begins with ``where``, if it is invalid."""
     try:
         return kind.model_validate(data)
     except ValidationError as error:

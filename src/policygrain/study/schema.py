@@ -91,7 +91,7 @@ class WarmStart(Section):
     )
     mixed_steps: NonNegativeInt = Field(
         80,
-        description="the last so many steps also contain demonstrations without a scratchpad",
+        description="number of final steps in which some demonstrations have no scratchpad",
         json_schema_extra=START,
     )
     batch_size: PositiveInt = Field(32, description="demonstrations per optimizer step", json_schema_extra=START)
@@ -102,7 +102,7 @@ class WarmStart(Section):
     )
     direct_share: Share = Field(
         0.6,
-        description="share of demonstrations without a scratchpad in the last mixed_steps steps",
+        description="share of demonstrations without a scratchpad in the final mixed_steps steps",
         json_schema_extra=START,
     )
     error_rate: Share = Field(
@@ -343,7 +343,7 @@ class Training(Section):
     )
     keep_every: PositiveInt | None = Field(
         None,
-        description="also keep the checkpoint of every so many steps; null: only the newest two are kept",
+        description="besides the newest two checkpoints, keep those of every n-th step; null: none",
         json_schema_extra=NOTHING,
     )
     max_ratio: PositiveFloat | None = Field(

@@ -1,1 +1,1 @@
-"""MLflow mirrors the records; the files are the truth."""
+"""Mirrors the records of a study to MLflow. Nothing is read back from MLflow: the files remain the source."""

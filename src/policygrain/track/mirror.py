@@ -1,8 +1,8 @@
 """Records → MLflow: an experiment per study, a parent run per method, a child run per seed.
 
-Runs are found again by a tag with their key, and a metric's time stamp is its step, so mirroring twice (or a resumed
-run, or a request whose answer a dying server kept) changes nothing: MLflow ignores a point that it has. It never
-forgets one either, so a run whose records have changed since is deleted (MLflow keeps it in its bin) and mirrored anew.
+Mirroring is idempotent: runs are identified by a tag with their key, and the time stamp of a metric is its step, so
+MLflow ignores points that it already has, such as those of a repeated request. Points cannot be removed from a run, so
+a run whose records have changed is deleted (MLflow keeps it as a deleted run) and created again.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from mlflow.entities import Run as MlflowRun
 
 SQLITE = "sqlite:///"
-BATCH = 1000  # the most metrics that MLflow takes in one call
+BATCH = 1000  # maximum number of metrics per call
 ATTEMPTS = 5
 KEY, CONTENT = "policygrain.key", "policygrain.content"
 
 
 def tracking_uri(results: StudyResults) -> str:
-    """The study's own, else MLFLOW_TRACKING_URI, else a SQLite store beside the study's results."""
+    """The URI of the study file, else MLFLOW_TRACKING_URI, else a SQLite file next to the results of the study."""
     store = results.folder.path.parent.resolve() / "mlflow.db"
     return results.study.tracking.uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{store}"
 
@@ -52,10 +52,10 @@ def _reason(error: Exception, uri: str) -> str:
 
 
 def mirror(results: StudyResults) -> TrackingRecord:
-    """Bring MLflow up to date with a study's records; where it has them.
+    """Update MLflow from the records of a study; returns the experiment and run ids.
 
-    MLflow's client repeats requests that were not answered, for some minutes each (MLFLOW_HTTP_REQUEST_MAX_RETRIES);
-    then this is a UserError, and calling it again continues.
+    MLflow's client retries requests without an answer for some minutes (MLFLOW_HTTP_REQUEST_MAX_RETRIES). After that
+    UserError is raised; calling this again continues.
     """
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     import mlflow
@@ -74,12 +74,12 @@ def mirror(results: StudyResults) -> TrackingRecord:
         except UserError:
             raise
         except Exception as error:  # MLflow and its database drivers have no common error class
-            # The client does not repeat a request whose answer broke off in its middle.
+            # The client does not retry a request whose answer was interrupted.
             if reached and attempt < ATTEMPTS:
                 continue
             raise UserError(
-                f"tracking.uri: MLflow at {redacted(uri)} does not answer ({_reason(error, uri)}). The records are "
-                f"safe in {results.folder.path}."
+                f"tracking.uri: MLflow at {redacted(uri)} does not answer ({_reason(error, uri)}). The records in "
+                f"{results.folder.path} are not affected."
             ) from None  # the cause may contain the password
 
 
@@ -116,7 +116,7 @@ def _mirror(client: MlflowClient, experiment: str, results: StudyResults) -> dic
     study, matrix = results.study, results.matrix
     parents: dict[str, str] = {}
     by_arm = matrix.by_arm()
-    # In reverse: MLflow shows the newest first, and that should be the headline methods.
+    # In reverse order: MLflow shows the newest runs first, which should be the headline methods.
     for arm, runs in Progress(reversed(by_arm.items()), "arms in MLflow", len(by_arm)):
         tags = {"study": study.name, "arm": arm, "method": matrix.arms[arm].method_name}
         records = [record for run in runs if (record := finished(results, run)) is not None]
@@ -140,7 +140,7 @@ def _experiment(client: MlflowClient, results: StudyResults) -> str:
         try:
             return str(client.create_experiment(name, artifact_location=location))
         except Exception:
-            # Created meanwhile by another process, or by a request whose answer was lost.
+            # Created in the meantime by another process, or by a request whose answer was lost.
             found = client.get_experiment_by_name(name)
             if found is None:
                 raise
@@ -150,7 +150,7 @@ def _experiment(client: MlflowClient, results: StudyResults) -> str:
 def _open(
     client: MlflowClient, experiment: str, key: str, name: str, content: str, tags: dict[str, str]
 ) -> tuple[str, bool]:
-    """The run with this key and content, made where there is none; and whether it is complete."""
+    """(id of the run with this key and content, whether it is complete); created if there is none."""
 
     def with_key() -> list[MlflowRun]:
         return list(client.search_runs([experiment], f"tags.`{KEY}` = '{key}'", order_by=["attributes.start_time ASC"]))
@@ -158,7 +158,7 @@ def _open(
     found = with_key()
     if not any(run.data.tags.get(CONTENT) == content for run in found):
         client.create_run(experiment, run_name=name, tags={KEY: key, CONTENT: content, **tags})
-        # A server that died before it answered has made a run, and the client's next try made another.
+        # If the server stopped before its answer, the client's retry may have created a second run.
         found = with_key()
     same = [run for run in found if run.data.tags.get(CONTENT) == content]
     kept = next((run for run in same if run.info.status == "FINISHED"), same[0])
@@ -176,7 +176,7 @@ def _mirror_arm(
     tags: dict[str, str],
     records: Sequence[Finished],
 ) -> str:
-    """The parent run, which carries means over seeds so that methods can be compared by it, and the seeds' runs."""
+    """Mirror an arm: the parent run with means over seeds, and a child run per seed. Returns the id of the parent."""
     content = digests.of_text("".join(record.content for record in records))
     tags = {**tags, "grain.role": "method", "seeds": str(len(records))}
     parent, complete = _open(client, experiment, f"{results.study.name}/{arm}", arm, content, tags)
@@ -192,7 +192,7 @@ def _mirror_arm(
 def _mirror_run(
     client: MlflowClient, experiment: str, results: StudyResults, record: Finished, tags: dict[str, str]
 ) -> None:
-    """One seed: parameters, metrics, evaluation scores, artefacts. Nothing is done where nothing changed."""
+    """Mirror the run of one seed: parameters, metrics, scores, artefacts. Does nothing if it is complete."""
     from mlflow.entities import RunTag
 
     study, run, summary, folder = results.study, record.run, record.summary, record.folder
@@ -200,7 +200,7 @@ def _mirror_run(
     key, content = f"{study.name}/{run.arm}/{run.seed}", record.content + "/model" * study.tracking.log_models
     run_id, complete = _open(client, experiment, key, f"{run.arm} seed {run.seed}", content, tags)
     if complete:
-        # Its parent may be another one by now, since a seed more makes other means.
+        # The parent may be a new run: with another seed, the means are different.
         client.set_tag(run_id, "mlflow.parentRunId", tags["mlflow.parentRunId"])
         return
     parameters = {**_flat("method", summary.method), **_flat("training", summary.training), "seed": run.seed}
@@ -212,7 +212,7 @@ def _mirror_run(
         client.log_artifact(run_id, str(path))
     if record.evaluation:
         client.log_artifacts(run_id, str(folder.evaluation.path), folder.evaluation.path.name)
-        # Which MLflow shows as a table, and side by side for several runs.
+        # MLflow shows this as a table, and compares it between runs.
         client.log_table(run_id, some_samples(record), "samples.json")
     if study.tracking.log_models:
         from .model import log_model
@@ -222,7 +222,7 @@ def _mirror_run(
 
 
 def _log(client: MlflowClient, run_id: str, points: Iterator[tuple[str, int, float]]) -> None:
-    """Log (name, step, value). The step is the time stamp too: a point that comes again is equal, and ignored."""
+    """Log (name, step, value). The step is also the time stamp, so that MLflow ignores repeated points."""
     from mlflow.entities import Metric
 
     metrics: list[Metric] = [Metric(name, value, step, step) for name, step, value in points]
@@ -237,7 +237,7 @@ def _params(values: dict[str, Any]) -> list[Any]:
 
 
 def _flat(prefix: str, data: Any) -> dict[str, Any]:
-    """Nested data as dotted keys."""
+    """Nested data with dotted keys."""
     if isinstance(data, dict):
         return {k: v for key, value in data.items() for k, v in _flat(f"{prefix}.{key}", value).items()}
     return {prefix: data}

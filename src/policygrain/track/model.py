@@ -1,4 +1,4 @@
-"""A trained model as MLflow's: what it takes and gives is written beside it, and MLflow loads and serves it."""
+"""Logs a trained model to MLflow with its signature, so that MLflow can load and serve it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REQUIRED = ("torch", "transformers")
 def log_model(client: MlflowClient, run_id: str, folder: Path) -> None:
     """Log the model in ``folder`` as `runs:/RUN_ID/model`, with its signature: prompts in, texts out.
 
-    The same files in the same place, so that logging it again changes nothing.
+    Logging it again writes the same files to the same place.
     """
     import mlflow.transformers
     from mlflow.models import ModelSignature
@@ -33,7 +33,7 @@ def log_model(client: MlflowClient, run_id: str, folder: Path) -> None:
             str(Path(work) / NAME),
             task="text-generation",
             signature=ModelSignature(inputs=text, outputs=text),
-            # Named here: MLflow would start the model in a process of its own to find out.
+            # Without this list MLflow would load the model in another process to find its requirements.
             pip_requirements=[f"{name}=={version}" for name, version in versions().items() if name in REQUIRED],
         )
         client.log_artifacts(run_id, str(Path(work) / NAME), NAME)

@@ -1,4 +1,4 @@
-"""The curves of a finished run: (metric, step, value)."""
+"""The curves of a finished run as points (metric, step, value)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..study.runs import Run
 
 Point = tuple[str, int, float]
 
-# What methods are compared by: their means over seeds stand with the method, and a first look has few charts.
+# Metrics whose means over seeds are logged in the parent run of a method; few, so that its charts are readable.
 HEADLINE = (
     "sampled_accuracy",
     "validation_accuracy",
@@ -24,16 +24,16 @@ HEADLINE = (
     "clip_fraction_low",
     "clip_fraction_high",
 )
-# Once more with generated tokens in the place of steps: a method that samples more per step is not ahead by that.
+# Metrics that are also logged by generated tokens: dynamic sampling generates more tokens per step.
 BY_TOKENS = ("sampled_accuracy", "validation_accuracy", "entropy_old")
 
-SAMPLES = 5  # of each benchmark in the table of samples; all of them are among the artefacts
+SAMPLES = 5  # per benchmark in the table of samples; all samples are artefacts of the run
 SHOWN = ("id", "problem", "response", "gold", "outcome")
 
 
 @dataclass(frozen=True)
 class Finished:
-    """The records of a run that has ended; ``evaluation`` is None where its model was not evaluated."""
+    """The records of a run that has ended; ``evaluation`` is None if its model was not evaluated."""
 
     run: Run
     folder: RunFolder
@@ -42,12 +42,12 @@ class Finished:
 
     @property
     def content(self) -> str:
-        """What its numbers depend on."""
+        """The key of everything that is logged: the keys of the run and its evaluation."""
         return f"{self.summary.key}/{self.evaluation.key if self.evaluation else ''}"
 
 
 def finished(results: StudyResults, run: Run) -> Finished | None:
-    """The records of a run; None while it has not ended."""
+    """The records of a run; None if it has not ended."""
     if run not in results.summaries:
         return None
     evaluation = results.model_evaluations.get(run.name)
@@ -55,7 +55,7 @@ def finished(results: StudyResults, run: Run) -> Finished | None:
 
 
 def curves(record: Finished) -> Iterator[Point]:
-    """Every logged number by step, some also by generated tokens, and the benchmarks' scores at the last step."""
+    """All metrics and timings by step, some metrics also by generated tokens, and benchmark scores at the last step."""
     rows = run_metrics(record.folder)
     for row in [*rows, *run_timings(record.folder)]:
         yield from ((name, row["step"], float(value)) for name, value in row.items() if _is_metric(name, value))
@@ -66,7 +66,7 @@ def curves(record: Finished) -> Iterator[Point]:
 
 
 def mean_curves(records: Sequence[Finished]) -> Iterator[Point]:
-    """Means over seeds of the headline curves, where all seeds have a point, and of the benchmarks' scores."""
+    """Means over seeds of the headline metrics, at steps where all seeds have a value, and of the benchmark scores."""
     values: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
     for record in records:
         rows = run_metrics(record.folder)
@@ -80,7 +80,7 @@ def mean_curves(records: Sequence[Finished]) -> Iterator[Point]:
 
 
 def some_samples(record: Finished) -> dict[str, list[str]]:
-    """The first responses to each benchmark, as columns: the same problems for every run."""
+    """The first responses of each benchmark, as columns; every run has the same problems."""
     columns: dict[str, list[str]] = {name: [] for name in ("benchmark", *SHOWN)}
     for scores in record.evaluation.records if record.evaluation else ():
         rows: list[EvaluatedSample] = evaluated_samples(record.folder.evaluation, scores)

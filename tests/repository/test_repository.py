@@ -89,19 +89,19 @@ def test_the_laptop_regime_is_the_calibrated_one(in_root: Path) -> None:
 def test_what_is_said_of_benchmarks_is_what_they_measured(root: Path) -> None:
     folder = root / "benchmarks"
     text = " ".join((folder / "README.md").read_text().split())
-    training, judged, blocks = (
-        json.loads((folder / f"{name}.json").read_text()) for name in ("training_step", "verification", "log_probs")
+    training, graded, blocks = (
+        json.loads((folder / f"{name}.json").read_text()) for name in ("training_step", "grading", "log_probs")
     )
     natural, fixed = (training["scenarios"][name]["ratio_of_seconds_per_step"] for name in ("natural", "fixed"))
-    rates = sorted(turn["policygrain"]["answers_per_s"] for turn in judged["ordinary"]["rounds"])
-    ahead = statistics.median(turn["ratio"] for turn in judged["ordinary"]["rounds"])
+    rates = sorted(turn["policygrain"]["answers_per_s"] for turn in graded["ordinary"]["rounds"])
+    ahead = statistics.median(turn["ratio"] for turn in graded["ordinary"]["rounds"])
     both = blocks["results"][0]["blocks"]
     for said in (
         f"{natural['median']:.2f} ({natural['min']:.2f} to {natural['max']:.2f} over five rounds)",
         f"{fixed['median']:.2f} ({fixed['min']:.2f} to {fixed['max']:.2f})",
         f"{statistics.median(rates):,.0f} ordinary answers a second",
         f"({rates[0]:,.0f} to {rates[-1]:,.0f} over five rounds), {ahead:.1f} times a serial loop",
-        f"{judged['hostile']['policygrain']['answers_per_s']:.0f}, {judged['hostile']['ratio']:.1f} times the loop",
+        f"{graded['hostile']['policygrain']['answers_per_s']:.0f}, {graded['hostile']['ratio']:.1f} times the loop",
         f"{both['speed_over_plain']['median']:.2f} of the speed",
         f"{both['memory_over_plain']:.3f} |",
     ):

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..files import atomic_text
-from ..grading import Grader, Options
-from ..grading import boxed
+from ..grading import Grader, Options, boxed
 from ..rollout.engine import Response
 from .sampling import Asked
 from .scores import majority, pass_at_k, powers_of_two

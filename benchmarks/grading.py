@@ -1,22 +1,22 @@
-r"""Answers judged per second, beside math-verify in a serial loop with its own timeouts.
+r"""Answers graded per second, beside math-verify in a serial loop with its own timeouts.
 
-Gold answers are those of real problem sets, every file in the folder with equal weight for each problem. An answer to
-each is drawn: the gold answer as it stands (half), written another way (a quarter: `\dfrac`, a trailing `.0`, braces),
-or with one of its numbers changed (a quarter). All (gold, answer) pairs of a round are distinct, and what PolicyGrain
-remembers of earlier rounds is dropped before each, so nothing is looked up.
+Gold answers are those of real problem sets, each problem with the same weight. An answer to each is chosen at random:
+the gold answer as it stands (half), written another way (a quarter: `\dfrac`, a trailing `.0`, braces),
+or with one of its numbers changed (a quarter). All (gold, answer) pairs of a round are distinct, and
+PolicyGrain's cache is cleared before each round.
 
 Two scenarios:
 
-- `ordinary`: such answers alone. The serial loop judges a part of them, since it is slower.
+- `ordinary`: such answers alone. The serial loop grades a part of them, since it is slower.
 - `hostile`: 1% of the answers cost the serial loop its whole timeout of 5 s (towers of powers, factorials of
   factorials, integrals that have no closed form), each one different.
 
 The serial loop is what math-verify's documentation shows, `verify(parse(gold), parse(answer))`, with everything boxed
-and timeouts of 5 s. Both sides judge the same answers in turn, a round each. PolicyGrain's processes are started before
-the first round; how long that takes is reported apart. How often the verdicts of the two differ is counted: PolicyGrain
-refutes by value what math-verify takes for equal in six decimals, and keeps letters that math-verify takes for units.
+and timeouts of 5 s. Both sides grade the same answers in turn, a round each. PolicyGrain's processes are started before
+the first round; how long that takes is reported separately. The number of different outcomes is reported, too: see
+docs/grading.md for what PolicyGrain decides differently.
 
-    python benchmarks/verification.py [--data FOLDER] [--rounds 3] [--answers 6000] [--out FILE.json]
+    python benchmarks/grading.py [--data FOLDER] [--rounds 3] [--answers 6000] [--out FILE.json]
 
 It needs the problem sets (JSON Lines with `answer`), about four minutes, and no network.
 """
@@ -48,7 +48,7 @@ Pair = tuple[str, str]  # gold, answer
 
 
 def pairs(golds: list[str], count: int, draw: random.Random) -> list[Pair]:
-    """``count`` distinct pairs, each of a gold answer drawn with its weight and an answer made from it."""
+    """``count`` distinct pairs, each of a random gold answer and an answer made from it."""
     found: dict[Pair, None] = {}
     while len(found) < count:
         gold = draw.choice(golds)
@@ -96,27 +96,27 @@ def serial(tasks: list[Pair]) -> list[bool]:
     ]
 
 
-def judged(grader: MathGrader, tasks: list[Pair]) -> list[str]:
-    grader.forget()
+def graded(grader: MathGrader, tasks: list[Pair]) -> list[str]:
+    grader.clear_cache()
     return list(grader.compare([gold for gold, _ in tasks], [answer for _, answer in tasks]))
 
 
-def timed(judge: Any, *arguments: Any) -> tuple[float, list[Any]]:
+def timed(function: Any, *arguments: Any) -> tuple[float, list[Any]]:
     begin = time.perf_counter()
-    result = judge(*arguments)
+    result = function(*arguments)
     return time.perf_counter() - begin, result
 
 
 def compare(grader: MathGrader, ours: list[Pair], theirs: list[Pair]) -> dict[str, Any]:
     """One round of both; ``theirs`` begin as ``ours`` do."""
-    seconds, outcomes = timed(judged, grader, ours)
-    serial_seconds, verdicts = timed(serial, theirs)
+    seconds, outcomes = timed(graded, grader, ours)
+    serial_seconds, others = timed(serial, theirs)
     return {
         "policygrain": {"answers": len(ours), "seconds": seconds, "answers_per_s": len(ours) / seconds},
         "serial": {"answers": len(theirs), "seconds": serial_seconds, "answers_per_s": len(theirs) / serial_seconds},
         "ratio": (len(ours) / seconds) / (len(theirs) / serial_seconds),
         "outcomes": dict(Counter(outcomes)),
-        "different": sum((o == "correct") != v for o, v in zip(outcomes, verdicts, strict=False)),
+        "different": sum((o == "correct") != v for o, v in zip(outcomes, others, strict=False)),
     }
 
 
@@ -126,7 +126,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path(folder), help="folder of problem sets")
     parser.add_argument("--rounds", type=int, default=3, help="of ordinary answers; hostile ones have a single round")
     parser.add_argument("--answers", type=int, default=6000, help="ordinary answers in a round")
-    parser.add_argument("--serial", type=int, default=600, help="of them, how many the serial loop judges")
+    parser.add_argument("--serial", type=int, default=600, help="of them, how many the serial loop grades")
     parser.add_argument("--hostile", type=int, default=10, help="in the second scenario, among 100 times as many")
     parser.add_argument("--out", type=Path, help="JSON file for the numbers")
     arguments = parser.parse_args()
@@ -136,8 +136,8 @@ def main() -> None:
     with MathGrader() as grader:
         files = sorted(arguments.data.glob("*.jsonl"))
         golds = [json.loads(line)["answer"] for file in files for line in file.read_text().split("\n") if line]
-        unfit = {golds[i] for i in grader.unfit_golds(golds)}
-        golds = [gold for gold in golds if gold not in unfit]
+        unreadable = {golds[i] for i in grader.unreadable_golds(golds)}
+        golds = [gold for gold in golds if gold not in unreadable]
         grader.close()
         start, _ = timed(grader.compare, ["x + 1"], ["1 + x + 0"])
         rounds = []

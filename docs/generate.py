@@ -80,7 +80,7 @@ def training_step() -> str:
 
 def grading() -> str:
     """Answers graded per second, ordinary ones and with some that reach the time limit."""
-    found = read("verification")
+    found = read("grading")
     rounds = found["ordinary"]["rounds"]
     rates = [turn["policygrain"]["answers_per_s"] for turn in rounds]
     ratios = [turn["ratio"] for turn in rounds]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -312,3 +314,9 @@ def test_gold_answers_are_right(grader: MathGrader, benchmarks_folder: Path) -> 
 
 def test_long_answers_are_not_read() -> None:
     assert grade_directly("1", "x" * (MAX_LENGTH + 1), Options()) == "unparsable"
+
+
+def test_the_room_is_imported_without_computer_algebra() -> None:
+    heavy = "{'sympy', 'math_verify', 'torch', 'transformers'}"
+    code = f"import sys, policygrain.grading; assert not {heavy} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -69,6 +69,8 @@ _REWRITTEN = [
     (re.compile(r"(?<!\\)\$"), ""),
     (re.compile(r"\\(?:left|right|[bB]igg?[lr]?)(?![a-zA-Z])\s*\.?"), ""),
     (re.compile(r"(?:\{ ?\})?\^ ?(?:\{ ?\\circ ?\}|\\circ(?![a-zA-Z]))|\\degree(?![a-zA-Z])"), r"^\\circ "),
+    (re.compile(r"(?<![\d.,/] )(?<![\d.,/])(\d+) (\d+)/(\d+)(?![\d/])"), r"\1 \\frac{\2}{\3}"),
+    (re.compile(r"\\\{ ?\\\}|\\varnothing(?![a-zA-Z])"), r"\\emptyset "),
     (re.compile(r"\\(?:leq|leqslant)(?![a-zA-Z])"), r"\\le "),
     (re.compile(r"\\(?:geq|geqslant)(?![a-zA-Z])"), r"\\ge "),
 ]

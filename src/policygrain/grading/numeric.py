@@ -57,9 +57,9 @@ class NumericGrader:
         if expected is None:
             return "correct" if "".join(gold.split()) == "".join(answer.split()) else "incorrect"
         if given is None:
-            # `1,2` and `1 2` are several numbers: readable, but not the one that was asked for.
-            several = _number(answer.replace(",", "").replace(" ", ""))
-            return "incorrect" if several else "unparsable"
+            # `1,2` and `1 2` are two numbers: readable, but not the one that was asked for.
+            joined = _number(answer.replace(",", "").replace(" ", ""))
+            return "incorrect" if joined else "unparsable"
         return "correct" if given.value == expected.value else "incorrect"
 
 

@@ -23,7 +23,10 @@ _REWRITTEN = [
 ]
 _IN_BRACES = re.compile(r"(?<!\\)\{\d{1,3}(?:,\d{3})+\}")  # `\frac{1}{20,000}`
 _GROUPS = re.compile(r"(?<![\d.,] )(?<![\d.,])\d{1,3}(?: \d{3})+(?![\d,]| \d)")  # `1 000 000`
-_SEPARATE_DIGITS = re.compile(r"[0-9]\s+[0-9.](?![0-9]*\s*/)")  # the parser adds them: `2 3` is 5
+# Numbers side by side, which the parser adds: `2 3` and `2{3}` are 5 to it.
+_SEPARATE_DIGITS = re.compile(
+    r"\d\s+[\d.](?!\d*\s*/)|(?<![\d.])(?<![_^])\d[\d.]*\s*\{\s*\d|(?:^|[\s(=,+*/-])\{[\d.]+\}\s*\{?\d"
+)
 
 
 @functools.lru_cache(maxsize=10_000)

@@ -17,13 +17,8 @@ from .values import equal, is_endless, is_number
 from .warm_up import PAIRS
 
 _NUMBER_OF_DEGREES = re.compile(r"(\d+(?:\.\d+)?|[A-Za-z]|\)|\}) ?\^\\circ ?")
-_FUNCTION = r"\\(?:arc)?(?:sin|cos|tan|cot|sec|csc)(?:\^ ?(?:\{ ?-?\d ?\}|\d))? ?"
-_OF_DEGREES = re.compile(
-    rf"({_FUNCTION})(?:\( ?([\d.]+) ?\^\\circ ?\)|\{{ ?([\d.]+) ?\^\\circ ?\}}|([\d.]+) ?\^\\circ ?)"
-)
-
-
-ROUNDING = 0.01  # most relative difference of a value and its rounding in `3.14159 ≈ 3.14`
+_RESIDUE = re.compile(r"\\[bp]?mod(?![a-zA-Z])")
+ROUNDING = 0.01  # largest relative difference of a value and its rounding in `3.14159 ≈ 3.14`
 
 
 class UnreadableGold(Exception):
@@ -74,7 +69,7 @@ def _same(gold: str, answer: str, options: Options) -> bool:
         gold = notation.without_thousands(gold)
     if not options.list_answer or ", " in answer:
         answer = notation.without_thousands(answer)
-    if "\\begin" in gold + answer or notation.is_relation(answer):
+    if "\\begin" in gold + answer or notation.is_relation(gold + answer):
         return _same_value(gold, answer, options)
     brackets, golds = notation.bracketed(gold)
     given_brackets, answers = notation.bracketed(answer)
@@ -194,6 +189,8 @@ def _shortened(members: list[str]) -> list[str] | None:
     last = parse(values[-1])
     for text in values[:-1]:
         found = parse(text)
+        if getattr(found, "is_Symbol", False):
+            continue  # another name, as in `a = b = 5`
         if found is None or last is None or is_endless(found) or not equal(last, found, Options()):
             return None
     return [members[0], members[-1]] if named else members[-1:]
@@ -217,6 +214,10 @@ def _same_quantity(gold: str, answer: str, options: Options) -> bool:
     found = units.read_quantity(answer, is_number(expression))
     angles = {wanted.unit, found.unit} == {units.DEGREE, units.RADIAN}
     if units.differ(wanted.unit, found.unit) and not angles:
+        return False
+    if ("\\%" in gold and found.unit) or ("\\%" in answer and wanted.unit):
+        return False  # a percentage is no amount of a unit
+    if _RESIDUE.search(answer) and not _RESIDUE.search(gold):
         return False
     gold_text, answer_text = _in_one_angle(wanted, found, options)
     a, b = parse_number(notation.compact(gold_text)), parse_number(notation.compact(answer_text))

@@ -19,7 +19,7 @@ _COMPOUND = {
     "mph": {"mi": 1, "h": -1},
 }
 # Single letters that are units even in plain letters after a space: `5 m`.
-_SHORT = frozenset("mgshlLNJWVAKCT")
+_SHORT = frozenset("mgsh")
 _SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 _ANY_SCALE = "|".join(_SCALES)
 _MEANINGFUL = frozenset(words.MEANINGFUL.split())
@@ -40,7 +40,7 @@ _CURRENCY = re.compile(
     r"^(?P<sign>[-+]? ?)(?P<name>\\\$|\\text ?\{ ?(?:euro|yen|pound sterling|Rs\.?|USD) ?\}|Rs\.? ?|USD ?)"
 )
 _PERCENT = re.compile(r" ?(?:\\text ?\{ ?(?:percent|pct|per cent) ?\}|(?<=[\d}) ])(?:percent|pct))$")
-_WORD = re.compile(r"[A-Za-z][A-Za-z'-]{2,}|of|a|an|in|on|[ap]\.m")
+_WORD = re.compile(r"[A-Za-z][A-Za-z'-]{2,}|of|a|an|in|on")
 _RATE = re.compile(r"/|\bper\b")
 
 Unit = tuple[tuple[str, int], ...]  # ("m", 1), ("s", -2); empty: words that are no unit, such as apples
@@ -112,7 +112,7 @@ def _cut_unit(text: str, bare: bool) -> tuple[str, dict[str, int] | None]:
             name = "celsius" if match["content"].strip()[0] == "C" else "fahrenheit"
             return rest[: -len("^\\circ")].strip(), {name: 1}
         powers = _powers(match["content"], True)
-        if powers is None or (powers == {} and power < 0):
+        if powers is None or (powers == {} and power != 1):
             return text, None
         sign = -1 if match["joint"] == "/" else 1
         return rest, {unit: n * power * sign for unit, n in powers.items()}
@@ -135,14 +135,12 @@ def _powers(content: str, text: bool, spaced: bool = True) -> dict[str, int] | N
     known = _known(content)
     if known is not None and (text or _readable(content, spaced)):
         return known
-    words = [word.strip(".") for word in content.split()]
-    if any(word.lower() in _MEANINGFUL for word in words):
+    others = [word.strip(".") for word in content.split()]
+    if any(word.lower() in _MEANINGFUL for word in others):
         return None
-    if not text:
-        return {} if spaced and all(word.lower() in _NOUNS for word in words) else None
-    return (
-        {} if all(re.fullmatch(r"[A-Za-z][A-Za-z'-]{2,}|of|a|an|in|on|p|m|a\.m|p\.m", word) for word in words) else None
-    )
+    if text:
+        return {} if all(_WORD.fullmatch(word) for word in others) else None
+    return {} if spaced and all(word.lower() in _NOUNS for word in others) else None
 
 
 def _readable(content: str, spaced: bool) -> bool:
@@ -164,7 +162,9 @@ def _known(content: str) -> dict[str, int] | None:
             match = re.fullmatch(r"([^\d]+)(\d)?", word)
             if match is None:
                 return None
-            unit = _UNITS.get(match[1]) or _UNITS.get(match[1].lower()) if len(match[1]) > 2 else _UNITS.get(match[1])
+            unit = _UNITS.get(match[1])
+            if unit is None and len(match[1]) > 2:  # case matters in `m` and `M`, `mW` and `MW`
+                unit = _UNITS.get(match[1].lower())
             compound = _COMPOUND.get(match[1].lower())
             if compound is None and unit is None and match[1].lower() not in ("unit", "units"):
                 return None

@@ -95,8 +95,8 @@ def load_newest(checkpoints: Path, parts: Mapping[str, Any]) -> dict[str, Any] |
     except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError) as error:
         # torch's own message advises to load the file all the same.
         raise UserError(
-            f"{folder / STATE}: not a checkpoint that may be loaded: it is damaged, or holds more than tensors, numbers "
-            f"and batches, which could execute code. Remove {folder}; the run then continues from the "
+            f"{folder / STATE}: not a checkpoint that may be loaded: it is damaged, or holds more than tensors, "
+            f"numbers and batches, which could execute code. Remove {folder}; the run then continues from the "
             "checkpoint before it."
         ) from error
     sharded = _sharded(parts)

@@ -1,0 +1,170 @@
+"""The start model that the pipeline makes: built again where it is stale, refused where it is damaged."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import PreTrainedModel
+
+from policygrain.cli import main
+from policygrain.errors import UserError
+from policygrain.results.layout import DataFolder, StartFolder
+from policygrain.results.reader import start_model
+from policygrain.study import Study
+from policygrain.tasks.sources import prepare
+from policygrain.train.start_model import check_start_model, ensure_start_model
+
+from ..support.files import flip_bit, snapshot
+from ..support.small import SMALL, small_study, train_small, write_study
+
+QUICK = {"steps": 3, "mixed_steps": 3, "batch_size": 4}
+
+
+def quick_study(**changes: Any) -> Study:
+    """The small study with a start model that takes no time."""
+    return small_study(model={"warm_start": QUICK | changes.pop("warm_start", {})}, **changes)
+
+
+def build(study: Study, folder: Path, seed: int = 0) -> StartFolder:
+    """The study's data and start model, in ``folder``."""
+    data, start = DataFolder(folder / "data"), StartFolder(folder / "start")
+    prepare(study, data)
+    ensure_start_model(study, seed, data, start)
+    return start
+
+
+def weights(start: StartFolder) -> bytes:
+    return (start.path / "model.safetensors").read_bytes()
+
+
+@pytest.fixture
+def built(tmp_path: Path) -> StartFolder:
+    return build(quick_study(), tmp_path / "built")
+
+
+def test_a_start_model_that_is_up_to_date_is_left(built: StartFolder) -> None:
+    before = {path: path.stat().st_mtime_ns for path in built.path.rglob("*")}
+    # What decides nothing about a start model.
+    build(quick_study(training={"steps": 9, "threads": 1}), built.path.parent)
+    assert {path: path.stat().st_mtime_ns for path in built.path.rglob("*")} == before
+    record = start_model(built)
+    assert record.digest == check_start_model(built.path)
+    assert (record.seed, record.steps) == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("study", "seed"),
+    [
+        (quick_study(warm_start={"steps": 4}), 0),
+        (quick_study(warm_start={"learning_rate": 1e-3}), 0),
+        (quick_study(prompt={"template": "Q {problem}\n"}), 0),
+        (quick_study(), 1),
+        (quick_study(data={"train": ["clock"]}), 0),
+    ],
+    ids=["steps", "learning rate", "prompt", "seed", "training problems"],
+)
+def test_a_start_model_of_other_settings_is_built_again(
+    study: Study, seed: int, built: StartFolder, tmp_path: Path
+) -> None:
+    before = weights(built)
+    again = build(study, built.path.parent, seed)
+    fresh = build(study, tmp_path / "fresh", seed)
+    assert again.path == built.path and weights(again) == weights(fresh) != before
+    assert start_model(again).settings == start_model(fresh).settings
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda folder: flip_bit(folder / "model.safetensors"),
+        lambda folder: (folder / "model.safetensors").write_bytes(b""),
+        lambda folder: (folder / "tokenizer.json").unlink(),
+        lambda folder: (folder / "config.json").unlink(),
+    ],
+    ids=["flipped bit", "empty weights", "no tokenizer", "no configuration"],
+)
+def test_a_damaged_start_model_is_built_again_or_refused(
+    damage: Callable[[Path], object], built: StartFolder, made: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """Built again by its own command; refused, with nothing moved, where it is given to a run that has ended."""
+    digest, whole = check_start_model(built.path), snapshot(built.path)
+    run = train_small(quick_study(training={"steps": 1}), tmp_path / "run", made[0], built.path)
+    ended = snapshot(run)
+    damage(built.path)
+    with pytest.raises(UserError, match=r"start: its files are not those that start\.json names: .*[Rr]emove") as said:
+        train_small(quick_study(training={"steps": 1}), run, made[0], built.path)
+    assert "\n" not in str(said.value) and snapshot(run).keys() == ended.keys()
+    build(quick_study(), built.path.parent)
+    assert check_start_model(built.path) == digest
+    assert {n: c for n, c in snapshot(built.path).items() if n != "start/start.json"} == {
+        n: c for n, c in whole.items() if n != "start/start.json"
+    }
+
+
+@pytest.mark.parametrize("content", ["", "7", "{}", '{"schema_version": 1}', '{"schema_version": 99}'])
+def test_a_record_that_cannot_be_read_is_one_message(content: str, built: StartFolder) -> None:
+    built.record.write_text(content)
+    for ask in (lambda: check_start_model(built.path), lambda: build(quick_study(), built.path.parent)):
+        with pytest.raises(UserError, match=r"start\.json: .*Remove the folder"):
+            ask()
+
+
+def test_a_folder_that_is_no_start_model_is_not_replaced(
+    made: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A model of the user's, say: `--out` with a wrong path removes nothing."""
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "config.json").write_text("{}")
+    config = write_study(tmp_path / "study.yaml", SMALL)
+    command = ["start-model", "--config", str(config), "--data", str(made[0]), "--out"]
+    assert main([*command, str(other)]) == 2
+    assert f"{other}: there are files here, and no start.json" in capsys.readouterr().err
+    assert snapshot(other) == {"other/config.json": b"{}"}
+    (other / "config.json").unlink()  # an empty folder is as good as none
+    ensure_start_model(quick_study(), 0, DataFolder(made[0]), StartFolder(other))
+    assert StartFolder(other).record.exists()
+
+
+def test_a_start_model_that_cannot_be_written_is_one_message_and_the_old_one_stays(
+    built: StartFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = snapshot(built.path)
+
+    def full(self: PreTrainedModel, folder: Path, **_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(PreTrainedModel, "save_pretrained", full)
+    with pytest.raises(UserError, match=r"start: the model cannot be written: .*No space left on device"):
+        build(quick_study(warm_start={"steps": 4}), built.path.parent)
+    assert snapshot(built.path) == before
+    assert not [path for path in built.path.parent.iterdir() if path.name.startswith(".start")]
+
+
+def test_a_build_killed_at_any_rename_is_followed_by_a_whole_one(
+    built: StartFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study, rename = quick_study(warm_start={"steps": 4}), Path.rename
+    expected = weights(build(study, tmp_path / "fresh"))
+    for calls in (0, 1):
+        done: list[Path] = []
+
+        def dying(path: Path, target: Path, calls: int = calls, done: list[Path] = done) -> Path:
+            if len(done) == calls:
+                raise KeyboardInterrupt
+            done.append(path)
+            return rename(path, target)
+
+        folder = Path(shutil.copytree(built.path.parent, tmp_path / f"killed{calls}"))
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "rename", dying)
+            with pytest.raises(KeyboardInterrupt):
+                build(study, folder)
+        assert weights(build(study, folder)) == expected
+        assert sorted(path.name for path in folder.iterdir()) == ["data", "start"]

@@ -72,8 +72,8 @@ def mirror(results: StudyResults) -> TrackingRecord:
             if reached and attempt < ATTEMPTS:
                 continue
             raise UserError(
-                f"tracking.uri: MLflow at {redacted(uri)} does not answer ({_reason(error, uri)}). The records are safe "
-                f"in {results.folder.path}."
+                f"tracking.uri: MLflow at {redacted(uri)} does not answer ({_reason(error, uri)}). The records are "
+                f"safe in {results.folder.path}."
             ) from None  # the cause may contain the password
 
 

@@ -18,7 +18,8 @@ SCHEMA_VERSION = 2
 class Entry(BaseModel):
     """A part of a record."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # JSON has no numbers for infinity and NaN; as text they are read back.
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
 
 
 class Record(Entry):

@@ -1,0 +1,92 @@
+"""JSON Lines of results: every mistake names file and line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from policygrain.errors import UserError
+from policygrain.results.lines import read_lines, read_steps
+
+AGAIN = "Train it again."
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "metrics.jsonl"
+
+
+def write(path: Path, steps: list[Any]) -> None:
+    path.write_text("".join(json.dumps({"step": step}) + "\n" for step in steps))
+
+
+def test_lines_have_their_numbers(path: Path) -> None:
+    path.write_text('{"a": "ä\\u2028"}\n{"b": 2}')  # the last line may lack its end
+    assert list(read_lines(path, AGAIN)) == [(1, {"a": "ä\u2028"}), (2, {"b": 2})]
+    path.write_text("")
+    assert list(read_lines(path, AGAIN)) == [] == read_steps(path, AGAIN)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b'{"step": 1', "not JSON"),
+        (b"", "not JSON"),
+        (b'{"step": "\xff"}', "not JSON"),
+        (b"[" * 100_000, "not JSON"),
+        (b"[1]", "expected a JSON object, got list"),
+        (b"1", "expected a JSON object, got int"),
+        (b"null", "expected a JSON object, got NoneType"),
+    ],
+    ids=str,
+)
+def test_a_broken_line_is_named(path: Path, line: bytes, message: str) -> None:
+    path.write_bytes(b'{"step": 0}\n' + line + b'\n{"step": 2}\n')
+    for read in (lambda: list(read_lines(path, AGAIN)), lambda: read_steps(path, AGAIN)):
+        with pytest.raises(UserError) as raised:
+            read()
+        assert str(raised.value).startswith(f"{path}, line 2: {message}") and str(raised.value).endswith(AGAIN)
+
+
+@pytest.mark.parametrize(
+    ("steps", "line", "expected", "found"),
+    [
+        ([1, 2], 1, 0, "1"),
+        ([0, 2], 2, 1, "2"),
+        ([0, 1, 1, 2], 3, 2, "1"),
+        ([0, 1, 0], 3, 2, "0"),
+        ([0, None], 2, 1, "None"),
+        ([0, "1"], 2, 1, "'1'"),
+    ],
+)
+def test_holes_and_doubled_steps_are_named(path: Path, steps: list[Any], line: int, expected: int, found: str) -> None:
+    write(path, steps)
+    with pytest.raises(UserError) as raised:
+        read_steps(path, AGAIN)
+    assert f"{path}, line {line}: expected step {expected}, found {found}: steps are missing or doubled" in str(
+        raised.value
+    )
+
+
+@settings(deadline=None, derandomize=True, max_examples=60)
+@given(st.lists(st.integers(0, 5), max_size=6))
+def test_steps_are_read_only_where_they_are_complete(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[int]
+) -> None:
+    path = tmp_path_factory.mktemp("lines") / "metrics.jsonl"
+    write(path, steps)
+    if steps == list(range(len(steps))):
+        assert [row["step"] for row in read_steps(path, AGAIN)] == steps
+    else:
+        with pytest.raises(UserError, match="steps are missing or doubled"):
+            read_steps(path, AGAIN)
+
+
+def test_a_missing_file_is_named(path: Path) -> None:
+    with pytest.raises(UserError, match=r"metrics\.jsonl: cannot be read: No such file or directory\. Train it again"):
+        read_steps(path, AGAIN)

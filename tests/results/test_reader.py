@@ -1,0 +1,179 @@
+"""The reader of a study's results: whose they are, whether they are complete, and tables of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from policygrain.errors import UserError
+from policygrain.results.layout import StudyFolder
+from policygrain.results.reader import StudyResults, evaluated_samples, model_evaluation, run_metrics
+from policygrain.results.schema import write_record
+from policygrain.study import Study, load_study
+from policygrain.study.runs import Run
+
+from ..support.made_up import STEPS, make_up
+
+
+@pytest.fixture
+def study(in_root: Path) -> Study:
+    return load_study("studies/smoke.yaml")
+
+
+@pytest.fixture
+def results(study: Study, tmp_path: Path) -> StudyResults:
+    return StudyResults(make_up(study, tmp_path / "smoke", {"start": 0, "tepo": 9}))
+
+
+def with_changes(results: StudyResults, **sections: dict[str, Any]) -> StudyResults:
+    """The same results, read as those of a study with other keys."""
+    data = results.study.model_dump(mode="json")
+    for section, changes in sections.items():
+        data[section] = {**data[section], **changes}
+    return StudyResults(results.folder.path, Study.model_validate(data, strict=False))
+
+
+def test_the_study_is_the_one_in_the_folder(results: StudyResults, study: Study, tmp_path: Path) -> None:
+    assert results.study == study.model_copy(update={"base": None})
+    with pytest.raises(UserError, match=r"nowhere: no study\.yaml here; name a study's results"):
+        StudyResults(tmp_path / "nowhere")
+    results.folder.study.write_text("name: [")
+    with pytest.raises(UserError, match=r"study\.yaml: not readable as YAML"):
+        StudyResults(results.folder.path)
+
+
+def test_runs_of_other_settings_are_refused_by_the_keys_that_differ(results: StudyResults) -> None:
+    other = with_changes(results, training={"learning_rate": 0.5, "max_tokens": 25}, prompt={"template": "{problem}?"})
+    with pytest.raises(UserError) as raised:
+        _ = other.steps
+    said = str(raised.value)
+    assert str(results.folder.run("grpo", 0).path) in said
+    assert "(prompt.template, training.learning_rate, training.max_tokens differ). Run `snakemake all`." in said
+    method = with_changes(results, methods={"tepo": {"clip": {"low": 0.1}}})
+    with pytest.raises(UserError, match=r"runs/tepo/seed0: .*\(method differ\)"):
+        _ = method.summaries
+
+
+def test_settings_that_change_no_run_are_no_difference(results: StudyResults) -> None:
+    other = with_changes(results, training={"threads": 3, "micro_batch_tokens": 99}, evaluation={"seed": 8})
+    assert other.steps.equals(results.steps)
+
+
+def test_only_the_study_s_own_runs_are_read(results: StudyResults) -> None:
+    """A run of an arm that the study had before stays on disk and is in no table."""
+    data = results.study.model_dump(mode="json")
+    data["experiments"]["headline"]["methods"] = ["grpo"]
+    fewer = StudyResults(results.folder.path, Study.model_validate(data, strict=False))
+    assert set(results.steps["arm"]) - set(fewer.steps["arm"]) == {"tepo"}
+    assert set(results.evaluations["arm"]) - set(fewer.evaluations["arm"]) == {"tepo"}
+
+
+def test_a_run_that_has_not_ended_is_read_as_far_as_it_is(results: StudyResults) -> None:
+    run = results.folder.run("tepo", 1)
+    run.summary.unlink()
+    run.metrics.write_text("".join(run.metrics.read_text().splitlines(keepends=True)[:2]))
+    found = StudyResults(results.folder.path)
+    rows = found.steps.query("arm == 'tepo' and seed == 1")
+    assert rows["step"].tolist() == [0, 1] and rows["total_seconds"].tolist() == [2.0, 4.0]
+    assert Run("tepo", 1) in found.trained and Run("tepo", 1) not in found.summaries
+    run.metrics.write_text(run.metrics.read_text().splitlines(keepends=True)[1])
+    with pytest.raises(UserError, match=r"metrics\.jsonl, line 1: expected step 0, found 1"):
+        _ = StudyResults(results.folder.path).steps
+
+
+@pytest.mark.parametrize("keep", [0, 1, STEPS, STEPS + 2])
+def test_a_run_that_has_ended_has_all_its_steps(results: StudyResults, keep: int) -> None:
+    run = results.folder.run("tepo", 1)
+    lines = run.metrics.read_text().splitlines(keepends=True)
+    lines.append(json.dumps({"step": STEPS + 1}) + "\n")
+    run.metrics.write_text("".join(lines[:keep]))
+    with pytest.raises(UserError, match=rf"metrics\.jsonl: {keep} steps of {STEPS + 1}, although the run has ended"):
+        run_metrics(run)
+
+
+def test_a_run_without_timings_is_read(results: StudyResults) -> None:
+    results.folder.run("tepo", 1).timings.unlink()
+    rows = StudyResults(results.folder.path).steps
+    assert len(rows) == len(results.matrix.runs) * (STEPS + 1)
+    without = rows.query("arm == 'tepo' and seed == 1")
+    assert "total_seconds" in rows and without["total_seconds"].isna().all()
+
+
+def test_tables_of_steps_and_evaluations(results: StudyResults) -> None:
+    assert set(results.steps["arm"]) == set(results.matrix.arms)
+    assert np.allclose(results.final_validation("grpo"), [0.5, 0.6])
+    assert results.arms("headline") == ["grpo", "tepo"] and results.arms("nothing") == []
+    assert list(results.model_evaluations)[:2] == ["start/seed0", "start/seed1"]
+    assert results.scores("tepo", "count").mean() == 0.75 and results.scores("start", "count").sum() == 0
+    with pytest.raises(UserError, match="no evaluation of 'dapo' on 'count'"):
+        results.scores("dapo", "count")
+
+
+def test_problems_seen_in_training_are_left_out_of_clean_scores(results: StudyResults) -> None:
+    """The first and the last of 12 problems; nine are solved by TEPO, among them the first."""
+    for _, folder in results.folder.evaluations():
+        found = model_evaluation(folder)
+        records = [
+            r.model_copy(update={"contaminated": [0, 11] if r.benchmark == "count" else []}) for r in found.records
+        ]
+        write_record(folder.record, found.model_copy(update={"records": records}))
+    again = StudyResults(results.folder.path)
+    assert again.contaminated("count") == [0, 11] and again.contaminated("running_total") == []
+    assert again.scores("tepo", "count", clean=True).shape == (2, 10)
+    assert again.scores("tepo", "count", clean=True).mean() == 0.8
+    assert again.scores("tepo", "running_total", clean=True).mean() == 0.75
+
+
+@pytest.mark.parametrize("key", ["grader", "prompt", "engine", "seed", "benchmarks"])
+def test_evaluations_under_different_protocols_are_refused(results: StudyResults, key: str) -> None:
+    folder = results.folder.evaluation("tepo/seed1")
+    found = model_evaluation(folder)
+    value: Any = {"count": {"problems": "other"}} if key == "benchmarks" else "other"
+    write_record(folder.record, found.model_copy(update={"protocol": found.protocol | {key: value}}))
+    with pytest.raises(UserError, match="different protocols"):
+        _ = StudyResults(results.folder.path).evaluations
+    write_record(folder.record, found.model_copy(update={"protocol": found.protocol | {"model": "another"}}))
+    assert len(StudyResults(results.folder.path).evaluations) == len(results.evaluations)
+
+
+def test_an_evaluation_of_nothing_is_refused(results: StudyResults) -> None:
+    folder = results.folder.evaluation("tepo/seed1")
+    write_record(folder.record, model_evaluation(folder).model_copy(update={"records": []}))
+    with pytest.raises(UserError, match=r"tepo/seed1/evaluation/records\.json: holds no benchmark"):
+        _ = StudyResults(results.folder.path).evaluations
+
+
+def test_samples_are_those_of_the_record(results: StudyResults) -> None:
+    folder = results.folder.evaluation("tepo/seed1")
+    (_, record) = model_evaluation(folder).records
+    assert len(evaluated_samples(folder, record)) == 24
+    other = record.model_copy(update={"outcomes": {"correct": 24}})
+    with pytest.raises(UserError, match=r"count\.jsonl: these are not the samples that records\.json counts"):
+        evaluated_samples(folder, other)
+
+
+def test_probes_and_tracking(results: StudyResults, tmp_path: Path) -> None:
+    assert sorted(results.probes["seed"].unique()) == [0, 1] and results.tracking is None
+    for seed in (0, 1):
+        path = results.folder.probe(seed)
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"rows": []}))
+    with pytest.raises(UserError, match=r"no batch has been probed\. No group had unequal rewards"):
+        _ = StudyResults(results.folder.path).probes
+
+
+def test_digests_of_sources_come_from_the_prepared_data(results: StudyResults) -> None:
+    """A study of own files is fingerprinted as it was prepared, where the files are not at hand."""
+    data = yaml.safe_load(results.folder.study.read_text())
+    data["data"]["train"] = ["own.jsonl"]
+    study = Study.model_validate(data, strict=False)
+    before = StudyResults(results.folder.path, study).fingerprints.data()
+    record = {"schema_version": 2, "fingerprint": "x", "sources": {"own.jsonl": "a" * 16}, "files": {}}
+    sources = StudyFolder(results.folder.path).data.sources
+    sources.parent.mkdir()
+    sources.write_text(json.dumps(record))
+    assert StudyResults(results.folder.path, study).fingerprints.data() != before

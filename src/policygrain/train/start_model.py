@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .. import digests
 from ..errors import UserError
@@ -49,7 +49,7 @@ def build_start_model(study: Study, seed: int, data: DataFolder, out: StartFolde
     last = losses[-50:]
     record = StartModelRecord(
         seed=seed,
-        settings=Fingerprints(study).start_settings(seed),
+        settings=_settings(study, seed, data),
         parameters=sum(p.numel() for p in model.parameters()),
         steps=warm_start.steps,
         seconds=time.perf_counter() - started,
@@ -63,10 +63,15 @@ def ensure_start_model(study: Study, seed: int, data: DataFolder, out: StartFold
     """Build the start model unless ``out`` holds it as this study and seed make it."""
     if out.record.exists():
         found = start_model(out)
-        if found.settings == Fingerprints(study).start_settings(seed) and found.digest == digests.of_model(out.path):
+        if found.settings == _settings(study, seed, data) and found.digest == digests.of_model(out.path):
             return
     shutil.rmtree(out.path, ignore_errors=True)
     build_start_model(study, seed, data, out)
+
+
+def _settings(study: Study, seed: int, data: DataFolder) -> dict[str, Any]:
+    """What a start model is made from: settings, and the digest of the training problems."""
+    return {**Fingerprints(study).start_settings(seed), "training_data": digests.of_file(data.train)}
 
 
 def check_start_model(folder: Path) -> str:

@@ -1,7 +1,7 @@
 """How long planning takes: `snakemake --dry-run` of a study of many methods, seeds and benchmarks.
 
-20 methods × 10 seeds × 8 benchmarks by default, twice: as few jobs as an engine for 20 models makes of it, and as many
-as an engine for each model and eight jobs to draw for it.
+20 methods × 10 seeds × 8 benchmarks by default, twice: with few jobs (one engine evaluates 20 models) and with many
+(one engine per model, and eight jobs that sample its responses).
 
     python benchmarks/dry_run.py [--profile slurm] [--out benchmarks/dry_run.json]
 
@@ -35,7 +35,7 @@ GRAINS = {"few jobs": {"runs_per_engine": 20, "parts": 1}, "many jobs": {"runs_p
 
 
 def study(methods: int, seeds: int, benchmarks: int, grain: dict[str, int]) -> dict[str, Any]:
-    """A study file laid over config.yaml: every run a job of its own."""
+    """A study file based on config.yaml, in which every run is a job of its own."""
     presets = method_names()
     names = [f"method_{i:03d}" for i in range(methods)]
     return {
@@ -53,7 +53,7 @@ def study(methods: int, seeds: int, benchmarks: int, grain: dict[str, int]) -> d
 
 
 def measure(content: dict[str, Any], *profile: str) -> dict[str, Any]:
-    """RunMatrix it in an empty folder."""
+    """Seconds, memory and jobs of a dry run in an empty folder."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "study.yaml"
         path.write_text(yaml.safe_dump(content))
@@ -79,23 +79,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     for name, default in (("methods", 20), ("seeds", 10), ("benchmarks", 8)):
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--profile", help="of Snakemake; this machine's where none is named")
+    parser.add_argument("--profile", help="Snakemake profile (default: jobs run on this machine)")
     parser.add_argument("--out", type=Path, help="JSON file for the numbers")
-    asked = parser.parse_args()
-    size = {name: vars(asked)[name] for name in ("methods", "seeds", "benchmarks")}
-    profile = ["--profile", asked.profile] if asked.profile else []
+    arguments = parser.parse_args()
+    size = {name: vars(arguments)[name] for name in ("methods", "seeds", "benchmarks")}
+    profile = ["--profile", arguments.profile] if arguments.profile else []
     report = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "hardware": hardware(),
         "versions": versions(),
         "commit": commit(),
         **size,
-        "profile": asked.profile,
+        "profile": arguments.profile,
         **{name: measure(study(**size, grain=grain), *profile) for name, grain in GRAINS.items()},
     }
     print(json.dumps(report, indent=1))
-    if asked.out:
-        atomic_json(asked.out, report)
+    if arguments.out:
+        atomic_json(arguments.out, report)
 
 
 if __name__ == "__main__":

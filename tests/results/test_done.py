@@ -1,85 +1,55 @@
-"""Files of finished jobs: one per job, named by its fingerprint."""
+"""Files that say that a job has ended."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from policygrain.files import read_json
+from policygrain.results.done import begin, write_done
 
-from policygrain.results.done import write_done
-from policygrain.results.layout import StudyFolder
-from policygrain.results.schema import Done, read_record
-
-OLD, NEW = "0123456789abcdef", "fedcba9876543210"
+OLD, NEW = "0" * 16, "f" * 16
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> StudyFolder:
-    return StudyFolder(tmp_path)
+def make(folder: Path, name: str, *results: str) -> Path:
+    path = folder / f"{name}.json"
+    write_done(path, dict.fromkeys(results, "digest"))
+    return path
 
 
-def test_older_files_of_the_same_job_are_removed(folder: StudyFolder) -> None:
-    first, second = (folder.done("train", "grpo-seed0", fingerprint) for fingerprint in (OLD, NEW))
-    write_done(first, {"grpo/seed0": "key"})
-    write_done(second, {"grpo/seed0": "other"})
-    assert list(first.parent.iterdir()) == [second]
-    assert read_record(Done, second, "").results == {"grpo/seed0": "other"}
-    write_done(second, {"grpo/seed0": "other"})
-    assert list(first.parent.iterdir()) == [second]
+def test_a_file_has_what_the_job_made(tmp_path: Path) -> None:
+    path = make(tmp_path / "train" / "grpo", f"0-{NEW}", "grpo/seed0")
+    assert read_json(path)["results"] == {"grpo/seed0": "digest"}
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        "grpo-seed0-1",  # of more seeds
-        "grpo",
-        "grpo-seed",
-        "grpo-seed01",
-        "x-grpo-seed0",
-        "grpo-seed0-0123456789abcdef",  # a name that ends like a fingerprint
-        "*",
-        "[g]rpo-seed0",
-    ],
-)
-def test_files_of_other_jobs_stay(folder: StudyFolder, other: str) -> None:
-    for mine, theirs in (("grpo-seed0", other), (other, "grpo-seed0")):
-        kept = folder.done("train", theirs, OLD)
-        elsewhere = folder.done("probe", mine, OLD)
-        write_done(kept, {})
-        write_done(elsewhere, {})
-        write_done(folder.done("train", mine, NEW), {})
-        assert kept.exists() and elsewhere.exists()
-        for path in kept.parent.iterdir():
-            path.unlink()
+def test_a_job_removes_its_file_of_other_settings_and_no_other(tmp_path: Path) -> None:
+    own, old = make(tmp_path, f"0-{NEW}", "grpo/seed0"), make(tmp_path, f"0-{OLD}", "grpo/seed0")
+    others = [make(tmp_path, f"1-{OLD}", "grpo/seed1"), make(tmp_path, f"0+1-{OLD[1:]}", "x"), make(tmp_path, "notes")]
+    begin(own, ["grpo/seed0"])
+    assert own.exists() and not old.exists() and all(path.exists() for path in others)
 
 
-def test_a_file_without_a_fingerprint_is_only_written(folder: StudyFolder) -> None:
-    """As `--done` of a command that is called by hand."""
-    kept = folder.done("train", "grpo-seed0", OLD)
-    write_done(kept, {})
-    for name in ("done.json", "grpo-seed0.json", "grpo-seed0-0123.json"):
-        write_done(kept.with_name(name), {"model": "digest"})
-    assert {path.name for path in kept.parent.iterdir()} == {
-        kept.name,
-        "done.json",
-        "grpo-seed0.json",
-        "grpo-seed0-0123.json",
-    }
+def test_a_job_removes_files_of_jobs_that_were_divided_differently(tmp_path: Path) -> None:
+    """Seeds 0 and 1 were trained by one process; now seed 1 is trained alone, from other settings."""
+    both = make(tmp_path, f"0+1-{OLD}", "grpo/seed0", "grpo/seed1")
+    other = make(tmp_path, f"2-{OLD}", "grpo/seed2")
+    begin(tmp_path / f"1-{NEW}.json", ["grpo/seed1"])
+    assert not both.exists() and other.exists()
 
 
-NAMES = st.lists(st.sampled_from(["a", "b", "seed0", "[x]", "*", OLD]), min_size=1, max_size=3).map("-".join)
+def test_names_with_signs_of_patterns_are_taken_as_they_are(tmp_path: Path) -> None:
+    old, other = make(tmp_path, f"a+b-{OLD}", "a"), make(tmp_path, f"aab-{OLD}", "b")
+    begin(tmp_path / f"a+b-{NEW}.json", [])
+    assert not old.exists() and other.exists()
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
-@given(st.lists(st.tuples(NAMES, st.sampled_from([OLD, NEW])), max_size=8))
-def test_the_newest_file_of_each_job_is_what_is_left(
-    tmp_path_factory: pytest.TempPathFactory, jobs: list[tuple[str, str]]
-) -> None:
-    folder = StudyFolder(tmp_path_factory.mktemp("done"))
-    for name, fingerprint in jobs:
-        write_done(folder.done("train", name, fingerprint), {})
-    parent = folder.done("train", "x", OLD).parent
-    left = {path.name for path in parent.iterdir()} if jobs else set()
-    assert left == {folder.done("train", name, fingerprint).name for name, fingerprint in dict(jobs).items()}
+def test_a_file_that_cannot_be_read_names_no_results(tmp_path: Path) -> None:
+    broken = tmp_path / f"1-{OLD}.json"
+    broken.write_text("{")
+    begin(tmp_path / f"0-{NEW}.json", ["grpo/seed1"])
+    assert broken.exists()
+
+
+def test_a_part_of_a_job_removes_nothing(tmp_path: Path) -> None:
+    old = make(tmp_path, f"00-{OLD}", "m")
+    begin(tmp_path / f"00-{NEW}.json.part0", ["m"])
+    assert old.exists()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -18,43 +18,23 @@ import pytest
 
 from policygrain.evaluate.run import evaluate
 from policygrain.files import read_json, read_json_lines
+from policygrain.results.layout import DataFolder, StudyFolder
 from policygrain.study import load_study
 
 from ..support.leftovers import swept
+from ..support.snakemake import Done, jobs, planned, snakemake
 
 pytestmark = pytest.mark.pipeline
 
 
-Done = subprocess.CompletedProcess[str]
-
-
-def snakemake(root: Path, folder: Path, study: str, *arguments: str, **environment: str) -> Done:
-    """Snakemake as a user calls it, in a working folder of its own; fails loudly."""
-    command = [sys.executable, "-m", "snakemake", "--snakefile", str(root / "Snakefile"), "--directory", str(folder)]
-    # Snakemake takes everything after --configfile for configuration files, so it comes last.
-    command += [*arguments, "--cores", "2", "--configfile", str(root / study)]
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        env={**os.environ, **environment},
-        timeout=800,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
-    return done
-
-
-def matrix(done: Done) -> dict[str, int]:
-    """Rule → jobs, off a dry run's table."""
-    return {rule: int(count) for rule, count in re.findall(r"^(\w+) +(\d+)$", done.stdout + done.stderr, re.M)}
+SMOKE = "studies/smoke.yaml"
 
 
 @pytest.fixture(scope="module")
 def smoke(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished smoke study, MLflow included."""
     folder = tmp_path_factory.mktemp("smoke")
-    snakemake(root, folder, "studies/smoke.yaml", "all", MLFLOW_TRACKING_URI="")
+    snakemake(root, folder, SMOKE, "all")
     return folder
 
 
@@ -69,39 +49,45 @@ def test_everything_is_there(smoke: Path) -> None:
 
 
 def test_a_second_time_there_is_nothing_to_do(smoke: Path, root: Path) -> None:
-    assert matrix(snakemake(root, smoke, "studies/smoke.yaml", "--dry-run", "all")) == {}
+    assert planned(root, smoke, SMOKE, "all") == {}
 
 
-def test_a_change_runs_what_hangs_on_it_and_no_more(smoke: Path, root: Path, tmp_path: Path) -> None:
-    study = (
-        (root / "studies" / "smoke.yaml").read_text().replace("base: ../config.yaml", f"base: {root / 'config.yaml'}")
-    )
+def test_a_copy_without_metadata_and_with_other_times_is_finished_too(smoke: Path, root: Path, tmp_path: Path) -> None:
+    """As `cp -r` or a checkout leaves it: what is older than what it was made from is up to date all the same."""
+    shutil.copytree(smoke / "results", tmp_path / "results", copy_function=shutil.copy)
+    files = [path for path in (tmp_path / "results").rglob("*") if path.is_file()]
+    for path in files:
+        day = 86_400 * (1 + sum(path.name.encode()) % 100)
+        os.utime(path, (day, day))
+    assert planned(root, tmp_path, SMOKE, "all") == {} and planned(root, tmp_path, SMOKE, "figures") == {}
+    figures = tmp_path / "results" / "smoke" / "figures"
+    before = (figures / "dynamics.png").read_bytes()
+    shutil.rmtree(figures)
+    assert set(jobs(snakemake(root, tmp_path, SMOKE, "figures"))) == {f"figure_{p.stem}" for p in figures.glob("*.png")}
+    assert (figures / "dynamics.png").read_bytes() == before
+    assert planned(root, tmp_path, SMOKE, "all") == {}
 
-    def plan_of(changed: str) -> dict[str, int]:
-        assert changed != study
+
+def test_a_change_runs_what_depends_on_it_and_no_more(smoke: Path, root: Path, tmp_path: Path) -> None:
+    """With Snakemake's metadata there; test_reruns.py has every kind of change."""
+    study = (root / SMOKE).read_text().replace("base: ../config.yaml", f"base: {root / 'config.yaml'}")
+
+    def plan_of(old: str, new: str) -> dict[str, int]:
+        assert old in study
         path = tmp_path / "study.yaml"
-        path.write_text(changed)
-        return matrix(snakemake(root, smoke, str(path), "--dry-run", "all"))
+        path.write_text(study.replace(old, new))
+        return planned(root, smoke, path, "all")
 
-    assert "train" not in plan_of(study.replace("title: A smoke test", "title: Another"))
-    fewer = plan_of(study.replace("[grpo, tepo]", "[tepo]"))
+    assert set(plan_of("title: A smoke test", "title: Another")) == {"draw", "track", "report_page"}
+    assert plan_of("  checkpoint_every: 1", "  checkpoint_every: 2\n  threads: 2") == {}
+    fewer = plan_of("[grpo, tepo]", "[tepo]")
     assert "train" not in fewer and "start_model" not in fewer
-    more = plan_of(study.replace("[grpo, tepo]", "[grpo, tepo, mpo]"))
+    more = plan_of("[grpo, tepo]", "[grpo, tepo, mpo]")
     assert more["train"] == 1 and "start_model" not in more
-    seeds = plan_of(study.replace("seeds: [0, 1]", "seeds: [0, 1, 2]"))
+    seeds = plan_of("seeds: [0, 1]", "seeds: [0, 1, 2]")
     assert seeds["train"] == 2 and seeds["start_model"] == 1
-    clip = plan_of(study.replace("methods:\n  token_none", "methods:\n  grpo: {clip: {low: 0.1}}\n  token_none"))
+    clip = plan_of("methods:\n  token_none", "methods:\n  grpo: {clip: {low: 0.1}}\n  token_none")
     assert clip["train"] == 1
-
-
-def test_figures_are_redrawn_without_training(smoke: Path, root: Path) -> None:
-    figure = smoke / "results" / "smoke" / "figures" / "dynamics.png"
-    before = figure.read_bytes()
-    figure.unlink()
-    jobs = matrix(snakemake(root, smoke, "studies/smoke.yaml", "--dry-run", "figures"))
-    assert set(jobs) == {"figure_dynamics", "figures", "total"}
-    snakemake(root, smoke, "studies/smoke.yaml", "figures")
-    assert figure.read_bytes() == before
 
 
 def test_mlflow_mirrors_the_records_once(smoke: Path, root: Path) -> None:
@@ -131,7 +117,7 @@ def test_mlflow_mirrors_the_records_once(smoke: Path, root: Path) -> None:
     assert "figures/dynamics.png" in [f.path for f in artifacts]
     # Again: the same runs, no point twice.
     (smoke / "results" / "smoke" / "mlflow.json").unlink()
-    snakemake(root, smoke, "studies/smoke.yaml", "all", MLFLOW_TRACKING_URI="")
+    snakemake(root, smoke, SMOKE, "all")
     assert {n: r.info.run_id for n, r in runs().items()} == {n: r.info.run_id for n, r in first.items()}
     again = store.get_metric_history(child.info.run_id, "validation_accuracy")
     assert [(m.step, m.value) for m in again] == truth
@@ -182,56 +168,70 @@ def test_mlflow_pages_open_in_a_browser(smoke: Path, mlflow_ui: str, chromium: C
     assert "figures" in figures and "tables" in figures
 
 
+def kill_when(condition: Callable[[], bool], root: Path, folder: Path, *targets: str) -> None:
+    """Call Snakemake and, as soon as the condition holds, kill it with its jobs, as a power cut would."""
+    command = [sys.executable, "-m", "snakemake", "--snakefile", str(root / "Snakefile"), "--directory", str(folder)]
+    command += ["--configfile", str(root / SMOKE), "--cores", "2", "--nolock", *targets]
+    output = subprocess.DEVNULL
+    with subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True) as process:
+        try:
+            end = time.monotonic() + 300
+            while not condition():
+                assert process.poll() is None and time.monotonic() < end
+                time.sleep(0.05)
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
 def test_two_runs_of_the_study_give_identical_metrics(smoke: Path, root: Path, tmp_path: Path) -> None:
+    """The second is killed in its middle and called again: it resumes."""
     runs = sorted((smoke / "results" / "smoke" / "runs").glob("*/seed*/metrics.jsonl"))
     names = [str(run.relative_to(smoke)) for run in runs]
-    trained = (smoke / "results" / "smoke" / "runs").glob("*/trained-*.json")
-    snakemake(root, tmp_path, "studies/smoke.yaml", *[str(path.relative_to(smoke)) for path in trained])
+    targets = [str(path.relative_to(smoke)) for path in (smoke / "results/smoke/done/train").rglob("*.json")]
+    kill_when(lambda: any(tmp_path.glob("results/smoke/runs/*/seed*/checkpoints/*")), root, tmp_path, *targets)
+    assert not any(Path(tmp_path / target).exists() for target in targets)
+    begun = {path: path.read_bytes() for path in tmp_path.glob("results/smoke/runs/*/seed*/metrics.jsonl")}
+    assert begun
+    snakemake(root, tmp_path, SMOKE, *targets)
     assert len(names) == 6
     for name in names:
         assert (tmp_path / name).read_bytes() == (smoke / name).read_bytes(), name
+    for path, lines in begun.items():
+        assert path.read_bytes().startswith(lines)
+    assert not list(tmp_path.glob("results/smoke/runs/*/seed*/superseded-*"))
 
 
 def test_an_evaluation_in_parts_is_that_in_one(smoke: Path, root: Path, tmp_path: Path) -> None:
-    """Two jobs draw, a third judges: the same samples, and what says that they were drawn is not missed."""
+    """Two jobs sample, a third grades: the same samples; the files of the parts are removed and not missed."""
     there, here = smoke / "results" / "smoke", tmp_path / "results" / "smoke"
-    for item in ("data", "start", "runs"):
-        shutil.copytree(there / item, here / item, ignore=shutil.ignore_patterns("evaluation", "tokens", "checkpoints"))
-    path, target = tmp_path / "study.yaml", "results/smoke/evaluation/00.jsonl"
-    text = (root / "studies" / "smoke.yaml").read_text().replace("../config.yaml", str(root / "config.yaml"))
+    left_out = shutil.ignore_patterns("evaluation", "evaluate", "tokens", "checkpoints", "figures", "tables")
+    shutil.copytree(there, here, ignore=left_out)
+    path = tmp_path / "study.yaml"
+    text = (root / SMOKE).read_text().replace("../config.yaml", str(root / "config.yaml"))
     whole = text.replace("evaluation:\n", "evaluation:\n  engine: transformers\n")
     path.write_text(whole.replace("transformers\n", "transformers\n  parts: 2\n"))
-    done = snakemake(root, tmp_path, str(path), target)
-    assert matrix(done)["evaluate_part"] == 2 and matrix(done)["evaluate"] == 1
-    assert [p.name for p in (here / "evaluation").iterdir() if p.is_file()] == ["00.jsonl"]
-    assert matrix(snakemake(root, tmp_path, str(path), "--dry-run", target)) == {}
+    done = snakemake(root, tmp_path, path, "--until", "evaluate", "--", "all")
+    assert jobs(done) == {"evaluate_part": 2, "evaluate": 1}
+    [finished] = (here / "done" / "evaluate").iterdir()
+    assert planned(root, tmp_path, path, str(finished.relative_to(tmp_path))) == {}
     path.write_text(whole)
-    models = {"tepo/seed1": here / "runs/tepo/seed1/model"}
-    records = [r for r in read_json_lines(tmp_path / target) if r["model"] == "tepo/seed1"]
-    samples = here / "runs/tepo/seed1/evaluation"
-    shutil.move(samples, tmp_path / "parts")
-    evaluate(load_study(path), models, here / "data", tmp_path / "whole.jsonl")
-    assert read_json_lines(tmp_path / "whole.jsonl") == records and len(records) == 2
-    for name in ("count.jsonl", "running_total.jsonl"):
-        assert (tmp_path / "parts" / name).read_bytes() == (samples / name).read_bytes()
+    assert planned(root, tmp_path, path, str(finished.relative_to(tmp_path))) == {}
+    models = {name: here / "runs" / name / "model" for name in ("tepo/seed1", "grpo/seed0")}
+    alone = StudyFolder(tmp_path / "alone")
+    keys = evaluate(load_study(path), models, DataFolder(here / "data"), alone)
+    assert keys == {name: key for name, key in read_json(finished)["results"].items() if name in models}
+    for name in models:
+        in_parts, at_once = (study.evaluation(name) for study in (StudyFolder(here), alone))
+        assert read_json(in_parts.record)["records"] == read_json(at_once.record)["records"]
+        for benchmark in ("count", "running_total"):
+            assert in_parts.samples(benchmark).read_bytes() == at_once.samples(benchmark).read_bytes()
+        assert not in_parts.all_responses()
 
 
 def test_real_problem_sets_pass_through_every_stage(root: Path, tmp_path: Path, benchmarks_folder: Path) -> None:
-    environment = {"POLICYGRAIN_DATA": str(benchmarks_folder), "MLFLOW_TRACKING_URI": ""}
-    snakemake(root, tmp_path, "studies/real-text.yaml", "all", **environment)
+    snakemake(root, tmp_path, "studies/real-text.yaml", "all", POLICYGRAIN_DATA=str(benchmarks_folder))
     results = tmp_path / "results" / "real-text"
     assert "| MPO |" in (results / "tables" / "results.md").read_text()
     samples = (results / "runs/mpo/seed0/evaluation/math500.jsonl").read_text().splitlines()
     assert len(samples) == 60
     assert len((results / "runs/mpo/seed0/evaluation/aime24.jsonl").read_text().splitlines()) == 60
-
-
-def test_a_misspelt_key_ends_in_one_message(root: Path, tmp_path: Path) -> None:
-    path = tmp_path / "study.yaml"
-    path.write_text(f"base: {root / 'config.yaml'}\nname: x\ntraining: {{stepz: 3}}\n")
-    command = [sys.executable, "-m", "snakemake", "--snakefile", str(root / "Snakefile"), "--directory", str(tmp_path)]
-    command += ["all", "--cores", "1", "--configfile", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode != 0
-    assert "training.stepz: unknown key. Did you mean 'steps'" in done.stderr
-    assert "Traceback" not in done.stderr

@@ -1,4 +1,4 @@
-"""Planning a large study stays small; how quick it is, `benchmarks/dry_run.py` says."""
+"""Planning a large study takes little memory; `benchmarks/dry_run.py` measures how long it takes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def test_twenty_methods_ten_seeds_eight_benchmarks_are_planned_as_few_jobs_or_ma
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
     few, many = (json.loads(done.stdout)[name] for name in ("few jobs", "many jobs"))
-    # 200 models on eight benchmarks are ten jobs: an engine judges many models.
+    # 200 models on eight benchmarks are ten jobs: one engine evaluates many models.
     assert few["by_rule"]["train"] == 200 and few["by_rule"]["evaluate"] == 10 and few["jobs"] < 300
-    # … or 1,800, where each model has an engine, and eight jobs draw for it.
+    # Or 1,800, with one engine per model and eight jobs that sample its responses.
     assert many["by_rule"]["evaluate_part"] == 1600 and many["jobs"] > 2000
     assert max(few["peak_mb"], many["peak_mb"]) < 1000

@@ -4,137 +4,34 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
 from policygrain.doctor.slurm import parse_partitions
 from policygrain.files import read_json, read_json_lines
+from policygrain.results.reader import StudyResults
+from policygrain.study import load_study
 
 from ..support.slurm import FRAIL, GPUS_PER_NODE, NODES, Cluster
+from ..support.slurm_user import DISTURBED, PLACES, STEPS, STUDY, TIMEOUT, User
+from ..support.snakemake import copy_checkout
 
 pytestmark = pytest.mark.slurm
 
-STEPS = 16
-PATIENCE = 900  # seconds; the machine may have other things to do
-DISTURBED = ("cancelled", "requeued", "preempted", "node_lost", "out_of_time", "hung")
-# Methods that are the same but for a name, which decides nothing; and one that cannot be trained.
-SAME = ("undisturbed", *DISTURBED, "interrupted", "on_gpu", "on_two_nodes")
-SLOW = "{{base: grpo, ratio: {{name: 'tests.support.slow:slow', name_of_run: {arm}}}}}"
-METHODS = "\n".join(f"  {arm}: {SLOW.format(arm=arm)}" for arm in SAME)
-STUDY = f"""\
-base: smoke.yaml
-name: disturbed
-seeds: [0]
-seeds_per_process: 1
-training: {{steps: {STEPS}, checkpoint_every: 4}}
-methods:
-  broken: {{base: grpo, ratio: "tests.support.slow:broken"}}
-{METHODS}
-experiments:
-  headline: {{methods: [{", ".join(SAME)}, broken]}}
-"""
-# Where their jobs go: an expression that Snakemake evaluates for each job.
-PLACES = "{'preempted': 'low', 'node_lost': 'frail', 'on_gpu': 'gpu'}.get(wildcards.arm, 'cpu')"
-
 SEED_RUNS = "tags.`grain.role` = 'seed'"
-
-
-class User:
-    """Who types commands in a checkout on the login node."""
-
-    def __init__(self, cluster: Cluster, home: Path) -> None:
-        self.cluster, self.home = cluster, home
-        # The checkout's own package, and its tests for the methods above.
-        path = f"{home / 'src'}{os.pathsep}{home}"
-        self.environment = {**cluster.environment, "PYTHONPATH": path, "MLFLOW_TRACKING_URI": ""}
-        self.runs = home / "results" / "disturbed" / "runs"
-        self.profile = home / "slurm" / "config.yaml"
-        self.profile_as_it_stands = self.profile.read_text()
-
-    @contextmanager
-    def typing(self, *arguments: str, study: str = "disturbed.yaml") -> Iterator[subprocess.Popen[str]]:
-        """`snakemake --profile slurm …`, in the foreground of a terminal of its own."""
-        command = [sys.executable, "-m", "snakemake", "--profile", "slurm", *arguments]
-        with (self.home / "terminal.txt").open("w") as terminal:
-            process = subprocess.Popen(
-                [*command, "--configfile", f"studies/{study}"],
-                cwd=self.home,
-                env=self.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=terminal,
-                stderr=subprocess.STDOUT,
-                text=True,
-                start_new_session=True,
-                # A shell that runs the tests in the background has them ignore Ctrl-C; a terminal does not.
-                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
-            )
-            try:
-                yield process
-            finally:
-                if process.poll() is None:
-                    os.killpg(process.pid, signal.SIGKILL)
-                    process.wait()
-
-    def snakemake(self, *arguments: str, study: str = "disturbed.yaml", code: int = 0) -> str:
-        """Type it and wait for its end; what it printed."""
-        with self.typing(*arguments, study=study) as process:
-            assert process.wait(timeout=PATIENCE) == code, self.printed
-        return self.printed
-
-    @property
-    def printed(self) -> str:
-        return (self.home / "terminal.txt").read_text()
-
-    def trained(self, arm: str) -> str:
-        return str((self.runs / arm / "trained-0.json").relative_to(self.home))
-
-    def metrics(self, arm: str) -> Path:
-        return self.runs / arm / "seed0" / "metrics.jsonl"
-
-    def steps(self, arm: str) -> int:
-        return len(self.metrics(arm).read_text().splitlines()) if self.metrics(arm).exists() else 0
-
-    def slow_down(self, arm: str, seconds: float | None) -> None:
-        """How long each update of ``arm`` takes from now on; None: no longer than it must."""
-        path = self.home / "slow" / arm
-        if seconds is None:
-            path.unlink(missing_ok=True)
-            return
-        path.parent.mkdir(exist_ok=True)
-        path.with_suffix(".new").write_text(str(seconds))
-        path.with_suffix(".new").replace(path)
-
-    def edit_profile(self, **train: Any) -> None:
-        """Ask for something else for training jobs than the profile as it stands does."""
-        profile = yaml.safe_load(self.profile_as_it_stands)
-        profile["set-resources"]["train"] |= train
-        self.profile.write_text(yaml.safe_dump(profile))
-
-    def jobs_of(self, arm: str) -> list[tuple[str, str]]:
-        """(id, state) of an arm's training jobs, those that are over too, oldest first."""
-        found = [(job, state) for job, state, comment in self.cluster.jobs("all") if comment.endswith(f"_{arm}_0")]
-        return sorted(found, key=lambda pair: int(pair[0]))
-
-    def assert_as_undisturbed(self, arm: str) -> None:
-        assert [row["step"] for row in read_json_lines(self.metrics(arm))] == list(range(STEPS + 1))
-        assert self.metrics(arm).read_bytes() == self.metrics("undisturbed").read_bytes()
 
 
 @pytest.fixture(scope="module")
 def user(cluster: Cluster, root: Path, tmp_path_factory: pytest.TempPathFactory) -> User:
     """A copy of the tree, with the studies above; of the profile only the pause between two looks is shortened."""
     home = tmp_path_factory.mktemp("login") / "policygrain"
-    shutil.copytree(root, home, ignore=shutil.ignore_patterns(".*", "results", "__pycache__"))
+    copy_checkout(root, home)
     (home / "studies" / "disturbed.yaml").write_text(STUDY)
     profile = home / "slurm" / "config.yaml"
     text, count = re.subn(r"(before-status-checks:) \d+", r"\1 1", profile.read_text())
@@ -152,7 +49,8 @@ def test_the_smoke_study_runs_from_start_to_end_and_then_there_is_nothing_to_do(
     submitted = {path.name for path in (user.home / ".snakemake" / "slurm_logs").iterdir()}
     computing = {"rule_start_model", "rule_train", "rule_probe", "rule_evaluate"}
     assert submitted == computing, "what computes, and only that"
-    assert re.search(r"on \S+, job \d+", (results / "logs" / "evaluate" / "00.log").read_text()), "a log says where"
+    [log] = (results / "logs" / "evaluate").glob("00-*.log")
+    assert re.search(r"on \S+, job \d+", log.read_text()), "a log says where"
     assert "Nothing to be done" in user.snakemake("all", study="smoke.yaml")
 
 
@@ -223,9 +121,9 @@ def disturbed(user: User) -> User:
             assert call.poll() is None, user.printed
             return not any(events.values()) and trained()
 
-        cluster.wait(happened, 2 * PATIENCE, "all are disturbed, and trained but for the one that waits for Ctrl-C")
+        cluster.wait(happened, 2 * TIMEOUT, "all are disturbed, and trained but for the one that waits for Ctrl-C")
         os.killpg(call.pid, signal.SIGINT)
-        assert call.wait(timeout=PATIENCE) != 0
+        assert call.wait(timeout=TIMEOUT) != 0
     return user
 
 
@@ -256,7 +154,7 @@ def test_a_disturbed_run_ends_as_the_undisturbed_one(
 def resumed(disturbed: User) -> User:
     """After the next call, beside a run that has to wait for a GPU, and one that fails."""
     user, cluster = disturbed, disturbed.cluster
-    cluster.wait(lambda: not cluster.jobs(), PATIENCE, "no job is left")
+    cluster.wait(lambda: not cluster.jobs(), TIMEOUT, "no job is left")
     assert [state for _, state in user.jobs_of("interrupted")] == ["CANCELLED"]
     assert 3 <= user.steps("interrupted") < STEPS
     user.slow_down("interrupted", None)
@@ -273,9 +171,9 @@ def resumed(disturbed: User) -> User:
             return bool(jobs) and cluster.ask("squeue", "-h", "-j", jobs[0][0], "-o", "%T %r") == "PENDING Resources"
 
         if blockers:
-            cluster.wait(waits, PATIENCE, "the job waits for a GPU")
+            cluster.wait(waits, TIMEOUT, "the job waits for a GPU")
             cluster.ask("scancel", blockers[0])
-        assert call.wait(timeout=PATIENCE) == 1, user.printed
+        assert call.wait(timeout=TIMEOUT) == 1, user.printed
     if blockers:
         cluster.ask("scancel", blockers[1])
     return user
@@ -306,7 +204,7 @@ def test_two_nodes_train_one_run(resumed: User) -> None:
     user.snakemake(user.trained("on_two_nodes"))
     [(job, state)] = user.jobs_of("on_two_nodes")
     assert state == "COMPLETED" and "NumNodes=2 " in user.cluster.ask("scontrol", "show", "job", job)
-    assert read_json(user.metrics("on_two_nodes").parent / "summary.json")["ranks"] == 4
+    assert read_json(user.metrics("on_two_nodes").parent / "summary.json")["environment"]["ranks"] == 4
     rows, alone = (read_json_lines(user.metrics(arm)) for arm in ("on_two_nodes", "undisturbed"))
     assert [row["step"] for row in rows] == list(range(STEPS + 1))
     for row, expected in zip(rows, alone, strict=True):
@@ -318,14 +216,13 @@ def test_two_nodes_train_one_run(resumed: User) -> None:
 def test_mlflow_has_each_step_once(disturbed: User, monkeypatch: pytest.MonkeyPatch) -> None:
     import mlflow
 
-    from policygrain.study import load_study
     from policygrain.track.mirror import mirror, tracking_uri
 
     monkeypatch.chdir(disturbed.home)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    study, results = load_study(Path("studies/disturbed.yaml")), Path("results/disturbed")
-    mirror(study, results)
-    client = mlflow.MlflowClient(tracking_uri(study, results))
+    results = StudyResults(Path("results/disturbed"), load_study("studies/disturbed.yaml"))
+    mirror(results)
+    client = mlflow.MlflowClient(tracking_uri(results))
     experiment = client.get_experiment_by_name("disturbed")
     assert experiment is not None
     runs = {run.data.tags["arm"]: run.info.run_id for run in client.search_runs([experiment.experiment_id], SEED_RUNS)}
@@ -340,7 +237,7 @@ def test_the_doctor_finds_this_cluster_in_order(user: User) -> None:
     user.edit_profile()
     command = [sys.executable, "-m", "policygrain.cli", "doctor", "--slurm", "--config", "studies/smoke.yaml"]
     done = subprocess.run(
-        command, cwd=user.home, env=user.environment, capture_output=True, text=True, timeout=PATIENCE, check=False
+        command, cwd=user.home, env=user.environment, capture_output=True, text=True, timeout=TIMEOUT, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "partitions: cpu, gpu" in done.stdout and "sees folder and environment, vLLM starts" in done.stdout

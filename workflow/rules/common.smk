@@ -67,11 +67,21 @@ wildcard_constraints:
     fingerprint=r"[0-9a-f]{16}",
 
 
-PREPARE = done("prepare", "data", FINGERPRINTS.data())
-# With the files themselves, so that they are written again where they are missing and a job needs them.
-DATA_FILES = [
-    PREPARE,
-    *map(str, (FOLDER.data.train, FOLDER.data.validation, FOLDER.data.contamination)),
+# The problems that training reads, and all problems. With the files themselves, so that they are written again where they
+# are missing and a job needs them.
+PREPARE = [
+    done("prepare", "training", FINGERPRINTS.training_data),
+    done("prepare", "all", FINGERPRINTS.data()),
+]
+TRAINING_DATA = [
+    PREPARE[0],
+    str(FOLDER.data.train),
+    str(FOLDER.data.validation),
+]
+ALL_DATA = [
+    *TRAINING_DATA,
+    PREPARE[1],
+    str(FOLDER.data.contamination),
     *(str(FOLDER.data.benchmark(b.name)) for b in STUDY.evaluation.benchmarks),
 ]
 TRACKED = [done("track", "mlflow", FINGERPRINTS.tracking()), str(FOLDER.tracking)]
@@ -139,7 +149,7 @@ def shard_inputs(w):
     trained = dict.fromkeys(TRAINED[run] for run in SHARDS[w.shard])
     return [
         ancient(path)
-        for path in [*DATA_FILES, *start_done(shard_starts(w.shard)), *trained]
+        for path in [*ALL_DATA, *start_done(shard_starts(w.shard)), *trained]
     ]
 
 

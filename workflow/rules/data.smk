@@ -1,7 +1,6 @@
 rule prepare:
     output:
-        done=PREPARE,
-        files=DATA_FILES[1:],
+        ALL_DATA,
     log:
         log_of("prepare", "data"),
     # Problems: training, validation, benchmarks.
@@ -12,15 +11,16 @@ rule prepare:
         policygrain=policygrain,
         study=str(FOLDER.study),
         out=str(FOLDER.data.path),
+        done=PREPARE,
     shell:
-        "exec {params.policygrain} prepare --config {params.study:q} --out {params.out:q} --done {output.done:q}"
+        "exec {params.policygrain} prepare --config {params.study:q} --out {params.out:q} --done {params.done:q}"
         " 2>{log:q}"
 
 
 rule start_model:
     # A tiny model, trained by supervised fine-tuning to a middling accuracy; one per seed, shared by all methods.
     input:
-        ancient(DATA_FILES),
+        ancient(TRAINING_DATA),
     output:
         done("start_model", "seed{seed}", "{fingerprint}"),
     log:

@@ -2,7 +2,7 @@ rule train:
     # Seeds of one arm, one after the other. Run folders are no outputs: Snakemake would delete them before another
     # attempt, and a stopped run could not resume.
     input:
-        ancient(DATA_FILES),
+        ancient(TRAINING_DATA),
         start=lambda w: [
             ancient(path) for path in start_done(map(int, w.seeds.split("+")))
         ],
@@ -33,7 +33,7 @@ rule train:
 rule probe:
     # Variance of every ratio and noise of its gradient, on one batch. No model is trained.
     input:
-        ancient(DATA_FILES),
+        ancient(TRAINING_DATA),
         start=lambda w: [ancient(path) for path in start_done([int(w.seed)])],
     output:
         done("probe", "seed{seed}", "{fingerprint}"),

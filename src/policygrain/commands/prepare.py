@@ -12,7 +12,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     add_study_option(parser)
     parser.add_argument("--out", type=Path, required=True, help="folder")
-    parser.add_argument("--done", type=Path, default=None, help="file to write at the end")
+    parser.add_argument("--done", type=Path, nargs="+", default=[], help="files to write at the end")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -27,10 +27,11 @@ def run(arguments: argparse.Namespace) -> None:
 
     study, data = load_study(arguments.config), DataFolder(arguments.out)
     check_study(study)
-    if arguments.done:
-        begin(arguments.done, [])
+    for done in arguments.done:
+        begin(done, [])
     prepare(study, data)
     files = [data.train, data.validation, *(data.benchmark(b.name) for b in study.evaluation.benchmarks)]
     check_golds(files, study.grader)
-    if arguments.done and (prepared := prepared_data(data)):
-        write_done(arguments.done, prepared.files)
+    if prepared := prepared_data(data):
+        for done in arguments.done:
+            write_done(done, prepared.files)

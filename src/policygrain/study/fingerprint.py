@@ -78,18 +78,29 @@ class Fingerprints:
         """Every run of the study."""
         return run_matrix(self.study)
 
+    @cached_property
+    def training_data(self) -> str:
+        """Training and validation problems."""
+        return digests.of_json([settings(self.study, "training_data"), self._digests_of(self.study.data.train)])
+
+    @cached_property
+    def benchmarks(self) -> str:
+        """The problems of all benchmarks."""
+        named = [b.source for b in self.study.evaluation.benchmarks]
+        return digests.of_json([settings(self.study, "benchmarks"), self._digests_of(named)])
+
     def data(self) -> str:
-        """The prepared problems: training, validation and benchmarks."""
-        return digests.of_json([self._training_data, self._benchmarks])
+        """The prepared problems, and which benchmark problems are among the training prompts."""
+        return digests.of_json([self.training_data, self.benchmarks])
 
     def start_model(self, seed: int) -> str:
         """A start model; ``seed`` is the seed of the start model, not of a run."""
-        return digests.of_json([self.start_settings(seed), self._training_data])
+        return digests.of_json([self.start_settings(seed), self.training_data])
 
     def run(self, run: Run) -> str:
         """A training run, including its data and start model."""
         own = self.run_settings(self.matrix.arms[run.arm], run.seed)
-        return digests.of_json([own, self._training_data, self.start_model(start_seed(self.study, run.seed))])
+        return digests.of_json([own, self.training_data, self.start_model(start_seed(self.study, run.seed))])
 
     def runs(self, runs: Sequence[Run]) -> str:
         """Several runs that are trained by one process."""
@@ -97,14 +108,14 @@ class Fingerprints:
 
     def probe(self, seed: int) -> str:
         """A probe, including its data and start model."""
-        made_from = [self._training_data, self.start_model(start_seed(self.study, seed))]
+        made_from = [self.training_data, self.start_model(start_seed(self.study, seed))]
         return digests.of_json([self.probe_settings(seed), *made_from])
 
     def evaluation(self, runs: Sequence[Run], seeds: Sequence[int] = ()) -> str:
         """The evaluation of the final models of ``runs`` and of the start models of ``seeds``."""
         made_from = [self.run(run) for run in runs] + [self.start_model(seed) for seed in seeds]
         own = settings(self.study, "evaluation")
-        return digests.of_json([own, self._training_data, self._benchmarks, made_from])
+        return digests.of_json([own, self.training_data, self.benchmarks, made_from])
 
     def figures(self) -> str:
         """All figures and tables: everything that any number of the study depends on."""
@@ -135,15 +146,6 @@ class Fingerprints:
     def probe_settings(self, seed: int) -> dict[str, Any]:
         """The settings that a probe depends on directly."""
         return {**settings(self.study, "probe"), "seed": seed, "start_seed": start_seed(self.study, seed)}
-
-    @cached_property
-    def _training_data(self) -> str:
-        return digests.of_json([settings(self.study, "training_data"), self._digests_of(self.study.data.train)])
-
-    @cached_property
-    def _benchmarks(self) -> str:
-        named = [b.source for b in self.study.evaluation.benchmarks]
-        return digests.of_json([settings(self.study, "benchmarks"), self._digests_of(named)])
 
     def _digests_of(self, sources: Sequence[str]) -> dict[str, str]:
         return {source: self.sources[source] for source in sources if source in self.sources}

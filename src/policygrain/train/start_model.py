@@ -78,7 +78,8 @@ def ensure_start_model(study: Study, seed: int, data: DataFolder, out: StartFold
 
 
 def _made_from(study: Study, seed: int, data: DataFolder) -> dict[str, Any]:
-    return {**Fingerprints(study).start_settings(seed), "training_problems": digests.of_file(data.train)}
+    """What a start model is made from: settings, and the digest of the training problems."""
+    return {**Fingerprints(study).start_settings(seed), "training_data": digests.of_file(data.train)}
 
 
 def check_start_model(folder: Path) -> str:

@@ -1,0 +1,58 @@
+"""Snakemake as a user calls it, and what its dry runs say."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+Done = subprocess.CompletedProcess[str]
+
+
+def copy_checkout(root: Path, to: Path) -> None:
+    """The files of a checkout without results, environment and history."""
+    hidden = shutil.ignore_patterns(".*", "__pycache__")
+
+    def left_out(folder: str, names: list[str]) -> set[str]:
+        return set(hidden(folder, names)) | ({"results"} if Path(folder) == root else set())
+
+    shutil.copytree(root, to, ignore=left_out)
+
+
+def call(root: Path, folder: Path, study: Path | str, *arguments: str, **environment: str) -> Done:
+    """The workflow of the checkout ``root`` in a working folder of its own."""
+    command = [sys.executable, "-m", "snakemake", "--snakefile", str(root / "Snakefile"), "--directory", str(folder)]
+    cores = [] if "--cores" in arguments else ["--cores", "2"]
+    command += ["--configfile", str(root / study), *cores, *arguments]
+    environment = {**os.environ, "MLFLOW_TRACKING_URI": "", **environment}
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=800, check=False)
+
+
+def snakemake(root: Path, folder: Path, study: Path | str, *arguments: str, **environment: str) -> Done:
+    """`call`, which must succeed."""
+    done = call(root, folder, study, *arguments, **environment)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+    return done
+
+
+def jobs(done: Done) -> dict[str, int]:
+    """Rule → jobs, of a call's job table, without the target rules; empty where there was nothing to do."""
+    table = re.findall(r"^(\w+) +(\d+)$", done.stdout + done.stderr, re.M)
+    return {rule: int(count) for rule, count in table if rule not in ("all", "figures", "total")}
+
+
+def planned(root: Path, folder: Path, study: Path | str, *targets: str) -> dict[str, int]:
+    """Rule → jobs that a dry run would start; those that draw figures and tables are counted together, as `draw`."""
+    found = jobs(snakemake(root, folder, study, "--dry-run", *targets))
+    drawn = sum(count for rule, count in found.items() if rule.startswith(("figure_", "table_")))
+    others = {rule: count for rule, count in found.items() if not rule.startswith(("figure_", "table_"))}
+    return {**others, **({"draw": drawn} if drawn else {})}
+
+
+def outputs(root: Path, folder: Path, study: Path | str) -> list[Path]:
+    """Every file that the jobs of a study declare, there or not."""
+    lines = snakemake(root, folder, study, "--summary", "all").stdout.splitlines()
+    return [folder / line.split("\t")[0] for line in lines[1:] if line.startswith("results/")]

@@ -1,0 +1,164 @@
+"""What runs again after a change: decided by names, so the finished study here is files without content or metadata."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from policygrain.merging import merge
+
+from ..support.snakemake import call, outputs, planned, snakemake
+
+pytestmark = pytest.mark.pipeline
+
+DRAWN = {"draw": 10, "report_page": 1, "track": 1}  # seven figures and three tables, and what is made of them
+OWN = {"data": {"train": ["own.jsonl"]}, "evaluation": {"benchmarks": [{"name": "own", "source": "test.jsonl"}]}}
+
+
+def write_study(folder: Path, root: Path, **changes: object) -> Path:
+    """The smoke study with changes, key by key."""
+    path = folder / "study.yaml"
+    path.write_text(
+        yaml.safe_dump(
+            merge({"base": str(root / "studies" / "smoke.yaml"), "name": "smoke", "experiments": EXPERIMENTS}, changes)
+        )
+    )
+    return path
+
+
+EXPERIMENTS = {
+    "headline": {"methods": ["grpo", "tepo"]},
+    "stress": {"methods": ["token_none"], "seeds": [0], "vary": {"updates_per_batch": [1, 4]}, "evaluate": False},
+}
+
+
+def finish(folder: Path, root: Path, study: Path) -> None:
+    """Make the files that the jobs of a study declare; nothing reads what is in them."""
+    for path in outputs(root, folder, study):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    assert (folder / "results" / "smoke" / "report.html").exists()
+    shutil.rmtree(folder / ".snakemake")
+
+
+@pytest.fixture(scope="module")
+def finished(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("finished")
+    finish(folder, root, write_study(folder, root))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, {}),
+        ({"training": {"threads": 2, "checkpoint_every": 2, "micro_batch_tokens": 512}}, {}),
+        ({"evaluation": {"parts": 2}}, {}),
+        ({"title": "Another"}, DRAWN),
+        ({"methods": {"token_none": {"summary": "Other words."}}}, DRAWN),
+        ({"tracking": {"log_models": True}}, {"report_page": 1, "track": 1}),
+        ({"probe": {"prompts": 4}}, {"probe": 2, **DRAWN}),
+        ({"evaluation": {"seed": 8}}, {"evaluate": 1, **DRAWN}),
+        (
+            {
+                "evaluation": {
+                    "benchmarks": [
+                        {"name": "running_total", "source": "running_total", "size": 12},
+                        {"name": "count", "source": "count", "size": 13},
+                    ]
+                }
+            },
+            {"prepare": 1, "evaluate": 1, **DRAWN},
+        ),
+        ({"methods": {"grpo": {"clip": {"low": 0.1}}}}, {"train": 1, "evaluate": 1, **DRAWN}),
+        ({"training": {"steps": 4}}, {"train": 4, "evaluate": 1, **DRAWN}),
+        ({"model": {"lora": {}}}, {"train": 4, "probe": 2, "evaluate": 1, **DRAWN}),
+        (
+            {"prompt": {"template": "Solve: {problem}\n"}},
+            {"start_model": 2, "train": 4, "probe": 2, "evaluate": 1, **DRAWN},
+        ),
+        ({"data": {"seed": 2}}, {"prepare": 1, "start_model": 2, "train": 4, "probe": 2, "evaluate": 1, **DRAWN}),
+        # A run that is left out is not trained again when it comes back; the others are evaluated together.
+        ({"experiments": {"headline": {"methods": ["tepo"]}}}, {"evaluate": 1, **DRAWN}),
+        ({"experiments": {"headline": {"methods": ["grpo", "tepo", "mpo"]}}}, {"train": 1, "evaluate": 1, **DRAWN}),
+        ({"seeds": [0, 1, 2]}, {"start_model": 1, "train": 2, "probe": 1, "evaluate": 1, **DRAWN}),
+    ],
+    ids=str,
+)
+def test_a_change_schedules_what_depends_on_it(
+    changes: dict[str, object], expected: dict[str, int], finished: Path, root: Path
+) -> None:
+    study = write_study(finished, root, **changes)
+    assert planned(root, finished, study, "all") == expected
+    shutil.rmtree(finished / ".snakemake")
+
+
+def test_files_that_are_gone_are_made_again_and_nothing_else(finished: Path, root: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(finished, folder)
+    study, results = write_study(folder, root), folder / "results" / "smoke"
+    shutil.rmtree(results / "figures")
+    assert planned(root, folder, study, "figures") == {"draw": 7}
+    assert planned(root, folder, study, "all") == {"draw": 7, "report_page": 1, "track": 1}
+    # Problems are written again only if a job needs them; jobs that read them then find their results up to date.
+    shutil.rmtree(results / "data")
+    assert planned(root, folder, study, "figures") == {"draw": 7}
+    study = write_study(folder, root, methods={"grpo": {"clip": {"low": 0.1}}})
+    expected = {"prepare": 1, "start_model": 2, "train": 4, "probe": 2, "evaluate": 1, **DRAWN}
+    assert planned(root, folder, study, "all") == expected
+
+
+@pytest.fixture
+def own(root: Path, tmp_path: Path) -> tuple[Path, Path]:
+    """A finished study whose problems are JSON Lines files, with its prepared problems: (folder, study file)."""
+    for name in ("own.jsonl", "test.jsonl"):
+        rows = [{"id": f"{name}-{i}", "problem": f"{name}: {i} + 1", "answer": str(i + 1)} for i in range(40)]
+        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    study = write_study(tmp_path, root, **OWN, model={"start": "some/model"})
+    snakemake(root, tmp_path, study, "--until", "prepare", "--", "all")
+    finish(tmp_path, root, study)
+    return tmp_path, study
+
+
+def test_an_edited_problem_file_schedules_what_is_made_from_it(own: tuple[Path, Path], root: Path) -> None:
+    folder, study = own
+    assert planned(root, folder, study, "all") == {}
+    (folder / "test.jsonl").open("a").write('{"id": "more", "problem": "1 + 1", "answer": "2"}\n')
+    assert planned(root, folder, study, "all") == {"prepare": 1, "evaluate": 1, **DRAWN}
+    (folder / "own.jsonl").open("a").write('{"id": "more", "problem": "2 + 1", "answer": "3"}\n')
+    everything = {"prepare": 1, "train": 4, "probe": 2, "evaluate": 1, **DRAWN}
+    assert planned(root, folder, study, "all") == everything
+
+
+def test_prepared_problems_stand_for_files_that_are_gone(own: tuple[Path, Path], root: Path) -> None:
+    folder, study = own
+    for name in ("own.jsonl", "test.jsonl"):
+        (folder / name).unlink()
+    assert planned(root, folder, study, "figures") == {} and planned(root, folder, study, "all") == {}
+    shutil.rmtree(folder / "results")
+    done = call(root, folder, study, "all")
+    assert done.returncode != 0
+    said = done.stdout + done.stderr
+    assert "policygrain: data.train[0]: " in said and "own.jsonl: no such dataset file" in said
+    assert "Traceback" not in said
+    logs = {path.name for path in (folder / "results" / "smoke" / "logs").iterdir()}
+    assert logs == {"prepare"}, "nothing else was started"
+
+
+@pytest.mark.parametrize("option", ["--cores", "--jobs", "--local-cores"])
+def test_no_cores_are_refused(option: str, root: Path, tmp_path: Path) -> None:
+    cores = [option, "0"] if option == "--cores" else [option, "0", "--cores", "1"]
+    done = call(root, tmp_path, write_study(tmp_path, root), *cores, "--dry-run", "all")
+    assert done.returncode != 0
+    assert f"policygrain: {option} 0: give at least 1" in done.stdout + done.stderr
+
+
+def test_a_misspelt_key_ends_in_one_message(root: Path, tmp_path: Path) -> None:
+    done = call(root, tmp_path, write_study(tmp_path, root, training={"stepz": 3}), "all")
+    assert done.returncode != 0
+    assert "training.stepz: unknown key. Did you mean 'steps'" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,6 +1,6 @@
 """Grade a file of answers.
 
-A `prediction` is compared with the gold answer as it stands, a `completion` by its last boxed answer.
+A `prediction` is compared with the gold answer as it stands; from a `completion` the answer is extracted first.
 """
 
 from __future__ import annotations
@@ -22,6 +22,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--relative-tolerance", type=float, default=None, help="for numbers, as a share of the gold answer"
     )
+    parser.add_argument(
+        "--extraction", default="boxed", help="from completions: boxed, answer_line or qwen_math (default: boxed)"
+    )
+    parser.add_argument("--strict", action="store_true", help="end with an error if a gold answer cannot be read")
     parser.add_argument("--list-answer", action="store_true", help="gold answers are lists in any order")
 
 
@@ -31,6 +35,6 @@ def run(arguments: argparse.Namespace) -> None:
     from ..grading.grade_file import grade
 
     options = Options(relative_tolerance=arguments.relative_tolerance, list_answer=arguments.list_answer)
-    with MathGrader(arguments.workers, arguments.seconds) as grader:
-        counts = grade(arguments.file, arguments.out, grader, options)
+    with MathGrader(arguments.workers, arguments.seconds, extraction=arguments.extraction) as grader:
+        counts = grade(arguments.file, arguments.out, grader, options, arguments.strict)
     print(", ".join(f"{count} {status}" for status, count in counts.items()))

@@ -59,6 +59,7 @@ def small(**changes: object) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"verifier": "math"}, r"verifier: this key is now called 'grader'"),
         ({"trainig": {}}, r"trainig: unknown key\. Did you mean 'training'"),
         ({"training": {"lerning_rate": 1e-3}}, r"training\.lerning_rate: unknown key\. Did you mean 'learning_rate'"),
         ({"training": {"steps": "ten"}}, r"training\.steps: .*\(got 'ten'\)"),
@@ -98,6 +99,16 @@ def small(**changes: object) -> dict[str, object]:
         ({"grader": "maths"}, r"grader: 'maths' is not .* Did you mean 'math'"),
         ({"prompt": {"template": "no problem"}}, r"prompt\.template: .*\{problem"),
         ({"seeds": []}, r"seeds: .*at least 1 item"),
+        ({"seeds": [0, 1, 0]}, r"seeds: 0 is there twice; a repeated seed is the same run"),
+        (
+            {"experiments": {"s": {"methods": ["grpo"], "seeds": [2, 2]}}},
+            r"experiments\.s\.seeds: 2 is there twice",
+        ),
+        ({"training": {"group": 1}}, r"headline: training\.group: a group of one response has no advantage"),
+        (
+            {"experiments": {"s": {"methods": ["grpo"], "vary": {"group": [1, 4]}}}},
+            r"experiments\.s: training\.group: a group of one response has no advantage",
+        ),
     ],
 )
 def test_mistakes_are_named(changes: dict[str, object], message: str) -> None:
@@ -133,6 +144,37 @@ def test_a_mistake_on_the_command_line_is_one_message(tmp_path: Path, capsys: py
     assert "seeeds: unknown key. Did you mean 'seeds'" in shown and "Traceback" not in shown
     assert main(["check", "--config", str(tmp_path / "none.yaml")]) == 2
     assert "no such study file" in capsys.readouterr().err
+
+
+def test_a_repeated_key_is_named_with_its_line(tmp_path: Path) -> None:
+    """YAML readers keep the last of them."""
+    path = tmp_path / "study.yaml"
+    path.write_text("name: t\nseeds: [0]\ndata: {train: [count]}\nseeds: [1]\n")
+    with pytest.raises(UserError, match=r"(?s)'seeds' occurs more than once.*line 4"):
+        load_study(path)
+
+
+def test_an_overlay_has_a_name_of_its_own(tmp_path: Path) -> None:
+    """Otherwise it would be trained into its base's folder."""
+    (tmp_path / "base.yaml").write_text(
+        "name: b\ndata: {train: [count]}\nexperiments: {headline: {methods: [grpo]}}\n"
+        "evaluation: {benchmarks: [{name: count, source: count}]}\nfigures: [dynamics]\n"
+    )
+    path = tmp_path / "over.yaml"
+    path.write_text("base: base.yaml\nseeds: [0]\n")
+    with pytest.raises(UserError, match=r"over\.yaml: name: a study with a base needs a name of its own"):
+        load_study(path)
+
+
+def test_a_number_as_yaml_reads_text_is_accepted(tmp_path: Path) -> None:
+    """For YAML 1.1 `1e-3` is a text, because it has no point."""
+    path = tmp_path / "study.yaml"
+    path.write_text(
+        "name: t\ndata: {train: [count]}\ntraining: {learning_rate: 1e-3}\nfigures: [dynamics]\n"
+        "experiments: {headline: {methods: [grpo]}}\n"
+        "evaluation: {benchmarks: [{name: count, source: count}]}\n"
+    )
+    assert load_study(path).training.learning_rate == 0.001
 
 
 def test_a_study_overrides_its_base(tmp_path: Path) -> None:

@@ -39,17 +39,23 @@ def parse_study(data: Mapping[str, Any], path: Path) -> Study:
     return study
 
 
+# Keys of earlier versions.
+RENAMED = {"verifier": "grader", "slip": "error_rate"}
+
+
 class _Loader(yaml.SafeLoader):
     """YAML loader for which a repeated key is an error; PyYAML would silently use the last one."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """The mapping; ConstructorError names a repeated key and its line."""
-        written = [key.value for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
+        """The mapping; ConstructorError names a repeated key and the line where it is repeated."""
+        seen = set()
         for key, _ in node.value:
-            if isinstance(key.value, str) and written.count(key.value) > 1:
+            if key.value in seen:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"the key {key.value!r} occurs more than once", key.start_mark
                 )
+            if isinstance(key.value, str) and key.tag != "tag:yaml.org,2002:merge":
+                seen.add(key.value)
         return super().construct_mapping(node, deep)
 
 
@@ -88,6 +94,8 @@ def _explain(error: Any) -> str:
         return f"{where}, {error['input']!r} is not a valid name: {error['msg']}."
     if error["type"] == "extra_forbidden":
         *parents, key = error["loc"]
+        if key in RENAMED:
+            return f"{where}: this key is now called {RENAMED[key]!r}."
         return f"{where}: unknown key.{did_you_mean(str(key), _keys_at(parents))}"
     if error["type"] == "missing":
         return f"{where}: this key is missing."
@@ -155,8 +163,8 @@ def _check(study: Study) -> None:
                     "keys whose values are numbers or words can be varied. Write one study per value instead."
                 )
             updates = settings.updates_per_batch
-            if updates > training.prompts_per_step * training.group:
+            if updates > settings.prompts_per_step * settings.group:
                 raise UserError(
                     f"experiments.{name}: training.updates_per_batch: {updates} updates of a batch of "
-                    f"{training.prompts_per_step * training.group} responses; there must be at least one per update."
+                    f"{settings.prompts_per_step * settings.group} responses; there must be at least one per update."
                 )

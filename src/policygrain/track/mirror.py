@@ -85,7 +85,10 @@ def mirror(results: StudyResults) -> TrackingRecord:
 
 @contextlib.contextmanager
 def _store_lock(uri: str) -> Iterator[None]:
-    """One process at a time creates the tables of a SQLite store. UserError where a killed one left some of them."""
+    """One process at a time creates a SQLite store, in a temporary file that is renamed when its tables are complete.
+
+    UserError if the store was left incomplete by a process that created it in place.
+    """
     if not uri.startswith(SQLITE):
         yield
         return
@@ -95,10 +98,21 @@ def _store_lock(uri: str) -> Iterator[None]:
         fcntl.flock(file, fcntl.LOCK_EX)
         if store.exists() and not _is_complete(store):
             raise UserError(
-                f"{store}: an MLflow store whose creation was interrupted. Remove it (it holds no run) and run the "
+                f"{store}: an MLflow store whose creation was interrupted. Remove it (it contains no run) and run the "
                 "command again."
             )
+        if not store.exists():
+            _create(store)
         yield
+
+
+def _create(store: Path) -> None:
+    import mlflow
+
+    temporary = store.with_name(f".{store.name}.creating")
+    temporary.unlink(missing_ok=True)
+    mlflow.MlflowClient(f"{SQLITE}{temporary}").search_experiments(max_results=1)
+    temporary.rename(store)
 
 
 def _is_complete(store: Path) -> bool:

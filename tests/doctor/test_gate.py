@@ -1,0 +1,100 @@
+"""`policygrain check` and the first rule of a workflow find what would otherwise fail after training."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from policygrain.doctor.gate import check_study, notes
+from policygrain.errors import UserError
+
+from ..support.small import small_study
+
+QUESTIONS = [{"id": str(i), "problem": f"What is {i} + {i}?", "answer": str(2 * i)} for i in range(5)]
+
+
+@pytest.fixture
+def problems(tmp_path: Path) -> Path:
+    path = tmp_path / "own.jsonl"
+    path.write_text("".join(json.dumps(q) + "\n" for q in QUESTIONS))
+    return path
+
+
+def of_file(problems: Path, **changes: object) -> object:
+    data = {"root": str(problems.parent), "train": ["own.jsonl"], "train_size": 3, "validation_size": 2}
+    return small_study(data=data, model={"start": "tiny", "warm_start": {"steps": 0}}, **changes)
+
+
+def test_the_small_study_passes() -> None:
+    check_study(small_study())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"figures": ["grain"]},
+            r"figures: 'grain' needs all of these methods in experiments: token, block, sequence, prefix",
+        ),
+        ({"figures": ["stress"]}, r"figures: 'stress' needs an experiment named 'stress'"),
+        ({"training": {"max_tokens": 96}}, r"training\.max_tokens: 96 tokens leave no room .* of 96 tokens"),
+        (
+            {"evaluation": {"sampling": {"max_tokens": 500}}},
+            r"evaluation\.benchmarks\[0\]\.sampling\.max_tokens: 500 tokens",
+        ),
+        ({"methods": {"mine": {"base": "grpo", "ratio": "my_parts:f"}}}, r"my_parts:f.*PYTHONPATH"),
+    ],
+)
+def test_what_would_fail_later_is_an_error_now(changes: dict[str, object], message: str) -> None:
+    if "methods" in changes:
+        changes = {**changes, "experiments": {"headline": {"methods": ["mine"]}}}
+    with pytest.raises(UserError, match=message):
+        check_study(small_study(**changes))
+
+
+def test_a_start_that_is_no_model_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "empty"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    model = {"warm_start": {"steps": 0}}
+    with pytest.raises(UserError, match=r"'some/model' is neither a folder nor .*`hf download some/model`"):
+        check_study(small_study(model={**model, "start": "some/model"}))
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text('{"max_position_embeddings": 99}')
+    with pytest.raises(UserError, match=r"is no model with a tokenizer: it has no tokenizer_config\.json"):
+        check_study(small_study(model={**model, "start": str(tmp_path / "model")}))
+
+
+def test_a_line_that_is_no_problem_is_named(problems: Path) -> None:
+    problems.write_text(problems.read_text() + '{"problem": 7}\n')
+    with pytest.raises(UserError, match=r"own\.jsonl, line 6: "):
+        check_study(of_file(problems))  # type: ignore[arg-type]
+
+
+def test_what_is_allowed_and_probably_not_meant_is_said(problems: Path) -> None:
+    evaluation = {"benchmarks": [{"name": "mine", "source": "own.jsonl"}]}
+    study = of_file(problems, evaluation=evaluation)
+    assert notes(study) == [  # type: ignore[arg-type]
+        "evaluation.benchmarks: mine is own.jsonl, which is trained on (data.train): its accuracy says nothing about "
+        "other problems."
+    ]
+    data = {"root": str(problems.parent), "train": ["own.jsonl"], "train_size": 50, "validation_size": 2}
+    [note] = notes(small_study(data=data, model={"warm_start": {"steps": 0}}))
+    assert "own.jsonl has 5 problems, fewer than train_size + validation_size (52)" in note
+    [note] = notes(small_study(training={"updates_per_batch": 1}))
+    assert "all importance ratios are 1" in note
+
+
+def test_prepare_checks_the_study_before_it_writes(problems: Path, tmp_path: Path) -> None:
+    """It is the first job of a workflow."""
+    from policygrain.cli import main
+
+    study = tmp_path / "study.yaml"
+    study.write_text(
+        "name: t\ndata: {train: [count]}\nfigures: [grain]\nexperiments: {headline: {methods: [grpo]}}\n"
+        "evaluation: {benchmarks: [{name: count, source: count}]}\n"
+    )
+    assert main(["prepare", "--config", str(study), "--out", str(tmp_path / "data")]) == 2
+    assert not (tmp_path / "data").exists()
+    assert main(["check", "--config", str(study)]) == 2

@@ -40,7 +40,7 @@ def with_changes(results: StudyResults, **sections: dict[str, Any]) -> StudyResu
 
 def test_the_study_is_the_one_in_the_folder(results: StudyResults, study: Study, tmp_path: Path) -> None:
     assert results.study == study.model_copy(update={"base": None})
-    with pytest.raises(UserError, match=r"nowhere: no study\.yaml here; name a study's results"):
+    with pytest.raises(UserError, match=r"nowhere: no study\.yaml here; give a study's results folder"):
         StudyResults(tmp_path / "nowhere")
     results.folder.study.write_text("name: [")
     with pytest.raises(UserError, match=r"study\.yaml: not readable as YAML"):
@@ -144,7 +144,7 @@ def test_evaluations_under_different_protocols_are_refused(results: StudyResults
 def test_an_evaluation_of_nothing_is_refused(results: StudyResults) -> None:
     folder = results.folder.evaluation("tepo/seed1")
     write_record(folder.record, model_evaluation(folder).model_copy(update={"records": []}))
-    with pytest.raises(UserError, match=r"tepo/seed1/evaluation/records\.json: holds no benchmark"):
+    with pytest.raises(UserError, match=r"tepo/seed1/evaluation/records\.json: contains no benchmark"):
         _ = StudyResults(results.folder.path).evaluations
 
 
@@ -162,7 +162,7 @@ def test_probes_and_tracking(results: StudyResults, tmp_path: Path) -> None:
     for seed in (0, 1):
         path = results.folder.probe(seed)
         path.write_text(json.dumps(json.loads(path.read_text()) | {"rows": []}))
-    with pytest.raises(UserError, match=r"no batch has been probed\. No group had unequal rewards"):
+    with pytest.raises(UserError, match=r"there is no probe with rows; all groups had equal rewards"):
         _ = StudyResults(results.folder.path).probes
 
 

@@ -123,7 +123,7 @@ def _check(study: Study) -> None:
     from ..methods import method
     from .runs import arms_of
 
-    tiny, training = study.model.tiny, study.training
+    tiny = study.model.tiny
     if tiny.hidden % tiny.heads:
         raise UserError(f"model.tiny.heads: hidden size {tiny.hidden} is not divisible by {tiny.heads} heads.")
     if tiny.hidden // tiny.heads % 32:

@@ -13,6 +13,8 @@ from policygrain.methods import method
 from policygrain.model.loading import load_model
 from policygrain.results.layout import RunFolder
 from policygrain.results.reader import mtp_heads, run_metrics
+from policygrain.rollout.engine import Request, Response
+from policygrain.rollout.torch_engine import TorchEngine
 from policygrain.train import loop
 from policygrain.train.mtp_heads import build_heads
 from policygrain.train.stopping import Stop
@@ -61,6 +63,22 @@ def test_the_warm_up_leaves_prompts_and_sampling_seeds_of_training_as_they_are(
     for key in ("sampled_accuracy", "response_length_mean", "entropy_old", "validation_accuracy", "total_tokens"):
         assert sampled[0][key] == sampled[1][key]
     assert sampled[0]["future_loss"] != sampled[1]["future_loss"]
+
+
+def test_the_warm_up_samples_with_seeds_of_its_own(
+    made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generate, seeds = TorchEngine.generate, []
+
+    def noted(self: TorchEngine, requests: list[Request]) -> list[Response]:
+        if requests[0].log_probs:  # validation asks for none
+            seeds.append({request.seed for request in requests})
+        return generate(self, requests)
+
+    monkeypatch.setattr(TorchEngine, "generate", noted)
+    train_small(heads_study(3), tmp_path / "run", *made)
+    assert len(seeds) == 3 + 2 and all(len(batch) == 16 for batch in seeds)
+    assert len(set().union(*seeds)) == 5 * 16
 
 
 def test_a_resumed_run_does_not_warm_up_again(

@@ -79,6 +79,19 @@ def test_each_superseded_run_keeps_its_products_in_a_folder_of_its_own(
     assert_same_end(asides[f"superseded-{a}-1"], asides[f"superseded-{a}-2"])
 
 
+def test_summary_and_metrics_agree(made: tuple[Path, Path], tmp_path: Path) -> None:
+    run = RunFolder(train_small(A, tmp_path / "run", *made))
+    last, final = run_metrics(run)[-1], run_summary(run).final
+    assert (final.steps, final.updates, final.tokens, final.samples) == (
+        4,
+        last["total_updates"],
+        last["total_tokens"],
+        last["total_samples"],
+    )
+    assert (final.updates, final.samples) == (4 * 2, 4 * 4 * 4)
+    assert final.validation_accuracy == last["validation_accuracy"]
+
+
 class Killed(BaseException):
     """What no handler of errors catches."""
 
@@ -220,10 +233,13 @@ def test_temporary_files_of_killed_writers_are_removed_by_the_next_run(made: tup
     left = [(run / name).with_name(f".{Path(name).name}.{_HOST}.{gone}.tmp") for name in written]
     for path in left:
         path.write_text("half")
-    (run / ".model").mkdir()
+    for folder in (".model", ".model.old"):
+        (run / folder).mkdir()
+        (run / folder / "another.safetensors").write_text("half")
     (run / "checkpoints" / ".step00002").mkdir()
     train_small(A, run, *made)
     assert [path.name for path in run.rglob(".*")] == []
+    assert not (run / "model" / "another.safetensors").exists()
 
 
 def test_a_model_folder_that_cannot_be_read_is_one_message(made: tuple[Path, Path], tmp_path: Path) -> None:

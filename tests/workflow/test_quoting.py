@@ -18,6 +18,7 @@ pytestmark = pytest.mark.pipeline
 
 ODD = "a b/c'd$e"
 INJECTION = "$(touch x)"
+ONE_RUN = {"seeds": [0], "experiments": {"headline": {"methods": ["tepo"]}}, "methods": {}}
 
 
 def write_study(folder: Path, root: Path, **changes: object) -> Path:
@@ -45,7 +46,7 @@ def test_values_of_a_study_are_words_of_the_command_line(root: Path, tmp_path: P
 
 
 def test_no_shell_runs_what_a_study_says(root: Path, tmp_path: Path) -> None:
-    study = write_study(tmp_path, root, model={"start": INJECTION})
+    study = write_study(tmp_path, root, model={"start": INJECTION}, **ONE_RUN)
     done = call(root, tmp_path, study, "--keep-going", "--until", "probe", "train", "--", "all", HF_HUB_OFFLINE="1")
     said = done.stdout + done.stderr
     assert done.returncode != 0 and f"policygrain: model '{INJECTION}' cannot be loaded" in said, said[-3000:]
@@ -72,13 +73,10 @@ def checkout(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_study_runs_in_a_folder_with_an_odd_name(checkout: Path, root: Path, tmp_path: Path) -> None:
-    """All rules once: one method, one seed, a start model named by its folder, evaluated by transformers."""
+    """Every rule, first from a start model that the pipeline makes, then from one that is named by its folder."""
     study = {
-        "seeds": [0],
-        "experiments": {"headline": {"methods": ["tepo"]}},
-        "methods": {},
-        "training": {"steps": 1, "prompts_per_step": 2, "validate_every": 1},
-        "model": {"warm_start": {"steps": 10, "mixed_steps": 5, "batch_size": 4}},
+        **ONE_RUN,
+        "training": {"steps": 2},
         "probe": {"prompts": 2, "updates": [1]},
         "evaluation": {"engine": "transformers", "sampling": {"n": 1, "max_tokens": 8}},
         "figures": ["dynamics"],

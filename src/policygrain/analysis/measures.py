@@ -24,6 +24,11 @@ def accuracy(results: StudyResults, arm: str) -> pd.Series:
 def late(results: StudyResults, arm: str, metric: str) -> pd.Series:
     """Mean of a logged metric over the last half of the steps, by seed. `clip_fraction`: low and high, in percent."""
     rows = runs_of(results, arm)
+    logged = "clip_fraction_low" if metric == "clip_fraction" else metric
+    if logged not in rows or rows[logged].isna().all():
+        raise UserError(
+            f"no run of {arm!r} logged {metric}: no batch had responses to one prompt with unequal rewards."
+        )
     values = (
         100 * (rows["clip_fraction_low"] + rows["clip_fraction_high"]) if metric == "clip_fraction" else rows[metric]
     )

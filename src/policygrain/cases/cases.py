@@ -24,6 +24,7 @@ class Case:
     name: str
     title: str
     prediction: str
+    order: str  # the prediction as a formula
     p_x2: float  # present probability of x2 = 1 after x1 = 1, where the expected update is measured
     old_p_x2: float  # that of the behaviour policy; training starts here
     updates_per_batch: int = 1
@@ -75,6 +76,7 @@ CASES = (
         "on_policy",
         "On-policy",
         "All ratios are 1, so all estimators whose tokens have equal weight tie exactly, wherever the decision is.",
+        "equal, where all tokens have equal weight",
         p_x2=0.15,
         old_p_x2=0.15,
         dose="first",
@@ -85,6 +87,7 @@ CASES = (
         "Coordination under staleness",
         "The value of x1 depends on x2, which the behaviour policy chose otherwise. Only ratios that contain both "
         "tokens push x1 the right way: joint block above token; the product also, with more variance.",
+        "joint block > token",
         p_x2=0.6,
         old_p_x2=0.15,
         updates_per_batch=16,
@@ -96,6 +99,7 @@ CASES = (
         "Irrelevant tokens that drifted",
         "The decision has not moved, irrelevant tokens have. Their ratios are noise in a product over the response: "
         "token above product.",
+        "token > product",
         p_x2=0.6,
         old_p_x2=0.6,
         drift=1.0,
@@ -107,6 +111,7 @@ CASES = (
         "Train–inference mismatch",
         "Recorded log-probabilities have independent noise. A geometric mean averages it, a product adds it up: "
         "sequence above token above joint block above product.",
+        "sequence > token > joint block > product",
         p_x2=0.6,
         old_p_x2=0.6,
         mismatch=0.5,

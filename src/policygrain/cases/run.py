@@ -28,7 +28,7 @@ def run_cases(seeds: int, silent: bool = False) -> CasesRecord:
     progress = Progress(dict.fromkeys(trainings), "cases", len(set(trainings)), silent=silent)
     curves = {(case, e): measure.train(e.method, case, seeds) for case, e in progress}
     records = [_record(case, [_estimator(case, e, curves) for e in estimators()]) for case in CASES]
-    return CasesRecord(seeds=seeds, batch=BATCH, step=STEP, baseline=BASELINE, cases=records)
+    return CasesRecord(seeds=seeds, batch=BATCH, step_length=STEP, baseline=BASELINE, cases=records)
 
 
 def text(record: CasesRecord) -> str:
@@ -64,6 +64,7 @@ def _estimator(case: Case, estimator: Estimator, curves: Curves) -> CaseEstimato
     clip, doses = estimator.clip.settings, () if estimator.is_clipped else case.doses
     return CaseEstimator(
         name=estimator.name,
+        ratio=estimator.ratio.model_dump(),
         clip=(clip["low"], clip["high"]) if estimator.is_clipped else None,
         cosine=round(float(torch.cosine_similarity(expected, exact, dim=0)), DIGITS),
         push=round(float(expected[policies.X1]), DIGITS),
@@ -89,12 +90,10 @@ def _interval(values: Tensor) -> Interval:
 
 
 def _record(case: Case, found: list[CaseEstimator]) -> CaseRecord:
-    settings = {k: v for k, v in asdict(case).items() if k not in ("name", "title", "prediction", "dose", "doses")}
+    described = ("name", "title", "prediction", "order")
     return CaseRecord(
-        name=case.name,
-        title=case.title,
-        prediction=case.prediction,
-        settings=settings,
+        **{key: getattr(case, key) for key in described},
+        settings={k: v for k, v in asdict(case).items() if k not in (*described, "dose", "doses")},
         exact_push=round(float(measure.exact_gradient(case)[policies.X1]), DIGITS),
         updates=list(range(0, UPDATES + 1, EVERY)),
         dose=case.dose,

@@ -25,28 +25,29 @@ DRAWN = (
 OTHERS = "#888888"
 WRONG = "#B22222"
 DOSES = {
-    "first": "place of the decision",
+    "first": "tokens before the decision",
     "updates_per_batch": "updates per batch",
-    "drift": "drift of irrelevant tokens (sd of logits)",
-    "mismatch": "noise of log-probabilities (sd)",
+    "drift": "drift of irrelevant logits (sd)",
+    "mismatch": "noise on log-probabilities (sd)",
 }
 
 
 def draw(record: CasesRecord) -> Figure:
     """A row per case, three columns."""
-    figure = Figure(figsize=(PAGE * 1.15, 2.05 * len(record.cases)))
-    panels = figure.subplots(len(record.cases), 3, width_ratios=(1.25, 1, 1), squeeze=False)
+    figure = Figure(figsize=(PAGE * 1.1, 2.05 * len(record.cases) + 0.5))
+    panels = figure.subplots(len(record.cases), 3, width_ratios=(1.2, 1, 1), squeeze=False)
     for row, case in zip(panels, record.cases, strict=True):
         found = [e for e in case.estimators if e.clip is None]
         _directions(row[0], case, found)
         _curves(row[1], case, found)
         _doses(row[2], case, found)
-        row[0].set_title(case.title, loc="left", fontweight="bold")
-    for axes, label in zip(panels[0], ("", "expected reward", f"reward − {record.baseline}"), strict=True):
-        if label:
-            axes.set_title(label)
-    panels[-1][0].set_xlabel("cosine with the exact gradient")
-    panels[-1][1].set_xlabel("updates")
+        # The case's name begins above the names of the estimators.
+        row[0].set_title(case.title, x=-0.62, loc="left", fontweight="bold", fontsize=9, pad=8)
+        row[1].set_title(f"Theory predicts: {case.order}", loc="left", color="#444444", pad=8)
+        row[0].set_xlabel("cosine with the exact gradient")
+        row[1].set_xlabel("updates")
+        row[1].set_ylabel("expected reward")
+        row[2].set_ylabel(f"reward − {record.baseline}")
     handles = [Line2D([], [], markersize=4, linewidth=1.3, **_look(name)) for name in DRAWN]
     points = {"color": OTHERS, "linestyle": "", "markersize": 4.5}
     handles += [
@@ -54,8 +55,8 @@ def draw(record: CasesRecord) -> Figure:
         Line2D([], [], marker="o", markerfacecolor="white", **points),  # type: ignore[arg-type]
         Line2D([], [], marker="x", markeredgewidth=1.4, color=WRONG, linestyle="", markersize=4.5),
     ]
-    labels = [*DRAWN, "expected update", f"one batch of {record.batch}", "first token pushed the wrong way"]
-    figure.legend(handles, labels, loc="outside lower center", ncols=4)
+    labels = [*DRAWN, "expected update", f"one batch of {record.batch}", "x1 pushed the wrong way"]
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, handlelength=2.6)
     return figure
 
 
@@ -83,8 +84,10 @@ def _directions(axes: Axes, case: CaseRecord, found: list[CaseEstimator]) -> Non
             axes.plot([estimator.cosine], [place], "o", color=colour, markersize=4.2)
     axes.set_yticks(range(len(found)), [e.name for e in found])
     axes.tick_params(axis="y", length=0, labelsize=6.5)
+    for text, estimator in zip(axes.get_yticklabels(), found, strict=True):
+        text.set_color(_look(estimator.name)["color"])
     axes.set_ylim(len(found) - 0.4, -0.6)
-    axes.set_xlim(0, 1.04)
+    axes.set_xlim(0, 1.05)
 
 
 def _curves(axes: Axes, case: CaseRecord, found: list[CaseEstimator]) -> None:
@@ -101,6 +104,7 @@ def _curves(axes: Axes, case: CaseRecord, found: list[CaseEstimator]) -> None:
 def _doses(axes: Axes, case: CaseRecord, found: list[CaseEstimator]) -> None:
     """The difference to the baseline by what is varied."""
     places = np.arange(len(case.doses))
+    axes.axhline(0, color="#000000", linewidth=0.6)
     for index, name in enumerate(DRAWN):
         values = np.array(next(e for e in found if e.name == name).doses)
         shifted = places + 0.05 * (index - len(DRAWN) / 2)

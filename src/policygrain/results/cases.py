@@ -13,6 +13,7 @@ class CaseEstimator(Entry):
     """One estimator in one case. Differences are to the token ratio with the same clip, paired over seeds."""
 
     name: str
+    ratio: dict[str, Any]
     clip: tuple[float, float] | None  # widths of the band below and above 1
     cosine: float  # of the expected update with the exact gradient
     push: float  # of the expected update on the logit of x1
@@ -30,6 +31,7 @@ class CaseRecord(Entry):
     name: str
     title: str
     prediction: str
+    order: str  # the prediction as a formula
     settings: dict[str, Any]
     exact_push: float  # the exact gradient by the logit of x1
     updates: list[int]
@@ -50,6 +52,6 @@ class CasesRecord(Record):
 
     seeds: int
     batch: int  # responses of an update, and of the batch whose cosine is measured
-    step: float  # length of an update
+    step_length: float  # of an update, in logits
     baseline: str  # the ratio that differences are to
     cases: list[CaseRecord]

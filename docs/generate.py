@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ("README.md", "benchmarks/README.md", "docs/scaling.md", "docs/studies.md")
+PAGES = ("README.md", "benchmarks/README.md", "docs/cases.md", "docs/scaling.md", "docs/studies.md")
 MARKED = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", flags=re.S)
 HEADLINE = ("start model", "GRPO", "DAPO", "TEPO", "MPO")
 
@@ -182,6 +182,56 @@ def plan_laptop() -> str:
     return table(["rule", "predicted (s)", "measured (s)", "ratio"], rows)
 
 
+def cases() -> str:
+    """Every estimator without a clip in each exact case, and what the clip changes."""
+    record = json.loads((ROOT / "docs/cases.json").read_text())
+    baseline = record["baseline"]
+    header = ["ratio", "push on x1", "cosine", "bias", "cosine of a batch", f"reward − {baseline}", "cosine with clip"]
+    parts = []
+    for case in record["cases"]:
+        clipped = {e["name"]: e for e in case["estimators"] if e["clip"]}
+        rows = [
+            [
+                e["name"],
+                f"{e['push']:+.3f}",
+                f"{e['cosine']:.2f}",
+                f"{e['bias']:.2f}",
+                f"{e['batch_cosine'][0]:.2f}",
+                reward(e["difference"]),
+                f"{clipped[e['name']]['cosine']:.2f}",
+            ]
+            for e in case["estimators"]
+            if not e["clip"]
+        ]
+        title = f"**{case['title']}** (exact push on x1 {case['exact_push']:+.3f}). {case['prediction']}"
+        parts += [title, table(header, rows)]
+    return "\n\n".join([*parts, f"{record['seeds']} seeds, batches of {record['batch']} responses."])
+
+
+def case_doses() -> str:
+    """Difference to the token ratio by what is varied in each exact case."""
+    record = json.loads((ROOT / "docs/cases.json").read_text())
+    names = {
+        "first": "tokens before the decision",
+        "updates_per_batch": "updates per batch",
+        "drift": "drift",
+        "mismatch": "noise σ",
+    }
+    parts = []
+    for case in record["cases"]:
+        found = [e for e in case["estimators"] if not e["clip"] and e["name"] != record["baseline"]]
+        rows = [[e["name"], *(reward(dose) for dose in e["doses"])] for e in found]
+        header = [f"{names[case['dose']]}:", *(f"{dose:g}" for dose in case["doses"])]
+        parts += [f"**{case['title']}**", table(header, rows)]
+    return "\n\n".join(parts)
+
+
+def reward(interval: list[float]) -> str:
+    """A difference of expected rewards with half of its interval; exactly 0 where nothing differs."""
+    mean, low, high = interval
+    return "0" if mean == low == high == 0 else f"{mean:+.4f} ± {(high - low) / 2:.4f}"
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
     "findings": findings,
     "training-step": training_step,
@@ -190,6 +240,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "block-ratio": block_ratio,
     "mtp-heads": mtp_heads,
     "log-probs": log_probs,
+    "cases": cases,
+    "case-doses": case_doses,
     "planning": planning,
     "plan-laptop": plan_laptop,
 }

@@ -87,5 +87,7 @@ def test_differences_of_protocols_are_lines(tmp_path: Path) -> None:
     groups = find([a, b, other])
     select_benchmarks(groups, ["count"])
     assert protocol_differences(groups) == lines[:2] == check_same_protocol(groups, anyway=True)
-    with pytest.raises(UserError, match=r"not compared \(use --anyway.*\n  engine: vllm in a, b; transformers in other\n"):
+    with pytest.raises(
+        UserError, match=r"not compared \(use --anyway.*\n  engine: vllm in a, b; transformers in other\n"
+    ):
         check_same_protocol(groups, anyway=False)

@@ -28,6 +28,7 @@ COMMANDS = {
     "start-model": Command("start_model", "Build a study's tiny start model."),
     "calibrate": Command("calibrate", "Choose clip bands and learning rate on validation problems."),
     "train": Command("train", "Train runs, or resume them; finished runs are left as they are."),
+    "cases": Command("cases", "Compare estimators on small tabular policies whose exact gradient is known."),
     "probe": Command("probe", "Measure the spread of ratios and the noise of gradients on one batch, for every ratio."),
     "evaluate": Command("evaluate", "Evaluate models on the study's benchmarks."),
     "figure": Command("figure", "Draw one figure, or write one table, from a study's records."),

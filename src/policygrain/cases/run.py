@@ -1,0 +1,102 @@
+"""All cases with all estimators: the record that the figure and the documentation read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+
+import torch
+from torch import Tensor
+
+from ..analysis.statistics import over_seeds
+from ..progress import Progress
+from ..results.cases import CaseEstimator, CaseRecord, CasesRecord, Interval
+from ..text import columns
+from . import measure, policies
+from .cases import BASELINE, BATCH, CASES, NO_CLIP, RATIOS, STEP, UPDATES, Case, Estimator, estimators
+
+EVERY = 4  # updates between two points of a recorded curve
+DIGITS = 6
+# Expected reward by update and seed. [UPDATES + 1, seeds].
+Curves = Mapping[tuple[Case, Estimator], Tensor]
+
+
+def run_cases(seeds: int, silent: bool = False) -> CasesRecord:
+    """Measure every estimator in every case; learning curves are of ``seeds`` seeds."""
+    trainings = [(case, e) for case in CASES for e in estimators()]
+    trainings += [(case.at(dose), e) for case in CASES for dose in case.doses for e in estimators([NO_CLIP])]
+    progress = Progress(dict.fromkeys(trainings), "cases", len(set(trainings)), silent=silent)
+    curves = {(case, e): measure.train(e.method, case, seeds) for case, e in progress}
+    records = [_record(case, [_estimator(case, e, curves) for e in estimators()]) for case in CASES]
+    return CasesRecord(seeds=seeds, batch=BATCH, step_length=STEP, baseline=BASELINE, cases=records)
+
+
+def text(record: CasesRecord) -> str:
+    """A table per case for the terminal."""
+    header = ["ratio", "clip", "push on x1", "cosine", "bias", "cosine of a batch", f"reward − {record.baseline}"]
+    parts = []
+    for case in record.cases:
+        rows = [
+            [
+                e.name,
+                "–" if e.clip is None else f"{e.clip[0]:g}/{e.clip[1]:g}",
+                f"{e.push:+.3f}",
+                f"{e.cosine:+.2f}",
+                f"{e.bias:.2f}",
+                f"{e.batch_cosine[0]:+.2f}",
+                f"{e.difference[0]:+.4f} [{e.difference[1]:+.4f}, {e.difference[2]:+.4f}]",
+            ]
+            for e in case.estimators
+        ]
+        title = f"{case.title}. {case.prediction}\nExact push on x1: {case.exact_push:+.3f}"
+        parts.append("\n".join([title, *columns(rows, header, "llr")]))
+    footer = (
+        f"Batches of {record.batch} responses; reward: expected reward averaged over training, {record.seeds} seeds, "
+        "paired, 95% intervals."
+    )
+    return "\n\n".join([*parts, footer])
+
+
+def _estimator(case: Case, estimator: Estimator, curves: Curves) -> CaseEstimator:
+    exact = measure.exact_gradient(case)
+    expected = measure.expected_update(estimator.method, case)
+    points = [over_seeds(values.numpy()) for values in curves[case, estimator][::EVERY]]
+    clip, doses = estimator.clip.settings, () if estimator.is_clipped else case.doses
+    return CaseEstimator(
+        name=estimator.name,
+        ratio=estimator.ratio.model_dump(),
+        clip=(clip["low"], clip["high"]) if estimator.is_clipped else None,
+        cosine=round(float(torch.cosine_similarity(expected, exact, dim=0)), DIGITS),
+        push=round(float(expected[policies.X1]), DIGITS),
+        bias=round(float((expected - exact).norm() / exact.norm()), DIGITS),
+        batch_cosine=_interval(measure.batch_cosines(estimator.method, case)),
+        curve=[round(point.mean, DIGITS) for point in points],
+        half_width=[round(point.high - point.mean, DIGITS) for point in points],
+        difference=_difference(case, estimator, curves),
+        doses=[_difference(case.at(dose), estimator, curves) for dose in doses],
+    )
+
+
+def _difference(case: Case, estimator: Estimator, curves: Curves) -> Interval:
+    """Expected reward, averaged over training, minus that of the baseline with the same clip."""
+    baseline = replace(estimator, name=BASELINE, ratio=RATIOS[BASELINE])
+    return _interval((curves[case, estimator] - curves[case, baseline]).mean(0))
+
+
+def _interval(values: Tensor) -> Interval:
+    """The mean with its interval; adding 0 turns −0 into 0."""
+    mean, low, high = (round(value, DIGITS) + 0.0 for value in over_seeds(values.numpy()))
+    return mean, low, high
+
+
+def _record(case: Case, found: list[CaseEstimator]) -> CaseRecord:
+    described = ("name", "title", "prediction", "order")
+    return CaseRecord(
+        **{key: getattr(case, key) for key in described},
+        settings={k: v for k, v in asdict(case).items() if k not in (*described, "dose", "doses")},
+        exact_push=round(float(measure.exact_gradient(case)[policies.X1]), DIGITS),
+        updates=list(range(0, UPDATES + 1, EVERY)),
+        dose=case.dose,
+        doses=list(case.doses),
+        estimators=found,
+    )

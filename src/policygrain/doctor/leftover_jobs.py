@@ -35,7 +35,11 @@ def leftover_jobs(folder: Path, fingerprints: Collection[str]) -> list[Job]:
     found = []
     for line in output_of("squeue", "--me", "--noheader", "--format=%i|%T|%Z|%k").splitlines():
         job, state, where, comment = line.split("|", 3)
-        if Path(where) == folder and state != "COMPLETING" and any(f in comment for f in fingerprints):
+        if (
+            Path(where).resolve() == folder.resolve()
+            and state != "COMPLETING"
+            and any(f in comment for f in fingerprints)
+        ):
             found.append(Job(job, state, comment))
     return found
 

@@ -229,7 +229,8 @@ def case_doses() -> str:
 def reward(interval: list[float]) -> str:
     """A difference of expected rewards with half of its interval; exactly 0 where nothing differs."""
     mean, low, high = interval
-    return "0" if mean == low == high == 0 else f"{mean:+.4f} ± {(high - low) / 2:.4f}"
+    shown = f"{mean:+.4f}" if abs(mean) >= 5e-5 else "0.0000"
+    return "0" if mean == low == high == 0 else f"{shown} ± {(high - low) / 2:.4f}"
 
 
 BLOCKS: dict[str, Callable[[], str]] = {

@@ -1,6 +1,6 @@
 """Compare estimators on small tabular policies whose exact gradient is known.
 
-Every ratio, with and without a clip, in cases where theory predicts the sign of the comparison. Takes about a minute.
+Every ratio, with and without a clip, in cases where theory predicts the sign of the comparison: one to two minutes.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ rule prepare:
     params:
         policygrain=policygrain,
         study=str(FOLDER.study),
-        out=str(FOLDER.data.path),
+        out=lambda w: str(FOLDER.data.path),
         done=PREPARE,
     shell:
         "exec {params.policygrain} prepare --config {params.study:q} --out {params.out:q} --done {params.done:q}"
@@ -30,7 +30,7 @@ rule start_model:
     params:
         policygrain=policygrain,
         study=str(FOLDER.study),
-        data=str(FOLDER.data.path),
+        data=lambda w: str(FOLDER.data.path),
         out=lambda w: str(FOLDER.start(w.seed).path),
     shell:
         "exec {params.policygrain} start-model --config {params.study:q} --seed {wildcards.seed:q} --data {params.data:q}"

@@ -19,8 +19,8 @@ rule evaluate:
     params:
         policygrain=policygrain,
         study=str(FOLDER.study),
-        data=str(FOLDER.data.path),
-        results=str(FOLDER.path),
+        data=lambda w: str(FOLDER.data.path),
+        results=lambda w: str(FOLDER.path),
         models=lambda w: shard_models(w.shard),
     shell:
         "exec {params.policygrain} evaluate --config {params.study:q} --data {params.data:q}"
@@ -44,8 +44,8 @@ if PARTS > 1:
         params:
             policygrain=policygrain,
             study=str(FOLDER.study),
-            data=str(FOLDER.data.path),
-            results=str(FOLDER.path),
+            data=lambda w: str(FOLDER.data.path),
+            results=lambda w: str(FOLDER.path),
             parts=PARTS,
             models=lambda w: shard_models(w.shard),
         shell:

@@ -26,7 +26,7 @@ for name in STUDY.figures:
         params:
             policygrain=policygrain,
             study=str(FOLDER.study),
-            results=str(FOLDER.path),
+            results=lambda w: str(FOLDER.path),
             figure=name,
         shell:
             "exec {params.policygrain} figure {params.figure:q} --config {params.study:q} --results {params.results:q}"
@@ -57,8 +57,9 @@ for name in TABLES:
         params:
             policygrain=policygrain,
             study=str(FOLDER.study),
-            results=str(FOLDER.path),
-            table=name,
+            results=lambda w: str(FOLDER.path),
+            # A function, since the name of the table `results` looks like a path to the linter.
+            table=lambda w, name=name: name,
         shell:
             "exec {params.policygrain} figure {params.table:q} --config {params.study:q} --results {params.results:q}"
             " --done {output.done:q} 2>{log:q}"
@@ -84,7 +85,7 @@ rule report_page:
     params:
         policygrain=policygrain,
         study=str(FOLDER.study),
-        results=str(FOLDER.path),
+        results=lambda w: str(FOLDER.path),
         captions=lambda w, input: str(Path(input.captions[0]).parent),
     shell:
         "exec {params.policygrain} report --config {params.study:q} --results {params.results:q}"

@@ -13,7 +13,7 @@ rule track:
     params:
         policygrain=policygrain,
         study=str(FOLDER.study),
-        results=str(FOLDER.path),
+        results=lambda w: str(FOLDER.path),
     shell:
         "exec {params.policygrain} track --config {params.study:q} --results {params.results:q} --done {output.done:q}"
         " 2>{log:q}"

@@ -16,7 +16,7 @@ rule train:
         launch=lambda w, resources: launch(resources),
         policygrain=policygrain,
         study=str(FOLDER.study),
-        data=str(FOLDER.data.path),
+        data=lambda w: str(FOLDER.data.path),
         seeds=lambda w: w.seeds.split("+"),
         run_dir=lambda w: str(FOLDER.run(w.arm, "{seed}").path),
         start=lambda w: (
@@ -44,7 +44,7 @@ rule probe:
     params:
         policygrain=policygrain,
         study=str(FOLDER.study),
-        data=str(FOLDER.data.path),
+        data=lambda w: str(FOLDER.data.path),
         start=lambda w: start_folder(int(w.seed)),
         out=lambda w: str(FOLDER.probe(w.seed)),
     shell:

@@ -16,7 +16,7 @@ from policygrain.results.reader import mtp_heads, run_metrics
 from policygrain.rollout.engine import Request, Response
 from policygrain.rollout.torch_engine import TorchEngine
 from policygrain.train import loop
-from policygrain.train.mtp_heads import build_heads
+from policygrain.train.policy import build_heads
 from policygrain.train.stopping import Stop
 
 from ..support.small import assert_same_end, small_study, train_small

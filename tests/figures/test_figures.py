@@ -8,13 +8,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from policygrain.figures.records import Records
 
 from policygrain.analysis import measures
 from policygrain.cli import main
 from policygrain.errors import UserError
 from policygrain.figures import FIGURES
 from policygrain.figures.catalogue import draw
+from policygrain.results.layout import StudyFolder
+from policygrain.results.reader import StudyResults
 from policygrain.study import Study, load_study
 
 from ..support.made_up import make_up
@@ -40,10 +41,10 @@ def laptop(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_figures_are_drawn_twice_the_same(name: str, study: Study, results: Path, laptop: Path, tmp_path: Path) -> None:
-    where = (study, results) if name == "pass_at_k" else (load_study(ROOT / "config.yaml"), laptop)
+def test_figures_are_drawn_twice_the_same(name: str, results: Path, laptop: Path, tmp_path: Path) -> None:
+    where = results if name == "pass_at_k" else laptop
     for attempt in ("a", "b"):
-        draw(name, *where, tmp_path / attempt / name)
+        draw(name, StudyResults(where), tmp_path / attempt / name)
     for suffix in (".png", ".pdf"):
         first = (tmp_path / "a" / f"{name}{suffix}").read_bytes()
         assert first == (tmp_path / "b" / f"{name}{suffix}").read_bytes()
@@ -52,7 +53,7 @@ def test_figures_are_drawn_twice_the_same(name: str, study: Study, results: Path
 @pytest.mark.parametrize("study_file", ["studies/smoke.yaml", "config.yaml"])
 def test_no_panel_has_all_its_points_outside_its_frame(study_file: str, tmp_path: Path, in_root: Path) -> None:
     study = load_study(study_file)
-    records = Records(study, make_up(study, tmp_path, {"start": 0, "tepo": 9}))
+    records = StudyResults(make_up(study, tmp_path, {"start": 0, "tepo": 9}))
     for name in study.figures:
         for axes in importlib.import_module(f"policygrain.figures.{name}").draw(records).axes:
             lines = [line.get_xydata() for line in axes.lines if line.get_transform() == axes.transData]
@@ -67,21 +68,20 @@ def test_no_panel_has_all_its_points_outside_its_frame(study_file: str, tmp_path
             assert not len(points) or (inside[0] & inside[1]).any(), (name, axes.get_title())
 
 
-def test_the_table_holds_the_numbers(study: Study, results: Path, tmp_path: Path) -> None:
-    draw("results", study, results, tmp_path / "results")
-    text = (tmp_path / "results.md").read_text()
+def test_the_table_holds_the_numbers(results: Path) -> None:
+    found = StudyResults(results)
+    draw("results", found)
+    text = (results / "tables" / "results.md").read_text()
     assert "| GRPO | 50.0 [" in text and "| start model | 0.0 [0.0, 0.0] |" in text
     # Better on the same problems in each resample that holds one of the three; 12 problems nearly always do.
     assert "| GRPO − TEPO | -25.0 [" in text and "| TEPO − start model | +75.0 [" in text
-    records = Records(study, results)
-    assert records.scores("tepo", "count").shape == (2, 12)
-    assert np.allclose(records.final_validation("grpo"), [0.5, 0.6])
+    assert found.scores("tepo", "count").shape == (2, 12)
+    assert np.allclose(found.final_validation("grpo"), [0.5, 0.6])
 
 
 def test_claims_and_ablation_hold_the_numbers(laptop: Path, tmp_path: Path) -> None:
     """TEPO is 25 points ahead on each seed alike: what needs that is supported, what is equal undecided."""
-    study = load_study(ROOT / "config.yaml")
-    draw("claims", study, laptop, tmp_path / "claims")
+    draw("claims", StudyResults(laptop), tmp_path / "claims")
     text = (tmp_path / "claims.md").read_text()
     best, block = (
         next(line for line in text.splitlines() if words in line) for words in ("TEPO has the best", "sizes 2")
@@ -91,14 +91,14 @@ def test_claims_and_ablation_hold_the_numbers(laptop: Path, tmp_path: Path) -> N
     frame = pd.read_csv(tmp_path / "claims.csv")
     product = frame[frame["claim"] == "mpo_ratio_variance"].iloc[0]
     assert product["effect"] == pytest.approx(np.log2(2 / 4)), "second and fourth of the made-up ratios"
-    draw("ablation", study, laptop, tmp_path / "ablation")
+    draw("ablation", StudyResults(laptop), tmp_path / "ablation")
     line = next(row for row in (tmp_path / "ablation.md").read_text().splitlines() if row.startswith("| TEPO v1 |"))
     assert "| sequence |" in line and line.endswith("| 50.0 | -25.0 [-25.0, -25.0] to TEPO |")
 
 
-def test_what_it_takes_to_reach_an_accuracy(study: Study, results: Path) -> None:
+def test_what_it_takes_to_reach_an_accuracy(results: Path) -> None:
     """Both arms rise by 0.1 a step, so they need the same; an arm that stays low counts as just after its end."""
-    records = Records(study, results)
+    records = StudyResults(results)
     assert measures.reached(records, "tepo", "grpo", "tokens").tolist() == [0, 0]
     frame = records.steps
     frame.loc[frame["arm"] == "tepo", "sampled_accuracy"] /= 10
@@ -106,23 +106,41 @@ def test_what_it_takes_to_reach_an_accuracy(study: Study, results: Path) -> None
     assert measures.reached(records, "tepo", "grpo", "steps").tolist() == pytest.approx([np.log2(4 / 3)] * 2)
 
 
-def test_records_of_two_protocols_refuse_one_table(study: Study, results: Path, tmp_path: Path) -> None:
-    path = results / "evaluation" / "00.jsonl"
-    path.write_text(path.read_text().replace('"k"', '"other"', 1))
+def test_records_of_two_protocols_refuse_one_table(results: Path, tmp_path: Path) -> None:
+    path = StudyFolder(results).evaluation("tepo/seed1").record
+    path.write_text(path.read_text().replace('"seed": 7', '"seed": 8'))
     with pytest.raises(UserError, match="different protocols"):
-        draw("results", study, results, tmp_path / "results")
+        draw("results", StudyResults(results), tmp_path / "results")
 
 
 def test_missing_records_say_what_would_make_them(study: Study, results: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="run `snakemake all` first"):
-        draw("dynamics", study, tmp_path / "empty", tmp_path / "x")
-    path = results / "evaluation" / "00.jsonl"
-    path.write_text("".join(line + "\n" for line in path.read_text().splitlines() if "tepo" not in line))
-    with pytest.raises(UserError, match="no record of 'tepo'"):
-        draw("benchmarks", study, results, tmp_path / "x")
-    path.write_text('{"model": \n')
-    with pytest.raises(UserError, match=r"00\.jsonl, line 1: not JSON"):
-        draw("benchmarks", study, results, tmp_path / "x")
+    with pytest.raises(UserError, match=r"no run has been trained yet\. Run `snakemake all`"):
+        draw("dynamics", StudyResults(tmp_path / "empty", study), tmp_path / "x")
+    with pytest.raises(UserError, match=r"nothing has been evaluated yet\. Run `snakemake all`"):
+        draw("benchmarks", StudyResults(tmp_path / "empty", study), tmp_path / "x")
+    with pytest.raises(UserError, match=r"no batch has been probed\. Run `snakemake all`"):
+        draw("ratio_variance", StudyResults(tmp_path / "empty", study), tmp_path / "x")
+    for seed in (0, 1):
+        StudyFolder(results).evaluation(f"tepo/seed{seed}").record.unlink()
+    with pytest.raises(UserError, match="no evaluation of 'tepo'"):
+        draw("benchmarks", StudyResults(results), tmp_path / "x")
+    StudyFolder(results).evaluation("grpo/seed0").record.write_text('{"model": \n')
+    with pytest.raises(UserError, match=r"grpo/seed0/evaluation/records\.json: not JSON"):
+        draw("benchmarks", StudyResults(results), tmp_path / "x")
+
+
+@pytest.mark.parametrize("figure", ["dynamics", "clip_ratio", "convergence"])
+@pytest.mark.parametrize("lost", [0, 1, 2, -1])
+def test_a_figure_refuses_a_run_with_missing_steps(results: Path, tmp_path: Path, figure: str, lost: int) -> None:
+    path = StudyFolder(results).run("tepo", 1).metrics
+    lines = path.read_text().splitlines(keepends=True)
+    del lines[lost]
+    path.write_text("".join(lines))
+    message = "3 steps of 4, although the run has ended" if lost == -1 else f"line {lost + 1}: expected step {lost}"
+    with pytest.raises(UserError, match=message) as error:
+        draw(figure, StudyResults(results), tmp_path / "x")
+    assert str(path) in str(error.value) and "Train the run again" in str(error.value)
+    assert not list(tmp_path.glob("x*"))
 
 
 def test_an_unknown_figure_is_one_message(in_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -134,7 +152,7 @@ def test_an_unknown_figure_is_one_message(in_root: Path, tmp_path: Path, capsys:
 @pytest.mark.parametrize("name", ["tepo-qwen2.5-7b", "tepo-qwen2.5-math-1.5b", "mpo-r1-distill-1.5b"])
 def test_a_paper_s_study_supplies_every_figure_that_it_asks_for(name: str, tmp_path: Path, in_root: Path) -> None:
     """Known before its runs take days, not after."""
-    study = load_study(in_root / "studies" / f"{name}.yaml", files=False)
-    records = Records(study, make_up(study, tmp_path / name, {"start": 0, "tepo": 9}))
+    study = load_study(in_root / "studies" / f"{name}.yaml")
+    records = StudyResults(make_up(study, tmp_path / name, {"start": 0, "tepo": 9}))
     for figure in study.figures:
         assert importlib.import_module(f"policygrain.figures.{figure}").draw(records).axes, figure

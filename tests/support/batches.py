@@ -28,6 +28,11 @@ DETERMINISTIC = {
 METHODS: dict[str, Method] = {name: method(name, **DETERMINISTIC.get(name, {})) for name in method_names()} | {
     "grpo + KL to initial": method("grpo", penalties=[{"name": "kl", "coefficient": 0.1}]),
     "grpo + dual clip": method("grpo", clip={"dual": 1.5}),
+    "dapo + product": method("dapo", ratio="product"),
+    "reinforce + truncated product": method("reinforce", ratio={"name": "product", "cap": 2.0}),
+    "prefix_is + own gradient": method("prefix_is", ratio={"gradient": "own"}),
+    "mpo + normalised edges": method("mpo", ratio={"edges": "normalised"}),
+    "mpo_tiled + joint, normalised edges": method("mpo_tiled", ratio={"weights": "joint", "edges": "normalised"}),
     "tepo by covariance": method(
         "tepo",
         penalties=[

@@ -1,13 +1,19 @@
-"""Evaluations that nobody ran, whose numbers are known."""
+"""Made-up evaluations with samples, whose numbers are known."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from policygrain.results.layout import RunFolder
+from policygrain.results.schema import BenchmarkRecord, EvaluatedSample, EvaluationFacts, ModelEvaluation, write_record
+
 RIGHT, WRONG, UNREAD = "correct", "incorrect", "unparsable"
+# Three problems with two responses each: right on 2, 1 and 0 of them. 3 of 6 right, pass@2 = 2 / 3.
+COUNT = [[RIGHT, RIGHT], [RIGHT, WRONG], [UNREAD, WRONG]]
+# One problem, another kind of outcome for each response.
+REST = [["timeout", "error"]]
 
 
 def sample_text(benchmark: str, problem: int, sample: int, outcome: str) -> str:
@@ -19,40 +25,55 @@ def make_run(
     outcomes: dict[str, list[list[str]]],
     text: Callable[[str, int, int, str], str] = sample_text,
     protocol: dict[str, Any] | None = None,
+    prompt: tuple[str, str] | None = None,
 ) -> Path:
-    """Write the evaluation of a run: the first response of each problem is truncated, all have 10 tokens.
+    """Write the evaluation of a run: the first response to each problem is truncated, all have 10 tokens.
 
     ``outcomes`` has, for each benchmark, the outcomes of the responses to each problem.
     """
-    records = []
-    (folder / "evaluation").mkdir(parents=True)
+    there, records = RunFolder(folder).evaluation, []
+    there.path.mkdir(parents=True)
     for name, groups in outcomes.items():
         n = len(groups[0])
         flat = [outcome for group in groups for outcome in group]
         rows = [
-            {
-                "id": f"{name}-{p}",
-                "sample": i,
-                "outcome": outcome,
-                "gold": str(10 * p),
-                "problem": f"{name} what is {p}",
-            }
-            | {"response": text(name, p, i, outcome), "tokens": 10, "finished": i > 0}
+            EvaluatedSample(
+                id=f"{name}-{p}",
+                sample=i,
+                outcome=outcome,
+                gold=str(10 * p),
+                problem=f"{name} what is {p}",
+                response=text(name, p, i, outcome),
+                tokens=10,
+                finished=i > 0,
+            )
             for p, group in enumerate(groups)
             for i, outcome in enumerate(group)
         ]
         right = [sum(o == RIGHT for o in group) for group in groups]
-        record = {"benchmark": name, "engine": "vllm", "n": n, "problems": len(groups), "tokens": 10 * len(flat)}
-        record |= {"accuracy": sum(right) / len(flat), "per_problem": [c / n for c in right], "majority": 0.25}
-        record |= {"pass_at": {"1": sum(right) / len(flat), "2": sum(c > 0 for c in right) / len(right)}}
-        record |= {"outcomes": {kind: flat.count(kind) for kind in set(flat)}, "truncated": 1 / n}
+        record = BenchmarkRecord(
+            benchmark=name,
+            n=n,
+            problems=len(groups),
+            accuracy=sum(right) / len(flat),
+            per_problem=[c / n for c in right],
+            contaminated=[],
+            pass_at={1: sum(right) / len(flat), 2: sum(c > 0 for c in right) / len(right)},
+            majority=0.25,
+            outcomes={kind: flat.count(kind) for kind in set(flat)},
+            tokens=10 * len(flat),
+            truncated=1 / n,
+        )
         records.append(record)
-        lines = "".join(json.dumps(row) + "\n" for row in rows)
-        (folder / "evaluation" / f"{name}.jsonl").write_text(lines)
+        there.samples(name).write_text("".join(row.model_dump_json() + "\n" for row in rows))
     sampling = {"n": 2, "temperature": 1.0, "top_p": 1.0, "max_tokens": 24}
     whole = {"model": folder.name, "prompt": "p", "grader": "numeric-1", "engine": "vllm", "seed": 7} | (protocol or {})
     whole["benchmarks"] = {name: {"sampling": sampling, "problems": f"digest-{name}"} for name in outcomes}
-    facts = {"seconds": 1.5, "hardware": "a machine", "versions": {"python": "3.11.7", "torch": "2.13.0"}}
-    file = {"key": f"key-{folder}", "protocol": whole, "facts": facts, "records": records}
-    (folder / "evaluation" / "records.json").write_text(json.dumps(file))
+    versions = {"python": "3.11.7", "torch": "2.13.0"}
+    facts = EvaluationFacts(seconds={"engine": 1.5}, hardware="a machine", versions=versions)
+    model = "/".join(folder.parts[-2:])
+    write_record(
+        there.record,
+        ModelEvaluation(model=model, key=f"key-{folder}", protocol=whole, prompt=prompt, facts=facts, records=records),
+    )
     return folder

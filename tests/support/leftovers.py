@@ -1,6 +1,8 @@
-"""What tests start must not outlive them, killed or not: a process waits for their end and cleans up.
+"""Processes and folders of tests are removed at their end, also when the tests are killed: a helper process waits.
 
-python tests/leftovers.py FOLDER        # until its standard input ends; then FOLDER, and who works in it, goes
+python tests/support/leftovers.py FOLDER
+
+The helper waits until its standard input ends, then kills the processes and removes FOLDER.
 """
 
 from __future__ import annotations
@@ -29,15 +31,15 @@ def with_in_environment(*texts: str) -> list[int]:
 
 @contextlib.contextmanager
 def swept(folder: Path) -> Iterator[dict[str, str]]:
-    """Afterwards ``folder`` is gone, and so is every process with the environment that this yields."""
+    """Remove ``folder`` at the end, and kill every process that was started with the environment that this yields."""
     command = [sys.executable, __file__, str(folder)]
-    broom = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+    helper = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
     try:
         yield {"SWEPT_WITH": f"{folder}/"}
     finally:
-        assert broom.stdin is not None
-        broom.stdin.close()
-        broom.wait()
+        assert helper.stdin is not None
+        helper.stdin.close()
+        helper.wait()
 
 
 def main() -> None:

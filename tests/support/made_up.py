@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import yaml
 
-from policygrain.results.layout import START, StudyFolder
+from policygrain.results.layout import START, RunFolder, StudyFolder
 from policygrain.results.schema import (
     BenchmarkRecord,
     Environment,
+    EvaluatedSample,
     EvaluationFacts,
     FinalMetrics,
     ModelEvaluation,
@@ -61,34 +64,35 @@ def make_up(study: Study, folder: Path, right: dict[str, int]) -> Path:
     return folder
 
 
-def make_up_run(fingerprints: Fingerprints, results: StudyFolder, run: Run) -> None:
-    """The records of one run."""
+def make_up_run(
+    fingerprints: Fingerprints,
+    results: StudyFolder,
+    run: Run,
+    rows: Sequence[dict[str, Any]] | None = None,
+    timings: Sequence[dict[str, Any]] | None = None,
+) -> RunFolder:
+    """The records of one run that has ended; ``rows`` are its metrics, the last of them of the final validation."""
     arm, there = fingerprints.matrix.arms[run.arm], results.run(run.arm, run.seed)
-    there.path.mkdir(parents=True)
     updates = arm.training(fingerprints.study).updates_per_batch
-    rows = [
-        {"step": s, "sampled_accuracy": 0.1 * s, "clip_fraction_low": 0.01, "clip_fraction_high": 0.02, **SHARED}
-        | {"total_updates": updates * (s + 1), "total_tokens": 100 * (s + 1)}
-        for s in range(STEPS)
-    ]
-    rows += [{"step": STEPS, "validation_accuracy": 0.5 + 0.1 * run.seed, "total_tokens": 300}]
-    there.metrics.write_text("".join(json.dumps(r) + "\n" for r in rows))
-    timings = [{"step": s, "total_seconds": 2.0 * (s + 1)} for s in range(STEPS)]
-    there.timings.write_text("".join(json.dumps(r) + "\n" for r in timings))
+    rows = rows or made_up_rows(updates, run.seed)
+    steps = len(rows) - 1
+    timings = timings or [{"step": s, "total_seconds": 2.0 * (s + 1)} for s in range(steps)]
+    write_lines(there.metrics, rows)
+    write_lines(there.timings, timings)
     config = RunConfig(
         key=f"key-{run.arm}-{run.seed}",
         arm=run.arm,
         seed=run.seed,
         settings=fingerprints.run_settings(arm, run.seed),
         method={"ratio": "token"},
-        training={"steps": STEPS},
+        training={"steps": steps},
         inputs=RunInputs(start_model=f"s{run.seed}", train="d", validation="v"),
     )
     final = FinalMetrics(
         validation_accuracy=0.5,
         validation_length=9.0,
-        steps=STEPS,
-        updates=STEPS * updates,
+        steps=steps,
+        updates=steps * updates,
         tokens=300,
         samples=96,
         seconds=6.0,
@@ -96,9 +100,33 @@ def make_up_run(fingerprints: Fingerprints, results: StudyFolder, run: Run) -> N
     made_with = Environment(versions={"torch": "2"}, commit="c0ffee", hardware="a computer")
     write_record(there.config, config)
     write_record(there.summary, RunSummary(**config.model_dump(), final=final, model_digest="m", environment=made_with))
+    return there
 
 
-def make_up_evaluation(study: Study, results: StudyFolder, model: str, count: int) -> None:
+def made_up_rows(updates: int, seed: int) -> list[dict[str, Any]]:
+    """`STEPS` steps: accuracy rises by 0.1 per step; seed s ends with a validation accuracy of 0.5 + 0.1s."""
+    rows: list[dict[str, Any]] = [
+        {"step": s, "sampled_accuracy": 0.1 * s, "clip_fraction_low": 0.01, "clip_fraction_high": 0.02, **SHARED}
+        | {"total_updates": updates * (s + 1), "total_tokens": 100 * (s + 1)}
+        for s in range(STEPS)
+    ]
+    return [*rows, {"step": STEPS, "validation_accuracy": 0.5 + 0.1 * seed, "total_tokens": 300}]
+
+
+def write_lines(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Write JSON Lines, in a folder that is made where it is missing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def make_up_evaluation(
+    study: Study,
+    results: StudyFolder,
+    model: str,
+    count: int,
+    seconds: dict[str, float] | None = None,
+    tokens: int = 100,
+) -> None:
     """The evaluation of one model that solves the first ``count`` problems of each benchmark."""
     benchmarks = {b.name: sampling_of(study, b) for b in study.evaluation.benchmarks}
     protocol = {"model": "m", "prompt": "p", "grader": "numeric-1", "engine": "vllm", "seed": 7}
@@ -113,8 +141,12 @@ def make_up_evaluation(study: Study, results: StudyFolder, model: str, count: in
             contaminated=[],
             pass_at={1: count / PROBLEMS},
             majority=count / PROBLEMS,
-            outcomes={"correct": count * sampling.n, "incorrect": (PROBLEMS - count) * sampling.n},
-            tokens=100,
+            outcomes={
+                outcome: problems * sampling.n
+                for outcome, problems in (("correct", count), ("incorrect", PROBLEMS - count))
+                if problems
+            },
+            tokens=tokens,
             truncated=0.0,
         )
         for name, sampling in benchmarks.items()
@@ -124,10 +156,27 @@ def make_up_evaluation(study: Study, results: StudyFolder, model: str, count: in
         key=f"evaluation-{model}",
         protocol={**protocol, "benchmarks": settings},
         prompt=("", "\n"),
-        facts=EvaluationFacts(seconds={"engine": 3.0}, hardware="a computer", versions={"vllm": "1"}),
+        facts=EvaluationFacts(seconds=seconds or {"engine": 3.0}, hardware="a computer", versions={"vllm": "1"}),
         records=records,
     )
-    write_record(results.evaluation(model).record, evaluation)
+    folder = results.evaluation(model)
+    write_record(folder.record, evaluation)
+    for name, sampling in benchmarks.items():
+        rows = [
+            EvaluatedSample(
+                id=f"{name}-{problem}",
+                sample=i,
+                outcome="correct" if problem < count else "incorrect",
+                gold=str(problem),
+                problem=f"{name}: what is {problem}?",
+                response=f"{model} says {problem if problem < count else -1}",
+                tokens=9,
+                finished=True,
+            ).model_dump()
+            for problem in range(PROBLEMS)
+            for i in range(sampling.n)
+        ]
+        write_lines(folder.samples(name), rows)
 
 
 def make_up_tracking(folder: Path, runs: dict[str, str], uri: str = "sqlite:///mlflow.db") -> None:

@@ -12,5 +12,5 @@ papers = pytest.mark.parametrize("name", PAPERS)
 
 
 def paper(name: str) -> Study:
-    """The study, without checking that its problem sets are there."""
-    return load_study(f"studies/{name}.yaml", files=False)
+    """The study; whether its problem sets are there is not checked."""
+    return load_study(f"studies/{name}.yaml")

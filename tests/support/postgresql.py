@@ -1,4 +1,4 @@
-"""A PostgreSQL of the tests' own, in a temporary folder: the distribution's programs, a port that is free."""
+"""A PostgreSQL server for tests, in a temporary folder and on a free port, from the distribution's programs."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ def _programs() -> Path | None:
 
 
 def missing() -> str | None:
-    """Why none can be started here, and what to do about it; None where one can."""
+    """Why no server can be started here and what to install; None where one can."""
     if _programs() is None:
         return f"no PostgreSQL here: {INSTALL}"
     if importlib.util.find_spec("psycopg2") is None:
         return "no psycopg2 here, by which MLflow's server talks to PostgreSQL: pip install psycopg2-binary"
     if os.geteuid() != 0:
-        return "PostgreSQL runs as a user of its own here, and to become it the tests must be root's, as in CI"
+        return "PostgreSQL does not run as root; to start it as another user, tests must run as root, as in CI"
     return None
 
 
 @contextmanager
 def database() -> Iterator[str]:
-    """The URI of an empty database, for as long as this lasts."""
+    """Yield the URI of an empty database; the server stops at the end."""
     programs, user = _programs(), pwd.getpwnam(USER)
     assert programs is not None
     folder = Path(tempfile.mkdtemp(prefix="postgresql-", dir="/tmp"))  # a socket's path is short

@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from policygrain.results.layout import DataFolder, RunFolder, StartFolder
+from policygrain.results.reader import run_summary
 from policygrain.study import Study, parse_study
 from policygrain.study.runs import Arm, run_matrix
 from policygrain.tasks.sources import prepare
@@ -66,3 +69,16 @@ def train_small(
     chosen = next(iter(arms.values())) if arm is None else arms.get(arm) or Arm(arm)
     train_run(study, chosen, 0, RunFolder(run_dir), str(start), DataFolder(data), stop)
     return run_dir
+
+
+def write_study(path: Path, content: dict[str, Any]) -> Path:
+    """A study file with this content."""
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+def assert_same_end(one: Path, other: Path) -> None:
+    """Two runs ended with the same metrics, byte for byte, and the same model."""
+    assert (one / "metrics.jsonl").read_bytes() == (other / "metrics.jsonl").read_bytes()
+    digests = {run_summary(RunFolder(run)).model_digest for run in (one, other)}
+    assert len(digests) == 1, digests

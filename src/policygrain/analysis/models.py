@@ -1,4 +1,4 @@
-"""Comparing evaluated models: sums over seeds, intervals, paired differences."""
+"""Comparison of evaluated models: summaries over seeds, intervals, paired differences."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from ..errors import UserError
 from ..grading.outcome import Outcome
 from ..results.models import ModelGroup, benchmarks_of
 from ..results.schema import BenchmarkRecord
-from .statistics import Interval, average_interval, interval, paired_difference
+from . import statistics
+from .statistics import Difference, Estimate
 
 
 def baseline(groups: Sequence[ModelGroup], against: str | None) -> ModelGroup:
-    """The group that the others are compared with: the one called ``against``, else the first."""
+    """The group that the others are compared with: the one named ``against``, by default the first."""
     if against is None:
         return groups[0]
     found = [e for e in groups if e.name == against]
@@ -24,7 +25,7 @@ def baseline(groups: Sequence[ModelGroup], against: str | None) -> ModelGroup:
 
 
 def data(groups: Sequence[ModelGroup], first: ModelGroup, differing: Sequence[str]) -> dict[str, Any]:
-    """All of it, for machines. Shares are between 0 and 1, tokens are a mean per response."""
+    """The whole comparison as JSON data. Shares are between 0 and 1; `tokens` is the mean per response."""
     return {
         "against": first.name,
         "protocol_differences": list(differing),
@@ -36,7 +37,7 @@ def data(groups: Sequence[ModelGroup], first: ModelGroup, differing: Sequence[st
                 "protocols": [m.protocol for m in group.models],
                 "facts": [m.facts.model_dump() for m in group.models],
                 "benchmarks": {
-                    b: summary(group, b) | ({"difference": d._asdict()} if (d := difference(group, first, b)) else {})
+                    b: summary(group, b) | ({"difference": d.numbers()} if (d := difference(group, first, b)) else {})
                     for b in benchmarks_of([group])
                 },
             }
@@ -46,7 +47,7 @@ def data(groups: Sequence[ModelGroup], first: ModelGroup, differing: Sequence[st
 
 
 def summary(group: ModelGroup, benchmark: str) -> dict[str, Any]:
-    """One benchmark of one group, its seeds taken together: means of scores, sums of outcomes."""
+    """One benchmark of one group over all seeds: means of scores, sums of outcomes."""
     records = list(group.records(benchmark).values())
     samples = sum(sum(r.outcomes.values()) for r in records)
     ks = sorted(set.intersection(*(set(r.pass_at) for r in records)))
@@ -54,7 +55,7 @@ def summary(group: ModelGroup, benchmark: str) -> dict[str, Any]:
     return {
         "n": records[0].n,
         "problems": records[0].problems,
-        "accuracy": interval(group.scores(benchmark))._asdict(),
+        "accuracy": statistics.accuracy([group.scores(benchmark)])._asdict(),
         "pass_at": {k: _mean([r.pass_at[k] for r in records]) for k in ks},
         "majority": _mean([r.majority for r in records]),
         "outcomes": {kind: sum(Counter(r.outcomes)[kind] for r in records) for kind in kinds},
@@ -63,35 +64,36 @@ def summary(group: ModelGroup, benchmark: str) -> dict[str, Any]:
     }
 
 
-def difference(group: ModelGroup, first: ModelGroup, benchmark: str) -> Interval | None:
-    """``group`` − ``first`` on the same problems and seeds; None where they share none.
+def difference(group: ModelGroup, first: ModelGroup, benchmark: str) -> Difference | None:
+    """``group`` − ``first`` on the same problems and seeds; None if they have none in common.
 
-    Two single models are paired by problem, whatever their seeds.
+    Two single models are paired by problem, even if their seeds differ.
     """
     paired = _pairs(group, first, benchmark)
     if group is first or not paired:
         return None
-    return paired_difference(group.scores(benchmark, paired[0]), first.scores(benchmark, paired[1]))
+    return statistics.difference([group.scores(benchmark, paired[0])], [first.scores(benchmark, paired[1])])
 
 
-def average(group: ModelGroup, benchmarks: Sequence[str]) -> Interval | None:
-    """The mean over ``benchmarks``; None where a model lacks one."""
+def average(group: ModelGroup, benchmarks: Sequence[str]) -> Estimate | None:
+    """The mean over ``benchmarks``; None if a model was not evaluated on one of them."""
     if not all(len(group.records(b)) == len(group.models) for b in benchmarks):
         return None
-    return average_interval([group.scores(b) for b in benchmarks])
+    return statistics.accuracy([group.scores(b) for b in benchmarks])
 
 
-def average_difference(group: ModelGroup, first: ModelGroup, benchmarks: Sequence[str]) -> Interval | None:
-    """``group`` − ``first``, averaged over ``benchmarks``; None where one of them cannot be paired."""
+def average_difference(group: ModelGroup, first: ModelGroup, benchmarks: Sequence[str]) -> Difference | None:
+    """``group`` − ``first``, averaged over ``benchmarks``; None if one of them cannot be paired."""
     pairs = [_pairs(group, first, b) for b in benchmarks]
     if group is first or pairs[0] is None or any(p != pairs[0] for p in pairs):
         return None
     own, theirs = pairs[0]
-    return average_interval([group.scores(b, own) - first.scores(b, theirs) for b in benchmarks])
+    scores = ([group.scores(b, own) for b in benchmarks], [first.scores(b, theirs) for b in benchmarks])
+    return statistics.difference(*scores)
 
 
 def _pairs(a: ModelGroup, b: ModelGroup, benchmark: str) -> tuple[list[str], list[str]] | None:
-    """Seeds of each to compare, in order; None where they share no seed or the problems are others."""
+    """The seeds of each group to pair, in order; None without a common seed or if the problems differ."""
     of_a, of_b = a.records(benchmark), b.records(benchmark)
     if not of_a or not of_b or not _same_problems([*of_a.values(), *of_b.values()], [a, b], benchmark):
         return None

@@ -19,13 +19,12 @@ from scipy.special import gammaincinv, ndtri, stdtr, stdtrit
 from ..errors import UserError
 
 Array = NDArray[np.float64]
-
 LEVEL = 0.05
 SEEDS, PROBLEMS = "training seeds", "problems of one training seed"
 NORMAL = float(ndtri(1 - LEVEL / 2))
 # The smallest variance of a seed's mean, where few seeds agree by chance; chosen by simulated coverage.
 AGREEMENT = 0.7
-# Up to this many correct answers in all, the lower limit is the exact one of a Poisson count (Brown, Cai, DasGupta 2001).
+# Up to this many correct answers the lower limit is the exact one of a Poisson count (Brown, Cai and DasGupta 2001).
 FEW = 3.0
 
 
@@ -92,7 +91,7 @@ def difference(a: Sequence[Array], b: Sequence[Array]) -> Difference:
     """a − b on the same seeds and problems: each a list over benchmarks of scores [seeds, problems].
 
     Student's t over the seeds' differences in Tango's form: the standard error at a difference δ scales as it would
-    for paired proportions that differ by δ. The interval excludes a value exactly where its two-sided test has p < 0.05.
+    for paired proportions that differ by δ. The interval excludes a value where its two-sided test has p < 0.05.
     """
     one, two = _checked(a), _checked(b)
     if [s.shape for s in one] != [s.shape for s in two]:
@@ -103,14 +102,9 @@ def difference(a: Sequence[Array], b: Sequence[Array]) -> Difference:
     mean, low, high = difference_limits(pairs)
     scale = float(s.error2)
 
-    def statistic(value: float) -> float:
-        deviation = scale * float(_paired_variance(np.asarray(value), s.gained, s.lost))
-        distance = float(s.mean) - value
-        return distance / math.sqrt(deviation) if deviation > 0 else math.copysign(math.inf, distance) * (distance != 0)
-
     def above(value: float) -> float:
-        t = statistic(value)
-        return 0.5 if math.isnan(t) else float(stdtr(s.df, -t))
+        error = math.sqrt(scale * float(_paired_variance(np.asarray(value), s.gained, s.lost)))
+        return _tail(float(s.mean) - value, error, s.df)
 
     n, unit = _unit(one)
     values = tuple(float(v) for v in s.seeds)
@@ -120,7 +114,7 @@ def difference(a: Sequence[Array], b: Sequence[Array]) -> Difference:
 
 
 def over_seeds(values: Sequence[float] | Array) -> Interval:
-    """The mean of a number per seed [seeds] with Student's 95% interval; a single seed has no interval: its own value."""
+    """The mean of a number per seed [seeds] with Student's 95% interval; of a single seed both limits are its value."""
     found = student(values)
     return Interval(found.mean, *((found.low, found.high) if found.n > 1 else (found.mean, found.mean)))
 
@@ -131,18 +125,23 @@ def student(values: Sequence[float] | Array) -> Difference:
     n, mean = len(x), float(np.mean(x))
     kept = tuple(float(v) for v in x)
     if n < 2:
-        return Difference(mean, -math.inf, math.inf, 1.0, n, SEEDS, math.inf, kept, lambda _: 1.0)
+        return Difference(mean, -math.inf, math.inf, 1.0, n, SEEDS, math.inf, kept, lambda _: 0.5)
     spread = float(x.std(ddof=1))
     error = spread / math.sqrt(n)
 
     def above(value: float) -> float:
-        if error == 0:
-            return 0.0 if mean > value else 1.0 if mean < value else 0.5
-        return float(stdtr(n - 1, (value - mean) / error))
+        return _tail(mean - value, error, n - 1)
 
     half = float(stdtrit(n - 1, 1 - LEVEL / 2)) * error
     p = 2 * min(above(0.0), 1 - above(0.0))
     return Difference(mean, mean - half, mean + half, p, n, SEEDS, spread, kept, above)
+
+
+def _tail(distance: float, error: float, df: int) -> float:
+    """P(a distance this large or larger) where the true one is 0; by Student's t."""
+    if error == 0:
+        return 0.5 if distance == 0 else float(distance < 0)
+    return float(stdtr(df, -distance / error))
 
 
 # ---- the limits, of many draws at once ------------------------------------------------------------------------------

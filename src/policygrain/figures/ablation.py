@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from ..analysis import measures
-from ..analysis.statistics import over_seeds
+from ..analysis import difference, measures
 from ..results.reader import StudyResults
 from .style import label, name_of
 
@@ -29,8 +28,9 @@ def table(results: StudyResults) -> tuple[pd.DataFrame, str]:
             "compared_with": base or "",
         }
         if base is not None:
-            difference = (own - measures.accuracy(results, base)).dropna().to_numpy()
-            row |= dict(zip(("difference", "low", "high"), (round(v, 2) for v in over_seeds(difference)), strict=True))
+            d = difference(*measures.paired_scores(results, arm, base)).times(100)
+            ends = (round(v, 2) for v in (d.mean, d.low, d.high))
+            row |= dict(zip(("difference", "low", "high"), ends, strict=True)) | {"n": d.n, "unit": d.unit}
         rows.append(row)
     frame = pd.DataFrame(rows)
     lines = [
@@ -45,8 +45,10 @@ def table(results: StudyResults) -> tuple[pd.DataFrame, str]:
         )
         parts = " | ".join(str(row[key]) for key in ("ratio", "clip", "aggregation", "penalties"))
         lines.append(f"| {name_of(results, str(row['arm']))} | {parts} | {row['accuracy']:.1f} | {change} |")
+    over = " or ".join(dict.fromkeys(f"{row['n']} {row['unit']}" for row in rows if "unit" in row)) or "seeds"
     note = (
-        "\nPoints of accuracy, mean over benchmarks; paired over seeds, 95% intervals by Student's t, not corrected.\n"
+        f"\nPoints of accuracy, mean over benchmarks. Differences are paired; their 95% intervals are over {over}, not "
+        "corrected for how many there are.\n"
     )
     return frame, "\n".join(lines) + "\n" + note
 

@@ -1,0 +1,39 @@
+"""A drawn study for the tests of this folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from policygrain.figures import TABLES
+from policygrain.figures.catalogue import draw
+from policygrain.report.freeze import freeze
+from policygrain.results.reader import StudyResults
+from policygrain.study import Study, load_study
+
+from ..support.made_up import make_up
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="session")
+def study() -> Study:
+    return load_study(ROOT / "studies" / "smoke.yaml").model_copy(update={"figures": ["benchmarks", "stress"]})
+
+
+@pytest.fixture(scope="session")
+def results(study: Study, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The smoke study, as if it had been run and drawn; TEPO right on three quarters, GRPO on half."""
+    folder = make_up(study, tmp_path_factory.mktemp("study"), {"start": 0, "tepo": 9})
+    for name in (*study.figures, *TABLES):
+        draw(name, StudyResults(folder))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def archive(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The study, frozen."""
+    out = tmp_path_factory.mktemp("archive") / "study.zip"
+    freeze(results, out)
+    return out

@@ -1,0 +1,24 @@
+"""What is behind a number of a table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from policygrain.errors import UserError
+from policygrain.report.explain import explain
+
+
+def test_what_is_behind_a_number(results: Path) -> None:
+    text = explain(results / "tables" / "results.csv", "tepo,run")
+    assert text.startswith("tepo, running_total: 75.0 [")
+    assert text.count("75.00 percent of 12 problems") == 2 and "key-tepo-1" in text and "commit   c0ffee" in text
+    assert "policygrain train --config" in text and "--arm tepo --seed 1" in text
+    assert "key-grpo-0" in explain(results / "tables" / "ablation.csv", "grpo")
+    claim = explain(results / "tables" / "claims.csv", "mpo_ratio_variance")
+    assert "block K=5 below block K=5, joint: -1 [-1, -1] over 2 seeds" in claim
+    with pytest.raises(UserError, match="no one column 'x'"):
+        explain(results / "tables" / "results.csv", "tepo,x")
+    with pytest.raises(UserError, match="no study's table"):
+        explain(results / "study.yaml", "tepo,average")

@@ -1,0 +1,103 @@
+"""The report page: complete, self-contained, and what a study says stays text."""
+
+from __future__ import annotations
+
+import html
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from policygrain.errors import UserError
+from policygrain.figures import TABLES
+from policygrain.report import write_report
+from policygrain.results.reader import StudyResults
+from policygrain.study import Study
+
+from ..support.made_up import make_up_tracking
+from ..support.pages import with_script
+
+ROOT = Path(__file__).parents[2]
+CAPTIONS = ROOT / "workflow" / "report"
+
+
+@pytest.fixture(scope="module")
+def page(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    make_up_tracking(results, {"tepo": "abc", "grpo": "def"}, "http://tracking:5000/")
+    out = tmp_path_factory.mktemp("page") / "report.html"
+    write_report(StudyResults(results), CAPTIONS, out)
+    return out
+
+
+def test_the_report_has_everything_and_needs_nothing(page: Path) -> None:
+    text = page.read_text()
+    assert text.count('src="data:image/png;base64,') == 2
+    assert not re.search(r'<(img|script|link)\b[^>]* (src|href)="(https?:)?//', text)
+    for words in ("75.0", "c0ffee", "a computer", "TEPO has the best average", "300"):
+        assert words in text, words
+    assert '<a href="http://tracking:5000/#/experiments/1/runs/abc">TEPO</a>' in text
+    assert text.index('id="benchmarks"') < text.index('id="claims"'), "a figure comes first"
+
+
+def test_a_report_of_what_was_not_drawn_says_so(study: Study, results: Path, tmp_path: Path) -> None:
+    more = study.model_copy(update={"figures": ["dynamics"]})
+    with pytest.raises(UserError, match=r"dynamics\.png: cannot be read .* run `snakemake figures`"):
+        write_report(StudyResults(results, more), CAPTIONS, tmp_path / "report.html")
+
+
+@pytest.mark.parametrize("width", [400, 1400])
+def test_the_report_in_a_browser_narrow_and_wide(
+    width: int, page: Path, chromium: Callable[..., Any], tmp_path: Path
+) -> None:
+    script = """addEventListener("load", () => {
+      const wide = document.documentElement.scrollWidth, images = [...document.images];
+      document.body.dataset.fits = wide <= innerWidth;
+      document.body.dataset.loaded = images.every(i => i.complete && i.naturalWidth > 300);
+    })"""
+    # Lazy images wait until they are scrolled to; here all are wanted.
+    copy = tmp_path / "report.html"
+    copy.write_text(with_script(page.read_text().replace(' loading="lazy"', ""), script))
+    done = chromium(copy.as_uri(), f"--window-size={width},900", "--virtual-time-budget=3000", "--dump-dom")
+    assert 'data-fits="true"' in done.stdout and 'data-loaded="true"' in done.stdout
+    assert "CONSOLE" not in done.stderr
+
+
+HOSTILE = '<script>document.title="owned"</script><img src=x onerror=\'document.title="owned"\'>"'
+
+
+def test_what_a_study_says_stays_text(
+    study: Study, results: Path, chromium: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Title, captions, tables, hardware, the address of MLflow and names of arms."""
+    folder = tmp_path / "results"
+    shutil.copytree(results, folder)
+    odd = study.model_copy(update={"title": HOSTILE})
+    captions = tmp_path / "captions"
+    captions.mkdir()
+    for name in ("benchmarks", "ablation", "stress"):
+        (captions / f"{name}.rst").write_text(f"Caption of {name} {HOSTILE}")
+    found = StudyResults(folder, odd)
+    for table in TABLES:
+        path = found.folder.table(table, ".md")
+        path.write_text(f"{path.read_text()}\n\n{HOSTILE} [a](javascript:alert(1)) of {table}\n\n{HOSTILE}\n")
+    for run in found.folder.path.glob("runs/*/*/summary.json"):
+        run.write_text(run.read_text().replace("a computer", HOSTILE.replace('"', '\\"')))
+    make_up_tracking(folder, {"tepo": HOSTILE}, f"http://host/{HOSTILE}")
+    out = tmp_path / "report.html"
+    write_report(found, captions, out)
+    text = out.read_text()
+    assert "<script" not in text and "<img src=x" not in text and "javascript:alert" not in re.sub(">[^<]*<", "", text)
+    assert text.count(html.escape("<script>document.title=", quote=False)) >= 1 + 3 + 3 + 1 + 2
+    policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
+    assert (
+        policy
+        and "script-src 'none'" in html.unescape(policy[1])
+        and "default-src 'none'" in policy[1].replace("&#39;", "'")
+    )
+    # Even a script that is in the page does not run.
+    out.write_text(text.replace("</body>", "<script>document.title='owned'</script></body>"))
+    done = chromium(out.as_uri(), "--virtual-time-budget=1000", "--dump-dom")
+    assert f"<title>{html.escape(HOSTILE, quote=False)}</title>" in done.stdout

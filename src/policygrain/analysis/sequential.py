@@ -47,13 +47,13 @@ def confidence_sequence(
 ) -> list[tuple[float, float]]:
     """An interval after each seed; all of them hold the true mean, together with probability 1 − ``level``.
 
-    Each is the intersection of those before it.
+    Each is the intersection of those before it. Seeds that are all equal say nothing of the spread, and leave it open.
     """
     found, low, high = [], -math.inf, math.inf
     for n in range(1, len(differences) + 1):
         x = np.asarray(differences[:n], dtype=float)
         q = (math.sqrt(1 + n * prior) / level) ** (2 / n)
-        if n > 1 and q < 1 + n * prior:
+        if n > 1 and q < 1 + n * prior and np.ptp(x) > 0:
             t = math.sqrt((n - 1) * (q - 1) / (1 - q / (1 + n * prior)))
             half = t * float(x.std(ddof=1)) / math.sqrt(n)
             mean = float(x.mean())

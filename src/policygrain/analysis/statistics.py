@@ -139,8 +139,10 @@ def student(values: Sequence[float] | Array) -> Difference:
 
 def _tail(distance: float, error: float, df: int) -> float:
     """P(a distance this large or larger) where the true one is 0; by Student's t."""
+    if abs(distance) < 1e-12:  # rounding
+        return 0.5
     if error == 0:
-        return 0.5 if distance == 0 else float(distance < 0)
+        return float(distance < 0)
     return float(stdtr(df, -distance / error))
 
 

@@ -43,10 +43,9 @@ def compare_studies(a: Path, b: Path) -> tuple[pd.DataFrame, str]:
 
 def _change(first: StudyResults, second: StudyResults, arm: str, benchmark: str) -> tuple[Difference, bool] | None:
     """B − A in points, and whether all scores are equal; None without common seeds and problems."""
-    one, two = (
-        r.evaluations.query("arm == @arm and benchmark == @benchmark").set_index("seed")["per_problem"]
-        for r in (first, second)
-    )
+    tables = [r.evaluations for r in (first, second)]
+    rows = [table[(table["arm"] == arm) & (table["benchmark"] == benchmark)] for table in tables]
+    one, two = (found.set_index("seed")["per_problem"] for found in rows)
     seeds = sorted(set(one.index) & set(two.index))
     if not seeds or {len(v) for v in one.loc[seeds]} != {len(v) for v in two.loc[seeds]}:
         return None

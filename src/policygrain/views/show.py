@@ -75,7 +75,7 @@ def comparison(groups: Sequence[ModelGroup], first: ModelGroup, differing: Seque
     over = " or ".join(dict.fromkeys(part.unit for _, *parts in every for part in parts if part))
     text = [
         f"Accuracy in %, 95% intervals over {over}.",
-        f"− {_short(first.name, 24)}: paired difference; * its interval, not corrected for how many, excludes 0.",
+        f"− {_short(first.name, 24)}: paired difference; * its interval (not corrected) excludes 0.",
         "",
     ]
     if differing:

@@ -124,7 +124,7 @@ def _log_odds(share: float, sd: float, problems: int) -> NDArray[np.float64]:
 
 
 def simulate(draws: int, processes: int) -> dict[str, Any]:
-    """Coverage by table, number of seeds and accuracy in percent; and the range of the cells that are no edges."""
+    """Coverage by table, number of seeds and accuracy in percent; edges apart."""
     found: list[dict[str, Any]] = []
     every = list(tables())
     with ProcessPoolExecutor(processes) as pool:
@@ -132,15 +132,11 @@ def simulate(draws: int, processes: int) -> dict[str, Any]:
         of = dict(zip(cells_in_order, pool.map(coverage, cells_in_order, repeat(draws)), strict=True))
     for cells in every:
         first = cells[0]
-        shares: dict[str, dict[str, float]] = {}
-        inner = []
+        shares: dict[str, dict[str, dict[str, float]]] = {"inner": {}, "edges": {}}
         for cell in cells:
-            share = round(of[cell], 4)
-            shares.setdefault(str(cell.seeds), {})[f"{cell.accuracy:g}"] = share
-            inner += [] if cell.edge else [share]
-        row = {"problems": list(first.problems), "sd": first.sd, "change": first.change}
-        ends = {"lowest": min(min(row.values()) for row in shares.values()), "inner": [min(inner), max(inner)]}
-        found.append({**row, **ends, "coverage": shares})
+            kind = shares["edges" if cell.edge else "inner"]
+            kind.setdefault(str(cell.seeds), {})[f"{cell.accuracy:g}"] = round(of[cell], 4)
+        found.append({"problems": list(first.problems), "sd": first.sd, "change": first.change, **shares})
     return {"draws": draws, "edge": EDGE, "skewed": SKEWED, "tables": found}
 
 

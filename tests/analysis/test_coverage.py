@@ -74,8 +74,10 @@ def test_the_committed_table_is_of_twenty_thousand_draws_and_within_its_bounds()
     error = 3 * math.sqrt(0.05 * 0.95 / table["draws"])  # half a point, over a thousand cells
     shown = set()
     for part in table["tables"]:
-        shown |= {(seeds, share) for seeds, row in part["coverage"].items() for share in row}
-        if part["sd"] == table["skewed"]:
-            continue
-        assert part["lowest"] >= LOWEST - error and part["inner"][1] <= HIGHEST + error, part
+        for kind in ("inner", "edges"):
+            shares = {(n, percent): share for n, row in part[kind].items() for percent, share in row.items()}
+            shown |= set(shares)
+            if part["sd"] != table["skewed"]:
+                assert min(shares.values()) >= LOWEST - error, (kind, part)
+                assert kind == "edges" or max(shares.values()) <= HIGHEST + error, part
     assert {(n, share) for n in ("2", "3", "5", "8", "16") for share in ("0", "1", "50", "99", "100")} <= shown

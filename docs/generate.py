@@ -197,8 +197,8 @@ def coverage() -> str:
         for share in row.values()
     ]
     return table(header, rows) + (
-        f"\n\n{found['draws']:,} draws per cell. Edges are cells with fewer than {found['edge']} correct (or incorrect) "
-        "answers expected of all seeds together; counts are so few there that no short interval covers exactly 95%.\n"
+        f"\n\n{found['draws']:,} draws per cell. Edges are cells in which fewer than {found['edge']} correct answers, "
+        "or wrong ones, are expected of all seeds together; no short interval covers exactly 95% there.\n"
         f"With seeds so different that their accuracies are skewed (standard deviation {found['skewed']} in log-odds, "
         f"12 points at 50%): {min(skewed):.1%} at the lowest."
     )

@@ -13,8 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
-from policygrain.analysis.sequential import Evidence, Region, confidence_sequence, e_value, settle
-from policygrain.analysis.verdicts import Side
+from policygrain.analysis.sequential import (
+    Evidence,
+    Region,
+    confidence_sequence,
+    e_value,
+    sequential_seeds_needed,
+    settle,
+)
+from policygrain.analysis.statistics import student
+from policygrain.analysis.verdicts import Side, seeds_needed
 from policygrain.errors import UserError
 
 VALUES = st.lists(st.floats(-9, 9), min_size=1, max_size=20)
@@ -168,3 +176,16 @@ def test_a_ledger_makes_few_false_verdicts_under_optional_stopping() -> None:
             settle(ledger)
         wrong += any(e.verdict == "supported" for e in ledger)
     assert wrong / 60 <= LEVEL + 3 * math.sqrt(LEVEL * (1 - LEVEL) / 60)
+
+
+def test_seeds_needed_would_decide_and_are_more_than_those_of_a_fixed_test() -> None:
+    """Values of mean 1 and standard deviation 1 in turn: the e-value passes 1/α at the number that was estimated."""
+    few = student([0.0, 2.0, 0.5, 1.5])
+    n = sequential_seeds_needed(few, "above", 0.5)
+    assert n is not None and n > (seeds_needed(few, "above", 0.5) or 0) > 0
+    half = few.spread * math.sqrt((n - 1) / n)
+    even = [1 - half, 1 + half] * (n // 2) if n % 2 == 0 else [1 - half, 1 + half] * (n // 2) + [1.0]
+    assert e_value(even, 0.5, "above") == pytest.approx(1 / LEVEL, rel=0.5)
+    assert (sequential_seeds_needed(few, "above", 0.5, comparisons=18) or 0) > n
+    assert sequential_seeds_needed(few, "above", 1.0) is None, "at the margin itself nothing decides"
+    assert sequential_seeds_needed(student([1.0]), "above", 0.5) is None

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, mo
 
 from ..errors import UserError
 from . import measures
-from .sequential import Evidence, confidence_sequence, settle
+from .sequential import Evidence, confidence_sequence, sequential_seeds_needed, settle
 from .statistics import Difference, difference, student
 from .verdicts import PValues, Side, Verdict, combine, corrected, decide, margin_tests, seeds_needed
 
@@ -189,8 +189,12 @@ def decide_claims(
 
 
 def _fixed(asked: Sequence[tuple[Comparison, Difference]]) -> list[Finding]:
+    """By tests for a planned number of seeds."""
     tests = corrected([margin_tests(d, c.claimed, c.margin) for c, d in asked])
-    return [_finding(c, d, p, decide(p), (d.low, d.high), len(asked)) for (c, d), p in zip(asked, tests, strict=True)]
+    return [
+        _finding(d, p, decide(p), (d.low, d.high), seeds_needed(d, c.claimed, c.margin, len(asked)))
+        for (c, d), p in zip(asked, tests, strict=True)
+    ]
 
 
 def _sequential(asked: Sequence[tuple[Comparison, Difference]]) -> list[Finding]:
@@ -200,15 +204,13 @@ def _sequential(asked: Sequence[tuple[Comparison, Difference]]) -> list[Finding]
         for evidence, (_, d) in zip(ledger, asked, strict=True):
             evidence.append(d.values[seed : seed + 1])
         settle(ledger)
+    findings = []
     tests = corrected([e.p_values() for e in ledger])
-    return [
-        _finding(c, d, p, e.verdict, confidence_sequence(d.values)[-1], len(asked))
-        for (c, d), e, p in zip(asked, ledger, tests, strict=True)
-    ]
+    for (c, d), evidence, p in zip(asked, ledger, tests, strict=True):
+        needed = sequential_seeds_needed(d, c.claimed, c.margin, len(asked))
+        findings.append(_finding(d, p, evidence.verdict, confidence_sequence(d.values)[-1], needed))
+    return findings
 
 
-def _finding(
-    c: Comparison, d: Difference, p: PValues, verdict: Verdict, ends: tuple[float, float], comparisons: int
-) -> Finding:
-    needed = seeds_needed(d, c.claimed, c.margin, comparisons) if verdict == "undecided" else None
-    return Finding(d.mean, *ends, d.n, d.unit, p, verdict, needed)
+def _finding(d: Difference, p: PValues, verdict: Verdict, ends: tuple[float, float], needed: int | None) -> Finding:
+    return Finding(d.mean, *ends, d.n, d.unit, p, verdict, needed if verdict == "undecided" else None)

@@ -17,8 +17,8 @@ import numpy as np
 from scipy.special import stdtr
 
 from ..errors import UserError
-from .statistics import LEVEL
-from .verdicts import PValues, Side, Verdict, corrected, decide
+from .statistics import LEVEL, SEEDS, Array, Difference
+from .verdicts import MOST_SEEDS, PValues, Side, Verdict, corrected, decide, distance_to
 
 PRIOR = 1.0  # variance of the standardised effect; with 1, effects near one standard deviation are decided soonest
 Region = Literal[Side, "within"]
@@ -115,16 +115,29 @@ def settle(ledger: Sequence[Evidence], level: float = LEVEL) -> None:
             evidence.verdict, evidence.seeds = verdict, len(evidence.values)
 
 
-def _log_e(x: np.ndarray[tuple[int], np.dtype[np.float64]], prior: float) -> float:
+def sequential_seeds_needed(difference: Difference, claimed: Side, margin: float, comparisons: int = 1) -> int | None:
+    """About how many seeds would decide by e-values, as `verdicts.seeds_needed`; None: over 1,000, or not known."""
+    if difference.unit != SEEDS or difference.n < 2:
+        return None
+    distance = abs(distance_to(difference, claimed, margin))
+    for n in range(difference.n + 1, MOST_SEEDS + 1):
+        squares = distance**2 + difference.spread**2 * (n - 1) / n  # mean square of n values
+        if squares > 0 and _log_ratio(n, distance / math.sqrt(squares), PRIOR) >= math.log(comparisons / LEVEL):
+            return n
+    return None
+
+
+def _log_e(x: Array, prior: float) -> float:
     """Log e-value of "the mean is positive", x [seeds]. It depends on x / ‖x‖ alone, so not on the scale."""
-    n = len(x)
-    norm = float(np.linalg.norm(x))
-    if n == 0 or norm == 0:
-        return -0.5 * math.log1p(n * prior)
+    n, norm = len(x), float(np.linalg.norm(x))
+    return _log_ratio(n, float(x.sum()) / (math.sqrt(n) * norm) if norm > 0 else 0.0, prior)
+
+
+def _log_ratio(n: int, a: float, prior: float) -> float:
+    """The mixture in closed form; ``a``: mean over root mean square, between −1 and 1."""
     k = n * prior / (1 + n * prior)
-    a = float(x.sum()) / (math.sqrt(n) * norm)  # between −1 and 1
     rest = max(1e-300, 1 - k * min(1.0, a * a))
-    one_sided = max(1e-300, 2 * float(stdtr(n, a * math.sqrt(n * k / rest))))
+    one_sided = max(1e-300, 2 * float(stdtr(max(1, n), a * math.sqrt(n * k / rest))))
     return -0.5 * math.log1p(n * prior) - n / 2 * math.log(rest) + math.log(one_sided)
 
 

@@ -78,9 +78,14 @@ def seeds_needed(difference: Difference, claimed: Side, margin: float, compariso
     """
     if difference.unit != SEEDS or difference.n < 2:
         return None
-    effect = {"above": difference.mean, "below": -difference.mean, "apart": abs(difference.mean)}[claimed]
-    enough = np.flatnonzero(_half_widths(LEVEL / comparisons) * difference.spread < abs(effect - margin))
+    distance = abs(distance_to(difference, claimed, margin))
+    enough = np.flatnonzero(_half_widths(LEVEL / comparisons) * difference.spread < distance)
     return max(int(enough[0]) + 2, difference.n + 1) if len(enough) else None
+
+
+def distance_to(difference: Difference, claimed: Side, margin: float) -> float:
+    """How far a difference lies beyond the margin on the claimed side; negative where it does not."""
+    return {"above": difference.mean, "below": -difference.mean, "apart": abs(difference.mean)}[claimed] - margin
 
 
 @functools.cache

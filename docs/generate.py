@@ -13,7 +13,14 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ("README.md", "benchmarks/README.md", "docs/cases.md", "docs/scaling.md", "docs/studies.md")
+PAGES = (
+    "README.md",
+    "benchmarks/README.md",
+    "docs/cases.md",
+    "docs/scaling.md",
+    "docs/statistics.md",
+    "docs/studies.md",
+)
 MARKED = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", flags=re.S)
 HEADLINE = ("start model", "GRPO", "DAPO", "TEPO", "MPO")
 
@@ -48,15 +55,17 @@ def findings() -> str:
     rows = {cells[0]: cells[-1] for cells in body}
     claims = (ROOT / "docs/claims.md").read_text()
     counts = re.search(r"^Of (\d+) claims?: ([^.]*)\.", claims, flags=re.M)
-    seeds = re.search(r"over (\d+) seeds", claims)
+    seeds = re.search(r"over (\d+) (?:training )?seeds", claims)
+    intervals = re.search(r"with (95% intervals [^.]*)\.", results)
     if not counts or not seeds:
         raise ValueError("docs/claims.md: no line `Of N claims: …` with the number of seeds")
+    if not intervals:
+        raise ValueError("docs/results.md: no sentence `… with 95% intervals over …`")
     benchmarks = len(header) - 2  # without the columns `method` and `average`
     accuracy = table([""] + [name for name in HEADLINE], [["accuracy, %"] + [rows[name] for name in HEADLINE]])
     return (
         f"{accuracy}\n\n"
-        f"Mean over {benchmarks} miniature benchmarks, {seeds[1]} seeds; 95% bootstrap intervals over seeds and "
-        "problems.\n"
+        f"Mean over {benchmarks} miniature benchmarks, {seeds[1]} seeds; {intervals[1]}.\n"
         f"Of {counts[1]} claims of the papers: {counts[2]}."
     )
 
@@ -172,6 +181,36 @@ def planning() -> str:
     return table(["", "one engine for 20 models", "one engine per model, 8 sampling jobs for each", "target"], rows)
 
 
+def coverage() -> str:
+    """Simulated coverage of 95% intervals, by number of seeds."""
+    found = read("coverage")
+
+    def ends(seeds: str, place: str, difference: bool) -> str:
+        """Lowest and highest coverage of the cells of a kind."""
+        parts = [t for t in found["tables"] if t["sd"] != found["skewed"] and (t["change"] is not None) == difference]
+        shares = [share for part in parts for share in part[place].get(seeds, {}).values()]
+        return f"{min(shares):.1%} to {max(shares):.1%}"
+
+    rows = [
+        [seeds, *(ends(seeds, place, difference) for difference in (False, True) for place in ("inner", "edges"))]
+        for seeds in found["tables"][0]["inner"]
+    ]
+    header = ["seeds", "accuracy", "accuracy, edges", "difference", "difference, edges"]
+    skewed = [
+        share
+        for part in found["tables"]
+        if part["sd"] == found["skewed"]
+        for row in (*part["inner"].values(), *part["edges"].values())
+        for share in row.values()
+    ]
+    return table(header, rows) + (
+        f"\n\n{found['draws']:,} draws per cell. Edges are cells in which fewer than {found['edge']} correct answers, "
+        "or wrong ones, are expected of all seeds together; no short interval covers exactly 95% there.\n"
+        f"With seeds so different that their accuracies are skewed (standard deviation {found['skewed']} in log-odds, "
+        f"12 points at 50%): {min(skewed):.1%} at the lowest."
+    )
+
+
 def plan_laptop() -> str:
     """Predicted and measured seconds of the laptop study."""
     rows = [
@@ -243,6 +282,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "log-probs": log_probs,
     "cases": cases,
     "case-doses": case_doses,
+    "coverage": coverage,
     "planning": planning,
     "plan-laptop": plan_laptop,
 }

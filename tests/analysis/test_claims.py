@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
-from policygrain.analysis.claims import decide_claims, load_claims
-from policygrain.analysis.statistics import decide
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from policygrain.analysis.claim_text import claims_data
+from policygrain.analysis.claims import Comparison, compare, decide_claims, load_claims
+from policygrain.analysis.statistics import Difference, student
+from policygrain.cli import main
 from policygrain.errors import UserError
+from policygrain.results.reader import StudyResults
+from policygrain.study import load_study
+
+from ..conftest import ROOT
+from ..support.made_up import make_up
+
+ACCURACY = {"statistic": "accuracy", "of": "a", "than": "b", "claimed": "above"}
+STEPS = {"statistic": "steps", "of": "a", "than": "b", "claimed": "below", "margin_reason": "a fifth"}
 
 
-def test_a_claim_needs_all_its_comparisons_and_falls_with_one() -> None:
-    assert decide([0.01, 0.04], [0.99, 0.9]) == "supported"
-    assert decide([0.01, 0.5], [0.99, 0.5]) == "undecided at this scale"
-    assert decide([0.01, 0.99], [0.99, 0.01]) == "not supported"
+@pytest.fixture(scope="module")
+def laptop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Records of the laptop study: TEPO right on 9 of 12 problems of each benchmark, the other arms on 6."""
+    return make_up(load_study(ROOT / "config.yaml"), tmp_path_factory.mktemp("laptop"), {"start": 0, "tepo": 9})
 
 
 def test_the_ledger_is_whole_and_says_what_is_missing() -> None:
@@ -20,18 +37,116 @@ def test_the_ledger_is_whole_and_says_what_is_missing() -> None:
         "accuracy", "steps", "tokens", "metric", "probe"
     }  # fmt: skip
 
-    def compare(c: object) -> list[float]:
-        if getattr(c, "of", "") == "mpo":
+    def measured(c: Comparison, factor: float = 1.0) -> Difference:
+        """Five on the claimed side, which is beyond every margin."""
+        if "mpo" in (c.of, c.than):
             raise UserError("no run of 'mpo'")
-        return [5.0, 5.1, 4.9] if getattr(c, "claimed", "") == "above" else [-5.0, -5.1, -4.9]
+        sign = -1 if c.claimed == "below" else 1
+        return student([factor * sign * v for v in (5.0, 5.01, 4.99)])
 
-    decided = {j.name: j for j in decide_claims(claims, compare)}
-    assert decided["tepo_best_average"].verdict == "supported"
-    assert (
-        decided["mpo_beats_token_level"].verdict is None
-        and "no run of 'mpo'" in decided["mpo_beats_token_level"].missing
-    )
-    against = {j.name: j for j in decide_claims(claims, lambda c: [-v for v in compare(c)] if c.of != "mpo" else [1.0])}
-    assert against["tepo_best_average"].verdict == "not supported"
+    decided = {r.name: r for r in decide_claims(claims, measured)}
+    assert decided["tepo_best_average"].verdict is None, "one of its comparisons is with MPO"
+    assert "no run of 'mpo'" in decided["mpo_beats_token_level"].missing
+    assert decided["tepo_importance_sampling"].verdict == "supported"
+    against = {r.name: r for r in decide_claims(claims, lambda c: measured(c, -1))}
+    assert against["tepo_importance_sampling"].verdict == "not supported"
     assert against["tepo_clip_ratio"].verdict == "supported", "a difference in either direction"
-    assert against["mpo_block_size"].verdict == "undecided at this scale", "one seed decides nothing"
+    tied = {r.name: r for r in decide_claims(claims, lambda c: measured(c, 0.001))}
+    assert tied["tepo_importance_sampling"].verdict == "no difference larger than the margin"
+    assert tied["tepo_clip_ratio"].verdict == "no difference larger than the margin"
+
+
+def test_one_seed_decides_nothing() -> None:
+    found = decide_claims(load_claims(), lambda c: student([50.0]))
+    assert {r.verdict for r in found} == {"undecided"}
+    assert all(f.seeds_needed is None for r in found for f in r.findings)
+
+
+def test_the_sequential_ledger_decides_with_enough_seeds_and_not_with_few() -> None:
+    claims = load_claims()
+
+    def measured(c: Comparison, n: int) -> Difference:
+        """Two margins on the claimed side, with a standard deviation of one margin."""
+        values = 2 * c.margin + c.margin * np.random.default_rng(3).standard_normal(n)
+        return student(-values if c.claimed == "below" else values)
+
+    for n, expected in ((3, "undecided"), (60, "supported")):
+        found = decide_claims(claims, lambda c, n=n: measured(c, n), "sequential")  # type: ignore[misc]
+        assert {r.verdict for r in found} == {expected}
+    fixed = decide_claims(claims, lambda c: measured(c, 60))
+    wider = [(s.high - s.low) / (f.high - f.low) for a, b in zip(found, fixed, strict=True)
+             for s, f in zip(a.findings, b.findings, strict=True)]  # fmt: skip
+    assert min(wider) > 1, "validity at any time costs width"
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (ACCURACY | {"margin": 0}, "larger than 0"),
+        (ACCURACY | {"margin": -2}, "larger than 0"),
+        (ACCURACY | {"margin": "0 points"}, "larger than 0"),
+        (ACCURACY | {"margin": "2 log2 ratio"}, "the unit 'points'"),
+        (ACCURACY | {"margin": "2 percent"}, "the unit 'points'"),
+        (ACCURACY | {"margin": "two points"}, "the unit 'points'"),
+        (ACCURACY | {"margin": 0.02}, "in points, not shares"),
+        (ACCURACY | {"margin": 200}, "larger than any difference"),
+        (STEPS | {"margin": "0.32 points"}, "the unit 'log2 ratio'"),
+        (STEPS | {"margin": 20}, "larger than any difference"),
+        (STEPS, "Field required"),
+        ({**STEPS, "margin": 1, "margin_reason": None}, "valid string"),
+    ],
+)
+def test_a_margin_of_zero_or_of_another_unit_is_an_error(data: dict[str, object], message: str, tmp_path: Path) -> None:
+    path = tmp_path / "claims.yaml"
+    path.write_text(yaml.safe_dump({"mine": {"source": "s", "text": "t", "comparisons": [data]}}))
+    with pytest.raises(UserError, match=message) as error:
+        load_claims(path)
+    assert f"{path}: mine.comparisons.0" in str(error.value)
+
+
+def test_the_margin_of_accuracy_is_two_points_by_default(tmp_path: Path) -> None:
+    path = tmp_path / "claims.yaml"
+    path.write_text(yaml.safe_dump({"mine": {"source": "s", "text": "t", "comparisons": [ACCURACY]}}))
+    (comparison,) = load_claims(path)["mine"].comparisons
+    assert (comparison.margin, comparison.unit) == (2.0, "points") and comparison.margin_reason
+
+
+def test_every_margin_of_the_ledger_has_its_reason() -> None:
+    for claim in load_claims().values():
+        assert all(c.margin > 0 and c.margin_reason for c in claim.comparisons)
+
+
+def test_accuracies_are_compared_on_the_seeds_that_both_arms_have(laptop: Path) -> None:
+    found = compare(StudyResults(laptop), Comparison.model_validate(ACCURACY | {"of": "tepo", "than": "grpo"}))
+    assert found.mean == pytest.approx(25) and found.values == pytest.approx((25.0,) * found.n)
+    with pytest.raises(UserError, match="no evaluation of 'nobody'"):
+        compare(StudyResults(laptop), Comparison.model_validate(ACCURACY | {"of": "nobody", "than": "grpo"}))
+
+
+def test_the_command_prints_the_ledger_and_its_json(laptop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["claims", str(laptop)]) == 0
+    text = capsys.readouterr().out
+    assert "tepo_best_average: supported" in text and "margin 2 points: supported" in text
+    assert text.splitlines()[-1].startswith("Of 10 claims: ")
+    assert main(["claims", str(laptop), "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert [entry["name"] for entry in data] == list(load_claims())
+    best = data[0]
+    assert {"name", "verdict", "effect", "interval", "n", "unit", "margin"} <= set(best)
+    assert best["verdict"] == "supported" and best["effect"] == pytest.approx(25) and best["margin"] == 2
+    assert best["interval"][0] < 25 < best["interval"][1] and (best["n"], best["unit"]) == (3, "training seeds")
+    equal = next(entry for entry in data if entry["name"] == "mpo_block_size")
+    assert equal["effect"] == 0 and equal["interval"][0] < 0 < equal["interval"][1]
+    assert main(["claims", str(laptop / "nothing")]) == 2
+    assert "name a study's results" in capsys.readouterr().err
+
+
+def test_claims_without_records_are_null_in_json() -> None:
+    def missing(_: Comparison) -> Difference:
+        raise UserError("no run")
+
+    entry = claims_data(decide_claims(load_claims(), missing))[0]
+    assert (entry["verdict"], entry["effect"], entry["interval"], entry["n"]) == ("no records", None, None, 0)
+    assert entry["missing"] == "no run" and entry["comparisons"] == []
+    single = claims_data(decide_claims(load_claims(), lambda c: student([1.0])))[0]
+    assert single["interval"] == [None, None] and json.loads(json.dumps(single, allow_nan=False))

@@ -1,4 +1,4 @@
-"""Intervals and tests over seeds and problems, from numbers whose answer is known."""
+"""Intervals and differences, from numbers whose answer is known, and properties that hold for all scores."""
 
 from __future__ import annotations
 
@@ -6,78 +6,147 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from numpy.typing import NDArray
 from scipy import stats
 
-from policygrain.analysis.statistics import (
-    average_interval,
-    holm,
-    interval,
-    over_seeds,
-    paired_difference,
-    weigh,
-)
+from policygrain.analysis import accuracy, difference
+from policygrain.analysis.statistics import PROBLEMS, SEEDS, over_seeds, student
+from policygrain.errors import UserError
+
+Scores = NDArray[np.float64]
 
 
-def test_intervals_have_their_coverage() -> None:
-    """Of 200 studies of 3 seeds × 150 problems, about 95% of the intervals hold the truth (few seeds: a bit fewer)."""
+@st.composite
+def benchmarks(draw: st.DrawFn, count: int = 1) -> list[list[Scores]]:
+    """``count`` arms on the same benchmarks, seeds and problems, scores of up to four responses."""
+    seeds = draw(st.integers(1, 5))
+    sizes = draw(st.lists(st.integers(1, 9), min_size=1, max_size=3))
+    scores = st.sampled_from((0.0, 0.25, 0.5, 1.0))
+    return [[draw(arrays(float, (seeds, size), elements=scores)) for size in sizes] for _ in range(count)]
+
+
+# ---- by hand --------------------------------------------------------------------------------------------------------
+
+
+def test_students_interval_by_hand() -> None:
+    half = 4.3027 * 0.1 / 3**0.5  # Student's t for two degrees of freedom
+    assert over_seeds([0.4, 0.5, 0.6]) == pytest.approx((0.5, 0.5 - half, 0.5 + half), abs=1e-4)
+    found = student([1.0, 2.0, 3.0])
+    # Standard deviation 1, standard error 1/√3; t = 2√3 on two degrees of freedom.
+    assert found.p == pytest.approx(2 * stats.t.sf(2 * math.sqrt(3), 2)) and found.spread == 1
+    assert found.above(1.0) == pytest.approx(stats.t.sf(math.sqrt(3), 2)) and found.below(2.0) == 0.5
+
+
+def test_nothing_right_is_not_known_to_be_zero() -> None:
+    """0 of 60: Wilson's upper limit is z² / (60 + z²) = 3.84 / 63.84 = 6.0%."""
+    z2 = 1.95996**2
+    for scores in (np.zeros((3, 20)), np.zeros((1, 60))):
+        found = accuracy([scores])
+        assert (found.mean, found.low) == (0, 0) and found.high == pytest.approx(z2 / (60 + z2), rel=0.02)
+    found = accuracy([np.ones((3, 20))])
+    assert (found.mean, found.high) == (1, 1) and found.low == pytest.approx(60 / (60 + z2), rel=0.02)
+    same = difference([np.zeros((3, 20))], [np.zeros((3, 20))])
+    assert same.low < 0 < same.high and same.p == 1
+
+
+def test_far_from_the_edges_the_intervals_are_nearly_those_of_student() -> None:
     rng = np.random.default_rng(0)
-    held = 0
-    for _ in range(200):
-        difficulty, skill = rng.normal(size=150), rng.normal(0.5, 0.1, size=(3, 1))
-        p = 1 / (1 + np.exp(-(skill + difficulty)))
-        result = interval((rng.random((3, 150)) < p).astype(float), replicates=400)
-        truth = 0.6019  # E[sigmoid(N(0.5, 1.005))], by numerical integration
-        held += result.low <= truth <= result.high
-    assert 0.88 <= held / 200 <= 1.0
+    a, b = ((rng.random((8, 400)) < p).astype(float) for p in (0.6, 0.5))
+    found, plain = difference([a], [b]), student((a - b).mean(1))
+    assert (found.low, found.high) == pytest.approx((plain.low, plain.high), abs=0.001)
+    assert found.values == pytest.approx(plain.values) and found.spread == pytest.approx(plain.spread)
+    one, simple = accuracy([a]), student(a.mean(1))
+    assert (one.low, one.high) == pytest.approx((simple.low, simple.high), abs=0.001)
+
+
+def test_benchmarks_count_the_same_not_problems() -> None:
+    assert accuracy([np.ones((2, 10)), np.zeros((2, 30))]).mean == 0.5
+
+
+def test_a_single_seed_has_an_interval_over_problems_and_says_so() -> None:
+    """Wilson's interval for 30 of 60 is 50 ± 12.2 points; Student's quantile on 59 degrees of freedom is 2.00."""
+    scores = np.array([[1.0] * 30 + [0.0] * 30])
+    found = accuracy([scores])
+    assert (found.n, found.unit) == (60, PROBLEMS)
+    assert (found.low, found.high) == pytest.approx((0.376, 0.624), abs=0.003)
+    assert difference([scores], [1 - scores]).unit == PROBLEMS
+    assert accuracy([np.repeat(scores, 2, axis=0)]).unit == SEEDS
 
 
 def test_pairing_removes_what_problems_share() -> None:
     rng = np.random.default_rng(1)
-    shared = rng.random((3, 200)) < 0.5
-    better = shared | (rng.random((3, 200)) < 0.1)
-    paired = paired_difference(better.astype(float), shared.astype(float))
-    assert paired.low > 0 and paired.high - paired.low < 0.09
-    a, b = interval(better.astype(float)), interval(shared.astype(float))
-    assert a.low < b.high, "unpaired intervals overlap here, which is why pairing matters"
+    shared = rng.random((1, 200)) < 0.5
+    better = shared | (rng.random((1, 200)) < 0.1)
+    a, b = ([x.astype(float)] for x in (better, shared))
+    assert difference(a, b).low > 0 and accuracy(a).low < accuracy(b).high
 
 
-def test_students_interval_and_averages() -> None:
-    half = 4.3027 * 0.1 / 3**0.5  # Student's t for two degrees of freedom
-    assert over_seeds(np.array([0.4, 0.5, 0.6])) == pytest.approx((0.5, 0.5 - half, 0.5 + half), abs=1e-4)
-    ones, zeros = np.ones((2, 10)), np.zeros((2, 30))
-    assert average_interval([ones, zeros]).mean == 0.5  # benchmarks count the same, not problems
+def test_seeds_that_agree_by_chance_have_a_width() -> None:
+    """Two seeds with 10 of 20 right each: their standard deviation is 0, what it tells of other seeds is not."""
+    found = accuracy([np.array([[1.0] * 10 + [0.0] * 10] * 2)])
+    assert found.low < 0.47 and found.high > 0.53
 
 
-def test_students_test_by_hand() -> None:
-    e = weigh([1.0, 2.0, 3.0], "above")
-    assert e.effect == 2
-    # Standard deviation 1, standard error 1/√3; t = 2√3 on two degrees of freedom; half-width 4.3027/√3.
-    assert (e.low, e.high) == pytest.approx((2 - 4.30265 / math.sqrt(3), 2 + 4.30265 / math.sqrt(3)), abs=1e-4)
-    assert e.p_for == pytest.approx(stats.t.sf(2 * math.sqrt(3), 2))
-    assert e.p_for + e.p_against == pytest.approx(1)
-    # With spread 1 and effect 2, t(n−1) / √n falls below 2 at n = 4: 3.18 / 2 = 1.59; at 3 it is 2.48.
-    assert e.seeds_needed == 4
-    assert weigh([1.0, 2.0, 3.0], "below").p_for == pytest.approx(e.p_against)
-    assert weigh([1.0, 2.0, 3.0], "above", margin=1.0).p_for == pytest.approx(stats.t.sf(math.sqrt(3), 2))
-    assert weigh([-1.0, -2.0, -3.0], "apart").p_for == pytest.approx(2 * e.p_for)
+# ---- properties -----------------------------------------------------------------------------------------------------
 
 
-def test_one_seed_decides_nothing_and_equal_seeds_everything() -> None:
-    assert weigh([3.0], "above").p_for == 1 and weigh([3.0], "above").seeds_needed is None
-    assert weigh([3.0, 3.0], "above").p_for == 0 and weigh([0.0, 0.0], "above").p_for == 1
+@given(benchmarks())
+def test_an_accuracy_lies_in_its_interval_and_mirrors(arms: list[list[Scores]]) -> None:
+    (scores,) = arms
+    found, mirrored = accuracy(scores), accuracy([1 - s for s in scores])
+    assert 0 <= found.low <= found.mean + 1e-12 and found.mean - 1e-12 <= found.high <= 1
+    assert found.low < found.high
+    assert (found.low, found.high) == pytest.approx((1 - mirrored.high, 1 - mirrored.low), abs=1e-9)
 
 
-def test_holm_by_hand() -> None:
-    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
-    assert holm([0.5, 0.9]) == [1.0, 1.0]
-    assert holm([]) == []
+@given(benchmarks(count=2))
+def test_a_difference_lies_in_its_interval_and_mirrors(arms: list[list[Scores]]) -> None:
+    found, turned = difference(*arms), difference(*arms[::-1])
+    assert -1 <= found.low <= found.mean + 1e-12 and found.mean - 1e-12 <= found.high <= 1
+    assert (turned.mean, turned.low, turned.high) == pytest.approx((-found.mean, -found.high, -found.low), abs=1e-6)
+    assert turned.p == pytest.approx(found.p, abs=1e-6)
 
 
-def test_false_verdicts_are_as_rare_as_promised() -> None:
-    """Under no effect at all, a ledger of ten one-sided comparisons is right to stay undecided 19 times of 20."""
-    rng = np.random.default_rng(0)
-    wrong = 0
-    for _ in range(400):
-        p = holm([weigh(rng.normal(size=4), "above").p_for for _ in range(10)])
-        wrong += min(p) < 0.05
-    assert wrong / 400 < 0.08
+@given(benchmarks(count=2), st.floats(-0.95, 0.95))
+def test_a_value_is_in_the_interval_where_its_test_is_not_significant(arms: list[list[Scores]], value: float) -> None:
+    found = difference(*arms)
+    if min(abs(value - found.low), abs(value - found.high)) > 1e-6:
+        tested = 2 * min(found.above(value), found.below(value))
+        assert (found.low < value < found.high) == (tested > 0.05)
+    assert (found.low <= 0 <= found.high) == (found.p >= 0.05) or min(abs(found.low), abs(found.high)) < 1e-6
+
+
+@given(benchmarks(count=2), st.floats(0.1, 100))
+def test_a_difference_in_another_unit_is_the_same_difference(arms: list[list[Scores]], factor: float) -> None:
+    found = difference(*arms)
+    scaled = found.times(factor)
+    assert (scaled.mean, scaled.low) == pytest.approx((factor * found.mean, factor * found.low))
+    assert scaled.p == found.p and scaled.above(0.1 * factor) == pytest.approx(found.above(0.1))
+
+
+@given(st.lists(st.floats(-9, 9), min_size=2, max_size=9), st.floats(-9, 9))
+def test_above_and_below_are_complements(values: list[float], value: float) -> None:
+    found = student(values)
+    assert found.above(value) + found.below(value) == pytest.approx(1)
+    assert found.above(value) <= found.above(value + 1)
+
+
+# ---- mistakes -------------------------------------------------------------------------------------------------------
+
+
+def test_scores_that_are_none_are_refused() -> None:
+    good = np.ones((2, 3))
+    for scores, message in {
+        "empty": ([], "list over benchmarks"),
+        "no problem": ([np.ones((2, 0))], "none of them empty"),
+        "percent": ([good * 50], "between 0 and 1"),
+        "nan": ([good * np.nan], "between 0 and 1"),
+        "seeds": ([good, np.ones((3, 3))], "different numbers of seeds: 2, 3"),
+    }.values():
+        with pytest.raises(UserError, match=message):
+            accuracy(scores)
+    with pytest.raises(UserError, match="not 2×3 and 3×3"):
+        difference([good], [np.ones((3, 3))])

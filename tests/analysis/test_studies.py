@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -21,8 +22,24 @@ def test_two_studies_side_by_side(tmp_path: Path, in_root: Path) -> None:
     frame, text = compare_studies(results, other)
     moved = frame.set_index(["arm", "benchmark"])["change"]
     assert moved["grpo", "count"] == pytest.approx(25) and moved["tepo", "count"] == 0
-    assert "6 numbers in both; 4 identical; 2 moved beyond noise" in text
-    assert len(re.findall(r"^\* grpo +\w+ + \+25\.0", text, flags=re.M)) == 2
+    assert "6 accuracies are in both studies, 4 of them identical." in text
+    assert "95% intervals over 2 training seeds" in text and "Holm's correction over all 6 comparisons" in text
+    # Two seeds exclude 0 each time; after correction for six comparisons they are not enough.
+    assert "2 intervals exclude 0" in text and "0 differences (*)" in text
+    assert len(re.findall(r"^  grpo +\w+ + \+25\.0 \[\+", text, flags=re.M)) == 2
+    assert frame["identical"].sum() == 4 and set(frame["unit"]) == {"training seeds"}
+
+
+def test_other_problems_are_not_compared(tmp_path: Path, in_root: Path) -> None:
+    study = load_study("studies/smoke.yaml")
+    one, two = (make_up(study, tmp_path / name, {}) for name in ("one", "two"))
+    for record in (two / "runs" / "grpo").glob("seed*/evaluation/records.json"):
+        content = json.loads(record.read_text())
+        first = content["records"][0]
+        first["per_problem"], first["problems"] = first["per_problem"][:-1], first["problems"] - 1
+        record.write_text(json.dumps(content))
+    frame, text = compare_studies(one, two)
+    assert len(frame) == 5 and f"Not compared, other seeds or problems: grpo {first['benchmark']}." in text
 
 
 def test_studies_without_a_common_number_are_refused(tmp_path: Path, in_root: Path) -> None:
@@ -32,5 +49,5 @@ def test_studies_without_a_common_number_are_refused(tmp_path: Path, in_root: Pa
     )
     a = make_up(study, tmp_path / "a", {})
     b = make_up(study.model_copy(update={"evaluation": evaluation}), tmp_path / "b", {})
-    with pytest.raises(UserError, match="no arm and benchmark that both have"):
+    with pytest.raises(UserError, match="no arm and benchmark that both have on the same seeds and problems"):
         compare_studies(a, b)

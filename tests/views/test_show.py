@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 
@@ -48,9 +49,14 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 def test_the_tables_of_one_model(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = shown(capsys, run)
     assert text == shown(capsys, run / "evaluation") == shown(capsys, run / "evaluation" / "records.json")
-    # Resamples of the scores 1, 0.5, 0: 1/27 of them have the mean 0 and as many the mean 1, more than 2.5% each.
-    assert re.search(r"^count +2 +3 +50\.0 \[0\.0, 100\.0\] +50\.0 +66\.7 +25\.0$", text, flags=re.M)
-    assert re.search(r"^rest +2 +1 +0\.0 \[0\.0, 0\.0\] +0\.0 +0\.0 +25\.0$", text, flags=re.M)
+    # Scores 1, 0.5, 0: standard error √(1/4 / 3), Student's quantile 4.30, and Wilson's form keeps it within 0 and 100.
+    c = 4.3027**2 / 12 / 0.25
+    half = 50 * math.sqrt(c / (1 + c))
+    assert f"50.0 [{50 - half:.1f}, {50 + half:.1f}]" == "50.0 [3.6, 96.4]"
+    assert re.search(r"^count +2 +3 +50\.0 \[3\.6, 96\.4\] +50\.0 +66\.7 +25\.0$", text, flags=re.M)
+    # One problem says next to nothing.
+    assert re.search(r"^rest +2 +1 +0\.0 \[0\.0, 9\d\.\d\] +0\.0 +0\.0 +25\.0$", text, flags=re.M)
+    assert "95% intervals over problems of one training seed" in text
     assert re.search(
         r"^benchmark +correct +incorrect +unparsable +timeout +error +truncated +tokens$", text, flags=re.M
     )
@@ -64,11 +70,12 @@ def test_the_tables_of_one_model(run: Path, capsys: pytest.CaptureFixture[str]) 
 
 def test_several_models_stand_side_by_side(run: Path, better: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = shown(capsys, run, better)
-    # Scores differ on one problem of three, by a half; 8/27 of the resamples leave it out, 1/27 hold nothing else.
-    assert re.search(r"^  grpo/seed0 +50\.0 \[0\.0, 100\.0\]$", text, flags=re.M)
-    assert re.search(r"^  tepo/seed0 +66\.7 \[0\.0, 100\.0\] +\+16\.7 \[\+0\.0, \+50\.0\]$", text, flags=re.M)
+    # Scores differ on one problem of three, by a half: no interval of three problems excludes 0.
+    assert re.search(r"^  grpo/seed0 +50\.0 \[3\.6, 96\.4\]$", text, flags=re.M)
+    there = re.search(r"^  tepo/seed0 +66\.7 \[\S+, \S+\] +\+16\.7 \[-(\S+), \+(\S+)\]$", text, flags=re.M)
     turned = shown(capsys, run, better, "--against", "tepo/seed0")
-    assert re.search(r"^  grpo/seed0 +50\.0 \[0\.0, 100\.0\] +-16\.7 \[-50\.0, \+0\.0\]$", turned, flags=re.M)
+    back = re.search(r"^  grpo/seed0 +50\.0 \[3\.6, 96\.4\] +-16\.7 \[-(\S+), \+(\S+)\]$", turned, flags=re.M)
+    assert there and back and there.groups() == back.groups()[::-1]
     assert "no 'dapo' here. There are: grpo/seed0, tepo/seed0" in refused(capsys, run, better, "--against", "dapo")
 
 
@@ -76,7 +83,7 @@ def test_a_difference_that_excludes_zero_is_starred(tmp_path: Path, capsys: pyte
     a = make_run(tmp_path / "a", {"count": [[WRONG, WRONG]] * 8 + [[RIGHT, RIGHT]] * 2})
     b = make_run(tmp_path / "b", {"count": [[RIGHT, RIGHT]] * 10})
     assert re.search(
-        r"^  b +100\.0 \[100\.0, 100\.0\] +\+80\.0 \[\+50\.0, \+100\.0\] \*$", shown(capsys, a, b), flags=re.M
+        r"^  b +100\.0 \[7\d\.\d, 100\.0\] +\+80\.0 \[\+1\d\.\d, \+9\d\.\d\] \*$", shown(capsys, a, b), flags=re.M
     )
 
 

@@ -9,6 +9,7 @@ import pandas as pd
 
 from ..errors import UserError
 from ..results.reader import StudyResults
+from .statistics import Array
 
 WINDOW = 5  # steps over which the accuracy of samples is smoothed
 
@@ -17,8 +18,26 @@ def accuracy(results: StudyResults, arm: str) -> pd.Series:
     """Accuracy of the final model in percent, mean over benchmarks, by seed."""
     rows = results.evaluations[results.evaluations["arm"] == arm]
     if rows.empty:
-        raise UserError(f"no evaluation of {arm!r}: name it in an experiment that is evaluated, then `snakemake all`.")
+        raise UserError(f"no evaluation of {arm!r}: name it in an evaluated experiment, then `snakemake all`.")
     return 100 * rows.groupby("seed")["accuracy"].mean()
+
+
+def paired_scores(results: StudyResults, arm: str, than: str) -> tuple[list[Array], list[Array]]:
+    """Scores of two arms on the seeds that both have: lists over benchmarks of [seeds, problems], seeds in order."""
+    table = results.evaluations
+    rows = [table[table["arm"] == name] for name in (arm, than)]
+    for name, found in zip((arm, than), rows, strict=True):
+        if found.empty:
+            raise UserError(
+                f"no evaluation of {name!r}: name it in an experiment that is evaluated, then `snakemake all`."
+            )
+    names = [b for b in results.benchmarks if all((found["benchmark"] == b).any() for found in rows)]
+    by_seed = [{b: found[found["benchmark"] == b].set_index("seed")["per_problem"] for b in names} for found in rows]
+    seeds = sorted(set.intersection(*(set(s.index) for found in by_seed for s in found.values())))
+    if not seeds:
+        raise UserError(f"no seed on which both {arm!r} and {than!r} were evaluated: run `snakemake all`.")
+    one, two = ([np.array(found[b].loc[seeds].tolist(), dtype=float) for b in names] for found in by_seed)
+    return one, two
 
 
 def late(results: StudyResults, arm: str, metric: str) -> pd.Series:

@@ -10,7 +10,8 @@ from ..errors import UserError
 from ..grading.outcome import Outcome
 from ..results.models import ModelGroup, benchmarks_of
 from ..results.schema import BenchmarkRecord
-from .statistics import Interval, average_interval, interval, paired_difference
+from . import statistics
+from .statistics import Difference, Estimate
 
 
 def baseline(groups: Sequence[ModelGroup], against: str | None) -> ModelGroup:
@@ -36,7 +37,7 @@ def data(groups: Sequence[ModelGroup], first: ModelGroup, differing: Sequence[st
                 "protocols": [m.protocol for m in group.models],
                 "facts": [m.facts.model_dump() for m in group.models],
                 "benchmarks": {
-                    b: summary(group, b) | ({"difference": d._asdict()} if (d := difference(group, first, b)) else {})
+                    b: summary(group, b) | ({"difference": d.numbers()} if (d := difference(group, first, b)) else {})
                     for b in benchmarks_of([group])
                 },
             }
@@ -54,7 +55,7 @@ def summary(group: ModelGroup, benchmark: str) -> dict[str, Any]:
     return {
         "n": records[0].n,
         "problems": records[0].problems,
-        "accuracy": interval(group.scores(benchmark))._asdict(),
+        "accuracy": statistics.accuracy([group.scores(benchmark)])._asdict(),
         "pass_at": {k: _mean([r.pass_at[k] for r in records]) for k in ks},
         "majority": _mean([r.majority for r in records]),
         "outcomes": {kind: sum(Counter(r.outcomes)[kind] for r in records) for kind in kinds},
@@ -63,7 +64,7 @@ def summary(group: ModelGroup, benchmark: str) -> dict[str, Any]:
     }
 
 
-def difference(group: ModelGroup, first: ModelGroup, benchmark: str) -> Interval | None:
+def difference(group: ModelGroup, first: ModelGroup, benchmark: str) -> Difference | None:
     """``group`` − ``first`` on the same problems and seeds; None if they have none in common.
 
     Two single models are paired by problem, even if their seeds differ.
@@ -71,23 +72,24 @@ def difference(group: ModelGroup, first: ModelGroup, benchmark: str) -> Interval
     paired = _pairs(group, first, benchmark)
     if group is first or not paired:
         return None
-    return paired_difference(group.scores(benchmark, paired[0]), first.scores(benchmark, paired[1]))
+    return statistics.difference([group.scores(benchmark, paired[0])], [first.scores(benchmark, paired[1])])
 
 
-def average(group: ModelGroup, benchmarks: Sequence[str]) -> Interval | None:
+def average(group: ModelGroup, benchmarks: Sequence[str]) -> Estimate | None:
     """The mean over ``benchmarks``; None if a model was not evaluated on one of them."""
     if not all(len(group.records(b)) == len(group.models) for b in benchmarks):
         return None
-    return average_interval([group.scores(b) for b in benchmarks])
+    return statistics.accuracy([group.scores(b) for b in benchmarks])
 
 
-def average_difference(group: ModelGroup, first: ModelGroup, benchmarks: Sequence[str]) -> Interval | None:
+def average_difference(group: ModelGroup, first: ModelGroup, benchmarks: Sequence[str]) -> Difference | None:
     """``group`` − ``first``, averaged over ``benchmarks``; None if one of them cannot be paired."""
     pairs = [_pairs(group, first, b) for b in benchmarks]
     if group is first or pairs[0] is None or any(p != pairs[0] for p in pairs):
         return None
     own, theirs = pairs[0]
-    return average_interval([group.scores(b, own) - first.scores(b, theirs) for b in benchmarks])
+    scores = ([group.scores(b, own) for b in benchmarks], [first.scores(b, theirs) for b in benchmarks])
+    return statistics.difference(*scores)
 
 
 def _pairs(a: ModelGroup, b: ModelGroup, benchmark: str) -> tuple[list[str], list[str]] | None:
@@ -102,8 +104,8 @@ def _pairs(a: ModelGroup, b: ModelGroup, benchmark: str) -> tuple[list[str], lis
 
 
 def _same_problems(records: Sequence[BenchmarkRecord], groups: Sequence[ModelGroup], benchmark: str) -> bool:
-    settings = [m.protocol.get("benchmarks", {}).get(benchmark, {}) for e in groups for m in e.models]
-    digests = {s["problems"] for s in settings if "problems" in s}
+    said = [m.protocol.get("benchmarks", {}).get(benchmark, {}) for e in groups for m in e.models]
+    digests = {s["problems"] for s in said if "problems" in s}
     return len({r.problems for r in records}) == 1 and len(digests) <= 1
 
 

@@ -1,19 +1,31 @@
-"""Intervals, paired differences and tests. Scores are [seeds, problems]; both seeds and problems are resampled."""
+"""Intervals: the accuracy of an arm, the difference of two arms, and the mean of any number per seed.
+
+The unit of replication is the training seed: an interval says where the mean over all training seeds lies, on the
+problems of the benchmarks as they are. Where there is a single seed, it is about problems alone, and says so.
+docs/statistics.md explains the formulas and reports their simulated coverage.
+"""
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Sequence
-from functools import lru_cache
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtr, stdtrit
+from scipy.special import gammaincinv, ndtri, stdtr, stdtrit
 
-Scores = NDArray[np.float64]
-REPLICATES = 4000
+from ..errors import UserError
+
+Array = NDArray[np.float64]
+LEVEL = 0.05
+SEEDS, PROBLEMS = "training seeds", "problems of one training seed"
+NORMAL = float(ndtri(1 - LEVEL / 2))
+# The smallest variance of a seed's mean, where few seeds agree by chance; chosen by simulated coverage.
+AGREEMENT = 0.7
+# Up to this many correct answers the lower limit is the exact one of a Poisson count (Brown, Cai and DasGupta 2001).
+FEW = 3.0
 
 
 class Interval(NamedTuple):
@@ -24,136 +36,212 @@ class Interval(NamedTuple):
     high: float
 
 
-def bootstrap(scores: Scores, replicates: int = REPLICATES) -> NDArray[np.float64]:
-    """Means of resampled scores [replicates]: seeds and problems with replacement, the same problems for all seeds.
+class Estimate(NamedTuple):
+    """An accuracy between 0 and 1 with its 95% interval, over ``n`` of ``unit``."""
 
-    With a single seed, the variation over seeds is not included: the interval is over problems only.
-    """
-    scores = np.atleast_2d(scores)
-    seed_weights, (problem_weights,) = _resamples(len(scores), (scores.shape[1],), replicates)
-    result: NDArray[np.float64] = ((seed_weights @ scores) * problem_weights).sum(1)
-    return result
-
-
-@lru_cache(maxsize=2)
-def _resamples(seeds: int, problems: tuple[int, ...], replicates: int) -> tuple[Scores, tuple[Scores, ...]]:
-    """Weights of seeds [replicates, seeds], and of each benchmark's problems [replicates, problems].
-
-    They are cached because computing them is slow and all models of a table use the same ones.
-    """
-    rng = np.random.default_rng(0)
-    weights = [rng.multinomial(n, np.full(n, 1 / n), replicates) / n for n in (seeds, *problems)]
-    return weights[0], tuple(weights[1:])
-
-
-def interval(scores: Scores, replicates: int = REPLICATES) -> Interval:
-    """The mean with the 2.5% and 97.5% quantiles of the bootstrap."""
-    low, high = np.quantile(bootstrap(scores, replicates), [0.025, 0.975])
-    return Interval(float(np.mean(scores)), float(low), float(high))
-
-
-def paired_difference(a: Scores, b: Scores, replicates: int = REPLICATES) -> Interval:
-    """The interval of a − b, paired by seed and problem."""
-    return interval(np.atleast_2d(a) - np.atleast_2d(b), replicates)
-
-
-def average_interval(benchmarks: list[Scores], replicates: int = REPLICATES) -> Interval:
-    """The unweighted mean over benchmarks; seeds are resampled together, problems within each benchmark."""
-    means = np.zeros(replicates)
-    seed_weights, problem_weights = _resamples(len(benchmarks[0]), tuple(s.shape[1] for s in benchmarks), replicates)
-    for scores, weights in zip(benchmarks, problem_weights, strict=True):
-        means += ((seed_weights @ scores) * weights).sum(1) / len(benchmarks)
-    low, high = np.quantile(means, [0.025, 0.975])
-    return Interval(float(np.mean([s.mean() for s in benchmarks])), float(low), float(high))
-
-
-def over_seeds(values: Scores) -> Interval:
-    """The mean over seeds [seeds] with Student's 95% interval; with one seed, the interval is the mean itself."""
-    values = np.asarray(values, dtype=float)
-    mean = float(values.mean())
-    if len(values) < 2:
-        return Interval(mean, mean, mean)
-    half = float(stdtrit(len(values) - 1, 0.975) * values.std(ddof=1) / np.sqrt(len(values)))
-    return Interval(mean, mean - half, mean + half)
-
-
-Side = Literal["above", "below", "apart"]
-Verdict = Literal["supported", "not supported", "undecided at this scale"]
-LEVEL = 0.05
-MOST_SEEDS = 1000
-
-
-class Evidence(NamedTuple):
-    """The result of a comparison over seeds."""
-
-    effect: float
-    low: float  # 95% interval, Student's t over seeds, not corrected for multiple comparisons
+    mean: float
+    low: float
     high: float
-    p_for: float  # null hypothesis: the effect is not beyond the margin on the claimed side
-    p_against: float  # null hypothesis: the effect is beyond the margin on the claimed side
-    seeds: int
-    seeds_needed: int | None  # approximate number that would decide, at equal effect and spread; None: over 1,000
+    n: int
+    unit: str
 
 
-def weigh(values: Sequence[float], claimed: Side, margin: float = 0.0) -> Evidence:
-    """One-sample t-tests of paired values [seeds] against the margin, one-sided if the claim has a direction.
+@dataclass(frozen=True)
+class Difference:
+    """A mean difference with its 95% interval and the two-sided p-value of no difference, over ``n`` of ``unit``."""
 
-    `apart` is two-sided; evidence against it is an effect within the margin on both sides.
+    mean: float
+    low: float
+    high: float
+    p: float
+    n: int
+    unit: str
+    spread: float  # standard deviation of one unit's difference
+    values: tuple[float, ...]  # one per seed, in order
+    above: Callable[[float], float] = field(repr=False, compare=False)  # value → p-value of "larger than value"
+
+    def below(self, value: float) -> float:
+        """The one-sided p-value of "the true difference is smaller than ``value``"."""
+        return 1 - self.above(value)
+
+    def times(self, factor: float) -> Difference:
+        """The same in another unit of measurement, such as points instead of shares; ``factor`` is positive."""
+        mean, low, high, spread = (factor * v for v in (self.mean, self.low, self.high, self.spread))
+        values = tuple(factor * v for v in self.values)
+        return Difference(mean, low, high, self.p, self.n, self.unit, spread, values, lambda v: self.above(v / factor))
+
+    def numbers(self) -> dict[str, float | int | str]:
+        """What a file of results keeps of it."""
+        return {name: getattr(self, name) for name in ("mean", "low", "high", "p", "n", "unit")}
+
+
+def accuracy(scores: Sequence[Array]) -> Estimate:
+    """The accuracy of an arm: a list over benchmarks of scores [seeds, problems]; benchmarks count the same.
+
+    Student's t over seeds in Wilson's form: the standard error scales with √(μ(1 − μ)), so the interval stays within
+    0 and 1 and has a width at 0 and 1.
     """
+    found = _checked(scores)
+    mean, low, high = accuracy_limits(found)
+    n, unit = _unit(found)
+    return Estimate(float(mean), float(low), float(high), n, unit)
+
+
+def difference(a: Sequence[Array], b: Sequence[Array]) -> Difference:
+    """a − b on the same seeds and problems: each a list over benchmarks of scores [seeds, problems].
+
+    Student's t over the seeds' differences in Tango's form: the standard error at a difference δ scales as it would
+    for paired proportions that differ by δ. The interval excludes a value where its two-sided test has p < 0.05.
+    """
+    one, two = _checked(a), _checked(b)
+    if [s.shape for s in one] != [s.shape for s in two]:
+        shapes = (", ".join("×".join(map(str, s.shape)) for s in found) for found in (one, two))
+        raise UserError(f"a difference needs the same seeds and problems on both sides, not {' and '.join(shapes)}.")
+    pairs = [x - y for x, y in zip(one, two, strict=True)]
+    s = _summary(pairs)
+    mean, low, high = difference_limits(pairs)
+    scale = float(s.error2)
+
+    def above(value: float) -> float:
+        error = math.sqrt(scale * float(_paired_variance(np.asarray(value), s.gained, s.lost)))
+        return _tail(float(s.mean) - value, error, s.df)
+
+    n, unit = _unit(one)
+    values = tuple(float(v) for v in s.seeds)
+    spread = math.sqrt(n * scale * max(0.0, float(s.variance)))
+    p = 2 * min(above(0.0), 1 - above(0.0))
+    return Difference(float(mean), float(low), float(high), min(1.0, p), n, unit, spread, values, above)
+
+
+def over_seeds(values: Sequence[float] | Array) -> Interval:
+    """The mean of a number per seed [seeds] with Student's 95% interval; of a single seed both limits are its value."""
+    found = student(values)
+    return Interval(found.mean, *((found.low, found.high) if found.n > 1 else (found.mean, found.mean)))
+
+
+def student(values: Sequence[float] | Array) -> Difference:
+    """Paired differences of a number per seed [seeds], by Student's t. A single seed says nothing about others."""
     x = np.asarray(values, dtype=float)
-    n, effect = len(x), float(np.mean(x))
+    n, mean = len(x), float(np.mean(x))
+    kept = tuple(float(v) for v in x)
     if n < 2:
-        return Evidence(effect, -math.inf, math.inf, 1.0, 1.0, n, None)
-    error = float(x.std(ddof=1) / math.sqrt(n))
+        return Difference(mean, -math.inf, math.inf, 1.0, n, SEEDS, math.inf, kept, lambda _: 0.5)
+    spread = float(x.std(ddof=1))
+    error = spread / math.sqrt(n)
+
+    def above(value: float) -> float:
+        return _tail(mean - value, error, n - 1)
+
     half = float(stdtrit(n - 1, 1 - LEVEL / 2)) * error
-    if claimed == "apart":
-        p_for = _p((abs(effect) - margin), error, n) * 2
-        p_against = max(_p(margin - effect, error, n), _p(margin + effect, error, n))
-        distance = abs(abs(effect) - margin)
-    else:
-        signed = effect if claimed == "above" else -effect
-        p_for, p_against = _p(signed - margin, error, n), _p(margin - signed, error, n)
-        distance = abs(signed - margin)
-    spread = error * math.sqrt(n)
-    return Evidence(effect, effect - half, effect + half, min(1.0, p_for), p_against, n, _needed(distance, spread))
+    p = 2 * min(above(0.0), 1 - above(0.0))
+    return Difference(mean, mean - half, mean + half, p, n, SEEDS, spread, kept, above)
 
 
-def _p(distance: float, error: float, n: int) -> float:
-    """One-sided p-value of a t-test: P(distance this large or larger) if the true distance is 0."""
+def _tail(distance: float, error: float, df: int) -> float:
+    """P(a distance this large or larger) where the true one is 0; by Student's t."""
+    if abs(distance) < 1e-12:  # rounding
+        return 0.5
     if error == 0:
-        return 0.0 if distance > 0 else 1.0
-    return float(stdtr(n - 1, -distance / error))
+        return float(distance < 0)
+    return float(stdtr(df, -distance / error))
 
 
-def _needed(distance: float, spread: float) -> int | None:
-    """The smallest n with t(1 − α/2, n − 1) · spread / √n < distance."""
-    enough = np.flatnonzero(_half_widths() * spread < distance)
-    return int(enough[0]) + 2 if len(enough) else None
+# ---- the limits, of many draws at once ------------------------------------------------------------------------------
 
 
-@functools.cache
-def _half_widths() -> NDArray[np.float64]:
-    """Half of a 95% interval's width for n = 2, 3 … seeds of standard deviation 1."""
-    n = np.arange(2, MOST_SEEDS + 1)
-    widths: NDArray[np.float64] = stdtrit(n - 1, 1 - LEVEL / 2) / np.sqrt(n)
-    return widths
+def accuracy_limits(scores: Sequence[Array]) -> tuple[Array, Array, Array]:
+    """Mean, lower and upper limit of accuracies; ``scores`` a list over benchmarks of [..., seeds, problems]."""
+    s = _summary(scores)
+    c = s.critical**2 * s.error2
+    middle = (s.mean + c / 2) / (1 + c)
+    half = np.sqrt(c * s.mean * (1 - s.mean) + c**2 / 4) / (1 + c)
+    low, high = middle - half, middle + half
+    low = np.where(s.mean <= 0, 0.0, np.minimum(low, _least(s.mean, s.answers, low)))
+    high = np.where(s.mean >= 1, 1.0, np.maximum(high, 1 - _least(1 - s.mean, s.answers, 1 - high)))
+    return s.mean, low.clip(0, 1), high.clip(0, 1)
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
-    """p-values after Holm's step-down correction for multiple tests."""
-    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
-    corrected, largest = [0.0] * len(p_values), 0.0
-    for rank, i in enumerate(order):
-        largest = max(largest, min(1.0, p_values[i] * (len(p_values) - rank)))
-        corrected[i] = largest
-    return corrected
+def difference_limits(pairs: Sequence[Array]) -> tuple[Array, Array, Array]:
+    """Mean, lower and upper limit; ``pairs`` a list over benchmarks of differences [..., seeds, problems]."""
+    s = _summary(pairs)
+    c = s.critical**2 * s.error2
+    limits = []
+    for end in (-1.0, 1.0):
+        inside, outside = s.mean, np.full_like(s.mean, end)
+        for _ in range(50):  # bisection, to 2 / 2^50
+            value = (inside + outside) / 2
+            there = (value - s.mean) ** 2 <= c * _paired_variance(value, s.gained, s.lost)
+            inside, outside = np.where(there, value, inside), np.where(there, outside, value)
+        limits.append(inside)
+    return s.mean, limits[0], limits[1]
 
 
-def decide(p_for: Sequence[float], p_against: Sequence[float]) -> Verdict:
-    """The verdict on a claim, from the corrected p-values of its comparisons.
+class _Summary(NamedTuple):
+    """What an interval depends on. [...] each, but ``seeds`` [..., seeds]."""
 
-    It is supported if all comparisons support it, and not supported if one is refuted.
-    """
-    if all(p < LEVEL for p in p_for):
-        return "supported"
-    return "not supported" if any(p < LEVEL for p in p_against) else "undecided at this scale"
+    seeds: Array  # the mean over benchmarks and problems, of each seed
+    mean: Array
+    gained: Array  # share of answers that only the first has right; of an accuracy, that are right
+    lost: Array  # share of answers that only the second has right
+    variance: Array  # of one answer
+    error2: Array  # squared standard error of the mean over ``variance``
+    critical: float  # Student's quantile
+    df: int
+    answers: int  # of all seeds together
+
+
+def _summary(scores: Sequence[Array]) -> _Summary:
+    """``scores``: a list over benchmarks of [..., seeds, problems], between −1 and 1."""
+    seeds = np.mean([s.mean(-1) for s in scores], axis=0)
+    gained, lost = (np.mean([s.clip(*ends).mean((-2, -1)) for s in scores], axis=0) for ends in ((0, 1), (-1, 0)))
+    lost = -lost
+    n = seeds.shape[-1]
+    mean = seeds.mean(-1)
+    variance = gained + lost - mean**2
+    # The smallest benchmark decides what can be known where nothing, or everything, is right.
+    problems = len(scores) * min(s.shape[-1] for s in scores)
+    if n > 1:
+        squared, df = seeds.var(-1, ddof=1) / n, n - 1
+    else:
+        sizes = [s.shape[-1] for s in scores]
+        parts = [s.var((-2, -1)) / max(1, size - 1) for s, size in zip(scores, sizes, strict=True)]
+        squared, df = np.sum(parts, axis=0) / len(scores) ** 2, max(1, sum(sizes) - len(sizes))
+    critical = float(stdtrit(df, 1 - LEVEL / 2))
+    positive = variance > 1e-12
+    ratio = np.where(positive, squared / np.where(positive, variance, 1.0), 0.0)
+    least = (NORMAL / critical) ** 2 / (n * problems * (1 + AGREEMENT * problems * variance.clip(0)))
+    return _Summary(seeds, mean, gained, lost, variance, np.maximum(ratio, least), critical, df, n * problems)
+
+
+def _least(share: Array, answers: int, otherwise: Array) -> Array:
+    """The exact lower limit of a small share, 5% one-sided; ``otherwise`` where it is not small."""
+    count = share * answers
+    few = (count > 0) & (count <= FEW + 1e-6)
+    return np.where(few, gammaincinv(np.where(few, count, 1.0), LEVEL) / answers, otherwise)
+
+
+def _paired_variance(value: Array, gained: Array, lost: Array) -> Array:
+    """Variance of an answer's difference if its mean were ``value``: Tango's restricted maximum likelihood (1998)."""
+    b = -gained - lost + (2 - gained + lost) * value
+    c = -lost * value * (1 - value)
+    share_lost = (np.sqrt((b**2 - 8 * c).clip(0)) - b) / 4
+    variance: Array = (2 * share_lost + value * (1 - value)).clip(0)
+    return variance
+
+
+def _checked(scores: Sequence[Array]) -> list[Array]:
+    """Scores as arrays [seeds, problems]; UserError where they are none."""
+    found = [np.atleast_2d(np.asarray(s, dtype=float)) for s in scores]
+    if not found or any(s.ndim != 2 or not s.size for s in found):
+        raise UserError("scores: give a list over benchmarks of arrays [seeds, problems], none of them empty.")
+    if len({len(s) for s in found}) > 1:
+        raise UserError(f"scores: benchmarks of different numbers of seeds: {', '.join(str(len(s)) for s in found)}.")
+    if any(not ((s >= 0) & (s <= 1)).all() for s in found):
+        raise UserError("scores: a problem's score is between 0 and 1.")
+    return found
+
+
+def _unit(scores: Sequence[Array]) -> tuple[int, str]:
+    """How many independent units there are, and what they are."""
+    n = len(scores[0])
+    return (n, SEEDS) if n > 1 else (sum(s.shape[1] for s in scores), PROBLEMS)

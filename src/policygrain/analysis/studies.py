@@ -1,4 +1,4 @@
-"""Comparison of two studies, such as two commits or two settings: which numbers differ beyond noise."""
+"""Comparison of two studies, such as two commits or two settings: which accuracies differ."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import pandas as pd
 
 from ..errors import UserError
 from ..results.reader import StudyResults
-from .statistics import LEVEL, holm, interval, paired_difference, weigh
+from .statistics import LEVEL, Difference, difference
+from .verdicts import holm
 
 
 def compare_studies(a: Path, b: Path) -> tuple[pd.DataFrame, str]:
     """B − A in points for every arm and benchmark that both studies have, as a table and as text.
 
-    p-values are from t-tests over seeds, corrected by Holm's method over all rows. Intervals are paired by seed, and by
-    problem if both studies have the same problems.
+    Differences are paired by seed and problem; p-values are corrected by Holm's method over all rows.
     """
     first, second = StudyResults(a), StudyResults(b)
     pairs = [
@@ -25,41 +25,52 @@ def compare_studies(a: Path, b: Path) -> tuple[pd.DataFrame, str]:
         for benchmark in first.benchmarks
         if arm in set(second.evaluations["arm"]) and benchmark in second.benchmarks
     ]
-    if not pairs:
-        raise UserError(f"{a} and {b}: no arm and benchmark that both have.")
-    rows = []
+    rows, skipped = [], []
     for arm, benchmark in pairs:
-        before, after = (r.scores(arm, benchmark) for r in (first, second))
-        seeds = min(len(before), len(after))
-        before, after = before[:seeds], after[:seeds]
-        if before.shape == after.shape:
-            change = paired_difference(after, before)
-        else:
-            x, y = interval(after), interval(before)
-            change = x._replace(mean=x.mean - y.mean, low=x.low - y.high, high=x.high - y.low)
-        evidence = weigh([100 * float(v) for v in after.mean(1) - before.mean(1)], "apart")
-        numbers = dict(zip(("change", "low", "high"), (100 * v for v in change), strict=True))
-        rows.append({"arm": arm, "benchmark": benchmark, "seeds": seeds, **numbers, "p": evidence.p_for})
+        found = _change(first, second, arm, benchmark)
+        if found is None:
+            skipped.append(f"{arm} {benchmark}")
+            continue
+        change, identical = found
+        numbers = {"n": change.n, "unit": change.unit, "change": change.mean, "low": change.low, "high": change.high}
+        rows.append({"arm": arm, "benchmark": benchmark, **numbers, "p": change.p, "identical": identical})
+    if not rows:
+        raise UserError(f"{a} and {b}: no arm and benchmark that both have on the same seeds and problems.")
     frame = pd.DataFrame(rows)
     frame["p_corrected"] = holm(frame["p"].tolist())
-    frame["identical"] = np.isclose(frame[["change", "low", "high"]].abs().max(axis=1), 0)
-    return frame, _text(frame, first, second)
+    return frame, _text(frame, first, second, skipped)
 
 
-def _text(frame: pd.DataFrame, first: StudyResults, second: StudyResults) -> str:
+def _change(first: StudyResults, second: StudyResults, arm: str, benchmark: str) -> tuple[Difference, bool] | None:
+    """B − A in points, and whether all scores are equal; None without common seeds and problems."""
+    tables = [r.evaluations for r in (first, second)]
+    rows = [table[(table["arm"] == arm) & (table["benchmark"] == benchmark)] for table in tables]
+    one, two = (found.set_index("seed")["per_problem"] for found in rows)
+    seeds = sorted(set(one.index) & set(two.index))
+    if not seeds or {len(v) for v in one.loc[seeds]} != {len(v) for v in two.loc[seeds]}:
+        return None
+    before, after = (np.array(scores.loc[seeds].tolist(), dtype=float) for scores in (one, two))
+    return difference([after], [before]).times(100), bool((before == after).all())
+
+
+def _text(frame: pd.DataFrame, first: StudyResults, second: StudyResults, skipped: list[str]) -> str:
     lines = [f"A {first.folder.path}: {_made(first)}", f"B {second.folder.path}: {_made(second)}", ""]
-    moved = frame[(frame["p_corrected"] < LEVEL) & ~frame["identical"]]
-    apart = (frame["low"] > 0) | (frame["high"] < 0) | (frame["p_corrected"] < LEVEL)
-    by_interval = frame[apart & ~frame["identical"]]
-    same = int(frame["identical"].sum())
-    lines.append(
-        f"{len(frame)} numbers in both; {same} identical; {len(moved)} moved beyond noise (t-test over seeds, "
-        f"corrected, *); including those whose 95% interval, not corrected, excludes zero: {len(by_interval)}"
-    )
-    for _, row in by_interval.sort_values("change").iterrows():
+    sure = (frame["p_corrected"] < LEVEL) & ~frame["identical"]
+    shown = frame[(sure | (frame["low"] > 0) | (frame["high"] < 0)) & ~frame["identical"]]
+    over = " or ".join(dict.fromkeys(f"{n} {unit}" for n, unit in zip(frame["n"], frame["unit"], strict=True)))
+    lines += [
+        f"{len(frame)} accuracies are in both studies, {int(frame['identical'].sum())} of them identical.",
+        f"B − A in points with 95% intervals over {over}, paired:",
+        f"{len(shown)} intervals exclude 0 (by chance about 1 of 20 would); {int(sure.sum())} differences (*) have "
+        f"p < {LEVEL:g}",
+        f"after Holm's correction over all {len(frame)} comparisons.",
+    ]
+    for _, row in shown.sort_values("change").iterrows():
         mark = "*" if row["p_corrected"] < LEVEL else " "
         change = f"{row['change']:+6.1f} [{row['low']:+.1f}, {row['high']:+.1f}]"
         lines.append(f"{mark} {row['arm']:20} {row['benchmark']:20} {change}")
+    if skipped:
+        lines.append(f"Not compared, other seeds or problems: {', '.join(skipped)}.")
     return "\n".join(lines)
 
 

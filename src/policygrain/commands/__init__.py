@@ -36,7 +36,8 @@ COMMANDS = {
     "track": Command("track", "Mirror a study's records into MLflow."),
     "show": Command("show", "Show evaluations: one model in detail, several side by side, or samples as a page."),
     "explain": Command("explain", "Print the records, seeds, commits and commands behind a number of a table."),
-    "compare": Command("compare", "Compare two studies and print which numbers differ beyond noise."),
+    "claims": Command("claims", "Print the claims of the papers, and what a study's records say about them."),
+    "compare": Command("compare", "Compare the accuracies of two studies, with intervals and corrected p-values."),
     # `inspect` is a module of the standard library, hence another file name.
     "inspect": Command("inspect_tokens", "Write a page that shows what a training step did to each token of samples."),
     "grade": Command("grade", "Grade a file of answers."),

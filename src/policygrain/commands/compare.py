@@ -1,4 +1,4 @@
-"""Compare two studies and print which numbers differ beyond noise."""
+"""Compare the accuracies of two studies, with intervals and corrected p-values."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Show evaluations: one model in detail, several side by side, or samples as a page.
 
-Accuracies have bootstrap intervals of 95%; differences between models are paired by problem.
+Accuracies have 95% intervals over training seeds, or over problems where there is one seed; differences are paired.
 """
 
 from __future__ import annotations

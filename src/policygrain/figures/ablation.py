@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from ..analysis import measures
-from ..analysis.statistics import over_seeds
+from ..analysis import difference, measures
 from ..results.reader import StudyResults
 from ..text import markdown_table
 from .style import label, name_of
@@ -32,8 +31,9 @@ def table(results: StudyResults) -> tuple[pd.DataFrame, str]:
             "compared_with": base or "",
         }
         if base is not None:
-            difference = (own - measures.accuracy(results, base)).dropna().to_numpy()
-            row |= dict(zip(("difference", "low", "high"), (round(v, 2) for v in over_seeds(difference)), strict=True))
+            d = difference(*measures.paired_scores(results, arm, base)).times(100)
+            ends = (round(v, 2) for v in (d.mean, d.low, d.high))
+            row |= dict(zip(("difference", "low", "high"), ends, strict=True)) | {"n": d.n, "unit": d.unit}
         rows.append(row)
     frame = pd.DataFrame(rows)
     cells = []
@@ -45,9 +45,10 @@ def table(results: StudyResults) -> tuple[pd.DataFrame, str]:
         )
         parts = [str(row[key]) for key in PARTS]
         cells.append([name_of(results, str(row["arm"])), *parts, f"{row['accuracy']:.1f}", change])
+    over = " or ".join(dict.fromkeys(f"{row['n']} {row['unit']}" for row in rows if "unit" in row)) or "seeds"
     note = (
-        "\nAccuracy in percent, mean over benchmarks. Differences in points, paired by seed, with 95% intervals over "
-        "seeds (Student's t), not corrected.\n"
+        "\nAccuracy in percent, mean over benchmarks. Differences in points, paired; their 95% intervals are over "
+        f"{over}, not corrected for how many there are.\n"
     )
     return frame, markdown_table(["method", *PARTS, "accuracy", "difference"], cells) + note
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 
-from ..analysis.statistics import Interval, average_interval, interval
+from ..analysis import accuracy
 from ..results.layout import START
 from ..results.reader import StudyResults
 from .style import COLOURS, PAGE, name_of
 
 
 def draw(results: StudyResults) -> Figure:
-    """Bars per benchmark with 95% intervals over seeds and problems."""
+    """Bars per benchmark with 95% intervals over training seeds."""
     arms = [START, *results.arms("headline")]
     names = [*results.benchmarks, "average"]
     figure = Figure(figsize=(PAGE, 2.5))
@@ -21,7 +21,7 @@ def draw(results: StudyResults) -> Figure:
     hatches = ["", "", "///", "...", "xxx", "\\\\\\", "++"]
     for i, arm in enumerate(arms):
         scores = [results.scores(arm, b) for b in results.benchmarks]
-        rows: list[Interval] = [*(interval(s) for s in scores), average_interval(scores)]
+        rows = [*(accuracy([s]) for s in scores), accuracy(scores)]
         means = np.array([r.mean for r in rows]) * 100
         errors = np.array([[r.mean - r.low, r.high - r.mean] for r in rows]).T.clip(min=0) * 100
         axes.bar(

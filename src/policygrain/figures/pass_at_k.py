@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 
-from ..analysis.statistics import interval
+from ..analysis import accuracy
 from ..errors import UserError
 from ..evaluate.scores import pass_at_k, powers_of_two
 from ..results.layout import START
@@ -32,9 +32,7 @@ def draw(results: StudyResults) -> Figure:
         for i, arm in enumerate(arms):
             correct = np.rint(results.scores(arm, name) * n).astype(int)
             ks = powers_of_two(n)
-            points = [
-                interval(np.array([[pass_at_k(n, c, k) for c in row] for row in correct.tolist()]), 1000) for k in ks
-            ]
+            points = [accuracy([np.array([[pass_at_k(n, c, k) for c in row] for row in correct.tolist()])]) for k in ks]
             style = look(i)
             axes.plot(ks, [100 * p.mean for p in points], markersize=3, linewidth=1.1, label=label(arm), **style)
             axes.fill_between(

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import itertools
 
-import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-from ..analysis.statistics import average_interval, interval, paired_difference
+from ..analysis import Estimate, accuracy, difference, measures
+from ..analysis.verdicts import holm
 from ..results.layout import START
 from ..results.reader import StudyResults
 from ..text import markdown_table
@@ -16,7 +15,7 @@ from .style import label, name_of
 
 
 def table(results: StudyResults) -> tuple[pd.DataFrame, str]:
-    """The numbers, and the table as Markdown. The best arm is bold if it is better than every other beyond noise."""
+    """The numbers, and the table as Markdown. The best is bold only where it is better than every other arm."""
     arms = [
         START,
         *dict.fromkeys(a for e in results.study.experiments.values() if e.evaluate for a in _arms(results, e)),
@@ -26,13 +25,13 @@ def table(results: StudyResults) -> tuple[pd.DataFrame, str]:
     rows = []
     for arm in arms:
         for b in names:
-            i = interval(scores[arm, b])
-            rows.append({"arm": arm, "benchmark": b, **_percent(i), "seeds": len(scores[arm, b])})
-        i = average_interval([scores[arm, b] for b in names])
-        rows.append({"arm": arm, "benchmark": "average", **_percent(i), "seeds": len(scores[arm, names[0]])})
+            i = accuracy([scores[arm, b]])
+            rows.append({"arm": arm, "benchmark": b, **_percent(i), "n": i.n, "unit": i.unit})
+        i = accuracy([scores[arm, b] for b in names])
+        rows.append({"arm": arm, "benchmark": "average", **_percent(i), "n": i.n, "unit": i.unit})
     rows += _clean_rows(results, arms)
     frame = pd.DataFrame(rows)
-    best = {b: _significantly_best(results, arms, b) for b in names}
+    best = {b: _best(results, arms, b) for b in names}
     lines = []
     for arm in arms:
         cells = [name_of(results, arm)]
@@ -41,12 +40,13 @@ def table(results: StudyResults) -> tuple[pd.DataFrame, str]:
             cell = f"{row['mean']:.1f} [{row['low']:.1f}, {row['high']:.1f}]"
             cells.append(f"**{cell}**" if best.get(b) == arm else cell)
         lines.append(cells)
+    units = " or ".join(dict.fromkeys(frame["unit"]))
     note = (
-        "\nAccuracy in percent with 95% intervals by bootstrap over seeds and problems. "
+        f"\nAccuracy in percent with 95% intervals over {units}. "
         "Bold: better than every other arm, with all intervals of paired differences above zero.\n"
     )
     shown = markdown_table(["method", *names, "average"], lines)
-    return frame, shown + note + _clean(frame, results) + _pairs(results, scores)
+    return frame, shown + note + _clean(frame, results) + _pairs(results)
 
 
 def _clean_rows(results: StudyResults, arms: list[str]) -> list[dict[str, object]]:
@@ -56,9 +56,8 @@ def _clean_rows(results: StudyResults, arms: list[str]) -> list[dict[str, object
         for arm in arms if results.contaminated(b) else []:
             scores = results.scores(arm, b, clean=True)
             if scores.size:
-                rows.append(
-                    {"arm": arm, "benchmark": f"{b}, clean", **_percent(interval(scores)), "seeds": len(scores)}
-                )
+                i = accuracy([scores])
+                rows.append({"arm": arm, "benchmark": f"{b}, clean", **_percent(i), "n": i.n, "unit": i.unit})
     return rows
 
 
@@ -78,20 +77,22 @@ def _clean(frame: pd.DataFrame, results: StudyResults) -> str:
     return "\n" + markdown_table(header, lines)
 
 
-def _pairs(results: StudyResults, scores: dict[tuple[str, str], NDArray[np.float64]]) -> str:
+def _pairs(results: StudyResults) -> str:
     """The table of paired differences between headline methods and the start model."""
-    arms = [*results.arms("headline"), START]
-    lines = []
-    for a, b in itertools.combinations(arms, 2):
-        pairs = [(scores[a, name], scores[b, name]) for name in results.benchmarks]
-        if any(x.shape != y.shape for x, y in pairs):
-            continue
-        i = average_interval([x - y for x, y in pairs])
-        words = "beyond noise" if i.low > 0 or i.high < 0 else "undecided: the interval contains zero"
-        numbers = f"{100 * i.mean:+.1f} [{100 * i.low:+.1f}, {100 * i.high:+.1f}]"
-        lines.append([f"{label(a)} − {label(b)}", numbers, words])
-    shown = markdown_table(["average over benchmarks", "difference, points", ""], lines)
-    return f"\n{shown}\nPaired by seed and problem, 95% intervals, not corrected for multiple comparisons.\n"
+    pairs = list(itertools.combinations([*results.arms("headline"), START], 2))
+    if not pairs:
+        return ""
+    found = [difference(*measures.paired_scores(results, a, b)).times(100) for a, b in pairs]
+    lines = [
+        [f"{label(a)} − {label(b)}", f"{d.mean:+.1f} [{d.low:+.1f}, {d.high:+.1f}]", f"{p:.2g}"]
+        for (a, b), d, p in zip(pairs, found, holm([d.p for d in found]), strict=True)
+    ]
+    shown = markdown_table(["average over benchmarks", "difference, points", "p, corrected"], lines)
+    over = " or ".join(dict.fromkeys(f"{d.n} {d.unit}" for d in found))
+    return (
+        f"\n{shown}\nPaired by seed and problem; 95% intervals over {over}, each by itself. The p-values of no "
+        f"difference are corrected by Holm's method over the {len(pairs)} pairs.\n"
+    )
 
 
 def _arms(results: StudyResults, experiment: object) -> list[str]:
@@ -99,13 +100,13 @@ def _arms(results: StudyResults, experiment: object) -> list[str]:
     return results.arms(name)
 
 
-def _percent(i: tuple[float, float, float]) -> dict[str, float]:
-    return {name: round(100 * value, 2) for name, value in zip(("mean", "low", "high"), i, strict=True)}
+def _percent(i: Estimate) -> dict[str, float]:
+    return {name: round(100 * getattr(i, name), 2) for name in ("mean", "low", "high")}
 
 
-def _significantly_best(results: StudyResults, arms: list[str], benchmark: str) -> str | None:
+def _best(results: StudyResults, arms: list[str], benchmark: str) -> str | None:
     """The arm whose paired difference from every other arm is above zero with its interval; None if there is none."""
     scores = {arm: results.scores(arm, benchmark) for arm in arms}
     top = max(arms, key=lambda arm: scores[arm].mean())
     rivals = [scores[a] for a in arms if a != top and scores[a].shape == scores[top].shape]
-    return top if rivals and all(paired_difference(scores[top], r).low > 0 for r in rivals) else None
+    return top if rivals and all(difference([scores[top]], [r]).low > 0 for r in rivals) else None

@@ -31,7 +31,7 @@ def explain(table: Path, cell: str) -> str:
         column = _match(column or "average", frame["benchmark"].tolist(), "column")
         line = frame[(frame["arm"] == row) & (frame["benchmark"] == column)].iloc[0]
         interval = f"{line['mean']} [{line['low']}, {line['high']}]"
-        head = f"{row}, {column}: {interval} percent, by bootstrap over seeds and problems."
+        head = f"{row}, {column}: {interval} percent, 95% interval over {line['n']} {line['unit']}."
     else:
         line = frame[frame["arm"] == row].iloc[0]
         column, head = "average", f"{row}: accuracy {line['accuracy']} percent, over seeds and benchmarks."
@@ -87,9 +87,11 @@ def _claim(rows: pd.DataFrame, results: StudyResults) -> str:
     folder = results.folder
     for _, row in rows.dropna(subset="statistic").iterrows() if "statistic" in rows else []:
         metric = f" of {row['metric']}" if isinstance(row["metric"], str) and row["metric"] else ""
+        p = min(row["p_supports"], row["p_refutes"], row["p_ties"])
         lines.append(
             f"\n{row['statistic']}{metric}: {row['of']} {row['claimed']} {row['than']}: {row['effect']:.4g} "
-            f"[{row['low']:.4g}, {row['high']:.4g}] over {row['seeds']:.0f} seeds, corrected p {row['p_corrected']:.3g}"
+            f"[{row['low']:.4g}, {row['high']:.4g}] {row['effect_unit']} over {row['n']:.0f} {row['unit']}, margin "
+            f"{row['margin']:g}: {row['finding']} (corrected p {p:.3g})"
         )
         both = f"{{{row['of']},{row['than']}}}"
         source = {"accuracy": folder.evaluation(f"{both}/seed*").record, "probe": folder.probe("*")}

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from ..analysis.statistics import interval
+from ..analysis import accuracy
 from ..errors import UserError
 from ..files import atomic_text
 from ..results.models import EvaluatedModel, ModelGroup, benchmarks_of
@@ -67,7 +67,7 @@ def _benchmark(name: str, models: Sequence[EvaluatedModel]) -> dict[str, Any]:
     scores = [m.records[name].per_problem if name in m.records else None for m in models]
     return {
         "name": name,
-        "accuracy": [interval(np.array(s)) if s else None for s in scores],
+        "accuracy": [accuracy([np.array(s)])[:3] if s else None for s in scores],
         "problems": list(problems),
         "samples": [[*place, pair] for place, pair in sorted(pairs.items(), key=lambda item: item[0])],
     }

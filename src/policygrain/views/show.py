@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
+from ..analysis import Difference, Estimate, accuracy
 from ..analysis.models import average, average_difference, difference, summary
-from ..analysis.statistics import Interval, interval
 from ..results.models import ModelGroup, benchmarks_of
 from ..text import columns
 
@@ -22,7 +22,7 @@ def detail(group: ModelGroup) -> str:
     scores: list[Column] = [
         ("n", [str(row["n"]) for row in rows]),
         ("problems", [str(row["problems"]) for row in rows]),
-        ("accuracy", [_cell(Interval(**row["accuracy"])) for row in rows]),
+        ("accuracy", [_cell(Estimate(**row["accuracy"])) for row in rows]),
         *((f"pass@{k}", [_percent(row["pass_at"].get(k)) for row in rows]) for k in ks),
         ("maj@n", [_percent(row["majority"]) for row in rows]),
     ]
@@ -32,7 +32,7 @@ def detail(group: ModelGroup) -> str:
         ("truncated", [_percent(row["truncated"]) for row in rows]),
         ("tokens", [f"{row['tokens']:.1f}" for row in rows]),
     ]
-    over = "problems" if len(group.models) == 1 else "seeds and problems"
+    over = rows[0]["accuracy"]["unit"]
     whole = average(group, benchmarks) if len(benchmarks) > 1 else None
     named = [_short(b, 24) for b in benchmarks]
     return _text(
@@ -40,7 +40,7 @@ def detail(group: ModelGroup) -> str:
             _short(group.name, WIDTH - 20)
             + (f", seeds {', '.join(m.seed for m in group.models)}" if len(group.models) > 1 else ""),
             "",
-            f"Scores in %, intervals of 95% (bootstrap over {over}); n responses per problem.",
+            f"Scores in %, 95% intervals over {over}; n responses per problem.",
             *_table(("benchmark", named), scores),
             *([f"Average of the benchmarks: {_cell(whole).strip()}", ""] if whole else []),
             "Responses by outcome; % of them truncated; tokens per response.",
@@ -53,11 +53,11 @@ def detail(group: ModelGroup) -> str:
 def comparison(groups: Sequence[ModelGroup], first: ModelGroup, differing: Sequence[str]) -> str:
     """The accuracy of each group and its paired difference to ``first``, in a block per benchmark."""
     benchmarks = benchmarks_of(groups)
-    blocks: list[tuple[str, list[tuple[ModelGroup, Interval, Interval | None]]]] = []
+    blocks: list[tuple[str, list[tuple[ModelGroup, Estimate, Difference | None]]]] = []
     for b in benchmarks:
         there = [e for e in groups if e.records(b)]
         sizes = {f"{r.problems} problems, n = {r.n}" for e in there for r in e.records(b).values()}
-        rows = [(e, interval(e.scores(b)), difference(e, first, b)) for e in there]
+        rows = [(e, accuracy([e.scores(b)]), difference(e, first, b)) for e in there]
         blocks.append((f"{b}: {' or '.join(sorted(sizes))}", rows))
     if len(benchmarks) > 1:
         averages = [(e, average(e, benchmarks)) for e in groups]
@@ -72,10 +72,10 @@ def comparison(groups: Sequence[ModelGroup], first: ModelGroup, differing: Seque
         (f"− {_short(first.name, 24)}", [_cell(d, "+") if d else "" for _, _, d in every]),
     ]
     heading, *lines = _lines(table)
-    same = "seeds and problems" if several else "problems"
+    over = " or ".join(dict.fromkeys(part.unit for _, *parts in every for part in parts if part))
     text = [
-        f"Accuracy in %, intervals of 95% (bootstrap over {same}).",
-        f"− {_short(first.name, 24)}: difference on the same {same}; * its interval excludes 0.",
+        f"Accuracy in %, 95% intervals over {over}.",
+        f"− {_short(first.name, 24)}: paired difference; * its interval (not corrected) excludes 0.",
         "",
     ]
     if differing:
@@ -146,7 +146,7 @@ def _percent(share: float | None) -> str:
     return "" if share is None else f"{100 * share:.1f}"
 
 
-def _cell(i: Interval, sign: str = "") -> str:
+def _cell(i: Estimate | Difference, sign: str = "") -> str:
     mark = " *" if sign and not i.low <= 0 <= i.high else ""
     return f"{100 * i.mean:{sign}5.1f} [{100 * i.low:{sign}.1f}, {100 * i.high:{sign}.1f}]{mark}"
 

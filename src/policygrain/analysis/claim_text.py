@@ -1,0 +1,89 @@
+"""Claims in words and as data: what tables, the terminal and JSON say of them."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .claims import LOG_RATIO, POINTS, ClaimResult, Comparison, Finding
+from .verdicts import MOST_SEEDS
+
+WHAT = {
+    "accuracy": "accuracy",
+    "steps": "optimizer steps to the same accuracy",
+    "tokens": "tokens to the same accuracy",
+}
+
+
+def comparison_text(c: Comparison, label: Callable[[str], str] = str) -> str:
+    """A comparison in words; ``label`` names arms."""
+    name = WHAT.get(c.statistic, c.metric.replace("_", " "))
+    of, than = (c.of, c.than) if c.statistic == "probe" else (label(c.of), label(c.than))
+    return f"{name}: {of} {'apart from' if c.claimed == 'apart' else c.claimed} {than}"
+
+
+def effect_text(c: Comparison, finding: Finding) -> str:
+    """Effect and interval; where undecided, about how many seeds would decide."""
+    values = (finding.effect, finding.low, finding.high)
+    if c.unit == LOG_RATIO:
+        effect, low, high = (f"{2**v:.2f}" if v < 64 else "∞" for v in values)
+        shown = f"×{effect} [{low}, {high}]"
+    else:
+        effect, low, high = (f"{v:+.2g}" if math.isfinite(v) else "+-"[v < 0] + "∞" for v in values)
+        shown = f"{effect} [{low}, {high}]" + (" points" if c.unit == POINTS else "")
+    if finding.verdict != "undecided" or finding.n < 2:
+        return shown
+    if needed := finding.seeds_needed:
+        return f"{shown}; about {needed} seeds would decide"
+    return f"{shown}; over {MOST_SEEDS:,} seeds would be needed"
+
+
+def margin_text(c: Comparison) -> str:
+    """The margin in the unit of the effect."""
+    return f"×{2**c.margin:.2f}" if c.unit == LOG_RATIO else f"{c.margin:g} {c.unit}"
+
+
+def counts_text(decided: Sequence[ClaimResult]) -> str:
+    """How many claims there are of each verdict: `Of 10 claims: 2 supported, 8 undecided.`"""
+    counts = Counter(result.verdict or "no records" for result in decided)
+    return f"Of {len(decided)} claims: {', '.join(f'{n} {verdict}' for verdict, n in counts.most_common())}."
+
+
+def claims_text(decided: Sequence[ClaimResult]) -> str:
+    """The ledger for the terminal."""
+    lines = []
+    for result in decided:
+        lines += [f"{result.name}: {result.verdict or 'no records'}", f"  {result.claim.text}"]
+        lines += [f"  {result.missing}"] if result.missing else []
+        for c, finding in zip(result.claim.comparisons, result.findings, strict=False):
+            over = f"over {finding.n} {finding.unit}, margin {margin_text(c)}"
+            lines += [f"  * {comparison_text(c)}", f"    {effect_text(c, finding)}, {over}: {finding.verdict}"]
+        lines.append("")
+    return "\n".join([*lines, counts_text(decided)])
+
+
+def claims_data(decided: Sequence[ClaimResult]) -> list[dict[str, Any]]:
+    """The ledger as JSON data: of each claim its verdict and the comparison that it rests on, and all comparisons."""
+    found = []
+    for result in decided:
+        comparisons = [
+            {**c.model_dump(), "finding": f.verdict, "p_corrected": f.p._asdict(), **_numbers(c, f)}
+            for c, f in zip(result.claim.comparisons, result.findings, strict=False)
+        ]
+        first = result.claim.comparisons[0]
+        empty = {"effect": None, "interval": None, "n": 0, "unit": None, "margin": first.margin}
+        index = result.decisive if result.findings else 0
+        chosen = result.claim.comparisons[index]
+        numbers = _numbers(chosen, result.findings[index]) if result.findings else {**empty, "effect_unit": first.unit}
+        entry = {"name": result.name, "verdict": result.verdict or "no records", **numbers}
+        found.append({**entry, "missing": result.missing, "comparisons": comparisons})
+    return found
+
+
+def _numbers(c: Comparison, f: Finding) -> dict[str, Any]:
+    """Effect, interval and margin are in ``effect_unit``; ``n`` counts ``unit``. A limit that is not known is null."""
+    interval = [v if math.isfinite(v) else None for v in (f.low, f.high)]
+    kept = {"effect": f.effect, "interval": interval, "n": f.n, "unit": f.unit, "margin": c.margin}
+    return {**kept, "effect_unit": c.unit, "seeds_needed": f.seeds_needed}

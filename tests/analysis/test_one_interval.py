@@ -1,0 +1,69 @@
+"""One difference has one interval, wherever it is shown."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from policygrain.analysis import difference, measures
+from policygrain.analysis.claims import Comparison, compare
+from policygrain.analysis.models import average_difference
+from policygrain.analysis.studies import compare_studies
+from policygrain.cli import main
+from policygrain.figures import ablation, results
+from policygrain.results.models import find
+from policygrain.results.reader import StudyResults
+from policygrain.study import load_study
+
+from ..conftest import ROOT
+from ..support.made_up import make_up
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The laptop study with scores drawn at random; each arm has its own rate of correct answers."""
+    there = make_up(load_study(ROOT / "config.yaml"), tmp_path_factory.mktemp("random"), {})
+    rng = np.random.default_rng(0)
+    for path in sorted(there.glob("**/evaluation/records.json")):
+        content = json.loads(path.read_text())
+        for record in content["records"]:
+            right = (rng.random(record["problems"]) < rng.uniform(0.3, 0.7)).astype(float)
+            record |= {"per_problem": right.tolist(), "accuracy": right.mean()}
+        path.write_text(json.dumps(content))
+    return there
+
+
+def test_tables_claims_and_commands_agree(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    records = StudyResults(folder)
+    expected = difference(*measures.paired_scores(records, "tepo_v1", "tepo")).times(100)
+    short = f"{expected.mean:+.1f} [{expected.low:+.1f}, {expected.high:+.1f}]"
+    row = ablation.table(records)[0].set_index("arm").loc["tepo_v1"]
+    assert tuple(row[["difference", "low", "high"]]) == pytest.approx(
+        (expected.mean, expected.low, expected.high), abs=0.01
+    )
+    assert main(["show", str(folder), "--against", "tepo"]) == 0
+    block = capsys.readouterr().out.split("average of the benchmarks")[1]
+    shown = re.search(r"^ +tepo_v1 .*?([+-]\S+ \[\S+, \S+\])(?: \*)?$", block, flags=re.M)
+    assert shown and shown[1] == short
+
+    pair = difference(*measures.paired_scores(records, "grpo", "tepo")).times(100)
+    line = next(line for line in results.table(records)[1].splitlines() if line.startswith("| GRPO − TEPO |"))
+    assert f"| {pair.mean:+.1f} [{pair.low:+.1f}, {pair.high:+.1f}] |" in line
+    claim = compare(records, Comparison(statistic="accuracy", of="tepo", than="grpo", claimed="above"))  # type: ignore[call-arg]
+    assert (claim.low, claim.high) == pytest.approx((-pair.high, -pair.low), abs=1e-9)
+    groups = {g.name: g for g in find([folder])}
+    models = average_difference(groups["grpo"], groups["tepo"], records.benchmarks)
+    assert models is not None and models.times(100).numbers() == pytest.approx(pair.numbers())
+
+
+def test_two_studies_are_compared_by_the_same_function(folder: Path, tmp_path: Path) -> None:
+    other = make_up(load_study(ROOT / "config.yaml"), tmp_path, {})
+    one, two = StudyResults(folder), StudyResults(other)
+    frame, _ = compare_studies(folder, other)
+    row = frame[(frame["arm"] == "grpo") & (frame["benchmark"] == "count")].iloc[0]
+    expected = difference([two.scores("grpo", "count")], [one.scores("grpo", "count")]).times(100)
+    assert tuple(row[["change", "low", "high"]]) == pytest.approx((expected.mean, expected.low, expected.high))

@@ -138,7 +138,7 @@ def test_the_command_prints_the_ledger_and_its_json(laptop: Path, capsys: pytest
     equal = next(entry for entry in data if entry["name"] == "mpo_block_size")
     assert equal["effect"] == 0 and equal["interval"][0] < 0 < equal["interval"][1]
     assert main(["claims", str(laptop / "nothing")]) == 2
-    assert "name a study's results" in capsys.readouterr().err
+    assert "give a study's results folder" in capsys.readouterr().err
 
 
 def test_claims_without_records_are_null_in_json() -> None:

@@ -120,7 +120,7 @@ def test_missing_records_say_what_would_make_them(study: Study, results: Path, t
         draw("dynamics", StudyResults(tmp_path / "empty", study), tmp_path / "x")
     with pytest.raises(UserError, match=r"nothing has been evaluated yet\. Run `snakemake all`"):
         draw("benchmarks", StudyResults(tmp_path / "empty", study), tmp_path / "x")
-    with pytest.raises(UserError, match=r"no batch has been probed\. Run `snakemake all`"):
+    with pytest.raises(UserError, match=r"no probe has rows\. Run `snakemake all`"):
         draw("ratio_variance", StudyResults(tmp_path / "empty", study), tmp_path / "x")
     for seed in (0, 1):
         StudyFolder(results).evaluation(f"tepo/seed{seed}").record.unlink()

@@ -67,7 +67,7 @@ def test_one_flipped_byte_is_found(archive: Path, results: Path, tmp_path: Path)
 @pytest.mark.parametrize("size", [0, 1, 500, -1, -30])
 def test_a_truncated_archive_is_refused(archive: Path, tmp_path: Path, size: int) -> None:
     (tmp_path / "torn.zip").write_bytes(archive.read_bytes()[:size])
-    assert "is no frozen study" in refused(tmp_path / "torn.zip", tmp_path / "out")
+    assert "is not a frozen study" in refused(tmp_path / "torn.zip", tmp_path / "out")
     assert "No such file" in refused(tmp_path / "missing.zip", tmp_path / "out")
 
 
@@ -115,19 +115,18 @@ def with_file(name: str) -> Callable[[dict[str, bytes]], None]:
             "study.yaml",
         ),
         (lambda m: m.pop(MANIFEST), "it has no MANIFEST.json"),
-        (lambda m: m.pop("study.yaml"), "lacks files: study.yaml"),
-        (lambda m: m.update({"more.txt": b"x"}), "files that its manifest does not name: more.txt"),
-        (with_file("../outside.txt"), "no path inside a study"),
-        (with_file("a/../../outside.txt"), "no path inside a study"),
-        (with_file("/tmp/outside.txt"), "no path inside a study"),
-        (with_file("..\\outside.txt"), "no path inside a study"),
-        (with_file("study.yaml/inside"), "is no frozen study"),
-        (with_file("x" * 300), "is no frozen study"),
-        (with_file("runs"), "is no frozen study"),
-        (with_file("."), "is no frozen study"),
-        (with_file("folder/"), "no path inside a study"),
+        (lambda m: m.pop("study.yaml"), "files are missing: study.yaml"),
+        (lambda m: m.update({"more.txt": b"x"}), "contains files that are not in its manifest: more.txt"),
+        (with_file("../outside.txt"), "not a path inside a study"),
+        (with_file("a/../../outside.txt"), "not a path inside a study"),
+        (with_file("/tmp/outside.txt"), "not a path inside a study"),
+        (with_file("..\\outside.txt"), "not a path inside a study"),
+        (with_file("study.yaml/inside"), "is not a frozen study"),
+        (with_file("x" * 300), "is not a frozen study"),
+        (with_file("runs"), "is not a frozen study"),
+        (with_file("."), "is not a frozen study"),
+        (with_file("folder/"), "not a path inside a study"),
     ],
-    ids=str,
 )
 def test_an_archive_that_is_not_as_it_should_be_is_refused(
     change: Callable[[dict[str, bytes]], None], message: str, archive: Path, tmp_path: Path

@@ -21,7 +21,7 @@ def test_what_is_behind_a_number(results: Path) -> None:
     assert (
         "block K=5 below block K=5, joint: -1 [-1, -1] log2 ratio over 2 training seeds, margin 1: undecided" in claim
     )
-    with pytest.raises(UserError, match="no one column 'x'"):
+    with pytest.raises(UserError, match="column 'x' is not the name of exactly one column"):
         explain(results / "tables" / "results.csv", "tepo,x")
     with pytest.raises(UserError, match="no study's table"):
         explain(results / "study.yaml", "tepo,average")

@@ -126,13 +126,15 @@ def test_nothing_of_an_archive_is_imported(
     monkeypatch.chdir(place)
     monkeypatch.syspath_prepend(str(place))
     commands = [
-        ["thaw", "../study.zip", "--out", "new"],
+        ["thaw", "../study.zip", "--out", "new", "--trust"],
         ["show", "new"],
         ["figure", "results", "--config", "new/study.yaml", "--results", "new"],
         ["figure", "benchmarks", "--config", "new/study.yaml", "--results", "new"],
         ["explain", "new/tables/results.csv", "--cell", "evil,count"],
         ["compare", "new", "new"],
     ]
+    assert main(["thaw", "../study.zip", "--out", "new"]) == 2
+    assert "new.data.evil:f" in capsys.readouterr().err and not (place / "new").exists() and not mark.exists()
     for command in commands:
         assert main(command) == 0, capsys.readouterr().err
         assert not mark.exists(), command

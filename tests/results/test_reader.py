@@ -162,7 +162,7 @@ def test_probes_and_tracking(results: StudyResults, tmp_path: Path) -> None:
     for seed in (0, 1):
         path = results.folder.probe(seed)
         path.write_text(json.dumps(json.loads(path.read_text()) | {"rows": []}))
-    with pytest.raises(UserError, match=r"there is no probe with rows; all groups had equal rewards"):
+    with pytest.raises(UserError, match=r"no probe has rows\. All groups had equal rewards"):
         _ = StudyResults(results.folder.path).probes
 
 

@@ -169,7 +169,7 @@ def test_what_is_missing_or_broken_is_one_message(
         text[:100]: "records.json: not JSON",
         re.sub(r'"per_problem": \[\s*1.0,', '"per_problem": [', text, count=1): "2 scores for 3 problems",
         text.replace('"protocol"', '"protokoll"'): "records.json: protocol: Field required",
-        json.dumps(json.loads(text) | {"records": []}): "records.json: holds no benchmark",
+        json.dumps(json.loads(text) | {"records": []}): "records.json: contains no benchmark",
         "\udcff": "records.json: not JSON",
         "[]": "records.json: expected a JSON object, got list",
         text.replace('"schema_version": 2', '"schema_version": 1'): "written by an older version",

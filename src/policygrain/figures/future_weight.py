@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from ..analysis import measures
 from ..results.reader import StudyResults
 from .style import PAGE
-from .sweeps import against, arms_by
+from .sweeps import accuracy_interval, against, arms_by
 
 
 def draw(results: StudyResults) -> Figure:
@@ -16,7 +16,13 @@ def draw(results: StudyResults) -> Figure:
     figure = Figure(figsize=(PAGE * 0.7, 2.2))
     left, right = figure.subplots(1, 2)
     against(left, arms, lambda arm: measures.late(results, arm, "clip_fraction"), index=1)
-    against(right, arms, lambda arm: measures.accuracy(results, arm), index=0)
+    against(
+        right,
+        arms,
+        lambda arm: measures.accuracy(results, arm),
+        index=0,
+        interval=lambda arm: accuracy_interval(results, arm),
+    )
     left.set_ylabel("tokens clipped (%)")
     right.set_ylabel("accuracy (%)")
     left.set_ylim(bottom=0)

@@ -205,8 +205,8 @@ class StudyResults:
         probed = [read_record(ProbeRecord, path, ALL) for path in paths if path.exists()]
         rows = [row.model_dump() for found in probed for row in found.rows]
         if not rows:
-            unequal = "all groups had equal rewards: use a start model that solves some problems, or more prompts."
-            raise UserError(f"{self.folder.path}: there is no probe with rows; {unequal if probed else ALL}")
+            unequal = "All groups had equal rewards: use a start model that solves some problems, or more prompts."
+            raise UserError(f"{self.folder.path}: no probe has rows. {unequal if probed else ALL}")
         return pd.DataFrame(rows)
 
     @cached_property

@@ -25,11 +25,13 @@ include: "workflow/rules/track.smk"
 # Not a rule: every other rule would depend on the whole study, while each depends on its own part of it.
 onstart:
     write_study()
-    report_leftovers(Path.cwd(), OWN_FINGERPRINTS)
+    if submits_to_slurm():
+        report_leftovers(Path.cwd(), OWN_FINGERPRINTS)
 
 
 onsuccess:
-    cancel_leftovers(Path.cwd(), OWN_FINGERPRINTS)
+    if submits_to_slurm():
+        cancel_leftovers(Path.cwd(), OWN_FINGERPRINTS)
 
 
 localrules:

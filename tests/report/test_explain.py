@@ -23,5 +23,5 @@ def test_what_is_behind_a_number(results: Path) -> None:
     )
     with pytest.raises(UserError, match="column 'x' is not the name of exactly one column"):
         explain(results / "tables" / "results.csv", "tepo,x")
-    with pytest.raises(UserError, match="no study's table"):
+    with pytest.raises(UserError, match="not a table of a study"):
         explain(results / "study.yaml", "tepo,average")

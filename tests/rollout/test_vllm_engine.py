@@ -84,7 +84,7 @@ def test_a_run_stops_when_its_engine_has_old_weights_and_can_be_resumed(
     assert max(r["kl_initial"] for r in undisturbed[:-1]) > 1e-4, "the weights must have moved"
     assert max(r["mismatch_max"] for r in undisturbed[:-1]) < 1e-4
 
-    with pytest.raises(UserError, match=r"step \d: trainer and engine disagree by 0.*training.max_mismatch"):
+    with pytest.raises(UserError, match=r"step \d: trainer and engine differ by 0.*training.max_mismatch"):
         train(Stale(vllm_engine, tied), "stopped")
     before = read_json_lines(tmp_path / "stopped" / "metrics.jsonl")
     assert before == undisturbed[: len(before)]

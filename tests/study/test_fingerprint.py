@@ -36,8 +36,8 @@ def fingerprints(study: Study, sources: Mapping[str, str] = SOURCES) -> dict[Art
     found = Fingerprints(study, sources)
     runs = [Run(arm, seed) for arm, seed in itertools.product(("grpo", "mine"), SEEDS)]
     prints: dict[Artefact, Any] = {
-        "training_data": found._training_data,
-        "benchmarks": found._benchmarks,
+        "training_data": found.training_data,
+        "benchmarks": found.benchmarks,
         "start_model": [found.start_model(seed) for seed in SEEDS],
         "run": {run.name: found.run(run) for run in runs},
         "probe": [found.probe(seed) for seed in SEEDS] if study.probe else None,

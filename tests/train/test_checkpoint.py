@@ -79,7 +79,7 @@ def test_a_checkpoint_that_may_not_be_loaded_is_one_message_and_runs_nothing(con
         (newest / "state.pt").write_bytes(b"" if content == "empty" else b"PK of something else")
     digest = hashlib.sha256((newest / "state.pt").read_bytes()).hexdigest()
     (newest / "sha256").write_text(f"{digest}  state.pt\n")
-    with pytest.raises(UserError, match=r"step00003/state\.pt: not a checkpoint that may be loaded: .*Remove ") as said:
+    with pytest.raises(UserError, match=r"step00003/state\.pt: this checkpoint cannot be loaded: .*Remove ") as said:
         checkpoint.load_newest(tmp_path, {"model": torch.nn.Linear(8, 4)})
     assert "\n" not in str(said.value)
     assert not executed.exists()

@@ -168,7 +168,7 @@ def test_a_lost_rank_holds_nobody_up(made: tuple[Path, Path], alone: Path, tmp_p
     running[1].kill()
     codes, said = ended(running)
     assert codes == [1, -signal.SIGKILL], said
-    assert said[0].count("another rank of this run has gone") == 1 and "Traceback" not in said[0], said
+    assert said[0].count("another rank of this run has ended") == 1 and "Traceback" not in said[0], said
     assert main(arguments) == 0
     assert_same_run(alone, tmp_path / "killed")
     assert run_summary(RunFolder(tmp_path / "killed")).environment.ranks == 1

@@ -77,8 +77,9 @@ def test_the_warm_up_samples_with_seeds_of_its_own(
 
     monkeypatch.setattr(TorchEngine, "generate", noted)
     train_small(heads_study(3), tmp_path / "run", *made)
-    assert len(seeds) == 3 + 2 and all(len(batch) == 16 for batch in seeds)
-    assert len(set().union(*seeds)) == 5 * 16
+    # Three batches of the warm-up; training samples more prompts where groups of equal rewards were dropped.
+    assert [len(batch) for batch in seeds[:3]] == [16] * 3 and len(seeds) >= 3 + 2
+    assert len(set().union(*seeds)) == sum(len(batch) for batch in seeds)
 
 
 def test_a_resumed_run_does_not_warm_up_again(

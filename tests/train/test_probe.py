@@ -64,5 +64,5 @@ def test_a_start_model_that_solves_nothing_has_no_gradient_to_measure(made: tupl
     probe(study, 0, str(made[1]), data, path)
     found = read_record(ProbeRecord, path, "")
     assert (found.responses, found.rows) == (0, [])
-    with pytest.raises(UserError, match="no group had unequal rewards"):
+    with pytest.raises(UserError, match="All groups had equal rewards"):
         _ = StudyResults(tmp_path, study).probes

@@ -54,7 +54,9 @@ def test_a_finished_run_is_left_and_another_s_is_set_aside(
     assert products(run) == first and (run / "metrics.jsonl").stat().st_mtime_ns == stamp
     key = run_config(RunFolder(run)).key
     train_small(small_study(training={"learning_rate": 1e-4}), run, *made)
-    assert f"held a run of other settings, which is now in {run}/superseded-{key}-1" in capsys.readouterr().err
+    assert (
+        f"contained a run with other settings, which was moved to {run}/superseded-{key}-1" in capsys.readouterr().err
+    )
     (aside,) = run.glob("superseded-*")
     assert products(aside) == first
     assert (aside / "metrics.jsonl").read_bytes() != (run / "metrics.jsonl").read_bytes()

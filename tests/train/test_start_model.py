@@ -125,7 +125,7 @@ def test_a_folder_that_is_no_start_model_is_not_replaced(
     config = write_study(tmp_path / "study.yaml", SMALL)
     command = ["start-model", "--config", str(config), "--data", str(made[0]), "--out"]
     assert main([*command, str(other)]) == 2
-    assert f"{other}: there are files here, and no start.json" in capsys.readouterr().err
+    assert f"{other}: contains files but no start.json" in capsys.readouterr().err
     assert snapshot(other) == {"other/config.json": b"{}"}
     (other / "config.json").unlink()  # an empty folder is as good as none
     ensure_start_model(quick_study(), 0, DataFolder(made[0]), StartFolder(other))

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.pipeline
 
 ODD = "a b/c'd$e"
 INJECTION = "$(touch x)"
-ONE_RUN = {"seeds": [0], "experiments": {"headline": {"methods": ["tepo"]}}, "methods": {}}
+ONE_RUN = {"seeds": [0], "experiments": {"headline": {"methods": ["tepo"]}}, "methods": {}, "figures": ["dynamics"]}
 
 
 def write_study(folder: Path, root: Path, **changes: object) -> Path:
@@ -46,6 +46,10 @@ def test_values_of_a_study_are_words_of_the_command_line(root: Path, tmp_path: P
 
 
 def test_no_shell_runs_what_a_study_says(root: Path, tmp_path: Path) -> None:
+    folder = tmp_path / INJECTION
+    folder.mkdir()
+    for name in ("config.json", "tokenizer_config.json"):  # what the first job looks for; a model is more
+        (folder / name).write_text("{}")
     study = write_study(tmp_path, root, model={"start": INJECTION}, **ONE_RUN)
     done = call(root, tmp_path, study, "--keep-going", "--until", "probe", "train", "--", "all", HF_HUB_OFFLINE="1")
     said = done.stdout + done.stderr

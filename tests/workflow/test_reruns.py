@@ -118,7 +118,10 @@ def own(root: Path, tmp_path: Path) -> tuple[Path, Path]:
     for name in ("own.jsonl", "test.jsonl"):
         rows = [{"id": f"{name}-{i}", "problem": f"{name}: {i} + 1", "answer": str(i + 1)} for i in range(40)]
         (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    study = write_study(tmp_path, root, **OWN, model={"start": "some/model"})
+    (tmp_path / "model").mkdir()
+    for name in ("config.json", "tokenizer_config.json"):
+        (tmp_path / "model" / name).write_text("{}")
+    study = write_study(tmp_path, root, **OWN, model={"start": "model"})
     snakemake(root, tmp_path, study, "--until", "prepare", "--", "all")
     finish(tmp_path, root, study)
     return tmp_path, study

@@ -176,6 +176,11 @@ def write_study():
         atomic_text(FOLDER.study, text)
 
 
+def submits_to_slurm():
+    """Whether this Snakemake submits jobs, and neither runs them here nor is one of them."""
+    return "slurm" == getattr(workflow.executor_plugin, "name", "")
+
+
 def launch(resources):
     """What starts the processes that train one run together; nothing where it is one process (no `mpi`)."""
     if not resources.get("mpi"):

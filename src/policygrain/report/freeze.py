@@ -14,8 +14,6 @@ from datetime import UTC, datetime
 from importlib.metadata import distributions
 from pathlib import Path, PurePosixPath
 
-import yaml
-
 from ..errors import UserError
 from ..files import check_free_space
 from ..methods import method
@@ -25,7 +23,6 @@ from ..provenance import commit, hardware
 from ..results.layout import START, StudyFolder
 from ..results.reader import StudyResults
 from ..results.schema import Entry, Record, parse_record
-from ..text import redacted
 
 MANIFEST = "MANIFEST.json"
 LARGEST_MANIFEST = 2**26  # bytes
@@ -77,7 +74,7 @@ def freeze(results: Path, out: Path) -> Manifest:
     with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
         for path in Progress(files, "files frozen", len(files)):
             name = path.relative_to(folder.path).as_posix()
-            content = _without_credentials(path) if path == folder.study else path.read_bytes()
+            content = path.read_bytes()
             frozen[name] = FrozenFile(sha256=hashlib.sha256(content).hexdigest(), size=len(content))
             archive.writestr(name, content)
         manifest = Manifest(
@@ -91,17 +88,6 @@ def freeze(results: Path, out: Path) -> Manifest:
         archive.writestr(MANIFEST, manifest.model_dump_json(indent=1))
     temporary.replace(out)
     return manifest
-
-
-def _without_credentials(study: Path) -> bytes:
-    """A study file, whose address of MLflow may contain a password that an archive must not pass on."""
-    content = study.read_bytes()
-    data = yaml.safe_load(content)
-    tracking = data.get("tracking") or {}
-    if (uri := tracking.get("uri")) is None or redacted(uri) == uri:
-        return content
-    data["tracking"] = {**tracking, "uri": redacted(uri)}
-    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True).encode()
 
 
 def _files(results: StudyResults) -> Iterator[Path]:

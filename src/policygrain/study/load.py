@@ -123,6 +123,11 @@ def _check(study: Study) -> None:
     from ..methods import method
     from .runs import arms_of
 
+    if re.search(r"://[^/\s]*@|[?&](?:password|token)=", study.tracking.uri or ""):
+        raise UserError(  # without the address, which has the password in it
+            "tracking.uri: contains a user name, password or token, and a study file is copied with its results. Set "
+            "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD instead."
+        )
     tiny = study.model.tiny
     if tiny.hidden % tiny.heads:
         raise UserError(f"model.tiny.heads: hidden size {tiny.hidden} is not divisible by {tiny.heads} heads.")

@@ -6,11 +6,10 @@ The documentation and editors show the descriptions. Each key declares which res
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt, field_validator
+from pydantic import Field, PositiveFloat, PositiveInt
 
 from ..methods.schema import MethodChanges
 from ..sections import Section
@@ -400,13 +399,6 @@ class Tracking(Section):
         description="log the final model of each run as `runs:/RUN_ID/model`, which MLflow can load and serve",
         json_schema_extra=TRACKING,
     )
-
-    @field_validator("uri")
-    @classmethod
-    def _without_password(cls, uri: str | None) -> str | None:
-        if uri is not None and re.search(r"://[^/]*@", uri):
-            raise ValueError("a study file is copied with its results: user name and password do not belong into it")
-        return uri
 
 
 class Study(Section):

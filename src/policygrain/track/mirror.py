@@ -92,7 +92,7 @@ def _store_lock(uri: str) -> Iterator[None]:
     if not uri.startswith(SQLITE):
         yield
         return
-    store = Path(uri.removeprefix(SQLITE))
+    store = Path(uri.removeprefix(SQLITE).partition("?")[0])
     store.parent.mkdir(parents=True, exist_ok=True)
     with store.with_name(f".{store.name}.lock").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

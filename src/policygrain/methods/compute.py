@@ -105,7 +105,7 @@ def check(method: MethodSpec) -> None:
 
 
 def _check_own(part: Custom, where: str) -> None:
-    """Whether a function of one's own can be imported and takes its parameters."""
+    """UserError if a custom function cannot be imported or does not accept its parameters."""
     try:
         own = resolve(part)
     except UserError as error:

@@ -1,4 +1,4 @@
-"""The choices on each axis of the objective as typed data: a name and parameters. Imports no torch.
+"""The parts of a method as typed data: a name and parameters. Imports no torch.
 
 The functions behind them are in ``policygrain.objective``; ``compute.py`` binds the parameters to them.
 """
@@ -18,13 +18,13 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class Part(Section):
-    """The choice on one axis: a name and the parameters of the function of that name."""
+    """A part of a method: the name of a function and its parameters."""
 
     name: str
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Every parameter, defaults included."""
+        """All parameters, including defaults."""
         return {key: value for key, value in self if key != "name"}
 
     @property
@@ -34,26 +34,26 @@ class Part(Section):
 
     @property
     def label(self) -> str:
-        """How figures, tables and the probe's records call it."""
+        """The name in figures, tables and probe records."""
         return ", ".join([self.name, *(f"{key} {value}" for key, value in self.changed.items())])
 
     @property
     def needs(self) -> frozenset[Need]:
-        """What the trainer has to provide for it."""
+        """What the trainer must provide."""
         return frozenset()
 
     @property
     def n_mtp_heads(self) -> int:
-        """How many tokens after the next one it wants predicted by heads."""
+        """Number of prediction heads: one per token after the next one."""
         return 0
 
 
 class Custom(Part):
-    """A function of your own, "package.module:function"; any further keys are its keyword parameters."""
+    """A custom function, "package.module:function"; all other keys are its keyword parameters."""
 
     model_config = Section.model_config | {"extra": "allow"}
 
-    name: str = Field(pattern=r"^[\w.]+:\w+$", description="your own function: package.module:function")
+    name: str = Field(pattern=r"^[\w.]+:\w+$", description="custom function: package.module:function")
 
     @model_validator(mode="before")
     @classmethod
@@ -62,7 +62,7 @@ class Custom(Part):
 
     @property
     def needs(self) -> frozenset[Need]:
-        """What the function has declared by ``@needs``. Imports it; UserError where that is not possible."""
+        """What the function declares with ``@needs``. Imports it; UserError if that fails."""
         return needed_by(import_function(self.name))
 
 
@@ -82,7 +82,7 @@ class DrGrpo(Part):
 
 
 class Rloo(Part):
-    """R − mean of the others in the group."""
+    """R − mean of the other responses of the group."""
 
     name: Literal["rloo"] = "rloo"
 
@@ -91,25 +91,25 @@ class Rloo(Part):
 
 
 def _is(default: str) -> Callable[[Any], bool]:
-    """Leaves a key out of records where it has this value, so that results from before the key was added stay valid."""
+    """Leaves a key with this value out of records, so that results from before the key was added stay valid."""
     return lambda value: value == default
 
 
 class TokenRatio(Part):
-    """Each token by itself."""
+    """Per-token importance ratio."""
 
     name: Literal["token"] = "token"
 
 
 class SequenceRatio(Part):
-    """Geometric mean over the response."""
+    """Geometric mean of the token ratios of the response."""
 
     name: Literal["sequence"] = "sequence"
-    stop_gradient: bool = Field(False, description="true: the same value, with the gradient of each token's own ratio")
+    stop_gradient: bool = Field(False, description="true: the same value, but the gradient of each token's own ratio")
 
 
 class PrefixRatio(Part):
-    """Product of all tokens up to each one."""
+    """Product of the token ratios up to and including each token."""
 
     name: Literal["prefix"] = "prefix"
     gradient: Literal["all", "own"] = Field(
@@ -120,7 +120,7 @@ class PrefixRatio(Part):
 
 
 class ProductRatio(Part):
-    """Product of all tokens of the response: its exact importance weight."""
+    """Product of all token ratios of the response: its exact importance weight."""
 
     name: Literal["product"] = "product"
     cap: float | None = Field(
@@ -129,7 +129,7 @@ class ProductRatio(Part):
 
 
 class NoRatio(Part):
-    """1 in value, the gradient of log π: REINFORCE."""
+    """Value 1 with the gradient of log π: REINFORCE."""
 
     name: Literal["none"] = "none"
 
@@ -138,15 +138,19 @@ class Block(Part):
     """K consecutive tokens are one action."""
 
     name: Literal["block"] = "block"
-    size: int = Field(5, ge=1, description="K, tokens in a block")
-    layout: Literal["sliding", "tiled"] = Field("sliding", description="windows from each token on, or disjoint tiles")
+    size: int = Field(5, ge=1, description="block size K, in tokens")
+    layout: Literal["sliding", "tiled"] = Field(
+        "sliding", description="sliding: a window starts at each token; tiled: disjoint blocks"
+    )
     weights: Literal["uniform", "future", "joint"] = Field(
         "future",
         description="uniform: 1/K each; future: 1−φ for the token itself, φ/(K−1) for each other; joint: 1 each",
     )
-    future_weight: float = Field(0.3, ge=0, lt=1, description="φ, the weight of the later tokens, with weights: future")
+    future_weight: float = Field(
+        0.3, ge=0, lt=1, description="φ, total weight of the later tokens, with weights: future"
+    )
     future: Literal["backbone", "mtp_heads"] = Field(
-        "backbone", description="whose probability of a later token is read: the model's, or that of prediction heads"
+        "backbone", description="which probabilities of later tokens are used: the model's or those of prediction heads"
     )
     edges: Literal["as_published", "normalised"] = Field(
         "as_published",
@@ -173,12 +177,12 @@ class Block(Part):
 
     @property
     def needs(self) -> frozenset[Need]:
-        """Prediction heads, where the later tokens are read from them."""
+        """Prediction heads, if the probabilities of later tokens come from them."""
         return frozenset({"mtp_heads"} if self.n_mtp_heads else ())
 
     @property
     def n_mtp_heads(self) -> int:
-        """One for each token of the block but the first, where they are read from heads."""
+        """One for each token of the block except the first, with future: mtp_heads."""
         return self.size - 1 if self.future == "mtp_heads" else 0
 
 
@@ -186,10 +190,10 @@ class Block(Part):
 
 
 class Band(Part):
-    """Ratios from 1 − low to 1 + high are not clipped."""
+    """Clip range: ratios from 1 − low to 1 + high are not clipped."""
 
-    low: float = Field(0.2, ge=0, le=1, description="ε_low: the band's width below 1")
-    high: float = Field(0.2, ge=0, description="ε_high: the band's width above 1")
+    low: float = Field(0.2, ge=0, le=1, description="ε_low: width of the clip range below 1")
+    high: float = Field(0.2, ge=0, description="ε_high: width of the clip range above 1")
 
 
 class PpoClip(Band):
@@ -197,7 +201,7 @@ class PpoClip(Band):
 
     name: Literal["ppo"] = "ppo"
     dual: float | None = Field(
-        None, gt=1, description="c of the dual clip, a bound of the ratio for negative advantages; null: off"
+        None, gt=1, description="c of dual clipping, an upper bound of the ratio for negative advantages; null: off"
     )
 
 
@@ -208,16 +212,16 @@ class NoClip(Part):
 
 
 class ClipCov(Band):
-    """PPO's clip; in addition, a few tokens of high covariance are left out of the gradient."""
+    """PPO's clip; in addition, a few tokens of high covariance get no gradient."""
 
     name: Literal["clip_cov"] = "clip_cov"
-    fraction: Share = Field(2e-4, description="share of the step's tokens that are left out, at random")
-    cov_low: float = Field(1.0, description="of tokens whose covariance is at least this …")
+    fraction: Share = Field(2e-4, description="share of the step's tokens that get no gradient, chosen at random …")
+    cov_low: float = Field(1.0, description="… among tokens whose covariance is at least this …")
     cov_high: float = Field(5.0, description="… and at most this")
 
     @property
     def needs(self) -> frozenset[Need]:
-        """The step's log-probabilities, of which covariances are taken."""
+        """The log-probabilities of the whole step, for covariances."""
         return frozenset({"step_log_probs"})
 
 
@@ -246,39 +250,42 @@ class SeqMeanTokenSumNorm(Part):
 
 
 class Kl(Part):
-    """KL divergence of the policy to a reference (k3 estimator), on all tokens or on some."""
+    """KL divergence between the policy and a reference (k3 estimator), over all or some tokens."""
 
     name: Literal["kl"] = "kl"
     coefficient: float = Field(1.0, description="λ")
-    reference: Literal["initial", "old"] = Field("initial", description="start policy, or the policy that sampled")
+    reference: Literal["initial", "old"] = Field(
+        "initial", description="initial: the start policy; old: the policy that sampled the batch"
+    )
     mask: Literal["all", "positive_advantage_entropy_drop"] = Field(
-        "all", description="which tokens: all, or those of positive advantage whose entropy falls (TEPO)"
+        "all", description="which tokens: all, or those with positive advantage and falling entropy (TEPO)"
     )
     entropy_signal: Literal["measured", "covariance"] = Field(
-        "measured", description="how a fall of entropy is told: from entropies, or from the token's covariance"
+        "measured",
+        description="how falling entropy is detected: from measured entropies or from the token's covariance",
     )
 
     @property
     def needs(self) -> frozenset[Need]:
-        """The reference where it is the start policy; the step's log-probabilities where covariances are taken."""
+        """The reference model, if it is the start policy; the log-probabilities of the step, for covariances."""
         reference = frozenset[Need]({"reference"} if self.reference == "initial" else ())
         return reference | frozenset[Need]({"step_log_probs"} if self.entropy_signal == "covariance" else ())
 
 
 class EntropyBonus(Part):
-    """The loss falls as the policy's entropy rises."""
+    """Entropy bonus: −α times the policy's entropy."""
 
     name: Literal["entropy_bonus"] = "entropy_bonus"
     coefficient: float = Field(0.001, description="α")
 
     @property
     def needs(self) -> frozenset[Need]:
-        """The entropy's gradient."""
+        """The gradient of the entropy."""
         return frozenset({"entropy_gradient"})
 
 
 class KlCov(Part):
-    """Distance to the policy that sampled, on the tokens of the highest covariance."""
+    """KL penalty to the policy that sampled the batch, on the tokens with the highest covariance."""
 
     name: Literal["kl_cov"] = "kl_cov"
     coefficient: float = Field(1.0, description="λ")
@@ -286,7 +293,7 @@ class KlCov(Part):
 
     @property
     def needs(self) -> frozenset[Need]:
-        """The step's log-probabilities, of which covariances are taken."""
+        """The log-probabilities of the whole step, for covariances."""
         return frozenset({"step_log_probs"})
 
 
@@ -322,5 +329,5 @@ CHOICES: dict[str, tuple[type[Part], ...]] = {
 
 
 def names(slot: str) -> list[str]:
-    """The names that a method's key ``slot`` knows, functions of one's own aside."""
+    """The names that the key ``slot`` of a method accepts, besides custom functions."""
     return [str(part.model_fields["name"].default) for part in CHOICES[slot]]

@@ -35,7 +35,7 @@ def method_names() -> list[str]:
 def method(name: str, own: Mapping[str, Changes] | None = None, **changes: Any) -> Method:
     """The method called ``name``, a preset or one of a study's ``own``, with ``changes``.
 
-    UserError names the key that is wrong. Functions of one's own are not imported: ``Method.check`` does that.
+    UserError names the key that is wrong. Custom functions are not imported: ``Method.check`` does that.
 
     >>> method("tepo").ratio.name
     'sequence'

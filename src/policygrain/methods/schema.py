@@ -33,30 +33,37 @@ class Sampler(Section):
     """What happens between sampling and the loss (DAPO, arXiv 2503.14476, sections 3.2 and 3.4)."""
 
     dynamic: bool = Field(
-        False, description="drop groups of equal rewards and sample new prompts until the batch is full"
+        False,
+        description="dynamic sampling: drop groups with equal rewards and sample new prompts until the batch is full",
     )
     oversample: float = Field(
         2.0,
         ge=1,
-        description="prompts sampled for each that is missing: sampling many at once costs less than several rounds",
+        description="prompts sampled per missing prompt; one large round of sampling is cheaper than "
+        "several small ones",
     )
-    max_batches: int = Field(4, ge=1, description="… until so many batches' worth of prompts were sampled")
+    max_batches: int = Field(4, ge=1, description="dynamic sampling stops after this many batches of prompts")
     overlong_buffer: float = Field(
-        0.0, ge=0, description="B as a share of the longest response: longer ones lose up to 1 of reward; 0: off"
+        0.0,
+        ge=0,
+        description="size of the overlong buffer as a share of max_tokens; responses that end in it "
+        "lose up to 1 of reward; 0: off",
     )
-    mask_truncated: bool = Field(False, description="leave responses without an end of sequence out of the loss")
+    mask_truncated: bool = Field(False, description="exclude responses without an end-of-sequence token from the loss")
     correction_cap: float | None = Field(
-        None, gt=0, description="C of truncated importance sampling between engine and trainer; null: off"
+        None, gt=0, description="cap C of truncated importance sampling between engine and trainer; null: off"
     )
 
 
 class MtpHeads(Section):
     """Multi-token prediction heads, where the ratio has `future: mtp_heads` (our reading of MPO's published form)."""
 
-    warmup_batches: int = Field(8, ge=0, description="batches that they are trained on before the first step")
-    learning_rate: float = Field(3e-3, ge=0, description="AdamW's, in the warm-up and after")
+    warmup_batches: int = Field(8, ge=0, description="batches that the heads are trained on before the first step")
+    learning_rate: float = Field(
+        3e-3, ge=0, description="learning rate of AdamW for the heads, during and after warm-up"
+    )
     loss_weight: float = Field(
-        1.0, ge=0, description="of their cross-entropy beside the objective; 0: the objective alone"
+        1.0, ge=0, description="weight of the heads' cross-entropy in the loss; 0: the objective alone"
     )
 
 
@@ -109,7 +116,7 @@ class MethodSpec(Section):
 
     @property
     def needs(self) -> frozenset[Need]:
-        """What the trainer has to provide. Imports functions of one's own."""
+        """What the trainer must provide. Imports custom functions."""
         return frozenset[Need]().union(*(part.needs for part in self.parts().values()))
 
     @property
@@ -153,32 +160,39 @@ SomePart = str | dict[str, Any] | None
 
 
 class MethodChanges(Section):
-    """A method of the study, or changes to a preset of the same name. What is not said is as in the base.
+    """A method of the study, or changes to a preset of the same name. Keys that are not given are as in the base.
 
     Whether parts and parameters exist is checked after merging (``presets.method``): until then a mapping may leave out
     the name that its base has.
     """
 
-    base: str | None = Field(None, description="preset or method of this study that is changed; null: the defaults")
+    base: str | None = Field(
+        None, description="preset or method of this study that this one changes; null: the defaults"
+    )
     summary: str = Field("", description="one line for lists")
     source: str = Field("", description="paper or other origin")
     advantage: Annotated[SomePart, _described("advantage")] = Field(
         None, description="advantage over the group: grpo, dr_grpo or rloo"
     )
     ratio: Annotated[SomePart, _described("ratio")] = Field(
-        None, description="grain of importance: token, sequence, prefix, product, block or none, with its parameters"
+        None,
+        description="importance ratio (its grain): token, sequence, prefix, product, block or none, "
+        "with its parameters",
     )
     clip: Annotated[SomePart, _described("clip")] = Field(
-        None, description="{low, high, dual}: PPO's; or clip_cov with its parameters; null: none"
+        None, description="{low, high, dual}: PPO's clip; or clip_cov with its parameters; null: no clip"
     )
     aggregation: Annotated[SomePart, _described("aggregation")] = Field(
-        None, description="from tokens to a loss: token_mean, seq_mean_token_mean or seq_mean_token_sum_norm"
+        None, description="how token losses are averaged: token_mean, seq_mean_token_mean or seq_mean_token_sum_norm"
     )
     penalties: Annotated[
         list[str | dict[str, Any]] | None,
         WithJsonSchema({"anyOf": [{"type": "array", "items": _choice("penalties")}, {"type": "null"}]}),
-    ] = Field(None, description="kl, entropy_bonus and kl_cov, each with its parameters; replaces the base's")
-    sampler: Sampler | None = Field(None, description="dynamic sampling, long and truncated responses")
+    ] = Field(
+        None,
+        description="list of kl, entropy_bonus and kl_cov, each with its parameters; replaces the list of the base",
+    )
+    sampler: Sampler | None = Field(None, description="dynamic sampling, overlong and truncated responses")
     mtp_heads: MtpHeads | None = Field(None, description="prediction heads, for a block ratio with future: mtp_heads")
 
     @field_validator("advantage", "ratio", "clip", "aggregation", mode="before")

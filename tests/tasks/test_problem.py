@@ -37,3 +37,12 @@ def test_real_sets_can_be_read(benchmarks_folder: Path) -> None:
     assert len(problems) == 500
     # U+2028 and similar characters in a problem do not end a line.
     assert len(read_problems(benchmarks_folder / "gsm8k_test.jsonl")) == 1319
+
+
+@pytest.mark.parametrize("line", [r'{"problem": "\ud800", "answer": "1"}', r'{"problem": "1", "answer": "\udfff"}'])
+def test_half_a_character_is_an_error_of_its_line(tmp_path: Path, line: str) -> None:
+    """JSON allows it; no tokenizer can encode it."""
+    path = tmp_path / "set.jsonl"
+    path.write_text(json.dumps({"problem": "1+1", "answer": "2"}) + "\n" + line + "\n")
+    with pytest.raises(UserError, match=r"set\.jsonl, line 2: half a character \(a lone surrogate\)"):
+        read_problems(path)

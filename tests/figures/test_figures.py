@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
 from pathlib import Path
 
@@ -49,6 +50,16 @@ def test_figures_are_drawn_twice_the_same(name: str, results: Path, laptop: Path
     for suffix in (".png", ".pdf"):
         first = (tmp_path / "a" / f"{name}{suffix}").read_bytes()
         assert first == (tmp_path / "b" / f"{name}{suffix}").read_bytes()
+
+
+def test_curves_of_a_study_without_any_optimizer_step_are_empty(results: Path, tmp_path: Path) -> None:
+    """Every group had equal rewards: no metric of an update was logged."""
+    for path in results.glob("runs/*/seed*/metrics.jsonl"):
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        kept = [{k: v for k, v in row.items() if k not in ("gradient_norm", "entropy_old")} for row in rows]
+        path.write_text("".join(json.dumps(row) + "\n" for row in kept))
+    draw("dynamics", StudyResults(results), tmp_path / "dynamics")
+    assert (tmp_path / "dynamics.png").exists()
 
 
 @pytest.mark.parametrize("study_file", ["studies/smoke.yaml", "config.yaml"])

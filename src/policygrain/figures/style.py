@@ -113,6 +113,8 @@ def curve(
 ) -> None:
     """Draw the mean over seeds by step, with `spread` as a band; each seed is first averaged over ``smooth`` steps."""
     steps = results.steps
+    if metric not in steps:  # no run of the study has made an optimizer step
+        return
     rows = steps[(steps["arm"] == arm) & steps[metric].notna()].sort_values("step")
     if rows.empty:  # dynamic sampling may have dropped every group of every step
         return

@@ -27,12 +27,12 @@ def table(results: StudyResults) -> tuple[pd.DataFrame, str]:
             "aggregation": chosen.aggregation.name,
             "penalties": "; ".join(_wording(p.name, p.changed) for p in chosen.penalties),
             "sampler": "dynamic" if chosen.sampler.dynamic else "",
-            "accuracy": round(float(own.mean()), 2),
+            "accuracy": round(float(own.mean()), 6),
             "compared_with": base or "",
         }
         if base is not None:
             d = difference(*measures.paired_scores(results, arm, base)).times(100)
-            ends = (round(v, 2) for v in (d.mean, d.low, d.high))
+            ends = (round(v, 6) for v in (d.mean, d.low, d.high))
             row |= dict(zip(("difference", "low", "high"), ends, strict=True)) | {"n": d.n, "unit": d.unit}
         rows.append(row)
     frame = pd.DataFrame(rows)

@@ -101,7 +101,7 @@ def _arms(results: StudyResults, experiment: object) -> list[str]:
 
 
 def _percent(i: Estimate) -> dict[str, float]:
-    return {name: round(100 * getattr(i, name), 2) for name in ("mean", "low", "high")}
+    return {name: round(100 * getattr(i, name), 6) for name in ("mean", "low", "high")}
 
 
 def _best(results: StudyResults, arms: list[str], benchmark: str) -> str | None:

@@ -6,6 +6,7 @@ poll the store and end with this exit code. Only the first rank that fails print
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import re
@@ -41,6 +42,8 @@ def process_group() -> Iterator[None]:
         yield
         _close_group()
         return
+    failed: list[int] = []
+    atexit.register(_exit_if, failed)  # before others are registered, so it runs after them
     store, rank, count = _join()
     finished = threading.Event()
     watcher = threading.Thread(target=_watch, args=(store, rank, count, finished), daemon=True)
@@ -54,12 +57,21 @@ def process_group() -> Iterator[None]:
         watcher.join()
         code = getattr(error, "exit_code", 1)
         first, code = _post_exit_code(store, rank, code)
+        failed.append(code)
         _wait_for_others(store, rank, count)
         if first and _is_communication_error(error):
             print(f"policygrain: {RANK_LOST} ({str(error).splitlines()[0]})", file=sys.stderr)
         if not first or _is_communication_error(error):
             raise SystemExit(code) from error
         raise
+
+
+def _exit_if(failed: list[int]) -> None:
+    """End with the exit code of a failed run, without destructors: a thread of an unfinished collective aborts them."""
+    if failed:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(failed[0])
 
 
 RANK_LOST = "another rank of this run has ended or does not answer; see its log. The same command resumes."

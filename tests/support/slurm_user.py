@@ -35,6 +35,7 @@ base: smoke.yaml
 name: disturbed
 seeds: [0]
 seeds_per_process: 1
+figures: [dynamics]
 training: {{steps: {STEPS}, checkpoint_every: 4}}
 methods:
   broken: {{base: grpo, ratio: "tests.support.slow:broken"}}

@@ -27,7 +27,8 @@ def call(root: Path, folder: Path, study: Path | str, *arguments: str, **environ
     command = [sys.executable, "-m", "snakemake", "--snakefile", str(root / "Snakefile"), "--directory", str(folder)]
     cores = [] if "--cores" in arguments else ["--cores", "2"]
     command += ["--configfile", str(root / study), *cores, *arguments]
-    environment = {**os.environ, "MLFLOW_TRACKING_URI": "", **environment}
+    inherited = {key: value for key, value in os.environ.items() if key != "POLICYGRAIN_DATA"}
+    environment = {**inherited, "MLFLOW_TRACKING_URI": "", **environment}
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=800, check=False)
 
 

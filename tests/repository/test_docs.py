@@ -6,6 +6,7 @@ import ast
 import functools
 import importlib
 import importlib.util
+import json
 import re
 from pathlib import Path
 from types import ModuleType
@@ -279,3 +280,16 @@ def test_metrics_on_a_page_are_in_the_linked_section_of_the_glossary(path: Path)
     for row in rows:
         match = re.fullmatch(r"\[`(\w+)`\]\(\.\./glossary\.md#([\w-]+)\)", row[0])
         assert match and match[1] in where[match[2]], f"{path}: {row[0]}"
+
+
+def test_what_the_readme_says_of_the_exact_cases_is_what_was_measured(root: Path) -> None:
+    """Without a clip, the reward averaged over training minus the token ratio's."""
+    cases = json.loads((root / "docs" / "cases.json").read_text())["cases"]
+    gain = {c["title"]: {e["name"]: e["difference"] for e in c["estimators"] if e["clip"] is None} for c in cases}
+    stale = gain["Coordination under staleness"]
+    assert max(stale, key=lambda name: stale[name][0]).startswith("joint block")
+    for case in ("Irrelevant tokens that drifted", "Train–inference mismatch"):
+        found = gain[case]
+        assert found["none"][0] > found["sequence"][0] and found["sequence"][1] > 0
+    apart = {name for name, (mean, _, _) in gain["On-policy"].items() if abs(mean) > 1e-9}
+    assert apart == {"MPO block, K=5", "prefix"}

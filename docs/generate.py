@@ -17,6 +17,7 @@ PAGES = (
     "README.md",
     "benchmarks/README.md",
     "docs/cases.md",
+    "docs/reliability.md",
     "docs/scaling.md",
     "docs/statistics.md",
     "docs/studies.md",
@@ -272,6 +273,25 @@ def reward(interval: list[float]) -> str:
     return "0" if mean == low == high == 0 else f"{shown} ± {(high - low) / 2:.4f}"
 
 
+KILLED = {
+    "train": "training",
+    "supersede": "training in the folder of a run with other settings",
+    "evaluate": "evaluation",
+    "track": "MLflow mirror, on a new store",
+    "thaw": "unpacking an archive",
+}
+
+
+def kills() -> str:
+    """Records after random SIGKILLs, by stage."""
+    found = read("kills")
+    rows = [
+        [KILLED[name], *(str(counts[key]) for key in ("kills", "episodes", "differ"))]
+        for name, counts in found["stages"].items()
+    ]
+    return table(["stage", "kills", "times run to its end", "differences"], rows) + f"\n\nOn {found['hardware']}."
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
     "findings": findings,
     "training-step": training_step,
@@ -283,6 +303,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "cases": cases,
     "case-doses": case_doses,
     "coverage": coverage,
+    "kills": kills,
     "planning": planning,
     "plan-laptop": plan_laptop,
 }

@@ -28,7 +28,8 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 from policygrain import digests
 from policygrain.evaluate.run import evaluate
-from policygrain.files import read_json
+from policygrain.files import atomic_json, read_json
+from policygrain.provenance import commit, hardware
 from policygrain.report.freeze import freeze, thaw
 from policygrain.results.layout import DataFolder, StudyFolder
 from policygrain.results.reader import StudyResults
@@ -93,8 +94,7 @@ def mirrored(results: Path) -> dict[str, str]:
     content: list[Any] = []
     for run in client.search_runs([e.experiment_id for e in experiments]):
         names = sorted(run.data.metrics)
-        # A killed call may have sent a batch that the next one sends again: the same value at the same step.
-        history = {n: sorted({(m.step, m.value) for m in client.get_metric_history(run.info.run_id, n)}) for n in names}
+        history = {n: sorted((m.step, m.value) for m in client.get_metric_history(run.info.run_id, n)) for n in names}
         tags = {k: v for k, v in run.data.tags.items() if k.startswith(("grain.", "arm", "seed"))}
         content.append([str(run.info.run_name), run.info.status, dict(run.data.params), tags, history])
     return {str(i): digests.of_json(each) for i, each in enumerate(sorted(content, key=str))}
@@ -190,13 +190,13 @@ def attempt(stage: Stage, folder: Path, kill_after: float | None) -> str:
     return "killed" if kill_after is not None else "failed"
 
 
-def try_stage(name: str, stage: Stage, kills: int, base: Path, rng: random.Random) -> list[str]:
-    """Kill one stage ``kills`` times in all; returns what was wrong."""
+def try_stage(name: str, stage: Stage, kills: int, base: Path, rng: random.Random) -> tuple[list[str], dict[str, int]]:
+    """Kill one stage ``kills`` times in all; returns what was wrong, and how many kills and episodes there were."""
     reference = fresh(base / name / "undisturbed")
     stage.prepare(reference)
     started = time.monotonic()
     if attempt(stage, reference, None) != "ended":
-        return [f"{name}: the undisturbed run failed:\n{(reference / 'log').read_text()}"]
+        return [f"{name}: the undisturbed run failed:\n{(reference / 'log').read_text()}"], {}
     seconds, expected = time.monotonic() - started, stage.records(reference)
     done, episode, wrong = 0, 0, []
     while done < kills:
@@ -221,7 +221,7 @@ def try_stage(name: str, stage: Stage, kills: int, base: Path, rng: random.Rando
             wrong += [f"{name}, episode {episode}: left over: {', '.join(left)}"] if left else []
         shutil.rmtree(folder)
     print(f"{name}: {done} kills in {episode} episodes, {len(wrong)} differ ({seconds:.1f} s undisturbed)", flush=True)
-    return wrong
+    return wrong, {"kills": done, "episodes": episode, "differ": len(wrong)}
 
 
 def fresh(folder: Path) -> Path:
@@ -236,15 +236,21 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--stage", choices=[*SHARES], action="append", help="only this one (can be repeated)")
+    parser.add_argument("--out", type=Path, help="JSON file for the counts")
     arguments = parser.parse_args()
     os.environ.pop("MLFLOW_TRACKING_URI", None)
     rng, wrong = random.Random(arguments.seed), []
+    counts: dict[str, dict[str, int]] = {}
     with tempfile.TemporaryDirectory(prefix="kills-") as temporary:
         base = Path(temporary)
         for name, stage in stages(fresh(base / "made")).items():
             if not arguments.stage or name in arguments.stage:
-                wrong += try_stage(name, stage, round(arguments.kills * SHARES[name]), base, rng)
+                found, counts[name] = try_stage(name, stage, round(arguments.kills * SHARES[name]), base, rng)
+                wrong += found
     print("\n".join(wrong))
+    if arguments.out:
+        measured = {"seed": arguments.seed, "hardware": hardware(), "commit": commit(), "stages": counts}
+        atomic_json(arguments.out, measured)
     return 1 if wrong else 0
 
 

@@ -1,4 +1,4 @@
-# make setup | all | figures | test | lint | ui | docs | clean      (options: PYTHON=…, CORES=…, STUDY=…, FLAVOUR=…)
+# make setup | all | replicate | figures | test | lint | ui | docs | clean      (options: PYTHON=…, CORES=…, STUDY=…, FLAVOUR=…)
 PYTHON ?= python3.11
 CORES ?= 2
 STUDY ?= config.yaml
@@ -7,7 +7,7 @@ BIN := .venv/bin
 FLAVOUR ?= $(if $(shell command -v nvidia-smi),gpu,cpu)
 LOCK := requirements/$(FLAVOUR).lock
 
-.PHONY: setup all figures test test-slurm lint ui docs docs-tables publish clean schema lock
+.PHONY: setup all replicate figures test test-slurm lint ui docs docs-tables publish clean schema lock
 
 setup: .venv/.$(FLAVOUR)-ready
 
@@ -24,6 +24,12 @@ setup: .venv/.$(FLAVOUR)-ready
 # The whole study: data, start models, training, evaluation, figures, MLflow. Finished stages are not repeated.
 all: setup
 	$(BIN)/snakemake --cores $(CORES) --configfile $(STUDY) -- all
+	@$(BIN)/policygrain claims $(STUDY) --brief
+
+# The laptop study with other seeds, start models and problems, and the verdicts of both side by side.
+replicate: all
+	$(BIN)/snakemake --cores $(CORES) --configfile studies/replicate.yaml -- all
+	@$(BIN)/policygrain compare results/laptop results/laptop-replicate
 
 figures: setup
 	$(BIN)/snakemake --cores $(CORES) --configfile $(STUDY) -- figures
@@ -56,16 +62,23 @@ docs: setup
 docs-tables: setup
 	$(BIN)/python docs/generate.py
 
-# Copies the laptop study's figures and tables to the documentation.
+# Copies the laptop study's figures, tables and records to the documentation, and its replication's. Needs `make replicate`, and
+# `make all STUDY=studies/bands.yaml`.
 publish:
-	mkdir -p docs/figures
+	mkdir -p docs/figures docs/records
 	cp results/laptop/figures/*.png docs/figures/
-	for table in results ablation claims; do \
+	cp results/bands/figures/bands.png docs/figures/clip_bands.png
+	for table in findings results ablation claims; do \
 	  { echo "# The laptop study: $$table"; echo; \
 	    echo "Copied by \`make publish\` from \`results/laptop/tables/$$table.md\`, which \`make all\` makes."; \
 	    $(BIN)/policygrain check --config results/laptop/study.yaml; echo; \
 	    cat results/laptop/tables/$$table.md; } >docs/$$table.md; \
 	done
+	for study in laptop laptop-replicate bands; do \
+	  $(BIN)/policygrain freeze results/$$study --small --out docs/records/$$study.zip; \
+	done
+	$(BIN)/policygrain compare results/laptop results/laptop-replicate >docs/replication.txt
+	$(BIN)/policygrain bands results/bands --out docs/bands.json >/dev/null
 	$(BIN)/python docs/generate.py
 
 # Removes all results, not the environment (for that: rm -r .venv).

@@ -18,6 +18,7 @@ include: "workflow/rules/common.smk"
 include: "workflow/rules/data.smk"
 include: "workflow/rules/train.smk"
 include: "workflow/rules/evaluate.smk"
+include: "workflow/rules/interim.smk"
 include: "workflow/rules/figures.smk"
 include: "workflow/rules/track.smk"
 
@@ -26,12 +27,12 @@ include: "workflow/rules/track.smk"
 onstart:
     write_study()
     if submits_to_slurm():
-        report_leftovers(Path.cwd(), OWN_FINGERPRINTS)
+        report_leftovers(Path.cwd(), own_fingerprints())
 
 
 onsuccess:
     if submits_to_slurm():
-        cancel_leftovers(Path.cwd(), OWN_FINGERPRINTS)
+        cancel_leftovers(Path.cwd(), own_fingerprints())
 
 
 localrules:
@@ -42,7 +43,7 @@ localrules:
 rule all:
     default_target: True
     input:
-        RECORDS,
+        lambda w: records(),
         FIGURE_FILES,
         REPORTED,
         TRACKED,
@@ -50,5 +51,5 @@ rule all:
 
 rule figures:
     input:
-        RECORDS,
+        lambda w: records(),
         FIGURE_FILES,

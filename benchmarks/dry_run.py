@@ -45,8 +45,10 @@ def study(methods: int, seeds: int, benchmarks: int, grain: dict[str, int]) -> d
         "seeds_per_process": 1,
         "methods": {name: {"base": presets[i % len(presets)]} for i, name in enumerate(names)},
         "experiments": {"headline": {"methods": names}},
+        **dict.fromkeys(("estimators", "rounds", "controls", "sequential")),
         "evaluation": {
             **grain,
+            "after_training": False,
             "benchmarks": [{"name": f"benchmark_{i}", "source": "count"} for i in range(benchmarks)],
         },
     }

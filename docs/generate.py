@@ -17,13 +17,14 @@ PAGES = (
     "README.md",
     "benchmarks/README.md",
     "docs/cases.md",
+    "docs/regime.md",
     "docs/reliability.md",
+    "docs/replication.md",
     "docs/scaling.md",
     "docs/statistics.md",
     "docs/studies.md",
 )
 MARKED = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", flags=re.S)
-HEADLINE = ("start model", "GRPO", "DAPO", "TEPO", "MPO")
 
 
 def read(name: str) -> Any:
@@ -46,29 +47,21 @@ def spread(found: dict[str, float]) -> list[str]:
 
 
 def findings() -> str:
-    """Accuracy of the headline methods, and how many claims are decided, from the published tables."""
-    results = (ROOT / "docs/results.md").read_text()
-    block = re.search(r"^\| method \|.*?(?=\n\n)", results, flags=re.M | re.S)
-    lines = block[0].splitlines() if block else [""]
-    header, *body = ([cell.strip("* ") for cell in line.strip("| ").split(" | ")] for line in lines)
-    if header[-1] != "average":
-        raise ValueError("docs/results.md: no table with columns from `method` to `average`")
-    rows = {cells[0]: cells[-1] for cells in body}
-    claims = (ROOT / "docs/claims.md").read_text()
-    counts = re.search(r"^Of (\d+) claims?: ([^.]*)\.", claims, flags=re.M)
-    seeds = re.search(r"over (\d+) (?:training )?seeds", claims)
-    intervals = re.search(r"with (95% intervals [^.]*)\.", results)
-    if not counts or not seeds:
-        raise ValueError("docs/claims.md: no line `Of N claims: …` with the number of seeds")
-    if not intervals:
-        raise ValueError("docs/results.md: no sentence `… with 95% intervals over …`")
-    benchmarks = len(header) - 2  # without the columns `method` and `average`
-    accuracy = table([""] + [name for name in HEADLINE], [["accuracy, %"] + [rows[name] for name in HEADLINE]])
-    return (
-        f"{accuracy}\n\n"
-        f"Mean over {benchmarks} miniature benchmarks, {seeds[1]} seeds; {intervals[1]}.\n"
-        f"Of {counts[1]} claims of the papers: {counts[2]}."
-    )
+    """The answers of the published study, and how many claims are decided, from the published tables."""
+    answers = re.findall(r"^\* .*$", (ROOT / "docs/findings.md").read_text(), flags=re.M)
+    if not answers:
+        raise ValueError("docs/findings.md: no lines `* question answer`")
+    replicated = re.findall(r"^Of \d+ claims: (.*)$", (ROOT / "docs/replication.txt").read_text(), flags=re.M)
+    said = f"{claims_counted('docs/claims.md')} In the [replication](docs/replication.md): {replicated[-1]}"
+    return "\n".join([*answers, "", said])
+
+
+def claims_counted(page: str) -> str:
+    """How many claims there are of each verdict, as a page of claims says it."""
+    counts = re.search(r"^Of (\d+) claims?: ([^.]*)\.", (ROOT / page).read_text(), flags=re.M)
+    if not counts:
+        raise ValueError(f"{page}: no line `Of N claims: …`")
+    return f"Of {counts[1]} claims of the papers: {counts[2]} ([claims](docs/claims.md))."
 
 
 # ---- benchmarks/README.md -------------------------------------------------------------------------------------------
@@ -182,6 +175,26 @@ def planning() -> str:
     return table(["", "one engine for 20 models", "one engine per model, 8 sampling jobs for each", "target"], rows)
 
 
+def bands() -> str:
+    """Every candidate band with its area under the learning curve, and which was chosen."""
+    found = json.loads((ROOT / "docs/bands.json").read_text())
+    rows = []
+    for ratio, candidates in found["candidates"].items():
+        for band in candidates:
+            chosen = found["chosen"][ratio] == {key: band[key] for key in ("low", "high")}
+            means = [f"{statistics.mean(seeds.values()):.1f}" for seeds in band["areas"].values()]
+            ends = f"{band['low']:g} / {band['high']:g}"
+            rows.append([ratio, ends, *means, f"**{band['mean']:.1f}**" if chosen else f"{band['mean']:.1f}"])
+    updates = next(iter(found["candidates"].values()))[0]["areas"]
+    header = ["ratio", "band", *(f"{u} updates per batch" for u in updates), "mean"]
+    return table(header, rows) + f"\n\nPoints, mean over seeds {', '.join(map(str, found['seeds']))}; chosen in bold."
+
+
+def replication() -> str:
+    """What `policygrain compare` says of the two published studies."""
+    return f"```\n{(ROOT / 'docs/replication.txt').read_text().strip()}\n```"
+
+
 def coverage() -> str:
     """Simulated coverage of 95% intervals, by number of seeds."""
     found = read("coverage")
@@ -293,6 +306,7 @@ def kills() -> str:
 
 
 BLOCKS: dict[str, Callable[[], str]] = {
+    "bands": bands,
     "findings": findings,
     "training-step": training_step,
     "grading": grading,
@@ -305,6 +319,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "coverage": coverage,
     "kills": kills,
     "planning": planning,
+    "replication": replication,
     "plan-laptop": plan_laptop,
 }
 

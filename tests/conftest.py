@@ -37,6 +37,14 @@ def in_root(monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """(data, start model) of the small study, built once for all tests, to be read only."""
+    from .support.small import make_start
+
+    return make_start(tmp_path_factory.mktemp("small"))
+
+
+@pytest.fixture(scope="session")
 def cluster() -> Iterator[slurm.Cluster]:
     """A real SLURM of the tests' own."""
     if (reason := slurm.missing()) is not None:

@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 
 from policygrain.analysis import difference, measures
-from policygrain.analysis.claims import Comparison, compare
+from policygrain.analysis.comparisons import compare
+from policygrain.analysis.ledger import Comparison
 from policygrain.analysis.models import average_difference
 from policygrain.analysis.studies import compare_studies
 from policygrain.cli import main
 from policygrain.figures import ablation, results
 from policygrain.results.models import find
 from policygrain.results.reader import StudyResults
-from policygrain.study import load_study
+from policygrain.study import load_study, parse_study
 
 from ..conftest import ROOT
 from ..support.made_up import make_up
@@ -25,8 +26,10 @@ from ..support.made_up import make_up
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The laptop study with scores drawn at random; each arm has its own rate of correct answers."""
-    there = make_up(load_study(ROOT / "config.yaml"), tmp_path_factory.mktemp("random"), {})
+    """The laptop study and a variant of TEPO, with scores drawn at random; each model has its own rate."""
+    experiments = {"headline": {"methods": ["grpo", "dapo", "tepo", "mpo"]}, "variants": {"methods": ["tepo_v1"]}}
+    content = {"base": "config.yaml", "name": "random", "seeds": [0, 1, 2, 3], "experiments": experiments}
+    there = make_up(parse_study(content, ROOT / "random.yaml"), tmp_path_factory.mktemp("random"), {})
     rng = np.random.default_rng(0)
     for path in sorted(there.glob("**/evaluation/records.json")):
         content = json.loads(path.read_text())
@@ -39,15 +42,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_tables_claims_and_commands_agree(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     records = StudyResults(folder)
-    expected = difference(*measures.paired_scores(records, "tepo_v1", "tepo")).times(100)
+    row = ablation.table(records)[0].dropna(subset="difference").iloc[0]
+    assert (row["arm"], row["compared_with"]) == ("tepo_v1", "tepo")
+    pair = difference(*measures.paired_scores(records, "tepo_v1", "tepo")).times(100)
+    assert tuple(row[["difference", "low", "high"]]) == pytest.approx((pair.mean, pair.low, pair.high), abs=0.01)
+    expected = difference(*measures.paired_scores(records, "dapo", "tepo")).times(100)
     short = f"{expected.mean:+.1f} [{expected.low:+.1f}, {expected.high:+.1f}]"
-    row = ablation.table(records)[0].set_index("arm").loc["tepo_v1"]
-    assert tuple(row[["difference", "low", "high"]]) == pytest.approx(
-        (expected.mean, expected.low, expected.high), abs=0.01
-    )
     assert main(["show", str(folder), "--against", "tepo"]) == 0
     block = capsys.readouterr().out.split("average of the benchmarks")[1]
-    shown = re.search(r"^ +tepo_v1 .*?([+-]\S+ \[\S+, \S+\])(?: \*)?$", block, flags=re.M)
+    shown = re.search(r"^ +dapo .*?([+-]\S+ \[\S+, \S+\])(?: \*)?$", block, flags=re.M)
     assert shown and shown[1] == short
 
     pair = difference(*measures.paired_scores(records, "grpo", "tepo")).times(100)

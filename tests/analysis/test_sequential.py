@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import math
+from dataclasses import replace
 from typing import get_args
 
 import numpy as np
@@ -16,7 +16,6 @@ from scipy import integrate, stats
 from policygrain.analysis.sequential import (
     Evidence,
     Region,
-    confidence_sequence,
     e_value,
     sequential_seeds_needed,
     settle,
@@ -98,28 +97,6 @@ def test_an_effect_of_one_standard_deviation_is_found() -> None:
     assert reached.any(1).mean() > 0.95 and np.median(reached.argmax(1) + 1) < 20
 
 
-def test_a_confidence_sequence_holds_the_mean_at_every_seed() -> None:
-    missed = 0
-    for row in 2 + 3 * np.random.default_rng(4).standard_normal((400, SEEDS)):
-        found = confidence_sequence(row.tolist())
-        missed += any(not low <= 2 <= high for low, high in found)
-        assert all(a[0] <= b[0] and b[1] <= a[1] for a, b in itertools.pairwise(found)), "never wider"
-    assert missed / 400 <= LEVEL + 3 * math.sqrt(LEVEL * (1 - LEVEL) / 400)
-    assert found[0] == (-math.inf, math.inf) and found[-1][1] - found[-1][0] < 6
-
-
-@given(st.lists(st.floats(-9, 9), min_size=5, max_size=5).filter(lambda values: np.std(values) > 0.01))
-def test_the_ends_of_an_interval_are_where_the_two_sided_e_value_decides(values: list[float]) -> None:
-    """Five seeds are the first with ends; there, the mean of the e-values of both sides is 1/α."""
-    assert confidence_sequence(values)[-2] == (-math.inf, math.inf)
-    for end in confidence_sequence(values)[-1]:
-        assert e_value([v - end for v in values], 0.0, "apart") == pytest.approx(1 / LEVEL, rel=1e-6)
-
-
-def test_equal_differences_leave_a_confidence_sequence_open() -> None:
-    assert confidence_sequence([0.0] * 9)[-1] == (-math.inf, math.inf)
-
-
 @settings(deadline=None)
 @given(st.lists(st.floats(-3, 9), min_size=1, max_size=30), st.sampled_from(SIDES), st.integers(0, 2**32 - 1))
 def test_a_verdict_stays_when_seeds_are_appended(values: list[float], side: Side, seed: int) -> None:
@@ -189,3 +166,21 @@ def test_seeds_needed_would_decide_and_are_more_than_those_of_a_fixed_test() -> 
     assert (sequential_seeds_needed(few, "above", 0.5, comparisons=18) or 0) > n
     assert sequential_seeds_needed(few, "above", 1.0) is None, "at the margin itself nothing decides"
     assert sequential_seeds_needed(student([1.0]), "above", 0.5) is None
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.floats(0.01, 5), st.floats(0.2, 5), st.integers(2, 30), st.sampled_from([1, 18]))
+def test_seeds_needed_is_the_first_number_that_decides(distance: float, spread: float, n: int, family: int) -> None:
+    """Against a search one by one, by the mixture's definition at mean and standard deviation as they are."""
+    d = replace(student([0.0] * n), mean=1 + distance, spread=spread)
+
+    def decided(k: int) -> bool:
+        half = spread * math.sqrt((k - 1) / k)  # k values of this mean square, of which the e-value is a function
+        a = distance / math.sqrt(distance**2 + half**2)
+        share = k / (1 + k)
+        t = a * math.sqrt(k * share / (1 - share * a * a))
+        log_e = -0.5 * math.log1p(k) - k / 2 * math.log(1 - share * a * a) + math.log(2 * stats.t.cdf(t, k))
+        return bool(log_e >= math.log(family / LEVEL))
+
+    expected = next((k for k in range(n + 1, 1001) if decided(k)), None)
+    assert sequential_seeds_needed(d, "above", 1.0, family) == expected

@@ -10,13 +10,20 @@ import pytest
 
 from policygrain.analysis.studies import compare_studies
 from policygrain.errors import UserError
-from policygrain.study import load_study
+from policygrain.study import Study
 
 from ..support.made_up import make_up
+from ..support.small import small_study
 
 
-def test_two_studies_side_by_side(tmp_path: Path, in_root: Path) -> None:
-    study = load_study("studies/smoke.yaml")
+def two_benchmarks() -> Study:
+    benchmarks = [{"name": name, "source": name, "size": 12} for name in ("running_total", "count")]
+    evaluation = {"sampling": {"n": 2, "temperature": 1.0, "max_tokens": 24}, "benchmarks": benchmarks}
+    return small_study(seeds=[0, 1], experiments={"headline": {"methods": ["grpo", "tepo"]}}, evaluation=evaluation)
+
+
+def test_two_studies_side_by_side(tmp_path: Path) -> None:
+    study = two_benchmarks()
     results = make_up(study, tmp_path / "one", {"start": 0, "tepo": 9})
     other = make_up(study, tmp_path / "other", {"start": 0, "tepo": 9, "grpo": 9})
     frame, text = compare_studies(results, other)
@@ -30,8 +37,8 @@ def test_two_studies_side_by_side(tmp_path: Path, in_root: Path) -> None:
     assert frame["identical"].sum() == 4 and set(frame["unit"]) == {"training seeds"}
 
 
-def test_other_problems_are_not_compared(tmp_path: Path, in_root: Path) -> None:
-    study = load_study("studies/smoke.yaml")
+def test_other_problems_are_not_compared(tmp_path: Path) -> None:
+    study = two_benchmarks()
     one, two = (make_up(study, tmp_path / name, {}) for name in ("one", "two"))
     for record in (two / "runs" / "grpo").glob("seed*/evaluation/records.json"):
         content = json.loads(record.read_text())
@@ -42,8 +49,8 @@ def test_other_problems_are_not_compared(tmp_path: Path, in_root: Path) -> None:
     assert len(frame) == 5 and f"Not compared, other seeds or problems: grpo {first['benchmark']}." in text
 
 
-def test_studies_without_a_common_number_are_refused(tmp_path: Path, in_root: Path) -> None:
-    study = load_study("studies/smoke.yaml")
+def test_studies_without_a_common_number_are_refused(tmp_path: Path) -> None:
+    study = two_benchmarks()
     evaluation = study.evaluation.model_copy(
         update={"benchmarks": [b.model_copy(update={"name": f"other_{b.name}"}) for b in study.evaluation.benchmarks]}
     )

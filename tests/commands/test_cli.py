@@ -83,7 +83,7 @@ def test_a_misspelt_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evalute", "--config", "study.yaml"]) == 2
     assert capsys.readouterr().err == "policygrain: there is no command 'evalute'. Did you mean 'evaluate'?\n"
     assert main(["xyz"]) == 2
-    assert "Known: calibrate, cases, check, claims," in capsys.readouterr().err
+    assert "Known: bands, calibrate, cases, check, claims," in capsys.readouterr().err
 
 
 def test_a_command_is_required(capsys: pytest.CaptureFixture[str]) -> None:

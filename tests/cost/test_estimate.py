@@ -11,13 +11,12 @@ import pytest
 from policygrain.cost import loads as cost
 from policygrain.cost.constants import read_constants
 from policygrain.cost.estimate import CHECKPOINTS, estimate, makespan
-from policygrain.cost.workload import PROBE_RATIOS, SEQUENCES
+from policygrain.cost.workload import SEQUENCES, jobs
 from policygrain.model import unembedding
 from policygrain.rollout.vllm_engine import MAX_SEQUENCES
 from policygrain.study import Study
 from policygrain.study.schema import Model
 from policygrain.train.checkpoint import KEEP
-from policygrain.train.probe import RATIOS
 
 from ..support.small import small_study
 
@@ -65,10 +64,54 @@ def test_dividing_an_evaluation_adds_jobs_and_no_tokens() -> None:
     assert found[1]["total"]["tokens_sampled"] == pytest.approx(found[0]["total"]["tokens_sampled"])
 
 
+MEASURED = {"methods": ["grpo", "tepo"], "reference": "grpo", "starts": 1, "steps": [1, 2], "updates": [1, 3]}
+
+
+def test_estimators_and_rounds_are_a_job_per_start_model_with_known_tokens() -> None:
+    """Responses have 12 tokens at most, groups 4 responses, batches 4 prompts; there are 10 validation problems."""
+    estimators = MEASURED | {"prompts_per_update": 2, "batches": 5, "true_prompts": 7}
+    rounds = MEASURED | {"pools": 3, "prompts_per_update": 2, "samples": 2}
+    study = small_study(seeds=[0, 1, 2], model={"starts": 2}, estimators=estimators, rounds=rounds)
+    found = {rule["rule"]: rule for rule in estimate(study, read_constants(), "cpu")["rules"]}
+    assert [found[name]["jobs"] for name in ("start_model", "estimators", "rounds")] == [2, 1, 1]
+    response, training = 4 * 12, 2 * 4  # tokens per prompt; prompts of the reference's own training
+    # At each of two stages: five batches, the way to the third update, and true gradients at two distances.
+    sampled = 2 * (5 * 2 + 3 * 2 + 2 * 7)
+    assert found["estimators"]["tokens_sampled"] == pytest.approx(response * (training + sampled))
+    # Two methods on three pools at each stage, validated by one response per problem, at the end by two; both before.
+    validation = (2 * 3 * 2 + 2) * (1 + 2) * 10 * 12
+    assert found["rounds"]["tokens_sampled"] == pytest.approx(response * (training + 2 * 3 * 3 * 2) + validation)
+    assert found["rounds"]["tokens_trained"] == pytest.approx(response * (training + 2 * 3 * 3 * 2 * 2))
+    more = small_study(seeds=[0, 1, 2], model={"starts": 2}, estimators=estimators | {"methods": ["grpo"]})
+    (fewer,) = (r for r in estimate(more, read_constants(), "cpu")["rules"] if r["rule"] == "estimators")
+    assert fewer["device_hours"] < found["estimators"]["device_hours"]
+
+
+def test_final_models_that_are_evaluated_after_training_leave_one_job_for_the_start_models() -> None:
+    plain = small_study(
+        seeds=[0, 1, 2], sequential={"budget": "1 minute"}, controls={"method": "grpo", "worse": "tepo"}
+    )
+    evaluation = plain.evaluation.model_copy(update={"after_training": True})
+    study = plain.model_copy(update={"evaluation": evaluation})
+    one, other = jobs(plain), jobs(study)
+    assert one["evaluate"] == other["evaluate"] == 1 and one["interim"] == 1
+    assert one["train"] == other["train"] == 3 * 5, "five arms: the headline's one is the baseline of the controls"
+    small = evaluation.model_copy(update={"runs_per_engine": 1})
+    assert (
+        jobs(plain.model_copy(update={"evaluation": plain.evaluation.model_copy(update={"runs_per_engine": 1})}))[
+            "evaluate"
+        ]
+        == 3
+    )
+    assert jobs(study.model_copy(update={"evaluation": small}))["evaluate"] == 1
+    totals = [estimate(s, read_constants(), "cpu")["total"]["tokens_sampled"] for s in (plain, study)]
+    assert totals[0] == pytest.approx(totals[1])
+
+
 def test_constants_repeated_here_equal_those_of_trainer_and_engine() -> None:
     """They are repeated so that an estimate imports neither trainer nor engine."""
     assert (unembedding.PLAIN_VOCABULARY, unembedding.BLOCKS["cuda"]) == (cost.PLAIN_VOCABULARY, cost.BLOCK)
-    assert SEQUENCES["vllm"] == MAX_SEQUENCES and CHECKPOINTS == KEEP and len(RATIOS) == PROBE_RATIOS
+    assert SEQUENCES["vllm"] == MAX_SEQUENCES and CHECKPOINTS == KEEP
 
 
 def test_cost_does_not_import_torch() -> None:

@@ -7,11 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from policygrain.doctor.gate import check_study, notes
+from policygrain.doctor import gate
+from policygrain.doctor.gate import check_study, notes, planned_minutes
 from policygrain.errors import UserError
+from policygrain.study import Study, load_study
 
+from ..conftest import ROOT
 from ..support.small import small_study
 
+NO_CLAIMS = "claims: none of the 10 claims of the papers will have a verdict; the study lacks arms."
 QUESTIONS = [{"id": str(i), "problem": f"What is {i} + {i}?", "answer": str(2 * i)} for i in range(5)]
 
 
@@ -36,9 +40,9 @@ def test_the_small_study_passes() -> None:
     [
         (
             {"figures": ["grain"]},
-            r"figures: 'grain' needs all of these methods in experiments: token, block, sequence, prefix",
+            r"figures: 'grain' needs dapo, another method and `vary: \{updates_per_batch: \[1, 4, 16\]\}` in the exp",
         ),
-        ({"figures": ["stress"]}, r"figures: 'stress' needs an experiment named 'stress'"),
+        ({"figures": ["stress"]}, r"figures: 'stress' needs measurements of rounds; set `rounds: "),
         ({"training": {"max_tokens": 96}}, r"training\.max_tokens: 96 tokens leave no room .* of 96 tokens"),
         (
             {"evaluation": {"sampling": {"max_tokens": 500}}},
@@ -77,13 +81,76 @@ def test_what_is_allowed_and_probably_not_meant_is_said(problems: Path) -> None:
     study = of_file(problems, evaluation=evaluation)
     assert notes(study) == [  # type: ignore[arg-type]
         "evaluation.benchmarks: mine is own.jsonl, which is trained on (data.train): its accuracy says nothing about "
-        "other problems."
+        "other problems.",
+        NO_CLAIMS,
     ]
     data = {"root": str(problems.parent), "train": ["own.jsonl"], "train_size": 50, "validation_size": 2}
-    [note] = notes(small_study(data=data, model={"warm_start": {"steps": 0}}))
+    note, last = notes(small_study(data=data, model={"warm_start": {"steps": 0}}))
+    assert last == NO_CLAIMS
     assert "own.jsonl has 5 problems, fewer than train_size + validation_size (52)" in note
-    [note] = notes(small_study(training={"updates_per_batch": 1}))
+    note, _ = notes(small_study(training={"updates_per_batch": 1}))
     assert "all importance ratios are 1" in note
+
+
+def claims_of(seeds: list[int], mpo: list[int] | None = None, **changes: object) -> list[str]:
+    """The notes on claims of a study with the arms of three claims; ``mpo``: seeds of its MPO."""
+    experiments = {"headline": {"methods": ["grpo", "dapo", "tepo"], "vary": {"updates_per_batch": [2, 16]}}}
+    experiments["more"] = {"methods": ["mpo"], "vary": {"updates_per_batch": [2, 16]}} | ({"seeds": mpo} if mpo else {})
+    study = small_study(seeds=seeds, experiments=experiments, **changes)
+    return [note for note in notes(study) if note.startswith(("claims", "sequential"))]
+
+
+def test_claims_that_will_have_no_verdict_are_named() -> None:
+    [note] = claims_of([0, 1])
+    assert note.startswith("claims: these claims will have no verdict: tepo_no_entropy_collapse (needs `rounds`); ")
+    assert "mpo_ratio_variance (needs `estimators`)" in note and "mpo_beats_token_level" not in note
+    token = {"token": {"base": "grpo"}, "mpo_phi_0.1": {"base": "mpo"}}
+    estimators = {"methods": ["token", "mpo_phi_0.1"], "reference": "token"}
+    [note] = claims_of([0, 1], methods=token, estimators=estimators)
+    assert "mpo_clip_fraction (needs mpo_phi_0.6 in `estimators`)" in note
+
+
+def test_arms_without_a_common_seed_are_named() -> None:
+    notes_on = claims_of([0, 1], mpo=[2, 3])
+    assert "claims: mpo_beats_token_level compares mpo and dapo, which have no seed in common: no verdict." in notes_on
+
+
+def test_one_seed_decides_nothing() -> None:
+    _, single = claims_of([0])
+    assert single == (
+        "claims: one seed decides nothing, so these stay undecided: tepo_best_average, tepo_half_convergence, "
+        "mpo_beats_token_level."
+    )
+    *_, last = claims_of([0], sequential={"budget": "1 hour"})
+    assert last.startswith("sequential: one seed decides nothing")
+
+
+def test_a_budget_that_the_planned_runs_exceed_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By more than the factor of two that an estimate may be wrong; without `sequential` nothing is estimated."""
+    study = small_study(seeds=[0, 1], sequential={"budget": "10 minutes"})
+    monkeypatch.setattr(gate, "planned_minutes", lambda _: 19.0)
+    check_study(study)
+    monkeypatch.setattr(gate, "planned_minutes", lambda _: 21.0)
+    with pytest.raises(UserError, match=r"sequential\.budget: 10 minutes, and the planned runs alone take about 21"):
+        check_study(study)
+    check_study(small_study())
+
+
+def test_a_budget_for_a_model_of_unknown_cost_is_not_judged(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def unknown(_: Study) -> float:
+        raise UserError("model/config.json: the key 'hidden_size' is missing.")
+
+    monkeypatch.setattr(gate, "planned_minutes", unknown)
+    check_study(small_study(seeds=[0, 1], sequential={"budget": "10 minutes"}))
+    assert "note: sequential.budget is not compared with the planned runs: model/config.json" in capsys.readouterr().err
+
+
+def test_the_laptop_study_fits_its_budget() -> None:
+    study = load_study(ROOT / "config.yaml")
+    assert study.sequential is not None
+    assert 0.2 * study.sequential.budget < planned_minutes(study) < 2 * study.sequential.budget
 
 
 def test_prepare_checks_the_study_before_it_writes(problems: Path, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from ..support.small import SMALL, make_start, small_study
 
 
 def test_several_engines_sample_what_one_samples(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Two processes of the second of two parts, then the rest here: the same samples as in one go."""
+    """Two processes of the second of two parts, then the rest here: the same rollouts as in one go."""
     data, start = make_start(tmp_path)
     whole, results = StudyFolder(tmp_path / "whole"), StudyFolder(tmp_path / "out")
     evaluate(small_study(), {"start/seed0": start}, DataFolder(data), whole)

@@ -122,3 +122,24 @@ def test_two_extraction_protocols_side_by_side_grade_the_same_responses(
     assert qwen.outcomes.get("unparsable", 0) <= boxed.outcomes.get("unparsable", 0)
     protocol = model_evaluation(folder).protocol["benchmarks"]
     assert [protocol[name]["extraction"] for name in ("count", "count_qwen")] == ["boxed", "qwen_math"]
+
+
+def test_greedy_responses_are_scored_besides_the_sampled_ones(made: tuple[DataFolder, Path], tmp_path: Path) -> None:
+    data, start = made
+    study, results = small_study(evaluation={"greedy": True}), StudyFolder(tmp_path)
+    evaluate(study, {"start/seed0": start}, data, results)
+    folder = results.evaluation("start/seed0")
+    (record,) = model_evaluation(folder).records
+    rows = read_json_lines(folder.greedy("count"))
+    assert record.greedy == [float(row["outcome"] == "correct") for row in rows] and len(rows) == 15
+    assert len(evaluated_samples(folder, record)) == 30, "the sampled ones are a file of their own"
+    # Greedy decoding is what an evaluation at temperature 0 does.
+    alone, apart = small_study(evaluation={"sampling": {"n": 1, "temperature": 0.0, "max_tokens": 12}}), tmp_path / "b"
+    evaluate(alone, {"start/seed0": start}, data, StudyFolder(apart))
+    (greedy,) = model_evaluation(StudyFolder(apart).evaluation("start/seed0")).records
+    assert greedy.per_problem == record.greedy and greedy.greedy is None
+    # The sampled responses do not depend on it.
+    plain = tmp_path / "c"
+    evaluate(small_study(), {"start/seed0": start}, data, StudyFolder(plain))
+    (sampled,) = model_evaluation(StudyFolder(plain).evaluation("start/seed0")).records
+    assert sampled.per_problem == record.per_problem

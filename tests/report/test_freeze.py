@@ -70,7 +70,8 @@ def test_products_of_earlier_settings_and_large_files_are_not_frozen(study: Stud
     manifest = freeze(folder.path, tmp_path / "study.zip")
     frozen = {folder.path / name for name in manifest.files}
     assert not frozen & set(stale)
-    kept = {run.config, run.summary, run.metrics, run.timings, run.evaluation.record, folder.study, folder.probe(0)}
+    kept = {run.config, run.summary, run.metrics, run.timings, run.evaluation.record, folder.study}
+    kept |= {folder.estimators(0), folder.rounds(1)}
     assert kept <= frozen
     # A run that the study asks for and that is of other settings is no result of this study.
     content = yaml.safe_load(folder.study.read_text())
@@ -145,4 +146,15 @@ def test_a_thawed_study_reads_as_the_frozen_one(archive: Path, results: Path, tm
     thaw(archive, tmp_path / "new")
     one, two = StudyResults(results), StudyResults(tmp_path / "new")
     assert one.study == two.study and one.summaries == two.summaries
+    assert one.model_evaluations == two.model_evaluations and one.steps.equals(two.steps)
+
+
+def test_a_small_archive_has_all_that_tables_need_and_no_responses(results: Path, tmp_path: Path) -> None:
+    small = freeze(results, tmp_path / "small.zip", small=True)
+    whole = freeze(results, tmp_path / "whole.zip")
+    left_out = set(whole.files) - set(small.files)
+    assert set(small.files) < set(whole.files) and any(name.endswith("evaluation/count.jsonl") for name in left_out)
+    assert not any(name.startswith("figures/") or "/tokens/" in name for name in small.files)
+    thaw(tmp_path / "small.zip", tmp_path / "new")
+    one, two = StudyResults(results), StudyResults(tmp_path / "new")
     assert one.model_evaluations == two.model_evaluations and one.steps.equals(two.steps)

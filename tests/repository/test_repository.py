@@ -66,13 +66,37 @@ def test_the_published_results_are_of_the_current_study(in_root: Path) -> None:
 
 
 def test_the_laptop_study_has_the_calibrated_settings(in_root: Path) -> None:
+    """The learning rate, and the bands that clip as many tokens as the reference's."""
     from policygrain.methods import method
     from policygrain.study import load_study
 
     study = load_study("config.yaml")
     found = json.loads((in_root / "docs" / "calibration.json").read_text())
     assert study.training.learning_rate == found["learning_rate"]
-    for name, band in {"tepo": "sequence", "prefix_is": "prefix", "mpo": "block", "mpo_joint": "block_joint"}.items():
+    for name, band in {"sequence_matched": "sequence", "mpo_joint": "block_joint"}.items():
         settings = method(name, study.methods).clip.settings
         rounded = {side: float(f"{value:.2g}") for side, value in found["bands"][band].items()}
         assert {side: settings[side] for side in ("low", "high")} == rounded, name
+
+
+@pytest.mark.parametrize(
+    ("ratio", "methods"),
+    [
+        ("token", ("dapo", "token")),
+        ("block K=5", ("mpo", "block")),
+        ("prefix", ("prefix_is", "prefix")),
+        ("sequence", ("tepo", "sequence")),
+    ],
+)
+def test_the_laptop_study_has_the_chosen_bands(in_root: Path, ratio: str, methods: tuple[str, ...]) -> None:
+    """After a run of studies/bands.yaml: `policygrain bands results/bands --out docs/bands.json`."""
+    from policygrain.methods import method
+    from policygrain.study import load_study
+
+    study = load_study("config.yaml")
+    chosen = json.loads((in_root / "docs" / "bands.json").read_text())["chosen"]
+    assert len(chosen) == 4
+    for name in methods:
+        found = method(name, study.methods)
+        assert found.ratio.label == ratio
+        assert {side: found.clip.settings[side] for side in ("low", "high")} == chosen[ratio], name

@@ -22,7 +22,6 @@ from policygrain.results.reader import StudyResults, evaluated_samples, mtp_head
 from policygrain.results.schema import write_record
 from policygrain.tasks.sources import prepare
 from policygrain.track.mirror import mirror
-from policygrain.train.probe import probe
 from policygrain.train.run import train_run
 from policygrain.train.start_model import ensure_start_model
 
@@ -42,6 +41,7 @@ ARGUMENTS: dict[str, Any] = {
     "part": 0,
     "parts": 2,
     "step": 4,
+    "number": 2,
     "suffix": ".csv",
 }
 
@@ -79,6 +79,12 @@ def test_no_two_paths_are_equal() -> None:
     assert folder.evaluation("start/seed3").path == folder.start(3).path / "evaluation"
 
 
+def test_measurements_and_interim_analyses_have_a_file_per_start_model_and_number() -> None:
+    folder = StudyFolder(Path("x"))
+    paths = {p for n in (0, 1, 10) for p in (folder.estimators(n), folder.rounds(n), folder.interim(n))}
+    assert len(paths) == 9 and all(any(p.is_relative_to(f) for f in folder.folders) for p in paths)
+
+
 def test_folders_of_several_arms_seeds_and_benchmarks_differ() -> None:
     folder = StudyFolder(Path("x"))
     runs = [folder.run(arm, seed).path for arm in ("grpo", "grpo+group=4", "start") for seed in (0, 1, 10)]
@@ -114,14 +120,13 @@ def test_the_study_of_a_path(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> StudyFolder:
-    """Every stage of a small study, with prediction heads, a second arm, a probe, figures, report and mirror."""
+    """Every stage of a small study, with prediction heads and a second arm, figures, report and mirror."""
     folder = StudyFolder(tmp_path_factory.mktemp("results") / "small")
     ratio = {"future": "mtp_heads", "size": 2}
     study = small_study(
         experiments={"headline": {"methods": ["grpo", "heads"]}},
         methods={"heads": {"base": "mpo", "ratio": ratio, "mtp_heads": {"warmup_batches": 1}}},
         training={"steps": 2},
-        probe={"prompts": 4, "updates": [1]},
         figures=["benchmarks", "dynamics"],
     )
     folder.path.mkdir()
@@ -137,7 +142,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> StudyFolder:
         write_done(folder.done("train", run.arm, results.fingerprints.run(run)), {run.name: key})
         models[run.name] = there.model
     evaluate(study, models, folder.data, folder)
-    probe(study, 0, str(start), folder.data, folder.probe(0))
     results = StudyResults(folder.path, study)
     for name in (*study.figures, *TABLES):
         draw(name, results)
@@ -151,7 +155,7 @@ def test_every_file_of_a_real_study_is_one_that_the_layout_names(made: StudyFold
     results = StudyResults(made.path)
     runs = [made.run(run.arm, run.seed) for run in results.matrix.runs]
     evaluations = [folder for _, folder in made.evaluations()]
-    known = {made.study, made.report, made.tracking, made.probe(0), made.start(0).record}
+    known = {made.study, made.report, made.tracking, made.start(0).record}
     known |= {made.data.train, made.data.validation, made.data.contamination, made.data.sources}
     known |= {made.data.benchmark(name) for name in results.benchmarks}
     known |= {made.figure(name, suffix) for name in results.study.figures for suffix in (".png", ".pdf")}
@@ -186,7 +190,7 @@ def test_a_real_study_is_read_without_data_and_models(made: StudyFolder, tmp_pat
     results = StudyResults(tmp_path / "copy")
     assert [run.name for run in results.trained] == ["grpo/seed0", "heads/seed0"] == [r.name for r in results.summaries]
     assert list(results.model_evaluations) == ["start/seed0", "grpo/seed0", "heads/seed0"]
-    assert results.steps.groupby("arm")["step"].max().tolist() == [2, 2] and len(results.probes) > 0
+    assert results.steps.groupby("arm")["step"].max().tolist() == [2, 2]
     assert results.tracking is not None and set(results.tracking.runs) == {"grpo", "heads"}
     heads = results.folder.run("heads", 0)
     assert len(mtp_heads(heads).losses) > 0 and token_view(heads.token_steps()[0]).samples

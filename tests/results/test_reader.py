@@ -12,6 +12,7 @@ import yaml
 
 from policygrain.errors import UserError
 from policygrain.results.layout import StudyFolder
+from policygrain.results.measured import InterimRecord
 from policygrain.results.reader import StudyResults, evaluated_samples, model_evaluation, run_metrics
 from policygrain.results.schema import write_record
 from policygrain.study import Study, load_study
@@ -22,7 +23,10 @@ from ..support.made_up import STEPS, make_up
 
 @pytest.fixture
 def study(in_root: Path) -> Study:
-    return load_study("studies/smoke.yaml")
+    """The smoke study, with two pools of rollouts."""
+    smoke = load_study("studies/smoke.yaml")
+    assert smoke.rounds is not None
+    return smoke.model_copy(update={"rounds": smoke.rounds.model_copy(update={"pools": 2})})
 
 
 @pytest.fixture
@@ -157,13 +161,48 @@ def test_samples_are_those_of_the_record(results: StudyResults) -> None:
         evaluated_samples(folder, other)
 
 
-def test_probes_and_tracking(results: StudyResults, tmp_path: Path) -> None:
-    assert sorted(results.probes["seed"].unique()) == [0, 1] and results.tracking is None
+def test_estimators_and_rounds_by_start_model(results: StudyResults) -> None:
+    """The intervals of an estimator are columns; rounds have the reward before them."""
+    estimators, rounds = results.estimators, results.rounds
+    assert sorted(estimators["seed"].unique()) == sorted(rounds["seed"].unique()) == [0, 1]
+    first = estimators[(estimators["estimator"] == "token") & (estimators["seed"] == 1)].iloc[0]
+    assert (first["cosine"], first["cosine_low"], first["cosine_high"]) == pytest.approx((0.2, 0.19, 0.21))
+    assert (rounds["before"] == 0.3).all() and results.tracking is None
+    last = rounds[(rounds["method"] == "sequence") & (rounds["updates"] == 2) & (rounds["seed"] == 1)]
+    assert last["reward"].tolist() == pytest.approx([0.4 - 0.011] * 2), "two pools"
+    results.folder.rounds(1).unlink()
+    assert StudyResults(results.folder.path).rounds["seed"].unique().tolist() == [0], "as far as they are measured"
+
+
+def test_measurements_without_rows_are_none(results: StudyResults) -> None:
     for seed in (0, 1):
-        path = results.folder.probe(seed)
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"rows": []}))
-    with pytest.raises(UserError, match=r"no probe has rows\. All groups had equal rewards"):
-        _ = StudyResults(results.folder.path).probes
+        for path in (results.folder.estimators(seed), results.folder.rounds(seed)):
+            path.write_text(json.dumps(json.loads(path.read_text()) | {"rows": []}))
+    again = StudyResults(results.folder.path)
+    with pytest.raises(UserError, match=r"no estimators have been measured\. Run `snakemake all`"):
+        _ = again.estimators
+    with pytest.raises(UserError, match=r"no rounds have been measured\. Run `snakemake all`"):
+        _ = again.rounds
+
+
+def interim(number: int, **add: list[int]) -> InterimRecord:
+    """An interim analysis that adds these seeds."""
+    nothing: dict[str, Any] = {"decided": {}, "undecided": {}, "reason": "", "minutes": 1.0, "budget": 2.0}
+    return InterimRecord(number=number, add=add, **nothing)
+
+
+def test_seeds_that_interim_analyses_added_are_seeds_of_their_arms(results: StudyResults) -> None:
+    """In the order of the analyses, up to the first that is missing; a study without `sequential` has none."""
+    for number, record in enumerate([interim(0, tepo=[2, 3]), interim(1, tepo=[4], grpo=[2])]):
+        write_record(results.folder.interim(number), record)
+    write_record(results.folder.interim(3), interim(3, tepo=[9]))
+    again = StudyResults(results.folder.path)
+    assert [record.number for record in again.interims] == [0, 1]
+    assert again.added == {"tepo": [2, 3, 4], "grpo": [2]}
+    assert [run.seed for run in again.matrix.by_arm()["tepo"]] == [0, 1, 2, 3, 4]
+    assert Run("grpo", 2) in again.matrix.evaluated and Run("grpo", 3) not in again.matrix.runs
+    plain = StudyResults(results.folder.path, again.study.model_copy(update={"sequential": None}))
+    assert plain.interims == [] and plain.added == {}
 
 
 def test_digests_of_sources_come_from_the_prepared_data(results: StudyResults) -> None:

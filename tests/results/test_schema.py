@@ -15,12 +15,12 @@ from pydantic import BaseModel, ValidationError
 from policygrain.errors import UserError
 from policygrain.report.freeze import Manifest
 from policygrain.results import schema
+from policygrain.results.measured import EstimatorsRecord, InterimRecord, RoundsRecord
 from policygrain.results.schema import (
     SCHEMA_VERSION,
     BenchmarkRecord,
     Done,
     EvaluatedSample,
-    ProbeRecord,
     Record,
     RunConfig,
     RunSummary,
@@ -74,7 +74,9 @@ def entries(kind: type[BaseModel]) -> st.SearchStrategy[Any]:
 
 
 def test_every_record_is_tested() -> None:
-    assert Manifest in KINDS and {RunConfig, RunSummary, ProbeRecord, Done} <= set(KINDS)
+    assert Manifest in KINDS and {RunConfig, RunSummary, EstimatorsRecord, RoundsRecord, InterimRecord, Done} <= set(
+        KINDS
+    )
     assert {k for k in vars(schema).values() if isinstance(k, type) and issubclass(k, Record)} - {Record} <= set(KINDS)
 
 
@@ -93,12 +95,13 @@ def test_a_record_is_read_as_it_was_written(kind: type[Record], tmp_path_factory
 
 
 def test_numbers_that_are_not_finite_are_read_back(tmp_path: Path) -> None:
-    row = {"ratio": "token", "ratio_mean": math.inf, "ratio_max": -math.inf, "ratio_variance": math.nan}
-    row |= {"updates": 1, "seed": 0, "effective_sample_share": 1.0, "gradient_noise": 0.0}
-    record = ProbeRecord.model_validate({"seed": 0, "settings": {}, "responses": 1, "rows": [row]})
-    write_record(tmp_path / "probe.json", record)
-    found = read_record(ProbeRecord, tmp_path / "probe.json", AGAIN).rows[0]
-    assert (found.ratio_mean, found.ratio_max) == (math.inf, -math.inf) and math.isnan(found.ratio_variance)
+    row = {"steps": 4, "pool": 0, "method": "token", "updates": 1, "reward": 0.5, "before": 0.5, "clip_fraction": 0.0}
+    row |= {"gradient_norm": math.inf, "kl_old": -math.inf, "entropy": math.nan}
+    fields = {"seed": 0, "settings": {}, "reference": "token", "before": {"4": 0.5}, "responses_per_update": 8}
+    record = RoundsRecord.model_validate({**fields, "validation_responses": 1, "seconds": 1.0, "rows": [row]})
+    write_record(tmp_path / "rounds.json", record)
+    found = read_record(RoundsRecord, tmp_path / "rounds.json", AGAIN).rows[0]
+    assert (found.gradient_norm, found.kl_old) == (math.inf, -math.inf) and math.isnan(found.entropy)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)

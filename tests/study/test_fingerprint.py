@@ -18,9 +18,18 @@ from pydantic.fields import FieldInfo
 from policygrain import digests
 from policygrain.methods.schema import MethodChanges
 from policygrain.study import Study, load_study
-from policygrain.study.fingerprint import UPSTREAM, Fingerprints, affected, decides, leaves, section_of, start_seeds
+from policygrain.study.artefacts import Artefact
+from policygrain.study.fingerprint import (
+    UPSTREAM,
+    Fingerprints,
+    affected,
+    decides,
+    leaves,
+    section_of,
+    start_seed,
+    start_seeds,
+)
 from policygrain.study.runs import Run
-from policygrain.study.schema import Artefact
 
 from ..support.all_keys import OTHER_OF_METHOD, REFERENCE, SOURCES, other_value, reference, value_at, with_values
 
@@ -28,6 +37,8 @@ few = settings(deadline=None, derandomize=True, max_examples=60)
 
 ARTEFACTS = get_args(Artefact)
 KEYS = dict(leaves(Study))
+REPORTED = {"interim", "figures", "tracking"}  # made from everything that is measured
+POLICIES = {"run", "estimators", "rounds"} | REPORTED
 SEEDS = (3, 5)
 
 
@@ -40,8 +51,10 @@ def fingerprints(study: Study, sources: Mapping[str, str] = SOURCES) -> dict[Art
         "benchmarks": found.benchmarks,
         "start_model": [found.start_model(seed) for seed in SEEDS],
         "run": {run.name: found.run(run) for run in runs},
-        "probe": [found.probe(seed) for seed in SEEDS] if study.probe else None,
+        "estimators": [found.estimators(seed) for seed in SEEDS] if study.estimators else None,
+        "rounds": [found.rounds(seed) for seed in SEEDS] if study.rounds else None,
         "evaluation": found.evaluation(runs, SEEDS),
+        "interim": found.interim(0),
         "figures": found.figures(),
         "tracking": found.tracking(),
     }
@@ -51,7 +64,7 @@ def fingerprints(study: Study, sources: Mapping[str, str] = SOURCES) -> dict[Art
 
 def changed(before: dict[Artefact, Any], after: dict[Artefact, Any]) -> set[Artefact]:
     """The artefacts with another fingerprint; of those that there are several of, all or none."""
-    for several in ("start_model", "run", "probe"):
+    for several in ("start_model", "run", "estimators", "rounds"):
         one, other = (list(p[several].values()) if several == "run" else p[several] or [] for p in (before, after))
         differ = [x != y for x, y in zip(one, other, strict=False)]
         assert all(differ) or not any(differ), several
@@ -89,8 +102,8 @@ def test_declarations_form_no_circle() -> None:
     assert set(UPSTREAM) == set(ARTEFACTS)
     place = {artefact: i for i, artefact in enumerate(UPSTREAM)}
     assert all(place[source] < place[artefact] for artefact, made_from in UPSTREAM.items() for source in made_from)
-    assert affected(["start_model"]) == {"start_model", "run", "probe", "evaluation", "figures", "tracking"}
-    assert affected(["probe"]) == {"probe", "figures", "tracking"} and affected([]) == set()
+    assert affected(["start_model"]) == {"start_model", "evaluation"} | POLICIES
+    assert affected(["rounds"]) == {"rounds", *REPORTED} and affected([]) == set()
 
 
 # `base` is merged away before a study is read, and the keys of methods are below.
@@ -113,13 +126,22 @@ def test_several_keys_change_what_each_of_them_declares(keys: list[str]) -> None
     assert changed(fingerprints(reference()), fingerprints(with_values(**values))) == expected
 
 
+# The keys without defaults of optional sections.
+REQUIRED: dict[str, Any] = {
+    "estimators": {"methods": ["grpo"], "reference": "grpo"},
+    "rounds": {"methods": ["grpo"], "reference": "grpo"},
+    "controls": {"method": "grpo", "worse": "mine"},
+    "sequential": {"budget": "1 hour"},
+}
+
+
 @pytest.mark.parametrize("key", [key for key, _ in sections(Study)])
 def test_an_optional_section_decides_what_its_keys_decide(key: str) -> None:
     """Null instead of a section, and a section of defaults instead of null."""
     inside = section_of(dict(sections(Study))[key].annotation)
     assert inside is not None
     expected: set[Artefact] = set().union(*(declared(leaf) for _, leaf in leaves(inside)))
-    null, defaults = (fingerprints(with_values(**{key: value})) for value in (None, {}))
+    null, defaults = (fingerprints(with_values(**{key: value})) for value in (None, REQUIRED.get(key, {})))
     assert changed(fingerprints(reference()), null) == expected == changed(null, defaults)
 
 
@@ -128,7 +150,10 @@ def test_the_optional_sections_are_those_of_the_reference() -> None:
         "model.lora",
         "training.fsdp",
         "evaluation.benchmarks[].sampling",
-        "probe",
+        "estimators",
+        "rounds",
+        "controls",
+        "sequential",
     ]
     assert all(value_at(reference(), key.split(".")) is not None for key, _ in sections(Study))
 
@@ -138,9 +163,13 @@ def test_a_key_of_a_method_changes_the_arms_that_use_it(key: str) -> None:
     """A summary and a source are printed with figures and change nothing else."""
     data = copy.deepcopy(REFERENCE)
     data["methods"]["mine"][key] = OTHER_OF_METHOD[key]
-    if key == "mtp_heads":  # which exist only with such a ratio
+    measured = {"estimators", "rounds"}
+    if key == "mtp_heads":  # which exist only with such a ratio, and only in training runs
         heads = {"name": "block", "size": 2, "future": "mtp_heads"}
         data["methods"]["mine"]["ratio"] = heads
+        for section in measured:
+            data[section]["methods"] = ["grpo"]
+        measured = set()
     before = copy.deepcopy(data)
     before["methods"]["mine"][key] = REFERENCE["methods"]["mine"].get(key, {} if key == "mtp_heads" else None)
     if before["methods"]["mine"][key] is None:
@@ -152,7 +181,7 @@ def test_a_key_of_a_method_changes_the_arms_that_use_it(key: str) -> None:
         assert {a for a in one if one[a] != two[a]} == {"figures", "tracking"}
     else:
         assert runs == {"mine/seed3", "mine/seed5"}
-        assert {a for a in one if one[a] != two[a]} == {"run", "evaluation", "figures", "tracking"}
+        assert {a for a in one if one[a] != two[a]} == {"run", "evaluation"} | measured | REPORTED
 
 
 def test_a_setting_that_an_arm_varies_is_its_own() -> None:
@@ -174,20 +203,21 @@ def test_a_changed_preset_changes_methods_that_are_based_on_it() -> None:
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
-        ({"prompt.template": "{problem}?"}, {"start_model", "run", "probe", "evaluation", "figures", "tracking"}),
-        ({"model.lora.rank": 8}, {"run", "probe", "evaluation", "figures", "tracking"}),
-        ({"model.dtype": "bfloat16"}, {"run", "probe", "evaluation", "figures", "tracking"}),
-        ({"grader": "math"}, {"run", "probe", "evaluation", "figures", "tracking"}),
+        ({"prompt.template": "{problem}?"}, {"start_model", "evaluation"} | POLICIES),
+        ({"model.lora.rank": 8}, {"evaluation"} | POLICIES),
+        ({"model.dtype": "bfloat16"}, {"evaluation"} | POLICIES),
+        ({"grader": "math"}, {"evaluation"} | POLICIES),
         (
             {"model.start": "some/model", "model.revision": "1"},
-            {"start_model", "run", "probe", "evaluation", "figures", "tracking"},
+            {"start_model", "evaluation"} | POLICIES,
         ),
         ({"training.threads": 2, "data.root": "elsewhere", "training.checkpoint_every": 3}, set()),
-        ({"evaluation.benchmarks[].size": 20}, {"benchmarks", "evaluation", "figures", "tracking"}),
+        ({"evaluation.benchmarks[].size": 20}, {"benchmarks", "evaluation"} | REPORTED),
         ({"data.train_size": 300}, set(ARTEFACTS) - {"benchmarks"}),
         ({"data.seed": 2}, set(ARTEFACTS)),
         ({"training.fsdp.cpu_offload": True}, set()),
         ({"title": "another"}, {"figures", "tracking"}),
+        ({"sequential.add": 3}, REPORTED),
         ({"tracking.log_models": True}, {"tracking"}),
     ],
 )
@@ -200,7 +230,7 @@ def test_examples(values: dict[str, Any], expected: set[str]) -> None:
     ("source", "expected"),
     [
         ("own.jsonl", set(ARTEFACTS) - {"benchmarks"}),
-        ("own_test.jsonl", {"benchmarks", "evaluation", "figures", "tracking"}),
+        ("own_test.jsonl", {"benchmarks", "evaluation"} | REPORTED),
         ("somewhere_else.jsonl", set()),
     ],
 )
@@ -209,14 +239,16 @@ def test_another_content_of_a_file_changes_what_is_made_from_it(source: str, exp
 
 
 def test_runs_from_one_start_model_depend_on_its_seed() -> None:
-    """With `warm_start_per_seed: false` the first seed's start model is everyone's."""
-    shared = {"model.warm_start_per_seed": False}
+    """With one start model it is that of the smallest seed; with two, seeds take turns."""
+    shared = {"model.starts": 1}
     one, two = (Fingerprints(with_values(**shared, seeds=seeds), SOURCES) for seeds in ([3, 5], [5, 3]))
-    assert one.run(Run("grpo", 3)) != two.run(Run("grpo", 3)) and one.probe(3) != two.probe(3)
+    assert one.run(Run("grpo", 3)) == two.run(Run("grpo", 3)), "the order of seeds changes nothing"
     assert one.start_model(3) == two.start_model(3)
     more = Fingerprints(with_values(seeds=[3, 5, 7]), SOURCES)
     assert more.run(Run("grpo", 3)) == Fingerprints(reference(), SOURCES).run(Run("grpo", 3))
     assert start_seeds(with_values(**shared)) == [3] and start_seeds(reference()) == [3, 5]
+    two_starts = with_values(**{"model.starts": 2}, seeds=[3, 4, 5, 6])
+    assert [start_seed(two_starts, seed) for seed in (3, 4, 5, 6, 11)] == [3, 4, 3, 4, 3]
 
 
 def test_a_base_is_what_it_adds(tmp_path: Path) -> None:

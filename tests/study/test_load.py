@@ -40,8 +40,10 @@ def test_sources_of_a_study_are_checked_where_they_are(
 
 def test_the_default_study_is_what_it_says(in_root: Path) -> None:
     matrix = run_matrix(load_study("config.yaml"))
-    assert [r.seed for r in matrix.experiments["headline"]] == [0, 1, 2] * 4
-    assert {r.arm for r in matrix.experiments["headline"]} == {"grpo", "dapo", "tepo", "mpo"}
+    assert [r.seed for r in matrix.experiments["headline"]] == [*range(4)] * 12
+    arms = {(arm.method_name, arm.settings) for arm in matrix.arms.values() if arm.method_name != "poor_clip"}
+    updates = [(), (("updates_per_batch", 1),), (("updates_per_batch", 16),)]
+    assert {(m, u) for m in ("grpo", "dapo", "tepo", "mpo") for u in updates} <= arms
     assert all(len({r.seed for r in matrix.runs if r.arm == arm}) >= 2 for arm in matrix.arms)
 
 

@@ -37,7 +37,10 @@ REFERENCE: dict[str, Any] = {
             {"name": "set", "source": "own_test.jsonl"},
         ],
     },
-    "probe": {"prompts": 4, "updates": [1, 2]},
+    "estimators": {"methods": ["grpo", "mine"], "reference": "grpo", "updates": [1, 2]},
+    "rounds": {"methods": ["grpo", "mine"], "reference": "grpo", "updates": [1, 2]},
+    "controls": {"method": "grpo", "worse": "mine"},
+    "sequential": {"add": 2, "budget": "2 hours"},
     "tracking": {"uri": "sqlite:///x.db"},
 }
 SOURCES = {"own.jsonl": "a" * 16, "own_test.jsonl": "b" * 16}
@@ -57,6 +60,14 @@ OTHER: dict[str, Any] = {
     "evaluation.benchmarks[].name": "renamed",
     "evaluation.benchmarks[].source": "largest",
     "figures": ["grain"],
+    "estimators.methods": ["grpo", "mine", "dapo"],
+    "estimators.reference": "mine",
+    "rounds.methods": ["grpo", "mine", "dapo"],
+    "rounds.reference": "mine",
+    "controls.method": "mine",
+    "controls.worse": "dapo",
+    "controls.seeds": [3],
+    "sequential.budget": "3 hours",
 }
 
 

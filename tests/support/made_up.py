@@ -9,7 +9,9 @@ from typing import Any
 
 import yaml
 
+from policygrain.methods import method
 from policygrain.results.layout import START, RunFolder, StudyFolder
+from policygrain.results.measured import EstimatorRow, EstimatorsRecord, Measured, RoundRow, RoundsRecord
 from policygrain.results.schema import (
     BenchmarkRecord,
     Environment,
@@ -17,8 +19,6 @@ from policygrain.results.schema import (
     EvaluationFacts,
     FinalMetrics,
     ModelEvaluation,
-    ProbeRecord,
-    ProbeRow,
     RunConfig,
     RunInputs,
     RunSummary,
@@ -26,11 +26,10 @@ from policygrain.results.schema import (
     write_record,
 )
 from policygrain.study import Study
-from policygrain.study.fingerprint import Fingerprints, start_seeds
-from policygrain.study.runs import Run
+from policygrain.study.fingerprint import Fingerprints, measured_starts, start_seeds
+from policygrain.study.runs import Run, control_arms
 from policygrain.tasks.registry import sampling_of
 
-RATIOS = ("sequence", "block K=5", "token", "block K=5, joint", "prefix")
 STEPS, PROBLEMS = 3, 12
 SHARED = {"gradient_norm": 1.0, "entropy_old": 0.5, "response_length_mean": 9.0, "effective_sample_share": 0.9}
 
@@ -43,22 +42,10 @@ def make_up(study: Study, folder: Path, right: dict[str, int]) -> Path:
     models = [f"{START}/seed{s}" for s in start_seeds(study)] + [r.name for r in fingerprints.matrix.evaluated]
     for model in models:
         make_up_evaluation(study, results, model, right.get(model.split("/")[0], 6))
-    for seed in study.seeds:
-        rows = [
-            ProbeRow(
-                updates=k,
-                seed=seed,
-                ratio=ratio,
-                ratio_mean=1.0,
-                ratio_max=1.1,
-                ratio_variance=0.01 * k * grain,
-                effective_sample_share=0.9,
-                gradient_noise=1.0,
-            )
-            for k in (1, 4)
-            for grain, ratio in enumerate(RATIOS, start=1)
-        ]
-        write_record(results.probe(seed), ProbeRecord(seed=seed, settings={}, responses=8, rows=rows))
+    for start in measured_starts(study, study.estimators):
+        write_record(results.estimators(start), made_up_estimators(fingerprints, start))
+    for start in measured_starts(study, study.rounds):
+        write_record(results.rounds(start), made_up_rounds(fingerprints, start))
     content = study.model_dump(mode="json") | {"base": None}
     results.study.write_text(yaml.safe_dump(content, sort_keys=False))
     return folder
@@ -74,7 +61,7 @@ def make_up_run(
     """The records of one run that has ended; ``rows`` are its metrics, the last of them of the final validation."""
     arm, there = fingerprints.matrix.arms[run.arm], results.run(run.arm, run.seed)
     updates = arm.training(fingerprints.study).updates_per_batch
-    rows = rows or made_up_rows(updates, run.seed)
+    rows = rows or made_up_rows(updates, run.seed, rise_of(fingerprints.study, run.arm))
     steps = len(rows) - 1
     timings = timings or [{"step": s, "total_seconds": 2.0 * (s + 1)} for s in range(steps)]
     write_lines(there.metrics, rows)
@@ -103,14 +90,109 @@ def make_up_run(
     return there
 
 
-def made_up_rows(updates: int, seed: int) -> list[dict[str, Any]]:
-    """`STEPS` steps: accuracy rises by 0.1 per step; seed s ends with a validation accuracy of 0.5 + 0.1s."""
+def rise_of(study: Study, arm: str) -> float:
+    """How much of the others' rise an arm has: controls come out as they have to."""
+    roles = {control.name: role for role, control in control_arms(study).items()}
+    return {"shuffled_rewards": 0.0, "zero_learning_rate": 0.0, "worse": 0.2}.get(roles.get(arm, ""), 1.0)
+
+
+def made_up_rows(updates: int, seed: int, rise: float = 1.0) -> list[dict[str, Any]]:
+    """`STEPS` steps: accuracy rises by 0.1 per step.
+
+    Validation, every other step, rises from 0 in proportion to the step; seed s ends with 0.5 + 0.1s, seed 5 as seed 0.
+    All of it times ``rise``.
+    """
+    final = rise * (0.5 + 0.1 * (seed % 5))
     rows: list[dict[str, Any]] = [
-        {"step": s, "sampled_accuracy": 0.1 * s, "clip_fraction_low": 0.01, "clip_fraction_high": 0.02, **SHARED}
-        | {"total_updates": updates * (s + 1), "total_tokens": 100 * (s + 1)}
+        {"step": s, "sampled_accuracy": rise * 0.1 * s, "clip_fraction_low": 0.01, "clip_fraction_high": 0.02, **SHARED}
+        | {"total_updates": updates * (s + 1), "total_tokens": 100 * (s + 1), "total_samples": 32 * (s + 1)}
+        | ({"validation_accuracy": final * s / STEPS} if s % 2 == 0 else {})
         for s in range(STEPS)
     ]
-    return [*rows, {"step": STEPS, "validation_accuracy": 0.5 + 0.1 * seed, "total_tokens": 300}]
+    return [*rows, {"step": STEPS, "validation_accuracy": final, "total_tokens": 300, "total_samples": 96}]
+
+
+def made_up_estimators(fingerprints: Fingerprints, start: int) -> EstimatorsRecord:
+    """The n-th estimator is n percent worse than the first, and start model s a percent better than s − 1.
+
+    The ratio's variance is a hundredth of n times the distance.
+    """
+    study = fingerprints.study
+    section = study.estimators
+    assert section is not None
+
+    def around(value: float) -> Measured:
+        return value, value - 0.01, value + 0.01
+
+    rows = [
+        EstimatorRow(
+            steps=steps,
+            updates=updates,
+            estimator=name,
+            bias_cosine=around(0.9 - 0.01 * n + 0.01 * start),
+            length=around(1.0),
+            snr=(0.01 * n, 0.005 * n, 0.02 * n),
+            cosine=around(0.2 - 0.01 * n + 0.01 * start),
+            adam_cosine=around(0.3),
+            entropy_direction=around(-0.05),
+            norm=around(1.0),
+            cosine_difference=around(0.01 * (1 - n)),
+            clip_fraction=0.0 if method(name, study.methods).clip.name == "none" else 0.001 * n,
+            ratio_variance=0.01 * n * updates,
+            effective_sample_share=0.9,
+            penalty_share=0.0,
+        )
+        for steps in section.steps
+        for updates in section.updates
+        for n, name in enumerate(section.methods, start=1)
+    ]
+    return EstimatorsRecord(
+        seed=start,
+        settings=fingerprints.estimators_settings(start),
+        reference=section.reference,
+        accuracy={f"{steps}/{updates}": 0.3 for steps in section.steps for updates in section.updates},
+        batches=section.batches,
+        true_responses=100,
+        responses_per_batch=24,
+        seconds=1.0,
+        rows=rows,
+        notes=[],
+    )
+
+
+def made_up_rounds(fingerprints: Fingerprints, start: int) -> RoundsRecord:
+    """The first method gains 10 points in a round, the n-th n − 1 points less, from start model s 0.1s times more."""
+    study = fingerprints.study
+    section = study.rounds
+    assert section is not None
+    rows = [
+        RoundRow(
+            steps=steps,
+            pool=pool,
+            method=name,
+            updates=updates,
+            reward=0.3 + (0.1 - 0.01 * n * (1 + 0.1 * start)) * updates / max(section.updates),
+            before=0.3,
+            clip_fraction=0.01,
+            gradient_norm=1.0,
+            kl_old=0.001,
+            entropy=0.5,
+        )
+        for steps in section.steps
+        for pool in range(section.pools)
+        for n, name in enumerate(section.methods)
+        for updates in section.updates
+    ]
+    return RoundsRecord(
+        seed=start,
+        settings=fingerprints.rounds_settings(start),
+        reference=section.reference,
+        before={str(steps): 0.3 for steps in section.steps},
+        responses_per_update=24,
+        validation_responses=210,
+        seconds=1.0,
+        rows=rows,
+    )
 
 
 def write_lines(path: Path, rows: Sequence[dict[str, Any]]) -> None:
@@ -127,7 +209,7 @@ def make_up_evaluation(
     seconds: dict[str, float] | None = None,
     tokens: int = 100,
 ) -> None:
-    """The evaluation of one model that solves the first ``count`` problems of each benchmark."""
+    """The evaluation of one model that solves the first ``count`` problems of each benchmark, greedily one more."""
     benchmarks = {b.name: sampling_of(study, b) for b in study.evaluation.benchmarks}
     protocol = {"model": "m", "prompt": "p", "grader": "numeric-1", "engine": "vllm", "seed": 7}
     settings = {name: {"sampling": s.model_dump(), "problems": "d"} for name, s in benchmarks.items()}
@@ -148,6 +230,9 @@ def make_up_evaluation(
             },
             tokens=tokens,
             truncated=0.0,
+            greedy=[1.0] * min(count + 1, PROBLEMS) + [0.0] * max(PROBLEMS - count - 1, 0)
+            if study.evaluation.greedy
+            else None,
         )
         for name, sampling in benchmarks.items()
     ]

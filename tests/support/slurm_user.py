@@ -36,6 +36,10 @@ name: disturbed
 seeds: [0]
 seeds_per_process: 1
 figures: [dynamics]
+estimators: null
+rounds: null
+controls: null
+sequential: null
 training: {{steps: {STEPS}, checkpoint_every: 4}}
 methods:
   broken: {{base: grpo, ratio: "tests.support.slow:broken"}}

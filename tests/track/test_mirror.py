@@ -40,7 +40,7 @@ def test_a_run_that_was_trained_again_replaces_the_old_one(tmp_path: Path, monke
 
     # One seed so far: the method's curve is that seed's. In the made-up records seed s ends with 0.5 + 0.1 s.
     assert "tepo seed 1" not in runs() and runs()["tepo"].data.tags["seeds"] == "1"
-    assert curve("tepo", "validation_accuracy") == [(3, 0.5)]
+    assert curve("tepo", "validation_accuracy") == [(0, 0.0), (2, 0.5 * 2 / 3), (3, 0.5)]
     assert curve("tepo seed 0", "by_tokens/sampled_accuracy") == [(100, 0.0), (200, 0.1), (300, 0.2)]
     untouched = runs()["tepo seed 0"].info.run_id
 
@@ -50,10 +50,14 @@ def test_a_run_that_was_trained_again_replaces_the_old_one(tmp_path: Path, monke
     write_record(again.summary, run_summary(again).model_copy(update={"key": "of other settings"}))
     again.metrics.write_text(again.metrics.read_text().replace("0.5}", "0.9}").replace('0.5, "total', '0.9, "total'))
     mirror(StudyResults(results))
-    assert curve("tepo", "validation_accuracy") == [(3, pytest.approx(0.55))]
+    assert curve("tepo", "validation_accuracy") == [
+        (0, 0.0),
+        (2, pytest.approx(0.55 * 2 / 3)),
+        (3, pytest.approx(0.55)),
+    ]
     assert runs()["tepo seed 0"].info.run_id == untouched
     assert runs()["tepo seed 0"].data.tags["mlflow.parentRunId"] == runs()["tepo"].info.run_id
-    assert curve("grpo seed 0", "validation_accuracy") == [(3, 0.9)]
-    assert curve("grpo", "validation_accuracy") == [(3, pytest.approx((0.9 + 0.6) / 2))]
+    assert curve("grpo seed 0", "validation_accuracy")[1:] == [(2, pytest.approx(1 / 3)), (3, 0.9)]
+    assert curve("grpo", "validation_accuracy")[-1] == (3, pytest.approx((0.9 + 0.6) / 2))
     names = [r.info.run_name for r in store.search_runs([found.experiment_id])]
     assert len(names) == len(set(names))

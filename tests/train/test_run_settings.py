@@ -40,7 +40,7 @@ CHANGED: dict[str, Any] = {
     "model.warm_start.learning_rate": 1e-3,
     "model.warm_start.direct_share": 0.5,
     "model.warm_start.error_rate": 0.1,
-    "model.warm_start_per_seed": False,
+    "model.starts": 1,
     "prompt.template": "Q: {problem}\n",
     "prompt.chat": True,
     "prompt.system": "Think.",
@@ -61,6 +61,9 @@ CHANGED: dict[str, Any] = {
     "training.kv_gib": 0.5,
     "training.max_mismatch": 0.5,
     "training.ahead": 1,
+    "training.old_log_probs": "engine",
+    "training.sampling_seed": 1,
+    "training.shuffle_rewards": True,
     "training.validate_every": 1,
     "training.checkpoint_every": 2,
     "training.keep_every": 2,
@@ -75,7 +78,7 @@ DECIDES = {
     key: decides(info) or [] for key, info in leaves(Study) if key.split(".")[0] in {k.split(".")[0] for k in CHANGED}
 }
 # With every optional section present, so that each of their keys can be changed alone. Two seeds, because
-# `warm_start_per_seed` makes no difference to the first.
+# `starts` makes no difference to the first.
 BASE: dict[str, Any] = {
     "model": {"lora": {}, "tiny": {"hidden": 32, "intermediate": 32, "layers": 2, "heads": 1, "context": 96}},
     "training": {"fsdp": {}},

@@ -15,9 +15,11 @@ from policygrain.views.tokens import write_page
 
 from ..support.small import small_study, train_small
 
+STUDY = small_study(training={"checkpoint_every": 2})  # steps with a checkpoint have a view, and the last
+
 
 def test_a_step_can_be_looked_at_token_by_token(made: tuple[Path, Path], tmp_path: Path) -> None:
-    run = RunFolder(train_small(small_study(), tmp_path / "tepo" / "seed0", *made, arm="tepo"))
+    run = RunFolder(train_small(STUDY, tmp_path / "tepo" / "seed0", *made, arm="tepo"))
     assert main(["inspect", str(run.path), "--step", "2"]) == 0
     page, view = run.tokens(2).with_suffix(".html").read_text(), token_view(run.tokens(2))
     assert page.count("<article") == len(view.samples) == 8 and "{{" not in page

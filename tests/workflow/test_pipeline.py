@@ -15,10 +15,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
+from policygrain.analysis.controls import EXPECTED, controls
 from policygrain.evaluate.run import evaluate
 from policygrain.files import read_json, read_json_lines
 from policygrain.results.layout import DataFolder, StudyFolder
+from policygrain.results.reader import StudyResults
 from policygrain.study import load_study
 
 from ..support.leftovers import swept
@@ -40,12 +43,20 @@ def smoke(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_everything_is_there(smoke: Path) -> None:
     results = smoke / "results" / "smoke"
-    for figure in ("benchmarks", "dynamics", "clip_ratio", "stress"):
+    for figure in ("benchmarks", "dynamics", "clip_ratio", "stress", "estimators", "rounds", "verdicts"):
         assert (results / "figures" / f"{figure}.pdf").read_bytes().startswith(b"%PDF")
         assert (results / "figures" / f"{figure}.png").stat().st_size > 10_000
     assert "| TEPO |" in (results / "tables" / "results.md").read_text()
     assert "running_total" in (results / "tables" / "results.csv").read_text()
     assert (results / "runs" / "tepo" / "seed1" / "evaluation" / "count.jsonl").exists()
+    records = StudyResults(results)
+    assert len(records.estimator_records) == len(records.round_records) == 2, "one of each start model"
+    (last,) = records.interims
+    assert last.add == {} and last.undecided and last.budget == 20
+    found = {control.role: control for control in controls(records)}
+    assert set(found) == set(EXPECTED) and all(control.n == 2 for control in found.values())
+    assert found["zero_learning_rate"].passed and found["other_seeds"].effect != 0
+    assert "| TEPO has the best average accuracy" in (results / "tables" / "claims.md").read_text()
 
 
 def test_a_second_time_there_is_nothing_to_do(smoke: Path, root: Path) -> None:
@@ -83,11 +94,13 @@ def test_a_change_runs_what_depends_on_it_and_no_more(smoke: Path, root: Path, t
     fewer = plan_of("[grpo, tepo]", "[tepo]")
     assert "train" not in fewer and "start_model" not in fewer
     more = plan_of("[grpo, tepo]", "[grpo, tepo, mpo]")
-    assert more["train"] == 1 and "start_model" not in more
+    assert more["train"] == 2 and more["interim"] == 1 and "start_model" not in more
     seeds = plan_of("seeds: [0, 1]", "seeds: [0, 1, 2]")
-    assert seeds["train"] == 2 and seeds["start_model"] == 1
-    clip = plan_of("methods:\n  token_none", "methods:\n  grpo: {clip: {low: 0.1}}\n  token_none")
-    assert clip["train"] == 1
+    assert seeds["train"] == 6 and "start_model" not in seeds, (
+        "two start models take turns; four of six arms are controls"
+    )
+    clip = plan_of("experiments:\n", "methods:\n  grpo: {clip: {low: 0.1}}\n\nexperiments:\n")
+    assert clip["train"] == 8 and "estimators" not in clip, "the method of the controls, in four arms"
 
 
 def test_mlflow_mirrors_the_records_once(smoke: Path, root: Path) -> None:
@@ -193,7 +206,7 @@ def test_two_runs_of_the_study_give_identical_metrics(smoke: Path, root: Path, t
     begun = {path: path.read_bytes() for path in tmp_path.glob("results/smoke/runs/*/seed*/metrics.jsonl")}
     assert begun
     snakemake(root, tmp_path, SMOKE, *targets)
-    assert len(names) == 6
+    assert len(names) == 12
     for name in names:
         assert (tmp_path / name).read_bytes() == (smoke / name).read_bytes(), name
     for path, lines in begun.items():
@@ -202,7 +215,7 @@ def test_two_runs_of_the_study_give_identical_metrics(smoke: Path, root: Path, t
 
 
 def test_an_evaluation_in_parts_is_that_in_one(smoke: Path, root: Path, tmp_path: Path) -> None:
-    """Two jobs sample, a third grades: the same samples; the files of the parts are removed and not missed."""
+    """Two jobs sample, a third grades: the same rollouts; the files of the parts are removed and not missed."""
     there, here = smoke / "results" / "smoke", tmp_path / "results" / "smoke"
     left_out = shutil.ignore_patterns("evaluation", "evaluate", "tokens", "checkpoints", "figures", "tables")
     shutil.copytree(there, here, ignore=left_out)
@@ -226,6 +239,26 @@ def test_an_evaluation_in_parts_is_that_in_one(smoke: Path, root: Path, tmp_path
         for benchmark in ("count", "running_total"):
             assert in_parts.samples(benchmark).read_bytes() == at_once.samples(benchmark).read_bytes()
         assert not in_parts.all_responses()
+
+
+def test_seeds_that_an_interim_analysis_adds_are_trained_evaluated_and_drawn(root: Path, tmp_path: Path) -> None:
+    """TEPO's entropy is hardly above GRPO's after three steps, and two seeds do not show that."""
+    # One start model decides nothing about others; of two, the rewards may be equal by chance.
+    rounds = {"reference": "tepo", "methods": ["tepo", "tepo_max_entropy", "tepo_full_kl"], "starts": 1}
+    left_out = {"estimators": None, "controls": None, "figures": ["dynamics"]}
+    path = tmp_path / "study.yaml"
+    content = {"base": str(root / SMOKE), "name": "smoke", "rounds": rounds, **left_out}
+    path.write_text(yaml.safe_dump(content))
+    found = jobs(snakemake(root, tmp_path, path, "all"))
+    assert found["train"] == 4 and found["interim"] == 1, "what is known before the first interim analysis"
+    records = StudyResults(tmp_path / "results" / "smoke")
+    first, last = records.interims
+    assert first.add == {"tepo": [2], "grpo": [2]} and first.undecided["tepo_no_entropy_collapse"].startswith("within")
+    assert last.add == {} and last.minutes > first.minutes
+    assert {name for name in records.model_evaluations if name.endswith("seed2")} == {"grpo/seed2", "tepo/seed2"}
+    results = (tmp_path / "results" / "smoke" / "tables" / "results.md").read_text()
+    assert "3 training seeds" in results
+    assert planned(root, tmp_path, path, "all") == {}
 
 
 def test_real_problem_sets_pass_through_every_stage(root: Path, tmp_path: Path, benchmarks_folder: Path) -> None:

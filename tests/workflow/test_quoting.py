@@ -18,7 +18,13 @@ pytestmark = pytest.mark.pipeline
 
 ODD = "a b/c'd$e"
 INJECTION = "$(touch x)"
-ONE_RUN = {"seeds": [0], "experiments": {"headline": {"methods": ["tepo"]}}, "methods": {}, "figures": ["dynamics"]}
+ONE_RUN = {
+    "seeds": [0],
+    "experiments": {"headline": {"methods": ["tepo"]}},
+    "controls": None,
+    "figures": ["dynamics"],
+}
+OF_START_MODEL = ("train", "estimators", "rounds")
 
 
 def write_study(folder: Path, root: Path, **changes: object) -> Path:
@@ -38,9 +44,10 @@ def test_values_of_a_study_are_words_of_the_command_line(root: Path, tmp_path: P
     study = write_study(tmp_path, root, model={"start": INJECTION})
     done = snakemake(root, tmp_path, study, "--dry-run", "--printshellcmds", "all")
     found = commands(done.stdout + done.stderr)
-    assert {"prepare", "train", "probe", "evaluate", "figure", "track", "report"} == set(found)
-    assert found["train"][found["train"].index("--start") + 1] == INJECTION
-    assert found["probe"][found["probe"].index("--start") + 1] == INJECTION
+    commanded = {"prepare", "train", "estimators", "rounds", "evaluate", "interim", "figure", "track", "report"}
+    assert commanded == set(found)
+    for name in ("train", "estimators", "rounds"):
+        assert found[name][found[name].index("--start") + 1] == INJECTION
     assert f"start/seed0={INJECTION}" in found["evaluate"]
     assert not (tmp_path / "x").exists()
 
@@ -51,11 +58,11 @@ def test_no_shell_runs_what_a_study_says(root: Path, tmp_path: Path) -> None:
     for name in ("config.json", "tokenizer_config.json"):  # what the first job looks for; a model is more
         (folder / name).write_text("{}")
     study = write_study(tmp_path, root, model={"start": INJECTION}, **ONE_RUN)
-    done = call(root, tmp_path, study, "--keep-going", "--until", "probe", "train", "--", "all", HF_HUB_OFFLINE="1")
+    done = call(root, tmp_path, study, "--keep-going", "--until", *OF_START_MODEL, "--", "all", HF_HUB_OFFLINE="1")
     said = done.stdout + done.stderr
     assert done.returncode != 0 and f"policygrain: model '{INJECTION}' cannot be loaded" in said, said[-3000:]
     logs = tmp_path / "results" / "odd" / "logs"
-    assert {path.name for path in logs.iterdir()} == {"prepare", "probe", "train"}
+    assert {path.name for path in logs.iterdir()} == {"prepare", *OF_START_MODEL}
     assert "Traceback" not in said
     assert not list(tmp_path.rglob("x"))
 
@@ -81,7 +88,8 @@ def test_a_study_runs_in_a_folder_with_an_odd_name(checkout: Path, root: Path, t
     study = {
         **ONE_RUN,
         "training": {"steps": 2},
-        "probe": {"prompts": 2, "updates": [1]},
+        "estimators": {"methods": ["token"], "reference": "token", "updates": [1], "batches": 3, "true_prompts": 9},
+        "rounds": {"methods": ["token"], "reference": "token", "updates": [1]},
         "evaluation": {"engine": "transformers", "sampling": {"n": 1, "max_tokens": 8}},
         "figures": ["dynamics"],
     }

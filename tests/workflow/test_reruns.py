@@ -10,12 +10,18 @@ import pytest
 import yaml
 
 from policygrain.merging import merge
+from policygrain.results.layout import StudyFolder
+from policygrain.results.measured import InterimRecord
+from policygrain.results.schema import write_record
 
 from ..support.snakemake import call, outputs, planned, snakemake
 
 pytestmark = pytest.mark.pipeline
 
-DRAWN = {"draw": 10, "report_page": 1, "track": 1}  # seven figures and three tables, and what is made of them
+DRAWN = {"draw": 13, "report_page": 1, "track": 1}  # nine figures and four tables, and what is made of them
+DECIDED = {"interim": 1, **DRAWN}  # the claims are decided again
+MEASURED = {"estimators": 2, "rounds": 2}  # on both start models
+EVERY_MODEL = {"train": 4, **MEASURED, "evaluate": 1, **DECIDED}
 OWN = {"data": {"train": ["own.jsonl"]}, "evaluation": {"benchmarks": [{"name": "own", "source": "test.jsonl"}]}}
 
 
@@ -23,17 +29,16 @@ def write_study(folder: Path, root: Path, **changes: object) -> Path:
     """The smoke study with changes, key by key."""
     path = folder / "study.yaml"
     path.write_text(
-        yaml.safe_dump(
-            merge({"base": str(root / "studies" / "smoke.yaml"), "name": "smoke", "experiments": EXPERIMENTS}, changes)
-        )
+        yaml.safe_dump(merge({"base": str(root / "studies" / "smoke.yaml"), "name": "smoke", **FEWER}, changes))
     )
     return path
 
 
 EXPERIMENTS = {
     "headline": {"methods": ["grpo", "tepo"]},
-    "stress": {"methods": ["token_none"], "seeds": [0], "vary": {"updates_per_batch": [1, 4]}, "evaluate": False},
+    "more": {"methods": ["token_unclipped"], "seeds": [0], "vary": {"updates_per_batch": [1, 4]}, "evaluate": False},
 }
+FEWER = {"seeds_per_process": 2, "experiments": EXPERIMENTS, "controls": None}  # four processes train
 
 
 def finish(folder: Path, root: Path, study: Path) -> None:
@@ -41,6 +46,8 @@ def finish(folder: Path, root: Path, study: Path) -> None:
     for path in outputs(root, folder, study):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
+    no_seeds = {"decided": {}, "undecided": {}, "add": {}, "reason": "as an example", "minutes": 1.0, "budget": 20.0}
+    write_record(StudyFolder(folder / "results" / "smoke").interim(0), InterimRecord(number=0, **no_seeds))
     assert (folder / "results" / "smoke" / "report.html").exists()
     shutil.rmtree(folder / ".snakemake")
 
@@ -59,10 +66,15 @@ def finished(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"training": {"threads": 2, "checkpoint_every": 2, "micro_batch_tokens": 512}}, {}),
         ({"evaluation": {"parts": 2}}, {}),
         ({"title": "Another"}, DRAWN),
-        ({"methods": {"token_none": {"summary": "Other words."}}}, DRAWN),
+        ({"methods": {"token_unclipped": {"summary": "Other words."}}}, DRAWN),
         ({"tracking": {"log_models": True}}, {"report_page": 1, "track": 1}),
-        ({"probe": {"prompts": 4}}, {"probe": 2, **DRAWN}),
-        ({"evaluation": {"seed": 8}}, {"evaluate": 1, **DRAWN}),
+        ({"estimators": {"batches": 21}}, {"estimators": 2, **DECIDED}),
+        ({"estimators": None}, DECIDED),
+        ({"rounds": {"pools": 2}}, {"rounds": 2, **DECIDED}),
+        ({"sequential": {"budget": "10 minutes"}}, DECIDED),
+        ({"sequential": None}, DRAWN),
+        ({"controls": {"method": "tepo", "worse": "poor_clip"}}, {"train": 4, **DECIDED}),
+        ({"evaluation": {"seed": 8}}, {"evaluate": 1, **DECIDED}),
         (
             {
                 "evaluation": {
@@ -72,20 +84,24 @@ def finished(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
                     ]
                 }
             },
-            {"prepare": 1, "evaluate": 1, **DRAWN},
+            {"prepare": 1, "evaluate": 1, **DECIDED},
         ),
-        ({"methods": {"grpo": {"clip": {"low": 0.1}}}}, {"train": 1, "evaluate": 1, **DRAWN}),
-        ({"training": {"steps": 4}}, {"train": 4, "evaluate": 1, **DRAWN}),
-        ({"model": {"lora": {}}}, {"train": 4, "probe": 2, "evaluate": 1, **DRAWN}),
-        (
-            {"prompt": {"template": "Solve: {problem}\n"}},
-            {"start_model": 2, "train": 4, "probe": 2, "evaluate": 1, **DRAWN},
-        ),
-        ({"data": {"seed": 2}}, {"prepare": 1, "start_model": 2, "train": 4, "probe": 2, "evaluate": 1, **DRAWN}),
+        ({"methods": {"grpo": {"clip": {"low": 0.1}}}}, {"train": 1, "evaluate": 1, **DECIDED}),
+        ({"methods": {"token": {"clip": {"low": 0.3}}}}, {**MEASURED, **DECIDED}),
+        ({"methods": {"sequence_unclipped": {"advantage": "rloo"}}}, {"estimators": 2, **DECIDED}),
+        ({"training": {"steps": 4}}, {"train": 4, "evaluate": 1, **DECIDED}),
+        ({"model": {"lora": {}}}, EVERY_MODEL),
+        ({"prompt": {"template": "Solve: {problem}\n"}}, {"start_model": 2, **EVERY_MODEL}),
+        ({"data": {"seed": 2}}, {"prepare": 1, "start_model": 2, **EVERY_MODEL}),
         # A run that is left out is not trained again when it comes back; the others are evaluated together.
-        ({"experiments": {"headline": {"methods": ["tepo"]}}}, {"evaluate": 1, **DRAWN}),
-        ({"experiments": {"headline": {"methods": ["grpo", "tepo", "mpo"]}}}, {"train": 1, "evaluate": 1, **DRAWN}),
-        ({"seeds": [0, 1, 2]}, {"start_model": 1, "train": 2, "probe": 1, "evaluate": 1, **DRAWN}),
+        ({"experiments": {"headline": {"methods": ["tepo"]}}}, {"evaluate": 1, **DECIDED}),
+        ({"experiments": {"headline": {"methods": ["grpo", "tepo", "mpo"]}}}, {"train": 1, "evaluate": 1, **DECIDED}),
+        # Start models take turns, so a seed needs none of its own.
+        ({"seeds": [0, 1, 2]}, {"train": 2, "evaluate": 1, **DECIDED}),
+        (
+            {"seeds": [0, 1, 2], "model": {"starts": 3}},  # `model.starts` decides every run and measurement
+            {"start_model": 1, "train": 6, "estimators": 3, "rounds": 3, "evaluate": 1, **DECIDED},
+        ),
     ],
     ids=str,
 )
@@ -102,14 +118,13 @@ def test_files_that_are_gone_are_made_again_and_nothing_else(finished: Path, roo
     shutil.copytree(finished, folder)
     study, results = write_study(folder, root), folder / "results" / "smoke"
     shutil.rmtree(results / "figures")
-    assert planned(root, folder, study, "figures") == {"draw": 7}
-    assert planned(root, folder, study, "all") == {"draw": 7, "report_page": 1, "track": 1}
+    assert planned(root, folder, study, "figures") == {"draw": 9}
+    assert planned(root, folder, study, "all") == {"draw": 9, "report_page": 1, "track": 1}
     # Problems are written again only if a job needs them; jobs that read them then find their results up to date.
     shutil.rmtree(results / "data")
-    assert planned(root, folder, study, "figures") == {"draw": 7}
+    assert planned(root, folder, study, "figures") == {"draw": 9}
     study = write_study(folder, root, methods={"grpo": {"clip": {"low": 0.1}}})
-    expected = {"prepare": 1, "start_model": 2, "train": 4, "probe": 2, "evaluate": 1, **DRAWN}
-    assert planned(root, folder, study, "all") == expected
+    assert planned(root, folder, study, "all") == {"prepare": 1, "start_model": 2, **EVERY_MODEL}
 
 
 @pytest.fixture
@@ -131,10 +146,9 @@ def test_an_edited_problem_file_schedules_what_is_made_from_it(own: tuple[Path, 
     folder, study = own
     assert planned(root, folder, study, "all") == {}
     (folder / "test.jsonl").open("a").write('{"id": "more", "problem": "1 + 1", "answer": "2"}\n')
-    assert planned(root, folder, study, "all") == {"prepare": 1, "evaluate": 1, **DRAWN}
+    assert planned(root, folder, study, "all") == {"prepare": 1, "evaluate": 1, **DECIDED}
     (folder / "own.jsonl").open("a").write('{"id": "more", "problem": "2 + 1", "answer": "3"}\n')
-    everything = {"prepare": 1, "train": 4, "probe": 2, "evaluate": 1, **DRAWN}
-    assert planned(root, folder, study, "all") == everything
+    assert planned(root, folder, study, "all") == {"prepare": 1, **EVERY_MODEL}
 
 
 def test_prepared_problems_stand_for_files_that_are_gone(own: tuple[Path, Path], root: Path) -> None:

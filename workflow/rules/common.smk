@@ -9,9 +9,15 @@ from policygrain.errors import UserError
 from policygrain.figures import TABLES
 from policygrain.files import atomic_text
 from policygrain.results.layout import START, StudyFolder
-from policygrain.results.reader import prepared_data
+from policygrain.results.reader import interim_record, interim_records, prepared_data
 from policygrain.study import parse_study
-from policygrain.study.fingerprint import Fingerprints, start_seed, start_seeds
+from policygrain.study.fingerprint import (
+    Fingerprints,
+    measured_starts,
+    start_seed,
+    start_seeds,
+)
+from policygrain.study.runs import Run
 from policygrain.tasks.sources import source_digests
 
 # Snakemake would wait for a core for ever.
@@ -63,7 +69,8 @@ wildcard_constraints:
     arm=r"[^/]+",
     seed=r"\d+",
     seeds=r"\d+(\+\d+)*",
-    shard=r"\d+",
+    shard=r"\d+(\.\d+)?",
+    number=r"\d+",
     fingerprint=r"[0-9a-f]{16}",
 
 
@@ -105,59 +112,149 @@ def start_done(seeds):
     return [done("start_model", f"seed{s}", FINGERPRINTS.start_model(s)) for s in made]
 
 
-# A training process trains some seeds of an arm one after the other; an engine process evaluates some models.
-TRAINED = {
-    run: done(
-        "train",
-        f"{run.arm}/{'+'.join(str(r.seed) for r in runs)}",
-        FINGERPRINTS.runs(runs),
+def evaluates_itself(arm):
+    """Whether the process that trains an arm evaluates its models."""
+    return STUDY.evaluation.after_training and any(
+        run.arm == arm for run in MATRIX.evaluated
     )
-    for runs in MATRIX.processes(STUDY.seeds_per_process)
-    for run in runs
-}
-PROBED = [
-    done("probe", f"seed{seed}", FINGERPRINTS.probe(seed))
-    for seed in (STUDY.seeds if STUDY.probe else ())
+
+
+def trained_by(processes):
+    """Run → the job that trains it: a process trains some seeds of an arm one after the other."""
+    return {
+        run: done(
+            "train",
+            f"{run.arm}/{'+'.join(str(r.seed) for r in runs)}",
+            FINGERPRINTS.process(runs),
+        )
+        for runs in processes
+        for run in runs
+    }
+
+
+TRAINED = trained_by(MATRIX.processes(STUDY.seeds_per_process))
+MEASURED = [
+    *(
+        done("estimators", f"seed{s}", FINGERPRINTS.estimators(s))
+        for s in measured_starts(STUDY, STUDY.estimators)
+    ),
+    *(
+        done("rounds", f"seed{s}", FINGERPRINTS.rounds(s))
+        for s in measured_starts(STUDY, STUDY.rounds)
+    ),
 ]
-SIZE = STUDY.evaluation.runs_per_engine
-SHARDS = {
-    f"{i // SIZE:02d}": MATRIX.evaluated[i : i + SIZE]
-    for i in range(0, len(MATRIX.evaluated), SIZE)
-}
+
+
+def shards_of(runs, prefix=""):
+    """Shard → runs: an engine process evaluates some models, unless the processes that trained them did."""
+    size = STUDY.evaluation.runs_per_engine
+    own = [] if STUDY.evaluation.after_training else runs
+    return {
+        f"{prefix}{i // size:02d}": own[i : i + size] for i in range(0, len(own), size)
+    }
+
+
+# Start models are evaluated with the first shard.
+SHARDS = shards_of(MATRIX.evaluated) or {"00": []}
+
+
+def added_processes(number):
+    """What the seeds that interim analysis ``number`` added are trained by, and the shards that they are evaluated in."""
+    add = interim_record(FOLDER, number).add
+    size = STUDY.seeds_per_process
+    processes = [
+        [Run(arm, seed) for seed in seeds[i : i + size]]
+        for arm, seeds in add.items()
+        for i in range(0, len(seeds), size)
+    ]
+    evaluated = {run.arm for run in MATRIX.evaluated}
+    runs = [run for runs in processes for run in runs if run.arm in evaluated]
+    return processes, shards_of(runs, f"{number + 1}.")
+
+
+def shard_runs(shard):
+    """The runs of a shard."""
+    if shard in SHARDS:
+        return SHARDS[shard]
+    return added_processes(int(shard.partition(".")[0]) - 1)[1][shard]
 
 
 def shard_starts(shard):
     """The seeds of the start models that are evaluated with a shard: all with the first one."""
-    return start_seeds(STUDY) if shard == min(SHARDS) else []
+    return start_seeds(STUDY) if shard == "00" else []
 
 
-EVALUATED = [
-    done("evaluate", shard, FINGERPRINTS.evaluation(runs, shard_starts(shard)))
-    for shard, runs in SHARDS.items()
-]
+def evaluated_in(shards):
+    """The jobs that evaluate these shards."""
+    return [
+        done("evaluate", shard, FINGERPRINTS.evaluation(runs, shard_starts(shard)))
+        for shard, runs in shards.items()
+    ]
+
+
+EVALUATED = evaluated_in(SHARDS)
+
+
+def interim_done(number):
+    """The job of an interim analysis."""
+    return done("interim", str(number), FINGERPRINTS.interim(number))
+
+
+def jobs_of_interim(number):
+    """Train and evaluate the seeds that an interim analysis added; none if it was the last."""
+    processes, shards = added_processes(number)
+    return [*dict.fromkeys(trained_by(processes).values()), *evaluated_in(shards)]
+
+
+def records(before=None):
+    """Everything that is trained, evaluated and measured, with the seeds that interim analyses added.
+
+    ``before``: leave out interim analyses from this number on. Snakemake calls this again when an analysis has ended.
+    """
+    found = [*dict.fromkeys(TRAINED.values()), *EVALUATED, *MEASURED]
+    number = 0
+    while STUDY.sequential is not None and number != before:
+        checkpoints.interim.get(number=number, fingerprint=FINGERPRINTS.interim(number))
+        found.append(interim_done(number))
+        more = jobs_of_interim(number)
+        if not more:
+            break
+        found += more
+        number += 1
+    return [ancient(path) for path in found]
 
 
 def shard_models(shard):
     """The models of a shard as the command line takes them: NAME=FOLDER."""
-    runs = {run.name: FOLDER.run(run.arm, run.seed).model for run in SHARDS[shard]}
+    runs = {run.name: FOLDER.run(run.arm, run.seed).model for run in shard_runs(shard)}
     starts = {f"{START}/seed{seed}": start_folder(seed) for seed in shard_starts(shard)}
     return [f"{name}={folder}" for name, folder in {**starts, **runs}.items()]
 
 
 def shard_inputs(w):
     """What must have ended before a shard is evaluated."""
-    trained = dict.fromkeys(TRAINED[run] for run in SHARDS[w.shard])
+    own = shard_runs(w.shard)
+    by = TRAINED
+    if w.shard not in SHARDS:
+        by = trained_by(added_processes(int(w.shard.partition(".")[0]) - 1)[0])
+    trained = dict.fromkeys(by[run] for run in own)
     return [
         ancient(path)
         for path in [*ALL_DATA, *start_done(shard_starts(w.shard)), *trained]
     ]
 
 
-# By which jobs in a queue are known as this workflow's.
-OWN_FINGERPRINTS = {
-    Path(path).stem.rpartition("-")[2]
-    for path in [*start_done(STUDY.seeds), *TRAINED.values(), *PROBED, *EVALUATED]
-}
+def own_fingerprints():
+    """By which jobs in a queue are known as this workflow's, those of added seeds included."""
+    paths = [*start_done(STUDY.seeds), *TRAINED.values(), *MEASURED, *EVALUATED]
+    try:
+        for number in range(len(interim_records(STUDY, FOLDER))):
+            paths += jobs_of_interim(number)
+    except UserError:  # a record that cannot be read is written again
+        pass
+    return {Path(path).stem.rpartition("-")[2] for path in paths}
+
+
 FIGURE_FILES = [
     *(
         done("figure", name, FINGERPRINTS.figures())

@@ -1,6 +1,5 @@
 # One module (src/policygrain/figures/NAME.py) and one rule per figure and table. They read records alone and take
 # seconds, so on a cluster they run where Snakemake does.
-RECORDS = [*dict.fromkeys(TRAINED.values()), *EVALUATED, *PROBED]
 
 for name in STUDY.figures:
 
@@ -8,7 +7,7 @@ for name in STUDY.figures:
         name:
             f"figure_{name}"
         input:
-            ancient(RECORDS),
+            lambda w: records(),
         output:
             done=done("figure", name, FINGERPRINTS.figures()),
             pdf=str(FOLDER.figure(name, ".pdf")),
@@ -39,7 +38,7 @@ for name in TABLES:
         name:
             f"table_{name}"
         input:
-            ancient(RECORDS),
+            lambda w: records(),
         output:
             done=done("figure", name, FINGERPRINTS.figures()),
             csv=report(

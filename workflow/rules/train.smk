@@ -2,7 +2,7 @@ rule train:
     # Seeds of one arm, one after the other. Run folders are no outputs: Snakemake would delete them before another
     # attempt, and a stopped run could not resume.
     input:
-        ancient(TRAINING_DATA),
+        lambda w: ancient(ALL_DATA if evaluates_itself(w.arm) else TRAINING_DATA),
         start=lambda w: [
             ancient(path) for path in start_done(map(int, w.seeds.split("+")))
         ],
@@ -21,24 +21,27 @@ rule train:
         run_dir=lambda w: str(FOLDER.run(w.arm, "{seed}").path),
         start=lambda w: (
             str(FOLDER.start("{seed}").path)
-            if STUDY.model.start == "tiny" and STUDY.model.warm_start_per_seed
-            else start_folder(STUDY.seeds[0])
+            if STUDY.model.start == "tiny"
+            else STUDY.model.start
+        ),
+        evaluate=lambda w: (
+            ["--evaluate", str(FOLDER.path)] if evaluates_itself(w.arm) else []
         ),
     shell:
         "exec {params.launch}{params.policygrain} train --config {params.study:q} --arm {wildcards.arm:q}"
         " --seeds {params.seeds:q} --start {params.start:q} --data {params.data:q} --run-dir {params.run_dir:q}"
-        " --done {output:q} 2>>{log:q}"
+        " {params.evaluate:q} --done {output:q} 2>>{log:q}"
 
 
-rule probe:
-    # Variance of every ratio and noise of its gradient, on one batch. No model is trained.
+rule estimators:
+    # Gradient estimators against the true gradient, on one start model.
     input:
         ancient(TRAINING_DATA),
         start=lambda w: [ancient(path) for path in start_done([int(w.seed)])],
     output:
-        done("probe", "seed{seed}", "{fingerprint}"),
+        done("estimators", "seed{seed}", "{fingerprint}"),
     log:
-        log_of("probe", "seed{seed}-{fingerprint}"),
+        log_of("estimators", "seed{seed}-{fingerprint}"),
     conda:
         "../../environment.yml"
     params:
@@ -46,7 +49,29 @@ rule probe:
         study=str(FOLDER.study),
         data=lambda w: str(FOLDER.data.path),
         start=lambda w: start_folder(int(w.seed)),
-        out=lambda w: str(FOLDER.probe(w.seed)),
+        out=lambda w: str(FOLDER.estimators(w.seed)),
     shell:
-        "exec {params.policygrain} probe --config {params.study:q} --seed {wildcards.seed:q} --start {params.start:q}"
-        " --data {params.data:q} --out {params.out:q} --done {output:q} 2>{log:q}"
+        "exec {params.policygrain} estimators --config {params.study:q} --seed {wildcards.seed:q}"
+        " --start {params.start:q} --data {params.data:q} --out {params.out:q} --done {output:q} >{log:q} 2>&1"
+
+
+rule rounds:
+    # One round of updates by each method, on one start model.
+    input:
+        ancient(TRAINING_DATA),
+        start=lambda w: [ancient(path) for path in start_done([int(w.seed)])],
+    output:
+        done("rounds", "seed{seed}", "{fingerprint}"),
+    log:
+        log_of("rounds", "seed{seed}-{fingerprint}"),
+    conda:
+        "../../environment.yml"
+    params:
+        policygrain=policygrain,
+        study=str(FOLDER.study),
+        data=lambda w: str(FOLDER.data.path),
+        start=lambda w: start_folder(int(w.seed)),
+        out=lambda w: str(FOLDER.rounds(w.seed)),
+    shell:
+        "exec {params.policygrain} rounds --config {params.study:q} --seed {wildcards.seed:q}"
+        " --start {params.start:q} --data {params.data:q} --out {params.out:q} --done {output:q} >{log:q} 2>&1"

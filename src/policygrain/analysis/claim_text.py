@@ -7,25 +7,39 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .claims import LOG_RATIO, POINTS, ClaimResult, Comparison, Finding
+from .claims import ClaimResult, Finding
+from .controls import Control, controls_status, controls_text, controls_warning
+from .ledger import LOG_RATIO, POINTS, Comparison
+from .statistics import STARTS
 from .verdicts import MOST_SEEDS
 
+FULL_RUNS, ESTIMATORS, ONE_ROUND = "full runs", "estimators", "one round"  # the instruments
+INSTRUMENTS = {"estimator": ESTIMATORS, "round": ONE_ROUND}
 WHAT = {
     "accuracy": "accuracy",
+    "curve": "area under the learning curve",
     "steps": "optimizer steps to the same accuracy",
     "tokens": "tokens to the same accuracy",
+    "round": "reward",
 }
 
 
+def instrument(c: Comparison) -> str:
+    """What measures a comparison: full runs, estimators or one round."""
+    return INSTRUMENTS.get(c.statistic, FULL_RUNS)
+
+
 def comparison_text(c: Comparison, label: Callable[[str], str] = str) -> str:
-    """A comparison in words; ``label`` names arms."""
-    name = WHAT.get(c.statistic, c.metric.replace("_", " "))
-    of, than = (c.of, c.than) if c.statistic == "probe" else (label(c.of), label(c.than))
-    return f"{name}: {of} {'apart from' if c.claimed == 'apart' else c.claimed} {than}"
+    """A comparison in words, its instrument first; ``label`` names arms and methods."""
+    what = WHAT.get(c.statistic, c.metric.replace("_", " "))
+    what += " by samples" if c.by == "samples" else ""
+    what += f" after {c.updates} updates" if c.updates is not None else ""
+    relation = "apart from" if c.claimed == "apart" else c.claimed
+    return f"{instrument(c)}, {what}: {label(c.of)} {relation} {label(c.than)}"
 
 
 def effect_text(c: Comparison, finding: Finding) -> str:
-    """Effect and interval; where undecided, about how many seeds would decide."""
+    """Effect and interval; where undecided, about how many seeds or start models would decide."""
     values = (finding.effect, finding.low, finding.high)
     if c.unit == LOG_RATIO:
         effect, low, high = (f"{2**v:.2f}" if v < 64 else "∞" for v in values)
@@ -35,9 +49,10 @@ def effect_text(c: Comparison, finding: Finding) -> str:
         shown = f"{effect} [{low}, {high}]" + (" points" if c.unit == POINTS else "")
     if finding.verdict != "undecided" or finding.n < 2:
         return shown
+    unit = STARTS if finding.unit == STARTS else "seeds"
     if needed := finding.seeds_needed:
-        return f"{shown}; about {needed} seeds would decide"
-    return f"{shown}; over {MOST_SEEDS:,} seeds would be needed"
+        return f"{shown}; about {needed} {unit} would decide"
+    return f"{shown}; over {MOST_SEEDS:,} {unit} would be needed"
 
 
 def margin_text(c: Comparison) -> str:
@@ -51,9 +66,9 @@ def counts_text(decided: Sequence[ClaimResult]) -> str:
     return f"Of {len(decided)} claims: {', '.join(f'{n} {verdict}' for verdict, n in counts.most_common())}."
 
 
-def claims_text(decided: Sequence[ClaimResult]) -> str:
-    """The ledger for the terminal."""
-    lines = []
+def claims_text(decided: Sequence[ClaimResult], controls: Sequence[Control] = ()) -> str:
+    """The ledger for the terminal; where a control failed, that comes first."""
+    lines = [warning, ""] if (warning := controls_warning(controls)) else []
     for result in decided:
         lines += [f"{result.name}: {result.verdict or 'no records'}", f"  {result.claim.text}"]
         lines += [f"  {result.missing}"] if result.missing else []
@@ -61,15 +76,37 @@ def claims_text(decided: Sequence[ClaimResult]) -> str:
             over = f"over {finding.n} {finding.unit}, margin {margin_text(c)}"
             lines += [f"  * {comparison_text(c)}", f"    {effect_text(c, finding)}, {over}: {finding.verdict}"]
         lines.append("")
+    lines += [controls_text(controls), ""] if controls else []
     return "\n".join([*lines, counts_text(decided)])
 
 
-def claims_data(decided: Sequence[ClaimResult]) -> list[dict[str, Any]]:
-    """The ledger as JSON data: of each claim its verdict and the comparison that it rests on, and all comparisons."""
+def verdicts_text(decided: Sequence[ClaimResult], controls: Sequence[Control] = ()) -> str:
+    """A line per claim: its verdict and the comparison that it rests on; where a control failed, that comes first."""
+    lines = [warning, ""] if (warning := controls_warning(controls)) else []
+    for result in decided:
+        lines.append(f"{result.verdict or 'no records'}: {result.claim.text} ({result.name})")
+        if result.findings:
+            c, f = result.claim.comparisons[result.decisive], result.findings[result.decisive]
+            lines.append(f"    {comparison_text(c)}: {effect_text(c, f)}, {f.n} {f.unit}")
+    return "\n".join([*lines, counts_text(decided)])
+
+
+def claims_data(decided: Sequence[ClaimResult], controls: Sequence[Control] = ()) -> list[dict[str, Any]]:
+    """The ledger as JSON data: of each claim its verdict and the comparison that it rests on, and all comparisons.
+
+    `controls` says in each whether the study's controls passed.
+    """
+    status = controls_status(controls)
     found = []
     for result in decided:
         comparisons = [
-            {**c.model_dump(), "finding": f.verdict, "p_corrected": f.p._asdict(), **_numbers(c, f)}
+            {
+                **c.model_dump(),
+                "instrument": instrument(c),
+                "finding": f.verdict,
+                "p_corrected": f.p._asdict(),
+                **_numbers(c, f),
+            }
             for c, f in zip(result.claim.comparisons, result.findings, strict=False)
         ]
         first = result.claim.comparisons[0]
@@ -77,7 +114,7 @@ def claims_data(decided: Sequence[ClaimResult]) -> list[dict[str, Any]]:
         index = result.decisive if result.findings else 0
         chosen = result.claim.comparisons[index]
         numbers = _numbers(chosen, result.findings[index]) if result.findings else {**empty, "effect_unit": first.unit}
-        entry = {"name": result.name, "verdict": result.verdict or "no records", **numbers}
+        entry = {"name": result.name, "verdict": result.verdict or "no records", "controls": status, **numbers}
         found.append({**entry, "missing": result.missing, "comparisons": comparisons})
     return found
 

@@ -1,96 +1,23 @@
-"""The claims of the papers (`claims.yaml`), and how a study decides them."""
+"""How a study decides the claims: all together, by tests for planned numbers and for seeds that are added."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
-from importlib import resources
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
-
-import numpy as np
-import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ..errors import UserError
-from . import measures
-from .sequential import Evidence, confidence_sequence, sequential_seeds_needed, settle
-from .statistics import Difference, difference, student
-from .verdicts import PValues, Side, Verdict, combine, corrected, decide, margin_tests, seeds_needed
+from .comparisons import compare
+from .ledger import Claim, Comparison, load_claims
+from .sequential import Evidence, Planned, sequential_seeds_needed, settle
+from .statistics import STARTS, Difference
+from .verdicts import PValues, Verdict, combine, corrected, decide, margin_tests, seeds_needed
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from ..results.reader import StudyResults
 
-POINTS, LOG_RATIO = "points", "log2 ratio"
-DEFAULT_MARGIN = 2.0  # points of accuracy
-DEFAULT_REASON = "Published gains are of this order (MPO over PPO 1.6 points)."
-LARGEST_MARGINS = {POINTS: 50.0, LOG_RATIO: 5.0}
-SMALLEST_ACCURACY_MARGIN = 0.1  # points; less is a share by mistake
 Design = Literal["fixed", "sequential"]
-
-
-class Comparison(BaseModel):
-    """A comparison of two arms: a statistic of arm ``of`` against that of arm ``than``, one number per seed."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    statistic: Literal["accuracy", "steps", "tokens", "metric", "probe"]
-    of: str
-    than: str
-    claimed: Side
-    metric: str = ""
-    log: bool = False
-    margin: float
-    margin_reason: str
-
-    @property
-    def unit(self) -> str:
-        """The unit of the effect, its interval and the margin."""
-        return unit_of(self.statistic, self.metric, self.log)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _margin(cls, data: Any) -> Any:
-        """Reads `margin: 2 points`; accuracy has a default."""
-        if not isinstance(data, dict):
-            return data
-        unit = unit_of(str(data.get("statistic")), str(data.get("metric", "")), bool(data.get("log")))
-        if data.get("statistic") == "accuracy":
-            data = {"margin": DEFAULT_MARGIN, "margin_reason": DEFAULT_REASON} | data
-        if not isinstance(margin := data.get("margin"), str):
-            return data
-        found = re.fullmatch(r"([-+.\deE]+) (.+)", margin.strip())
-        if not found or found[2] != unit:
-            raise ValueError(f"margin: {margin!r}; it is a number and the unit {unit!r}")
-        return data | {"margin": found[1]}
-
-    @field_validator("margin")
-    @classmethod
-    def _positive(cls, margin: float) -> float:
-        if not 0 < margin < np.inf:
-            raise ValueError("a margin is the smallest difference that matters, so it is larger than 0")
-        return margin
-
-    @model_validator(mode="after")
-    def _in_its_unit(self) -> Comparison:
-        if self.margin > LARGEST_MARGINS.get(self.unit, np.inf):
-            raise ValueError(f"margin: {self.margin:g} {self.unit} is larger than any difference; check its unit")
-        if self.statistic == "accuracy" and self.margin < SMALLEST_ACCURACY_MARGIN:
-            raise ValueError(f"margin: {self.margin:g}; margins of accuracy are in points, not shares: 2 is 2%")
-        if self.statistic in ("metric", "probe") and not self.metric:
-            raise ValueError(f"metric: the statistic {self.statistic!r} needs one")
-        return self
-
-
-class Claim(BaseModel):
-    """A claim of a paper, and the comparisons that test it."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    source: str
-    text: str
-    reading: str = ""
-    comparisons: list[Comparison]
+Added = Sequence[Mapping[str, Sequence[int]]]  # per interim analysis: arm → seeds that it added
 
 
 class Finding(NamedTuple):
@@ -123,53 +50,32 @@ class ClaimResult(NamedTuple):
         return next(i for i, finding in enumerate(self.findings) if finding.verdict == self.verdict)
 
 
-def unit_of(statistic: str, metric: str, log: bool) -> str:
-    """The unit of a comparison's effect: points of percent, log2 of a ratio, or that of the metric."""
-    if log or statistic in ("steps", "tokens"):
-        return LOG_RATIO
-    return POINTS if statistic == "accuracy" or metric == "clip_fraction" else metric
+class Asked(NamedTuple):
+    """A comparison of a claim, with the difference that was found."""
+
+    claim: str
+    comparison: Comparison
+    difference: Difference
 
 
-def load_claims(path: Path | None = None) -> dict[str, Claim]:
-    """All claims by name; ``path`` is by default the ledger of the package."""
-    where = path or resources.files(__package__).joinpath("claims.yaml")
-    claims = {}
-    for name, data in yaml.safe_load(where.read_text(encoding="utf-8")).items():
-        try:
-            claims[name] = Claim.model_validate(data)
-        except ValidationError as error:
-            first = error.errors()[0]
-            key = ".".join(str(part) for part in (name, *first["loc"]))
-            raise UserError(f"{path or 'claims.yaml'}: {key}: {first['msg'].removeprefix('Value error, ')}.") from error
-    return claims
+def decide_study(results: StudyResults, design: Design | None = None) -> list[ClaimResult]:
+    """Decide the claims of the package from a study's records.
 
-
-def compare(results: StudyResults, c: Comparison) -> Difference:
-    """The difference that a comparison asks for, in its unit, over the seeds that both arms have."""
-    if c.statistic == "accuracy":
-        return difference(*measures.paired_scores(results, c.of, c.than)).times(100)
-    if c.statistic in ("steps", "tokens"):
-        return student(measures.reached(results, c.of, c.than, c.statistic).to_numpy(dtype=float))
-    read: Callable[[str], pd.Series] = (
-        (lambda arm: measures.late(results, arm, c.metric))
-        if c.statistic == "metric"
-        else (lambda ratio: measures.probed(results, ratio, c.metric))
-    )
-    a, b = read(c.of), read(c.than)
-    seeds = sorted(set(a.index) & set(b.index))
-    if not seeds:
-        raise UserError(f"no seed with {c.metric!r} of both {c.of!r} and {c.than!r}: run `snakemake all`.")
-    one, two = (values.loc[seeds].to_numpy(dtype=float) for values in (a, b))
-    return student(np.log2(one / two) if c.log else one - two)
+    ``design``: by default the study's own: sequential where it adds seeds (`sequential`), else fixed.
+    """
+    chosen = design or ("sequential" if results.study.sequential else "fixed")
+    added = [interim.add for interim in results.interims]
+    return decide_claims(load_claims(), lambda c: compare(results, c), chosen, added)
 
 
 def decide_claims(
-    claims: dict[str, Claim], compare: Callable[[Comparison], Difference], design: Design = "fixed"
+    claims: dict[str, Claim], compare: Callable[[Comparison], Difference], design: Design = "fixed", added: Added = ()
 ) -> list[ClaimResult]:
     """Decide every claim. A claim has no verdict if ``compare`` raises a UserError for one of its comparisons.
 
-    ``design``: `fixed` for a number of seeds that was planned beforehand; `sequential` where seeds are added until
-    there is a verdict, which needs them in the order in which they were added.
+    ``design``: `fixed` for numbers of seeds that were planned beforehand; `sequential` where seeds are added until
+    there is a verdict, which needs them in the order in which they were added. Start models are always tested by their
+    planned number. All comparisons are in one correction. ``added``: the seeds that each interim analysis added.
     """
     found: dict[str, list[Difference]] = {}
     missing: dict[str, str] = {}
@@ -178,38 +84,77 @@ def decide_claims(
             found[name] = [compare(c) for c in claim.comparisons]
         except UserError as error:
             missing[name] = str(error)
-    asked = [(c, d) for name, there in found.items() for c, d in zip(claims[name].comparisons, there, strict=True)]
-    findings = iter(_fixed(asked) if design == "fixed" else _sequential(asked))
+    asked = [
+        Asked(name, c, d) for name, there in found.items() for c, d in zip(claims[name].comparisons, there, strict=True)
+    ]
+    findings, verdicts = _fixed(asked) if design == "fixed" else _sequential(asked, added)
     results = []
     for name, claim in claims.items():
-        own = [next(findings) for _ in found.get(name, [])]
-        verdict = combine([f.verdict for f in own]) if own else None
-        results.append(ClaimResult(name, claim, own, verdict, missing.get(name, "")))
+        own = [finding for one, finding in zip(asked, findings, strict=True) if one.claim == name]
+        results.append(ClaimResult(name, claim, own, verdicts.get(name), missing.get(name, "")))
     return results
 
 
-def _fixed(asked: Sequence[tuple[Comparison, Difference]]) -> list[Finding]:
-    """By tests for a planned number of seeds."""
-    tests = corrected([margin_tests(d, c.claimed, c.margin) for c, d in asked])
-    return [
+def _fixed(asked: Sequence[Asked]) -> tuple[list[Finding], dict[str, Verdict]]:
+    """By tests for a planned number of replicates."""
+    tests = corrected([margin_tests(d, c.claimed, c.margin) for _, c, d in asked])
+    findings = [
         _finding(d, p, decide(p), (d.low, d.high), seeds_needed(d, c.claimed, c.margin, len(asked)))
-        for (c, d), p in zip(asked, tests, strict=True)
+        for (_, c, d), p in zip(asked, tests, strict=True)
     ]
+    return findings, _combined(asked, [f.verdict for f in findings])
 
 
-def _sequential(asked: Sequence[tuple[Comparison, Difference]]) -> list[Finding]:
-    """By the order of seeds: after each one, verdicts are recorded."""
-    ledger = [Evidence(c.claimed, c.margin) for c, _ in asked]
-    for seed in range(max((len(d.values) for _, d in asked), default=0)):
-        for evidence, (_, d) in zip(ledger, asked, strict=True):
-            evidence.append(d.values[seed : seed + 1])
+def _sequential(asked: Sequence[Asked], added: Added) -> tuple[list[Finding], dict[str, Verdict]]:
+    """By the order of seeds: after each one, verdicts are recorded. What was recorded is never taken back."""
+    ledger: list[Evidence | Planned] = []
+    for _, c, d in asked:
+        fixed = d.unit == STARTS
+        ledger.append(Planned(margin_tests(d, c.claimed, c.margin)) if fixed else Evidence(c.claimed, c.margin))
+    recorded: dict[str, Verdict] = {}
+    for values in _in_order(asked, added):
+        for i, value in values.items():
+            if isinstance(evidence := ledger[i], Evidence):
+                evidence.append([value])
         settle(ledger)
+        now = _combined(asked, [e.verdict for e in ledger])
+        recorded |= {name: v for name, v in now.items() if recorded.get(name, "undecided") == "undecided"}
     findings = []
-    tests = corrected([e.p_values() for e in ledger])
-    for (c, d), evidence, p in zip(asked, ledger, tests, strict=True):
-        needed = sequential_seeds_needed(d, c.claimed, c.margin, len(asked))
-        findings.append(_finding(d, p, evidence.verdict, confidence_sequence(d.values)[-1], needed))
-    return findings
+    for (_, c, d), evidence, p in zip(asked, ledger, corrected([e.p_values() for e in ledger]), strict=True):
+        planned = isinstance(evidence, Planned)
+        needed = (seeds_needed if planned else sequential_seeds_needed)(d, c.claimed, c.margin, len(asked))
+        findings.append(_finding(d, p, evidence.verdict, (d.low, d.high), needed))
+    return findings, recorded
+
+
+def _in_order(asked: Sequence[Asked], added: Added) -> list[dict[int, float]]:
+    """Position in ``asked`` → value, of all seeds that became known at a time; first what is known without seeds.
+
+    The seeds of one interim analysis come before those of the next in all comparisons: a later seed changes nothing
+    about what was seen before it.
+    """
+    rounds: list[dict[int, list[float]]] = [{} for _ in range(len(added) + 1)]
+    for i, (_, c, d) in enumerate(asked):
+        if d.unit != STARTS:
+            seeds = d.seeds or range(len(d.values))
+            for seed, value in zip(seeds, d.values, strict=True):
+                rounds[_round_of(seed, c, added)].setdefault(i, []).append(value)
+    steps: list[dict[int, float]] = [{}]
+    for values in rounds:
+        for k in range(max(map(len, values.values()), default=0)):
+            steps.append({i: own[k] for i, own in values.items() if k < len(own)})
+    return steps
+
+
+def _round_of(seed: int, c: Comparison, added: Added) -> int:
+    """The number of the interim analysis after which both arms have this seed, from 1; 0: it was planned."""
+    return max((n for n, add in enumerate(added, 1) for arm in (c.of, c.than) if seed in add.get(arm, ())), default=0)
+
+
+def _combined(asked: Sequence[Asked], verdicts: Sequence[Verdict]) -> dict[str, Verdict]:
+    """Claim → verdict, from those of its comparisons."""
+    pairs = zip((one.claim for one in asked), verdicts, strict=True)
+    return {name: combine([v for _, v in own]) for name, own in itertools.groupby(pairs, key=lambda pair: pair[0])}
 
 
 def _finding(d: Difference, p: PValues, verdict: Verdict, ends: tuple[float, float], needed: int | None) -> Finding:

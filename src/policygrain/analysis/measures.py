@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -22,8 +23,28 @@ def accuracy(results: StudyResults, arm: str) -> pd.Series:
     return 100 * rows.groupby("seed")["accuracy"].mean()
 
 
-def paired_scores(results: StudyResults, arm: str, than: str) -> tuple[list[Array], list[Array]]:
-    """Scores of two arms on the seeds that both have: lists over benchmarks of [seeds, problems], seeds in order."""
+def paired_scores(
+    results: StudyResults, arm: str, than: str, seeds: Sequence[int] | None = None
+) -> tuple[list[Array], list[Array]]:
+    """Scores of two arms on the seeds that both have: lists over benchmarks of [seeds, problems], seeds in order.
+
+    ``seeds``: only these, which both have.
+    """
+    names, by_seed = _evaluated(results, arm, than)
+    if not (chosen := paired_seeds(results, arm, than) if seeds is None else list(seeds)):
+        raise UserError(f"no seed on which both {arm!r} and {than!r} were evaluated: run `snakemake all`.")
+    one, two = ([np.array(found[b].loc[chosen].tolist(), dtype=float) for b in names] for found in by_seed)
+    return one, two
+
+
+def paired_seeds(results: StudyResults, arm: str, than: str) -> list[int]:
+    """The seeds on which both arms were evaluated on all their common benchmarks."""
+    _, by_seed = _evaluated(results, arm, than)
+    return sorted(set.intersection(*(set(s.index) for found in by_seed for s in found.values())))
+
+
+def _evaluated(results: StudyResults, arm: str, than: str) -> tuple[list[str], list[dict[str, pd.Series]]]:
+    """The benchmarks of both arms, and for each arm the scores per problem by benchmark and seed."""
     table = results.evaluations
     rows = [table[table["arm"] == name] for name in (arm, than)]
     for name, found in zip((arm, than), rows, strict=True):
@@ -32,12 +53,9 @@ def paired_scores(results: StudyResults, arm: str, than: str) -> tuple[list[Arra
                 f"no evaluation of {name!r}: name it in an experiment that is evaluated, then `snakemake all`."
             )
     names = [b for b in results.benchmarks if all((found["benchmark"] == b).any() for found in rows)]
-    by_seed = [{b: found[found["benchmark"] == b].set_index("seed")["per_problem"] for b in names} for found in rows]
-    seeds = sorted(set.intersection(*(set(s.index) for found in by_seed for s in found.values())))
-    if not seeds:
-        raise UserError(f"no seed on which both {arm!r} and {than!r} were evaluated: run `snakemake all`.")
-    one, two = ([np.array(found[b].loc[seeds].tolist(), dtype=float) for b in names] for found in by_seed)
-    return one, two
+    return names, [
+        {b: found[found["benchmark"] == b].set_index("seed")["per_problem"] for b in names} for found in rows
+    ]
 
 
 def late(results: StudyResults, arm: str, metric: str) -> pd.Series:
@@ -95,10 +113,81 @@ def _cost(frame: pd.DataFrame, level: float, column: str) -> float:
     return float(there[column].iloc[0])
 
 
-def probed(results: StudyResults, ratio: str, metric: str) -> pd.Series:
-    """A metric of a ratio in the probe, geometric mean over the numbers of optimizer steps, by seed."""
-    rows = results.probes[results.probes["ratio"] == ratio]
+def learning_curve(results: StudyResults, arm: str, by: str = "steps") -> dict[int, pd.DataFrame]:
+    """Validation accuracy of an arm by seed: columns `at` and `accuracy` (0 to 1), from the start model to the end.
+
+    ``by``: `at` is the number of training steps made before a validation, or of `samples`, responses sampled before it.
+    Seeds with fewer than two validations are left out.
+    """
+    curves = {}
+    for seed, frame in runs_of(results, arm).groupby("seed"):
+        at = frame["step"]
+        if by == "samples":
+            if "total_samples" not in frame:
+                raise UserError(f"runs of {arm!r} have no total_samples: they were trained by an older version.")
+            # A step validates before it samples, so its validation has seen the samples of the steps before it.
+            at = frame["total_samples"].shift(1, fill_value=0)
+        kept = pd.DataFrame({"at": at, "accuracy": frame["validation_accuracy"]}).dropna()
+        if len(kept) > 1:
+            curves[int(str(seed))] = kept.astype(float)
+    if not curves:
+        raise UserError(f"no run of {arm!r} was validated twice: lower `training.validate_every`.")
+    return curves
+
+
+def area(results: StudyResults, arm: str) -> pd.Series:
+    """Area under the learning curve: validation accuracy in percent, mean over all training steps, by seed."""
+    curves = learning_curve(results, arm)
+    return pd.Series({seed: 100 * _mean_height(c, c["at"].iloc[-1]) for seed, c in curves.items()}, dtype=float)
+
+
+def areas_by_samples(results: StudyResults, arm: str, than: str) -> tuple[pd.Series, pd.Series]:
+    """`area` of two arms over samples instead of steps, up to the smaller total of the two, on their common seeds."""
+    one, two = (learning_curve(results, name, "samples") for name in (arm, than))
+    areas: tuple[dict[int, float], dict[int, float]] = ({}, {})
+    for seed in sorted(set(one) & set(two)):
+        end = min(curves[seed]["at"].iloc[-1] for curves in (one, two))
+        for found, curves in zip(areas, (one, two), strict=True):
+            found[seed] = 100 * _mean_height(curves[seed], end)
+    return pd.Series(areas[0], dtype=float), pd.Series(areas[1], dtype=float)
+
+
+def _mean_height(curve: pd.DataFrame, end: float) -> float:
+    """The mean height of a piecewise linear curve from its first point to ``end``, by the trapezoid rule."""
+    x, y = curve["at"].to_numpy(dtype=float), curve["accuracy"].to_numpy(dtype=float)
+    if end <= x[0]:
+        return float(y[0])
+    inside = x < end
+    x, y = np.append(x[inside], end), np.append(y[inside], np.interp(end, x, y))
+    return float(np.trapezoid(y, x) / (end - x[0]))
+
+
+def estimated(results: StudyResults, method: str, column: str, updates: int | None = None) -> pd.Series:
+    """A column of the estimators' records of one method, by start model, stage (`steps`) and distance (`updates`).
+
+    ``updates``: one distance; None: all. `clip_fraction` is in percent.
+    """
+    table = results.estimators
+    rows = _measured(table, table["estimator"] == method, f"estimator {method!r}", updates)
+    values = rows.set_index(["seed", "steps", "updates"])[column].astype(float)
+    return 100 * values if column == "clip_fraction" else values
+
+
+def after_round(results: StudyResults, method: str, updates: int | None = None) -> pd.Series:
+    """Reward after one round by a method in percent, mean over stages and pools, by start model.
+
+    ``updates``: after this many; None: at the end of the round.
+    """
+    table = results.rounds
+    at = int(table["updates"].max()) if updates is None else updates
+    rows = _measured(table, table["method"] == method, f"round by {method!r}", at)
+    return 100 * rows.groupby("seed")["reward"].mean()
+
+
+def _measured(table: pd.DataFrame, chosen: pd.Series, what: str, updates: int | None) -> pd.DataFrame:
+    """The chosen rows at a number of updates. UserError if there are none."""
+    rows = table[chosen if updates is None else chosen & (table["updates"] == updates)]
     if rows.empty:
-        raise UserError(f"no probe of the ratio {ratio!r}: run `snakemake all`.")
-    logs = rows.assign(value=np.log(rows[metric].clip(lower=1e-30)))
-    return np.exp(logs.groupby("seed")["value"].mean())
+        at = "" if updates is None else f" after {updates} updates"
+        raise UserError(f"no {what}{at} was measured: name it in the study file, then `snakemake all`.")
+    return rows

@@ -8,6 +8,7 @@ chance that it ever reaches 1 / α is at most α.
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -40,27 +41,6 @@ def e_value(differences: Sequence[float], margin: float, side: Region, prior: fl
     if margin <= 0:
         raise UserError(f"margin: {margin:g}; nothing lies within it. Give the smallest difference that matters.")
     return min(e_value(differences, -margin, end, prior) for end in ends)
-
-
-def confidence_sequence(
-    differences: Sequence[float], level: float = LEVEL, prior: float = PRIOR
-) -> list[tuple[float, float]]:
-    """An interval after each seed; all of them hold the true mean, together with probability 1 − ``level``.
-
-    Each is the intersection of those before it. Seeds that are all equal say nothing of the spread, and leave it open.
-    """
-    found, low, high = [], -math.inf, math.inf
-    for n in range(1, len(differences) + 1):
-        x = np.asarray(differences[:n], dtype=float)
-        q = (math.sqrt(1 + n * prior) / level) ** (2 / n)
-        if n > 1 and q < 1 + n * prior and np.ptp(x) > 0:
-            t = math.sqrt((n - 1) * (q - 1) / (1 - q / (1 + n * prior)))
-            half = t * float(x.std(ddof=1)) / math.sqrt(n)
-            mean = float(x.mean())
-            if max(low, mean - half) <= min(high, mean + half):
-                low, high = max(low, mean - half), min(high, mean + half)
-        found.append((low, high))
-    return found
 
 
 @dataclass
@@ -107,8 +87,25 @@ class Evidence:
         return regions
 
 
-def settle(ledger: Sequence[Evidence], level: float = LEVEL) -> None:
-    """Record the verdicts that are now decided, corrected by Holm's method over the whole ledger."""
+@dataclass
+class Planned:
+    """A comparison over a number of replicates that was planned beforehand: its p-values are known at once."""
+
+    tests: PValues
+    verdict: Verdict = "undecided"
+    seeds: int | None = None
+    values: tuple[float, ...] = ()
+
+    def p_values(self) -> PValues:
+        """Those of a fixed test, which are valid at any time because no look changes them."""
+        return self.tests
+
+
+def settle(ledger: Sequence[Evidence | Planned], level: float = LEVEL) -> None:
+    """Record the verdicts that are now decided, corrected by Holm's method over the whole ledger.
+
+    p-values never grow, so Holm's method rejects no less later: a verdict is final when it is recorded.
+    """
     for evidence, p in zip(ledger, corrected([e.p_values() for e in ledger]), strict=True):
         verdict = decide(p, level)
         if evidence.verdict == "undecided" and verdict != "undecided":
@@ -117,14 +114,19 @@ def settle(ledger: Sequence[Evidence], level: float = LEVEL) -> None:
 
 def sequential_seeds_needed(difference: Difference, claimed: Side, margin: float, comparisons: int = 1) -> int | None:
     """About how many seeds would decide by e-values, as `verdicts.seeds_needed`; None: over 1,000, or not known."""
-    if difference.unit != SEEDS or difference.n < 2:
+    if difference.unit != SEEDS or not 2 <= difference.n < MOST_SEEDS:
         return None
     distance = abs(distance_to(difference, claimed, margin))
-    for n in range(difference.n + 1, MOST_SEEDS + 1):
+
+    def decided(n: int) -> bool:
         squares = distance**2 + difference.spread**2 * (n - 1) / n  # mean square of n values
-        if squares > 0 and _log_ratio(n, distance / math.sqrt(squares), PRIOR) >= math.log(comparisons / LEVEL):
-            return n
-    return None
+        return squares > 0 and _log_ratio(n, distance / math.sqrt(squares), PRIOR) >= math.log(comparisons / LEVEL)
+
+    # The evidence falls at first, if at all, and then grows with n, so the first n that decides is found by bisection.
+    more = range(difference.n + 1, MOST_SEEDS + 1)
+    if decided(more[0]):
+        return more[0]
+    return more[bisect.bisect_left(more, True, key=decided)] if decided(MOST_SEEDS) else None
 
 
 def _log_e(x: Array, prior: float) -> float:

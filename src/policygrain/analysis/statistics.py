@@ -1,7 +1,8 @@
 """Intervals: the accuracy of an arm, the difference of two arms, and the mean of any number per seed.
 
-The unit of replication is the training seed: an interval says where the mean over all training seeds lies, on the
-problems of the benchmarks as they are. Where there is a single seed, it is about problems alone, and says so.
+The unit of replication is the training seed, or the start model for what is measured once per start model: an interval
+says where the mean over all of them lies, on the problems of the benchmarks as they are. Where there is a single seed,
+an accuracy's interval is about problems alone, and says so.
 docs/statistics.md explains the formulas and reports their simulated coverage.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +21,8 @@ from ..errors import UserError
 
 Array = NDArray[np.float64]
 LEVEL = 0.05
-SEEDS, PROBLEMS = "training seeds", "problems of one training seed"
+SEEDS, STARTS, PROBLEMS = "training seeds", "start models", "problems of one training seed"
+REPLICATES = (SEEDS, STARTS)  # units that say something about more than themselves
 NORMAL = float(ndtri(1 - LEVEL / 2))
 # The smallest variance of a seed's mean, where few seeds agree by chance; chosen by simulated coverage.
 AGREEMENT = 0.7
@@ -59,6 +61,7 @@ class Difference:
     spread: float  # standard deviation of one unit's difference
     values: tuple[float, ...]  # one per seed, in order
     above: Callable[[float], float] = field(repr=False, compare=False)  # value → p-value of "larger than value"
+    seeds: tuple[int, ...] = ()  # of the values, where they are known
 
     def below(self, value: float) -> float:
         """The one-sided p-value of "the true difference is smaller than ``value``"."""
@@ -68,7 +71,8 @@ class Difference:
         """The same in another unit of measurement, such as points instead of shares; ``factor`` is positive."""
         mean, low, high, spread = (factor * v for v in (self.mean, self.low, self.high, self.spread))
         values = tuple(factor * v for v in self.values)
-        return Difference(mean, low, high, self.p, self.n, self.unit, spread, values, lambda v: self.above(v / factor))
+        kept = {"mean": mean, "low": low, "high": high, "spread": spread, "values": values}
+        return replace(self, **kept, above=lambda v: self.above(v / factor))  # type: ignore[arg-type]
 
     def numbers(self) -> dict[str, float | int | str]:
         """What a file of results keeps of it."""
@@ -119,13 +123,16 @@ def over_seeds(values: Sequence[float] | Array) -> Interval:
     return Interval(found.mean, *((found.low, found.high) if found.n > 1 else (found.mean, found.mean)))
 
 
-def student(values: Sequence[float] | Array) -> Difference:
-    """Paired differences of a number per seed [seeds], by Student's t. A single seed says nothing about others."""
+def student(values: Sequence[float] | Array, unit: str = SEEDS, seeds: Sequence[int] = ()) -> Difference:
+    """Paired differences of a number per unit of replication [units], by Student's t.
+
+    ``unit``: training seeds or start models; a single one says nothing about others. ``seeds``: those of the values.
+    """
     x = np.asarray(values, dtype=float)
     n, mean = len(x), float(np.mean(x))
     kept = tuple(float(v) for v in x)
     if n < 2:
-        return Difference(mean, -math.inf, math.inf, 1.0, n, SEEDS, math.inf, kept, lambda _: 0.5)
+        return Difference(mean, -math.inf, math.inf, 1.0, n, unit, math.inf, kept, lambda _: 0.5, tuple(seeds))
     spread = float(x.std(ddof=1))
     error = spread / math.sqrt(n)
 
@@ -134,7 +141,7 @@ def student(values: Sequence[float] | Array) -> Difference:
 
     half = float(stdtrit(n - 1, 1 - LEVEL / 2)) * error
     p = 2 * min(above(0.0), 1 - above(0.0))
-    return Difference(mean, mean - half, mean + half, p, n, SEEDS, spread, kept, above)
+    return Difference(mean, mean - half, mean + half, p, n, unit, spread, kept, above, tuple(seeds))
 
 
 def _tail(distance: float, error: float, df: int) -> float:

@@ -1,4 +1,4 @@
-"""Comparison of two studies, such as two commits or two settings: which accuracies differ."""
+"""Comparison of two studies, such as two commits, two settings or a replication: accuracies and claims."""
 
 from __future__ import annotations
 
@@ -9,16 +9,24 @@ import pandas as pd
 
 from ..errors import UserError
 from ..results.reader import StudyResults
+from .replication import compare_claims, replication_text, shared_seeds
 from .statistics import LEVEL, Difference, difference
 from .verdicts import holm
 
+COLUMNS = ["arm", "benchmark", "n", "unit", "change", "low", "high", "p", "identical", "p_corrected"]
+
 
 def compare_studies(a: Path, b: Path) -> tuple[pd.DataFrame, str]:
-    """B − A in points for every arm and benchmark that both studies have, as a table and as text.
+    """B − A in points for every arm and benchmark that both studies have, as a table and as text; then their claims.
 
-    Differences are paired by seed and problem; p-values are corrected by Holm's method over all rows.
+    Differences are paired by seed and problem; p-values are corrected by Holm's method over all rows. Studies without a
+    common seed, such as a study and its replication, are compared by their claims alone, and the table is empty.
     """
     first, second = StudyResults(a), StudyResults(b)
+    claims = replication_text(compare_claims(first, second), first, second)
+    if not shared_seeds(first, second):
+        none = "No seed is in both studies, so their accuracies are not paired; their claims are compared."
+        return pd.DataFrame(columns=COLUMNS), "\n".join([*_heads(first, second), none, "", claims])
     pairs = [
         (arm, benchmark)
         for arm in dict.fromkeys(first.evaluations["arm"])
@@ -38,7 +46,7 @@ def compare_studies(a: Path, b: Path) -> tuple[pd.DataFrame, str]:
         raise UserError(f"{a} and {b}: no arm and benchmark that both have on the same seeds and problems.")
     frame = pd.DataFrame(rows)
     frame["p_corrected"] = holm(frame["p"].tolist())
-    return frame, _text(frame, first, second, skipped)
+    return frame, f"{_text(frame, first, second, skipped)}\n\n{claims}"
 
 
 def _change(first: StudyResults, second: StudyResults, arm: str, benchmark: str) -> tuple[Difference, bool] | None:
@@ -54,7 +62,7 @@ def _change(first: StudyResults, second: StudyResults, arm: str, benchmark: str)
 
 
 def _text(frame: pd.DataFrame, first: StudyResults, second: StudyResults, skipped: list[str]) -> str:
-    lines = [f"A {first.folder.path}: {_made(first)}", f"B {second.folder.path}: {_made(second)}", ""]
+    lines = _heads(first, second)
     sure = (frame["p_corrected"] < LEVEL) & ~frame["identical"]
     shown = frame[(sure | (frame["low"] > 0) | (frame["high"] < 0)) & ~frame["identical"]]
     over = " or ".join(dict.fromkeys(f"{n} {unit}" for n, unit in zip(frame["n"], frame["unit"], strict=True)))
@@ -72,6 +80,10 @@ def _text(frame: pd.DataFrame, first: StudyResults, second: StudyResults, skippe
     if skipped:
         lines.append(f"Not compared, other seeds or problems: {', '.join(skipped)}.")
     return "\n".join(lines)
+
+
+def _heads(first: StudyResults, second: StudyResults) -> list[str]:
+    return [f"A {first.folder.path}: {_made(first)}", f"B {second.folder.path}: {_made(second)}", ""]
 
 
 def _made(results: StudyResults) -> str:

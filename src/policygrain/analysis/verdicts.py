@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from .statistics import LEVEL, SEEDS, Difference
+from .statistics import LEVEL, REPLICATES, Difference
 
 Side = Literal["above", "below", "apart"]
 Verdict = Literal["supported", "not supported", "no difference larger than the margin", "undecided"]
@@ -26,8 +26,8 @@ class PValues(NamedTuple):
 
 
 def margin_tests(difference: Difference, claimed: Side, margin: float) -> PValues:
-    """Tests of a difference against a margin in the same unit. A single seed decides nothing about others."""
-    if difference.unit != SEEDS or difference.n < 2:
+    """Tests of a difference against a margin in the same unit. A single replicate decides nothing about others."""
+    if difference.unit not in REPLICATES or difference.n < 2:
         return PValues(1.0, 1.0, 1.0)
     above, below = difference.above, difference.below
     ties = max(above(-margin), below(margin))  # two one-sided tests
@@ -72,11 +72,11 @@ def combine(verdicts: Sequence[Verdict]) -> Verdict:
 
 
 def seeds_needed(difference: Difference, claimed: Side, margin: float, comparisons: int = 1) -> int | None:
-    """About how many seeds would decide, if effect and spread stayed as they are; None: more than 1,000, or unknown.
+    """About how many units of replication would decide, if effect and spread stayed; None: over 1,000, or unknown.
 
     At the level of the first step of Holm's correction over ``comparisons``.
     """
-    if difference.unit != SEEDS or difference.n < 2:
+    if difference.unit not in REPLICATES or difference.n < 2:
         return None
     distance = abs(distance_to(difference, claimed, margin))
     enough = np.flatnonzero(_half_widths(LEVEL / comparisons) * difference.spread < distance)
@@ -90,7 +90,7 @@ def distance_to(difference: Difference, claimed: Side, margin: float) -> float:
 
 @functools.cache
 def _half_widths(level: float) -> NDArray[np.float64]:
-    """Width of one-sided limits for n = 2, 3 … seeds of standard deviation 1."""
+    """Width of one-sided limits for n = 2, 3 … units of standard deviation 1."""
     n = np.arange(2, MOST_SEEDS + 1)
     widths: NDArray[np.float64] = stdtrit(n - 1, 1 - level) / np.sqrt(n)
     return widths

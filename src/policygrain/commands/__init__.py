@@ -27,9 +27,14 @@ COMMANDS = {
     "prepare": Command("prepare", "Write a study's problems: train.jsonl, validation.jsonl and benchmarks/*.jsonl."),
     "start-model": Command("start_model", "Build a study's tiny start model."),
     "calibrate": Command("calibrate", "Choose clip bands and learning rate on validation problems."),
+    "bands": Command("bands", "Choose a clip band per ratio from the runs of a study like studies/bands.yaml."),
     "train": Command("train", "Train runs, or resume them; finished runs are left as they are."),
     "cases": Command("cases", "Compare estimators on small tabular policies whose exact gradient is known."),
-    "probe": Command("probe", "Measure the spread of ratios and the noise of gradients on one batch, for every ratio."),
+    "interim": Command(
+        "interim", "Interim analysis of a study: which claims are decided, and which arms get more seeds."
+    ),
+    "estimators": Command("estimators", "Measure gradient estimators on one start model, against the true gradient."),
+    "rounds": Command("rounds", "Measure one round of updates by each method, from the same policy and rollouts."),
     "evaluate": Command("evaluate", "Evaluate models on the study's benchmarks."),
     "figure": Command("figure", "Draw one figure, or write one table, from a study's records."),
     "report": Command("report", "Write a study's report: one self-contained HTML page."),
@@ -37,7 +42,10 @@ COMMANDS = {
     "show": Command("show", "Show evaluations: one model in detail, several side by side, or samples as a page."),
     "explain": Command("explain", "Print the records, seeds, commits and commands behind a number of a table."),
     "claims": Command("claims", "Print the claims of the papers, and what a study's records say about them."),
-    "compare": Command("compare", "Compare the accuracies of two studies, with intervals and corrected p-values."),
+    "compare": Command(
+        "compare",
+        "Compare two studies: accuracies with intervals and corrected p-values, and which claims replicate.",
+    ),
     # `inspect` is a module of the standard library, hence another file name.
     "inspect": Command("inspect_tokens", "Write a page that shows what a training step did to each token of samples."),
     "grade": Command("grade", "Grade a file of answers."),

@@ -1,4 +1,4 @@
-"""Compare the accuracies of two studies, with intervals and corrected p-values."""
+"""Compare two studies: accuracies with intervals and corrected p-values, and which claims replicate."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.add_argument("studies", nargs=2, type=Path, metavar="RESULTS", help="results/STUDY of each study")
-    parser.add_argument("--out", type=Path, default=None, help="CSV file for all numbers")
+    parser.add_argument("--out", type=Path, default=None, help="CSV file for all numbers of accuracies")
 
 
 def run(arguments: argparse.Namespace) -> None:

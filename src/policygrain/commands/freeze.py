@@ -13,11 +13,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.add_argument("results", type=Path, help="results/STUDY")
     parser.add_argument("--out", type=Path, required=True, help="ZIP file")
+    parser.add_argument(
+        "--small", action="store_true", help="without responses, views of tokens and figures, which `thaw` draws again"
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Write the archive."""
     from ..report.freeze import freeze
 
-    manifest = freeze(arguments.results, arguments.out)
+    manifest = freeze(arguments.results, arguments.out, arguments.small)
     print(f"{arguments.out}: {len(manifest.files)} files of {manifest.study}.")

@@ -26,10 +26,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     # torchrun reads `--start`, wherever it stands, as the beginning of an option of its own.
     parser.add_argument(
-        "--start-model", "--start", dest="start", help="start model (default: the study's; a tiny one is built)"
+        "--start-model",
+        "--start",
+        dest="start",
+        help="start model (default: the study's; a tiny one is built); {seed} stands for the seed of the start model",
     )
     parser.add_argument(
         "--data", type=Path, default=None, help="folder written by `prepare` (default: written into the run's folder)"
+    )
+    parser.add_argument(
+        "--evaluate", type=Path, metavar="RESULTS", help="evaluate each final model, too; folder of the study's results"
     )
     parser.add_argument("--done", type=Path, default=None, help="file to write when all runs are trained")
     parser.add_argument(
@@ -44,8 +50,9 @@ def run(arguments: argparse.Namespace) -> None:
     """Train one run per seed, one after the other."""
     from ..errors import UserError
     from ..results.done import begin, write_done
-    from ..results.layout import DataFolder, RunFolder
+    from ..results.layout import DataFolder, RunFolder, StudyFolder
     from ..study import load_study
+    from ..study.fingerprint import start_seed
     from ..train.launch import process_group
     from ..train.ranks import on_rank_0, ranks
     from ..train.run import train_run
@@ -55,6 +62,8 @@ def run(arguments: argparse.Namespace) -> None:
     arm = find_arm(study, arguments.arm)
     data = arguments.data and DataFolder(arguments.data)
     seeds = arguments.seeds or study.seeds[:1]
+    if arguments.evaluate is not None and data is None:
+        raise UserError("--evaluate: needs --data, the folder that contains the benchmarks.")
     if len(seeds) > 1 and "{seed}" not in arguments.run_dir:
         raise UserError("--run-dir: several seeds need a folder each; write {seed} where the seed belongs.")
     trained = {}
@@ -65,11 +74,16 @@ def run(arguments: argparse.Namespace) -> None:
         if arguments.done:
             on_rank_0(lambda: begin(arguments.done, [f"{arm.name}/seed{seed}" for seed in seeds]))
         for seed in seeds:
-            run_dir, start = (
-                text and text.replace("{seed}", str(seed)) for text in (arguments.run_dir, arguments.start)
-            )
+            run_dir = arguments.run_dir.replace("{seed}", str(seed))
+            start = arguments.start and arguments.start.replace("{seed}", str(start_seed(study, seed)))
             key = train_run(study, arm, seed, RunFolder(Path(run_dir)), start, data, stop)
-            trained[f"{arm.name}/seed{seed}"] = key
+            name = f"{arm.name}/seed{seed}"
+            trained[name] = key
+            if arguments.evaluate is not None and data is not None:
+                from ..evaluate.run import evaluate
+
+                results, model = StudyFolder(arguments.evaluate), {name: RunFolder(Path(run_dir)).model}
+                on_rank_0(lambda results=results, model=model: evaluate(study, model, data, results))  # type: ignore[misc]
         if arguments.done:
             on_rank_0(lambda: write_done(arguments.done, trained))
 

@@ -7,12 +7,13 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from ..study.design import Estimators
 from ..study.runs import run_matrix
 from ..study.schema import Study
 from . import loads as cost
 from .constants import Constants, Device
 from .shapes import shape_of
-from .workload import SEQUENCES, Planner, Work, jobs
+from .workload import SEQUENCES, Planner, Work, evaluated_models, jobs
 
 # Numbers of devices per run that are tried, in this order.
 SHARES = (1, 2, 4, 8, 16, 32, 64)
@@ -62,12 +63,20 @@ def memory(planner: Planner, checkpointing: bool | None = None) -> cost.Memory:
     )
 
 
-def probe_memory(planner: Planner) -> float:
-    """Bytes of the probe on its one device: weights, a gradient, a sum of gradients, two moments, activations."""
-    if planner.study.probe is None:
+def instrument_memory(planner: Planner) -> float:
+    """Bytes of `estimators` or `rounds` on one device; 0 if neither is measured.
+
+    Weights, two moments, activations, the engine, and gradients: of `estimators`, one, the true one, and for each
+    estimator a sum over batches; of `rounds`, one, and a copy of the weights and moments that every method begins with.
+    """
+    study = planner.study
+    parameters = planner.shape.parameters * planner.width
+    sums = 2 + len(study.estimators.methods) if study.estimators else 0
+    copies = 1 + 3 if study.rounds else 0
+    if not max(sums, copies):
         return 0.0
     held, per_number = memory(planner), planner.width / planner.compute
-    return 5.0 * planner.shape.parameters * planner.width + per_number * held.activations + held.output_layer
+    return (3.0 + max(sums, copies)) * parameters + per_number * held.activations + held.output_layer + held.engine
 
 
 def engine_for(planner: Planner, room: float) -> Planner:
@@ -112,14 +121,18 @@ def rules(planner: Planner, device: Device) -> list[Rule]:
     rule("start_model", 1, [[planner.start_model()] for _ in range(counts["start_model"])])
     runs = {name: planner.run(arm) for name, arm in matrix.arms.items()}
     processes = matrix.processes(study.seeds_per_process)
-    rule("train", planner.devices, [[runs[run.arm] for run in process] for process in processes])
-    rule("probe", planner.devices, [[planner.probe(study.probe)] for _ in study.seeds if study.probe])
-    starts = len(study.seeds) if study.model.warm_start_per_seed else 1
+    own = {run: [runs[run.arm]] for run in matrix.runs}
+    if study.evaluation.after_training:  # by the process that trains, on its devices
+        for run in matrix.evaluated:
+            own[run].append(planner.evaluation(study.training.engine))
+    rule("train", planner.devices, [[work for run in process for work in own[run]] for process in processes])
+    for name, section in (("estimators", study.estimators), ("rounds", study.rounds)):
+        if section is not None:
+            work = planner.estimators(section) if isinstance(section, Estimators) else planner.rounds(section)
+            rule(name, planner.devices, [[work] for _ in range(counts[name])])
     room = USABLE * device.memory - planner.shape.parameters * planner.compute
     alone = engine_for(replace(planner, devices=1, sequences=max(SEQUENCES.values())), room)
-    one, batch = alone.evaluation(), study.evaluation.runs_per_engine
-    shards = [min(batch, len(matrix.evaluated) - i) for i in range(0, len(matrix.evaluated), batch)]
-    models = [n + (starts if i == 0 else 0) for i, n in enumerate(shards)]
+    one, models = alone.evaluation(), evaluated_models(study)
     if (parts := study.evaluation.parts) > 1:  # these jobs sample; what is left for `evaluate` is grading
         rule("evaluate_part", 1, [[one * (1 / parts)] * n for n in models for _ in range(parts)])
         one = Work({"load": one.loads["load"], "judge": one.loads["judge"]})
@@ -159,6 +172,8 @@ def estimate(
     used, counts, held = rules(planner, device), jobs(study), memory(planner)
     computing = {rule.rule for rule in used}
     evaluated = sum((rule.work for rule in used if rule.rule.startswith("evaluate")), Work())
+    if study.evaluation.after_training:
+        evaluated += planner.evaluation(study.training.engine) * len(run_matrix(study).evaluated)
     there = max(gpus or planner.devices, planner.devices)
     # Stages one after the other, as in the workflow; some could overlap.
     wall = sum(makespan(rule.seconds, there // rule.devices) for rule in used)
@@ -199,7 +214,7 @@ def estimate(
         },
         "fits": fits(planner, device),
         "sequences": planner.sequences,
-        "probe_memory": probe_memory(planner),
+        "instrument_memory": instrument_memory(planner),
         "device_memory": device.memory,
         "disk": disk(planner, evaluated),
     }

@@ -31,11 +31,11 @@ def hours(number: float) -> str:
     return f"{number:,.0f}" if number >= 100 else f"{number:.2g}"
 
 
-def _probe(estimate: dict[str, Any]) -> str:
-    if not estimate["probe_memory"]:
+def _instruments(estimate: dict[str, Any]) -> str:
+    if not estimate["instrument_memory"]:
         return "none"
-    fits = "fits" if estimate["probe_memory"] <= estimate["device_memory"] else "DOES NOT FIT"
-    return f"{estimate['probe_memory'] / GB:,.3g} GB on one device: {fits}"
+    fits = "fits" if estimate["instrument_memory"] <= estimate["device_memory"] else "DOES NOT FIT"
+    return f"{estimate['instrument_memory'] / GB:,.3g} GB for estimators and rounds on one device: {fits}"
 
 
 def detail(estimate: dict[str, Any]) -> str:
@@ -68,7 +68,7 @@ def detail(estimate: dict[str, Any]) -> str:
         + ("fits" if estimate["fits"] else "DOES NOT FIT"),
         "": f"{parts}; activations are {'recomputed' if estimate['checkpointing'] else 'kept'} "
         f"({kept:.3g} kept, {recomputed:.3g} recomputed); {estimate['sequences']} sequences are sampled at once",
-        "probe": _probe(estimate),
+        "measuring": _instruments(estimate),
         "disk": f"{sum(disk.values()) / GB:,.3g} GB: {', '.join(f'{k} {v / GB:,.3g}' for k, v in disk.items())}",
         "expected": f"{expected['prompt_tokens']:g} tokens per prompt, {expected['response_tokens']:g} per response, "
         f"{expected['draws']:g} prompts sampled for each that dynamic sampling keeps. {expected['source']}",

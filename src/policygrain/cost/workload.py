@@ -6,8 +6,10 @@ import math
 from dataclasses import dataclass, field
 
 from ..figures import TABLES
+from ..study.design import Estimators, Rounds
+from ..study.fingerprint import measured_starts, start_seeds
 from ..study.runs import Arm, run_matrix
-from ..study.schema import Benchmark, Probe, Study
+from ..study.schema import Benchmark, Study
 from ..tasks import registry
 from ..tasks.check import data_root
 from ..tasks.families import FAMILIES
@@ -23,8 +25,6 @@ from .shapes import BYTES, Shape
 SEQUENCES = {"vllm": 512, "transformers": 256}
 # Share of a batch that the start policy scores only for the metric `kl_initial`.
 REFERENCE_SHARE = 0.25
-# Number of ratios whose gradients the probe computes.
-PROBE_RATIOS = 7
 
 
 @dataclass
@@ -119,15 +119,17 @@ class Planner:
         """Number of validation problems of all sources."""
         return self.study.data.validation_size * len(self.study.data.train)
 
-    def evaluation(self) -> Work:
-        """Work of evaluating one model on all benchmarks."""
-        engine = "vllm" if self.study.evaluation.engine == "auto" else self.study.evaluation.engine
+    def evaluation(self, engine: str | None = None) -> Work:
+        """Work of evaluating one model on all benchmarks; ``engine``: by default that of the study's evaluation."""
+        if engine is None:
+            engine = "vllm" if self.study.evaluation.engine == "auto" else self.study.evaluation.engine
         work = Work({"load": self.loaded})
         groups: dict[int, tuple[float, float]] = {}
         for benchmark, *_ in sharing_responses(self.study):
             sampling, size = sampling_of(self.study, benchmark), benchmark_size(self.study, benchmark)
             prompts, responses = groups.get(sampling.max_tokens, (0.0, 0.0))
-            groups[sampling.max_tokens] = prompts + size, responses + size * sampling.n
+            each = sampling.n + self.study.evaluation.greedy
+            groups[sampling.max_tokens] = prompts + size, responses + size * each
         # Requests of all benchmarks with the same maximum length are sampled together.
         for longest, (prompts, responses) in groups.items():
             work += self.sampling(engine, prompts, responses, longest)
@@ -140,20 +142,63 @@ class Planner:
         load = cost.update(self.shape, 2048, size, self.expected.prompt_tokens, size, length) * warm_start.steps
         return Work({"update": load}, trained=warm_start.steps * size * length)
 
-    def probe(self, probe: Probe) -> Work:
-        """Work of the probe: one batch, and a gradient per ratio, prompt and number of updates."""
-        settings, own = self.study.training, self.devices
-        responses, length = probe.prompts * settings.group, min(self.expected.response_tokens, settings.max_tokens)
-        draws, micro = self.expected.draws, settings.micro_batch_tokens
-        work = self.sampling(settings.engine, draws * probe.prompts, draws * responses, settings.max_tokens)
-        texts = probe.prompts / own, self.expected.prompt_tokens, responses / own, length
-        once = cost.score(self.shape, micro, *texts)
-        passes = len(probe.updates) * 3 * PROBE_RATIOS
-        work.add("score", once + once)
-        work.add("update", Load(probe.prompts / own * passes, once.flops * passes))
-        if steps := max(probe.updates):
-            work.add("update", cost.update(self.shape, micro, *texts, steps, settings.activation_checkpointing))
+    def estimators(self, section: Estimators) -> Work:
+        """Work of measuring the estimators on one start model: their batches, and the true gradient at each distance.
+
+        At each distance, the batches have one forward pass in common and a backward pass of twice its work for each
+        estimator; optimizer steps by the reference, with samples of their own, lead there.
+        """
+        work = self._stages(section) + self._sampled(section.prompts_per_update * section.batches) * len(section.steps)
+        ordinary = self._pass(section.prompts_per_update) * section.batches
+        true = self._pass(section.true_prompts) * 3
+        for _ in section.steps:
+            for _distance in section.updates:
+                work += self._sampled(section.true_prompts)
+                work.add("update", ordinary * (1 + 2 * len(section.methods)) + true)
+            # The way to the largest distance leads through the others.
+            away = max(section.updates) * section.prompts_per_update
+            work += self._sampled(away)
+            work.add("update", self._pass(section.prompts_per_update) * 3 * max(section.updates))
+            work.trained += self._tokens(away)
         return work
+
+    def rounds(self, section: Rounds) -> Work:
+        """Work of one round by each method, from one start model: pools, updates, and validation after some of them."""
+        pools, last, settings = len(section.steps) * section.pools, max(section.updates), self.study.training
+        pool = last * section.prompts_per_update
+        problems = self.validation_problems
+        single, full = (
+            self.sampling(settings.engine, problems, problems * n, settings.max_tokens) for n in (1, section.samples)
+        )
+        rounds, stages = pools * len(section.methods), len(section.steps)
+        work = self._stages(section) + self._sampled(pool) * pools + full * (rounds + stages)
+        work += single * (rounds * (len(section.updates) - 1) + stages)
+        work.add("update", self._pass(section.prompts_per_update) * 3 * (last * pools * len(section.methods)))
+        work.trained += self._tokens(pool) * pools * len(section.methods)
+        return work
+
+    def _stages(self, section: Estimators | Rounds) -> Work:
+        """Work of training by the reference until the last stage."""
+        return Work({"load": self.loaded}) + self.step(Arm(section.reference)) * max(section.steps)
+
+    def _sampled(self, prompts: float) -> Work:
+        """Work of sampling a group for each of these prompts, and its log-probabilities."""
+        settings = self.study.training
+        work = self.sampling(settings.engine, prompts, prompts * settings.group, settings.max_tokens)
+        work.add("score", self._pass(prompts))
+        return work
+
+    def _pass(self, prompts: float) -> Load:
+        """Load of a forward pass over the groups of these prompts."""
+        settings, own = self.study.training, self.devices
+        length = min(self.expected.response_tokens, settings.max_tokens)
+        texts = prompts / own, self.expected.prompt_tokens, prompts * settings.group / own, length
+        return cost.score(self.shape, settings.micro_batch_tokens, *texts)
+
+    def _tokens(self, prompts: float) -> float:
+        """Response tokens in the groups of these prompts."""
+        settings = self.study.training
+        return prompts * settings.group * min(self.expected.response_tokens, settings.max_tokens)
 
 
 def benchmark_size(study: Study, benchmark: Benchmark) -> int:
@@ -169,18 +214,30 @@ def benchmark_size(study: Study, benchmark: Benchmark) -> int:
 
 def jobs(study: Study) -> dict[str, int]:
     """Jobs by rule, as in `snakemake --dry-run all`."""
-    matrix = run_matrix(study)
-    seeds, parts = len(study.seeds), study.evaluation.parts
-    shards = math.ceil(len(matrix.evaluated) / study.evaluation.runs_per_engine)
+    matrix, parts = run_matrix(study), study.evaluation.parts
+    shards = len(evaluated_models(study))
     return {
         "prepare": 1,
-        "start_model": (seeds if study.model.warm_start_per_seed else 1) if study.model.start == "tiny" else 0,
+        "start_model": len(start_seeds(study)) if study.model.start == "tiny" else 0,
         "train": len(matrix.processes(study.seeds_per_process)),
-        "probe": seeds if study.probe else 0,
+        "estimators": len(measured_starts(study, study.estimators)),
+        "rounds": len(measured_starts(study, study.rounds)),
         "evaluate_part": shards * parts if parts > 1 else 0,
         "evaluate": shards,
+        "interim": 1 if study.sequential else 0,
         "figures": len(study.figures) + len(TABLES),
         "report_page": 1,
         "track": 1,
         "all": 1,
     }
+
+
+def evaluated_models(study: Study) -> list[int]:
+    """The number of models in each job that evaluates; start models are with the first.
+
+    With `evaluation.after_training` these are the only ones, since final models are evaluated by the jobs that train.
+    """
+    starts, each = len(start_seeds(study)), study.evaluation.runs_per_engine
+    runs = 0 if study.evaluation.after_training else len(run_matrix(study).evaluated)
+    shards = [min(each, runs - i) for i in range(0, runs, each)] or [0]
+    return [shards[0] + starts, *shards[1:]]

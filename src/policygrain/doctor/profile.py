@@ -17,7 +17,7 @@ from ..errors import did_you_mean
 from .finding import Finding
 from .slurm import Partition, default_partition, gpu_kinds
 
-RULES = ("start_model", "train", "evaluate", "evaluate_part", "probe")  # rules that run as cluster jobs
+RULES = ("start_model", "train", "evaluate", "evaluate_part", "estimators", "rounds")  # rules that run as cluster jobs
 MEGABYTE = 10**6
 FIRST_STATUS_CHECK = 40  # seconds after submission; the executor's default
 UNREADABLE = (humanfriendly.InvalidSize, humanfriendly.InvalidTimespan)

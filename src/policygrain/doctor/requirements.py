@@ -48,7 +48,7 @@ def rules_with_vllm(study: Study | None) -> set[str]:
         return set()
     training, evaluation = (s.engine in ("auto", "vllm") for s in (study.training, study.evaluation))
     sampling = {"evaluate"} if study.evaluation.parts == 1 else {"evaluate_part"}
-    return ({"train", "probe"} if training else set()) | (sampling if evaluation else set())
+    return ({"train", "estimators", "rounds"} if training else set()) | (sampling if evaluation else set())
 
 
 def check_vllm(study: Study | None) -> Finding:

@@ -31,11 +31,19 @@ def grade(
     """
     records = []
     for benchmark in study.evaluation.benchmarks:
-        own = [i for i, query in enumerate(queries) if benchmark.name in query.benchmarks]
         protocol = benchmark.extraction or study.extraction
-        rows = _samples([(queries[i], responses[i], texts[i]) for i in own], graders[protocol])
-        atomic_text(folder.samples(benchmark.name), "".join(row.model_dump_json() + "\n" for row in rows))
-        records.append(score(benchmark.name, rows, contaminated.get(benchmark.name, ()), protocol))
+        own = [i for i, query in enumerate(queries) if benchmark.name in query.benchmarks]
+        graded = {
+            greedy: _samples([(queries[i], responses[i], texts[i]) for i in chosen], graders[protocol])
+            for greedy in (False, True)
+            if (chosen := [i for i in own if queries[i].greedy is greedy])
+        }
+        for greedy, rows in graded.items():
+            path = folder.greedy(benchmark.name) if greedy else folder.samples(benchmark.name)
+            atomic_text(path, "".join(row.model_dump_json() + "\n" for row in rows))
+        record = score(benchmark.name, graded[False], contaminated.get(benchmark.name, ()), protocol)
+        greedy_scores = [float(row.outcome == "correct") for row in graded[True]] if True in graded else None
+        records.append(record.model_copy(update={"greedy": greedy_scores}))
     return records
 
 

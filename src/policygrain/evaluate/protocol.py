@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from .. import digests
 from ..results.layout import DataFolder
@@ -19,8 +19,9 @@ def protocol(study: Study, renderer: PromptRenderer, data: DataFolder, model: st
         "model": model,
         "prompt": renderer.digest,
         "grader": grader,
-        "engine": resolve_engine(study.evaluation.engine),
+        "engine": resolve_engine(engine_of(study)),
         "seed": study.evaluation.seed,
+        **({"greedy": True} if study.evaluation.greedy else {}),
         "benchmarks": {
             b.name: {
                 "sampling": sampling_of(study, b).model_dump(),
@@ -30,6 +31,11 @@ def protocol(study: Study, renderer: PromptRenderer, data: DataFolder, model: st
             for b in study.evaluation.benchmarks
         },
     }
+
+
+def engine_of(study: Study) -> Literal["auto", "vllm", "transformers"]:
+    """The engine that evaluates: that of training where runs are evaluated by the process that trained them."""
+    return study.training.engine if study.evaluation.after_training else study.evaluation.engine
 
 
 def response_key(protocol: dict[str, Any]) -> str:

@@ -29,7 +29,7 @@ from ..tasks.sources import contaminated
 from ..train.run import check_final_model
 from ..train.start_model import check_start_model
 from .grading import grade
-from .protocol import protocol, response_key
+from .protocol import engine_of, protocol, response_key
 from .sampling import all_responses, queries_of, remove_responses, sample
 
 
@@ -140,5 +140,5 @@ class EngineHost:
         """The engine with the weights in ``folder``."""
         if self._current is None or self._current[0] != folder:
             self._current = None  # frees the memory of an engine that cannot load other weights
-            self._current = folder, open_engine(self.study.evaluation.engine, str(folder), *load_model(str(folder)))
+            self._current = folder, open_engine(engine_of(self.study), str(folder), *load_model(str(folder)))
         return self._current[1]

@@ -25,6 +25,7 @@ class Query(NamedTuple):
     problem: Problem
     sample: int
     request: Request
+    greedy: bool = False  # besides the sampled responses
 
 
 def queries_of(study: Study, problems: Mapping[str, list[Problem]], renderer: PromptRenderer) -> list[Query]:
@@ -40,6 +41,9 @@ def queries_of(study: Study, problems: Mapping[str, list[Problem]], renderer: Pr
                     prompt, seed, sampling.max_tokens, sampling.temperature, sampling.top_p, log_probs=False
                 )
                 queries.append(Query(names, problem, i, request))
+            if study.evaluation.greedy and sampling.temperature > 0:
+                request = Request(prompt, 0, sampling.max_tokens, 0.0, log_probs=False)
+                queries.append(Query(names, problem, 0, request, greedy=True))
     return queries
 
 

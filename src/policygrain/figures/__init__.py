@@ -5,4 +5,4 @@ from typing import get_args
 from ..study.schema import FigureName
 
 FIGURES: tuple[str, ...] = get_args(FigureName)
-TABLES = ("results", "ablation", "claims")
+TABLES = ("findings", "results", "ablation", "claims")

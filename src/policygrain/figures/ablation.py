@@ -44,7 +44,7 @@ def table(results: StudyResults) -> tuple[pd.DataFrame, str]:
             else ""
         )
         parts = [str(row[key]) for key in PARTS]
-        cells.append([name_of(results, str(row["arm"])), *parts, f"{row['accuracy']:.1f}", change])
+        cells.append([name_of(results, str(row["arm"]), among=arms), *parts, f"{row['accuracy']:.1f}", change])
     over = " or ".join(dict.fromkeys(f"{row['n']} {row['unit']}" for row in rows if "unit" in row)) or "seeds"
     note = (
         "\nAccuracy in percent, mean over benchmarks. Differences in points, paired; their 95% intervals are over "
@@ -54,11 +54,16 @@ def table(results: StudyResults) -> tuple[pd.DataFrame, str]:
 
 
 def _base(arm: str, arms: list[str]) -> str | None:
-    """The method that an arm is a variant of: TEPO or MPO by its name, else GRPO; None for the headline methods."""
+    """The arm that an arm is a variant of, with the same settings; None for the headline methods.
+
+    It is that of TEPO or MPO by its method's name, else that of GRPO.
+    """
+    method, plus, settings = arm.partition("+")
     for name in ("tepo", "mpo"):
-        if arm.startswith(f"{name}_") and name in arms:
-            return name
-    return "grpo" if arm != "grpo" and arm not in ("tepo", "mpo", "dapo") and "grpo" in arms else None
+        if method.startswith(f"{name}_") and (base := name + plus + settings) in arms:
+            return base
+    base = f"grpo{plus}{settings}"
+    return base if method not in ("grpo", "tepo", "mpo", "dapo") and base in arms else None
 
 
 def _wording(name: str, params: object) -> str:

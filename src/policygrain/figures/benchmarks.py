@@ -8,38 +8,41 @@ from matplotlib.figure import Figure
 from ..analysis import accuracy
 from ..results.layout import START
 from ..results.reader import StudyResults
-from .style import COLOURS, PAGE, name_of
+from .measured import headline
+from .style import PAGE, look, name_of
 
 
 def draw(results: StudyResults) -> Figure:
-    """Bars per benchmark with 95% intervals over training seeds."""
-    arms = [START, *results.arms("headline")]
+    """Points per benchmark with 95% intervals over training seeds, of the start model over start models."""
+    arms = [START, *headline(results)]
     names = [*results.benchmarks, "average"]
-    figure = Figure(figsize=(PAGE, 2.5))
+    figure = Figure(figsize=(PAGE, 2.7))
     axes = figure.subplots()
-    width = 0.84 / len(arms)
-    hatches = ["", "", "///", "...", "xxx", "\\\\\\", "++"]
+    width = 0.72 / len(arms)
     for i, arm in enumerate(arms):
         scores = [results.scores(arm, b) for b in results.benchmarks]
         rows = [*(accuracy([s]) for s in scores), accuracy(scores)]
         means = np.array([r.mean for r in rows]) * 100
         errors = np.array([[r.mean - r.low, r.high - r.mean] for r in rows]).T.clip(min=0) * 100
-        axes.bar(
+        style = {"color": "#777777", "marker": "_"} if arm == START else look(i - 1)
+        axes.errorbar(
             np.arange(len(names)) + (i - (len(arms) - 1) / 2) * width,
             means,
-            width,
             yerr=errors,
             label=name_of(results, arm),
-            color="#bbbbbb" if arm == START else COLOURS[(i - 1) % len(COLOURS)],
-            hatch=hatches[i % len(hatches)],
-            edgecolor="white",
-            linewidth=0.3,
-            error_kw={"elinewidth": 0.7, "capsize": 1.2},
+            markersize=7 if arm == START else 4,
+            elinewidth=1.1,
+            capsize=1.5,
+            **{**style, "linestyle": ""},
         )
-    axes.axvline(len(names) - 1.5, color="#999999", linewidth=0.6)
+    for place in range(0, len(names), 2):
+        axes.axvspan(place - 0.5, place + 0.5, color="#000000", alpha=0.035, linewidth=0, zorder=0)
+    axes.axvline(len(names) - 1.5, color="#666666", linewidth=0.8)
     axes.set_xticks(np.arange(len(names)), [n.replace("_", "\n") for n in names])
+    axes.tick_params(axis="x", length=0)
+    axes.set_xlim(-0.5, len(names) - 0.5)
     axes.set_ylabel("accuracy (%)")
-    axes.set_ylim(0, 100)
+    axes.set_ylim(bottom=0)
     axes.grid(axis="x", visible=False)
     figure.legend(loc="outside upper center", ncols=len(arms))
     return figure

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pandas as pd
 
-from ..analysis.claim_text import comparison_text, counts_text, effect_text, margin_text
-from ..analysis.claims import ClaimResult, compare, decide_claims, load_claims
+from ..analysis.claim_text import comparison_text, counts_text, effect_text, instrument, margin_text
+from ..analysis.claims import ClaimResult, decide_study
+from ..analysis.controls import controls, controls_text, controls_warning
+from ..analysis.statistics import SEEDS
 from ..results.reader import StudyResults
 from ..text import markdown_table
 from .style import label
@@ -14,19 +16,26 @@ HEADER = ["claim", "comparison", "effect", "margin", "finding", "verdict"]
 
 
 def table(results: StudyResults) -> tuple[pd.DataFrame, str]:
-    """A row per comparison, and the table of all claims as Markdown."""
-    decided = decide_claims(load_claims(), lambda c: compare(results, c))
+    """A row per comparison, and the table of all claims as Markdown; if a control failed, that comes first."""
+    decided, judged = decide_study(results), controls(results)
     rows = [row for claim in decided for row in _rows(claim)]
-    over = sorted({(f.n, f.unit) for claim in decided for f in claim.findings})
+    units = sorted({(f.unit != SEEDS, f.n, f.unit) for claim in decided for f in claim.findings})
+    over = " or ".join(f"{n} {unit}" for _, n, unit in units) or "no seeds"
+    tests = (
+        "tests over training seeds stay valid while seeds are added, those over start models are for a planned number"
+        if results.study.sequential
+        else "all tests are for planned numbers"
+    )
     note = (
-        f"\n{counts_text(decided)} Each comparison is tested against its margin over "
-        f"{' or '.join(f'{n} {unit}' for n, unit in over) or 'no seeds'}, paired, and corrected by Holm's method over "
-        "all comparisons; intervals are 95%, not corrected. A claim is supported if all its comparisons are, and not "
-        f"supported if one is not. These results are for {results.study.title or results.study.name} and do not decide "
-        "the claims for other models.\n"
+        f"\n{counts_text(decided)} Each comparison is tested against its margin over {over}, paired, and corrected by "
+        f"Holm's method over all comparisons; {tests}. Intervals are 95%, not corrected. A claim is supported if all "
+        "its comparisons are, and not supported if one is not. These results are for "
+        f"{results.study.title or results.study.name} and do not decide the claims for other models.\n"
     )
     cells = [row for claim in decided for row in _cells(claim)]
-    return pd.DataFrame(rows), markdown_table(HEADER, cells) + note
+    warning = f"**{text}**\n\n" if (text := controls_warning(judged)) else ""
+    shown = f"\n```\n{controls_text(judged)}\n```\n" if judged else ""
+    return pd.DataFrame(rows), warning + markdown_table(HEADER, cells) + note + shown
 
 
 def _rows(result: ClaimResult) -> list[dict[str, object]]:
@@ -39,7 +48,8 @@ def _rows(result: ClaimResult) -> list[dict[str, object]]:
         numbers = {"effect": f.effect, "low": f.low, "high": f.high, "effect_unit": c.unit, "n": f.n, "unit": f.unit}
         tests = {f"p_{name}": p for name, p in f.p._asdict().items()}
         kept = {**numbers, **tests, "seeds_needed": f.seeds_needed, "finding": f.verdict, "verdict": verdict}
-        rows.append({"claim": name, "source": claim.source, **c.model_dump(), **kept})
+        asked = {**c.model_dump(), "instrument": instrument(c), "comparison": comparison_text(c)}
+        rows.append({"claim": name, "source": claim.source, **asked, **kept})
     return rows
 
 

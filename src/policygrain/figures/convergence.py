@@ -6,34 +6,41 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from ..analysis import measures
-from ..analysis.statistics import over_seeds
+from ..analysis.statistics import Interval, over_seeds
 from ..results.reader import StudyResults
+from .forest import clipped
+from .measured import headline
 from .style import PAGE, label, look
 
 BY = {"steps": "optimizer steps", "tokens": "generated tokens", "seconds": "seconds of training"}
+TICKS = {2.0**k: f"{2**k}" if k >= 0 else {-1: "½", -2: "¼", -3: "⅛"}[k] for k in range(-3, 6)}
 
 
 def draw(results: StudyResults) -> Figure:
     """A panel per cost: ratio to GRPO by seed, geometric mean with 95% interval over seeds; dashed line: half."""
-    arms = [arm for arm in results.arms("headline") if arm != "grpo"]
-    figure = Figure(figsize=(PAGE * 0.9, 0.9 + 0.35 * len(arms)))
+    arms = [arm for arm in headline(results) if arm != "grpo"]
+    found = {by: [measures.reached(results, arm, "grpo", by).to_numpy() for arm in arms] for by in BY}
+    # As wide as the seeds lie, so that a single wide interval does not hide the others.
+    every = np.concatenate([v for values in found.values() for v in values])
+    low, high = max(-3.0, min(-1.5, every.min() - 0.3)), min(5.0, max(1.5, every.max() + 0.3))
+    figure = Figure(figsize=(PAGE * 0.95, 0.8 + 0.42 * len(arms)))
     panels = figure.subplots(1, len(BY), sharey=True)
     for axes, (by, title) in zip(panels, BY.items(), strict=True):
         axes.axvline(1, color="#000000", linewidth=0.8)
         axes.axvline(0.5, color="#999999", linewidth=0.8, linestyle=(0, (3, 2)))
-        for i, arm in enumerate(arms):
-            values = measures.reached(results, arm, "grpo", by).to_numpy()
-            middle, low, high = (2.0**v for v in over_seeds(values))
+        for i, values in enumerate(found[by]):
             style = look(i + 1)
-            axes.plot(2**values, np.full(len(values), i) + 0.18, "|", color=style["color"], markersize=6)
-            axes.plot([low, high], [i, i], color=style["color"], linewidth=1.2)
-            axes.plot([middle], [i], color=style["color"], marker=style["marker"], markersize=5)
+            axes.plot(2**values, np.full(len(values), i + 0.24), "|", color=style["color"], markersize=5, alpha=0.6)
+            interval = Interval(*(2.0 ** min(v, 60.0) for v in over_seeds(values)))
+            clipped(axes, i, interval, (2**low, 2**high), style["color"], style["marker"])
         axes.set_xscale("log", base=2)
-        axes.set_xlim(0.2, 40)
-        axes.set_xticks([0.25, 0.5, 1, 2, 4, 8, 16, 32], ["¼", "½", "1", "2", "4", "8", "16", "32"])
+        axes.set_xlim(2**low, 2**high)
+        shown = {value: text for value, text in TICKS.items() if 2**low <= value <= 2**high}
+        axes.set_xticks(list(shown), list(shown.values()))
         axes.minorticks_off()
         axes.set_title(title)
         axes.set_xlabel("ratio to GRPO")
     panels[0].set_yticks(range(len(arms)), [label(arm) for arm in arms])
+    panels[0].tick_params(axis="y", length=0)
     panels[0].set_ylim(len(arms) - 0.5, -0.5)
     return figure

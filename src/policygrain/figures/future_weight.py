@@ -1,30 +1,51 @@
-"""Clip fraction and accuracy by the weight φ of future tokens (after MPO)."""
+"""The weight φ of future tokens (after MPO): tokens clipped, and what an update or a final model is worth."""
 
 from __future__ import annotations
 
+import numpy as np
 from matplotlib.figure import Figure
 
 from ..analysis import measures
 from ..results.reader import StudyResults
-from .style import PAGE
+from .forest import line
+from .measured import distances, estimated
+from .requirements import block_methods
+from .style import PAGE, look, updates_text
 from .sweeps import accuracy_interval, against, arms_by
 
 
 def draw(results: StudyResults) -> Figure:
-    """Two panels by φ, with the same clip band and K = 5; means with 95% intervals over seeds."""
-    arms = arms_by(results, "future_weight")
-    figure = Figure(figsize=(PAGE * 0.7, 2.2))
+    """Two panels by φ, with the same clip band and K = 5; 95% intervals over start models, or over training seeds."""
+    section = results.study.estimators
+    found = block_methods(results.study, section.methods, "future_weight") if section else {}
+    figure = Figure(figsize=(PAGE * 0.7, 2.4))
     left, right = figure.subplots(1, 2)
-    against(left, arms, lambda arm: measures.late(results, arm, "clip_fraction"), index=1)
-    against(
-        right,
-        arms,
-        lambda arm: measures.accuracy(results, arm),
-        index=0,
-        interval=lambda arm: accuracy_interval(results, arm),
-    )
+    if len(found) > 1:
+        for i, updates in enumerate(distances(results)):
+            for axes, metric, scale in ((left, "clip_fraction", 100.0), (right, "cosine", 1.0)):
+                values = [scale * estimated(results, name, updates, metric).to_numpy() for name in found.values()]
+                line(
+                    axes,
+                    np.array(list(found)) + 0.006 * i,
+                    values,
+                    {**look(i), "label": f"after {updates_text(updates)}"},
+                )
+                axes.set_xticks(list(found))
+        right.set_ylabel("cosine of one batch\nwith the true gradient")
+        handles, labels = left.get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper center", ncols=len(labels))
+    else:
+        arms = arms_by(results, "future_weight")
+        against(left, arms, lambda arm: measures.late(results, arm, "clip_fraction"), index=1)
+        against(
+            right,
+            arms,
+            lambda arm: measures.accuracy(results, arm),
+            index=0,
+            interval=lambda arm: accuracy_interval(results, arm),
+        )
+        right.set_ylabel("accuracy (%)")
     left.set_ylabel("tokens clipped (%)")
-    right.set_ylabel("accuracy (%)")
     left.set_ylim(bottom=0)
     for axes in (left, right):
         axes.set_xlabel("weight of future tokens φ")

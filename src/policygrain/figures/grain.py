@@ -1,50 +1,107 @@
-"""Accuracy, entropy, clip fraction, ratio variance and gradient noise by the grain of the ratio."""
+"""What the grain of the ratio changes: whole runs by updates per batch, one round, and the clip band beside it."""
 
 from __future__ import annotations
 
-import numpy as np
-import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ..analysis import measures
+from ..errors import UserError
 from ..results.reader import StudyResults
-from .requirements import GRAINS
-from .style import COLOURS, PAGE, spread
+from ..study.runs import arms_of
+from .alike import GRAINS, band, band_text, resolved, same_but
+from .forest import apart, line, powers_of_two, row, shade
+from .measured import MARGIN_OF_CURVES, MARGIN_OF_ROUNDS, area, paired, round_difference, round_reference, round_updates
+from .style import PAGE, label, look, ratio_look
+
+BASE = "dapo"  # the method with a token ratio that whole runs are compared with
+IN_A_ROUND = ("block", "prefix", "sequence", "reinforce", "product")
 
 
 def draw(results: StudyResults) -> Figure:
-    """Five panels by grain; small marks are seeds, points are means with 95% intervals over seeds (`style.spread`)."""
-
-    def ratio_of(arm: str) -> str:
-        """The name of the arm's ratio in the probe."""
-        return results.matrix.arms[arm].method(results.study).ratio.label
-
-    panels = {
-        "validation accuracy (%)": lambda arm: pd.Series(100 * results.final_validation(arm)),
-        "entropy (nats/token)": lambda arm: measures.late(results, arm, "entropy_old"),
-        "tokens clipped (%)": lambda arm: measures.late(results, arm, "clip_fraction"),
-        "variance of the ratio": lambda arm: measures.probed(results, ratio_of(arm), "ratio_variance"),
-        "gradient noise": lambda arm: measures.probed(results, ratio_of(arm), "gradient_noise"),
-    }
-    for arm in GRAINS:
-        measures.runs_of(results, arm)
-    figure = Figure(figsize=(PAGE, 2.0))
-    for axes, (title, read) in zip(figure.subplots(1, len(panels)), panels.items(), strict=True):
-        for x, arm in enumerate(GRAINS):
-            values = read(arm).to_numpy(dtype=float)
-            log = title == "variance of the ratio"
-            middle, low, high = spread(np.log(values) if log else values)
-            middle, low, high = (np.exp(v) if log else v for v in (middle, low, high))
-            axes.plot(np.full(len(values), x), values, "_", color="#777777", markersize=6)
-            axes.errorbar(
-                [x], [middle], yerr=[[max(0.0, middle - low)], [max(0.0, high - middle)]], fmt="o", markersize=4,
-                color=COLOURS[0], elinewidth=1, capsize=2,
-            )  # fmt: skip
-            if log:
-                axes.set_yscale("log")
-        axes.set_title(title)
-        axes.set_xticks(range(len(GRAINS)), GRAINS, rotation=40, ha="right", rotation_mode="anchor")
-        axes.set_xlim(-0.5, len(GRAINS) - 0.5)
-        if axes.get_yscale() == "linear":
-            axes.set_ylim(bottom=0)
+    """Three panels of paired differences in points, with 95% intervals over training seeds or start models."""
+    figure = Figure(figsize=(PAGE * 1.15, 3.3))
+    runs, rounds, bands = figure.subplots(1, 3, width_ratios=(1, 1.15, 0.9))
+    _runs(runs, results)
+    _rounds(rounds, results)
+    _bands(bands, results)
     return figure
+
+
+def _runs(axes: Axes, results: StudyResults) -> None:
+    """Area under the learning curve by updates per batch, minus that of DAPO."""
+    arms: dict[str, dict[int, str]] = {}
+    for arm in arms_of(results.study.experiments["headline"], results.study):
+        arms.setdefault(arm.method_name, {})[arm.training(results.study).updates_per_batch] = arm.name
+    ticks = sorted(arms[BASE])
+    others = [name for name in arms if name != BASE]
+    ratios = {name: found.ratio.name for name, found in resolved(results.study, others).items()}
+    shade(axes, MARGIN_OF_CURVES)
+    for i, name in enumerate(others):
+        values = [paired(area(results, arms[name][u]), area(results, arms[BASE][u])).to_numpy() for u in ticks]
+        line(axes, apart(ticks, i, len(others), 0.14), values, {**look(i), "label": f"{label(name)} ({ratios[name]})"})
+    powers_of_two(axes, ticks)
+    axes.set_xlim(ticks[0] / 1.5, ticks[-1] * 1.5)
+    axes.set_xlabel("updates per batch")
+    axes.set_ylabel(f"points, minus {label(BASE)} (token ratio)")
+    axes.set_title("Whole runs:\nmean accuracy during training", loc="left")
+    _legend(axes, 2)
+
+
+def _rounds(axes: Axes, results: StudyResults) -> None:
+    """Reward after some updates from the same rollouts, minus that of the reference."""
+    reference, ticks = round_reference(results), round_updates(results)
+    methods = resolved(results.study, [m for m in IN_A_ROUND if (results.rounds["method"] == m).any()])
+    shade(axes, MARGIN_OF_ROUNDS)
+    for i, (name, found) in enumerate(methods.items()):
+        values = [round_difference(results, name, reference, u).to_numpy() for u in ticks]
+        ratio = found.ratio.name
+        style = {**ratio_look(ratio), "label": "no ratio" if ratio == "none" else ratio}
+        line(axes, apart(ticks, i, len(methods), 0.09), values, style)
+    powers_of_two(axes, ticks)
+    axes.set_xlabel("updates since the rollouts")
+    axes.set_ylabel(f"points, minus {reference} ratio")
+    axes.set_title("One round from the same rollouts:\naccuracy afterwards", loc="left")
+    _legend(axes, 3)
+
+
+def _bands(axes: Axes, results: StudyResults) -> None:
+    """After the last update: each ratio at its chosen band, and one ratio at other bands."""
+    reference, last = round_reference(results), round_updates(results)[-1]
+    measured = list(dict.fromkeys(results.rounds["method"]))
+    methods = resolved(results.study, measured)
+    rows = [name for name in GRAINS if name in methods and name != reference]
+    groups = [g for g in same_but("clip", methods) if set(g) & set(GRAINS)]
+    others = [name for group in groups for name in group if name not in GRAINS]
+    if not rows:
+        raise UserError(f"grain: `rounds.methods` has none of {', '.join(GRAINS)} but {reference!r}.")
+    shade(axes, MARGIN_OF_ROUNDS, vertical=True)
+    ticks: list[tuple[float, str]] = []
+    place = 0.0
+    for heading, names in (("chosen bands", rows), ("other bands", others)):
+        if not names:
+            continue
+        axes.text(
+            -0.02, place, heading, transform=axes.get_yaxis_transform(), ha="right", va="center", fontsize=7.5,
+            fontweight="bold",
+        )  # fmt: skip
+        for name in names:
+            place += 1
+            ratio = methods[name].ratio.name
+            values = round_difference(results, name, reference, last).to_numpy()
+            row(axes, place, values, ratio_look(ratio)["color"], ratio_look(ratio)["marker"])
+            ticks.append((place, f"{ratio} {band_text(band(methods[name]))}"))
+        place += 1.3
+    axes.set_yticks([y for y, _ in ticks], [text for _, text in ticks])
+    axes.tick_params(axis="y", length=0)
+    axes.grid(axis="y", visible=False)
+    axes.set_ylim(place - 0.6, -0.6)
+    axes.set_xlabel(f"points, minus {reference} {band_text(band(methods[reference]))}")
+    axes.set_title(f"Ratio or clip band?\nOne round, after {last} updates", loc="left")
+
+
+def _legend(axes: Axes, columns: int) -> None:
+    """Beneath the x-axis."""
+    axes.legend(
+        loc="upper center", bbox_to_anchor=(0.48, -0.19), ncols=columns, handlelength=2.2, columnspacing=1.0,
+        borderaxespad=0.2,
+    )  # fmt: skip

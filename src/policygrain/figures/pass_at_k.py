@@ -10,6 +10,7 @@ from ..errors import UserError
 from ..evaluate.scores import pass_at_k, powers_of_two
 from ..results.layout import START
 from ..results.reader import StudyResults
+from .measured import headline
 from .style import PAGE, label, look
 
 
@@ -22,7 +23,7 @@ def draw(results: StudyResults) -> Figure:
             "pass_at_k: every benchmark has one response per problem; add `sampling: {n: 8, temperature: 1.0}` to "
             "one in `evaluation.benchmarks` and run `snakemake all`."
         )
-    arms = [START, *results.arms("headline")]
+    arms = [START, *headline(results)]
     columns = min(4, len(names))
     rows = -(-len(names) // columns)
     figure = Figure(figsize=(PAGE * max(0.45, columns / 4), 1.9 * rows + 0.4))

@@ -3,44 +3,60 @@
 from __future__ import annotations
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
-from ..analysis.statistics import over_seeds
+from ..analysis.statistics import Interval, over_seeds
+from ..errors import UserError
 from ..results.reader import StudyResults
-from .style import PAGE, look
+from .alike import ratio_text, resolved
+from .measured import distances, estimated
+from .style import PAGE, look, updates_text
 
-PANELS = {
-    "ratio_variance": "variance of the ratio",
-    "effective_sample_share": "effective sample share",
-    "gradient_noise": "gradient noise",
-}
+SMALLEST = 1e-12
 
 
 def draw(results: StudyResults) -> Figure:
-    """Three panels: ratios by grain, a line per number of optimizer steps; means with 95% intervals over seeds."""
-    probes = results.probes
-    names = list(dict.fromkeys(probes["ratio"]))
-    figure = Figure(figsize=(PAGE, 2.7))
-    panels = figure.subplots(1, len(PANELS))
-    for axes, (metric, title) in zip(panels, PANELS.items(), strict=True):
-        log = metric == "ratio_variance"
-        for i, updates in enumerate(sorted(probes["updates"].unique())):
-            rows = probes[probes["updates"] == updates]
-            values = [rows[rows["ratio"] == name][metric].to_numpy(dtype=float) for name in names]
-            points = np.array([over_seeds(np.log(v.clip(min=1e-12)) if log else v) for v in values])
-            points = np.exp(points) if log else points
-            errors = np.array([points[:, 0] - points[:, 1], points[:, 2] - points[:, 0]]).clip(min=0)
-            x = np.arange(len(names)) + 0.12 * (i - 1)
-            axes.errorbar(
-                x, points[:, 0], yerr=errors, markersize=4, linewidth=1, elinewidth=0.7, capsize=1.5,
-                label=f"after {updates} update{'' if updates == 1 else 's'}", **look(i),
-            )  # fmt: skip
-        axes.set_title(title)
-        axes.set_xticks(np.arange(len(names)), names, rotation=50, ha="right", rotation_mode="anchor")
-        if log:
-            axes.set_yscale("log")
-        else:
-            axes.set_ylim(0, 1.05 if metric == "effective_sample_share" else None)
-    handles, labels = panels[0].get_legend_handles_labels()
+    """Two panels: ratios without a clip, a line per distance; means with 95% intervals over start models."""
+    methods = resolved(results.study, list(dict.fromkeys(results.estimators["estimator"])))
+    free = {n: ratio_text(m) for n, m in methods.items() if m.clip.name == "none" and m.ratio.name != "none"}
+    if not free:
+        raise UserError("ratio_variance: `estimators.methods` has no method with a ratio and without a clip.")
+    figure = Figure(figsize=(PAGE * 0.9, 2.9))
+    variance, share = figure.subplots(1, 2)
+    _panel(variance, results, free, "ratio_variance", _of_logs)
+    _panel(share, results, free, "effective_sample_share", of_shares)
+    variance.set_yscale("log")
+    variance.set_title("variance of the ratio")
+    share.set_title("effective sample size / sample size")
+    share.set_ylim(0, 1.05)
+    handles, labels = variance.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=len(labels))
     return figure
+
+
+def _panel(axes: Axes, results: StudyResults, names: dict[str, str], metric: str, interval: object) -> None:
+    steps = distances(results)
+    assert callable(interval)
+    for i, updates in enumerate(steps):
+        values = [estimated(results, name, updates, metric).to_numpy(dtype=float) for name in names]
+        points = np.array([interval(v) for v in values])
+        errors = np.array([points[:, 0] - points[:, 1], points[:, 2] - points[:, 0]]).clip(min=0)
+        x = np.arange(len(names)) + 0.14 * (i - (len(steps) - 1) / 2)
+        style = {**look(i), "linestyle": "", "label": f"after {updates_text(updates)}"}
+        axes.errorbar(x, points[:, 0], yerr=errors, markersize=4, elinewidth=1, capsize=1.8, **style)
+    axes.set_xticks(np.arange(len(names)), list(names.values()), rotation=40, ha="right", rotation_mode="anchor")
+    axes.set_xlim(-0.5, len(names) - 0.5)
+    axes.grid(axis="x", visible=False)
+
+
+def _of_logs(values: NDArray[np.float64]) -> Interval:
+    """Geometric mean; Student's interval of the logarithms."""
+    return Interval(*(float(np.exp(v)) for v in over_seeds(np.log(values.clip(min=SMALLEST)))))
+
+
+def of_shares(values: NDArray[np.float64]) -> Interval:
+    """Student's interval of the logits, so that it stays within 0 and 1, and the share at their mean."""
+    x = values.clip(SMALLEST, 1 - SMALLEST)
+    return Interval(*(float(1 / (1 + np.exp(-v))) for v in over_seeds(np.log(x / (1 - x)))))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Literal
 
 from ..errors import UserError
 from ..methods.parts import Block
 from ..study import Study
 from ..study.runs import Arm, arms_of, run_matrix
 from ..tasks.registry import sampling_of
+from .alike import GRAINS, NOT_COMPARED, resolved, same_but
 
-GRAINS = ("token", "block", "sequence", "prefix")
 ENTROPY_ARMS = ("tepo", "tepo_v1", "tepo_max_entropy", "tepo_full_kl")
 RATIO_ARMS = ("token", "block", "sequence", "prefix", "reinforce")
 
@@ -48,9 +49,48 @@ def headline_with_grpo(study: Study) -> str | None:
     return None if "grpo" in names and len(names) > 1 else "grpo and another method in the experiment 'headline'"
 
 
-def probe(study: Study) -> str | None:
-    """Requires a probe."""
-    return None if study.probe else "the probe; set `probe: {prompts: 24}`"
+def estimators(study: Study) -> str | None:
+    """Requires measurements of estimators."""
+    return None if study.estimators else "measurements of estimators; set `estimators: {methods: […], reference: …}`"
+
+
+def rounds(study: Study) -> str | None:
+    """Requires measurements of rounds, of two methods or more."""
+    if study.rounds and len(study.rounds.methods) > 1:
+        return None
+    return "measurements of rounds; set `rounds: {methods: […], reference: …}` with two methods or more"
+
+
+def headline_by_updates(study: Study) -> str | None:
+    """Requires DAPO and another method at several numbers of updates per batch in the experiment 'headline'."""
+    found = study.experiments["headline"]
+    several = len(found.vary.get("updates_per_batch", [])) > 1
+    if several and "dapo" in found.methods and len(found.methods) > 1:
+        return None
+    return "dapo, another method and `vary: {updates_per_batch: [1, 4, 16]}` in the experiment 'headline'"
+
+
+def other_grains(study: Study) -> str | None:
+    """Requires another of the methods named after ratios in the rounds."""
+    section = study.rounds
+    found = [m for m in GRAINS if section and m in section.methods and m != section.reference]
+    return None if found else f"another method in `rounds.methods` than the reference, of {', '.join(GRAINS)}"
+
+
+def free_ratio(study: Study) -> str | None:
+    """Requires an estimator with a ratio and without a clip."""
+    methods = resolved(study, study.estimators.methods if study.estimators else ())
+    if any(m.clip.name == "none" and m.ratio.name != "none" for m in methods.values()):
+        return None
+    return "a method with a ratio and `clip: null` in `estimators.methods`"
+
+
+def several_bands(study: Study) -> str | None:
+    """Requires an experiment 'bands', or methods in the rounds that differ in the clip alone."""
+    methods = resolved(study, study.rounds.methods if study.rounds else ())
+    if "bands" in study.experiments or same_but("clip", methods):
+        return None
+    return "an experiment named 'bands', or two methods in `rounds.methods` that differ in the clip alone"
 
 
 def several_samples(study: Study) -> str | None:
@@ -60,15 +100,31 @@ def several_samples(study: Study) -> str | None:
     return "a benchmark with several responses per problem; set `sampling: {n: 8, temperature: 1.0}`"
 
 
-def block_sweep(parameter: str) -> Requirement:
-    """Requires two evaluated arms whose block ratios differ only in this parameter."""
+def block_sweep(parameter: str, section: Literal["estimators", "rounds"]) -> Requirement:
+    """Requires methods whose block ratios differ only in this parameter: measured in ``section``, or evaluated arms."""
 
     def missing(study: Study) -> str | None:
-        return (
-            None if len(block_arms(study, parameter)) > 1 else f"two evaluated methods that differ in block.{parameter}"
-        )
+        measured = getattr(study, section)
+        if measured and len(block_methods(study, measured.methods, parameter)) > 1:
+            return None
+        if len(block_arms(study, parameter)) > 1:
+            return None
+        return f"two methods that differ in block.{parameter} alone, in `{section}.methods` or evaluated"
 
     return missing
+
+
+def block_methods(study: Study, names: Sequence[str], parameter: str) -> dict[float, str]:
+    """Parameter value → method, for those whose other block parameters are the defaults of MPO, and else the same."""
+    default = Block().settings
+    groups: dict[str, dict[float, str]] = {}
+    for name, found in resolved(study, names).items():
+        if isinstance(found.ratio, Block):
+            settings = found.ratio.settings
+            if all(settings[key] == value for key, value in default.items() if key != parameter):
+                rest = {k: v for k, v in found.data().items() if k not in ("ratio", *NOT_COMPARED)}
+                groups.setdefault(str(rest), {}).setdefault(float(settings[parameter]), name)
+    return dict(sorted(max(groups.values(), key=len, default={}).items()))
 
 
 def block_arms(study: Study, parameter: str) -> dict[float, str]:
@@ -93,10 +149,14 @@ REQUIREMENTS: dict[str, tuple[Requirement, ...]] = {
     "entropy_regularisation": (arms(ENTROPY_ARMS, 2),),
     "importance_sampling": (arms(RATIO_ARMS, 2),),
     "convergence": (HEADLINE, headline_with_grpo),
-    "block_size": (block_sweep("size"),),
-    "future_weight": (block_sweep("future_weight"),),
-    "ratio_variance": (probe,),
+    "block_size": (block_sweep("size", "rounds"),),
+    "future_weight": (block_sweep("future_weight", "estimators"),),
+    "ratio_variance": (estimators, free_ratio),
     "pass_at_k": (several_samples,),
-    "stress": (experiment("stress"),),
-    "grain": (arms(GRAINS, len(GRAINS)), probe),
+    "stress": (rounds,),
+    "grain": (HEADLINE, headline_by_updates, rounds, other_grains),
+    "bands": (several_bands,),
+    "estimators": (estimators,),
+    "rounds": (rounds,),
+    "verdicts": (),
 }

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping, Sequence
 
+import numpy as np
 import pandas as pd
 
 from ..analysis import Estimate, accuracy, difference, measures
 from ..analysis.verdicts import holm
 from ..results.layout import START
 from ..results.reader import StudyResults
+from ..tasks.registry import sampling_of
 from ..text import markdown_table
+from .measured import headline
 from .style import label, name_of
+
+ENDS = ("mean", "low", "high")
+GREEDY = "greedy_"  # before the names of columns
 
 
 def table(results: StudyResults) -> tuple[pd.DataFrame, str]:
-    """The numbers, and the table as Markdown. The best is bold only where it is better than every other arm."""
+    """The numbers, and the tables as Markdown. The best is bold only where it is better than every other arm."""
     arms = [
         START,
         *dict.fromkeys(a for e in results.study.experiments.values() if e.evaluate for a in _arms(results, e)),
@@ -32,21 +39,68 @@ def table(results: StudyResults) -> tuple[pd.DataFrame, str]:
     rows += _clean_rows(results, arms)
     frame = pd.DataFrame(rows)
     best = {b: _best(results, arms, b) for b in names}
-    lines = []
-    for arm in arms:
-        cells = [name_of(results, arm)]
-        for b in [*names, "average"]:
-            row = frame[(frame["arm"] == arm) & (frame["benchmark"] == b)].iloc[0]
-            cell = f"{row['mean']:.1f} [{row['low']:.1f}, {row['high']:.1f}]"
-            cells.append(f"**{cell}**" if best.get(b) == arm else cell)
-        lines.append(cells)
+    shown = _scores(results, frame, arms, best)
     units = " or ".join(dict.fromkeys(frame["unit"]))
     note = (
-        f"\nAccuracy in percent with 95% intervals over {units}. "
+        f"\nAccuracy of {_responses(results)} in percent, with 95% intervals over {units}. "
         "Bold: better than every other arm, with all intervals of paired differences above zero.\n"
     )
-    shown = markdown_table(["method", *names, "average"], lines)
-    return frame, shown + note + _clean(frame, results) + _pairs(results)
+    if (greedy := _greedy_columns(results, arms)) is not None:
+        frame = frame.merge(greedy, on=["arm", "benchmark"], how="left")
+    texts = [shown, note, _clean(frame, results), _pairs(results), _greedy(results, frame, arms)]
+    return frame, "".join(texts)
+
+
+def _scores(
+    results: StudyResults, frame: pd.DataFrame, arms: Sequence[str], best: Mapping[str, str | None], prefix: str = ""
+) -> str:
+    """A row per arm, a column per benchmark and for their average."""
+    lines = []
+    for arm in arms:
+        cells = [name_of(results, arm, among=arms)]
+        for b in [*results.benchmarks, "average"]:
+            row = frame[(frame["arm"] == arm) & (frame["benchmark"] == b)].iloc[0]
+            mean, low, high = (float(row[f"{prefix}{name}"]) for name in ENDS)
+            cell = f"{mean:.1f} [{low:.1f}, {high:.1f}]"
+            cells.append(f"**{cell}**" if best.get(b) == arm else cell)
+        lines.append(cells)
+    return markdown_table(["method", *results.benchmarks, "average"], lines)
+
+
+def _responses(results: StudyResults) -> str:
+    """How the responses were decoded: `sampled responses (temperature 1)`."""
+    found = [sampling_of(results.study, b).temperature for b in results.study.evaluation.benchmarks]
+    sampled = ", ".join(f"{t:g}" for t in dict.fromkeys(t for t in found if t > 0))
+    kinds = ([f"sampled responses (temperature {sampled})"] if sampled else []) + (
+        ["greedily decoded responses"] if 0 in found else []
+    )
+    return " or ".join(kinds)
+
+
+def _greedy_columns(results: StudyResults, arms: Sequence[str]) -> pd.DataFrame | None:
+    """The accuracy of greedily decoded responses; None unless all models have them on all benchmarks."""
+    table = results.evaluations
+    columns = ["arm", "benchmark", *(f"{GREEDY}{name}" for name in ENDS)]
+    if "greedy" not in table or table["greedy"].isna().any():
+        return None
+    rows: list[list[object]] = []
+    for arm in arms:
+        own = table[table["arm"] == arm].sort_values("seed")
+        scores = [np.array(own[own["benchmark"] == b]["greedy"].tolist(), dtype=float) for b in results.benchmarks]
+        for b, one in [*zip(results.benchmarks, ([s] for s in scores), strict=True), ("average", scores)]:
+            rows.append([arm, b, *_percent(accuracy(one)).values()])
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _greedy(results: StudyResults, frame: pd.DataFrame, arms: Sequence[str]) -> str:
+    """The table of greedy accuracy; empty without it."""
+    if f"{GREEDY}mean" not in frame:
+        return ""
+    shown = _scores(results, frame, arms, {}, GREEDY)
+    return (
+        f"\n{shown}\nThe same for one greedily decoded response per problem, in percent. Training maximises the "
+        "accuracy of sampled responses, which the table above and the claims are about.\n"
+    )
 
 
 def _clean_rows(results: StudyResults, arms: list[str]) -> list[dict[str, object]]:
@@ -69,7 +123,7 @@ def _clean(frame: pd.DataFrame, results: StudyResults) -> str:
     header = ["without problems of the training set", *(f"{b} (−{n})" for b, n in found.items())]
     lines = []
     for arm in frame["arm"].unique():
-        cells = [name_of(results, arm)]
+        cells = [name_of(results, arm, among=frame["arm"].unique())]
         for b in found:
             row = frame[(frame["arm"] == arm) & (frame["benchmark"] == f"{b}, clean")].iloc[0]
             cells.append(f"{row['mean']:.1f} [{row['low']:.1f}, {row['high']:.1f}]")
@@ -79,7 +133,7 @@ def _clean(frame: pd.DataFrame, results: StudyResults) -> str:
 
 def _pairs(results: StudyResults) -> str:
     """The table of paired differences between headline methods and the start model."""
-    pairs = list(itertools.combinations([*results.arms("headline"), START], 2))
+    pairs = list(itertools.combinations([*headline(results), START], 2))
     if not pairs:
         return ""
     found = [difference(*measures.paired_scores(results, a, b)).times(100) for a, b in pairs]
@@ -101,12 +155,18 @@ def _arms(results: StudyResults, experiment: object) -> list[str]:
 
 
 def _percent(i: Estimate) -> dict[str, float]:
-    return {name: round(100 * getattr(i, name), 6) for name in ("mean", "low", "high")}
+    return {name: round(100 * getattr(i, name), 6) for name in ENDS}
 
 
 def _best(results: StudyResults, arms: list[str], benchmark: str) -> str | None:
     """The arm whose paired difference from every other arm is above zero with its interval; None if there is none."""
-    scores = {arm: results.scores(arm, benchmark) for arm in arms}
-    top = max(arms, key=lambda arm: scores[arm].mean())
-    rivals = [scores[a] for a in arms if a != top and scores[a].shape == scores[top].shape]
-    return top if rivals and all(difference([scores[top]], [r]).low > 0 for r in rivals) else None
+    table = results.evaluations[results.evaluations["benchmark"] == benchmark]
+    scores = {arm: table[table["arm"] == arm].set_index("seed")["per_problem"] for arm in arms}
+    top = max(arms, key=lambda arm: float(np.mean(scores[arm].tolist())))
+
+    def ahead(rival: str) -> bool:
+        seeds = sorted(set(scores[top].index) & set(scores[rival].index))
+        both = ([np.array(scores[arm].loc[seeds].tolist(), dtype=float)] for arm in (top, rival))
+        return bool(seeds) and difference(*both).low > 0
+
+    return top if len(arms) > 1 and all(ahead(arm) for arm in arms if arm != top) else None

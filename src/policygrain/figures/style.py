@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from numpy.typing import NDArray
 
-from ..analysis.statistics import Interval, over_seeds
+from ..analysis.statistics import over_seeds
 from ..results.reader import StudyResults
 
 matplotlib.use("Agg")
@@ -72,24 +71,74 @@ NAMES = {
     "mpo_heads": "MPO, prediction heads",
     "mpo_k2": "MPO, K = 2",
     "mpo_k3": "MPO, K = 3",
+    "mpo_k9": "MPO, K = 9",
+    "mpo_normalised": "MPO, normalised",
+    "token": "token ratio",
+    "block": "block ratio",
+    "prefix": "prefix ratio",
+    "sequence": "sequence ratio",
+    "product": "product, capped",
+    "prefix_own": "prefix, own gradient",
+    "token_unclipped": "token, no clip",
+    "block_unclipped": "block, no clip",
+    "block_normalised": "block, normalised, no clip",
+    "block_joint": "block, joint, no clip",
+    "prefix_unclipped": "prefix, no clip",
+    "sequence_unclipped": "sequence, no clip",
+    "sequence_published": "sequence, GSPO's band",
+    "sequence_matched": "sequence, matched band",
+    "poor_clip": "DAPO, poor clip",
     "mpo_joint": "MPO, joint ratio",
     "mpo_tiled": "MPO, tiled",
     "mpo_phi_0.1": "MPO, φ = 0.1",
+    "mpo_phi_0.2": "MPO, φ = 0.2",
     "mpo_phi_0.4": "MPO, φ = 0.4",
+    "mpo_phi_0.6": "MPO, φ = 0.6",
     "mpo_tepo": "MPO with TEPO's mask",
 }
 
 
+def updates_text(updates: object) -> str:
+    """`1 update`, `16 updates`."""
+    return f"{updates} update{'' if str(updates) == '1' else 's'}"
+
+
+SETTINGS: dict[str, Callable[[str], str]] = {
+    "updates_per_batch": updates_text,
+    "sampling_seed": lambda _: "other sampling seeds",
+    "shuffle_rewards": lambda _: "shuffled rewards",
+    "learning_rate": lambda rate: f"learning rate {float(rate):g}",
+}
+
+
 def label(arm: str) -> str:
-    """The name of an arm in figures and tables."""
-    name, _, settings = arm.partition("+")
-    shown = settings.replace("+", ", ").replace("_", " ")
-    return NAMES.get(name, name.replace("_", " ")) + (f" ({shown})" if shown else "")
+    """The name of an arm in figures and tables: `TEPO, 16 updates`."""
+    name, *settings = arm.split("+")
+    parts = [NAMES.get(name, name.replace("_", " "))]
+    for setting in settings:
+        key, _, value = setting.partition("=")
+        parts.append(SETTINGS[key](value) if key in SETTINGS else f"{key.replace('_', ' ')} {value}")
+    return ", ".join(parts)
 
 
-def name_of(results: StudyResults, arm: str) -> str:
-    """The label of an arm; one whose training made no optimizer step says so."""
-    return label(arm) + (" (no updates)" if arm in results.untrained else "")
+def name_of(results: StudyResults, arm: str, among: Iterable[str] = ()) -> str:
+    """The label of an arm; one whose training made no optimizer step says so.
+
+    ``among``: the arms beside it. If some of them differ from it in the updates per batch, its own are named too.
+    """
+    found = label(arm)
+    if "+" not in arm and any(other.startswith(f"{arm}+updates_per_batch=") for other in among):
+        found += f", {updates_text(results.study.training.updates_per_batch)}"
+    return found + (" (no updates)" if arm in results.untrained else "")
+
+
+# So that a ratio looks the same in all figures.
+RATIOS = ("token", "sequence", "block", "prefix", "none", "product")
+
+
+def ratio_look(ratio: str) -> dict[str, Any]:
+    """Colour, marker and line style of a ratio by its name."""
+    return look(RATIOS.index(ratio) if ratio in RATIOS else len(RATIOS))
 
 
 def look(index: int) -> dict[str, Any]:
@@ -101,17 +150,20 @@ def look(index: int) -> dict[str, Any]:
     }
 
 
-def spread(values: NDArray[np.float64]) -> Interval:
-    """The mean over seeds with 95% interval; with two seeds their range, since the interval would be extremely wide."""
-    if len(values) == 2:
-        return Interval(float(values.mean()), float(values.min()), float(values.max()))
-    return over_seeds(values)
-
-
 def curve(
-    axes: Axes, results: StudyResults, arm: str, metric: str, index: int, smooth: int = 1, scale: float = 1
+    axes: Axes,
+    results: StudyResults,
+    arm: str,
+    metric: str,
+    index: int,
+    smooth: int = 1,
+    scale: float = 1,
+    least: float = -np.inf,
 ) -> None:
-    """Draw the mean over seeds by step, with `spread` as a band; each seed is first averaged over ``smooth`` steps."""
+    """Draw the mean over seeds by step, with a band of 95%; each seed is first averaged over ``smooth`` steps.
+
+    ``least``: smaller means and limits are drawn there, for logarithmic axes.
+    """
     steps = results.steps
     if metric not in steps:  # no run of the study has made an optimizer step
         return
@@ -120,7 +172,7 @@ def curve(
         return
     table = scale * rows.pivot(index="step", columns="seed", values=metric)
     table = table.rolling(smooth, min_periods=1, center=True).mean()
-    intervals = np.array([spread(v[~np.isnan(v)]) for v in table.to_numpy(dtype=float)])
+    intervals = np.array([over_seeds(v[~np.isnan(v)]) for v in table.to_numpy(dtype=float)]).clip(min=least)
     style = look(index)
     axes.plot(
         table.index,

@@ -34,7 +34,7 @@ class Part(Section):
 
     @property
     def label(self) -> str:
-        """The name in figures, tables and probe records."""
+        """The name in figures, tables and records of measurements."""
         return ", ".join([self.name, *(f"{key} {value}" for key, value in self.changed.items())])
 
     @property

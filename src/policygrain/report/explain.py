@@ -86,14 +86,16 @@ def _claim(rows: pd.DataFrame, results: StudyResults) -> str:
     lines = [f"{rows.iloc[0]['claim']}: {rows.iloc[0]['verdict']}"]
     folder = results.folder
     for _, row in rows.dropna(subset="statistic").iterrows() if "statistic" in rows else []:
-        metric = f" of {row['metric']}" if isinstance(row["metric"], str) and row["metric"] else ""
         p = min(row["p_supports"], row["p_refutes"], row["p_ties"])
         lines.append(
-            f"\n{row['statistic']}{metric}: {row['of']} {row['claimed']} {row['than']}: {row['effect']:.4g} "
-            f"[{row['low']:.4g}, {row['high']:.4g}] {row['effect_unit']} over {row['n']:.0f} {row['unit']}, margin "
-            f"{row['margin']:g}: {row['finding']} (corrected p {p:.3g})"
+            f"\n{row['comparison']}: {row['effect']:.4g} [{row['low']:.4g}, {row['high']:.4g}] {row['effect_unit']} "
+            f"over {row['n']:.0f} {row['unit']}, margin {row['margin']:g}: {row['finding']} (corrected p {p:.3g})"
         )
         both = f"{{{row['of']},{row['than']}}}"
-        source = {"accuracy": folder.evaluation(f"{both}/seed*").record, "probe": folder.probe("*")}
+        source = {
+            "accuracy": folder.evaluation(f"{both}/seed*").record,
+            "estimator": folder.estimators("*"),
+            "round": folder.rounds("*"),
+        }
         lines.append(f"  records  {source.get(row['statistic'], folder.run(both, '*').metrics)}")
     return "\n".join(lines)

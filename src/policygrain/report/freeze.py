@@ -60,13 +60,14 @@ class Manifest(Record):
     files: dict[str, FrozenFile]
 
 
-def freeze(results: Path, out: Path) -> Manifest:
+def freeze(results: Path, out: Path, small: bool = False) -> Manifest:
     """Write the records of a study to the ZIP file ``out``.
 
     Models and checkpoints are left out: they are large, and figures do not need them; the records have their digests.
+    ``small``: without what tables and figures do not need, too: responses, views of tokens, and the figures themselves.
     """
     folder = StudyFolder(results)
-    files = sorted(set(_files(StudyResults(results))))
+    files = sorted(set(_files(StudyResults(results), small)))
     out.parent.mkdir(parents=True, exist_ok=True)
     check_free_space(out.parent, sum(path.stat().st_size for path in files) // 2**20 + 10)
     temporary = out.with_name(f".{out.name}.tmp")
@@ -90,19 +91,21 @@ def freeze(results: Path, out: Path) -> Manifest:
     return manifest
 
 
-def _files(results: StudyResults) -> Iterator[Path]:
+def _files(results: StudyResults, small: bool) -> Iterator[Path]:
     """The records of the study's runs, and its figures, tables and report."""
     folder = results.folder
     yield folder.study
     for run in results.trained.values():
         yield from (p for p in (run.config, run.summary, run.metrics, run.timings, run.mtp_heads) if p.exists())
-        yield from run.token_steps().values()
+        yield from () if small else run.token_steps().values()
     for name in results.model_evaluations:
-        yield from _all_in(folder.evaluation(name).path)
+        evaluation = folder.evaluation(name)
+        yield from [evaluation.record] if small else _all_in(evaluation.path)
     yield from folder.path.glob(f"{START}/*/{folder.start(0).record.name}")
     for path in folder.folders:
-        yield from _all_in(path)
-    yield from (p for p in (folder.report, folder.tracking) if p.exists())
+        if not (small and path == folder.figure("any").parent):
+            yield from _all_in(path)
+    yield from (p for p in (folder.report, folder.tracking) if p.exists() and not small)
 
 
 def _all_in(path: Path) -> Iterator[Path]:

@@ -10,6 +10,8 @@ from typing import Any
 from markdown_it import MarkdownIt
 from markupsafe import Markup
 
+from ..analysis.controls import controls, controls_warning
+from ..analysis.findings import answer, findings
 from ..errors import UserError
 from ..figures import TABLES
 from ..figures.style import label
@@ -44,7 +46,9 @@ def write_report(results: StudyResults, captions: Path, out: Path) -> None:
         ],
         tables=tables,
         captions={name: _caption(captions, name) for name in TABLES},
-        methods=[label(arm) for arm in results.arms("headline")],
+        methods=list(dict.fromkeys(label(arm.split("+")[0]) for arm in results.arms("headline"))),
+        answers=[answer(result, label) for result in findings(results)],
+        warning=controls_warning(controls(results)),
         runs=len(results.matrix.runs),
         seeds=len(study.seeds),
         protocol=protocol(results),

@@ -53,6 +53,10 @@ class EvaluationFolder:
         """Every response to a benchmark with its outcome."""
         return self.path / f"{benchmark}.jsonl"
 
+    def greedy(self, benchmark: str) -> Path:
+        """Every greedily decoded response to a benchmark with its outcome."""
+        return self.path / f"{benchmark}.greedy.jsonl"
+
     def responses(self, key: str, part: int, parts: int) -> Path:
         """Sampled responses that are not graded yet; each process writes its own file."""
         return self.path / f"sampled-{key}-{part}of{parts}.jsonl"
@@ -218,14 +222,23 @@ class StudyFolder:
         for found in sorted(self.path.glob("runs/*/*/evaluation/records.json")):
             yield "/".join(found.parts[-4:-2]), EvaluationFolder(found.parent)
 
-    def probe(self, seed: int | str) -> Path:
-        """The probe of the start model of a seed."""
-        return self.path / "probe" / f"seed{seed}.json"
+    def estimators(self, seed: int | str) -> Path:
+        """The gradient estimators, measured on the start model of a seed."""
+        return self.path / "estimators" / f"seed{seed}.json"
+
+    def rounds(self, seed: int | str) -> Path:
+        """One round by each method, from the start model of a seed."""
+        return self.path / "rounds" / f"seed{seed}.json"
+
+    def interim(self, number: int | str) -> Path:
+        """The interim analysis after ``number`` rounds of added seeds."""
+        return self.path / "interim" / f"{number}.json"
 
     @property
     def folders(self) -> tuple[Path, ...]:
-        """Folders that contain only small files: data, probes, figures, tables, marker files of jobs."""
-        return (self.data.path, self.probe(0).parent, self.path / "figures", self.path / "tables", self.path / "done")
+        """Folders that contain only small files: data, measurements, figures, tables, marker files of jobs."""
+        names = ("estimators", "rounds", "interim", "figures", "tables", "done")
+        return (self.data.path, *(self.path / name for name in names))
 
     def figure(self, name: str, suffix: str = "") -> Path:
         """A file of a figure; without ``suffix`` the common stem of its files."""

@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
 from ..study import Study, load_study
-from ..study.fingerprint import Fingerprints
+from ..study.fingerprint import Fingerprints, measured_starts, start_seeds
 from ..study.runs import Run, RunMatrix, arms_of
 from .layout import START, StudyFolder
 from .lines import read_lines, read_steps
+from .measured import EstimatorsRecord, InterimRecord, RoundsRecord, added_seeds, estimator_table, round_table
 from .schema import (
+    AnyRecord,
     BenchmarkRecord,
     EvaluatedSample,
     ModelEvaluation,
     MtpHeadsRecord,
     PreparedData,
-    ProbeRecord,
     RunConfig,
     RunSummary,
     StartModelRecord,
@@ -123,7 +124,17 @@ class StudyResults:
     def fingerprints(self) -> Fingerprints:
         """What each result depends on."""
         prepared = prepared_data(self.folder.data)
-        return Fingerprints(self.study, prepared.sources if prepared else {})
+        return Fingerprints(self.study, prepared.sources if prepared else {}, self.added)
+
+    @cached_property
+    def interims(self) -> list[InterimRecord]:
+        """The interim analyses so far, in order."""
+        return interim_records(self.study, self.folder)
+
+    @property
+    def added(self) -> dict[str, list[int]]:
+        """Arm → seeds that interim analyses added to it."""
+        return added_seeds(self.interims)
 
     @property
     def matrix(self) -> RunMatrix:
@@ -156,8 +167,10 @@ class StudyResults:
     @cached_property
     def model_evaluations(self) -> dict[str, ModelEvaluation]:
         """All evaluations of the study: start models, then runs in the order of the experiments."""
-        seeds = sorted({run.seed for run in self.matrix.runs})
-        names = [*(f"{START}/seed{seed}" for seed in seeds), *(run.name for run in self.matrix.evaluated)]
+        names = [
+            *(f"{START}/seed{seed}" for seed in start_seeds(self.study)),
+            *(run.name for run in self.matrix.evaluated),
+        ]
         folders = {name: self.folder.evaluation(name) for name in names}
         return {name: model_evaluation(folder) for name, folder in folders.items() if folder.record.exists()}
 
@@ -197,17 +210,32 @@ class StudyResults:
         return pd.DataFrame(rows)
 
     @cached_property
-    def probes(self) -> pd.DataFrame:
-        """One row per seed, ratio and number of optimizer steps since the batch was sampled."""
-        import pandas as pd
+    def estimator_records(self) -> list[EstimatorsRecord]:
+        """The estimators, measured on each start model."""
+        starts = measured_starts(self.study, self.study.estimators)
+        return self._measured(EstimatorsRecord, [self.folder.estimators(s) for s in starts], "estimators")
 
-        paths = [self.folder.probe(seed) for seed in self.study.seeds]
-        probed = [read_record(ProbeRecord, path, ALL) for path in paths if path.exists()]
-        rows = [row.model_dump() for found in probed for row in found.rows]
-        if not rows:
-            unequal = "All groups had equal rewards: use a start model that solves some problems, or more prompts."
-            raise UserError(f"{self.folder.path}: no probe has rows. {unequal if probed else ALL}")
-        return pd.DataFrame(rows)
+    @cached_property
+    def estimators(self) -> pd.DataFrame:
+        """One row per start model and estimator, see `estimator_table`."""
+        return estimator_table(self.estimator_records)
+
+    @cached_property
+    def round_records(self) -> list[RoundsRecord]:
+        """One round by each method, from each start model."""
+        starts = measured_starts(self.study, self.study.rounds)
+        return self._measured(RoundsRecord, [self.folder.rounds(s) for s in starts], "rounds")
+
+    @cached_property
+    def rounds(self) -> pd.DataFrame:
+        """One row per start model, pool, method and number of updates, see `round_table`."""
+        return round_table(self.round_records)
+
+    def _measured(self, kind: type[AnyRecord], paths: list[Path], what: str) -> list[AnyRecord]:
+        found = [read_record(kind, path, ALL) for path in paths if path.exists()]
+        if not found or not any(record.rows for record in found):  # type: ignore[attr-defined]
+            raise UserError(f"{self.folder.path}: no {what} have been measured. {ALL}")
+        return found
 
     @cached_property
     def untrained(self) -> set[str]:
@@ -249,6 +277,21 @@ class StudyResults:
         """The record of the study in MLflow; None if it was not tracked."""
         path = self.folder.tracking
         return read_record(TrackingRecord, path, "Run `policygrain track` again.") if path.exists() else None
+
+
+def interim_record(folder: StudyFolder, number: int) -> InterimRecord:
+    """One interim analysis."""
+    return read_record(InterimRecord, folder.interim(number), ALL)
+
+
+def interim_records(study: Study, folder: StudyFolder) -> list[InterimRecord]:
+    """The interim analyses of a study up to the last, which adds no seeds; none for a study that adds none."""
+    found: list[InterimRecord] = []
+    while study.sequential and folder.interim(len(found)).exists():
+        found.append(interim_record(folder, len(found)))
+        if not found[-1].add:
+            break
+    return found
 
 
 def _without_model(protocol: dict[str, Any]) -> str:

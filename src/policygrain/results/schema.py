@@ -151,6 +151,7 @@ class BenchmarkRecord(Entry):
     outcomes: dict[str, int]
     tokens: int
     truncated: float
+    greedy: list[float] | None = None  # score of one greedily decoded response per problem; None: not evaluated
 
     @model_validator(mode="after")
     def _complete(self) -> BenchmarkRecord:
@@ -189,28 +190,6 @@ class EvaluatedSample(Entry):
     response: str
     tokens: int
     finished: bool
-
-
-class ProbeRow(Entry):
-    """One ratio on the probe's batch, after some optimizer steps."""
-
-    updates: int
-    seed: int
-    ratio: str
-    ratio_mean: float
-    ratio_max: float
-    ratio_variance: float
-    effective_sample_share: float
-    gradient_noise: float
-
-
-class ProbeRecord(Record):
-    """`probe/seedS.json`: the probe of one seed."""
-
-    seed: int
-    settings: dict[str, Any]
-    responses: int
-    rows: list[ProbeRow]
 
 
 class TrackingRecord(Record):

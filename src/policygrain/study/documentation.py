@@ -8,8 +8,9 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from .artefacts import Artefact
 from .fingerprint import decides, section_of
-from .schema import Artefact, Study
+from .schema import Study
 
 HEAD = """# Configuration
 
@@ -28,8 +29,10 @@ NAMES: dict[Artefact, str] = {
     "benchmarks": "benchmark problems",
     "start_model": "start models",
     "run": "training runs",
-    "probe": "probes",
+    "estimators": "estimators",
+    "rounds": "rounds",
     "evaluation": "evaluations",
+    "interim": "added seeds",
     "figures": "figures and tables",
     "tracking": "MLflow",
 }

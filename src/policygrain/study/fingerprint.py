@@ -15,18 +15,23 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from .. import digests
+from ..methods import Method, method
+from .artefacts import Artefact
+from .design import Estimators, Rounds
 from .runs import Arm, Run, RunMatrix, run_matrix
-from .schema import Artefact, Study
+from .schema import Study
 
 UPSTREAM: Mapping[Artefact, tuple[Artefact, ...]] = {
     "training_data": (),
     "benchmarks": (),
     "start_model": ("training_data",),
     "run": ("training_data", "start_model"),
-    "probe": ("training_data", "start_model"),
+    "estimators": ("training_data", "start_model"),
+    "rounds": ("training_data", "start_model"),
     # Which benchmark problems are among the training prompts is part of an evaluation.
     "evaluation": ("training_data", "benchmarks", "start_model", "run"),
-    "figures": ("run", "probe", "evaluation"),
+    "interim": ("run", "estimators", "rounds", "evaluation"),
+    "figures": ("run", "estimators", "rounds", "evaluation", "interim"),
     "tracking": ("figures",),
 }
 
@@ -68,14 +73,27 @@ def section_of(annotation: Any) -> type[BaseModel] | None:
 class Fingerprints:
     """The fingerprints of one study's artefacts: 16 hexadecimal digits each."""
 
-    def __init__(self, study: Study, sources: Mapping[str, str] | None = None) -> None:
-        """``sources``: source of problems → digest of its file, for sources that are files."""
-        self.study, self.sources = study, sources or {}
+    def __init__(
+        self,
+        study: Study,
+        sources: Mapping[str, str] | None = None,
+        added: Mapping[str, Sequence[int]] | None = None,
+    ) -> None:
+        """``sources``: source of problems → digest of its file, for sources that are files.
+
+        ``added``: arm → seeds that interim analyses added to it.
+        """
+        self.study, self.sources, self.added = study, sources or {}, added or {}
         self._methods: dict[str, dict[str, Any]] = {}
 
     @cached_property
     def matrix(self) -> RunMatrix:
         """Every run of the study."""
+        return run_matrix(self.study, self.added)
+
+    @cached_property
+    def planned(self) -> RunMatrix:
+        """The runs of the study without those that interim analyses added."""
         return run_matrix(self.study)
 
     @cached_property
@@ -106,10 +124,21 @@ class Fingerprints:
         """Several runs that are trained by one process."""
         return digests.of_json([self.run(run) for run in runs])
 
-    def probe(self, seed: int) -> str:
-        """A probe, including its data and start model."""
-        made_from = [self.training_data, self.start_model(start_seed(self.study, seed))]
-        return digests.of_json([self.probe_settings(seed), *made_from])
+    def process(self, runs: Sequence[Run]) -> str:
+        """What one process trains, and evaluates where the study says so."""
+        if not self.study.evaluation.after_training:
+            return self.runs(runs)
+        evaluated = {run.arm for run in self.planned.evaluated}
+        judged = [run for run in runs if run.arm in evaluated]
+        return digests.of_json([self.runs(runs), self.evaluation(judged)])
+
+    def estimators(self, start: int) -> str:
+        """The estimators measured on the start model of seed ``start``, including data and start model."""
+        return digests.of_json([self.estimators_settings(start), self.training_data, self.start_model(start)])
+
+    def rounds(self, start: int) -> str:
+        """The rounds measured on the start model of seed ``start``, including data and start model."""
+        return digests.of_json([self.rounds_settings(start), self.training_data, self.start_model(start)])
 
     def evaluation(self, runs: Sequence[Run], seeds: Sequence[int] = ()) -> str:
         """The evaluation of the final models of ``runs`` and of the start models of ``seeds``."""
@@ -117,14 +146,27 @@ class Fingerprints:
         own = settings(self.study, "evaluation")
         return digests.of_json([own, self.training_data, self.benchmarks, made_from])
 
+    def interim(self, number: int) -> str:
+        """The interim analysis ``number``: what the study planned, and how seeds are added."""
+        return digests.of_json([settings(self.study, "interim"), number, self._measured()])
+
     def figures(self) -> str:
-        """All figures and tables: everything that any number of the study depends on."""
-        runs = {run.name: self.run(run) for run in self.matrix.runs}
-        probes = [self.probe(seed) for seed in self.study.seeds] if self.study.probe else []
-        evaluated = self.evaluation(self.matrix.evaluated, start_seeds(self.study))
-        labels = {name: arm.method(self.study) for name, arm in self.matrix.arms.items()}
+        """All figures and tables: everything that any number of the study depends on.
+
+        Without the seeds that were added, which follow from the rest.
+        """
+        labels = {name: arm.method(self.study) for name, arm in self.planned.arms.items()}
         cited = {name: [method.summary, method.source] for name, method in labels.items()}
-        return digests.of_json([settings(self.study, "figures"), cited, runs, probes, evaluated])
+        return digests.of_json([settings(self.study, "figures"), cited, self.interim(0)])
+
+    def _measured(self) -> list[Any]:
+        """Everything that the study planned to measure."""
+        matrix = self.planned
+        runs = {run.name: self.run(run) for run in matrix.runs}
+        starts = [self.estimators(s) for s in measured_starts(self.study, self.study.estimators)]
+        starts += [self.rounds(s) for s in measured_starts(self.study, self.study.rounds)]
+        evaluated = self.evaluation(matrix.evaluated, start_seeds(self.study))
+        return [runs, starts, evaluated]
 
     def tracking(self) -> str:
         """The mirror in MLflow."""
@@ -139,19 +181,32 @@ class Fingerprints:
         if arm.name not in self._methods:
             own = self.study.model_copy(update={"training": arm.training(self.study)})
             found = {key: value for key, value in settings(own, "run").items() if key != "methods"}
-            method = arm.method(self.study).data()
-            self._methods[arm.name] = {**found, "method": {k: v for k, v in method.items() if k not in CITATION}}
+            self._methods[arm.name] = {**found, "method": _content(arm.method(self.study))}
         return {**self._methods[arm.name], "seed": seed, "start_seed": start_seed(self.study, seed)}
 
-    def probe_settings(self, seed: int) -> dict[str, Any]:
-        """The settings that a probe depends on directly."""
-        return {**settings(self.study, "probe"), "seed": seed, "start_seed": start_seed(self.study, seed)}
+    def estimators_settings(self, start: int) -> dict[str, Any]:
+        """The settings that the measurements of estimators depend on directly, with the resolved methods."""
+        return self._instrument(self.study.estimators, "estimators", start)
+
+    def rounds_settings(self, start: int) -> dict[str, Any]:
+        """The settings that the measurements of rounds depend on directly, with the resolved methods."""
+        return self._instrument(self.study.rounds, "rounds", start)
+
+    def _instrument(self, section: Estimators | Rounds | None, artefact: Artefact, start: int) -> dict[str, Any]:
+        found = {name: _content(method(name, self.study.methods)) for name in (section.methods if section else ())}
+        own = {key: value for key, value in settings(self.study, artefact).items() if key != "methods"}
+        return {**own, "resolved": found, "start_seed": start}
 
     def _digests_of(self, sources: Sequence[str]) -> dict[str, str]:
         return {source: self.sources[source] for source in sources if source in self.sources}
 
 
 CITATION = ("summary", "source")  # keys of a method that change no result
+
+
+def _content(found: Method) -> dict[str, Any]:
+    """A method as data, without what changes no result."""
+    return {key: value for key, value in found.data().items() if key not in CITATION}
 
 
 def settings(section: BaseModel, artefact: Artefact, prefix: str = "") -> dict[str, Any]:
@@ -185,10 +240,16 @@ def _concerns(section: type[BaseModel], artefact: Artefact) -> bool:
 
 
 def start_seed(study: Study, seed: int) -> int:
-    """The seed of the start model that a run with ``seed`` begins from."""
-    return seed if study.model.warm_start_per_seed else study.seeds[0]
+    """The seed of the start model that a run with ``seed`` begins from: with `model.starts`, seeds take turns."""
+    first, starts = min(study.seeds), study.model.starts
+    return seed if starts is None else first + (seed - first) % starts
 
 
 def start_seeds(study: Study) -> list[int]:
-    """The seeds of all start models of a study."""
+    """The seeds of the start models of a study, without those of seeds that are added later."""
     return sorted({start_seed(study, seed) for seed in study.seeds})
+
+
+def measured_starts(study: Study, section: Estimators | Rounds | None) -> list[int]:
+    """The start models on which estimators or rounds are measured, by their seeds; none without the section."""
+    return start_seeds(study)[: section.starts] if section is not None else []

@@ -40,7 +40,7 @@ def parse_study(data: Mapping[str, Any], path: Path) -> Study:
 
 
 # Keys of earlier versions.
-RENAMED = {"verifier": "grader", "slip": "error_rate"}
+RENAMED = {"verifier": "grader", "slip": "error_rate", "probe": "estimators", "warm_start_per_seed": "starts"}
 
 
 class _Loader(yaml.SafeLoader):
@@ -121,7 +121,8 @@ def _keys_at(location: list[Any]) -> list[str]:
 def _check(study: Study) -> None:
     """Checks that involve several keys. UserError for the first that fails."""
     from ..methods import method
-    from .runs import arms_of
+    from .checks import check_instruments
+    from .runs import arms_of, control_arms
 
     if re.search(r"://[^/\s]*@|[?&](?:password|token)=", study.tracking.uri or ""):
         raise UserError(  # without the address, which has the password in it
@@ -144,8 +145,13 @@ def _check(study: Study) -> None:
     names = [b.name for b in study.evaluation.benchmarks]
     if len(set(names)) < len(names):
         raise UserError(f"evaluation.benchmarks: two have the name {max(names, key=names.count)!r}.")
+    if study.evaluation.after_training and study.training.engine == "vllm":
+        raise UserError(
+            "evaluation.after_training: only with training.engine: transformers; vLLM evaluates many models per engine."
+        )
     for name in study.methods:
         method(name, study.methods)
+    check_instruments(study)
     for name, experiment in study.experiments.items():
         twice = [m for m in experiment.methods if experiment.methods.count(m) > 1]
         if twice:
@@ -173,3 +179,9 @@ def _check(study: Study) -> None:
                     f"experiments.{name}: training.updates_per_batch: {updates} updates of a batch of "
                     f"{settings.prompts_per_step * settings.group} responses; there must be at least one per update."
                 )
+    for role, arm in control_arms(study).items():
+        try:
+            arm.method(study)
+        except UserError as error:
+            key = "worse" if role == "worse" else "method"
+            raise UserError(f"controls.{key}: {error}") from error

@@ -7,6 +7,7 @@ is trained once.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,9 @@ from .schema import Experiment, Study, Training
 
 if TYPE_CHECKING:
     from ..methods import Method
+
+
+CONTROLS = "controls"  # the name of the controls among the experiments
 
 
 @dataclass(frozen=True)
@@ -102,8 +106,25 @@ def arms_of(experiment: Experiment, study: Study) -> list[Arm]:
     return arms
 
 
-def run_matrix(study: Study) -> RunMatrix:
-    """All arms and runs of a study, each once, in the order of its experiments."""
+def control_arms(study: Study) -> dict[str, Arm]:
+    """The arms of the controls by role: `baseline` is what the others are compared with; empty without controls."""
+    if study.controls is None:
+        return {}
+    name = study.controls.method
+    return {
+        "baseline": Arm(name),
+        "other_seeds": Arm(name, (("sampling_seed", study.training.sampling_seed + 1),)),
+        "shuffled_rewards": Arm(name, (("shuffle_rewards", True),)),
+        "zero_learning_rate": Arm(name, (("learning_rate", 0.0),)),
+        "worse": Arm(study.controls.worse),
+    }
+
+
+def run_matrix(study: Study, added: Mapping[str, Sequence[int]] | None = None) -> RunMatrix:
+    """All arms and runs of a study, each once, in the order of its experiments, then its controls.
+
+    ``added``: arm → seeds that were added to it after interim analyses.
+    """
     arms: dict[str, Arm] = {}
     runs: dict[Run, None] = {}
     evaluated: dict[Run, None] = {}
@@ -116,6 +137,17 @@ def run_matrix(study: Study) -> RunMatrix:
         runs |= dict.fromkeys(experiments[name])
         if experiment.evaluate:
             evaluated |= dict.fromkeys(experiments[name])
+    if study.controls is not None:
+        seeds = study.controls.seeds if study.controls.seeds is not None else study.seeds
+        controls = control_arms(study).values()
+        arms |= {arm.name: arms.get(arm.name, arm) for arm in controls}
+        experiments[CONTROLS] = [Run(arm.name, seed) for arm in controls for seed in seeds]
+        runs |= dict.fromkeys(experiments[CONTROLS])
+    judged = {run.arm for run in evaluated}
+    for arm_name, more in (added or {}).items():
+        extra = [Run(arm_name, seed) for seed in more]
+        runs |= dict.fromkeys(extra)
+        evaluated |= dict.fromkeys(extra if arm_name in judged else [])
     return RunMatrix(arms, list(runs), list(evaluated), experiments)
 
 

@@ -13,6 +13,23 @@ from pydantic import Field, PositiveFloat, PositiveInt
 
 from ..methods.schema import MethodChanges
 from ..sections import Section
+from .artefacts import (
+    ALL_DATA,
+    BENCHMARKS,
+    BENCHMARKS_AND_EVALUATION,
+    EVALUATION,
+    EVERY_MODEL,
+    FIGURES,
+    NOTHING,
+    POLICY,
+    POLICY_AND_EVALUATION,
+    RUN,
+    RUN_MATRIX,
+    START,
+    TRACKING,
+    TRAINING_DATA,
+)
+from .design import Controls, Estimators, Rounds, Sequential
 
 NonNegativeInt = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -33,31 +50,11 @@ FigureName = Literal[
     "pass_at_k",
     "stress",
     "grain",
+    "bands",
+    "estimators",
+    "rounds",
+    "verdicts",
 ]  # the figure modules in `figures/`
-Artefact = Literal[
-    "training_data", "benchmarks", "start_model", "run", "probe", "evaluation", "figures", "tracking"
-]  # what a study produces
-
-
-def _decides(*artefacts: Artefact) -> dict[str, Any]:
-    """The artefacts that depend on a key directly; indirect dependencies are in `fingerprint.UPSTREAM`."""
-    return {"decides": list(artefacts)}
-
-
-NOTHING = _decides()  # memory, limits, checkpoints, the division into jobs
-TRAINING_DATA = _decides("training_data")
-BENCHMARKS = _decides("benchmarks")
-ALL_DATA = _decides("training_data", "benchmarks")
-START = _decides("start_model")
-EVERY_MODEL = _decides("start_model", "run", "probe", "evaluation")
-RUN = _decides("run")
-POLICY = _decides("run", "probe")
-POLICY_AND_EVALUATION = _decides("run", "probe", "evaluation")
-PROBE = _decides("probe")
-EVALUATION = _decides("evaluation")
-BENCHMARKS_AND_EVALUATION = _decides("benchmarks", "evaluation")
-FIGURES = _decides("figures")
-TRACKING = _decides("tracking")
 
 
 class TinyModel(Section):
@@ -144,9 +141,10 @@ class Model(Section):
     lora: Lora | None = Field(None, description="low-rank adapters; null: all weights are trained")
     tiny: TinyModel = Field(TinyModel(), description="architecture, with start: tiny")
     warm_start: WarmStart = Field(WarmStart(), description="supervised fine-tuning, with start: tiny")
-    warm_start_per_seed: bool = Field(
-        True,
-        description="true: each seed has its own start model; false: all seeds use the start model of the first seed",
+    starts: PositiveInt | None = Field(
+        None,
+        description="number of start models: seeds take turns, so with 6 the seeds 0 and 6 begin from the same one; "
+        "null: each seed has its own",
         json_schema_extra=POLICY_AND_EVALUATION,
     )
 
@@ -254,6 +252,17 @@ class Evaluation(Section):
         json_schema_extra=EVALUATION,
     )
     benchmarks: list[Benchmark] = Field(min_length=1, description="benchmarks, in the order of figures and tables")
+    greedy: bool = Field(
+        False,
+        description="besides the sampled responses, decode one greedily per problem; reported in a table of its own",
+        json_schema_extra=EVALUATION,
+    )
+    after_training: bool = Field(
+        False,
+        description="evaluate a run's final model in the process that trained it, with the engine of training; saves "
+        "start-up time for tiny models",
+        json_schema_extra=EVALUATION,
+    )
     runs_per_engine: PositiveInt = Field(
         30,
         description="models that one process evaluates one after the other, with the same engine",
@@ -286,16 +295,18 @@ class Training(Section):
     """The training loop. A batch of prompts_per_step × group responses gets updates_per_batch optimizer steps."""
 
     steps: PositiveInt = Field(30, description="training steps; each samples one batch", json_schema_extra=RUN)
-    prompts_per_step: PositiveInt = Field(16, description="prompts per batch", json_schema_extra=RUN)
+    prompts_per_step: PositiveInt = Field(16, description="prompts per batch", json_schema_extra=POLICY)
     group: PositiveInt = Field(8, description="responses per prompt (group size G)", json_schema_extra=POLICY)
     updates_per_batch: PositiveInt = Field(
         4,
         description="optimizer steps per batch; with more of them, training is more off-policy",
-        json_schema_extra=RUN,
+        json_schema_extra=POLICY,
     )
-    learning_rate: PositiveFloat = Field(2e-4, description="learning rate of AdamW", json_schema_extra=POLICY)
+    learning_rate: float = Field(
+        2e-4, ge=0, description="learning rate of AdamW; 0 as a control: nothing is learned", json_schema_extra=POLICY
+    )
     warmup_updates: NonNegativeInt = Field(
-        0, description="optimizer steps of linear learning-rate warmup", json_schema_extra=RUN
+        0, description="optimizer steps of linear learning-rate warmup", json_schema_extra=POLICY
     )
     weight_decay: float = Field(0.0, ge=0, description="weight decay of AdamW", json_schema_extra=POLICY)
     betas: tuple[float, float] = Field(
@@ -340,6 +351,22 @@ class Training(Section):
     checkpoint_every: PositiveInt = Field(
         10, description="number of steps between checkpoints", json_schema_extra=NOTHING
     )
+    old_log_probs: Literal["trainer", "engine"] = Field(
+        "trainer",
+        description="where the log-probabilities of the old policy come from: computed by the trainer, or those that "
+        "the engine sampled with, where a quarter of the batch agrees with the trainer's to 1e-4 nats",
+        json_schema_extra=RUN,
+    )
+    sampling_seed: NonNegativeInt = Field(
+        0,
+        description="another stream of prompts and samples with the same seed and start model, for controls",
+        json_schema_extra=RUN,
+    )
+    shuffle_rewards: bool = Field(
+        False,
+        description="as a control: rewards are permuted within each group, so there is nothing to learn",
+        json_schema_extra=RUN,
+    )
     keep_every: PositiveInt | None = Field(
         None,
         description="besides the newest two checkpoints, keep those of every n-th step; null: none",
@@ -361,27 +388,18 @@ class Experiment(Section):
     """A set of runs: methods × settings × seeds."""
 
     methods: list[str] = Field(
-        min_length=1, description="names of presets or of methods defined under `methods`", json_schema_extra=FIGURES
+        min_length=1, description="names of presets or of methods defined under `methods`", json_schema_extra=RUN_MATRIX
     )
     seeds: list[NonNegativeInt] | None = Field(
-        None, description="seeds of the runs; null: the seeds of the study", json_schema_extra=FIGURES
+        None, description="seeds of the runs; null: the seeds of the study", json_schema_extra=RUN_MATRIX
     )
     vary: dict[str, list[Any]] = Field(
         {},
         description="training keys, each with a list of values (numbers or single words); every combination is run",
-        json_schema_extra=FIGURES,
+        json_schema_extra=RUN_MATRIX,
     )
-    evaluate: bool = Field(True, description="evaluate the final models on the benchmarks", json_schema_extra=FIGURES)
-
-
-class Probe(Section):
-    """The probe: the variance of ratios and the gradient noise of every ratio, measured on the same batch."""
-
-    prompts: PositiveInt = Field(24, description="prompts in the batch", json_schema_extra=PROBE)
-    updates: list[NonNegativeInt] = Field(
-        [1, 4, 16],
-        description="numbers of optimizer steps since the batch was sampled, at which ratios are measured",
-        json_schema_extra=PROBE,
+    evaluate: bool = Field(
+        True, description="evaluate the final models on the benchmarks", json_schema_extra=RUN_MATRIX
     )
 
 
@@ -415,7 +433,7 @@ class Study(Section):
     )
     title: str = Field("", description="title in reports", json_schema_extra=FIGURES)
     seeds: list[NonNegativeInt] = Field(
-        [0, 1, 2], min_length=1, description="seeds of training runs and start models", json_schema_extra=FIGURES
+        [0, 1, 2], min_length=1, description="seeds of training runs and start models", json_schema_extra=RUN_MATRIX
     )
     seeds_per_process: PositiveInt = Field(
         1,
@@ -441,15 +459,23 @@ class Study(Section):
     methods: dict[Name, MethodChanges] = Field(
         {},
         description="new methods, each with the method (`base`) that it changes, and changes to presets",
-        json_schema_extra=RUN,
+        json_schema_extra=POLICY,
     )
     experiments: dict[str, Experiment] = Field(
         min_length=1, description="experiments by name: methods × settings × seeds"
     )
     evaluation: Evaluation = Field(description="evaluation on benchmarks")
-    probe: Probe | None = Field(
-        Probe(),
-        description="measurements of all ratios on one batch, for the figures `ratio_variance` and `grain`; null: none",
+    estimators: Estimators | None = Field(
+        None, description="quality of gradient estimators against the true gradient; null: not measured"
+    )
+    rounds: Rounds | None = Field(
+        None, description="one round of updates by each method from the same rollouts; null: not measured"
+    )
+    controls: Controls | None = Field(
+        None, description="runs whose outcome is known, which show whether the study can be trusted; null: none"
+    )
+    sequential: Sequential | None = Field(
+        None, description="seeds added to arms of undecided claims; null: the seeds of the study and no more"
     )
     figures: list[FigureName] = Field(
         ["benchmarks", "dynamics", "clip_ratio", "stress"],

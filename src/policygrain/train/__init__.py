@@ -1,1 +1,1 @@
-"""Training: the loop (`loop.train`), rollouts, updates, checkpoints, ranks and the probe."""
+"""Training: the loop (`loop.train`), rollouts, updates, checkpoints and ranks."""

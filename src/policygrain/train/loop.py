@@ -73,7 +73,9 @@ def train(
         policy = open_policy(start, spec, method, settings, seed)
         longest = policy.model.config.max_position_embeddings - settings.max_tokens
         renderer = PromptRenderer(policy.tokenizer, prompt, longest)
-        stream = PromptStream(train_problems, seed_of("prompts", seed))
+        # Controls sample another stream of prompts and responses from the same start.
+        sampling = seed_of("sampling", seed, settings.sampling_seed) if settings.sampling_seed else seed
+        stream = PromptStream(train_problems, seed_of("prompts", sampling))
         totals = {"updates": 0, "tokens": 0, "samples": 0, "seconds": 0.0}
         first = 0
         waiting: list[RolloutBatch] = []  # sampled, not trained on yet
@@ -98,7 +100,7 @@ def train(
             kv_gib=settings.kv_gib,
             colocated=True,
         )
-        collector = Collector(stream, engine, grader, renderer, method.sampler, settings, seed)
+        collector = Collector(stream, engine, grader, renderer, method.sampler, settings, sampling)
         if policy.heads is not None and state is None:
             warm_up(policy, method, collector, run)
         label = f"{run.path.parent.name} {run.path.name}"
@@ -107,7 +109,7 @@ def train(
         for step in progress:
             clock, started = Clock(), time.perf_counter()
             # Random choices in an objective (such as Clip-Cov) are keyed by the step.
-            torch.manual_seed(seed_of("step", seed, step))
+            torch.manual_seed(seed_of("step", sampling, step))
 
             # Validate first: step 0 is the start model; the final model is validated after the loop.
             held_out = {}
@@ -134,7 +136,7 @@ def train(
             with clock("update"):
                 if batch is not None:
                     sizes = len(rollouts.prompts), settings.group, settings.updates_per_batch
-                    for rows in minibatches(*sizes, seed_of("minibatches", seed, step)):
+                    for rows in minibatches(*sizes, seed_of("minibatches", sampling, step)):
                         warmup = min(1.0, (totals["updates"] + 1) / max(1, settings.warmup_updates))
                         for parameters in policy.optimizer.param_groups:
                             parameters["lr"] = parameters["initial_lr"] * warmup
@@ -144,7 +146,7 @@ def train(
                         totals["updates"] += 1
 
             # Save the changes of log-probabilities for the tokens of a few samples, for `policygrain inspect`.
-            if batch is not None and (step % settings.validate_every == 0 or step + 1 == settings.steps):
+            if batch is not None and (step % settings.checkpoint_every == 0 or step + 1 == settings.steps):
                 with clock("record"):
                     save_token_view(run, step, rollouts, batch, policy, method, settings)
 

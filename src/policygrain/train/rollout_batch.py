@@ -34,7 +34,8 @@ class RolloutBatch(NamedTuple):
         tokens = self.batch.tokens
         moved = {k: v.to(device) for k, v in vars(tokens).items() if isinstance(v, torch.Tensor)}
         sequences = Sequences(*(x.to(device) for x in self.batch.sequences))
-        return RolloutBatch(self.rollouts, TrainingBatch(sequences, tokens.replace(**moved)), self.metrics)
+        entropy = None if self.batch.scored_entropy is None else self.batch.scored_entropy.to(device)
+        return RolloutBatch(self.rollouts, TrainingBatch(sequences, tokens.replace(**moved), entropy), self.metrics)
 
 
 # The largest mean difference, in nats per token, between two correct implementations: 1e-5 was measured in float32 and

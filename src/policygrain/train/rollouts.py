@@ -115,10 +115,13 @@ class Collector:
             outcomes = grade_responses(each, flat, self.grader, self.renderer.tokenizer)
             correct = torch.tensor([o == "correct" for o in outcomes], dtype=torch.float32)
         rewards = correct - _overlong(flat, settings.max_tokens, self.sampler.overlong_buffer)
+        rewards = rewards.view(count, group)
+        if settings.shuffle_rewards:
+            rewards = _shuffled(rewards, [seed_of("shuffle", self.seed, position) for position in positions])
         return Rollouts(
             prompts,
             [flat[i : i + group] for i in range(0, len(flat), group)],
-            rewards.view(count, group),
+            rewards,
             correct.view(count, group),
             sampled=count,
             dropped=0,
@@ -132,6 +135,13 @@ def _overlong(responses: list[Response], max_tokens: int, buffer_share: float) -
     lengths = torch.tensor([len(r.ids) for r in responses], dtype=torch.float32)
     buffer = buffer_share * max_tokens
     return ((lengths - (max_tokens - buffer)) / buffer).clamp(0, 1) if buffer else torch.zeros_like(lengths)
+
+
+def _shuffled(rewards: Tensor, seeds: list[int]) -> Tensor:
+    """Rewards permuted within each group [prompts, group], by one seed per group."""
+    generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+    orders = [torch.randperm(rewards.shape[1], generator=generator) for generator in generators]
+    return rewards.gather(1, torch.stack(orders))
 
 
 def _select(rollouts: Rollouts, keep: Tensor) -> Rollouts:

@@ -28,16 +28,18 @@ def save_token_view(
     settings: Training,
 ) -> None:
     """Write the first groups of a batch with their log-probabilities after the step's updates."""
-    rows = torch.arange(min(GROUPS, len(rollouts.prompts)) * settings.group)
+    assert batch.scored_entropy is not None
+    rows = torch.arange(min(GROUPS * settings.group, len(batch.scored_entropy)))
     part = batch.rows(rows)
     now = score_sequences(policy.model, part.sequences, settings, policy.heads)
     decode = policy.tokenizer.decode
-    tokens = part.tokens.replace(log_probs=now.log_probs, entropy=now.entropy, future_log_probs=now.future, step=None)
-    assert tokens.old_entropy is not None
+    old_entropy = batch.scored_entropy[rows, : now.entropy.shape[1]]
+    after = {"log_probs": now.log_probs, "entropy": now.entropy, "future_log_probs": now.future}
+    tokens = part.tokens.replace(**after, old_entropy=old_entropy, step=None)
     columns = {
         "log_prob_old": tokens.old_log_probs,
         "log_prob": tokens.log_probs,
-        "entropy_change": now.entropy - tokens.old_entropy,
+        "entropy_change": now.entropy - old_entropy,
         "in_loss": tokens.mask,
         **method.view(tokens),
     }

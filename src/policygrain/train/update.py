@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..errors import UserError
 from ..methods import Method
+from ..methods.parts import Custom
 from ..model.loading import device
 from ..model.logprobs import TokenScores
 from ..model.mtp_heads import MTPHeads
@@ -29,16 +30,22 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
+# The largest mean difference, in nats per token, at which the engine's log-probabilities are taken for the trainer's.
+AGREEMENT = 1e-4
+
+
 @dataclass(frozen=True)
 class TrainingBatch:
     """The inputs of the updates of one batch, which do not change during the updates.
 
     ``sequences`` are the padded token ids, ``tokens`` the inputs of the objective, with ``log_probs`` and ``entropy``
-    of the old policy. Rows are in the order of the rollouts.
+    of the old policy. Rows are in the order of the rollouts. ``scored_entropy`` are entropies of the old policy of the
+    first rows, as many as were scored.
     """
 
     sequences: Sequences
     tokens: TokenBatch
+    scored_entropy: Tensor | None = None
 
     def rows(self, index: Tensor) -> TrainingBatch:
         """The rows ``index`` of the batch."""
@@ -97,39 +104,48 @@ def prepare(
     finished = torch.tensor([r.finished for r in responses], device=device())
     if method.sampler.mask_truncated:
         mask &= finished.unsqueeze(1)
-    old_log_probs, old_entropy, old_future, _ = score_sequences(policy.model, sequences, settings, policy.heads)
-    # If only the metric `kl_initial` needs the reference policy, a quarter of the batch is enough.
-    scored = slice(None) if "reference" in needs else slice(None, None, 4)
-    with on_device(policy.reference, policy.model) as start:
-        reference_log_probs = score_sequences(start, sequences.rows(scored), settings).log_probs
-    engine_log_probs = torch.zeros_like(old_log_probs)
+    engine_log_probs = torch.zeros(sequences.mask.shape, device=sequences.ids.device)
     for row, response in enumerate(responses):
         engine_log_probs[row, : len(response.ids)] = torch.tensor(response.log_probs)
-    mismatch = torch.where(sequences.mask, old_log_probs - engine_log_probs, 0.0)
+    # The engine's log-probabilities are those of the old policy where they agree with the trainer's on some groups and
+    # nothing else of the old policy is needed: then the other groups are not scored.
+    some = slice(0, math.ceil(len(rollouts.prompts) / 4) * group)
+    scored = some if settings.old_log_probs == "engine" and _needs_log_probs_alone(method) else slice(None)
+    old = _score_rows(policy, sequences, settings, scored)
+    mismatch = torch.where(sequences.mask[scored], old.log_probs - engine_log_probs[scored], 0.0)
+    if scored == some and float(mismatch.abs().sum() / sequences.mask[scored].sum()) > AGREEMENT:
+        scored, old = slice(None), _score_rows(policy, sequences, settings, slice(None))
+        mismatch = torch.where(sequences.mask, old.log_probs - engine_log_probs, 0.0)
+    is_whole = scored == slice(None)
+    old_log_probs = old.log_probs if is_whole else torch.where(sequences.mask, engine_log_probs, 0.0)
+    # If only the metric `kl_initial` needs the reference policy, a quarter of the batch is enough.
+    compared = slice(None) if "reference" in needs else some
+    with on_device(policy.reference, policy.model) as start:
+        reference_log_probs = score_sequences(start, sequences.rows(compared), settings).log_probs
     cap = method.sampler.correction_cap
     tokens = TokenBatch(
         log_probs=old_log_probs,
         old_log_probs=old_log_probs,
         advantages=advantages.flatten().to(device()),
         mask=mask,
-        entropy=old_entropy,
-        old_entropy=old_entropy,
+        entropy=old.entropy if is_whole else None,
+        old_entropy=old.entropy if is_whole else None,
         ref_log_probs=reference_log_probs if "reference" in needs else None,
         rollout_weights=mismatch.exp().clamp(max=cap) if cap is not None else None,
-        future_log_probs=old_future,
-        old_future_log_probs=old_future,
+        future_log_probs=old.future,
+        old_future_log_probs=old.future,
         groups=groups if "groups" in needs else None,
         max_length=settings.max_tokens,
     )
     lengths = sequences.mask.sum(1).float()
-    n = sequences.mask.sum()
+    n = sequences.mask[scored].sum()
     metrics = {
         "reward_mean": rollouts.rewards.mean().item(),
         "reward_std": rollouts.rewards.std().item() if rollouts.rewards.numel() > 1 else 0.0,
         "accuracy": rollouts.correct.mean().item(),
         "advantage_std": advantages.std().item() if advantages.numel() > 1 else 0.0,
-        "entropy_old": (torch.where(sequences.mask, old_entropy, 0.0).sum() / n).item(),
-        "kl_initial": _mean_kl(old_log_probs[scored], reference_log_probs, sequences.mask[scored]),
+        "entropy_old": (torch.where(sequences.mask[scored], old.entropy, 0.0).sum() / n).item(),
+        "kl_initial": _mean_kl(old_log_probs[compared], reference_log_probs, sequences.mask[compared]),
         "response_length_mean": lengths.mean().item(),
         "response_length_max": lengths.max().item(),
         "truncated_share": 1 - finished.float().mean().item(),
@@ -137,9 +153,29 @@ def prepare(
         "groups_dropped": rollouts.dropped,
         "mismatch_mean": (mismatch.abs().sum() / n).item(),
         "mismatch_max": mismatch.abs().max().item(),
-        "mismatch_kl": (torch.where(sequences.mask, k3(engine_log_probs, old_log_probs), 0.0).sum() / n).item(),
+        "mismatch_kl": (
+            torch.where(sequences.mask[scored], k3(engine_log_probs[scored], old.log_probs), 0.0).sum() / n
+        ).item(),
     }
-    return TrainingBatch(sequences, tokens), metrics
+    return TrainingBatch(sequences, tokens, old.entropy), metrics
+
+
+def _needs_log_probs_alone(method: Method) -> bool:
+    """Whether log-probabilities are all that a method reads of the old policy: no entropies, no prediction heads."""
+    own = any(isinstance(part, Custom) for part in method.parts().values())  # may read anything
+    return not (own or method.penalties or method.n_mtp_heads or method.sampler.correction_cap)
+
+
+def _score_rows(policy: Policy, sequences: Sequences, settings: Training, rows: slice) -> TokenScores:
+    """Scores of some rows under the policy, as wide as all rows. [rows, tokens]."""
+    found = score_sequences(policy.model, sequences.rows(rows), settings, policy.heads)
+    width = sequences.mask.shape[1] - found.log_probs.shape[1]
+
+    def widened(x: Tensor) -> Tensor:
+        return torch.nn.functional.pad(x, (0, width))
+
+    future = None if found.future is None else widened(found.future)
+    return TokenScores(widened(found.log_probs), widened(found.entropy), future, None)
 
 
 def _mean_kl(log_probs: Tensor, reference_log_probs: Tensor, mask: Tensor) -> float:

@@ -1,0 +1,171 @@
+"""The controls of a study: four arms whose outcome is known, and whether they came out so."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..errors import UserError
+from ..study.runs import control_arms
+from . import measures
+from .ledger import DEFAULTS
+from .statistics import LEVEL, SEEDS, Difference, student
+from .verdicts import holm, margin_tests
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ..results.reader import StudyResults
+
+MARGIN = DEFAULTS["curve"][0]  # points
+EXPECTED = {
+    "other_seeds": "other sampling seeds make no difference",
+    "shuffled_rewards": "shuffled rewards teach nothing",
+    "zero_learning_rate": "a learning rate of 0 changes nothing",
+    "worse": "the worse method is found worse",
+}
+CHANGE = "largest change of validation accuracy"
+
+
+class Control(NamedTuple):
+    """One control: what was expected, what was found (in points), and whether that is as expected."""
+
+    role: str
+    arms: str
+    expected: str
+    effect: float
+    low: float
+    high: float
+    n: int
+    unit: str
+    p: float  # of the difference beyond the margin; for alarms corrected, see `controls`
+    passed: bool
+    found: str
+
+
+def controls(results: StudyResults) -> list[Control]:
+    """The controls of a study, in points of the area under the learning curve; empty if it has none.
+
+    Effects of `other_seeds` and `shuffled_rewards` must not be shown to lie beyond the margin: these two tests are a
+    family of their own, so that sound studies are called unsound in at most 5% of cases. `worse` must be shown to lie
+    beyond it; its error is the other one, to pass wrongly, so it is tested alone. A learning rate of 0 changes nothing
+    at all, which is no matter of chance and needs no test. The planned seeds are used, not those added later. A control
+    without records has not been shown to be as expected, so it failed.
+    """
+    arms = control_arms(results.study)
+    if not arms or results.study.controls is None:
+        return []
+    own = results.study.controls.seeds
+    seeds = set(results.study.seeds if own is None else own)
+    base, names = arms["baseline"].name, {role: arms[role].name for role in EXPECTED}
+    asked = {
+        "other_seeds": (
+            f"{names['other_seeds']} − {base}",
+            lambda: _between(results, names["other_seeds"], base, seeds),
+        ),
+        "shuffled_rewards": (names["shuffled_rewards"], lambda: _learned(results, names["shuffled_rewards"], seeds)),
+        "zero_learning_rate": (
+            names["zero_learning_rate"],
+            lambda: _moved(results, names["zero_learning_rate"], seeds),
+        ),
+        "worse": (f"{base} − {names['worse']}", lambda: _between(results, base, names["worse"], seeds)),
+    }
+    found: dict[str, Difference] = {}
+    missing: dict[str, str] = {}
+    for role, (_, measure) in asked.items():
+        try:
+            found[role] = measure()
+        except UserError as error:
+            missing[role] = str(error)
+    p = {role: margin_tests(d, _SIDES.get(role, "above"), MARGIN).supports for role, d in found.items()}
+    alarms = [role for role in ("other_seeds", "shuffled_rewards") if role in p]
+    p |= zip(alarms, holm([p[role] for role in alarms]), strict=True)
+    judged = []
+    for role, (text, _) in asked.items():
+        if role in missing:
+            empty = (math.nan, -math.inf, math.inf, 0, SEEDS, 1.0)
+            judged.append(Control(role, text, EXPECTED[role], *empty, False, f"no records: {missing[role]}"))
+            continue
+        d = found[role]
+        passed, said = _judge(role, d, p[role])
+        judged.append(Control(role, text, EXPECTED[role], d.mean, d.low, d.high, d.n, d.unit, p[role], passed, said))
+    return judged
+
+
+_SIDES: dict[str, Any] = {"other_seeds": "apart"}
+
+
+def _judge(role: str, d: Difference, p: float) -> tuple[bool, str]:
+    """Whether a control came out as expected, and in words what was found."""
+    if role == "zero_learning_rate":
+        return d.mean == 0, "constant" if d.mean == 0 else "validation accuracy changed"
+    beyond = p < LEVEL
+    if role == "worse":
+        return beyond, "shown" if beyond else "not shown"
+    return not beyond, f"beyond {MARGIN:g} points" if beyond else f"not shown to be beyond {MARGIN:g} points"
+
+
+def _between(results: StudyResults, one: str, two: str, seeds: set[int]) -> Difference:
+    """Difference of the areas under two learning curves."""
+    a, b = (measures.area(results, arm) for arm in (one, two))
+    return _student(a - b, seeds, f"{one!r} and {two!r}")
+
+
+def _learned(results: StudyResults, arm: str, seeds: set[int]) -> Difference:
+    """Area under the learning curve over its first value, which is what the arm without learning would have."""
+    first = {seed: 100 * c["accuracy"].iloc[0] for seed, c in measures.learning_curve(results, arm).items()}
+    values = measures.area(results, arm)
+    return _student(values - values.index.map(first), seeds, repr(arm))
+
+
+def _moved(results: StudyResults, arm: str, seeds: set[int]) -> Difference:
+    """The largest change of validation accuracy from the start of any seed; exact, so its limits are the value."""
+    curves = {seed: c["accuracy"] for seed, c in measures.learning_curve(results, arm).items() if seed in seeds}
+    if not curves:
+        raise UserError(f"no seed of {arm!r} has been trained: run `snakemake all`.")
+    moved = max(100 * float((values - values.iloc[0]).abs().max()) for values in curves.values())
+    d = student([moved] * len(curves))
+    return Difference(moved, moved, moved, 1.0, len(curves), SEEDS, 0.0, d.values, d.above)
+
+
+def _student(values: pd.Series, seeds: set[int], arms: str) -> Difference:
+    kept = values.dropna()
+    kept = kept[kept.index.isin(seeds)]
+    if kept.empty:
+        raise UserError(f"no seed of {arms} has been trained: run `snakemake all`.")
+    return student(kept.to_numpy(dtype=float), SEEDS, [int(seed) for seed in kept.index])
+
+
+def controls_status(found: Sequence[Control]) -> str:
+    """`passed`, `failed: ROLES`, or `none` for a study without controls."""
+    if failed := [control.role for control in found if not control.passed]:
+        return f"failed: {', '.join(failed)}"
+    return "passed" if found else "none"
+
+
+def controls_warning(found: Sequence[Control]) -> str:
+    """What every output of claims begins with if a control failed; empty if none did."""
+    failed = [f"{c.role} ({c.expected}; found: {c.found})" for c in found if not c.passed]
+    if not failed:
+        return ""
+    return f"A control of this study failed: {'; '.join(failed)}. Until that is explained, do not rely on its verdicts."
+
+
+def controls_text(found: Sequence[Control]) -> str:
+    """The controls for the terminal."""
+    lines = []
+    for c in found:
+        lines.append(f"control {c.role}: {'passed' if c.passed else 'FAILED'} ({c.expected}: {c.found})")
+        if c.n:
+            what = CHANGE if c.role == "zero_learning_rate" else f"[{c.low:+.2g}, {c.high:+.2g}]"
+            lines.append(f"  {c.arms}: {c.effect:+.2g} points, {what}, over {c.n} {c.unit}")
+    return "\n".join(lines)
+
+
+def controls_data(found: Sequence[Control]) -> list[dict[str, Any]]:
+    """The controls as JSON data; numbers that are not known are null."""
+    return [
+        {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in c._asdict().items()}
+        for c in found
+    ]

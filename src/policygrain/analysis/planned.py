@@ -1,0 +1,55 @@
+"""What a study's plan says about the claims before anything is spent: which of them cannot be decided, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..study import Study
+from ..study.fingerprint import measured_starts
+from ..study.runs import RunMatrix, run_matrix
+from .comparisons import common_seeds, lacking
+from .ledger import Claim, Comparison, load_claims
+from .statistics import STARTS
+
+
+def plan_notes(study: Study) -> list[str]:
+    """Notes on claims without verdicts: arms that are missing, arms without a common seed, and single seeds."""
+    claims, matrix = load_claims(), run_matrix(study)
+    found = []
+    without = {name: why for name, claim in claims.items() if (why := _missing(study, matrix, claim))}
+    if len(without) == len(claims):
+        found.append(
+            f"claims: none of the {len(claims)} claims of the papers will have a verdict; the study lacks arms."
+        )
+    elif without:
+        listed = "; ".join(f"{name} (needs {why})" for name, why in without.items())
+        found.append(f"claims: these claims will have no verdict: {listed}.")
+    planned = {name: claim for name, claim in claims.items() if name not in without}
+    for name, c in _comparisons(planned):
+        if c.replicates != STARTS and not common_seeds(matrix, c):
+            found.append(f"claims: {name} compares {c.of} and {c.than}, which have no seed in common: no verdict.")
+    single = [name for name, c in _comparisons(planned) if _replicates(study, matrix, c) == 1]
+    if single:
+        found.append(f"claims: one seed decides nothing, so these stay undecided: {', '.join(dict.fromkeys(single))}.")
+    if study.sequential is not None and len(study.seeds) == 1:
+        found.append("sequential: one seed decides nothing, and says nothing about how many would; plan at least two.")
+    return found
+
+
+def _comparisons(claims: dict[str, Claim]) -> Iterator[tuple[str, Comparison]]:
+    for name, claim in claims.items():
+        for c in claim.comparisons:
+            yield name, c
+
+
+def _missing(study: Study, matrix: RunMatrix, claim: Claim) -> str:
+    """What the study does not plan and the claim needs; empty if it plans all."""
+    found = [why for c in claim.comparisons if (why := lacking(study, matrix, c)) is not None]
+    return ", ".join(dict.fromkeys(found))
+
+
+def _replicates(study: Study, matrix: RunMatrix, c: Comparison) -> int:
+    """The planned number of start models or common training seeds of a comparison."""
+    if c.replicates == STARTS:
+        return len(measured_starts(study, study.estimators if c.statistic == "estimator" else study.rounds))
+    return len(common_seeds(matrix, c))

@@ -1,0 +1,177 @@
+"""Gradient estimators on the same batches, compared with the true gradient (docs/estimators.md)."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ..errors import UserError
+from ..methods import Method, method
+from ..methods.parts import Kl
+from ..progress import Progress
+from ..provenance import seed_of
+from ..results.layout import DataFolder
+from ..results.measured import EstimatorRow, EstimatorsRecord
+from ..results.schema import write_record
+from ..study.checks import check_instruments, check_prompts
+from ..study.fingerprint import Fingerprints
+from .gradients import estimate
+from .policy import MeasuredPolicy, Pool, all_needs, open_measured_policy, plain
+from .quality import Updates, blocks_for
+from .truth import measure_truth
+
+if TYPE_CHECKING:
+    from ..study import Study
+    from ..study.design import Estimators
+
+MISSING = "estimators: this study has no such section. Add `estimators: {reference: NAME, methods: [NAME, ...]}`."
+LARGE_SHARE = 0.5  # of the gradient's norm: from here on a penalty decides more than the objective
+
+
+def measure_estimators(study: Study, seed: int, start: str, data: DataFolder, out: Path) -> EstimatorsRecord:
+    """Measure the study's estimators on the start model ``start`` of ``seed``, and write the record to ``out``.
+
+    At each stage (`estimators.steps`) the policy's rollouts are sampled once. At each distance (`estimators.updates`)
+    all methods compute their updates from the same batches of them. UserError for wrong sections, before anything is
+    computed. If no policy has a gradient there are no rows, and a note says so.
+    """
+    if (spec := study.estimators) is None:
+        raise UserError(MISSING)
+    check_instruments(study)
+    methods = [plain(method(name, study.methods)) for name in spec.methods]
+    for chosen in methods:
+        chosen.check()
+    started = time.perf_counter()
+    rows: list[EstimatorRow] = []
+    notes: list[str] = []
+    accuracy: dict[str, float] = {}
+    with open_measured_policy(study, spec.reference, seed, start, data) as measured:
+        check_prompts("estimators", spec, len(measured.train_problems))
+        for steps in sorted(spec.steps):
+            measured.train_until(steps)
+            saved = measured.save()
+            # All are sampled from the behaviour policy, before the first update away from it.
+            prompts = spec.batches * spec.prompts_per_update
+            pool = measured.pool(prompts, "batches", steps, needs=all_needs(methods))
+            path = measured.pool(max(1, *spec.updates) * spec.prompts_per_update, "path", steps)
+            done = 0
+            for updates in sorted(spec.updates):
+                for number in range(done, updates):
+                    part = path.rows(_prompts(number, spec))
+                    measured.update(path.batch.rows(part), measured.reference)
+                done = updates
+                found = _compare(measured, spec, methods, pool, updates, notes)
+                accuracy[f"{steps}/{updates}"] = found[0]
+                rows += found[1]
+            measured.restore(saved)
+        notes += _penalties(rows, methods)
+        group = measured.settings.group
+    record = EstimatorsRecord(
+        seed=seed,
+        settings=Fingerprints(study).estimators_settings(seed),
+        reference=spec.reference,
+        accuracy=accuracy,
+        batches=spec.batches,
+        true_responses=spec.true_prompts * group,
+        responses_per_batch=spec.prompts_per_update * group,
+        seconds=time.perf_counter() - started,
+        rows=rows,
+        notes=notes,
+    )
+    write_record(out, record)
+    return record
+
+
+def _prompts(number: int, spec: Estimators) -> range:
+    """The prompts of the batch ``number`` of a pool."""
+    return range(number * spec.prompts_per_update, (number + 1) * spec.prompts_per_update)
+
+
+def _compare(
+    measured: MeasuredPolicy, spec: Estimators, methods: list[Method], pool: Pool, updates: int, notes: list[str]
+) -> tuple[float, list[EstimatorRow]]:
+    """Accuracy of the current policy, and a row per method; none, and a note, where there is no gradient."""
+    steps, rewards = measured.steps, pool.rollouts.rewards
+    where = f"{steps} steps, {updates} updates"
+    count = sum(p.numel() for p in measured.parameters)
+    length = float(pool.batch.tokens.lengths.double().mean())
+    truth_blocks = blocks_for(2, count, spec.true_prompts)
+    truth = measure_truth(measured, spec.true_prompts, truth_blocks, length, steps, updates)
+    names = [m.name for m in methods]
+    blocks = blocks_for(len(names), count, spec.batches)
+    found = Updates(names, spec.batches, blocks, truth, adam_metric(measured))
+    if not found.has_truth:
+        notes.append(
+            f"{where}: no rows, because the true gradient cannot be told from 0 by {spec.true_prompts} prompts (a "
+            f"policy that solves no problem, or every one, has none). Accuracy: {truth.accuracy:.3f}."
+        )
+        return truth.accuracy, []
+    if found.has_weak_truth:
+        notes.append(
+            f"{where}: the squared norm of the true gradient is uncertain (its interval contains 0), and so are "
+            "cosines and lengths; differences are less affected. More true_prompts help."
+        )
+    for number in Progress(range(spec.batches), f"estimators, {where}", spec.batches):
+        prompts = _prompts(number, spec)
+        part = rewards[prompts.start : prompts.stop]
+        seed = seed_of("instruments", measured.seed, "loss", steps, updates, number)
+        found.add(number, estimate(measured, pool.batch.rows(pool.rows(prompts)), part, methods, seed))
+    empty = int((~found.any_gradient).sum())
+    if empty == spec.batches:
+        notes.append(f"{where}: no rows, because no batch has a gradient: all rewards of a group are equal.")
+        return truth.accuracy, []
+    if empty:
+        notes.append(
+            f"{where}: {empty} of {spec.batches} batches have no gradient, because all rewards of a group are equal; "
+            "they count in means of updates, and not in means of cosines."
+        )
+    rows = []
+    for name in names:
+        values, determined = found.measures(name, spec.reference)
+        rows.append(EstimatorRow(steps=steps, updates=updates, estimator=name, **values))
+        if not determined:
+            notes.append(
+                f"{where}: {name}: its mean update cannot be told from 0 by {spec.batches} batches, so its bias_cosine "
+                "is not known. More batches may tell."
+            )
+    return truth.accuracy, rows
+
+
+def adam_metric(measured: MeasuredPolicy) -> Tensor:
+    """The diagonal 1 / (√v̂ + ε) that AdamW multiplies an update by, [parameters]; ones before its first step.
+
+    v̂ is the second moment with Adam's correction for its start (arXiv 1412.6980).
+    """
+    optimizer = measured.policy.optimizer
+    group = optimizer.param_groups[0]
+    decay, epsilon = group["betas"][1], group["eps"]
+    parts = []
+    for parameter in measured.parameters:
+        if "exp_avg_sq" not in (state := optimizer.state.get(parameter, {})):
+            parts.append(torch.ones(parameter.numel(), device=parameter.device))
+            continue
+        corrected = state["exp_avg_sq"].flatten().float() / (1 - decay ** float(state["step"]))
+        parts.append(1 / (corrected.sqrt() + epsilon))
+    return torch.cat(parts)
+
+
+def _penalties(rows: list[EstimatorRow], methods: list[Method]) -> list[str]:
+    """Warnings about KL penalties that carry most of the gradient."""
+    notes = []
+    for chosen in methods:
+        if not any(isinstance(part, Kl) for part in chosen.penalties):
+            continue
+        shares = [(row.penalty_share, row.steps, row.updates) for row in rows if row.estimator == chosen.name]
+        share, steps, updates = max(shares, default=(0.0, 0, 0))
+        if share > LARGE_SHARE:
+            notes.append(
+                f"{chosen.name}: its penalties carry {share:.0%} of the gradient's norm ({steps} steps, {updates} "
+                "updates). Its KL penalty takes k3 as a loss, whose derivative by log π is 1 − π_ref/π: it is at most "
+                "1 and has no lower bound, so a few tokens whose probability fell can carry the norm (Liu et al., "
+                "arXiv 2510.01555)."
+            )
+    return notes

@@ -1,0 +1,133 @@
+"""The updates of all estimators on the same batches: one reading of a batch, one backward pass per estimator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from ..methods import Method
+from ..methods.parts import ClipCov, Custom
+from ..model.logprobs import score_tokens
+from ..model.sequences import micro_batches
+from ..objective.batch import TokenBatch
+from ..objective.loss import merge_metrics
+from ..train.update import TrainingBatch, score_sequences
+from .policy import MeasuredPolicy, with_advantages
+from .truth import flat_gradient
+
+
+@dataclass(frozen=True)
+class Coefficients:
+    """−∂loss/∂log π and −∂loss/∂entropy of each token, [batch, tokens]; None where the loss reads no entropy."""
+
+    log_probs: Tensor
+    entropy: Tensor | None
+
+    @property
+    def rows(self) -> Tensor:
+        """Which responses have any. [batch], bool."""
+        found = (self.log_probs != 0).any(1)
+        return found if self.entropy is None else found | (self.entropy != 0).any(1)
+
+    def minus(self, other: Coefficients) -> Coefficients:
+        """The difference of two losses."""
+        entropy = self.entropy
+        if entropy is not None and other.entropy is not None:
+            entropy = entropy - other.entropy
+        return Coefficients(self.log_probs - other.log_probs, entropy)
+
+    def equals(self, other: Coefficients) -> bool:
+        """Whether both are the same numbers."""
+        if self.entropy is not None and other.entropy is not None:
+            return torch.equal(self.log_probs, other.log_probs) and torch.equal(self.entropy, other.entropy)
+        return self.entropy is other.entropy and torch.equal(self.log_probs, other.log_probs)
+
+
+@dataclass
+class BatchOfEstimates:
+    """What estimators make of one batch, in the order of the methods; ``None``: no gradient at all.
+
+    ``penalties`` are the gradients of the penalties alone, of the methods that have any.
+    """
+
+    updates: list[Tensor | None] = field(default_factory=list)
+    penalties: dict[str, Tensor | None] = field(default_factory=dict)
+    metrics: list[dict[str, float]] = field(default_factory=list)
+    tokens: int = 0
+
+
+def estimate(
+    measured: MeasuredPolicy, batch: TrainingBatch, rewards: Tensor, methods: Sequence[Method], seed: int
+) -> BatchOfEstimates:
+    """The update −∂loss/∂parameters of each method on one batch, before any clipping of its norm. Flat, float32.
+
+    ``rewards`` [prompts, group]; each method computes its own advantages of them. Losses are computed on the whole
+    batch from one forward pass without gradient. Their derivatives by the log-probabilities are then the weights of the
+    backward passes, which leave out responses that no loss depends on, such as those without an advantage. Random
+    choices of a loss are keyed by ``seed``, the same for all.
+    """
+    now = score_sequences(measured.policy.model, batch.sequences, measured.settings)
+    result = BatchOfEstimates(tokens=int(batch.tokens.mask.sum()))
+    wanted: dict[tuple[str, str], Coefficients] = {}
+    for method in methods:
+        tokens = with_advantages(batch.tokens, rewards, method).replace(
+            log_probs=now.log_probs, entropy=now.entropy, step=None
+        )
+        whole, metrics = _coefficients(method, tokens, seed)
+        result.metrics.append(metrics)
+        wanted["update", method.name] = whole
+        if method.penalties:
+            alone, _ = _coefficients(method.model_copy(update={"penalties": ()}), tokens, seed)
+            wanted["penalty", method.name] = whole.minus(alone)
+    gradients = _backward(measured, batch, list(wanted.values()))
+    for (kind, name), gradient in zip(wanted, gradients, strict=True):
+        if kind == "update":
+            result.updates.append(gradient)
+        else:
+            result.penalties[name] = gradient
+    return result
+
+
+def _coefficients(method: Method, tokens: TokenBatch, seed: int) -> tuple[Coefficients, dict[str, float]]:
+    if any(isinstance(part, ClipCov | Custom) for part in method.parts().values()):
+        torch.manual_seed(seed)  # as expensive as a loss, so only for those that may draw
+    assert tokens.entropy is not None
+    log_probs, entropy = tokens.log_probs.clone().requires_grad_(), tokens.entropy.clone()
+    leaves = [log_probs]
+    if "entropy_gradient" in method.needs:
+        leaves.append(entropy.requires_grad_())
+    out = method.loss(tokens.replace(log_probs=log_probs, entropy=entropy, step=method.step_of(tokens)))
+    if not out.loss.requires_grad:  # a loss of the user's own that is constant on this batch
+        return Coefficients(torch.zeros_like(log_probs), None), merge_metrics([out.metrics])
+    found = torch.autograd.grad(-out.loss, leaves, allow_unused=True)
+    filled = [torch.zeros_like(leaf) if g is None else g for leaf, g in zip(leaves, found, strict=True)]
+    return Coefficients(filled[0], filled[1] if len(filled) > 1 else None), merge_metrics([out.metrics])
+
+
+def _backward(measured: MeasuredPolicy, batch: TrainingBatch, wanted: list[Coefficients]) -> list[Tensor | None]:
+    """Σ coefficients · ∂/∂parameters for each of ``wanted``; equal ones share a backward pass."""
+    used = torch.stack([c.rows for c in wanted]).any(0)
+    first = [next(j for j in range(i + 1) if wanted[j].equals(c)) for i, c in enumerate(wanted)]
+    live = [i for i in range(len(wanted)) if first[i] == i and bool(wanted[i].rows.any())]
+    found: list[Tensor | None] = [None] * len(wanted)
+    rows = used.nonzero().squeeze(1)
+    if not len(rows):
+        return found
+    chosen, settings = batch.sequences.rows(rows), measured.settings
+    by_entropy = any(c.entropy is not None for c in wanted)
+    for index in micro_batches(chosen, settings.micro_batch_tokens):
+        part = chosen.rows(index)
+        scores = score_tokens(measured.policy.model, part, settings.temperature, by_entropy)
+        width = part.mask.shape[1]
+        for i in live:
+            outputs, weights = [scores.log_probs], [wanted[i].log_probs[rows[index], :width]]
+            if (entropy := wanted[i].entropy) is not None:
+                outputs.append(scores.entropy)
+                weights.append(entropy[rows[index], :width])
+            gradient = flat_gradient(measured.parameters, outputs, weights, again=i != live[-1])
+            before = found[i]
+            found[i] = gradient if before is None else before.add_(gradient)
+    return [found[i] for i in first]

@@ -1,0 +1,236 @@
+"""The policy that is measured: a start model that the reference method trained for some steps, and pools of rollouts.
+
+Everything is done by the functions of training (`collect_batch`, `minibatches`, `update`), so that it works for every
+model and engine that training works for. It runs in one process and is never sharded.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..clock import Clock
+from ..errors import UserError
+from ..grading import Grader, open_grader
+from ..methods import Method, Sampler, method
+from ..model.loading import device
+from ..model.reference import on_device
+from ..model.sequences import Sequences, pack
+from ..objective.batch import TokenBatch
+from ..provenance import seed_of
+from ..results.layout import DataFolder
+from ..rollout.engine import Engine, Request
+from ..rollout.open import open_engine
+from ..study.schema import Training
+from ..tasks.problem import Problem, read_problems
+from ..tasks.prompts import PromptRenderer
+from ..train.policy import Policy, open_policy
+from ..train.rewards import grade_responses
+from ..train.rollout_batch import collect_batch, mismatch_error
+from ..train.rollouts import Collector, PromptStream, Rollouts
+from ..train.update import TrainingBatch, minibatches, score_sequences, update
+
+if TYPE_CHECKING:
+    from ..study import Study
+
+
+class Saved(NamedTuple):
+    """A copy of what updates change: trained weights, optimizer state and gradient scaler."""
+
+    weights: list[Tensor]
+    optimizer: dict[str, Any]
+    scaler: dict[str, Any]
+
+
+class Pool(NamedTuple):
+    """Rollouts of one policy, with what updates on them need."""
+
+    rollouts: Rollouts
+    batch: TrainingBatch
+
+    def rows(self, prompts: range) -> Tensor:
+        """The rows of the batch that belong to these prompts."""
+        group = self.rollouts.rewards.shape[1]
+        return torch.arange(prompts.start * group, prompts.stop * group, device=self.batch.sequences.ids.device)
+
+
+@dataclass
+class MeasuredPolicy:
+    """A policy with its optimizer, an engine and the problems of a study. Sampling seeds are keyed by ``seed``.
+
+    ``steps`` is how many training steps were made. Training and the measurements of both instruments are keyed alike,
+    so estimators and rounds of the same start model and stage measure the same policy.
+    """
+
+    policy: Policy
+    engine: Engine
+    grader: Grader
+    renderer: PromptRenderer
+    reference: Method
+    settings: Training
+    train_problems: list[Problem]
+    validation_problems: list[Problem]
+    seed: int
+    steps: int = 0
+
+    def __post_init__(self) -> None:
+        self._stream = PromptStream(self.train_problems, seed_of("instruments", self.seed, "prompts"))
+        self._updates = 0
+        self._validation: dict[int, tuple[list[Problem], list[Request]]] = {}
+
+    @property
+    def parameters(self) -> list[Tensor]:
+        """The trained weights, in the model's order."""
+        return [p for p in self.policy.model.parameters() if p.requires_grad]
+
+    def train_until(self, steps: int) -> None:
+        """Train by the reference method until ``steps`` steps are made, as a run of the study does."""
+        for step in range(self.steps, steps):
+            torch.manual_seed(seed_of("instruments", self.seed, "step", step))
+            collector = self._collector(self._stream, seed_of("instruments", self.seed), self.settings.prompts_per_step)
+            sampled = collect_batch(collector, self.policy, self.reference, Clock())
+            assert sampled.batch is not None  # no sampler here drops groups
+            self._check_mismatch(sampled)
+            sizes = len(sampled.rollouts.prompts), self.settings.group, self.settings.updates_per_batch
+            for rows in minibatches(*sizes, seed_of("instruments", self.seed, "minibatches", step)):
+                self._updates += 1
+                warmup = min(1.0, self._updates / max(1, self.settings.warmup_updates))
+                for parameters in self.policy.optimizer.param_groups:
+                    parameters["lr"] = parameters["initial_lr"] * warmup
+                self.update(sampled.batch.rows(rows), self.reference)
+            self.steps = step + 1
+
+    def update(self, batch: TrainingBatch, chosen: Method) -> dict[str, float]:
+        """One optimizer step by ``chosen``; its metrics. UserError, which names the method, as in training."""
+        try:
+            return update(self.policy, batch, chosen, self.settings)
+        except UserError as error:
+            raise UserError(f"{chosen.name}: {error}") from error
+
+    def pool(self, prompts: int, *key: object, needs: frozenset[str] = frozenset()) -> Pool:
+        """Rollouts of the current policy for ``prompts`` prompts, keyed by ``key``; advantages are the reference's.
+
+        ``needs``: what losses will read beyond the log-probabilities of this policy (`groups`, `reference`).
+        """
+        seed = seed_of("instruments", self.seed, *key)
+        stream = PromptStream(self.train_problems, seed_of("prompts", seed))
+        sampled = collect_batch(self._collector(stream, seed, prompts), self.policy, self.reference, Clock())
+        assert sampled.batch is not None
+        self._check_mismatch(sampled)
+        sequences, tokens = sampled.batch.sequences, sampled.batch.tokens
+        if "groups" in needs:
+            numbers = torch.arange(prompts, device=sequences.ids.device).repeat_interleave(self.settings.group)
+            tokens = tokens.replace(groups=numbers)
+        if "reference" in needs and tokens.ref_log_probs is None:
+            with on_device(self.policy.reference, self.policy.model) as start:
+                scores = score_sequences(start, sequences, self.settings)
+            tokens = tokens.replace(ref_log_probs=scores.log_probs)
+        return Pool(sampled.rollouts, TrainingBatch(sequences, tokens))
+
+    def sample(self, prompts: int, *key: object) -> tuple[Rollouts, Sequences]:
+        """Rollouts of the current policy as `pool` has them, without old log-probabilities."""
+        seed = seed_of("instruments", self.seed, *key)
+        stream = PromptStream(self.train_problems, seed_of("prompts", seed))
+        self.engine.load_weights(self.policy.model)
+        rollouts = self._collector(stream, seed, prompts).collect(Clock())
+        self.engine.sleep()
+        each = [prompt for prompt in rollouts.prompts for _ in range(self.settings.group)]
+        responses = [response.ids for row in rollouts.responses for response in row]
+        return rollouts, pack(each, responses, self.policy.tokenizer.pad_token_id, device())
+
+    def validate(self, samples: int) -> float:
+        """Accuracy of ``samples`` responses per validation problem, with the same sampling seeds in every call."""
+        if samples not in self._validation:
+            self._validation[samples] = self._validation_requests(samples)
+        problems, requests = self._validation[samples]
+        self.engine.load_weights(self.policy.model)
+        responses = self.engine.generate(requests)
+        self.engine.sleep()
+        outcomes = grade_responses(problems, responses, self.grader, self.renderer.tokenizer)
+        return sum(o == "correct" for o in outcomes) / len(outcomes)
+
+    def _validation_requests(self, samples: int) -> tuple[list[Problem], list[Request]]:
+        each = [(i, p, j) for i, p in enumerate(self.validation_problems) for j in range(samples)]
+        limits = self.settings.max_tokens, self.settings.temperature
+        return [p for _, p, _ in each], [
+            Request(
+                self.renderer.ids(p.problem),
+                seed_of("instruments", self.seed, "validation", i, j),
+                *limits,
+                log_probs=False,
+            )
+            for i, p, j in each
+        ]
+
+    def save(self) -> Saved:
+        """A copy of weights, optimizer state and scaler."""
+        optimizer = copy.deepcopy(self.policy.optimizer.state_dict())
+        return Saved([p.detach().clone() for p in self.parameters], optimizer, self.policy.scaler.state_dict())
+
+    def restore(self, saved: Saved) -> None:
+        """Set weights, optimizer state and scaler to a copy that `save` made."""
+        with torch.no_grad():
+            for parameter, value in zip(self.parameters, saved.weights, strict=True):
+                parameter.copy_(value)
+        # The optimizer keeps the tensors that it loads and would change those of the copy.
+        self.policy.optimizer.load_state_dict(copy.deepcopy(saved.optimizer))
+        self.policy.scaler.load_state_dict(saved.scaler)
+
+    def _collector(self, stream: PromptStream, seed: int, prompts: int) -> Collector:
+        settings = self.settings.model_copy(update={"prompts_per_step": prompts})
+        return Collector(stream, self.engine, self.grader, self.renderer, Sampler(), settings, seed)
+
+    def _check_mismatch(self, sampled: Any) -> None:
+        if (error := mismatch_error(sampled, self.policy.model, self.settings.max_mismatch)) is not None:
+            raise UserError(error)
+
+
+# Training keys that make a run a control or only change its speed or limits: the policies that are measured have none
+# of them. A wild method is a result here, and no reason to stop.
+PLAIN: dict[str, Any] = {"fsdp": None, "max_ratio": None, "shuffle_rewards": False, "old_log_probs": "trainer"}
+
+
+@contextmanager
+def open_measured_policy(
+    study: Study, reference: str, seed: int, start: str, data: DataFolder
+) -> Iterator[MeasuredPolicy]:
+    """Context with the start model in ``start`` as a policy that ``reference`` trains, before its first step."""
+    settings = study.training.model_copy(update=PLAIN)
+    torch.set_num_threads(settings.threads)
+    chosen = plain(method(reference, study.methods))
+    with open_grader(study.grader, study.extraction) as grader:
+        policy = open_policy(start, study.model, chosen, settings, seed)
+        model, tokenizer = policy.model, policy.tokenizer
+        renderer = PromptRenderer(tokenizer, study.prompt, model.config.max_position_embeddings - settings.max_tokens)
+        engine = open_engine(
+            settings.engine,
+            start,
+            model,
+            tokenizer,
+            revision=study.model.revision,
+            kv_gib=settings.kv_gib,
+            colocated=True,
+        )
+        problems = read_problems(data.train), read_problems(data.validation)
+        yield MeasuredPolicy(policy, engine, grader, renderer, chosen, settings, *problems, seed)
+
+
+def plain(found: Method) -> Method:
+    """The method without its sampler: all methods are measured on the same rollouts."""
+    return found.model_copy(update={"sampler": Sampler()})
+
+
+def all_needs(methods: Sequence[Method]) -> frozenset[str]:
+    """What any of the methods needs. Imports custom functions."""
+    return frozenset[str]().union(*(m.needs for m in methods))
+
+
+def with_advantages(tokens: TokenBatch, rewards: Tensor, chosen: Method) -> TokenBatch:
+    """The batch with the method's own advantages of ``rewards`` [prompts, group]."""
+    return tokens.replace(advantages=chosen.advantages(rewards).flatten().to(device()))

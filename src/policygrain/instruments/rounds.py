@@ -1,0 +1,140 @@
+"""One round: the same updates by each method, from one policy and one pool of its rollouts (docs/rounds.md)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+from scipy import stats
+
+from ..errors import UserError
+from ..methods import Method, method
+from ..progress import Progress
+from ..provenance import seed_of
+from ..results.layout import DataFolder
+from ..results.measured import RoundRow, RoundsRecord
+from ..results.schema import write_record
+from ..study.checks import check_instruments, check_prompts
+from ..study.fingerprint import Fingerprints
+from ..train.update import TrainingBatch
+from .policy import MeasuredPolicy, Pool, all_needs, open_measured_policy, plain, with_advantages
+
+if TYPE_CHECKING:
+    from ..study import Study
+    from ..study.design import Rounds
+
+MISSING = "rounds: this study has no such section. Add `rounds: {reference: NAME, methods: [NAME, ...]}`."
+
+
+def measure_rounds(study: Study, seed: int, start: str, data: DataFolder, out: Path) -> RoundsRecord:
+    """Measure a round by each method from the start model ``start`` of ``seed``, and write the record to ``out``.
+
+    Each method begins with the same weights and optimizer state, makes the same minibatches' updates, and is validated
+    on the same problems with the same sampling seeds. UserError for wrong sections, before anything is computed.
+    """
+    if (spec := study.rounds) is None:
+        raise UserError(MISSING)
+    check_instruments(study)
+    methods = [plain(method(name, study.methods)) for name in spec.methods]
+    for chosen in methods:
+        chosen.check()
+    started = time.perf_counter()
+    rows: list[RoundRow] = []
+    before: dict[str, float] = {}
+    with open_measured_policy(study, spec.reference, seed, start, data) as measured:
+        check_prompts("rounds", spec, len(measured.train_problems))
+        for steps in sorted(spec.steps):
+            measured.train_until(steps)
+            saved = measured.save()
+            starts = {n: measured.validate(_samples(spec, n)) for n in spec.updates}
+            before[str(steps)] = starts[max(spec.updates)]
+            prompts = max(spec.updates) * spec.prompts_per_update
+            for number in range(spec.pools):
+                # From the policy as it was before any method changed it: `saved` is restored after each.
+                pool = measured.pool(prompts, "round", steps, number, needs=all_needs(methods))
+                label = f"rounds, {steps} steps, pool {number + 1} of {spec.pools}"
+                for chosen in (progress := Progress(methods, label, len(methods))):
+                    found = _round(measured, spec, chosen, pool, number, starts)
+                    progress.note = f"{chosen.name} {found[-1].reward:.3f}"
+                    rows += found
+                    measured.restore(saved)
+        group, problems = measured.settings.group, len(measured.validation_problems)
+    record = RoundsRecord(
+        seed=seed,
+        settings=Fingerprints(study).rounds_settings(seed),
+        reference=spec.reference,
+        before=before,
+        responses_per_update=spec.prompts_per_update * group,
+        validation_responses=problems * spec.samples,
+        seconds=time.perf_counter() - started,
+        rows=rows,
+    )
+    write_record(out, record)
+    return record
+
+
+def _samples(spec: Rounds, updates: int) -> int:
+    """Responses per validation problem: the end of the round is what comparisons are made of; before it, one each."""
+    return spec.samples if updates == max(spec.updates) else 1
+
+
+def _round(
+    measured: MeasuredPolicy, spec: Rounds, chosen: Method, pool: Pool, number: int, starts: Mapping[int, float]
+) -> list[RoundRow]:
+    """A row for each of `updates`; the policy is left as the last update makes it. ``starts``: rewards before it."""
+    tokens = with_advantages(pool.batch.tokens, pool.rollouts.rewards, chosen)
+    batch = TrainingBatch(pool.batch.sequences, tokens)
+    rows = []
+    clipped = norms = 0.0
+    for update in range(1, max(spec.updates) + 1):
+        # The same random choices of an objective (such as Clip-Cov's) for all methods.
+        torch.manual_seed(seed_of("instruments", measured.seed, "round", measured.steps, number, update))
+        prompts = range((update - 1) * spec.prompts_per_update, update * spec.prompts_per_update)
+        metrics = measured.update(batch.rows(pool.rows(prompts)), chosen)
+        clipped += metrics["clip_fraction_low"] + metrics["clip_fraction_high"]
+        norms += metrics["gradient_norm"]
+        if update in spec.updates:
+            rows.append(
+                RoundRow(
+                    steps=measured.steps,
+                    pool=number,
+                    method=chosen.name,
+                    updates=update,
+                    reward=measured.validate(_samples(spec, update)),
+                    before=starts[update],
+                    clip_fraction=clipped / update,
+                    gradient_norm=norms / update,
+                    kl_old=metrics["kl_old"],
+                    entropy=metrics["entropy"],
+                )
+            )
+    return rows
+
+
+class Difference(NamedTuple):
+    """A method after its round, on one policy; numbers are shares, 0 to 1."""
+
+    rewards: dict[int, float]  # updates → mean over pools
+    difference: float  # to the reference after the last update, mean over pools
+    interval: tuple[float, float] | None  # 95% over pools, Student's t; None for one pool
+
+
+def differences(record: RoundsRecord, steps: int) -> dict[str, Difference]:
+    """Each method's rewards at a stage, and its difference to the reference on the same pools."""
+    rewards = {(r.method, r.pool, r.updates): r.reward for r in record.rows if r.steps == steps}
+    methods = list(dict.fromkeys(method for method, _, _ in rewards))
+    pools, updates = sorted({pool for _, pool, _ in rewards}), sorted({n for _, _, n in rewards})
+    found = {}
+    for name in methods:
+        means = {n: sum(rewards[name, pool, n] for pool in pools) / len(pools) for n in updates}
+        each = np.array([rewards[name, p, updates[-1]] - rewards[record.reference, p, updates[-1]] for p in pools])
+        mean, limits = float(each.mean()), None
+        if len(each) > 1:
+            width = float(stats.t.ppf(0.975, len(each) - 1) * each.std(ddof=1) / len(each) ** 0.5)
+            limits = mean - width, mean + width
+        found[name] = Difference(means, mean, limits)
+    return found

@@ -1,0 +1,124 @@
+"""Records of measurements and interim analyses: estimators, rounds, added seeds; and tables of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from .schema import Entry, Record
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Measured = tuple[float, float, float]  # a value with its 95% interval
+
+
+class EstimatorRow(Entry):
+    """One gradient estimator, on one policy at one distance.
+
+    Intervals are over batches of this policy (jackknife). Formulas: docs/estimators.md.
+    """
+
+    steps: int  # of training before the rollouts were sampled
+    updates: int  # optimizer steps between the policy that sampled and the one that is updated
+    estimator: str  # name of the method
+    bias_cosine: Measured  # cosine of the mean update with the true gradient
+    length: Measured  # length of the mean update along the true gradient, in units of the true gradient
+    snr: Measured  # signal-to-noise ratio of a batch: |E ĝ|² / tr Cov ĝ
+    cosine: Measured  # mean cosine of one batch's update with the true gradient
+    adam_cosine: Measured  # the same in Adam's metric
+    entropy_direction: Measured  # change of entropy per unit step, first order
+    norm: Measured  # root mean square norm of a batch's update
+    cosine_difference: Measured  # to the reference, on the same batches
+    clip_fraction: float  # share of tokens without gradient because of the clip
+    ratio_variance: float
+    effective_sample_share: float
+    penalty_share: float  # norm of the penalties' gradient over that of the whole loss; 0 without penalties
+
+
+class EstimatorsRecord(Record):
+    """`estimators/seedS.json`: gradient estimators measured on the start model of a seed."""
+
+    seed: int
+    settings: dict[str, Any]
+    reference: str
+    accuracy: dict[str, float]  # "steps/updates" → accuracy of the fresh responses
+    batches: int
+    true_responses: int
+    responses_per_batch: int
+    seconds: float
+    rows: list[EstimatorRow]
+    notes: list[str]  # warnings, such as a penalty that carries the norm
+
+
+class RoundRow(Entry):
+    """The policy after some updates by one method from one pool of rollouts."""
+
+    steps: int  # of training before the rollouts were sampled
+    pool: int
+    method: str
+    updates: int
+    reward: float  # accuracy of samples on validation problems, 0 to 1
+    before: float  # that of the same problems and sampling seeds before the round
+    clip_fraction: float  # mean over the updates so far
+    gradient_norm: float
+    kl_old: float  # of the last update
+    entropy: float
+
+
+class RoundsRecord(Record):
+    """`rounds/seedS.json`: one round by each method, from the start model of a seed."""
+
+    seed: int
+    settings: dict[str, Any]
+    reference: str
+    before: dict[str, float]  # "steps" → reward before the round, with the same validation seeds
+    responses_per_update: int
+    validation_responses: int
+    seconds: float
+    rows: list[RoundRow]
+
+
+class InterimRecord(Record):
+    """`interim/N.json`: the interim analysis after N rounds of added seeds."""
+
+    number: int
+    decided: dict[str, str]  # claim → verdict, those that have one
+    undecided: dict[str, str]  # claim → why: more seeds are added, or futile, or what would decide it
+    add: dict[str, list[int]]  # arm → seeds that are added now; empty: this was the last
+    reason: str  # why seeds are added, or why not
+    minutes: float  # of training and evaluation so far, summed over processes
+    budget: float  # minutes
+
+
+def estimator_table(records: Sequence[EstimatorsRecord]) -> pd.DataFrame:
+    """One row per start model (`seed`) and row of its record; intervals are in columns NAME_low and NAME_high."""
+    import pandas as pd
+
+    rows = []
+    for record in records:
+        for row in record.rows:
+            flat: dict[str, Any] = {"seed": record.seed}
+            for key, value in row:
+                if isinstance(value, tuple):
+                    flat |= zip((key, f"{key}_low", f"{key}_high"), value, strict=True)
+                else:
+                    flat[key] = value
+            rows.append(flat)
+    return pd.DataFrame(rows)
+
+
+def round_table(records: Sequence[RoundsRecord]) -> pd.DataFrame:
+    """One row per start model (`seed`) and row of its record."""
+    import pandas as pd
+
+    return pd.DataFrame([{"seed": record.seed, **row.model_dump()} for record in records for row in record.rows])
+
+
+def added_seeds(interims: Sequence[InterimRecord]) -> dict[str, list[int]]:
+    """Arm → all seeds that these interim analyses added to it."""
+    found: dict[str, list[int]] = {}
+    for interim in interims:
+        for arm, seeds in interim.add.items():
+            found.setdefault(arm, []).extend(seeds)
+    return found

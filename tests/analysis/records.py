@@ -1,0 +1,158 @@
+"""Records of training runs with chosen learning curves, for the tests of this folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from policygrain.results.layout import START, StudyFolder
+from policygrain.results.measured import EstimatorRow, EstimatorsRecord, RoundRow, RoundsRecord
+from policygrain.results.reader import StudyResults
+from policygrain.results.schema import write_record
+from policygrain.study import Study, parse_study
+from policygrain.study.fingerprint import Fingerprints, measured_starts, start_seeds
+
+from ..conftest import ROOT
+from ..support.made_up import SHARED, make_up_evaluation, make_up_run
+from ..support.small import small_study
+
+Curve = Callable[[str, int], Sequence[float]]  # arm and seed → validation accuracy before each step and at the end
+HEADLINE = {"methods": ["grpo", "dapo", "tepo", "mpo"], "vary": {"updates_per_batch": [2, 16]}}
+RUN_SECONDS, EVALUATION_SECONDS = 6.0, 54.0  # a minute together
+
+
+def study_of(seeds: int | Sequence[int] = 8, **changes: Any) -> Study:
+    """Four methods with 2 and 16 updates per batch."""
+    return small_study(
+        seeds=list(range(seeds) if isinstance(seeds, int) else seeds),
+        **{"experiments": {"headline": HEADLINE}} | changes,
+    )
+
+
+def rows_of(heights: Sequence[float], samples: int = 100) -> list[dict[str, Any]]:
+    """Metrics of a run that is validated before each step; each step samples this many responses."""
+    rows = [
+        {"step": s, "sampled_accuracy": h, "validation_accuracy": h, **SHARED}
+        | {"clip_fraction_low": 0.01, "clip_fraction_high": 0.02}
+        | {"total_updates": 2 * (s + 1), "total_tokens": 100 * (s + 1), "total_samples": samples * (s + 1)}
+        for s, h in enumerate(heights[:-1])
+    ]
+    end = {"step": len(rows), "validation_accuracy": heights[-1], "total_samples": samples * len(rows)}
+    return [*rows, end]
+
+
+def write(
+    study: Study,
+    folder: Path,
+    curve: Curve,
+    right: Mapping[str, int] | None = None,
+    samples: Mapping[str, int] | None = None,
+    added: Mapping[str, Sequence[int]] | None = None,
+) -> StudyResults:
+    """The records of all runs, and evaluations in which an arm solves ``right`` of 12 problems (6 by default).
+
+    ``samples``: arm → responses sampled per step. Seed s solves s mod 2 problems more, which cancels in pairs.
+    """
+    results, fingerprints = StudyFolder(folder), Fingerprints(study, {}, added)
+    results.path.mkdir(parents=True, exist_ok=True)
+    for run in fingerprints.matrix.runs:
+        rows = rows_of(curve(run.arm, run.seed), (samples or {}).get(run.arm, 100))
+        make_up_run(fingerprints, results, run, rows)
+    names = [f"{START}/seed{s}" for s in start_seeds(study)] + [run.name for run in fingerprints.matrix.evaluated]
+    for name in names:
+        count = (right or {}).get(name.split("/")[0], 6) + int(name[-1]) % 2
+        make_up_evaluation(study, results, name, count, {"engine": EVALUATION_SECONDS})
+    content = study.model_dump(mode="json") | {"base": None}
+    results.study.write_text(yaml.safe_dump(content, sort_keys=False))
+    return StudyResults(folder)
+
+
+def effects(**points: float) -> Curve:
+    """Learning curves that rise to 50% at the end; an arm's area is ``points`` higher, give or take a seed's luck."""
+
+    def curve(arm: str, seed: int) -> list[float]:
+        name = arm.split("+", maxsplit=1)[0]
+        luck = np.random.default_rng([seed, len(name), ord(name[0])]).normal(0, 0.002)
+        more = points.get(name, 0.0) / 100 + luck
+        return [0.3, 0.4 + more, 0.45 + more, 0.5 + more, 0.5 + more, 0.5 + more]
+
+    return curve
+
+
+def write_estimators(results: StudyResults, value: Callable[[str, int, int], Mapping[str, float]]) -> None:
+    """Estimators' records: ``value`` of method, start model and distance gives the columns that are not 1."""
+    study = results.study
+    assert study.estimators is not None
+    measured = ("bias_cosine", "length", "snr", "cosine", "adam_cosine", "entropy_direction", "norm")
+    single = ("clip_fraction", "ratio_variance", "effective_sample_share", "penalty_share")
+    for start in measured_starts(study, study.estimators):
+        rows = []
+        for steps in study.estimators.steps:
+            for updates in study.estimators.updates:
+                for name in study.estimators.methods:
+                    given = value(name, start, updates)
+                    own: dict[str, Any] = {c: (v := given.get(c, 1.0), v, v) for c in (*measured, "cosine_difference")}
+                    own |= {c: given.get(c, 1.0) for c in single}
+                    rows.append(EstimatorRow(steps=steps, updates=updates, estimator=name, **own))
+        kept = {"seed": start, "settings": {}, "reference": study.estimators.reference, "accuracy": {}, "batches": 2}
+        counts = {"true_responses": 8, "responses_per_batch": 8, "seconds": 1.0, "notes": []}
+        write_record(results.folder.estimators(start), EstimatorsRecord(**kept, **counts, rows=rows))
+
+
+def write_rounds(results: StudyResults, reward: Callable[[str, int, int, int], float]) -> None:
+    """Rounds' records: ``reward`` of method, start model, pool and number of updates."""
+    study = results.study
+    assert study.rounds is not None
+    for start in measured_starts(study, study.rounds):
+        rows = [
+            RoundRow(
+                steps=steps,
+                pool=pool,
+                method=name,
+                updates=updates,
+                reward=reward(name, start, pool, updates),
+                clip_fraction=0.0,
+                gradient_norm=1.0,
+                kl_old=0.0,
+                entropy=1.0,
+                before=0.3,
+            )
+            for steps in study.rounds.steps
+            for pool in range(study.rounds.pools)
+            for name in study.rounds.methods
+            for updates in study.rounds.updates
+        ]
+        before = {str(steps): 0.3 for steps in study.rounds.steps}
+        kept = {"seed": start, "settings": {}, "reference": study.rounds.reference, "before": before}
+        counts = {"responses_per_update": 8, "validation_responses": 8, "seconds": 1.0}
+        write_record(results.folder.rounds(start), RoundsRecord(**kept, **counts, rows=rows))
+
+
+def laptop(folder: Path, **points: float) -> StudyResults:
+    """Records of the laptop study with eight seeds, whose controls are as expected.
+
+    TEPO solves 9 of 12 problems, the other arms 6. Its learning curve is 20 points higher, and it gains three points
+    more in a round; the rest is equal but for noise.
+    """
+    rise = effects(**{"tepo": 20.0, "poor_clip": -8.0} | points)
+
+    def curve(arm: str, seed: int) -> list[float]:
+        if "learning_rate" in arm:
+            return [0.3] * 6
+        heights = rise(arm, seed)
+        # With shuffled rewards: the luck of a seed, and no rise.
+        return [0.3] + [0.3 + heights[1] - 0.4] * 5 if "shuffle_rewards" in arm else heights
+
+    right = {"tepo": 9, "tepo+updates_per_batch=16": 9}
+    experiments = {"headline": HEADLINE | {"vary": {"updates_per_batch": [1, 4, 16]}}}
+    eight = {"seeds": list(range(8)), "experiments": experiments, "controls": {"seeds": None}}
+    study = parse_study({"base": "config.yaml", "name": "eight", **eight}, ROOT / "laptop.yaml")
+    results = write(study, folder, curve, right)
+    write_estimators(results, lambda name, start, updates: {"norm": 1 + 0.01 * start + 0.001 * len(name)})
+    noise = np.random.default_rng(2).normal(0, 0.001, 10_000).tolist()
+    write_rounds(results, lambda name, start, pool, updates: 0.4 + 0.03 * (name == "tepo") + noise.pop())
+    return results

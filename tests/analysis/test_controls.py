@@ -1,0 +1,133 @@
+"""Controls: four arms whose outcome is known, and what is said where one comes out otherwise."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from policygrain.analysis.claim_text import claims_text
+from policygrain.analysis.controls import (
+    Control,
+    controls,
+    controls_data,
+    controls_status,
+    controls_text,
+    controls_warning,
+)
+from policygrain.cli import main
+from policygrain.figures.claims import table
+from policygrain.results.reader import StudyResults
+from policygrain.study import load_study
+
+from ..conftest import ROOT
+from ..support.made_up import make_up
+from .records import Curve, study_of, write
+
+ARMS = {
+    "dapo": "baseline",
+    "dapo+sampling_seed=1": "other_seeds",
+    "dapo+shuffle_rewards=True": "shuffled_rewards",
+    "dapo+learning_rate=0.0": "zero_learning_rate",
+    "poor_clip": "worse",
+}
+CHANGES = {
+    "methods": {"poor_clip": {"base": "dapo", "clip": {"low": 1e-5, "high": 1e-5}}},
+    "experiments": {"headline": {"methods": ["grpo", "dapo"]}},
+    "controls": {"method": "dapo", "worse": "poor_clip"},
+}
+
+
+def sound(**points: float) -> Curve:
+    """DAPO rises from 30 to 50%, with a seed's luck of 0.2 points; ``points`` move a role's curve after its start."""
+
+    def curve(arm: str, seed: int) -> list[float]:
+        role = ARMS.get(arm, "grpo")
+        luck = np.random.default_rng([seed, len(role)]).normal(0, 0.002)
+        rise = {"shuffled_rewards": 0.0, "zero_learning_rate": 0.0, "worse": 0.08}.get(role, 0.2)
+        luck = 0.0 if role == "zero_learning_rate" else luck
+        return [0.3] + [0.3 + rise + luck + points.get(role, 0.0) / 100] * 4
+
+    return curve
+
+
+def judged(folder: Path, **points: float) -> dict[str, Control]:
+    return {c.role: c for c in controls(write(study_of(8, **CHANGES), folder, sound(**points)))}
+
+
+def test_a_sound_study_passes(tmp_path: Path) -> None:
+    """The area of four steps of which the first is half as high: 20 points · 3.5 / 4; the worse method has 12 less."""
+    found = judged(tmp_path)
+    assert controls_status(list(found.values())) == "passed" and controls_warning(list(found.values())) == ""
+    assert list(found) == ["other_seeds", "shuffled_rewards", "zero_learning_rate", "worse"]
+    assert found["worse"].effect == pytest.approx(12 * 3.5 / 4, abs=0.3)
+    assert found["shuffled_rewards"].effect == pytest.approx(0, abs=0.3)
+    assert found["zero_learning_rate"].effect == 0 and found["zero_learning_rate"].n == 8
+    assert controls_text(list(found.values())).count("passed") == 4
+
+
+@pytest.mark.parametrize(
+    ("role", "points", "said"),
+    [
+        ("other_seeds", 6.0, "beyond 2 points"),
+        ("other_seeds", -6.0, "beyond 2 points"),
+        ("shuffled_rewards", 6.0, "beyond 2 points"),
+        ("zero_learning_rate", 1e-6, "validation accuracy changed"),
+        ("worse", 12.0, "not shown"),
+    ],
+)
+def test_a_control_that_comes_out_otherwise_fails(role: str, points: float, said: str, tmp_path: Path) -> None:
+    found = judged(tmp_path, **{role: points})
+    assert [c.role for c in found.values() if not c.passed] == [role] and found[role].found == said
+    assert controls_status(list(found.values())) == f"failed: {role}"
+
+
+def test_what_does_not_learn_may_unlearn_and_small_differences_are_no_alarm(tmp_path: Path) -> None:
+    found = judged(tmp_path, shuffled_rewards=-10.0, other_seeds=1.0)
+    assert all(c.passed for c in found.values())
+
+
+def test_alarms_are_a_family_of_their_own(tmp_path: Path) -> None:
+    """Two tests could call a sound study unsound; the larger of their p-values counts once, the smaller twice."""
+    alone = judged(tmp_path / "one", other_seeds=2.6)["other_seeds"]
+    both = judged(tmp_path / "two", other_seeds=2.6, shuffled_rewards=20.0)["other_seeds"]
+    assert alone.p == pytest.approx(2 * both.p)
+
+
+def test_without_records_or_without_controls(tmp_path: Path) -> None:
+    results = write(study_of(2, **CHANGES), tmp_path / "some", sound())
+    for path in results.folder.run("poor_clip", 0).path.parent.rglob("*.json*"):
+        path.unlink()
+    found = {c.role: c for c in controls(StudyResults(results.folder.path))}
+    assert not found["worse"].passed and found["worse"].found.startswith("no records: no run of 'poor_clip'")
+    assert json.dumps(controls_data(list(found.values())), allow_nan=False)
+    none = controls(write(study_of(2), tmp_path / "none", sound()))
+    assert none == [] and controls_status(none) == "none" and controls_text(none) == ""
+
+
+def test_seeds_that_were_added_later_are_not_used(tmp_path: Path) -> None:
+    results = write(study_of(3, **CHANGES), tmp_path, sound(), added={"dapo": [3, 4], "poor_clip": [3, 4]})
+    assert {c.n for c in controls(results)} == {3}
+
+
+def test_every_output_of_claims_begins_with_a_control_that_failed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write(study_of(3, **CHANGES), tmp_path, sound(shuffled_rewards=20.0)).folder.path
+    begins = "A control of this study failed: shuffled_rewards (shuffled rewards teach nothing; found: beyond 2 points)"
+    assert main(["claims", str(folder)]) == 0
+    assert capsys.readouterr().out.startswith(begins)
+    assert table(StudyResults(folder))[1].startswith(f"**{begins}")
+    assert main(["claims", str(folder), "--json"]) == 0
+    assert {entry["controls"] for entry in json.loads(capsys.readouterr().out)} == {"failed: shuffled_rewards"}
+    assert not claims_text([], []).startswith("A control")
+
+
+def test_the_made_up_laptop_study_is_sound(tmp_path: Path) -> None:
+    """Its arms without learning are flat, and its worse method is worse on every seed."""
+    results = StudyResults(make_up(load_study(ROOT / "config.yaml"), tmp_path, {}))
+    found = {c.role: c for c in controls(results)}
+    assert all(c.passed and c.n == 4 for c in found.values())
+    assert found["shuffled_rewards"].effect == found["zero_learning_rate"].effect == 0 < found["worse"].low

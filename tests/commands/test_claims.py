@@ -1,0 +1,55 @@
+"""`policygrain claims`: a study by its folder or by its file, in full or brief."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from policygrain.analysis.findings import findings
+from policygrain.analysis.ledger import load_claims
+from policygrain.cli import main
+from policygrain.results.reader import StudyResults
+from policygrain.study import load_study
+
+from ..conftest import ROOT
+from ..support.made_up import make_up
+
+
+def test_a_study_file_stands_for_its_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As `make all` calls it: a line for each claim and each question of the project, and no list of controls."""
+    file = str(ROOT / "studies" / "smoke.yaml")
+    results = StudyResults(make_up(load_study(file), tmp_path / "results" / "smoke", {"tepo": 9}))
+    monkeypatch.chdir(tmp_path)
+    assert main(["claims", file, "--brief"]) == 0
+    brief = capsys.readouterr().out
+    assert main(["claims", "results/smoke", "--brief"]) == 0
+    assert capsys.readouterr().out == brief
+    lines = brief.splitlines()
+    for name in load_claims():
+        (line,) = (line for line in lines if line.endswith(f"({name})"))
+        assert line.startswith(("supported: ", "not supported: ", "undecided: ", "no difference", "no records: "))
+    assert f"Of {len(load_claims())} claims: " in brief and "control worse" not in brief
+    asked = [result.claim.text for result in findings(results)]
+    assert asked and lines[-len(asked) :] == [next(line for line in lines if line.startswith(text)) for text in asked]
+    assert main(["claims", file]) == 0
+    assert "control worse: passed" in capsys.readouterr().out
+
+
+def test_a_control_that_failed_comes_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    study = load_study(ROOT / "studies" / "smoke.yaml")
+    folder = make_up(study, tmp_path, {})
+    for path in folder.glob("runs/poor_clip/seed*/metrics.jsonl"):
+        path.write_text((folder / "runs" / "grpo" / path.parent.name / "metrics.jsonl").read_text())
+    assert main(["claims", str(folder), "--brief"]) == 0
+    assert capsys.readouterr().out.startswith("A control of this study failed: worse (")
+
+
+def test_a_study_that_has_not_been_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["claims", str(ROOT / "studies" / "smoke.yaml"), "--brief"]) == 2
+    assert "results/smoke" in capsys.readouterr().err

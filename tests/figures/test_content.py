@@ -1,0 +1,324 @@
+"""What the figures show: positions, intervals and texts on their axes, from made-up records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from policygrain.analysis.claims import ClaimResult, Finding
+from policygrain.analysis.ledger import Claim, Comparison
+from policygrain.analysis.statistics import over_seeds
+from policygrain.analysis.verdicts import PValues
+from policygrain.errors import UserError
+from policygrain.figures import (
+    ablation,
+    bands,
+    block_size,
+    clip_ratio,
+    estimators,
+    future_weight,
+    grain,
+    measured,
+    ratio_variance,
+    results,
+    rounds,
+    stress,
+    verdicts,
+)
+from policygrain.figures.alike import band_text, resolved, same_but
+from policygrain.figures.ratio_variance import of_shares
+from policygrain.figures.requirements import check_figures
+from policygrain.figures.style import label, name_of
+from policygrain.merging import merge
+from policygrain.results.reader import StudyResults, model_evaluation
+from policygrain.results.schema import write_record
+from policygrain.study import Study, parse_study
+
+from ..support.made_up import STEPS, make_up
+
+ROOT = Path(__file__).parents[2]
+STARTS = np.arange(6)
+
+
+def study_with(**changes: Any) -> Study:
+    """The laptop study with six seeds and without controls and added seeds, changed key by key."""
+    content = {"base": "config.yaml", "name": "reduced", "seeds": [0, 1, 2, 3, 4, 5], "controls": None}
+    experiments = {"headline": {"methods": ["grpo", "dapo", "tepo"], "vary": {"updates_per_batch": [1, 4]}}}
+    return parse_study(merge({**content, "sequential": None, "experiments": experiments}, changes), ROOT / "x.yaml")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> StudyResults:
+    return StudyResults(make_up(study_with(), tmp_path_factory.mktemp("reduced"), {"start": 0, "tepo": 9}))
+
+
+def points(axes: Axes) -> list[tuple[float, float]]:
+    """Single points that are drawn with a marker that is no tick."""
+    lines = [line for line in axes.lines if len(line.get_xdata()) == 1 and line.get_marker() not in "|_<>"]
+    return [(float(line.get_xdata()[0]), float(line.get_ydata()[0])) for line in lines]
+
+
+def curves(axes: Axes) -> dict[str, list[float]]:
+    """Legend text → means of the lines with error bars."""
+    handles, labels = axes.get_legend_handles_labels()
+    return {text: [float(y) for y in handle[0].get_ydata()] for handle, text in zip(handles, labels, strict=True)}
+
+
+def labels_of(axes: Axes) -> list[str]:
+    return [text.get_text() for text in axes.get_yticklabels()]
+
+
+def by_start(place: int) -> float:
+    """Points that the n-th method of the rounds is behind the first at the end, mean over start models."""
+    return float(-place * (1 + 0.1 * STARTS).mean())
+
+
+def test_rounds_are_sorted_with_the_mean_over_start_models(made: StudyResults) -> None:
+    (axes,) = rounds.draw(made).axes
+    section = made.study.rounds
+    assert section is not None
+    assert labels_of(axes) == [label(name) for name in section.methods[1:]], "each is worse than the one before"
+    assert [x for x, _ in points(axes)] == pytest.approx([by_start(n) for n in range(1, len(section.methods))])
+    ends = next(line.get_xdata() for line in axes.lines if list(line.get_ydata()) == [0, 0])
+    expected = over_seeds(-(1 + 0.1 * STARTS))
+    assert list(ends) == pytest.approx([expected.low, expected.high])
+    marks = next(line.get_xdata() for line in axes.lines if line.get_marker() == "|")
+    assert sorted(marks) == pytest.approx(sorted(-(1 + 0.1 * STARTS))), "one mark for each start model"
+
+
+def test_stress_has_a_line_per_ratio_and_a_panel_per_start_model(made: StudyResults) -> None:
+    main, *single = stress.draw(made).axes
+    found = curves(main)
+    assert list(found) == ["token", "block K=5", "prefix", "sequence", "no ratio", "product, cap 2.0"]
+    updates = np.array([1, 2, 4, 8, 16])
+    assert found["token"] == pytest.approx(list(10 * updates / 16))
+    assert found["block K=5"] == pytest.approx(list((10 + by_start(1)) * updates / 16))
+    assert [axes.get_title() for axes in single] == [f"start model {s}" for s in range(6)]
+    block = single[5].lines[1].get_ydata()
+    assert list(block) == pytest.approx(list((10 - 1.5) * updates / 16))
+
+
+def test_grain_compares_runs_rounds_and_bands(made: StudyResults) -> None:
+    runs, middle, right = grain.draw(made).axes
+    assert curves(runs) == {"GRPO (token)": [0.0, 0.0], "TEPO (sequence)": [0.0, 0.0]}, "equal runs, at 1 and 4 updates"
+    assert [text.get_text() for text in runs.get_xticklabels()] == ["1", "4"]
+    assert list(curves(middle)) == ["block", "prefix", "sequence", "no ratio", "product"]
+    assert curves(middle)["sequence"][-1] == pytest.approx(by_start(3))
+    chosen = ["block 0.1/0.14", "prefix 0.2/0.28", "sequence 0.003/0.004"]
+    assert labels_of(right) == [*chosen, "sequence 0.0003/0.0004", "sequence 0.069/0.023"]
+    assert [x for x, _ in points(right)] == pytest.approx([by_start(n) for n in (1, 2, 3, 4, 5)])
+    assert right.get_xlabel() == "points, minus token 0.1/0.14"
+
+
+def test_the_area_under_a_learning_curve_is_its_mean_height(made: StudyResults) -> None:
+    """Straight from 0 to 0.5 + 0.1s, so half of that."""
+    area = measured.area(made, "tepo")
+    assert area.tolist() == pytest.approx([50 * (0.5 + 0.1 * (s % 5)) for s in range(6)])
+    assert STEPS == 3, "validated at steps 0, 2 and 3, which are not equally far apart"
+    with pytest.raises(UserError, match="no run of 'nobody'"):
+        measured.area(made, "nobody")
+
+
+def test_estimators_show_two_distances_and_leave_out_clips_that_are_none(made: StudyResults) -> None:
+    figure = estimators.draw(made)
+    bias, snr, batch, clipped = figure.axes
+    section = made.study.estimators
+    assert section is not None
+    names = section.methods
+    assert labels_of(bias) == [label(name) for name in names]
+    expected = [0.9 - 0.01 * n + 0.01 * STARTS.mean() for n in range(1, len(names) + 1)]
+    assert [x for x, _ in points(bias)] == pytest.approx(expected * 2)
+    assert snr.get_xscale() == clipped.get_xscale() == "log" and batch.get_xscale() == "linear"
+    free = [n for n, m in resolved(made.study, names).items() if m.clip.name == "none"]
+    assert len(points(clipped)) == 2 * (len(names) - len(free)) > 0
+    assert points(clipped)[0][0] == pytest.approx(0.1), "percent"
+    (legend,) = figure.legends
+    assert [text.get_text()[:10] for text in legend.get_texts()] == ["4 updates ", "16 updates"]
+
+
+def test_ratio_variance_has_every_ratio_without_a_clip(made: StudyResults) -> None:
+    variance, share = ratio_variance.draw(made).axes
+    shown = [text.get_text() for text in variance.get_xticklabels()]
+    assert shown[:4] == ["token", "block K=5", "block K=5, normalised", "block K=5, joint"] and "no ratio" not in shown
+    found = curves(variance)
+    assert found["after 4 updates"][:2] == pytest.approx([0.01 * 2 * 4, 0.01 * 4 * 4]), "second and fourth estimator"
+    assert curves(share)["after 16 updates"] == pytest.approx([0.9] * len(shown))
+
+
+def test_intervals_of_shares_stay_between_0_and_1() -> None:
+    for values in ([0.99, 0.5, 0.9], [1.0, 1.0, 0.2], [0.01, 0.02, 0.6]):
+        found = of_shares(np.array(values))
+        assert 0 <= found.low < found.mean < found.high <= 1
+    assert of_shares(np.array([1.0, 1.0])) == pytest.approx((1, 1, 1))
+
+
+def test_block_sizes_are_compared_with_k_5_in_a_round(made: StudyResults) -> None:
+    (axes,) = block_size.draw(made).axes
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["2", "3", "5"]
+    section = made.study.rounds
+    assert section is not None
+    places = [section.methods.index(name) for name in ("mpo_k2", "mpo_k3", "block")]
+    means = [float(line.get_ydata()[i]) for line in axes.lines[1:2] for i in range(3)]
+    assert means == pytest.approx([by_start(n) - by_start(1) for n in places])
+    left, right = future_weight.draw(made).axes
+    assert [text.get_text() for text in left.get_xticklabels()] == ["0.1", "0.3", "0.6"]
+    assert left.get_ylabel() == "tokens clipped (%)" and "cosine" in right.get_ylabel()
+
+
+def test_bands_are_those_of_the_rounds_or_of_whole_runs(made: StudyResults, tmp_path: Path) -> None:
+    (axes,) = bands.draw(made).axes
+    assert axes.get_title() == "sequence ratio" and "gain" in axes.get_ylabel()
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["0.0003/0.0004", "0.003/0.004", "0.069/0.023"]
+    assert curves(axes)["16 updates"] == pytest.approx([10 + by_start(n) for n in (4, 3, 5)])
+    methods = {
+        f"{ratio}_{low}_{high}": {"base": ratio, "clip": {"low": low, "high": high}}
+        for ratio in ("token", "sequence")
+        for low, high in ((0.1, 0.14), (0.003, 0.004), (0.4, 0.56))
+    }
+    experiment = {"methods": list(methods), "vary": {"updates_per_batch": [4, 16]}, "evaluate": False}
+    study = study_with(methods=methods, experiments={"bands": experiment}, seeds=[0, 1], figures=["bands"])
+    figure = bands.draw(StudyResults(make_up(study, tmp_path, {})))
+    token, sequence = figure.axes
+    assert (token.get_title(), sequence.get_title()) == ("token ratio", "sequence ratio")
+    assert list(curves(token)) == ["4 updates per batch", "16 updates per batch"]
+    assert curves(token)["4 updates per batch"] == pytest.approx([27.5] * 3), "areas of 25 and 30"
+    marked = [[float(line.get_xdata()[0]) for line in axes.lines if line.get_linewidth() == 5] for axes in figure.axes]
+    assert marked == [[1.0], [0.0]], "the bands that the study chose"
+
+
+def result(name: str, verdict: Any, effects: list[tuple[float, float, float]], margin: float = 2.0) -> ClaimResult:
+    comparison = Comparison(
+        statistic="accuracy", of="tepo", than="dapo", claimed="above", margin=margin, margin_reason="as an example"
+    )
+    claim = Claim(source="s", text="t", comparisons=[comparison] * max(1, len(effects)))
+    findings = [Finding(*effect, 8, "training seeds", PValues(1, 1, 1), verdict, None) for effect in effects]
+    return ClaimResult(name, claim, findings, verdict, "" if effects else "no records of it")
+
+
+def test_verdicts_are_in_units_of_the_margin_and_clipped_with_arrows() -> None:
+    decided = [
+        result("one_claim", "supported", [(4.0, 3.0, 5.0), (30.0, 10.0, 50.0)]),
+        result("another", None, []),
+        result("third", "undecided", [(0.5, -np.inf, np.inf)], margin=1.0),
+    ]
+    (axes,) = verdicts.drawn(decided, label).axes
+    assert [x for x, _ in points(axes)] == pytest.approx([2.0, 0.5]), "the second effect is beyond the axis"
+    arrows = [(float(line.get_xdata()[0]), line.get_marker()) for line in axes.lines if line.get_marker() in ("<", ">")]
+    assert arrows == [(6.0, ">"), (-6.0, "<"), (6.0, ">")]
+    texts = [text.get_text() for text in axes.texts]
+    assert texts == ["one claim", "supported", "another", "no records", "no records", "third", "undecided"]
+    assert labels_of(axes) == ["accuracy: TEPO − DAPO"] * 3
+
+
+def test_headline_figures_show_the_study_s_own_updates_per_batch(made: StudyResults) -> None:
+    assert measured.headline(made) == ["grpo", "dapo", "tepo"]
+    assert [text.get_text() for text in legend_of(clip_ratio.draw(made))] == ["GRPO", "DAPO", "TEPO"]
+
+
+def legend_of(figure: Figure) -> list[Any]:
+    return list(figure.legends[0].get_texts())
+
+
+def test_labels_of_arms_read_well(made: StudyResults) -> None:
+    assert (
+        label("tepo+updates_per_batch=16") == "TEPO, 16 updates" and label("mpo+updates_per_batch=1") == "MPO, 1 update"
+    )
+    assert label("dapo+shuffle_rewards=True") == "DAPO, shuffled rewards"
+    assert label("dapo+learning_rate=0.0") == "DAPO, learning rate 0"
+    assert label("dapo+sampling_seed=1") == "DAPO, other sampling seeds"
+    assert label("grpo+group=4") == "GRPO, group 4"
+    assert name_of(made, "tepo") == "TEPO"
+    assert name_of(made, "tepo", among=["tepo", "tepo+updates_per_batch=16"]) == "TEPO, 4 updates"
+    assert band_text(None) == "no clip" and band_text((3e-4, 4e-4)) == "0.0003/0.0004"
+
+
+def test_greedy_accuracy_is_a_table_of_its_own(made: StudyResults, tmp_path: Path) -> None:
+    """One problem more of twelve is solved greedily."""
+    frame, text = results.table(made)
+    row = frame[(frame["arm"] == "tepo") & (frame["benchmark"] == "average")].iloc[0]
+    assert (row["mean"], row["greedy_mean"]) == pytest.approx((75, 100 * 10 / 12))
+    lines = [line for line in text.splitlines() if line.startswith("| TEPO, 4 updates |")]
+    assert len(lines) == 2 and "75.0" in lines[0] and "83.3" in lines[1]
+    assert "Accuracy of sampled responses (temperature 1)" in text and "one greedily decoded response" in text
+    study = study_with(seeds=[0, 1], evaluation={"greedy": False})
+    without = StudyResults(make_up(study, tmp_path, {}))
+    assert "greedily" not in results.table(without)[1]
+    folder = made.folder.evaluation("tepo/seed1")
+    found = model_evaluation(folder)
+    one = [found.records[0].model_copy(update={"greedy": None}), *found.records[1:]]
+    write_record(folder.record, found.model_copy(update={"records": one}))
+    assert "greedily" not in results.table(StudyResults(made.folder.path))[1], "one model lacks them"
+    write_record(folder.record, found)
+
+
+def test_the_ablation_compares_variants_with_the_same_settings(tmp_path: Path) -> None:
+    """TEPO is right on 25 points more than its variants; with one update per batch it is not."""
+    variants = {"methods": ["tepo_v1"], "vary": {"updates_per_batch": [1, 4]}}
+    study = study_with(seeds=[0, 1], experiments={"ablation": variants})
+    frame, text = ablation.table(StudyResults(make_up(study, tmp_path, {"tepo": 9})))
+    rows = frame.set_index("arm")
+    assert rows.loc["tepo_v1", "compared_with"] == "tepo" and rows.loc["tepo_v1", "difference"] == pytest.approx(-25)
+    other = rows.loc["tepo_v1+updates_per_batch=1"]
+    assert (other["compared_with"], other["difference"]) == ("tepo+updates_per_batch=1", pytest.approx(0))
+    assert not rows.loc["dapo", "compared_with"]
+    assert "| TEPO v1, 4 updates | sequence |" in text and "] to TEPO, 1 update |" in text
+
+
+def test_added_seeds_of_some_arms_do_not_stop_the_table(tmp_path: Path) -> None:
+    """The best arm is found on the seeds that both of a pair have."""
+    study = study_with(
+        seeds=[0, 1, 2],
+        experiments={
+            "headline": {"methods": ["grpo", "tepo"], "vary": {"updates_per_batch": [4]}},
+            "x": {"methods": ["dapo"], "seeds": [0, 1]},
+        },
+    )
+    _, text = results.table(StudyResults(make_up(study, tmp_path, {"start": 0, "tepo": 12})))
+    assert "| TEPO | **100.0 [" in text
+
+
+def test_methods_that_differ_in_one_part() -> None:
+    methods = resolved(study_with(), ["token", "sequence", "sequence_matched", "tepo", "token_unclipped"])
+    assert [list(group) for group in same_but("clip", methods)] == [
+        ["token", "token_unclipped"],
+        ["sequence", "sequence_matched"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("figure", "changes", "message"),
+    [
+        (
+            "grain",
+            {"experiments": {"headline": {"vary": {"updates_per_batch": [4]}}}},
+            "dapo, another method and `vary",
+        ),
+        ("grain", {"rounds": None}, "measurements of rounds"),
+        ("grain", {"rounds": {"methods": ["token", "tepo"]}}, "another method in `rounds.methods` than the reference"),
+        ("stress", {"rounds": None}, "measurements of rounds; set `rounds:"),
+        ("rounds", {"rounds": {"methods": ["token"]}}, "with two methods or more"),
+        ("bands", {"rounds": {"methods": ["token", "block"]}}, "an experiment named 'bands', or two methods"),
+        ("estimators", {"estimators": None}, "measurements of estimators; set `estimators:"),
+        (
+            "ratio_variance",
+            {"estimators": {"methods": ["token", "reinforce"]}},
+            "a method with a ratio and `clip: null`",
+        ),
+        ("block_size", {"rounds": {"methods": ["token", "block"]}}, "differ in block.size alone, in `rounds.methods`"),
+        ("future_weight", {"estimators": {"methods": ["token", "block"]}}, "differ in block.future_weight alone"),
+    ],
+)
+def test_what_a_figure_lacks_is_said_before_training(figure: str, changes: dict[str, Any], message: str) -> None:
+    study = study_with(**changes, figures=[figure])
+    with pytest.raises(UserError) as raised:
+        check_figures(study)
+    assert f"figures: {figure!r} needs" in str(raised.value) and message in str(raised.value)
+
+
+def test_the_laptop_study_supplies_its_figures() -> None:
+    check_figures(study_with())

@@ -1,0 +1,169 @@
+"""Estimators of a real policy: what must hold on-policy, the same batches for all, and the record."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from policygrain import cli
+from policygrain.errors import UserError
+from policygrain.files import read_json_lines
+from policygrain.instruments import gradients
+from policygrain.instruments.estimators import adam_metric, measure_estimators
+from policygrain.instruments.policy import open_measured_policy, plain
+from policygrain.instruments.truth import flat_gradient
+from policygrain.methods import method
+from policygrain.model.logprobs import score_tokens
+from policygrain.results.layout import DataFolder
+from policygrain.results.measured import EstimatorRow, EstimatorsRecord
+from policygrain.results.schema import read_record
+from policygrain.study import Study
+from policygrain.study.fingerprint import Fingerprints
+
+from ..support.small import small_study, write_study
+
+METHODS: dict[str, Any] = {
+    "token": {"ratio": "token", "clip": None, "advantage": "dr_grpo"},
+    "sequence": {"base": "token", "ratio": "sequence"},
+    "none": {"base": "token", "ratio": "none"},
+    "bonus": {"base": "token", "penalties": [{"name": "entropy_bonus", "coefficient": 0.5}]},
+    "anchored": {"base": "token", "penalties": [{"name": "kl", "coefficient": 0.1}]},
+    "covariance": {"base": "token", "clip": {"name": "clip_cov", "fraction": 0.5, "cov_low": 0.0}},
+}
+SECTION: dict[str, Any] = {
+    "reference": "token",
+    "methods": list(METHODS),
+    "steps": [1],
+    "updates": [0, 2],
+    "batches": 30,
+    "prompts_per_update": 3,
+    "true_prompts": 200,
+}
+
+
+def study_of(**changes: Any) -> Study:
+    return small_study(methods=METHODS, estimators=SECTION | changes)
+
+
+@pytest.fixture(scope="module")
+def measured(made: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> EstimatorsRecord:
+    out = tmp_path_factory.mktemp("estimators") / "seed0.json"
+    found = measure_estimators(study_of(), 0, str(made[1]), DataFolder(made[0]), out)
+    assert read_record(EstimatorsRecord, out, "") == found
+    return found
+
+
+def rows_of(record: EstimatorsRecord, updates: int) -> dict[str, EstimatorRow]:
+    return {row.estimator: row for row in record.rows if row.updates == updates}
+
+
+def test_the_record_is_complete(measured: EstimatorsRecord) -> None:
+    assert [(r.steps, r.updates, r.estimator) for r in measured.rows] == [
+        (1, updates, name) for updates in (0, 2) for name in METHODS
+    ]
+    assert measured.settings == Fingerprints(study_of()).estimators_settings(0)
+    assert (measured.seed, measured.reference, measured.batches) == (0, "token", 30)
+    assert (measured.true_responses, measured.responses_per_batch) == (800, 12)
+    assert set(measured.accuracy) == {"1/0", "1/2"} and all(0 < a < 1 for a in measured.accuracy.values())
+
+
+def test_on_policy_all_ratios_are_the_gradient(measured: EstimatorsRecord) -> None:
+    rows = rows_of(measured, 0)
+    for name in ("sequence", "none"):
+        for key in ("bias_cosine", "length", "snr", "cosine", "adam_cosine", "norm"):
+            assert getattr(rows[name], key) == pytest.approx(getattr(rows["token"], key), rel=1e-3, abs=1e-4), key
+        assert rows[name].cosine_difference == pytest.approx((0, 0, 0), abs=1e-4)
+    # The advantage of `token` is the true gradient's; how precise the intervals are is tested where signals are known.
+    for key in ("bias_cosine", "length"):
+        _, low, high = getattr(rows["token"], key)
+        assert low <= 1 <= high, key
+    assert rows["token"].ratio_variance == pytest.approx(0, abs=1e-8)
+    assert rows["token"].effective_sample_share == pytest.approx(1)
+
+
+def test_off_policy_ratios_differ_as_they_must(measured: EstimatorsRecord) -> None:
+    rows = rows_of(measured, 2)
+    assert rows["token"].ratio_variance > rows["sequence"].ratio_variance > rows["none"].ratio_variance == 0
+    assert 0 < rows["token"].effective_sample_share < 1
+
+
+def test_penalties_and_entropies_take_part(measured: EstimatorsRecord) -> None:
+    rows = rows_of(measured, 0)
+    assert rows["bonus"].penalty_share > 0.1 > rows["token"].penalty_share == 0
+    assert rows["bonus"].entropy_direction[0] > rows["token"].entropy_direction[0]
+    assert rows["anchored"].penalty_share > 0
+
+
+def test_the_order_of_the_methods_does_not_matter_and_a_repetition_is_equal(
+    measured: EstimatorsRecord, made: tuple[Path, Path], tmp_path: Path
+) -> None:
+    turned = study_of(methods=list(reversed(METHODS)), updates=[2])
+    found = measure_estimators(turned, 0, str(made[1]), DataFolder(made[0]), tmp_path / "a.json")
+    assert found.accuracy["1/2"] == measured.accuracy["1/2"]
+    assert rows_of(found, 2) == rows_of(measured, 2)
+
+
+def test_an_update_is_the_gradient_that_training_follows(made: tuple[Path, Path]) -> None:
+    """The sum over weighted backward passes equals one backward pass of the loss itself."""
+    study = study_of()
+    with open_measured_policy(study, "token", 0, str(made[1]), DataFolder(made[0])) as bench:
+        assert torch.equal(adam_metric(bench), torch.ones(sum(p.numel() for p in bench.parameters)))
+        pool = bench.pool(3, "test", needs=frozenset({"reference", "groups"}))
+        bench.update(pool.batch, bench.reference)
+        methods = [plain(method(name, study.methods)) for name in METHODS if name != "covariance"]
+        found = gradients.estimate(bench, pool.batch, pool.rollouts.rewards, methods, 7)
+        scores = score_tokens(bench.policy.model, pool.batch.sequences, 1.0)
+        for chosen, update in zip(methods, found.updates, strict=True):
+            advantages = chosen.advantages(pool.rollouts.rewards).flatten()
+            tokens = pool.batch.tokens.replace(
+                log_probs=scores.log_probs, entropy=scores.entropy, advantages=advantages
+            )
+            loss = chosen.loss(tokens).loss
+            expected = flat_gradient(bench.parameters, [loss], [torch.tensor(-1.0)], again=True)
+            assert update is not None
+            assert torch.linalg.vector_norm(update - expected) < 1e-4 * torch.linalg.vector_norm(expected), chosen.name
+        metric = adam_metric(bench)
+        assert metric.min() > 0 and metric.max() > 10 * metric.min()
+
+
+def test_a_start_that_solves_nothing_has_no_rows_and_a_note(made: tuple[Path, Path], tmp_path: Path) -> None:
+    data = DataFolder(shutil.copytree(made[0], tmp_path / "data"))
+    lines = [json.dumps(row | {"answer": "-7"}) for row in read_json_lines(data.train)]
+    data.train.write_text("\n".join(lines) + "\n")
+    study = study_of(updates=[1], batches=3, true_prompts=4)
+    found = measure_estimators(study, 0, str(made[1]), data, tmp_path / "a.json")
+    assert found.rows == [] and found.accuracy == {"1/1": 0.0}
+    assert len(found.notes) == 1 and "true gradient cannot be told from 0" in found.notes[0]
+
+
+def test_the_command(
+    made: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], in_root: Path
+) -> None:
+    study = small_study(
+        methods=METHODS,
+        estimators=SECTION
+        | {"methods": ["token", "none"], "steps": [0], "updates": [1], "batches": 6, "true_prompts": 12},
+    )
+    path = write_study(tmp_path / "study.yaml", study.model_dump(mode="json", exclude_unset=True))
+    out, done = tmp_path / "out" / "seed0.json", tmp_path / "done" / "estimators-seed0.json"
+    # Problems are prepared where there is no folder of them.
+    assert cli.main(["estimators", "--config", str(path), "--start", str(made[1]), "--out", str(out)]) in (0, None)
+    printed = capsys.readouterr().out
+    assert "bias cosine" in printed and "reference" in printed and "±" in printed
+    assert [p.name for p in out.parent.iterdir()] == ["seed0.json"]
+    first = json.loads(out.read_text())
+    options = ["--data", str(made[0]), "--done", str(done), "--seed", "0"]
+    cli.main(["estimators", "--config", str(path), "--start", str(made[1]), "--out", str(out), *options])
+    again = json.loads(out.read_text())
+    assert {k: v for k, v in first.items() if k != "seconds"} == {k: v for k, v in again.items() if k != "seconds"}
+    assert set(json.loads(done.read_text())["results"]) == {"estimators/seed0"}
+
+
+def test_a_study_without_the_section(made: tuple[Path, Path], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"estimators: this study has no such section\. Add `estimators: \{reference"):
+        measure_estimators(small_study(), 0, str(made[1]), DataFolder(made[0]), tmp_path / "a.json")

@@ -1,0 +1,136 @@
+"""One round by each method: paired, restored between methods, and the record."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from policygrain import cli
+from policygrain.errors import UserError
+from policygrain.instruments.rounds import differences, measure_rounds
+from policygrain.results.layout import DataFolder
+from policygrain.results.measured import RoundRow, RoundsRecord
+from policygrain.results.schema import read_record
+from policygrain.study import Study
+from policygrain.study.fingerprint import Fingerprints
+
+from ..support.small import small_study, write_study
+
+METHODS: dict[str, Any] = {
+    "token": {"ratio": "token", "clip": None},
+    "same": {"ratio": "token", "clip": None},
+    "sequence": {"ratio": "sequence", "clip": None, "advantage": "dr_grpo"},
+    "anchored": {"base": "token", "penalties": [{"name": "kl", "coefficient": 5.0}]},
+}
+SECTION: dict[str, Any] = {
+    "reference": "token",
+    "methods": list(METHODS),
+    "steps": [0, 1],
+    "updates": [1, 3],
+    "pools": 2,
+    "prompts_per_update": 2,
+    "samples": 2,
+}
+
+
+def study_of(training: dict[str, Any] | None = None, **changes: Any) -> Study:
+    return small_study(methods=METHODS, rounds=SECTION | changes, training=training or {})
+
+
+def measure(study: Study, made: tuple[Path, Path], out: Path) -> RoundsRecord:
+    return measure_rounds(study, 0, str(made[1]), DataFolder(made[0]), out)
+
+
+@pytest.fixture(scope="module")
+def measured(made: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> RoundsRecord:
+    out = tmp_path_factory.mktemp("rounds") / "seed0.json"
+    found = measure(study_of(), made, out)
+    assert read_record(RoundsRecord, out, "") == found
+    return found
+
+
+def by_method(record: RoundsRecord, method: str) -> list[dict[str, Any]]:
+    return [row.model_dump(exclude={"method"}) for row in record.rows if row.method == method]
+
+
+def test_the_record_is_complete(measured: RoundsRecord) -> None:
+    assert [(r.steps, r.pool, r.method, r.updates) for r in measured.rows] == [
+        (steps, pool, name, updates) for steps in (0, 1) for pool in (0, 1) for name in METHODS for updates in (1, 3)
+    ]
+    assert measured.settings == Fingerprints(study_of()).rounds_settings(0)
+    assert (measured.responses_per_update, measured.validation_responses) == (8, 20)
+    assert set(measured.before) == {"0", "1"} and all(0 <= r.reward <= 1 for r in measured.rows)
+    assert all(r.gradient_norm > 0 for r in measured.rows if r.updates == 3 and r.method == "anchored")
+
+
+def test_the_same_method_by_another_name_has_the_same_round(measured: RoundsRecord) -> None:
+    assert by_method(measured, "same") == by_method(measured, "token")
+    assert by_method(measured, "sequence") != by_method(measured, "token")
+    assert by_method(measured, "anchored") != by_method(measured, "token")
+
+
+def test_each_method_starts_from_the_same_policy(
+    measured: RoundsRecord, made: tuple[Path, Path], tmp_path: Path
+) -> None:
+    turned = measure(study_of(methods=list(reversed(METHODS))), made, tmp_path / "a.json")
+    assert turned.before == measured.before
+    assert all(by_method(turned, name) == by_method(measured, name) for name in METHODS)
+
+
+def test_a_learning_rate_of_0_changes_nothing(made: tuple[Path, Path], tmp_path: Path) -> None:
+    found = measure(study_of({"learning_rate": 0.0}, steps=[0], pools=1), made, tmp_path / "a.json")
+    assert all(row.reward == row.before for row in found.rows)
+    assert {round(row.kl_old, 6) for row in found.rows} == {0.0}
+
+
+def test_differences_are_paired_over_pools() -> None:
+    rest = {
+        "steps": 4,
+        "updates": 8,
+        "before": 0.4,
+        "clip_fraction": 0.0,
+        "gradient_norm": 1.0,
+        "kl_old": 0.0,
+        "entropy": 1.0,
+    }
+    rewards = {"a": (0.5, 0.6, 0.7), "b": (0.6, 0.8, 0.7)}
+    rows = [
+        RoundRow(method=name, pool=pool, reward=reward, **rest)
+        for name, values in rewards.items()
+        for pool, reward in enumerate(values)
+    ]
+    record = RoundsRecord(
+        seed=0,
+        settings={},
+        reference="a",
+        before={"4": 0.4},
+        responses_per_update=8,
+        validation_responses=9,
+        seconds=1.0,
+        rows=rows,
+    )
+    found = differences(record, 4)
+    # Differences 0.1, 0.2, 0: mean 0.1, sd 0.1, and t of 2 degrees of freedom is 4.303.
+    half = 4.302653 * 0.1 / 3**0.5
+    assert found["b"].rewards == {8: pytest.approx(0.7)} and found["b"].difference == pytest.approx(0.1)
+    assert found["b"].interval == pytest.approx((0.1 - half, 0.1 + half), rel=1e-5)
+    assert found["a"].difference == 0
+
+
+def test_the_command(made: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    study = study_of(methods=["token", "sequence"], steps=[0], updates=[1], samples=1)
+    path = write_study(tmp_path / "study.yaml", study.model_dump(mode="json", exclude_unset=True))
+    out, done = tmp_path / "seed0.json", tmp_path / "done" / "rounds-seed0.json"
+    options = ["--data", str(made[0]), "--out", str(out), "--done", str(done)]
+    cli.main(["rounds", "--config", str(path), "--start", str(made[1]), *options])
+    printed = capsys.readouterr().out
+    assert "0 steps:" in printed and "sequence" in printed and "reference" in printed
+    assert set(json.loads(done.read_text())["results"]) == {"rounds/seed0"}
+
+
+def test_a_study_without_the_section(made: tuple[Path, Path], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"rounds: this study has no such section\. Add `rounds: \{reference"):
+        measure(small_study(), made, tmp_path / "a.json")

@@ -10,12 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policygrain.analysis.claims import ClaimResult, Finding, decide_study
+from policygrain.analysis.claims import ClaimResult, Finding, decide_claims, decide_study
+from policygrain.analysis.comparisons import compare
 from policygrain.analysis.interim import (
+    Outlook,
     check_budget,
     interim,
     minutes_per_run,
     minutes_spent,
+    next_round,
     outlook_of,
     seeds_to_add,
 )
@@ -115,6 +118,17 @@ def test_start_models_are_planned() -> None:
     assert outlook_of(result(round_, (AB, finding(0.0, 12))), SIX, EACH, 4).comparisons == [AB]
 
 
+def test_a_round_takes_what_fits_the_cheapest_first() -> None:
+    """Two more seeds of a and b are 4 minutes; c then adds 1, d another 1."""
+    outlooks = [Outlook([CD], 9.0, ""), Outlook([AB], 5.0, ""), Outlook([AC], 7.0, "")]
+    assert set(next_round(outlooks, SIX, EACH, 2, 6.0)) == {"a", "b", "c", "d"}
+    assert set(next_round(outlooks, SIX, EACH, 2, 5.0)) == {"a", "b", "c"}
+    assert set(next_round(outlooks, SIX, EACH, 2, 4.5)) == {"a", "b"}
+    assert set(next_round(outlooks, SIX, EACH, 2, 3.5)) == {"a", "c"}, "a and b take 4 minutes, a and c 3"
+    assert set(next_round(outlooks, SIX, EACH, 2, 2.5)) == {"c", "d"}
+    assert next_round(outlooks, SIX, EACH, 2, 1.0) == {}
+
+
 def test_an_unknown_number_of_seeds_is_not_affordable_and_one_seed_knows_nothing() -> None:
     assert outlook_of(result((AB, finding(2.0, None))), SIX, EACH, 4).minutes == pytest.approx(1000 * 2)
     single = outlook_of(result((AB, finding(2.0, None, n=1))), SIX, EACH, 4)
@@ -191,6 +205,29 @@ def test_no_seed_is_added_without_budget_or_rounds(
     found = interim(undecided(tmp_path, **section), 0)
     assert found.add == {} and reason in found.reason
     assert found.undecided["mpo_beats_token_level"].startswith(why)
+
+
+def test_findings_get_seeds_of_their_own_each_comparison_for_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A question of two comparisons: TEPO is 9 points worse than DAPO, MPO about 2 better, which is the margin."""
+    apart = [comparison(arm, "dapo").model_copy(update={"claimed": "apart"}) for arm in ("mpo", "tepo")]
+    grain = {"grain": Claim(source="s", text="t", comparisons=apart)}
+    monkeypatch.setattr(
+        "policygrain.analysis.interim.findings",
+        lambda results: decide_claims(grain, lambda c: compare(results, c), "sequential"),
+    )
+    results = write(sequential(ledgers=["findings"]), tmp_path, noisy(mpo=2.0, tepo=-9.0))
+    found = interim(results, 0)
+    curve = "grain: full runs, area under the learning curve"
+    assert found.decided == {f"{curve}: tepo apart from dapo": "supported"}
+    assert list(found.undecided) == [f"{curve}: mpo apart from dapo"]
+    assert set(found.add) <= {"mpo", "dapo"}, "none for TEPO"
+    both = interim(write(sequential(ledgers=["claims", "findings"]), tmp_path / "both", noisy(mpo=2.0, tepo=-9.0)), 0)
+    assert both.undecided.items() >= found.undecided.items() and "mpo_beats_token_level" in {
+        *both.undecided,
+        *both.decided,
+    }
 
 
 def test_an_analysis_depends_on_the_records_of_its_rounds_alone(tmp_path: Path) -> None:

@@ -221,7 +221,10 @@ def test_an_evaluation_in_parts_is_that_in_one(smoke: Path, root: Path, tmp_path
     shutil.copytree(there, here, ignore=left_out)
     path = tmp_path / "study.yaml"
     text = (root / SMOKE).read_text().replace("../config.yaml", str(root / "config.yaml"))
-    whole = text.replace("evaluation:\n", "evaluation:\n  engine: transformers\n")
+    # On some processors the interim analysis adds seeds, which another job evaluates.
+    planned_seeds = re.sub(r"^sequential: .*$", "sequential: null", text, flags=re.MULTILINE)
+    assert planned_seeds != text
+    whole = planned_seeds.replace("evaluation:\n", "evaluation:\n  engine: transformers\n")
     path.write_text(whole.replace("transformers\n", "transformers\n  parts: 2\n"))
     done = snakemake(root, tmp_path, path, "--until", "evaluate", "--", "all")
     assert jobs(done) == {"evaluate_part": 2, "evaluate": 1}

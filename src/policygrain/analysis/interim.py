@@ -9,7 +9,9 @@ from ..errors import UserError
 from ..results.measured import InterimRecord
 from ..results.reader import StudyResults
 from ..study import Study
+from .claim_text import comparison_text
 from .claims import ClaimResult, decide_study
+from .findings import findings
 from .statistics import STARTS
 from .verdicts import MOST_SEEDS
 
@@ -42,33 +44,30 @@ def interim(results: StudyResults, number: int) -> InterimRecord:
         raise UserError(f"{results.folder.path}: interim analysis {number} comes after {number - 1}, which is missing.")
     earlier = StudyResults(results.folder.path, results.study)
     earlier.interims = results.interims[:number]
-    decided = decide_study(earlier)
+    decided = decisions(earlier)
     spent, each = minutes_spent(earlier), minutes_per_run(earlier)
     seeds = _seeds_by_arm(earlier)
+    left = max(0.0, plan.budget - spent)
     undecided: dict[str, str] = {}
-    wanted: list[Comparison] = []
+    affordable: dict[str, Outlook] = {}
     for claim in decided:
         if claim.verdict is None:
             undecided[claim.name] = f"no records: {claim.missing}"
         elif claim.verdict == "undecided":
             outlook = outlook_of(claim, seeds, each, plan.add)
-            fits = spent + outlook.minutes <= plan.budget
-            if outlook.comparisons and fits:
-                wanted += outlook.comparisons
+            undecided[claim.name] = outlook.text
+            if outlook.comparisons and outlook.minutes <= left:
+                affordable[claim.name] = outlook
                 undecided[claim.name] = f"{WITHIN}: {outlook.text}"
             elif outlook.comparisons:
-                left = max(0.0, plan.budget - spent)
                 undecided[claim.name] = f"futile: {outlook.text}, and {left:.1f} minutes are left"
-            else:
-                undecided[claim.name] = outlook.text
-    add = seeds_to_add(wanted, seeds, plan.add)
-    cost = sum(len(more) * each[arm] for arm, more in add.items())
-    reason = _reason(add, undecided, cost)
-    if add and number >= plan.max_rounds:
+    add = next_round(affordable.values(), seeds, each, plan.add, left)
+    what = "comparison" if "findings" in plan.ledgers else "claim"
+    reason = _reason(add, undecided, _minutes(add, each), what)
+    if affordable and number >= plan.max_rounds:
         add, reason = {}, f"No seeds are added: {number} of at most {plan.max_rounds} rounds have been added."
-    elif add and spent + cost > plan.budget:
-        reason = f"No seeds are added: the next round takes about {cost:.1f} minutes, {spent:.1f} of {plan.budget:g} "
-        add, reason = {}, reason + "are spent."
+    elif affordable and not add:
+        reason = f"No seeds are added: the next round does not fit into the {left:.1f} of {plan.budget:g} minutes left."
     verdicts = {claim.name: str(claim.verdict) for claim in decided if claim.name not in undecided}
     return InterimRecord(
         number=number,
@@ -79,6 +78,20 @@ def interim(results: StudyResults, number: int) -> InterimRecord:
         minutes=round(spent, 3),
         budget=plan.budget,
     )
+
+
+def decisions(results: StudyResults) -> list[ClaimResult]:
+    """What the study's seeds are to decide: the claims, and each comparison of the findings as a claim of its own."""
+    plan = results.study.sequential
+    ledgers = plan.ledgers if plan else ()
+    found = decide_study(results) if "claims" in ledgers else []
+    for question in findings(results) if "findings" in ledgers else []:
+        if question.verdict is None:
+            found.append(question)
+        for c, finding in zip(question.claim.comparisons, question.findings, strict=False):
+            alone = question.claim.model_copy(update={"comparisons": [c]})
+            found.append(ClaimResult(f"{question.name}: {comparison_text(c)}", alone, [finding], finding.verdict))
+    return found
 
 
 def minutes_spent(results: StudyResults) -> float:
@@ -176,6 +189,22 @@ def seeds_to_add(
     return {arm: list(range(max(seeds[arm]) + 1, last + add + 1)) for arm, last in top.items()}
 
 
+def next_round(
+    affordable: Iterable[Outlook],
+    seeds: Mapping[str, Sequence[int]],
+    each: Mapping[str, float],
+    add: int,
+    left: float,
+) -> dict[str, list[int]]:
+    """Arm → seeds to add, for as many of these outlooks as fit into the minutes ``left``, the cheapest first."""
+    wanted: list[Comparison] = []
+    for outlook in sorted(affordable, key=lambda found: found.minutes):
+        more = [*wanted, *outlook.comparisons]
+        if _minutes(seeds_to_add(more, seeds, add), each) <= left:
+            wanted = more
+    return seeds_to_add(wanted, seeds, add)
+
+
 def check_budget(study: Study, minutes: float) -> None:
     """UserError if the budget for seeds is smaller than what the planned runs take.
 
@@ -193,12 +222,16 @@ def _seeds_by_arm(results: StudyResults) -> dict[str, list[int]]:
     return {arm: [run.seed for run in runs] for arm, runs in results.matrix.by_arm().items()}
 
 
-def _reason(add: Mapping[str, Sequence[int]], undecided: Mapping[str, str], cost: float) -> str:
+def _minutes(add: Mapping[str, Sequence[int]], each: Mapping[str, float]) -> float:
+    return sum(len(more) * each[arm] for arm, more in add.items())
+
+
+def _reason(add: Mapping[str, Sequence[int]], undecided: Mapping[str, str], cost: float, what: str) -> str:
     if add:
         count = sum(len(more) for more in add.values())
         of = sum(why.startswith(WITHIN) for why in undecided.values())
-        claims = "1 undecided claim" if of == 1 else f"{of} undecided claims"
-        return f"{count} runs of {len(add)} arms are added for {claims}, about {cost:.1f} minutes."
+        many = f"1 undecided {what}" if of == 1 else f"{of} undecided {what}s"
+        return f"{count} runs of {len(add)} arms are added for {many}, about {cost:.1f} minutes."
     if undecided:
-        return "No seeds are added: the claims that are undecided have no records, or more seeds do not decide them."
-    return "No seeds are added: all claims are decided."
+        return f"No seeds are added: the {what}s that are undecided have no records, or more seeds do not decide them."
+    return f"No seeds are added: all {what}s are decided."

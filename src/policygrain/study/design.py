@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PositiveFloat, PositiveInt
 
@@ -11,6 +11,7 @@ from ..sections import Section
 from .artefacts import ESTIMATORS, INTERIM, ROUNDS, RUN_MATRIX
 
 NonNegativeInt = Annotated[int, Field(ge=0)]
+Ledger = Literal["claims", "findings"]
 UNITS = {"second": 1 / 60, "minute": 1.0, "hour": 60.0}
 
 
@@ -129,6 +130,13 @@ class Controls(Section):
 class Sequential(Section):
     """Seeds are added, in rounds, to the arms of claims that are undecided, until decided, futile or out of budget."""
 
+    ledgers: list[Ledger] = Field(
+        ["claims"],
+        min_length=1,
+        description="what seeds are added for: `claims` of the papers; `findings`, this project's own questions, each "
+        "comparison for itself",
+        json_schema_extra=INTERIM,
+    )
     add: PositiveInt = Field(4, description="seeds added to an arm in a round", json_schema_extra=INTERIM)
     budget: Annotated[PositiveFloat, BeforeValidator(minutes)] = Field(
         description="time for all training runs with their evaluation, such as '20 minutes', summed over processes: "

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import gc
 import importlib
+import importlib.util
 import os
 import select
 import signal
@@ -42,6 +43,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _failed(str(error), error.exit_code)
     except Stopped as stopped:
         return _failed(f"{stopped} The same command resumes.", STOPPED)
+    except ModuleNotFoundError as error:
+        if importlib.util.find_spec("pydantic") is not None:  # the pipeline is installed, so something else is wrong
+            raise
+        return _failed(f"this command needs the pipeline: pip install 'policygrain[study]' ({error}).", 2)
     except KeyboardInterrupt:
         return _failed("interrupted; run the same command again to continue.", INTERRUPTED)
     except OSError as error:

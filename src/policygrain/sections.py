@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Mapping
 from typing import Any, get_args
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-# Numbers that YAML 1.1 reads as text: it requires a point before the exponent and a sign after it.
-_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
+from .settings import read_number
 
 
 class Section(BaseModel):
@@ -32,13 +30,6 @@ class Section(BaseModel):
         """The fields whose type allows float and not str."""
         leaves = {name: _leaves(field.annotation) for name, field in cls.model_fields.items()}
         return frozenset(name for name, kinds in leaves.items() if float in kinds and str not in kinds)
-
-
-def read_number(value: Any) -> Any:
-    """``value`` with text like ``1e-3`` converted to numbers, also in lists; other values are unchanged."""
-    if isinstance(value, list | tuple):
-        return type(value)(read_number(item) for item in value)
-    return float(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else value
 
 
 def _leaves(annotation: Any) -> list[Any]:

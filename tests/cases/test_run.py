@@ -57,6 +57,6 @@ def test_the_committed_record_is_of_these_cases():
         assert found.settings.items() <= vars(case).items()
         for estimator in estimators():
             recorded = found.of(estimator.name, estimator.is_clipped)
-            assert recorded.ratio == estimator.ratio.model_dump()
+            assert recorded.ratio == estimator.ratio.data()
             update = measure.expected_update(estimator.method, case)
             assert recorded.push == pytest.approx(update[policies.X1].item(), rel=1e-4, abs=2e-6)

@@ -16,8 +16,7 @@ import pytest
 import yaml
 
 from policygrain.files import read_json_lines
-from policygrain.methods import Method, method, method_names
-from policygrain.methods.schema import Sampler
+from policygrain.methods import Method, Sampler, method, method_names
 
 from ..conftest import ROOT
 from ..support.small import make_start, small_study, train_small
@@ -160,8 +159,8 @@ def settings_of(chosen: Method) -> dict[str, Any]:
     for part in chosen.penalties:
         flat |= {f"penalties.{part.name}.{key}": value for key, value in part.settings.items()}
     if chosen.n_mtp_heads:
-        flat |= {f"mtp_heads.{key}": value for key, value in chosen.mtp_heads.model_dump().items()}
-    sampler = chosen.sampler.model_dump()
+        flat |= {f"mtp_heads.{key}": value for key, value in chosen.mtp_heads.data().items()}
+    sampler = chosen.sampler.data()
     named = {"dynamic", "overlong_buffer"} | {key for key, value in sampler.items() if value != getattr(Sampler(), key)}
     named |= {"max_batches"} if chosen.sampler.dynamic else set()
     return flat | {f"sampler.{key}": sampler[key] for key in sampler if key in named}

@@ -19,7 +19,10 @@ def test_the_locks_match_the_pins(root: Path, flavour: str) -> None:
     """pip, conda and CI install the locks, which are made from the versions in pyproject.toml."""
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    wanted = [Requirement(r) for r in [*project["dependencies"], *extras["dev"], *extras[flavour]]]
+    wanted = [
+        Requirement(r)
+        for r in [*project["dependencies"], *extras["study"], *extras["lora"], *extras["dev"], *extras[flavour]]
+    ]
     lines = (root / "requirements" / f"{flavour}.lock").read_text().splitlines()
     locked = {canonicalize_name(line.split("==")[0]): line.split("==")[1].split()[0] for line in lines if "==" in line}
     for requirement in wanted:

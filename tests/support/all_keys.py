@@ -56,6 +56,7 @@ OTHER: dict[str, Any] = {
     "training.betas": [0.8, 0.9],
     "experiments.NAME.methods": ["grpo", "mine", "dapo"],
     "experiments.NAME.seeds": [3],
+    "sequential.ledgers": ["findings"],
     "experiments.NAME.vary": {"group": [4, 2]},
     "evaluation.benchmarks[].name": "renamed",
     "evaluation.benchmarks[].source": "largest",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import socket
@@ -221,7 +222,7 @@ def test_an_evaluation_in_parts_is_that_in_one(smoke: Path, root: Path, tmp_path
     shutil.copytree(there, here, ignore=left_out)
     path = tmp_path / "study.yaml"
     text = (root / SMOKE).read_text().replace("../config.yaml", str(root / "config.yaml"))
-    # On some processors the interim analysis adds seeds, which another job evaluates.
+    # While an interim analysis is outstanding, Snakemake keeps temporary files.
     planned_seeds = re.sub(r"^sequential: .*$", "sequential: null", text, flags=re.MULTILINE)
     assert planned_seeds != text
     whole = planned_seeds.replace("evaluation:\n", "evaluation:\n  engine: transformers\n")

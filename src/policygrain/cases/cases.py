@@ -68,7 +68,7 @@ class Estimator:
     def method(self) -> Method:
         """The method that computes it."""
         parts = {"ratio": self.ratio, "clip": self.clip}
-        return method("reinforce", advantage="dr_grpo", **{k: part.model_dump() for k, part in parts.items()})
+        return method("reinforce", advantage="dr_grpo", **{k: part.data() for k, part in parts.items()})
 
 
 CASES = (

@@ -64,7 +64,7 @@ def _estimator(case: Case, estimator: Estimator, curves: Curves) -> CaseEstimato
     clip, doses = estimator.clip.settings, () if estimator.is_clipped else case.doses
     return CaseEstimator(
         name=estimator.name,
-        ratio=estimator.ratio.model_dump(),
+        ratio=estimator.ratio.data(),
         clip=(clip["low"], clip["high"]) if estimator.is_clipped else None,
         cosine=round(float(torch.cosine_similarity(expected, exact, dim=0)), DIGITS),
         push=round(float(expected[policies.X1]), DIGITS),

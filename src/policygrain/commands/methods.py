@@ -16,9 +16,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Print the presets and the study's own methods."""
     from ..methods import method, method_names
-    from ..study import load_study
 
-    own = load_study(arguments.config).methods if arguments.config else {}
+    own = {}
+    if arguments.config:
+        from ..study import load_study
+
+        own = load_study(arguments.config).methods
     methods = [method(name, own) for name in dict.fromkeys([*method_names(), *own])]
     if arguments.json:
         print(json.dumps({m.name: m.data() for m in methods}, indent=1, ensure_ascii=False))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -80,7 +81,7 @@ def estimate(
         result.metrics.append(metrics)
         wanted["update", method.name] = whole
         if method.penalties:
-            alone, _ = _coefficients(method.model_copy(update={"penalties": ()}), tokens, seed)
+            alone, _ = _coefficients(dataclasses.replace(method, penalties=()), tokens, seed)
             wanted["penalty", method.name] = whole.minus(alone)
     gradients = _backward(measured, batch, list(wanted.values()))
     for (kind, name), gradient in zip(wanted, gradients, strict=True):

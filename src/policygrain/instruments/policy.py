@@ -7,6 +7,7 @@ model and engine that training works for. It runs in one process and is never sh
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -223,7 +224,7 @@ def open_measured_policy(
 
 def plain(found: Method) -> Method:
     """The method without its sampler: all methods are measured on the same rollouts."""
-    return found.model_copy(update={"sampler": Sampler()})
+    return dataclasses.replace(found, sampler=Sampler())
 
 
 def all_needs(methods: Sequence[Method]) -> frozenset[str]:

@@ -6,20 +6,22 @@ import functools
 import inspect
 import warnings
 from collections.abc import Callable
-from typing import Any, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 import torch
-from pydantic import ConfigDict, TypeAdapter, ValidationError
 from torch import Tensor
 
 from ..errors import UserError, did_you_mean
 from ..objective import advantage, aggregate, clip, penalty, ratio
 from ..objective.batch import TokenBatch
 from ..objective.loss import LossOutput, importance, policy_loss
+from ..settings import problem_of
 from . import parts
 from .custom import import_function
 from .parts import Custom, Part
-from .schema import MethodSpec
+
+if TYPE_CHECKING:
+    from .method import Method
 
 __all__ = ["check", "function", "loss", "resolve", "view"]
 
@@ -55,7 +57,7 @@ def resolve(part: Part) -> Callable[..., Any]:
     return import_function(part.name) if isinstance(part, Custom) else FUNCTIONS[type(part)]
 
 
-def loss(method: MethodSpec, batch: TokenBatch) -> LossOutput:
+def loss(method: Method, batch: TokenBatch) -> LossOutput:
     """The method's objective on a batch."""
     functions = function(method.ratio), function(method.clip), function(method.aggregation)
     penalties = [function(part) for part in method.penalties]
@@ -74,7 +76,7 @@ def loss(method: MethodSpec, batch: TokenBatch) -> LossOutput:
     return LossOutput(out.loss, out.metrics | {"mask_signal_covariance": 1.0})
 
 
-def view(method: MethodSpec, batch: TokenBatch) -> dict[str, Tensor]:
+def view(method: Method, batch: TokenBatch) -> dict[str, Tensor]:
     """What the method computes for each token. [batch, tokens]."""
     r = importance(batch, function(method.ratio))
     surrogate = function(method.clip)(r, batch)
@@ -82,7 +84,7 @@ def view(method: MethodSpec, batch: TokenBatch) -> dict[str, Tensor]:
     return {"ratio": r, "clipped_low": surrogate.low, "clipped_high": surrogate.high, "entropy_drop": drop}
 
 
-def check(method: MethodSpec) -> None:
+def check(method: Method) -> None:
     """Run a method on a small example that holds what its parts need and nothing else. UserError names the key."""
     where = f"methods.{method.name}"
     for key, part in method.parts().items():
@@ -119,10 +121,8 @@ def _check_own(part: Custom, where: str) -> None:
         if key not in known:
             hint = did_you_mean(key, known) if known else " It has no keyword parameters (after a `*`)."
             raise UserError(f"{where}.{key}: {part.name!r} has no parameter {key!r}.{hint}")
-        try:
-            TypeAdapter(hints.get(key, Any), config=ConfigDict(strict=True)).validate_python(value)
-        except ValidationError as error:
-            raise UserError(f"{where}.{key}: {error.errors()[0]['msg']} (got {value!r}).") from error
+        if problem := problem_of(value, hints.get(key, Any)):
+            raise UserError(f"{where}.{key}: {problem}")
 
 
 def _hints(own: Callable[..., Any]) -> dict[str, Any]:
@@ -132,7 +132,7 @@ def _hints(own: Callable[..., Any]) -> dict[str, Any]:
         return {}
 
 
-def _example(method: MethodSpec) -> TokenBatch:
+def _example(method: Method) -> TokenBatch:
     """Two responses with what the method needs: what fails here would fail after hours of sampling."""
     x = torch.tensor([[-0.5, -1.0, -2.0], [-1.5, -0.1, -0.2]])
     needs = method.needs

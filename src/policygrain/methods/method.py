@@ -1,21 +1,107 @@
-"""A method: its data and the functions that they select."""
+"""A method: its data, and the functions that they select. Importing it does not import torch."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
 
-from .parts import Custom
-from .schema import MethodSpec
+from ..objective import Need
+from ..settings import Settings, setting
+from .parts import Custom, Grpo, Kl, NoClip, Part, TokenMean, TokenRatio
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..objective.batch import TokenBatch
+    from ..objective.batch import StepTotals, TokenBatch
     from ..objective.loss import LossOutput
 
 
-class Method(MethodSpec):
+@dataclass(frozen=True, kw_only=True)
+class Sampler(Settings):
+    """What happens between sampling and the loss (DAPO, arXiv 2503.14476, sections 3.2 and 3.4)."""
+
+    dynamic: bool = setting(
+        False,
+        description="dynamic sampling: drop groups with equal rewards and sample new prompts until the batch is full",
+    )
+    oversample: float = setting(
+        2.0,
+        ge=1,
+        description="prompts sampled per missing prompt; one large round of sampling is cheaper than "
+        "several small ones",
+    )
+    max_batches: int = setting(4, ge=1, description="dynamic sampling stops after this many batches of prompts")
+    overlong_buffer: float = setting(
+        0.0,
+        ge=0,
+        description="size of the overlong buffer as a share of max_tokens; responses that end in it "
+        "lose up to 1 of reward; 0: off",
+    )
+    mask_truncated: bool = setting(
+        False, description="exclude responses without an end-of-sequence token from the loss"
+    )
+    correction_cap: float | None = setting(
+        None, gt=0, description="cap C of truncated importance sampling between engine and trainer; null: off"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MtpHeads(Settings):
+    """Multi-token prediction heads, where the ratio has `future: mtp_heads` (our reading of MPO's published form)."""
+
+    warmup_batches: int = setting(8, ge=0, description="batches that the heads are trained on before the first step")
+    learning_rate: float = setting(
+        3e-3, ge=0, description="learning rate of AdamW for the heads, during and after warm-up"
+    )
+    loss_weight: float = setting(
+        1.0, ge=0, description="weight of the heads' cross-entropy in the loss; 0: the objective alone"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method(Settings):
     """A ratio, a clip, an aggregation, penalties, an advantage and a sampler. The first computation imports torch."""
+
+    name: str
+    summary: str = ""
+    source: str = ""
+    advantage: Part = field(default=Grpo())
+    ratio: Part = field(default=TokenRatio())
+    clip: Part = field(default=NoClip())
+    aggregation: Part = field(default=TokenMean())
+    penalties: tuple[Part, ...] = ()
+    sampler: Sampler = field(default=Sampler())
+    mtp_heads: MtpHeads = field(default=MtpHeads())
+
+    def parts(self) -> dict[str, Part]:
+        """Its parts by the key that they stand under."""
+        penalties = {f"penalties[{i}]": part for i, part in enumerate(self.penalties)}
+        slots = {"advantage": self.advantage, "ratio": self.ratio, "clip": self.clip, "aggregation": self.aggregation}
+        return {**slots, **penalties}
+
+    def data(self) -> dict[str, Any]:
+        """As in YAML, every default included: what a run's record keeps."""
+        unused = {"name"} if self.n_mtp_heads else {"name", "mtp_heads"}
+        return {key: value for key, value in super().data().items() if key not in unused}
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """What the trainer must provide. Imports custom functions."""
+        return frozenset[Need]().union(*(part.needs for part in self.parts().values()))
+
+    @property
+    def entropy_signal(self) -> Literal["measured", "covariance"]:
+        """How TEPO's mask, a part of the loss or only of the metrics, tells that entropy falls."""
+        return next((part.entropy_signal for part in self.penalties if isinstance(part, Kl)), "measured")
+
+    @property
+    def n_mtp_heads(self) -> int:
+        """How many tokens after the next one are predicted by heads."""
+        return self.ratio.n_mtp_heads
+
+    def step_of(self, batch: TokenBatch) -> TokenBatch | StepTotals:
+        """What ``batch``, a whole optimizer step, is to its micro-batches: its totals, or itself where they read it."""
+        return batch if "step_log_probs" in self.needs else batch.totals
 
     def advantages(self, rewards: Tensor) -> Tensor:
         """Rewards [prompts, group] → advantages [prompts, group]."""

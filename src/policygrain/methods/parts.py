@@ -5,19 +5,18 @@ The functions behind them are in ``policygrain.objective``; ``compute.py`` binds
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal
-
-from pydantic import Discriminator, Field, Tag, model_validator
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
 
 from ..objective import Need, needed_by
-from ..sections import Section, read_number
+from ..settings import Settings, keys, read_number, setting
 from .custom import import_function
 
-Share = Annotated[float, Field(ge=0, le=1)]
 
-
-class Part(Section):
+@dataclass(frozen=True, kw_only=True)
+class Part(Settings):
     """A part of a method: the name of a function and its parameters."""
 
     name: str
@@ -25,12 +24,13 @@ class Part(Section):
     @property
     def settings(self) -> dict[str, Any]:
         """All parameters, including defaults."""
-        return {key: value for key, value in self if key != "name"}
+        return {own.name: getattr(self, own.name) for own in fields(self) if own.name != "name"}
 
     @property
     def changed(self) -> dict[str, Any]:
         """The parameters that differ from their defaults."""
-        return self.model_dump(exclude={"name"}, exclude_defaults=True)
+        defaults = {own.name: own.default for own in fields(self)}
+        return {key: value for key, value in self.settings.items() if value != defaults[key]}
 
     @property
     def label(self) -> str:
@@ -48,17 +48,35 @@ class Part(Section):
         return 0
 
 
+@dataclass(frozen=True, kw_only=True)
 class Custom(Part):
     """A custom function, "package.module:function"; all other keys are its keyword parameters."""
 
-    model_config = Section.model_config | {"extra": "allow"}
+    parameters: Mapping[str, Any] = field(default_factory=dict)
 
-    name: str = Field(pattern=r"^[\w.]+:\w+$", description="custom function: package.module:function")
-
-    @model_validator(mode="before")
     @classmethod
-    def _read_parameters(cls, data: Any) -> Any:
-        return {k: read_number(v) for k, v in data.items()} if isinstance(data, Mapping) else data
+    def of(cls, data: Mapping[str, Any], called: str = "") -> Custom:
+        """The function that ``data`` names, with its parameters, which are checked where it is imported."""
+        return cls(name=data["name"], parameters={k: read_number(v) for k, v in data.items() if k != "name"})
+
+    def conflict(self) -> str:
+        """A name that no function can have."""
+        right = re.fullmatch(r"[\w.]+:\w+", self.name)
+        return "" if right else f"{self.name!r} is no 'package.module:function'."
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Its parameters."""
+        return dict(self.parameters)
+
+    @property
+    def changed(self) -> dict[str, Any]:
+        """Its parameters, whose defaults are the function's."""
+        return self.settings
+
+    def data(self) -> dict[str, Any]:
+        """The name and the parameters."""
+        return {"name": self.name, **self.parameters}
 
     @property
     def needs(self) -> frozenset[Need]:
@@ -69,18 +87,21 @@ class Custom(Part):
 # ---- advantage ------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, kw_only=True)
 class Grpo(Part):
     """(R − mean) / (standard deviation + 1e-6) over the group."""
 
     name: Literal["grpo"] = "grpo"
 
 
+@dataclass(frozen=True, kw_only=True)
 class DrGrpo(Part):
     """R − mean over the group."""
 
     name: Literal["dr_grpo"] = "dr_grpo"
 
 
+@dataclass(frozen=True, kw_only=True)
 class Rloo(Part):
     """R − mean of the other responses of the group."""
 
@@ -90,82 +111,83 @@ class Rloo(Part):
 # ---- ratio ----------------------------------------------------------------------------------------------------------
 
 
-def _is(default: str) -> Callable[[Any], bool]:
-    """Leaves a key with this value out of records, so that results from before the key was added stay valid."""
-    return lambda value: value == default
-
-
+@dataclass(frozen=True, kw_only=True)
 class TokenRatio(Part):
     """Per-token importance ratio."""
 
     name: Literal["token"] = "token"
 
 
+@dataclass(frozen=True, kw_only=True)
 class SequenceRatio(Part):
     """Geometric mean of the token ratios of the response."""
 
     name: Literal["sequence"] = "sequence"
-    stop_gradient: bool = Field(False, description="true: the same value, but the gradient of each token's own ratio")
+    stop_gradient: bool = setting(False, description="true: the same value, but the gradient of each token's own ratio")
 
 
+@dataclass(frozen=True, kw_only=True)
 class PrefixRatio(Part):
     """Product of the token ratios up to and including each token."""
 
     name: Literal["prefix"] = "prefix"
-    gradient: Literal["all", "own"] = Field(
+    gradient: Literal["all", "own"] = setting(
         "all",
-        exclude_if=_is("all"),
+        later=True,
         description="through all tokens of the prefix; own: the product is a constant weight of the token's gradient",
     )
 
 
+@dataclass(frozen=True, kw_only=True)
 class ProductRatio(Part):
     """Product of all token ratios of the response: its exact importance weight."""
 
     name: Literal["product"] = "product"
-    cap: float | None = Field(
+    cap: float | None = setting(
         None, ge=1, description="C: the weight is at most this, and keeps its gradient; null: off"
     )
 
 
+@dataclass(frozen=True, kw_only=True)
 class NoRatio(Part):
     """Value 1 with the gradient of log π: REINFORCE."""
 
     name: Literal["none"] = "none"
 
 
+@dataclass(frozen=True, kw_only=True)
 class Block(Part):
     """K consecutive tokens are one action."""
 
     name: Literal["block"] = "block"
-    size: int = Field(5, ge=1, description="block size K, in tokens")
-    layout: Literal["sliding", "tiled"] = Field(
+    size: int = setting(5, ge=1, description="block size K, in tokens")
+    layout: Literal["sliding", "tiled"] = setting(
         "sliding", description="sliding: a window starts at each token; tiled: disjoint blocks"
     )
-    weights: Literal["uniform", "future", "joint"] = Field(
+    weights: Literal["uniform", "future", "joint"] = setting(
         "future",
         description="uniform: 1/K each; future: 1−φ for the token itself, φ/(K−1) for each other; joint: 1 each",
     )
-    future_weight: float = Field(
+    future_weight: float = setting(
         0.3, ge=0, lt=1, description="φ, total weight of the later tokens, with weights: future"
     )
-    future: Literal["backbone", "mtp_heads"] = Field(
+    future: Literal["backbone", "mtp_heads"] = setting(
         "backbone", description="which probabilities of later tokens are used: the model's or those of prediction heads"
     )
-    edges: Literal["as_published", "normalised"] = Field(
+    edges: Literal["as_published", "normalised"] = setting(
         "as_published",
-        exclude_if=_is("as_published"),
+        later=True,
         description="normalised: each token's gradient is divided by its weight over all blocks, which is not 1 at the "
         "response's ends",
     )
 
-    @model_validator(mode="after")
-    def _check_heads(self) -> Block:
+    def conflict(self) -> str:
+        """Prediction heads predict from each token on, with the model's own probabilities in no window."""
         if self.future == "mtp_heads" and (self.layout != "sliding" or self.size < 2):
-            raise ValueError("future: mtp_heads needs layout: sliding and a size of at least 2")
+            return "future: mtp_heads needs layout: sliding and a size of at least 2."
         if self.future == "mtp_heads" and self.edges == "normalised":
-            raise ValueError("edges: normalised needs future: backbone")
-        return self
+            return "edges: normalised needs future: backbone."
+        return ""
 
     @property
     def label(self) -> str:
@@ -189,35 +211,41 @@ class Block(Part):
 # ---- clip -----------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, kw_only=True)
 class Band(Part):
     """Clip range: ratios from 1 − low to 1 + high are not clipped."""
 
-    low: float = Field(0.2, ge=0, le=1, description="ε_low: width of the clip range below 1")
-    high: float = Field(0.2, ge=0, description="ε_high: width of the clip range above 1")
+    low: float = setting(0.2, ge=0, le=1, description="ε_low: width of the clip range below 1")
+    high: float = setting(0.2, ge=0, description="ε_high: width of the clip range above 1")
 
 
+@dataclass(frozen=True, kw_only=True)
 class PpoClip(Band):
     """min(r Â, clip(r, 1 − low, 1 + high) Â)."""
 
     name: Literal["ppo"] = "ppo"
-    dual: float | None = Field(
+    dual: float | None = setting(
         None, gt=1, description="c of dual clipping, an upper bound of the ratio for negative advantages; null: off"
     )
 
 
+@dataclass(frozen=True, kw_only=True)
 class NoClip(Part):
     """r Â."""
 
     name: Literal["none"] = "none"
 
 
+@dataclass(frozen=True, kw_only=True)
 class ClipCov(Band):
     """PPO's clip; in addition, a few tokens of high covariance get no gradient."""
 
     name: Literal["clip_cov"] = "clip_cov"
-    fraction: Share = Field(2e-4, description="share of the step's tokens that get no gradient, chosen at random …")
-    cov_low: float = Field(1.0, description="… among tokens whose covariance is at least this …")
-    cov_high: float = Field(5.0, description="… and at most this")
+    fraction: float = setting(
+        2e-4, ge=0, le=1, description="share of the step's tokens that get no gradient, chosen at random …"
+    )
+    cov_low: float = setting(1.0, description="… among tokens whose covariance is at least this …")
+    cov_high: float = setting(5.0, description="… and at most this")
 
     @property
     def needs(self) -> frozenset[Need]:
@@ -228,18 +256,21 @@ class ClipCov(Band):
 # ---- aggregation ----------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, kw_only=True)
 class TokenMean(Part):
     """Mean over all tokens of the step."""
 
     name: Literal["token_mean"] = "token_mean"
 
 
+@dataclass(frozen=True, kw_only=True)
 class SeqMeanTokenMean(Part):
     """Mean over responses of the mean over their tokens."""
 
     name: Literal["seq_mean_token_mean"] = "seq_mean_token_mean"
 
 
+@dataclass(frozen=True, kw_only=True)
 class SeqMeanTokenSumNorm(Part):
     """Mean over responses of the sum over their tokens, divided by the longest possible response."""
 
@@ -249,18 +280,19 @@ class SeqMeanTokenSumNorm(Part):
 # ---- penalties ------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, kw_only=True)
 class Kl(Part):
     """KL divergence between the policy and a reference (k3 estimator), over all or some tokens."""
 
     name: Literal["kl"] = "kl"
-    coefficient: float = Field(1.0, description="λ")
-    reference: Literal["initial", "old"] = Field(
+    coefficient: float = setting(1.0, description="λ")
+    reference: Literal["initial", "old"] = setting(
         "initial", description="initial: the start policy; old: the policy that sampled the batch"
     )
-    mask: Literal["all", "positive_advantage_entropy_drop"] = Field(
+    mask: Literal["all", "positive_advantage_entropy_drop"] = setting(
         "all", description="which tokens: all, or those with positive advantage and falling entropy (TEPO)"
     )
-    entropy_signal: Literal["measured", "covariance"] = Field(
+    entropy_signal: Literal["measured", "covariance"] = setting(
         "measured",
         description="how falling entropy is detected: from measured entropies or from the token's covariance",
     )
@@ -272,11 +304,12 @@ class Kl(Part):
         return reference | frozenset[Need]({"step_log_probs"} if self.entropy_signal == "covariance" else ())
 
 
+@dataclass(frozen=True, kw_only=True)
 class EntropyBonus(Part):
     """Entropy bonus: −α times the policy's entropy."""
 
     name: Literal["entropy_bonus"] = "entropy_bonus"
-    coefficient: float = Field(0.001, description="α")
+    coefficient: float = setting(0.001, description="α")
 
     @property
     def needs(self) -> frozenset[Need]:
@@ -284,12 +317,13 @@ class EntropyBonus(Part):
         return frozenset({"entropy_gradient"})
 
 
+@dataclass(frozen=True, kw_only=True)
 class KlCov(Part):
     """KL penalty to the policy that sampled the batch, on the tokens with the highest covariance."""
 
     name: Literal["kl_cov"] = "kl_cov"
-    coefficient: float = Field(1.0, description="λ")
-    fraction: Share = Field(2e-3, description="share of the step's tokens")
+    coefficient: float = setting(1.0, description="λ")
+    fraction: float = setting(2e-3, ge=0, le=1, description="share of the step's tokens")
 
     @property
     def needs(self) -> frozenset[Need]:
@@ -300,24 +334,6 @@ class KlCov(Part):
 # ---- one choice for each axis ---------------------------------------------------------------------------------------
 
 
-def _kind(value: Any) -> str:
-    name = value.get("name") if isinstance(value, Mapping) else getattr(value, "name", None)
-    return "own" if isinstance(name, str) and ":" in name else "known"
-
-
-BY_NAME = Field(discriminator="name")
-OR_OWN = Discriminator(_kind)
-Own = Annotated[Custom, Tag("own")]
-Advantage = Annotated[Annotated[Grpo | DrGrpo | Rloo, BY_NAME, Tag("known")] | Own, OR_OWN]
-Ratio = Annotated[
-    Annotated[TokenRatio | SequenceRatio | PrefixRatio | ProductRatio | Block | NoRatio, BY_NAME, Tag("known")] | Own,
-    OR_OWN,
-]
-Clip = Annotated[Annotated[PpoClip | NoClip | ClipCov, BY_NAME, Tag("known")] | Own, OR_OWN]
-Aggregation = Annotated[
-    Annotated[TokenMean | SeqMeanTokenMean | SeqMeanTokenSumNorm, BY_NAME, Tag("known")] | Own, OR_OWN
-]
-Penalty = Annotated[Annotated[Kl | EntropyBonus | KlCov, BY_NAME, Tag("known")] | Own, OR_OWN]
 # By the method's key.
 CHOICES: dict[str, tuple[type[Part], ...]] = {
     "advantage": (Grpo, DrGrpo, Rloo),
@@ -330,4 +346,9 @@ CHOICES: dict[str, tuple[type[Part], ...]] = {
 
 def names(slot: str) -> list[str]:
     """The names that the key ``slot`` of a method accepts, besides custom functions."""
-    return [str(part.model_fields["name"].default) for part in CHOICES[slot]]
+    return list(by_name(slot))
+
+
+def by_name(slot: str) -> dict[str, type[Part]]:
+    """Name → part, of the parts that the key ``slot`` of a method accepts."""
+    return {str(keys(part)["name"][1].default): part for part in CHOICES[slot]}

@@ -1,4 +1,4 @@
-"""Presets by name, and a study's changes to them."""
+"""Presets by name, a study's changes to them, and how a method is read from data."""
 
 from __future__ import annotations
 
@@ -6,18 +6,26 @@ import copy
 import functools
 from collections.abc import Mapping
 from importlib import resources
-from typing import Any
+from typing import Any, Protocol
 
 import yaml
-from pydantic import ValidationError
 
 from ..errors import UserError, did_you_mean
 from ..merging import merge
-from .method import Method
-from .parts import CHOICES, names
-from .schema import MethodChanges, named_clip
+from ..settings import InvalidSettings, Settings, keys
+from .method import Method, MtpHeads, Sampler
+from .parts import CHOICES, Custom, Part, by_name, names
 
-Changes = Mapping[str, Any] | MethodChanges
+
+class HasData(Protocol):
+    """Changes that a study file has checked."""
+
+    def data(self) -> dict[str, Any]:
+        """The keys that are given."""
+
+
+Changes = Mapping[str, Any] | HasData
+SECTIONS: dict[str, type[Settings]] = {"sampler": Sampler, "mtp_heads": MtpHeads}
 
 
 @functools.cache
@@ -57,7 +65,7 @@ def resolve(name: str, own: Mapping[str, Changes] | None = None, _seen: tuple[st
     if name not in own:
         return _preset(name, own, _seen)
     given = own[name]
-    changes = given.data() if isinstance(given, MethodChanges) else dict(given)
+    changes = dict(given) if isinstance(given, Mapping) else given.data()
     base = changes.pop("base", name if name in _presets() else None)
     if base is None:
         below = {}
@@ -80,54 +88,75 @@ def _with_clip_name(data: dict[str, Any]) -> dict[str, Any]:
     return {**data, "clip": named_clip(data["clip"])} if "clip" in data else data
 
 
+def named_clip(value: Any) -> Any:
+    """A clip's mapping without a name is PPO's, and null is none."""
+    if value is None:
+        return {"name": "none"}
+    return {"name": "ppo", **value} if isinstance(value, Mapping) else value
+
+
 def parse(name: str, data: Mapping[str, Any]) -> Method:
     """The method in ``data``, as ``Method.data`` gives them. UserError names every wrong key."""
-    try:
-        return Method.model_validate({**data, "name": name})
-    except ValidationError as error:
-        raise UserError("\n".join(_explain(e, f"methods.{name}") for e in error.errors())) from error
+    where, problems = f"methods.{name}", list[str]()
+    found: dict[str, Any] = {}
+    for key, value in data.items():
+        here = f"{where}.{key}"
+        if key == "penalties":
+            found[key] = _penalties(value, here, problems)
+        elif key in CHOICES:
+            found[key] = _part(key, named_clip(value) if key == "clip" else value, here, problems)
+        elif key in SECTIONS:
+            found[key] = _section(SECTIONS[key], value, here, problems)
+        elif key not in keys(Method) or key == "name":
+            problems.append(f"{here}: unknown key.{did_you_mean(key, set(keys(Method)) - {'name'})}")
+        else:
+            found[key] = value
+    if not problems:
+        try:
+            return Method(name=name, **found)
+        except InvalidSettings as error:
+            problems = _said(error, where)
+    raise UserError("\n".join(problems))
 
 
-def _explain(error: Any, where: str) -> str:
-    """One pydantic error in a line: the key, what is wrong, and what was probably meant."""
-    kind, value, location = error["type"], error["input"], list(error["loc"])
-    slot = location[0] if location and location[0] in CHOICES else None
-    # The tags of the union stand between a part's key and its parameters: "known" and the name, or "own".
-    depth = 2 if slot == "penalties" else 1
-    tags, parameters = location[depth : depth + 2], location[depth + 2 :]
-    if slot is not None and tags[:1] == ["own"]:
-        parameters = location[depth + 1 :]
-    key = f"{where}.{location[0]}" if location else where
-    if slot is None:
-        key = ".".join([where, *map(str, location)])
-    elif slot == "penalties" and len(location) > 1:
-        key += f"[{location[1]}]"
-    if kind in ("union_tag_invalid", "union_tag_not_found", "model_attributes_type", "model_type") and slot:
+def _penalties(value: Any, where: str, problems: list[str]) -> tuple[Part | None, ...]:
+    if value is not None and not isinstance(value, list | tuple):
+        problems.append(f"{where}: expected a list (got {value!r}).")
+        return ()
+    return tuple(_part("penalties", item, f"{where}[{i}]", problems) for i, item in enumerate(value or ()))
+
+
+def _part(slot: str, value: Any, where: str, problems: list[str]) -> Part | None:
+    """The part that the key ``slot`` of a method has; None, and its problems, if it is wrong."""
+    data = {"name": value} if isinstance(value, str) else value
+    if not isinstance(data, Mapping) or not isinstance(data.get("name"), str):
+        problems.append(f"{where}: expected a name, or a mapping with 'name' and parameters (got {value!r}).")
+        return None
+    called = data["name"]
+    kind = Custom if ":" in called else by_name(slot).get(called)
+    if kind is None:
         what = "penalty" if slot == "penalties" else slot
-        if kind == "union_tag_invalid":
-            said = value["name"]
-            hint = did_you_mean(str(said), names(slot))
-            return f"{key}: no {what} is called {said!r}.{hint} Your own: 'package.module:function'."
-        return f"{key}: expected a name, or a mapping with 'name' and parameters (got {value!r})."
-    if slot is not None:
-        key = ".".join([key, *map(str, parameters)])
-    if kind == "tuple_type":
-        return f"{key}: expected a list (got {value!r})."
-    if kind == "extra_forbidden":
-        return f"{key}: {_unknown(slot, tags, location)}"
-    if kind == "literal_error":
-        return f"{key}: {value!r} is not {error['ctx']['expected']}."
-    if kind == "value_error":
-        return f"{key}: {error['ctx']['error']}."
-    return f"{key}: {error['msg']} (got {value!r})."
+        hint = did_you_mean(called, names(slot))
+        problems.append(f"{where}: no {what} is called {called!r}.{hint} Your own: 'package.module:function'.")
+        return None
+    try:
+        return kind.of(data, called)
+    except InvalidSettings as error:
+        problems += _said(error, where)
+        return None
 
 
-def _unknown(slot: str | None, tags: list[Any], location: list[Any]) -> str:
-    """What to say of a key that does not exist."""
-    if slot is not None:
-        known = next(set(p.model_fields) for p in CHOICES[slot] if p.model_fields["name"].default == tags[1]) - {"name"}
-        hint = did_you_mean(str(location[-1]), known) if known else " It has no parameters."
-        return f"{tags[1]!r} has no parameter {location[-1]!r}.{hint}"
-    section = Method.model_fields[location[0]].annotation if len(location) > 1 else Method
-    known = set(getattr(section, "model_fields", {})) - {"name"}
-    return f"unknown key.{did_you_mean(str(location[-1]), known)}"
+def _section(kind: type[Settings], value: Any, where: str, problems: list[str]) -> Settings | None:
+    if value is not None and not isinstance(value, Mapping):
+        problems.append(f"{where}: expected a mapping (got {value!r}).")
+        return None
+    try:
+        return kind.of(value or {})
+    except InvalidSettings as error:
+        problems += _said(error, where)
+        return None
+
+
+def _said(error: InvalidSettings, where: str) -> list[str]:
+    """Each problem with the key that it is under."""
+    return [f"{'.'.join(filter(None, [where, key]))}: {problem}" for key, problem in error.problems.items()]

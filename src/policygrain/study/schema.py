@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from ..methods.schema import MethodChanges
 from ..sections import Section
 from .artefacts import (
     ALL_DATA,
@@ -30,6 +29,7 @@ from .artefacts import (
     TRAINING_DATA,
 )
 from .design import Controls, Estimators, Rounds, Sequential
+from .methods import MethodChanges
 
 NonNegativeInt = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]

@@ -20,13 +20,13 @@ from torch import Tensor
 
 from ..errors import UserError
 from ..files import atomic_json
-from ..methods import MethodChanges
 from ..methods.compute import function
 from ..methods.parts import Block, Part, PrefixRatio, SequenceRatio, TokenRatio
 from ..objective import clip
 from ..objective.batch import TokenBatch
 from ..results.layout import StudyFolder
 from ..results.reader import run_summary
+from ..study.methods import MethodChanges
 from ..study.runs import run_matrix
 from ..study.schema import Experiment
 from ..tasks.sources import prepare

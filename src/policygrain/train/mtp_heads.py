@@ -8,8 +8,7 @@ from dataclasses import replace
 import torch
 
 from ..clock import Clock
-from ..methods import Method
-from ..methods.schema import Sampler
+from ..methods import Method, Sampler
 from ..model.loading import device
 from ..model.sequences import micro_batches, pack
 from ..model.sharding import score_tokens

@@ -1,0 +1,97 @@
+"""Settings check their values as pydantic's strict mode does, on which the keys of study files are checked."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from policygrain.methods import MtpHeads, Sampler
+from policygrain.methods.parts import CHOICES
+from policygrain.settings import InvalidSettings, Settings, keys, problem_of, setting
+from policygrain.study.methods import section_of_settings
+
+KINDS = [Sampler, MtpHeads, *(part for parts in CHOICES.values() for part in parts)]
+WORDS = sorted({word for kind in KINDS for _, field in keys(kind).values() for word in [str(field.default)]})
+VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-3, 9),
+    st.floats(-2, 6),
+    st.sampled_from([math.inf, math.nan, 0.0, 1.0, "1e-3", "3e-4x", "", [], {}, "own", "tiled", "normalised"]),
+    st.sampled_from(WORDS),
+)
+
+
+@settings(deadline=None, max_examples=400)
+@given(st.sampled_from(KINDS), st.data())
+def test_values_are_accepted_as_by_pydantic(kind: type[Settings], data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(sorted(keys(kind))))
+    value = data.draw(VALUES)
+    try:
+        expected: Any = section_of_settings(kind).model_validate({name: value}).model_dump()
+    except ValidationError:
+        expected = None
+    try:
+        found = kind.of({name: value})
+    except InvalidSettings as error:
+        if list(error.problems) == [""]:  # values that exclude each other, which the section does not know
+            return
+        assert expected is None, error
+        assert list(error.problems) == [name]
+        return
+    assert expected == {key: getattr(found, key) for key in keys(kind)}
+    assert type(getattr(found, name)) is type(expected[name])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Example(Settings):
+    low: float = setting(0.2, "a bound", ge=0, lt=1)
+    count: int = setting(3, gt=0)
+    cap: float | None = setting(None, le=5, later=True)
+
+    def conflict(self) -> str:
+        return "low and cap: one of them." if self.low and self.cap else ""
+
+
+def test_all_wrong_keys_are_named_at_once() -> None:
+    with pytest.raises(InvalidSettings) as caught:
+        Example.of({"low": -1, "count": 2.5, "cup": 1.0})
+    assert caught.value.problems == {
+        "low": "must be greater than or equal to 0 (got -1).",
+        "count": "must be a valid integer (got 2.5).",
+        "cup": "unknown key. Did you mean 'cap'?",
+    }
+
+
+def test_values_that_exclude_each_other_are_named_together() -> None:
+    with pytest.raises(InvalidSettings, match="low and cap: one of them"):
+        Example(cap=1.0)
+    assert Example(low=0.0, cap=1.0).cap == 1.0
+
+
+def test_a_later_key_is_in_records_where_it_differs_from_its_default() -> None:
+    assert Example().data() == {"low": 0.2, "count": 3}
+    assert Example(low=0, cap=2).data() == {"low": 0.0, "count": 3, "cap": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "problem"),
+    [
+        (1, float, ""),
+        (True, float, "must be a valid number (got True)."),
+        (True, int, "must be a valid integer (got True)."),
+        (1, bool, "must be a valid boolean, true or false (got 1)."),
+        (None, float | None, ""),
+        (math.nan, float | None, "must be a finite number (got nan)."),
+        (2, str, "must be text (got 2)."),
+        ([1], Any, ""),
+    ],
+)
+def test_what_is_said_of_a_value(value: Any, kind: Any, problem: str) -> None:
+    assert problem_of(value, kind) == problem

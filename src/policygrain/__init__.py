@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .methods import Method, method
-    from .objective.batch import TokenBatch
+    from .objective.batch import StepTotals, TokenBatch
 
 __version__ = "0.1.0"
-__all__ = ["Method", "TokenBatch", "__version__", "method"]
+__all__ = ["Method", "StepTotals", "TokenBatch", "__version__", "method"]
 
 
 def __getattr__(name: str) -> Any:
@@ -20,8 +20,8 @@ def __getattr__(name: str) -> Any:
         from . import methods
 
         return getattr(methods, name)
-    if name == "TokenBatch":
-        from .objective.batch import TokenBatch
+    if name in ("StepTotals", "TokenBatch"):
+        from .objective import batch
 
-        return TokenBatch
+        return getattr(batch, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -14,17 +14,19 @@ from policygrain import cli
 from policygrain.errors import UserError
 from policygrain.files import read_json_lines
 from policygrain.instruments import gradients
-from policygrain.instruments.estimators import adam_metric, measure_estimators
+from policygrain.instruments.estimators import ESTIMATORS, adam_metric, measure_estimators
+from policygrain.instruments.inputs import made_from, measure_starts
 from policygrain.instruments.policy import open_measured_policy, plain
 from policygrain.instruments.truth import flat_gradient
 from policygrain.methods import method
 from policygrain.model.logprobs import score_tokens
 from policygrain.results.layout import DataFolder
 from policygrain.results.measured import EstimatorRow, EstimatorsRecord
-from policygrain.results.schema import read_record
+from policygrain.results.schema import read_record, write_record
 from policygrain.study import Study
 from policygrain.study.fingerprint import Fingerprints
 
+from ..support.made_up import made_up_estimators
 from ..support.small import small_study, write_study
 
 METHODS: dict[str, Any] = {
@@ -158,10 +160,47 @@ def test_the_command(
     assert [p.name for p in out.parent.iterdir()] == ["seed0.json"]
     first = json.loads(out.read_text())
     options = ["--data", str(made[0]), "--done", str(done), "--seed", "0"]
-    cli.main(["estimators", "--config", str(path), "--start", str(made[1]), "--out", str(out), *options])
-    again = json.loads(out.read_text())
+    other = tmp_path / "again" / "seed0.json"
+    cli.main(["estimators", "--config", str(path), "--start", str(made[1]), "--out", str(other), *options])
+    again = json.loads(other.read_text())
     assert {k: v for k, v in first.items() if k != "seconds"} == {k: v for k, v in again.items() if k != "seconds"}
     assert set(json.loads(done.read_text())["results"]) == {"estimators/seed0"}
+
+
+def test_what_a_stopped_process_has_measured_is_kept(made: tuple[Path, Path], tmp_path: Path) -> None:
+    """Three start models; the process is stopped in the second, and then one of the problems files changes."""
+    study = small_study(methods=METHODS, estimators=SECTION, seeds=[0, 1, 2])
+    data, measured = tmp_path / "data", []
+    shutil.copytree(made[0], data)
+
+    def measure(study: Study, seed: int, start: str, data: DataFolder, out: Path) -> EstimatorsRecord:
+        if seed == 1 and len(measured) < 2:
+            measured.append("stopped")
+            raise KeyboardInterrupt
+        measured.append(seed)
+        record = made_up_estimators(Fingerprints(study), seed).model_copy(update={"made_from": made_from(start, data)})
+        write_record(out, record)
+        return record
+
+    def all_of(done: str) -> list[int]:
+        out, file = tmp_path / "estimators" / "seed{seed}.json", tmp_path / "done" / done
+        instrument = ESTIMATORS._replace(measure=measure)
+        return [r.seed for r in measure_starts(instrument, study, [0, 1, 2], str(made[1]), data, out, file)]
+
+    with pytest.raises(KeyboardInterrupt):
+        all_of("one.json")
+    assert all_of("one.json") == [0, 1, 2] and measured == [0, "stopped", 1, 2]
+    results = json.loads((tmp_path / "done" / "one.json").read_text())["results"]
+    assert list(results) == ["estimators/seed0", "estimators/seed1", "estimators/seed2"]
+    validation = DataFolder(data).validation
+    validation.write_text("\n".join(validation.read_text().splitlines()[:-1]) + "\n")
+    assert all_of("two.json") == [0, 1, 2] and measured[4:] == [0, 1, 2], "other problems"
+
+
+def test_several_seeds_need_a_file_each(made: tuple[Path, Path], tmp_path: Path) -> None:
+    study = small_study(methods=METHODS, estimators=SECTION, seeds=[0, 1])
+    with pytest.raises(UserError, match=r"--out: several seeds need a file each; write \{seed\}"):
+        list(measure_starts(ESTIMATORS, study, [0, 1], str(made[1]), made[0], tmp_path / "a.json", None))
 
 
 def test_a_study_without_the_section(made: tuple[Path, Path], tmp_path: Path) -> None:

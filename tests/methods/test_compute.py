@@ -1,14 +1,16 @@
 """From data to functions: a user's own, what they declare, and what is said when they do not work."""
 
+import dataclasses
 import inspect
 
 import pytest
 import torch
 
-from policygrain import TokenBatch, method
+from policygrain import StepTotals, TokenBatch, method
 from policygrain.errors import UserError
 from policygrain.methods.compute import FUNCTIONS
 from policygrain.objective import needs
+from policygrain.objective.loss import merge_metrics
 
 from ..support.batches import METHODS, evaluate, random_fields
 
@@ -20,6 +22,7 @@ BATCH = {
 }
 OWN = """
 from policygrain.objective import needs
+from policygrain.objective.loss import merge_metrics
 from policygrain.objective.clip import Surrogate
 
 def half(batch, *, share: float = 0.5):
@@ -158,6 +161,54 @@ def test_a_mask_without_entropies_says_that_it_goes_by_covariance():
         out = method("tepo").loss(TokenBatch(**bare))
     assert out.metrics["mask_signal_covariance"] == 1.0
     assert out.loss == METHODS["tepo by covariance"].loss(TokenBatch(**bare)).loss
-    batch = TokenBatch(**bare)
-    with pytest.raises(ValueError, match="needs entropy and old_entropy"):
+    masked = {"name": "kl", "reference": "old", "mask": "positive_advantage_entropy_drop"}
+    strict = method("tepo", penalties=[masked | {"entropy_signal": "measured"}])
+    with pytest.raises(ValueError, match="measured needs entropy and old_entropy"):
+        strict.loss(TokenBatch(**bare))
+    assert strict.loss(TokenBatch(**data)).loss == METHODS["tepo"].loss(TokenBatch(**data)).loss
+    assert method("tepo").with_entropies().penalties == strict.penalties
+
+
+# ---- totals of a step as numbers ------------------------------------------------------------------------------------
+
+
+STEP_WIDE = ["clip_cov", "kl_cov", "tepo by covariance"]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_trainer_that_knows_numbers_alone_gets_the_loss_of_the_step(name):
+    """Two micro-batches, the step's tokens, responses, longest length and groups: all but step-wide statistics."""
+    data = random_fields([7, 3, 0, 9, 5], seed=8, drift=0.05)
+    batch = TokenBatch(**data)
+    numbers = StepTotals(n_tokens=24, n_responses=4, max_length=batch.totals.max_length, n_groups=2)
+    chosen = METHODS[name]
+    if name in STEP_WIDE or "step_log_probs" in chosen.needs:
+        with pytest.raises(ValueError, match=f"{chosen.name}: reads statistics of the whole optimizer step"):
+            chosen.loss(batch.rows(torch.tensor([0, 2])).replace(step=numbers))
+        return
+    parts = [chosen.loss(batch.rows(torch.tensor(rows)).replace(step=numbers)).loss for rows in ([0, 2, 4], [1, 3])]
+    torch.testing.assert_close(sum(parts), chosen.loss(batch).loss)
+
+
+@pytest.mark.parametrize("name", STEP_WIDE)
+def test_statistics_of_a_micro_batch_are_said_where_they_are_asked_for(name):
+    """Of a micro-batch that is the whole step they are those of the step; of parts of it they are not."""
+    data = random_fields([7, 3, 9, 5], seed=8, drift=0.05)
+    batch, chosen = TokenBatch(**data), METHODS[name]
+    numbers = dataclasses.replace(batch.totals, micro_batch_statistics=True)
+    alone = chosen.loss(batch.replace(step=numbers))
+    torch.testing.assert_close(alone.loss, chosen.loss(batch).loss)
+    assert alone.metrics["micro_batch_statistics"] == 1.0
+    assert "micro_batch_statistics" not in chosen.loss(batch).metrics
+    rows = (torch.tensor([0, 2]), torch.tensor([1, 3]))
+    parts = [chosen.loss(batch.rows(own).replace(step=numbers)) for own in rows]
+    assert merge_metrics([part.metrics for part in parts])["micro_batch_statistics"] == 1.0
+    if name != "clip_cov":  # it detaches a loss and does not change its value
+        assert not torch.isclose(sum(part.loss for part in parts), chosen.loss(batch).loss)
+
+
+def test_a_mask_by_covariances_of_a_step_that_is_not_there_is_refused_by_name():
+    data = {key: value for key, value in random_fields([5, 3], seed=9).items() if "entropy" not in key}
+    batch = TokenBatch(**data)
+    with pytest.raises(ValueError, match="tepo: reads statistics"), pytest.warns(UserWarning, match="covariances"):
         method("tepo").loss(batch.replace(step=batch.totals))

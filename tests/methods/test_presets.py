@@ -36,7 +36,7 @@ def block(size, layout="sliding", weights="future", future="backbone"):
 
 
 def kl(mask):
-    return ("kl", {"coefficient": 1.0, "reference": "old", "mask": mask, "entropy_signal": "measured"})
+    return ("kl", {"coefficient": 1.0, "reference": "old", "mask": mask, "entropy_signal": "auto"})
 
 
 CLIP_COV = {"low": 0.2, "high": 0.2, "fraction": 2e-4, "cov_low": 1.0, "cov_high": 5.0}

@@ -14,8 +14,10 @@ from policygrain.study import parse_study
 from policygrain.study.fingerprint import (
     Fingerprints,
     measured_starts,
+    start_processes,
     start_seed,
     start_seeds,
+    together,
 )
 from policygrain.study.runs import Run
 from policygrain.tasks.sources import source_digests
@@ -96,20 +98,39 @@ REPORTED = [done("report", "report", FINGERPRINTS.tracking()), str(FOLDER.report
 
 
 def start_folder(seed):
-    """Where the start model of a run is: in a folder that a rule makes, or what the study names."""
-    own = start_seed(STUDY, seed)
+    """Where a start model is, by its seed: in a folder that a rule makes, or what the study names."""
     return (
-        str(FOLDER.start(own).path)
+        str(FOLDER.start(seed).path)
         if STUDY.model.start == "tiny"
         else STUDY.model.start
     )
 
 
+def of_starts(rule, starts, fingerprint):
+    """The jobs that make, or measure, start models, several in one process."""
+    return [
+        done(rule, "seed" + "+".join(map(str, own)), together(map(fingerprint, own)))
+        for own in start_processes(STUDY, starts)
+    ]
+
+
+# Planned start models, and the jobs that make them.
+PLANNED_STARTS = {
+    seed: job
+    for own in start_processes(STUDY, start_seeds(STUDY))
+    for job in of_starts("start_model", own, FINGERPRINTS.start_model)
+    for seed in own
+}
+
+
 def start_done(seeds):
-    """The jobs that make the start models; none where the study names one."""
+    """The jobs that make the start models of these runs; none where the study names one."""
+    if STUDY.model.start != "tiny":
+        return []
     own = dict.fromkeys(start_seed(STUDY, seed) for seed in seeds)
-    made = own if STUDY.model.start == "tiny" else ()
-    return [done("start_model", f"seed{s}", FINGERPRINTS.start_model(s)) for s in made]
+    added = [seed for seed in own if seed not in PLANNED_STARTS]
+    planned = dict.fromkeys(PLANNED_STARTS[s] for s in own if s in PLANNED_STARTS)
+    return [*planned, *of_starts("start_model", added, FINGERPRINTS.start_model)]
 
 
 def evaluates_itself(arm):
@@ -134,14 +155,12 @@ def trained_by(processes):
 
 TRAINED = trained_by(MATRIX.processes(STUDY.seeds_per_process))
 MEASURED = [
-    *(
-        done("estimators", f"seed{s}", FINGERPRINTS.estimators(s))
-        for s in measured_starts(STUDY, STUDY.estimators)
+    *of_starts(
+        "estimators",
+        measured_starts(STUDY, STUDY.estimators),
+        FINGERPRINTS.estimators,
     ),
-    *(
-        done("rounds", f"seed{s}", FINGERPRINTS.rounds(s))
-        for s in measured_starts(STUDY, STUDY.rounds)
-    ),
+    *of_starts("rounds", measured_starts(STUDY, STUDY.rounds), FINGERPRINTS.rounds),
 ]
 
 

@@ -19,11 +19,7 @@ rule train:
         data=lambda w: str(FOLDER.data.path),
         seeds=lambda w: w.seeds.split("+"),
         run_dir=lambda w: str(FOLDER.run(w.arm, "{seed}").path),
-        start=lambda w: (
-            str(FOLDER.start("{seed}").path)
-            if STUDY.model.start == "tiny"
-            else STUDY.model.start
-        ),
+        start=lambda w: start_folder("{seed}"),
         evaluate=lambda w: (
             ["--evaluate", str(FOLDER.path)] if evaluates_itself(w.arm) else []
         ),
@@ -34,44 +30,54 @@ rule train:
 
 
 rule estimators:
-    # Gradient estimators against the true gradient, on one start model.
+    # Gradient estimators against the true gradient, on some start models.
     input:
         ancient(TRAINING_DATA),
-        start=lambda w: [ancient(path) for path in start_done([int(w.seed)])],
+        start=lambda w: [
+            ancient(path) for path in start_done(map(int, w.seeds.split("+")))
+        ],
     output:
-        done("estimators", "seed{seed}", "{fingerprint}"),
+        done("estimators", "seed{seeds}", "{fingerprint}"),
     log:
-        log_of("estimators", "seed{seed}-{fingerprint}"),
+        log_of("estimators", "seed{seeds}-{fingerprint}"),
+    # Before training: they take longest, and nothing is left to run beside one that is started last.
+    priority: 1
     conda:
         "../../environment.yml"
     params:
         policygrain=policygrain,
         study=str(FOLDER.study),
         data=lambda w: str(FOLDER.data.path),
-        start=lambda w: start_folder(int(w.seed)),
-        out=lambda w: str(FOLDER.estimators(w.seed)),
+        seeds=lambda w: w.seeds.split("+"),
+        start=lambda w: start_folder("{seed}"),
+        out=lambda w: str(FOLDER.estimators("{seed}")),
     shell:
-        "exec {params.policygrain} estimators --config {params.study:q} --seed {wildcards.seed:q}"
+        "exec {params.policygrain} estimators --config {params.study:q} --seeds {params.seeds:q}"
         " --start {params.start:q} --data {params.data:q} --out {params.out:q} --done {output:q} >{log:q} 2>&1"
 
 
 rule rounds:
-    # One round of updates by each method, on one start model.
+    # One round of updates by each method, on some start models.
     input:
         ancient(TRAINING_DATA),
-        start=lambda w: [ancient(path) for path in start_done([int(w.seed)])],
+        start=lambda w: [
+            ancient(path) for path in start_done(map(int, w.seeds.split("+")))
+        ],
     output:
-        done("rounds", "seed{seed}", "{fingerprint}"),
+        done("rounds", "seed{seeds}", "{fingerprint}"),
     log:
-        log_of("rounds", "seed{seed}-{fingerprint}"),
+        log_of("rounds", "seed{seeds}-{fingerprint}"),
+    # Before training: they take longest, and nothing is left to run beside one that is started last.
+    priority: 1
     conda:
         "../../environment.yml"
     params:
         policygrain=policygrain,
         study=str(FOLDER.study),
         data=lambda w: str(FOLDER.data.path),
-        start=lambda w: start_folder(int(w.seed)),
-        out=lambda w: str(FOLDER.rounds(w.seed)),
+        seeds=lambda w: w.seeds.split("+"),
+        start=lambda w: start_folder("{seed}"),
+        out=lambda w: str(FOLDER.rounds("{seed}")),
     shell:
-        "exec {params.policygrain} rounds --config {params.study:q} --seed {wildcards.seed:q}"
+        "exec {params.policygrain} rounds --config {params.study:q} --seeds {params.seeds:q}"
         " --start {params.start:q} --data {params.data:q} --out {params.out:q} --done {output:q} >{log:q} 2>&1"

@@ -57,3 +57,23 @@ COMMANDS = {
 def add_study_option(parser: argparse.ArgumentParser) -> None:
     """Add the option that names the study file."""
     parser.add_argument("--config", type=Path, default=Path("config.yaml"), help="study file (default: config.yaml)")
+
+
+def add_start_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of commands that measure start models."""
+    parser.add_argument(
+        "--start", required=True, help="start model: a folder, or a Hugging Face name; {seed} stands for the seed"
+    )
+    parser.add_argument("--out", type=Path, required=True, help="JSON file; {seed} stands for the seed")
+    parser.add_argument(
+        "--data", type=Path, default=None, help="folder written by `prepare` (default: prepared and removed afterwards)"
+    )
+    parser.add_argument(
+        "--seeds",
+        "--seed",
+        type=int,
+        nargs="+",
+        metavar="SEED",
+        help="seeds of the start models, and of sampling (default: the study's first)",
+    )
+    parser.add_argument("--done", type=Path, default=None, help="file to write at the end")

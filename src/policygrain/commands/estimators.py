@@ -6,10 +6,9 @@ Bias, noise and usefulness of the update of each method, on the same batches (do
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import add_study_option
+from . import add_start_options, add_study_option
 
 if TYPE_CHECKING:
     from ..results.measured import EstimatorsRecord
@@ -18,44 +17,24 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     add_study_option(parser)
-    parser.add_argument("--start", required=True, help="start model: a folder, or a Hugging Face name")
-    parser.add_argument("--out", type=Path, required=True, help="JSON file")
-    parser.add_argument(
-        "--data", type=Path, default=None, help="folder written by `prepare` (default: prepared and removed afterwards)"
-    )
-    parser.add_argument(
-        "--seed", type=int, default=None, help="seed of the start model, and of sampling (default: the study's first)"
-    )
-    parser.add_argument("--done", type=Path, default=None, help="file to write at the end")
+    add_start_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Measure, write the record and print it."""
+    """Measure, write the records and print them."""
     import sys
 
-    from .. import digests
-    from ..errors import UserError
-    from ..instruments.estimators import MISSING, measure_estimators
-    from ..instruments.inputs import prepared
-    from ..results.done import begin, write_done
+    from ..instruments.estimators import ESTIMATORS
+    from ..instruments.inputs import measure_starts
     from ..study import load_study
-    from ..study.checks import check_instruments
 
     study = load_study(arguments.config)
-    if study.estimators is None:
-        raise UserError(MISSING)
-    check_instruments(study)
-    seed = study.seeds[0] if arguments.seed is None else arguments.seed
-    result = f"estimators/seed{seed}"
-    if arguments.done:
-        begin(arguments.done, [result])
-    with prepared(study, arguments.data, arguments.out) as data:
-        record = measure_estimators(study, seed, arguments.start, data, arguments.out)
-    print("\n".join(table(record)))
-    for note in record.notes:
-        print(f"note: {note}", file=sys.stderr)
-    if arguments.done:
-        write_done(arguments.done, {result: digests.of_file(arguments.out)})
+    seeds = arguments.seeds or study.seeds[:1]
+    own = arguments.start, arguments.data, arguments.out, arguments.done
+    for record in measure_starts(ESTIMATORS, study, seeds, *own):
+        print("\n".join(table(record)), flush=True)
+        for note in record.notes:
+            print(f"note: {note}", file=sys.stderr)
 
 
 def table(record: EstimatorsRecord) -> list[str]:

@@ -6,10 +6,9 @@ The policy is validated with the same sampling seeds after each method's updates
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import add_study_option
+from . import add_start_options, add_study_option
 
 if TYPE_CHECKING:
     from ..results.measured import RoundsRecord
@@ -18,40 +17,20 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     add_study_option(parser)
-    parser.add_argument("--start", required=True, help="start model: a folder, or a Hugging Face name")
-    parser.add_argument("--out", type=Path, required=True, help="JSON file")
-    parser.add_argument(
-        "--data", type=Path, default=None, help="folder written by `prepare` (default: prepared and removed afterwards)"
-    )
-    parser.add_argument(
-        "--seed", type=int, default=None, help="seed of the start model, and of sampling (default: the study's first)"
-    )
-    parser.add_argument("--done", type=Path, default=None, help="file to write at the end")
+    add_start_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Measure, write the record and print it."""
-    from .. import digests
-    from ..errors import UserError
-    from ..instruments.inputs import prepared
-    from ..instruments.rounds import MISSING, measure_rounds
-    from ..results.done import begin, write_done
+    """Measure, write the records and print them."""
+    from ..instruments.inputs import measure_starts
+    from ..instruments.rounds import ROUNDS
     from ..study import load_study
-    from ..study.checks import check_instruments
 
     study = load_study(arguments.config)
-    if study.rounds is None:
-        raise UserError(MISSING)
-    check_instruments(study)
-    seed = study.seeds[0] if arguments.seed is None else arguments.seed
-    result = f"rounds/seed{seed}"
-    if arguments.done:
-        begin(arguments.done, [result])
-    with prepared(study, arguments.data, arguments.out) as data:
-        record = measure_rounds(study, seed, arguments.start, data, arguments.out)
-    print("\n".join(table(record)))
-    if arguments.done:
-        write_done(arguments.done, {result: digests.of_file(arguments.out)})
+    seeds = arguments.seeds or study.seeds[:1]
+    own = arguments.start, arguments.data, arguments.out, arguments.done
+    for record in measure_starts(ROUNDS, study, seeds, *own):
+        print("\n".join(table(record)), flush=True)
 
 
 def table(record: RoundsRecord) -> list[str]:

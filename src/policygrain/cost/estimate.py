@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ..study.design import Estimators
+from ..study.fingerprint import measured_starts, start_processes, start_seeds
 from ..study.runs import run_matrix
 from ..study.schema import Study
 from . import loads as cost
@@ -118,7 +119,8 @@ def rules(planner: Planner, device: Device) -> list[Rule]:
         if parts:
             found.append(Rule(name, len(parts), devices, spent, total))
 
-    rule("start_model", 1, [[planner.start_model()] for _ in range(counts["start_model"])])
+    made = start_processes(study, start_seeds(study)) if counts["start_model"] else []
+    rule("start_model", 1, [[planner.start_model() for _ in own] for own in made])
     runs = {name: planner.run(arm) for name, arm in matrix.arms.items()}
     processes = matrix.processes(study.seeds_per_process)
     own = {run: [runs[run.arm]] for run in matrix.runs}
@@ -129,7 +131,8 @@ def rules(planner: Planner, device: Device) -> list[Rule]:
     for name, section in (("estimators", study.estimators), ("rounds", study.rounds)):
         if section is not None:
             work = planner.estimators(section) if isinstance(section, Estimators) else planner.rounds(section)
-            rule(name, planner.devices, [[work] for _ in range(counts[name])])
+            starts = start_processes(study, measured_starts(study, section))
+            rule(name, planner.devices, [[work for _ in own] for own in starts])
     room = USABLE * device.memory - planner.shape.parameters * planner.compute
     alone = engine_for(replace(planner, devices=1, sequences=max(SEQUENCES.values())), room)
     one, models = alone.evaluation(), evaluated_models(study)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ..figures import TABLES
 from ..study.design import Estimators, Rounds
-from ..study.fingerprint import measured_starts, start_seeds
+from ..study.fingerprint import measured_starts, start_processes, start_seeds
 from ..study.runs import Arm, run_matrix
 from ..study.schema import Benchmark, Study
 from ..tasks import registry
@@ -218,10 +218,10 @@ def jobs(study: Study) -> dict[str, int]:
     shards = len(evaluated_models(study))
     return {
         "prepare": 1,
-        "start_model": len(start_seeds(study)) if study.model.start == "tiny" else 0,
+        "start_model": len(start_processes(study, start_seeds(study))) if study.model.start == "tiny" else 0,
         "train": len(matrix.processes(study.seeds_per_process)),
-        "estimators": len(measured_starts(study, study.estimators)),
-        "rounds": len(measured_starts(study, study.rounds)),
+        "estimators": len(start_processes(study, measured_starts(study, study.estimators))),
+        "rounds": len(start_processes(study, measured_starts(study, study.rounds))),
         "evaluate_part": shards * parts if parts > 1 else 0,
         "evaluate": shards,
         "interim": 1 if study.sequential else 0,

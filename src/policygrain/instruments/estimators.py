@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..errors import UserError
 from ..methods import Method, method
 from ..methods.parts import Kl
 from ..progress import Progress
@@ -17,9 +16,10 @@ from ..provenance import seed_of
 from ..results.layout import DataFolder
 from ..results.measured import EstimatorRow, EstimatorsRecord
 from ..results.schema import write_record
-from ..study.checks import check_instruments, check_prompts
+from ..study.checks import check_prompts
 from ..study.fingerprint import Fingerprints
 from .gradients import estimate
+from .inputs import Instrument, made_from, no_section
 from .policy import MeasuredPolicy, Pool, all_needs, open_measured_policy, plain
 from .quality import Updates, blocks_for
 from .truth import measure_truth
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from ..study import Study
     from ..study.design import Estimators
 
-MISSING = "estimators: this study has no such section. Add `estimators: {reference: NAME, methods: [NAME, ...]}`."
 LARGE_SHARE = 0.5  # of the gradient's norm: from here on a penalty decides more than the objective
 
 
@@ -40,8 +39,7 @@ def measure_estimators(study: Study, seed: int, start: str, data: DataFolder, ou
     computed. If no policy has a gradient there are no rows, and a note says so.
     """
     if (spec := study.estimators) is None:
-        raise UserError(MISSING)
-    check_instruments(study)
+        raise no_section("estimators")
     methods = [plain(method(name, study.methods)) for name in spec.methods]
     for chosen in methods:
         chosen.check()
@@ -73,6 +71,7 @@ def measure_estimators(study: Study, seed: int, start: str, data: DataFolder, ou
     record = EstimatorsRecord(
         seed=seed,
         settings=Fingerprints(study).estimators_settings(seed),
+        made_from=made_from(start, data),
         reference=spec.reference,
         accuracy=accuracy,
         batches=spec.batches,
@@ -175,3 +174,6 @@ def _penalties(rows: list[EstimatorRow], methods: list[Method]) -> list[str]:
                 "arXiv 2510.01555)."
             )
     return notes
+
+
+ESTIMATORS = Instrument("estimators", EstimatorsRecord, measure_estimators, Fingerprints.estimators_settings)

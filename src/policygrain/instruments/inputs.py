@@ -1,19 +1,92 @@
-"""The problems that an instrument reads."""
+"""What an instrument measures: problems, and start models, several in one process."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
+from .. import digests
+from ..errors import UserError
+from ..results.done import begin, write_done
 from ..results.layout import DataFolder
+from ..results.measured import EstimatorsRecord, RoundsRecord
+from ..results.schema import read_record
+from ..study.checks import check_instruments
+from ..study.fingerprint import Fingerprints
 from ..tasks.golds import check_golds
 from ..tasks.sources import prepare
+from ..train.start_model import check_start_model
 
 if TYPE_CHECKING:
     from ..study import Study
+
+R = TypeVar("R", EstimatorsRecord, RoundsRecord)
+
+
+class Instrument(NamedTuple, Generic[R]):
+    """What measures a start model."""
+
+    name: str  # the section of the study that describes it
+    record: type[R]
+    measure: Callable[[Study, int, str, DataFolder, Path], R]  # study, seed, start model, problems, where to write
+    settings: Callable[[Fingerprints, int], dict[str, Any]]  # what a record depends on, by the seed
+
+
+def measure_starts(
+    instrument: Instrument[R],
+    study: Study,
+    seeds: Sequence[int],
+    start: str,
+    data: Path | None,
+    out: Path,
+    done: Path | None,
+) -> Iterator[R]:
+    """Measure the start models of ``seeds`` one after the other; {seed} stands for the seed in ``start`` and ``out``.
+
+    With ``done``, what a stopped process has measured is kept. UserError before anything is computed for a study
+    without the section, or if several start models would be written to one file.
+    """
+    name = instrument.name
+    if getattr(study, name) is None:
+        raise no_section(name)
+    check_instruments(study)
+    if len(seeds) > 1 and "{seed}" not in str(out):
+        raise UserError("--out: several seeds need a file each; write {seed} where the seed belongs.")
+    files = {seed: Path(str(out).replace("{seed}", str(seed))) for seed in seeds}
+    if done:
+        begin(done, [f"{name}/seed{seed}" for seed in seeds])
+    with prepared(study, data, files[seeds[0]]) as problems:
+        for seed, path in files.items():
+            model = start.replace("{seed}", str(seed))
+            found = _kept(instrument, study, seed, path, made_from(model, problems)) if done else None
+            yield found or instrument.measure(study, seed, model, problems, path)
+    if done:
+        write_done(done, {f"{name}/seed{seed}": digests.of_file(path) for seed, path in files.items()})
+
+
+def no_section(name: str) -> UserError:
+    """The error for a study without the section of an instrument."""
+    example = f"{name}: {{reference: NAME, methods: [NAME, ...]}}"
+    return UserError(f"{name}: this study has no such section. Add `{example}`.")
+
+
+def _kept(instrument: Instrument[R], study: Study, seed: int, path: Path, origin: str) -> R | None:
+    """The record in ``path`` if it was made with these settings from this start model and these problems, else None."""
+    try:
+        found = read_record(instrument.record, path, "")
+    except UserError:  # there is none, or it cannot be read; it is measured again
+        return None
+    same = found.made_from == origin and found.settings == instrument.settings(Fingerprints(study), seed)
+    return found if same else None
+
+
+def made_from(start: str, data: DataFolder) -> str:
+    """Digest of a start model and the problems; of a model on a hub, its name."""
+    model = check_start_model(Path(start)) if Path(start).is_dir() else start
+    return digests.of_json([model, digests.of_file(data.train), digests.of_file(data.validation)])
 
 
 @contextmanager

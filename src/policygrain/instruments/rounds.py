@@ -11,23 +11,21 @@ import numpy as np
 import torch
 from scipy import stats
 
-from ..errors import UserError
 from ..methods import Method, method
 from ..progress import Progress
 from ..provenance import seed_of
 from ..results.layout import DataFolder
 from ..results.measured import RoundRow, RoundsRecord
 from ..results.schema import write_record
-from ..study.checks import check_instruments, check_prompts
+from ..study.checks import check_prompts
 from ..study.fingerprint import Fingerprints
 from ..train.update import TrainingBatch
+from .inputs import Instrument, made_from, no_section
 from .policy import MeasuredPolicy, Pool, all_needs, open_measured_policy, plain, with_advantages
 
 if TYPE_CHECKING:
     from ..study import Study
     from ..study.design import Rounds
-
-MISSING = "rounds: this study has no such section. Add `rounds: {reference: NAME, methods: [NAME, ...]}`."
 
 
 def measure_rounds(study: Study, seed: int, start: str, data: DataFolder, out: Path) -> RoundsRecord:
@@ -37,8 +35,7 @@ def measure_rounds(study: Study, seed: int, start: str, data: DataFolder, out: P
     on the same problems with the same sampling seeds. UserError for wrong sections, before anything is computed.
     """
     if (spec := study.rounds) is None:
-        raise UserError(MISSING)
-    check_instruments(study)
+        raise no_section("rounds")
     methods = [plain(method(name, study.methods)) for name in spec.methods]
     for chosen in methods:
         chosen.check()
@@ -66,6 +63,7 @@ def measure_rounds(study: Study, seed: int, start: str, data: DataFolder, out: P
     record = RoundsRecord(
         seed=seed,
         settings=Fingerprints(study).rounds_settings(seed),
+        made_from=made_from(start, data),
         reference=spec.reference,
         before=before,
         responses_per_update=spec.prompts_per_update * group,
@@ -138,3 +136,6 @@ def differences(record: RoundsRecord, steps: int) -> dict[str, Difference]:
             limits = mean - width, mean + width
         found[name] = Difference(means, mean, limits)
     return found
+
+
+ROUNDS = Instrument("rounds", RoundsRecord, measure_rounds, Fingerprints.rounds_settings)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..errors import UserError, did_you_mean
 from ..objective import advantage, aggregate, clip, penalty, ratio
-from ..objective.batch import TokenBatch
+from ..objective.batch import StepTotals, TokenBatch
 from ..objective.loss import LossOutput, importance, policy_loss
 from ..settings import problem_of
 from . import parts
@@ -61,19 +61,27 @@ def loss(method: Method, batch: TokenBatch) -> LossOutput:
     """The method's objective on a batch."""
     functions = function(method.ratio), function(method.clip), function(method.aggregation)
     penalties = [function(part) for part in method.penalties]
+    flags: dict[str, float] = {}
+    by_covariance = not batch.has_entropies and any(
+        isinstance(part, parts.Kl) and part.mask != "all" and part.entropy_signal == "auto" for part in method.penalties
+    )
+    if by_covariance:
+        warnings.warn(
+            f"{method.name}: the batch has no entropies, so the mask of its KL penalty goes by covariances instead of "
+            "measured entropies. Give TokenBatch `entropy` and `old_entropy`, or choose `entropy_signal: covariance`.",
+            stacklevel=3,
+        )
+        flags["mask_signal_covariance"] = 1.0
+    if isinstance(batch.step, StepTotals) and (by_covariance or "step_log_probs" in method.needs):
+        if not batch.step.micro_batch_statistics:
+            raise ValueError(
+                f"{method.name}: reads statistics of the whole optimizer step (covariances), and TokenBatch.step has "
+                "only its totals. Give it the whole step as a TokenBatch, or StepTotals with "
+                "micro_batch_statistics=True, where results depend on how a step is divided."
+            )
+        flags["micro_batch_statistics"] = 1.0
     out = policy_loss(batch, *functions, penalties, entropy_signal=method.entropy_signal)
-    by_entropies = any(
-        isinstance(part, parts.Kl) and part.mask != "all" and part.entropy_signal == "measured"
-        for part in method.penalties
-    )
-    if not by_entropies or batch.has_entropies:
-        return out
-    warnings.warn(
-        f"{method.name}: the batch has no entropies, so the mask of its KL penalty goes by covariances instead of "
-        "measured entropies. Give TokenBatch `entropy` and `old_entropy`, or choose `entropy_signal: covariance`.",
-        stacklevel=3,
-    )
-    return LossOutput(out.loss, out.metrics | {"mask_signal_covariance": 1.0})
+    return LossOutput(out.loss, out.metrics | flags)
 
 
 def view(method: Method, batch: TokenBatch) -> dict[str, Tensor]:

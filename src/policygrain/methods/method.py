@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..objective import Need
@@ -90,9 +90,17 @@ class Method(Settings):
         return frozenset[Need]().union(*(part.needs for part in self.parts().values()))
 
     @property
-    def entropy_signal(self) -> Literal["measured", "covariance"]:
+    def entropy_signal(self) -> Literal["auto", "measured", "covariance"]:
         """How TEPO's mask, a part of the loss or only of the metrics, tells that entropy falls."""
-        return next((part.entropy_signal for part in self.penalties if isinstance(part, Kl)), "measured")
+        return next((part.entropy_signal for part in self.penalties if isinstance(part, Kl)), "auto")
+
+    def with_entropies(self) -> Method:
+        """The method in a trainer that gives entropies, where the signal `auto` is `measured`."""
+        measured = [
+            replace(part, entropy_signal="measured") if isinstance(part, Kl) and part.entropy_signal == "auto" else part
+            for part in self.penalties
+        ]
+        return replace(self, penalties=tuple(measured))
 
     @property
     def n_mtp_heads(self) -> int:

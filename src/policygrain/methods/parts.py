@@ -292,9 +292,10 @@ class Kl(Part):
     mask: Literal["all", "positive_advantage_entropy_drop"] = setting(
         "all", description="which tokens: all, or those with positive advantage and falling entropy (TEPO)"
     )
-    entropy_signal: Literal["measured", "covariance"] = setting(
-        "measured",
-        description="how falling entropy is detected: from measured entropies or from the token's covariance",
+    entropy_signal: Literal["auto", "measured", "covariance"] = setting(
+        "auto",
+        description="how falling entropy is detected: from measured entropies or from the token's covariance; auto: "
+        "measured where the trainer gives entropies",
     )
 
     @property

@@ -40,6 +40,9 @@ class StepTotals:
     n_responses: Tensor | int  # responses with a token in the loss, at least 1
     max_length: int  # L_max of the `seq_mean_token_sum_norm` aggregation
     n_groups: Tensor | int | None = None  # prompts of those responses, at least 1; None: not known
+    # Take the micro-batch's statistics where a function reads those of the step (covariances): the loss then depends on
+    # how a step is divided. False: such functions refuse.
+    micro_batch_statistics: bool = False
 
     def __getattr__(self, name: str) -> Any:
         """Called for what is not here. ValueError for what a whole step would have."""
@@ -109,9 +112,14 @@ class TokenBatch:
 
     @property
     def step_tensors(self) -> TokenBatch:
-        """The whole optimizer step with its tensors. ValueError where there are only its totals."""
+        """The whole optimizer step with its tensors, or the micro-batch where its statistics are asked for.
+
+        ValueError where there are only totals.
+        """
         step = self.whole
         if isinstance(step, StepTotals):
+            if step.micro_batch_statistics:
+                return self.replace(step=None)
             raise ValueError(f"batch.step_tensors: {TOTALS_ONLY}")
         return step
 

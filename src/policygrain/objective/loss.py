@@ -13,7 +13,7 @@ from .clip import Surrogate
 from .penalty import LARGEST_LOG, EntropySignal, entropy_drop_mask, k3
 
 # Metrics that are 1.0 where something holds and missing otherwise.
-FLAGS = ("mask_signal_covariance",)
+FLAGS = ("mask_signal_covariance", "micro_batch_statistics")
 
 Ratio = Callable[[TokenBatch], Tensor]
 Clip = Callable[[Tensor, TokenBatch], Surrogate]
@@ -36,7 +36,7 @@ def policy_loss(
     aggregation: Aggregation,
     penalties: Iterable[Penalty] = (),
     *,
-    entropy_signal: EntropySignal = "measured",
+    entropy_signal: EntropySignal = "auto",
 ) -> LossOutput:
     """−Σ w u + Σ w (penalties) over the tokens of ``batch``, normalised by the whole optimizer step.
 

@@ -7,10 +7,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from .batch import StepTotals, TokenBatch
+from .batch import TokenBatch
 from .clip import token_covariance
 
-EntropySignal = Literal["measured", "covariance"]
+EntropySignal = Literal["auto", "measured", "covariance"]
 
 # exp of a number above about 88 overflows float32; the exact value of such a large KL is of no use.
 LARGEST_LOG = 80.0
@@ -22,7 +22,7 @@ def kl(
     coefficient: float = 1.0,
     reference: Literal["initial", "old"] = "initial",
     mask: Literal["all", "positive_advantage_entropy_drop"] = "all",
-    entropy_signal: EntropySignal = "measured",
+    entropy_signal: EntropySignal = "auto",
 ) -> Tensor:
     """λ · M ⊙ KL(π_θ ‖ π_reference) by the k3 estimator exp(d) − d − 1, d = log π_ref − log π_θ.
 
@@ -45,14 +45,16 @@ def k3(log_probs: Tensor, reference_log_probs: Tensor) -> Tensor:
     return torch.expm1(d) - d
 
 
-def entropy_drop_mask(batch: TokenBatch, entropy_signal: EntropySignal = "measured") -> Tensor:
+def entropy_drop_mask(batch: TokenBatch, entropy_signal: EntropySignal = "auto") -> Tensor:
     """TEPO's M = 1[Â > 0] · 1[ΔH < 0], without gradient (2604.12736).
 
-    ``measured``: ΔH = H_t(π_θ) − H_t(π_old). ``covariance``: ΔH < 0 where (log π_θ − mean)(Â − mean) > 0; this is also
-    used for ``measured`` if the batch has no entropies.
+    ``measured``: ΔH = H_t(π_θ) − H_t(π_old). ``covariance``: ΔH < 0 where (log π_θ − mean)(Â − mean) > 0. ``auto`` is
+    ``measured`` where the batch has both entropies, else ``covariance``. ValueError for ``measured`` without them.
     """
-    if entropy_signal == "measured" and not batch.has_entropies and isinstance(batch.whole, StepTotals):
-        raise ValueError("a mask by measured entropies needs entropy and old_entropy")
+    if entropy_signal == "measured" and not batch.has_entropies:
+        raise ValueError(
+            "entropy_signal: measured needs entropy and old_entropy of TokenBatch; without them: covariance"
+        )
     if entropy_signal == "covariance" or not batch.has_entropies:
         drops = token_covariance(batch) > 0
     else:

@@ -41,6 +41,7 @@ class EstimatorsRecord(Record):
 
     seed: int
     settings: dict[str, Any]
+    made_from: str = ""  # digest of the start model and the problems
     reference: str
     accuracy: dict[str, float]  # "steps/updates" → accuracy of the fresh responses
     batches: int
@@ -71,6 +72,7 @@ class RoundsRecord(Record):
 
     seed: int
     settings: dict[str, Any]
+    made_from: str = ""  # digest of the start model and the problems
     reference: str
     before: dict[str, float]  # "steps" → reward before the round, with the same validation seeds
     responses_per_update: int

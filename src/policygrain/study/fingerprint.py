@@ -7,7 +7,7 @@ Snakemake, the key of a run, resuming, and the readers of results.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, get_args
 
@@ -122,15 +122,15 @@ class Fingerprints:
 
     def runs(self, runs: Sequence[Run]) -> str:
         """Several runs that are trained by one process."""
-        return digests.of_json([self.run(run) for run in runs])
+        return together(self.run(run) for run in runs)
 
     def process(self, runs: Sequence[Run]) -> str:
         """What one process trains, and evaluates where the study says so."""
         if not self.study.evaluation.after_training:
             return self.runs(runs)
         evaluated = {run.arm for run in self.planned.evaluated}
-        judged = [run for run in runs if run.arm in evaluated]
-        return digests.of_json([self.runs(runs), self.evaluation(judged)])
+        own = [run for run in runs if run.arm in evaluated]
+        return together([self.runs(runs), self.evaluation(own)])
 
     def estimators(self, start: int) -> str:
         """The estimators measured on the start model of seed ``start``, including data and start model."""
@@ -205,8 +205,8 @@ CITATION = ("summary", "source")  # keys of a method that change no result
 
 
 def _content(found: Method) -> dict[str, Any]:
-    """A method as data, without what changes no result."""
-    return {key: value for key, value in found.data().items() if key not in CITATION}
+    """A method as data, as the trainer uses it, without what changes no result."""
+    return {key: value for key, value in found.with_entropies().data().items() if key not in CITATION}
 
 
 def settings(section: BaseModel, artefact: Artefact, prefix: str = "") -> dict[str, Any]:
@@ -239,6 +239,11 @@ def _concerns(section: type[BaseModel], artefact: Artefact) -> bool:
     return any(artefact in (decides(info) or ()) for _, info in leaves(section))
 
 
+def together(fingerprints: Iterable[str]) -> str:
+    """The fingerprint of what one process makes, from those of all that it makes."""
+    return digests.of_json(list(fingerprints))
+
+
 def start_seed(study: Study, seed: int) -> int:
     """The seed of the start model that a run with ``seed`` begins from: with `model.starts`, seeds take turns."""
     first, starts = min(study.seeds), study.model.starts
@@ -248,6 +253,12 @@ def start_seed(study: Study, seed: int) -> int:
 def start_seeds(study: Study) -> list[int]:
     """The seeds of the start models of a study, without those of seeds that are added later."""
     return sorted({start_seed(study, seed) for seed in study.seeds})
+
+
+def start_processes(study: Study, starts: Sequence[int]) -> list[list[int]]:
+    """Seeds of start models, divided as runs are: `seeds_per_process` in each process."""
+    each = study.seeds_per_process
+    return [list(starts[i : i + each]) for i in range(0, len(starts), each)]
 
 
 def measured_starts(study: Study, section: Estimators | Rounds | None) -> list[int]:

@@ -437,7 +437,8 @@ class Study(Section):
     )
     seeds_per_process: PositiveInt = Field(
         1,
-        description="runs of an arm that one process trains one after the other; larger values save start-up time",
+        description="runs of an arm, or start models, that one process trains or measures one after the other; larger "
+        "values save start-up time",
         json_schema_extra=NOTHING,
     )
     model: Model = Field(Model(), description="the model that training starts from")

@@ -1,5 +1,6 @@
 # make setup | all | replicate | figures | test | lint | ui | docs | clean      (options: PYTHON=…, CORES=…, STUDY=…, FLAVOUR=…)
 PYTHON ?= python3.11
+OLDEST ?= python3.10
 CORES ?= 2
 STUDY ?= config.yaml
 BIN := .venv/bin
@@ -7,7 +8,7 @@ BIN := .venv/bin
 FLAVOUR ?= $(if $(shell command -v nvidia-smi),gpu,cpu)
 LOCK := requirements/$(FLAVOUR).lock
 
-.PHONY: setup all replicate figures test test-slurm lint ui docs docs-tables publish clean schema lock
+.PHONY: setup all replicate figures test test-slurm test-oldest lint ui docs docs-tables publish clean schema lock
 
 setup: .venv/.$(FLAVOUR)-ready
 
@@ -41,6 +42,15 @@ test: setup lint
 # `snakemake --profile slurm` on a SLURM that the tests start (Debian packages slurmctld, slurmd, slurm-client, munge).
 test-slurm: setup
 	$(BIN)/python -m pytest -m slurm tests/workflow/test_slurm.py
+
+# The objective with the oldest torch and Python that pyproject.toml allows (5 GB: that torch comes with its CUDA libraries).
+test-oldest: .venv-oldest/.ready
+	PYTHONPATH=src .venv-oldest/bin/python -m pytest -q -p no:cacheprovider tests/objective tests/methods
+
+.venv-oldest/.ready: pyproject.toml
+	$(OLDEST) -m venv .venv-oldest
+	.venv-oldest/bin/python -m pip install --quiet --progress-bar off torch==2.6.0 PyYAML==6.0 pytest hypothesis
+	touch $@
 
 lint: setup
 	$(BIN)/ruff check src tests benchmarks docs/generate.py

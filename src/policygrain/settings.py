@@ -132,7 +132,7 @@ def _not_a(value: Any, kinds: list[Any]) -> str:
         return "" if isinstance(value, int) and not is_bool else "must be a valid integer"
     if str in kinds:
         return "" if isinstance(value, str) else "must be text"
-    classes = tuple(k if isinstance(k, type) else get_origin(k) for k in kinds if k is not Any)
+    classes = tuple(get_origin(k) or k for k in kinds if k is not Any)
     return "" if not classes or isinstance(value, classes) else f"must be {' or '.join(c.__name__ for c in classes)}"
 
 

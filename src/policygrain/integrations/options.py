@@ -1,0 +1,45 @@
+"""What of a method a trainer has to provide, and what it would leave out: checked before anything is trained."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+
+from ..methods import Method, method
+from ..methods.parts import Kl
+
+
+class UnsupportedOption(ValueError):
+    """An option of the trainer, or a part of the method, that would give another objective than the method's."""
+
+
+def chosen(objective: str | Method) -> Method:
+    """The method, by its name or itself; custom functions are imported and tried. UserError if it does not work."""
+    found = method(objective) if isinstance(objective, str) else objective
+    found.check()
+    return found
+
+
+def refuse(found: Method, problems: Iterable[str]) -> None:
+    """UnsupportedOption with all problems, if there are any."""
+    if listed := list(problems):
+        raise UnsupportedOption(f"{found.name}: " + " ".join(listed))
+
+
+def warn_sampler(found: Method, applied: Iterable[str] = ()) -> None:
+    """Say once which of the method's sampler settings the trainer does not apply; ``applied``: those that it does."""
+    own, defaults = found.sampler.data(), type(found.sampler)().data()
+    left = [key for key in own if own[key] != defaults[key] and key not in applied]
+    if left:
+        warnings.warn(
+            f"{found.name}: the trainer samples, so these settings of the method's sampler have no effect: "
+            f"{', '.join(f'{key}: {own[key]}' for key in left)}.",
+            stacklevel=4,
+        )
+
+
+def reads_entropies(found: Method) -> bool:
+    """Whether the method's loss has a mask by entropies that are measured where there are some."""
+    return any(
+        isinstance(part, Kl) and part.mask != "all" and part.entropy_signal != "covariance" for part in found.penalties
+    )

@@ -1,0 +1,243 @@
+"""TRL: `PolicyGrainTrainer`, a GRPOTrainer with any method's objective (docs/integrations/trl.md).
+
+Exact totals of the optimizer step: tokens and responses are counted over all micro-batches of the accumulation window
+and all processes, so gradients do not depend on how a step is divided. TEPO's mask is measured: the entropies of the
+policy that sampled are kept from TRL's own pass without gradient.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from accelerate.utils import gather_object
+from torch import Tensor
+from trl import GRPOTrainer
+
+from ..methods import Method
+from ..methods.parts import Kl
+from ..objective.batch import StepTotals, TokenBatch
+from ..objective.loss import merge_metrics
+from .options import chosen, reads_entropies, refuse, warn_sampler
+
+# Options of TRL's loss: with another value than its default they would be ignored, or act beside the objective.
+OF_THE_LOSS = (
+    "loss_type",
+    "importance_sampling_level",
+    "epsilon",
+    "epsilon_high",
+    "delta",
+    "sapo_temperature_neg",
+    "sapo_temperature_pos",
+    "vespo_k_pos",
+    "vespo_lambda_pos",
+    "vespo_k_neg",
+    "vespo_lambda_neg",
+    "entropy_coef",
+    "use_adaptive_entropy",
+    "top_entropy_quantile",
+    "off_policy_mask_threshold",
+    "use_liger_kernel",
+)
+# What TRL divides rewards by, for each advantage of a method.
+SCALE_REWARDS = {"grpo": ("group", "True", True), "dr_grpo": ("none", "False", False)}
+
+
+class PolicyGrainTrainer(GRPOTrainer):
+    """TRL's GRPOTrainer with the objective of a method: ratio, clip, aggregation and penalties.
+
+    ``objective`` is the name of a preset or a Method. TRL samples, grades, computes advantages and steps as always.
+    ``micro_batch_statistics`` lets methods that read statistics of the whole step (clip_cov, kl_cov) take those of each
+    micro-batch, and says so in a metric. Metrics of the objective are logged under `policygrain/`.
+
+    UnsupportedOption before anything is loaded, for options that TRL's loss would read and this objective does not, and
+    for methods that need what TRL does not have.
+    """
+
+    def __init__(
+        self, *args: Any, objective: str | Method = "tepo", micro_batch_statistics: bool = False, **kwargs: Any
+    ) -> None:
+        self.objective = chosen(objective)
+        self.micro_batch_statistics = micro_batch_statistics
+        config = kwargs.get("args", next((a for a in args if hasattr(a, "steps_per_generation")), None))
+        refuse(self.objective, _problems(self.objective, config, micro_batch_statistics))
+        warn_sampler(self.objective, applied=["mask_truncated"])
+        self._reads_entropies = reads_entropies(self.objective)
+        self._scored: list[tuple[Tensor, Tensor | None]] = []  # of the passes without gradient, since the last rollouts
+        self._totals: StepTotals | None = None
+        self._parts: list[dict[str, float]] = []  # metrics of the micro-batches of this step so far
+        super().__init__(*args, **kwargs)
+
+    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
+        """As in TRL; passes without gradient return entropies, too, where the objective reads them."""
+        if self._reads_entropies and not torch.is_grad_enabled():
+            kwargs["compute_entropy"] = True
+        found = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+        if not torch.is_grad_enabled():
+            self._scored.append(found[:2])
+        return found
+
+    def _generate_and_score_completions(self, inputs: Any) -> Any:
+        """As in TRL, with the entropies of the policy that sampled, which are then cut as all other tensors are."""
+        self._scored = []
+        output = super()._generate_and_score_completions(inputs)
+        old = output.get("old_per_token_logps")
+        entropies = next((found for log_probs, found in self._scored if log_probs is old), None)
+        if entropies is not None:
+            output["old_entropies"] = entropies
+        self._scored = []
+        return output
+
+    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
+        """The objective on a micro-batch, normalised by the whole optimizer step. Scalar with gradient."""
+        mask = inputs["completion_mask"]
+        mask = mask * inputs["tool_mask"] if "tool_mask" in inputs else mask
+        log_probs, entropy, aux_loss = self._get_per_token_logps_and_entropies(
+            model,
+            torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1),
+            torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1),
+            inputs["completion_ids"].shape[1],
+            compute_entropy=True,
+            compute_aux_loss=self.aux_loss_enabled,
+            **{key: inputs[key] for key in MULTIMODAL if key in inputs},
+        )
+        old = inputs.get("old_per_token_logps")
+        # Without them the rollouts are of the current policy: TRL leaves the pass out where nothing was updated since.
+        old_entropy = entropy.detach() if old is None else inputs.get("old_entropies")
+        training = self.model.training
+        batch = TokenBatch(
+            log_probs,
+            log_probs.detach() if old is None else old,
+            inputs["advantages"],
+            mask,
+            entropy=entropy if "entropy_gradient" in self.objective.needs else entropy.detach(),
+            old_entropy=old_entropy,
+            ref_log_probs=inputs.get("ref_per_token_logps"),
+            rollout_weights=self._rollout_weights(inputs, log_probs),
+            step=self._step_totals() if training else None,
+            max_length=None if training else self.max_completion_length,
+        )
+        out = self.objective.loss(batch)
+        self._log(out.metrics, training)
+        # Gradients are averaged over processes and must be summed. In evaluation each process reports its own loss.
+        loss = out.loss * (self.accelerator.num_processes if training else 1)
+        if self.aux_loss_enabled:
+            share = self.current_gradient_accumulation_steps if training else 1
+            loss = loss + self.router_aux_loss_coef * aux_loss / share
+        return loss
+
+    def _rollout_weights(self, inputs: dict[str, Any], log_probs: Tensor) -> Tensor | None:
+        """TRL's importance weights between engine and trainer. [batch, tokens], or None."""
+        if not (self.use_vllm and self.vllm_importance_sampling_correction):
+            return None
+        weights: Tensor = inputs["importance_sampling_ratio"]
+        return weights.expand_as(log_probs)
+
+    def _step_totals(self) -> StepTotals:
+        """Tokens and responses of the accumulation window, over all processes; counted at its first micro-batch."""
+        size = self.current_gradient_accumulation_steps
+        place = self._step % self.args.steps_per_generation
+        if place % size == 0 or self._totals is None:
+            window = self._buffered_inputs[place - place % size :][:size]
+            masks = [w["completion_mask"] * w.get("tool_mask", 1) for w in window]
+            lengths = torch.cat([mask.sum(1) for mask in masks])
+            counts = torch.stack([lengths.sum(), (lengths > 0).sum()]).to(torch.float64)
+            n_tokens, n_responses = self.accelerator.reduce(counts, reduction="sum").clamp(min=1).tolist()
+            self._totals = StepTotals(
+                n_tokens=int(n_tokens),
+                n_responses=int(n_responses),
+                max_length=self.max_completion_length or 1,  # only read where it is set, see `_problems`
+                micro_batch_statistics=self.micro_batch_statistics,
+            )
+        return self._totals
+
+    def _log(self, parts: dict[str, float], training: bool) -> None:
+        """Metrics of the whole step, once its last micro-batch is here; in evaluation, of each batch."""
+        mode = "train" if training else "eval"
+        self._parts.append(parts)
+        if training and not self.accelerator.sync_gradients:
+            return
+        merged = parts if not training else merge_metrics(gather_object(self._parts))
+        self._parts = []
+        for name, value in merged.items():
+            self._metrics[mode][f"policygrain/{name}"].append(value)
+        if "entropy" in merged:
+            self._metrics[mode]["entropy"].append(merged["entropy"])
+
+
+MULTIMODAL = (
+    "pixel_values",
+    "image_grid_thw",
+    "num_images",
+    "pixel_attention_mask",
+    "spatial_shapes",
+    "num_tiles",
+    "image_sizes",
+    "token_type_ids",
+    "mm_token_type_ids",
+    "image_position_ids",
+)
+
+
+def _problems(objective: Method, config: Any, micro_batch_statistics: bool) -> list[str]:
+    """What of the configuration and the method does not go together, a sentence each."""
+    found = []
+    if "mtp_heads" in objective.needs:
+        found.append("it needs multi-token prediction heads, which TRL's models do not have; take `future: backbone`.")
+    if "groups" in objective.needs:
+        found.append("it needs the prompt of each response, which TRL's loss does not see.")
+    if config is None:  # TRL's defaults
+        return found
+    fields = type(config).__dataclass_fields__
+    for name in OF_THE_LOSS:
+        if name in fields and getattr(config, name) != fields[name].default:
+            value = getattr(config, name)
+            found.append(
+                f"{name}={value!r} is an option of TRL's own loss; set it in the method, and leave it out here."
+            )
+    found += _kl_problems(objective, config.beta)
+    found += _reward_problems(objective, config)
+    if objective.aggregation.name == "seq_mean_token_sum_norm" and config.max_completion_length is None:
+        found.append("its aggregation divides by the longest possible response; set max_completion_length.")
+    one_micro_batch = config.gradient_accumulation_steps == 1 and config.world_size == 1
+    if "step_log_probs" in objective.needs and not (micro_batch_statistics or one_micro_batch):
+        found.append(
+            "it reads statistics of the whole step, and TRL computes a micro-batch at a time: use "
+            "gradient_accumulation_steps=1 on one process, or micro_batch_statistics=True."
+        )
+    if config.steps_per_generation % config.gradient_accumulation_steps:
+        found.append(
+            f"steps_per_generation={config.steps_per_generation} is no multiple of gradient_accumulation_steps="
+            f"{config.gradient_accumulation_steps}, so the tokens of a step are not known at its first micro-batch."
+        )
+    return found
+
+
+def _kl_problems(objective: Method, beta: float) -> list[str]:
+    """TRL loads a reference model where `beta` is not 0; the penalty itself is the objective's."""
+    own = [part.coefficient for part in objective.penalties if isinstance(part, Kl) and part.reference == "initial"]
+    if beta and not own:
+        return [
+            f"beta={beta} would add a KL penalty that is not the objective's; add a `kl` to its penalties, or beta=0."
+        ]
+    if own and beta != own[0]:
+        return [
+            f"its KL penalty to the start model needs beta={own[0]:g}, which makes TRL load that model (got {beta})."
+        ]
+    if "reference" in objective.needs and not beta:
+        return ["it needs the start model's log-probabilities, for which TRL's beta must not be 0."]
+    return []
+
+
+def _reward_problems(objective: Method, config: Any) -> list[str]:
+    found = []
+    name = objective.advantage.name
+    if name not in SCALE_REWARDS:
+        found.append(f"TRL has no advantage {name!r}; take grpo or dr_grpo.")
+    elif config.scale_rewards not in SCALE_REWARDS[name]:
+        wanted = SCALE_REWARDS[name][0]
+        found.append(f"its advantage is {name!r}, which is scale_rewards={wanted!r} (got {config.scale_rewards!r}).")
+    if objective.sampler.mask_truncated != config.mask_truncated_completions:
+        own = objective.sampler.mask_truncated
+        found.append(f"its sampler has mask_truncated: {own}; set mask_truncated_completions={own}.")
+    return found

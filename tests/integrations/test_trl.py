@@ -1,0 +1,201 @@
+"""PolicyGrainTrainer in real training with TRL: the weights of TRL's own losses, TEPO's mask, divisions of a step."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from policygrain import method
+from policygrain.model import tiny
+from policygrain.model.loading import load_model
+from policygrain.study.schema import TinyModel
+
+pytest.importorskip("trl", reason="TRL is not installed (pip install '.[dev]')")
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # about versions of vLLM, which plays no part here
+    from datasets import Dataset
+    from transformers import PrinterCallback
+    from trl import GRPOConfig, GRPOTrainer
+
+    from policygrain.integrations.options import UnsupportedOption
+    from policygrain.integrations.trl import PolicyGrainTrainer
+
+# A step of 8 responses to 2 prompts, and a second one on the same rollouts, which is off-policy.
+SETTINGS: dict[str, Any] = {
+    "per_device_train_batch_size": 8,
+    "gradient_accumulation_steps": 1,
+    "num_generations": 4,
+    "num_iterations": 2,
+    "max_completion_length": 10,
+    "max_steps": 4,
+    "learning_rate": 3e-3,
+    "lr_scheduler_type": "constant",
+    "report_to": "none",
+    "logging_steps": 1,
+    "save_strategy": "no",
+    "use_cpu": True,
+    "bf16": False,
+    "gradient_checkpointing": False,
+    "disable_tqdm": True,
+    "seed": 5,
+}
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A tiny model whose responses have different lengths: the end-of-sequence token is likely from the start."""
+    folder = tmp_path_factory.mktemp("start")
+    tokenizer = tiny.character_tokenizer()
+    model = tiny.build(TinyModel(hidden=32, intermediate=64, layers=1, heads=1), tokenizer, 0)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+def reward(completions: list[str], **_: Any) -> list[float]:
+    """Digits are worth something, so that groups have different rewards."""
+    return [sum(c.isdigit() for c in text) / (1 + len(text)) for text in completions]
+
+
+def train(start: str, folder: Path, kind: Any, **settings: Any) -> Any:
+    """The trainer after its steps."""
+    own = {key: settings.pop(key) for key in ("objective", "micro_batch_statistics") if key in settings}
+    model, tokenizer = load_model(start)
+    prompts = [{"prompt": text} for text in ("1+2=\n", "7+5=\n", "30+4=\n", "9+9=\n") * 4]
+    trainer = kind(
+        model=model,
+        processing_class=tokenizer,
+        reward_funcs=reward,
+        args=GRPOConfig(output_dir=str(folder), **SETTINGS | settings),
+        train_dataset=Dataset.from_list(prompts),
+        **own,
+    )
+    trainer.remove_callback(PrinterCallback)
+    trainer.train()
+    return trainer
+
+
+def weights(trainer: Any) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
+
+
+# Bands in which some tokens are clipped after an update at this learning rate.
+TIGHT = {"low": 0.01, "high": 0.02}
+SAME = {"epsilon": 0.01, "epsilon_high": 0.02}
+THEIRS: dict[str, dict[str, Any]] = {
+    "grpo": {"loss_type": "grpo", **SAME},
+    "dapo": {"loss_type": "dapo", **SAME},
+    "dr_grpo": {"loss_type": "dr_grpo", "scale_rewards": "none", **SAME},
+    "gspo": {"loss_type": "grpo", "importance_sampling_level": "sequence", **SAME},
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*sampler:UserWarning")
+@pytest.mark.parametrize("name", THEIRS)
+def test_weights_after_training_are_those_of_trl(name: str, start: str, tmp_path: Path) -> None:
+    shared = {key: THEIRS[name][key] for key in ("scale_rewards",) if key in THEIRS[name]}
+    theirs = train(start, tmp_path, GRPOTrainer, **THEIRS[name])
+    ours = train(start, tmp_path, PolicyGrainTrainer, objective=method(name, clip=TIGHT), **shared)
+    clipped = [row["policygrain/clip_fraction_high"] for row in ours.state.log_history if "loss" in row]
+    assert clipped[0] == clipped[2] == 0 and max(clipped) > 0, "every second step is off-policy"
+    start_weights = torch.cat([p.detach().flatten() for p in load_model(start)[0].parameters()])
+    assert (weights(ours) - start_weights).abs().max() > 1e-3
+    torch.testing.assert_close(weights(ours), weights(theirs), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:.*sampler:UserWarning")
+def test_tepos_mask_is_measured(start: str, tmp_path: Path) -> None:
+    """On-policy no entropy has fallen; in the second update of the same rollouts some have."""
+    trainer = train(start, tmp_path, PolicyGrainTrainer, objective="tepo")
+    rows = [row for row in trainer.state.log_history if "loss" in row]
+    shares = [row["policygrain/mask_share"] for row in rows]
+    assert shares[1] > 0.05 and shares[3] > 0.05
+    assert rows[1]["policygrain/penalty"] > 0 and "policygrain/mask_signal_covariance" not in rows[1]
+
+
+@pytest.mark.filterwarnings("ignore:.*sampler:UserWarning")
+@pytest.mark.parametrize("name", ["tepo", "gspo", "dr_grpo"])
+def test_accumulation_does_not_change_the_gradient(name: str, start: str, tmp_path: Path) -> None:
+    """One step of 8 responses in 1, 2 and 4 micro-batches. Plain SGD: the weights show the gradient itself."""
+    scale = {"scale_rewards": "none"} if name == "dr_grpo" else {}
+    found = []
+    for parts in (1, 2, 4):
+        division = {"per_device_train_batch_size": 8 // parts, "gradient_accumulation_steps": parts}
+        trainer = train(
+            start,
+            tmp_path,
+            PolicyGrainTrainer,
+            objective=method(name, clip=TIGHT),
+            optim="sgd",
+            max_grad_norm=0.0,
+            max_steps=2,
+            learning_rate=1.0,
+            **division,
+            **scale,
+        )
+        found.append((weights(trainer), [r for r in trainer.state.log_history if "loss" in r]))
+    for other, rows in found[1:]:
+        torch.testing.assert_close(other, found[0][0], rtol=1e-4, atol=1e-6)
+        for row, alone in zip(rows, found[0][1], strict=True):
+            ours = {key: value for key, value in row.items() if key.startswith("policygrain/")}
+            assert ours == pytest.approx({key: alone[key] for key in ours}, rel=1e-3, abs=1e-5)
+
+
+def test_two_processes_have_the_gradient_of_one(start: str, tmp_path: Path) -> None:
+    """4 responses on each of two processes: both weights are the same, and counted over both."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m"]
+        + ["tests.support.trl_two_processes", start, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+        cwd=Path(__file__).parents[2],
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = [torch.load(tmp_path / f"rank{rank}.pt") for rank in (0, 1)]
+    assert torch.equal(found[0]["weights"], found[1]["weights"])
+    for rank in found:
+        torch.testing.assert_close(rank["gradient"], found[0]["expected"], rtol=1e-4, atol=1e-6)
+
+
+WRONG: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({"objective": "tepo"}, {"loss_type": "grpo"}, "loss_type='grpo' is an option of TRL's own loss"),
+    ({"objective": "tepo"}, {"epsilon": 0.1}, "epsilon=0.1"),
+    ({"objective": "tepo"}, {"beta": 0.1}, "beta=0.1 would add a KL penalty"),
+    ({"objective": "tepo"}, {"entropy_coef": 0.01}, "entropy_coef=0.01"),
+    ({"objective": "dr_grpo"}, {}, "scale_rewards='none'"),
+    ({"objective": "mpo_heads"}, {}, "prediction heads"),
+    ({"objective": "kl_cov"}, {"gradient_accumulation_steps": 2}, "micro_batch_statistics=True"),
+    ({"objective": method("grpo", penalties=["kl"])}, {}, "needs beta=1"),
+    ({"objective": method("grpo", sampler={"mask_truncated": True})}, {}, "mask_truncated_completions=True"),
+    (
+        {"objective": "grpo"},
+        {"gradient_accumulation_steps": 2, "steps_per_generation": 3, "num_generations": 3},
+        "steps_per_generation=3 is no multiple",
+    ),
+]
+
+
+@pytest.mark.parametrize(("own", "settings", "says"), WRONG, ids=[says for _, _, says in WRONG])
+def test_options_that_would_give_another_objective_are_refused(
+    own: dict[str, Any], settings: dict[str, Any], says: str, tmp_path: Path
+) -> None:
+    """Before a model is loaded."""
+    config = GRPOConfig(output_dir=str(tmp_path), **SETTINGS | settings)
+    with pytest.raises(UnsupportedOption, match=says):
+        PolicyGrainTrainer(model="no/such-model", reward_funcs=reward, args=config, **own)
+
+
+def test_a_sampler_that_has_no_effect_is_said(tmp_path: Path) -> None:
+    config = GRPOConfig(output_dir=str(tmp_path), **SETTINGS)
+    with pytest.warns(UserWarning, match="dapo: .*dynamic: True, overlong_buffer: 0.2"), pytest.raises(OSError):
+        PolicyGrainTrainer(model="no/such-model", reward_funcs=reward, args=config, objective="dapo")

@@ -86,6 +86,7 @@ def weights(trainer: Any) -> torch.Tensor:
     return torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
 
 
+LAUNCH = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m")
 # Bands in which some tokens are clipped after an update at this learning rate.
 TIGHT = {"low": 0.01, "high": 0.02}
 SAME = {"epsilon": 0.01, "epsilon_high": 0.02}
@@ -152,8 +153,7 @@ def test_two_processes_have_the_gradient_of_one(start: str, tmp_path: Path) -> N
     """4 responses on each of two processes: both weights are the same, and counted over both."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m"]
-        + ["tests.support.trl_two_processes", start, str(tmp_path)],
+        [sys.executable, *LAUNCH, "tests.support.trl_two_processes", start, str(tmp_path)],
         capture_output=True,
         text=True,
         check=False,

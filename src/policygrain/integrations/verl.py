@@ -1,0 +1,190 @@
+"""verl: every method as a policy loss, `actor.policy_loss.loss_mode=policygrain.NAME` (docs/integrations/verl.md).
+
+verl imports this module by itself, as an entry point of the group `verl.plugins`, in every worker process. Methods of
+your own are in the YAML file that the environment variable POLICYGRAIN_METHODS names.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+import yaml
+from torch import Tensor
+from verl.trainer.ppo.core_algos import register_policy_loss
+
+from ..methods import Method, method, method_names
+from ..objective.batch import StepTotals, TokenBatch
+from ..objective.loss import merge_metrics
+from .options import UnsupportedOption, refuse
+
+PREFIX = "policygrain."
+METHODS = "POLICYGRAIN_METHODS"
+AGGREGATION = {
+    "token_mean": "token-mean",
+    "seq_mean_token_mean": "seq-mean-token-mean",
+    "seq_mean_token_sum_norm": "seq-mean-token-sum-norm",
+}
+DEFAULT_AGGREGATION, DEFAULT_CLIP = "token-mean", 0.2  # of verl's ActorConfig
+# Metrics that are sums over the step and mean nothing as a mean over micro-batches; verl logs the loss by itself.
+SUMS = ("policy_loss", "penalty", "loss")
+
+logger = logging.getLogger(__name__)
+_entropies: ContextVar[tuple[Tensor, Tensor] | None] = ContextVar("policygrain_entropies", default=None)
+
+
+def own_methods() -> dict[str, dict[str, Any]]:
+    """The methods in the file that POLICYGRAIN_METHODS names: a mapping of name to method, as in a study file."""
+    if not (path := os.environ.get(METHODS)):
+        return {}
+    try:
+        found = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise UnsupportedOption(f"{METHODS}: {path} cannot be read: {error}") from error
+    if not isinstance(found, dict):
+        raise UnsupportedOption(f"{METHODS}: {path}: expected a mapping of names to methods.")
+    return found.get("methods", found)
+
+
+def register() -> list[str]:
+    """Register all methods as verl's policy losses; returns their names. UserError for a method that does not work."""
+    own = own_methods()
+    names = []
+    for name in dict.fromkeys([*method_names(), *own]):
+        found = method(name, own)
+        found.check()
+        register_policy_loss(PREFIX + name)(functools.partial(policy_loss, found))
+        names.append(PREFIX + name)
+    logger.info("PolicyGrain: registered %d policy losses: %s", len(names), ", ".join(names))
+    return names
+
+
+def policy_loss(
+    found: Method,
+    old_log_prob: Tensor,
+    log_prob: Tensor,
+    advantages: Tensor,
+    response_mask: Tensor,
+    loss_agg_mode: str = DEFAULT_AGGREGATION,
+    config: Any = None,
+    rollout_is_weights: Tensor | None = None,
+) -> tuple[Tensor, dict[str, float]]:
+    """The method's loss of a micro-batch, and metrics. Tensors are [batch, tokens], as verl hands them over.
+
+    Normalised by the mini-batch (`config.global_batch_info`) and multiplied by the number of ranks, over which verl
+    averages gradients. UnsupportedOption for options of verl that this loss does not read, or that would add a penalty.
+    """
+    refuse(found, _problems(found, loss_agg_mode, config))
+    info: Mapping[str, Any] = getattr(config, "global_batch_info", None) or {}
+    ranks = info.get("dp_size") or 1
+    entropy, old_entropy = _entropies.get() or (None, None)
+    batch = TokenBatch(
+        log_prob,
+        old_log_prob,
+        advantages,
+        response_mask,
+        entropy=entropy,
+        old_entropy=old_entropy,
+        rollout_weights=rollout_is_weights,
+        max_length=info.get("loss_scale_factor"),
+    )
+    totals = batch.totals
+    step = StepTotals(
+        n_tokens=_or(info.get("batch_num_tokens"), totals.n_tokens),
+        n_responses=_or(info.get("global_batch_size"), totals.n_responses),
+        max_length=totals.max_length,
+        micro_batch_statistics=True,  # verl computes a micro-batch at a time, and its own clip_cov and kl_cov do so too
+    )
+    out = found.loss(batch.replace(step=step))
+    return out.loss * ranks, _metrics(out.metrics, float(step.n_tokens) / float(totals.n_tokens))
+
+
+@contextmanager
+def entropies(current: Tensor, old: Tensor) -> Iterator[None]:
+    """Within it, losses know the entropies of both policies. [batch, tokens], in nats, full vocabulary."""
+    token = _entropies.set((current, old))
+    try:
+        yield
+    finally:
+        _entropies.reset(token)
+
+
+def with_entropies(ppo_loss: Callable[..., Any]) -> Callable[..., Any]:
+    """verl's `ppo_loss` that hands its policy loss the entropies, so that TEPO's mask is measured.
+
+    They are the model's (`actor.calculate_entropy=true`) and those of the pass for old log-probabilities, which have to
+    be the field `entropy` of the data. UnsupportedOption if either is missing.
+    """
+
+    @functools.wraps(ppo_loss)
+    def wrapped(config: Any, model_output: Any, data: Any, dp_group: Any = None) -> Any:
+        from verl.workers.utils.padding import no_padding_2_padding
+
+        current = model_output.get("entropy", None)
+        if current is None or "entropy" not in set(data.keys()):
+            missing = "actor.calculate_entropy=true" if current is None else "the field `entropy` in the actor's data"
+            raise UnsupportedOption(f"a mask by measured entropies needs {missing}.")
+        old = data.select("entropy").to_padded_tensor()["entropy"]
+        with entropies(no_padding_2_padding(current, data).detach(), old):
+            return ppo_loss(config, model_output, data, dp_group)
+
+    return wrapped
+
+
+def _or(value: Any, other: Tensor | int) -> Tensor | int:
+    """verl's number, or our own where it gives none."""
+    return other if value is None else value
+
+
+def _metrics(parts: dict[str, float], scale: float) -> dict[str, float]:
+    """Means over the micro-batch, from its shares of the step; verl averages them over micro-batches and ranks."""
+    means = {name: value if name.endswith("_max") else value * scale for name, value in parts.items()}
+    merged = {name: value for name, value in merge_metrics([means]).items() if name not in SUMS}
+    clipped = merged["clip_fraction_low"] + merged["clip_fraction_high"]
+    named = {f"policygrain/{name}": value for name, value in merged.items()}
+    return named | {"actor/pg_clipfrac": clipped, "actor/ppo_kl": merged["kl_old"]}
+
+
+def _problems(found: Method, loss_agg_mode: str, config: Any) -> list[str]:
+    """Options of verl that do not go together with the method, a sentence each."""
+    problems = []
+    wanted = AGGREGATION.get(found.aggregation.name)
+    if loss_agg_mode not in (wanted, DEFAULT_AGGREGATION):
+        problems.append(f"its aggregation is {found.aggregation.name}; leave out actor.loss_agg_mode={loss_agg_mode}.")
+    if getattr(config, "entropy_coeff", 0):
+        problems.append("actor.entropy_coeff adds an entropy bonus that is not the method's; set it to 0.")
+    if getattr(config, "use_kl_loss", False):
+        problems.append("actor.use_kl_loss adds a KL penalty that is not the method's; set it to false.")
+    clip = found.clip.settings
+    for side in ("low", "high"):
+        given = getattr(config, f"clip_ratio_{side}", None)
+        if given is not None and given not in (DEFAULT_CLIP, clip.get(side)):
+            problems.append(
+                f"actor.clip_ratio_{side}={given} has no effect; the method's is {clip.get(side)}. Give a method of "
+                f"your own another one in the file that {METHODS} names."
+            )
+    lacking = {
+        "reference": "the start policy's log-probabilities",
+        "entropy_gradient": "an entropy with gradient",
+        "mtp_heads": "multi-token prediction heads",
+        "groups": "the prompt of each response",
+    }
+    problems += [
+        f"it needs {what}, which verl does not give to a policy loss."
+        for need, what in lacking.items()
+        if need in found.needs
+    ]
+    return problems
+
+
+try:
+    register()
+except Exception:
+    logger.exception("PolicyGrain: no policy loss was registered")  # verl mentions it at level DEBUG only
+    raise

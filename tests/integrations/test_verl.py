@@ -1,0 +1,222 @@
+"""verl's real registry, losses and `ppo_loss`, in an environment of its own (`make test-verl`)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from policygrain import TokenBatch, method, methods
+
+pytest.importorskip("verl", reason="verl is not installed here; `make test-verl` has an environment with it")
+tensordict = pytest.importorskip("tensordict")
+
+from verl.trainer.ppo.core_algos import get_policy_loss_fn  # noqa: E402
+from verl.workers.config.actor import ActorConfig, PolicyLossConfig  # noqa: E402
+from verl.workers.utils.losses import ppo_loss  # noqa: E402
+
+from policygrain.integrations.options import UnsupportedOption  # noqa: E402
+from policygrain.integrations.verl import PREFIX, policy_loss, with_entropies  # noqa: E402
+
+from ..support.batches import random_fields  # noqa: E402
+
+LENGTHS = [12, 5, 9, 1, 7, 3, 12, 8, 2, 11, 4, 6, 10, 1, 9, 5]
+# method → verl's loss, its aggregation and its clip.
+PEERS: dict[str, tuple[str, str, float, float]] = {
+    "grpo": ("vanilla", "seq-mean-token-mean", 0.2, 0.2),
+    "grpo_clip_higher": ("vanilla", "seq-mean-token-mean", 0.2, 0.28),
+    "dr_grpo": ("vanilla", "seq-mean-token-sum-norm", 0.2, 0.2),
+    "dapo": ("vanilla", "token-mean", 0.2, 0.28),
+    "gspo": ("gspo", "seq-mean-token-mean", 3e-4, 4e-4),
+    "tepo_v1": ("gspo", "token-mean", 0.2, 0.28),
+}
+
+
+def config_of(
+    mode: str, aggregation: str = "token-mean", low: float = 0.2, high: float = 0.2, **more: Any
+) -> ActorConfig:
+    return ActorConfig(
+        strategy="fsdp",
+        rollout_n=1,
+        ppo_micro_batch_size_per_gpu=1,
+        clip_ratio_low=low,
+        clip_ratio_high=high,
+        loss_agg_mode=aggregation,
+        policy_loss=PolicyLossConfig(loss_mode=mode),
+        **more,
+    )
+
+
+def step_of(
+    mode: str, config: ActorConfig, fields: dict[str, Any], micro: int, ranks: int
+) -> tuple[float, torch.Tensor]:
+    """Loss and gradient of a mini-batch: each rank's micro-batches are added up, and ranks are averaged, as by FSDP."""
+    log_probs = fields["log_probs"].clone().requires_grad_()
+    rows = len(log_probs) // (micro * ranks)
+    config.global_batch_info.update(
+        dp_size=ranks,
+        batch_num_tokens=int(fields["mask"].sum()),
+        global_batch_size=len(log_probs),
+        loss_scale_factor=None,
+    )
+    loss = torch.zeros((), dtype=torch.float64)
+    for i in range(0, len(log_probs), rows):
+        part = slice(i, i + rows)
+        found, _ = get_policy_loss_fn(mode)(
+            old_log_prob=fields["old_log_probs"][part],
+            log_prob=log_probs[part],
+            advantages=fields["advantages"][part].unsqueeze(1).expand_as(log_probs[part]),
+            response_mask=fields["mask"][part].bool(),
+            loss_agg_mode=config.loss_agg_mode,
+            config=config,
+            rollout_is_weights=None,
+        )
+        loss = loss + found / ranks
+    return float(loss.detach()), torch.autograd.grad(loss, log_probs)[0]
+
+
+def test_every_method_is_a_policy_loss_and_says_so() -> None:
+    for name in methods.method_names():
+        assert callable(get_policy_loss_fn(PREFIX + name))
+    code = "import logging; logging.basicConfig(level=logging.INFO); import verl"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "PolicyGrain: registered" in done.stderr and "policygrain.tepo," in done.stderr
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("micro", [1, 2, 4])
+@pytest.mark.parametrize("name", PEERS)
+def test_loss_and_gradient_are_those_of_verl(name: str, micro: int, ranks: int) -> None:
+    mode, aggregation, low, high = PEERS[name]
+    fields = random_fields(LENGTHS, 3, 3e-3 if name == "gspo" else 0.3)
+    theirs = step_of(mode, config_of(mode, aggregation, low, high), fields, micro, ranks)
+    ours = step_of(PREFIX + name, config_of(PREFIX + name), fields, micro, ranks)
+    assert ours[0] == pytest.approx(theirs[0], rel=1e-12, abs=1e-14)
+    torch.testing.assert_close(ours[1], theirs[1], rtol=1e-12, atol=1e-14)
+    alone = method(name).loss(TokenBatch(**{k: v for k, v in fields.items() if k != "max_length"}))
+    assert ours[0] == pytest.approx(float(alone.loss), rel=1e-12)
+
+
+@pytest.mark.parametrize("name", ["mpo", "prefix_is", "reinforce", "mpo_joint"])
+def test_methods_that_verl_lacks_do_not_depend_on_the_division(name: str) -> None:
+    fields = random_fields(LENGTHS, 4, 0.3)
+    whole = step_of(PREFIX + name, config_of(PREFIX + name), fields, 1, 1)
+    for micro, ranks in ((2, 1), (4, 1), (2, 2), (1, 4), (4, 4)):
+        found = step_of(PREFIX + name, config_of(PREFIX + name), fields, micro, ranks)
+        assert found[0] == pytest.approx(whole[0], rel=1e-12)
+        torch.testing.assert_close(found[1], whole[1], rtol=1e-12, atol=1e-14)
+
+
+def data_of(fields: dict[str, Any], with_old_entropy: bool = True) -> tuple[dict[str, Any], Any]:
+    """What verl's engine hands to `ppo_loss`: jagged outputs of the model, and the mini-batch."""
+    mask = fields["mask"].bool()
+    lengths = mask.sum(1).tolist()
+    prompts = [torch.ones(2, dtype=torch.long) for _ in lengths]
+    responses = [torch.ones(n, dtype=torch.long) for n in lengths]
+
+    def response_only(x: torch.Tensor) -> torch.Tensor:
+        return torch.nested.as_nested_tensor(
+            [row[keep] for row, keep in zip(x, mask, strict=True)], layout=torch.jagged
+        )
+
+    def whole(x: torch.Tensor) -> torch.Tensor:
+        """Of prompt and response, shifted by one as a model's outputs are: position t predicts t + 1."""
+        rows = [torch.cat([x.new_zeros(1), row[keep], x.new_zeros(1)]) for row, keep in zip(x, mask, strict=True)]
+        return torch.nested.nested_tensor_from_jagged(
+            torch.cat(rows), torch.tensor([0, *torch.tensor([len(r) for r in rows]).cumsum(0).tolist()])
+        )
+
+    advantages = fields["advantages"].unsqueeze(1).expand_as(mask)
+    content = {
+        "prompts": torch.nested.as_nested_tensor(prompts, layout=torch.jagged),
+        "responses": torch.nested.as_nested_tensor(responses, layout=torch.jagged),
+        "response_mask": response_only(mask.double()),
+        "old_log_probs": response_only(fields["old_log_probs"]),
+        "advantages": response_only(advantages),
+    }
+    if with_old_entropy:
+        content["entropy"] = response_only(fields["old_entropy"])
+    data = tensordict.TensorDict(content, batch_size=[len(lengths)])
+    for key, value in {"dp_size": 1, "batch_num_tokens": int(mask.sum()), "global_batch_size": len(lengths)}.items():
+        data.set_non_tensor(key, value)
+    log_probs = whole(fields["log_probs"])
+    return {"log_probs": log_probs, "entropy": whole(fields["entropy"])}, data
+
+
+def test_verls_own_ppo_loss_runs_with_it() -> None:
+    fields = random_fields(LENGTHS, 5, 0.3)
+    output, data = data_of(fields)
+    ours, metrics = ppo_loss(config_of("policygrain.dapo"), {"log_probs": output["log_probs"]}, data)
+    theirs, _ = ppo_loss(config_of("vanilla", high=0.28), {"log_probs": output["log_probs"]}, data)
+    assert float(ours) == pytest.approx(float(theirs), rel=1e-12)
+    assert "policygrain/clip_fraction_high" in metrics and "actor/pg_clipfrac" in metrics
+
+
+@pytest.mark.filterwarnings("ignore:tepo:UserWarning")
+def test_tepos_mask_goes_by_covariance_or_is_measured_with_the_wrapper() -> None:
+    fields = random_fields(LENGTHS, 6, 0.3)
+    output, data = data_of(fields)
+    config = config_of("policygrain.tepo", calculate_entropy=True)
+    by_covariance, metrics = ppo_loss(config, output, data)
+    assert "policygrain/mask_signal_covariance" in metrics and "policygrain/micro_batch_statistics" in metrics
+    measured, metrics = with_entropies(ppo_loss)(config, output, data)
+    assert "policygrain/mask_signal_covariance" not in metrics
+    known = {key: value for key, value in fields.items() if key != "max_length"}
+    assert float(measured) == pytest.approx(float(method("tepo").loss(TokenBatch(**known)).loss), rel=1e-12)
+    without = {key: value for key, value in known.items() if "entropy" not in key}
+    assert float(by_covariance) == pytest.approx(float(method("tepo").loss(TokenBatch(**without)).loss), rel=1e-12)
+    assert float(measured) != pytest.approx(float(by_covariance), rel=1e-3)
+    for output_, data_, says in (
+        ({"log_probs": output["log_probs"]}, data, "calculate_entropy=true"),
+        (output, data_of(fields, with_old_entropy=False)[1], "the field `entropy`"),
+    ):
+        with pytest.raises(UnsupportedOption, match=says):
+            with_entropies(ppo_loss)(config, output_, data_)
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "says"),
+    [
+        ("tepo", {"entropy_coeff": 0.01}, "actor.entropy_coeff"),
+        ("tepo", {"use_kl_loss": True}, "actor.use_kl_loss"),
+        ("gspo", {"low": 3e-4, "high": 5e-4}, "actor.clip_ratio_high=0.0005 has no effect; the method's is 0.0004"),
+        ("dapo", {"aggregation": "seq-mean-token-sum"}, "its aggregation is token_mean"),
+        ("mpo_heads", {}, "prediction heads"),
+        ("tepo_max_entropy", {}, "an entropy with gradient"),
+    ],
+)
+def test_options_that_would_give_another_objective_are_refused(name: str, config: dict[str, Any], says: str) -> None:
+    fields = random_fields([3, 2], 0)
+    with pytest.raises(UnsupportedOption, match=says):
+        step_of(PREFIX + name, config_of(PREFIX + name, **config), fields, 1, 1)
+
+
+def test_own_methods_come_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "methods.yaml"
+    file.write_text("narrow: {base: tepo, clip: {low: 0.003, high: 0.004}}\n")
+    code = (
+        "import verl; from verl.trainer.ppo.core_algos import get_policy_loss_fn as get\n"
+        "print(get('policygrain.narrow').args[0].clip)"
+    )
+    environment = os.environ | {"POLICYGRAIN_METHODS": str(file)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert "low=0.003, high=0.004" in done.stdout
+    file.write_text("narrow: {base: tpeo}\n")
+    done = subprocess.run(
+        [sys.executable, "-c", "import verl"], capture_output=True, text=True, check=True, env=environment
+    )
+    assert "no policy loss was registered" in done.stderr and "'tepo'" in done.stderr
+
+
+def test_it_is_itself_the_step_where_verl_gives_no_totals() -> None:
+    fields = random_fields([3, 2], 0, 0.3)
+    advantages = fields["advantages"].unsqueeze(1).expand_as(fields["log_probs"])
+    mask = fields["mask"].bool()
+    loss, _ = policy_loss(method("gspo"), fields["old_log_probs"], fields["log_probs"], advantages, mask)
+    known = {key: value for key, value in fields.items() if key != "max_length"}
+    assert float(loss) == pytest.approx(float(method("gspo").loss(TokenBatch(**known)).loss), rel=1e-12)

@@ -8,7 +8,7 @@ BIN := .venv/bin
 FLAVOUR ?= $(if $(shell command -v nvidia-smi),gpu,cpu)
 LOCK := requirements/$(FLAVOUR).lock
 
-.PHONY: setup all replicate figures test test-slurm test-oldest test-verl lint ui docs docs-tables publish clean schema lock
+.PHONY: setup all replicate figures test test-slurm test-oldest test-peers lint ui docs docs-tables publish clean schema lock
 
 setup: .venv/.$(FLAVOUR)-ready
 
@@ -52,15 +52,15 @@ test-oldest: .venv-oldest/.ready
 	.venv-oldest/bin/python -m pip install --quiet --progress-bar off torch==2.6.0 PyYAML==6.0 pytest hypothesis
 	touch $@
 
-# The plugin for verl, in an environment of its own: verl and what it needs beside the packages of .venv.
-test-verl: .venv-verl/.ready
-	.venv-verl/bin/python -m pytest -q -p no:cacheprovider tests/integrations/test_verl.py
+# The integrations with verl and Tinker, in an environment of their own: both, beside the packages of .venv.
+test-peers: .venv-peers/.ready
+	.venv-peers/bin/python -m pytest -q -p no:cacheprovider tests/integrations/test_verl.py tests/integrations/test_tinker.py
 
-.venv-verl/.ready: requirements/verl.txt pyproject.toml .venv/.$(FLAVOUR)-ready
-	$(PYTHON) -m venv .venv-verl
-	echo $(CURDIR)/.venv/lib/python*/site-packages >"$$(echo .venv-verl/lib/*/site-packages)/base.pth"
-	.venv-verl/bin/python -m pip install --quiet --no-deps --progress-bar off -r requirements/verl.txt
-	.venv-verl/bin/python -m pip install --quiet --no-deps -e .
+.venv-peers/.ready: requirements/peers.txt pyproject.toml .venv/.$(FLAVOUR)-ready
+	$(PYTHON) -m venv .venv-peers
+	echo $(CURDIR)/.venv/lib/python*/site-packages >"$$(echo .venv-peers/lib/*/site-packages)/base.pth"
+	.venv-peers/bin/python -m pip install --quiet --no-deps --progress-bar off -r requirements/peers.txt
+	.venv-peers/bin/python -m pip install --quiet --no-deps -e .
 	touch $@
 
 lint: setup

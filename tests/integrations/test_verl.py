@@ -1,4 +1,4 @@
-"""verl's real registry, losses and `ppo_loss`, in an environment of its own (`make test-verl`)."""
+"""verl's real registry, losses and `ppo_loss`, in an environment of its own (`make test-peers`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 
 from policygrain import TokenBatch, method, methods
 
-pytest.importorskip("verl", reason="verl is not installed here; `make test-verl` has an environment with it")
+pytest.importorskip("verl", reason="verl is not installed here; `make test-peers` has an environment with it")
 tensordict = pytest.importorskip("tensordict")
 
 from verl.trainer.ppo.core_algos import get_policy_loss_fn  # noqa: E402

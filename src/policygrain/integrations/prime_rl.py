@@ -1,0 +1,73 @@
+"""prime-rl: a custom loss, `import_path = "policygrain.integrations.prime_rl.loss"` (docs/integrations/prime-rl.md).
+
+prime-rl calls it for one response at a time and divides the sum by the number of tokens of the step, so methods with a
+mean over tokens are exact. Nothing of prime-rl is imported: inputs and outputs are objects with the names that it uses.
+"""
+
+from __future__ import annotations
+
+import functools
+from types import SimpleNamespace
+from typing import Any
+
+from torch import Tensor
+
+from ..methods import Method
+from ..objective.batch import StepTotals, TokenBatch
+from .options import chosen, reads_entropies, refuse
+
+LACKING = {
+    "step_log_probs": "statistics of the whole step, and prime-rl computes one response at a time",
+    "entropy_gradient": "an entropy with gradient, which prime-rl does not give to a loss",
+    "mtp_heads": "multi-token prediction heads, which prime-rl's models do not have",
+    "groups": "the prompt of each response, which prime-rl does not give to a loss",
+}
+
+
+def loss(inputs: Any, objective: str | Method = "dapo") -> SimpleNamespace:
+    """The method's loss of one response: `.loss`, a sum over its tokens with gradient, and `.metrics`, tensors.
+
+    ``inputs`` has `trainer_logprobs`, `inference_logprobs`, `advantages` and `loss_mask`, [tokens] each, and perhaps
+    `ref_logprobs` and `loss_weights`. The policy that sampled is the inference engine's. ``objective`` is the name of a
+    preset (`kwargs = { objective = "mpo" }`). UnsupportedOption for methods that prime-rl cannot express.
+    """
+    found = _usable(objective) if isinstance(objective, str) else _checked(objective)
+    batch = TokenBatch(
+        _row(inputs.trainer_logprobs),
+        _row(inputs.inference_logprobs),
+        _row(inputs.advantages),
+        _row(inputs.loss_mask),
+        ref_log_probs=None if getattr(inputs, "ref_logprobs", None) is None else _row(inputs.ref_logprobs),
+        rollout_weights=None if getattr(inputs, "loss_weights", None) is None else _row(inputs.loss_weights),
+    )
+    length = int(batch.lengths.clamp(min=1))
+    # Σ over tokens: prime-rl divides by the step's.
+    out = found.loss(batch.replace(step=StepTotals(n_tokens=1, n_responses=1, max_length=batch.mask.shape[1])))
+    clipped = out.metrics["clip_fraction_low"] + out.metrics["clip_fraction_high"]
+    own = {"clip_fraction": clipped / length, "ratio_mean": out.metrics["ratio_mean"] / length}
+    own["kl_old"] = out.metrics["kl_old"] / length
+    named = {f"policygrain/{name}": out.loss.detach().new_tensor(value) for name, value in own.items()}
+    return SimpleNamespace(loss=out.loss, metrics=named)
+
+
+@functools.cache
+def _usable(objective: str) -> Method:
+    return _checked(objective)
+
+
+def _checked(objective: str | Method) -> Method:
+    found = chosen(objective)
+    problems = [f"it needs {what}." for need, what in LACKING.items() if need in found.needs]
+    if found.aggregation.name != "token_mean":
+        problems.append(
+            f"its aggregation is {found.aggregation.name}, and prime-rl divides a sum over tokens by their number."
+        )
+    if reads_entropies(found):
+        problems.append("its mask needs entropies, or covariances over the step, and prime-rl gives neither to a loss.")
+    refuse(found, problems)
+    return found
+
+
+def _row(x: Tensor) -> Tensor:
+    """[tokens] → [1, tokens]."""
+    return x.unsqueeze(0)

@@ -1,0 +1,80 @@
+"""Tinker: a loss function for `TrainingClient.forward_backward_custom` (docs/integrations/tinker.md).
+
+It runs on the client over the whole batch of an optimizer step, so every statistic is that of the step. Nothing of
+Tinker is imported: a datum is what has `loss_fn_inputs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..methods import Method
+from ..objective.batch import TokenBatch
+from .options import UnsupportedOption, chosen, refuse
+
+LACKING = {
+    "reference": "the start policy's log-probabilities",
+    "entropy_gradient": "an entropy with gradient",
+    "mtp_heads": "multi-token prediction heads",
+    "groups": "the prompt of each response",
+}
+LossFunction = Callable[[Sequence[Any], Sequence[Tensor]], tuple[Tensor, dict[str, float]]]
+
+
+def loss_function(objective: str | Method = "tepo", *, max_length: int | None = None) -> LossFunction:
+    """The method as Tinker's `loss_fn(data, logprobs)`: a scalar loss with gradient, and metrics.
+
+    Each datum's `loss_fn_inputs` need `logprobs` (of the policy that sampled), `advantages` and `mask` (1 on the tokens
+    of the response), all as long as `target_tokens`. ``max_length``: L_max of methods that divide by it.
+
+    UnsupportedOption for methods that need what Tinker's server does not send. There are no entropies: TEPO's mask goes
+    by covariances over the step, and a metric says so.
+    """
+    found = chosen(objective)
+    refuse(
+        found,
+        [
+            f"it needs {what}, which Tinker's server does not send."
+            for need, what in LACKING.items()
+            if need in found.needs
+        ],
+    )
+
+    def loss(data: Sequence[Any], logprobs: Sequence[Tensor]) -> tuple[Tensor, dict[str, float]]:
+        lengths = [len(own) for own in logprobs]
+        batch = TokenBatch(
+            _padded(logprobs),
+            _padded([_field(datum, i, "logprobs", lengths) for i, datum in enumerate(data)]),
+            _padded([_field(datum, i, "advantages", lengths) for i, datum in enumerate(data)]),
+            _padded([_field(datum, i, "mask", lengths) for i, datum in enumerate(data)]),
+            max_length=max_length,
+        )
+        out = found.loss(batch)
+        return out.loss, {f"policygrain/{name}": value for name, value in out.metrics.items()}
+
+    return loss
+
+
+def _field(datum: Any, number: int, name: str, lengths: Sequence[int]) -> Tensor:
+    """An input of a datum as a tensor. [tokens]. UnsupportedOption if it is missing or has another length."""
+    inputs = datum.loss_fn_inputs
+    if name not in inputs:
+        raise UnsupportedOption(
+            f"datum {number}: loss_fn_inputs has no {name!r}; it has {', '.join(map(repr, inputs))}."
+        )
+    value = inputs[name]
+    found = value if isinstance(value, Tensor) else torch.tensor(getattr(value, "data", value))
+    if found.shape != (lengths[number],):
+        raise UnsupportedOption(
+            f"datum {number}: {name} has shape {tuple(found.shape)}, target_tokens {lengths[number]}."
+        )
+    return found
+
+
+def _padded(rows: Sequence[Tensor]) -> Tensor:
+    """[batch, tokens], with zeros after the end."""
+    return torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True)

@@ -1,0 +1,72 @@
+"""The loss for prime-rl, one response at a time, divided by the step's tokens as prime-rl does."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from policygrain import TokenBatch, method
+from policygrain.integrations.options import UnsupportedOption
+from policygrain.integrations.prime_rl import loss
+
+from ..support.batches import random_fields
+
+LENGTHS = [7, 3, 9, 5]
+
+
+def step(objective: Any, fields: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Loss and gradient of the step: responses without padding, one by one, over the number of tokens."""
+    log_probs = fields["log_probs"].clone().requires_grad_()
+    total = torch.zeros((), dtype=log_probs.dtype)
+    for i, length in enumerate(LENGTHS):
+        own = slice(0, length)
+        inputs = SimpleNamespace(
+            trainer_logprobs=log_probs[i, own],
+            inference_logprobs=fields["old_log_probs"][i, own],
+            ref_logprobs=fields["ref_log_probs"][i, own],
+            advantages=fields["advantages"][i].expand(length),
+            loss_mask=fields["mask"][i, own].bool(),
+            loss_weights=None,
+        )
+        total = total + loss(inputs, objective=objective).loss
+    total = total / int(fields["mask"].sum())
+    return total.detach(), torch.autograd.grad(total, log_probs)[0]
+
+
+@pytest.fixture
+def fields() -> dict[str, Any]:
+    """Responses on the left, as prime-rl has them."""
+    found = random_fields(LENGTHS, 3, 0.4)
+    found["mask"] = torch.arange(found["mask"].shape[1]).expand_as(found["mask"]) < torch.tensor(LENGTHS)[:, None]
+    return found
+
+
+OBJECTIVES = ["dapo", "tepo_v1", "mpo", "mpo_joint", "prefix_is", "reinforce", method("dapo", penalties=["kl"])]
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES, ids=str)
+def test_methods_with_a_mean_over_tokens_are_exact(objective: Any, fields: dict[str, Any]) -> None:
+    found = method(objective) if isinstance(objective, str) else objective
+    known = {key: value for key, value in fields.items() if key not in ("max_length", "rollout_weights")}
+    log_probs = known["log_probs"].clone().requires_grad_()
+    expected = found.loss(TokenBatch(**known | {"log_probs": log_probs})).loss
+    total, gradient = step(objective, fields)
+    torch.testing.assert_close(total, expected.detach())
+    torch.testing.assert_close(gradient, torch.autograd.grad(expected, log_probs)[0])
+
+
+@pytest.mark.parametrize(
+    ("objective", "says"),
+    [
+        ("grpo", "its aggregation is seq_mean_token_mean"),
+        ("tepo", "its mask needs entropies, or covariances"),
+        ("clip_cov", "statistics of the whole step"),
+        ("mpo_heads", "prediction heads"),
+    ],
+)
+def test_what_prime_rl_cannot_express_is_refused(objective: str, says: str, fields: dict[str, Any]) -> None:
+    with pytest.raises(UnsupportedOption, match=says):
+        step(objective, fields)

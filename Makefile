@@ -83,8 +83,8 @@ docs: setup
 docs-tables: setup
 	$(BIN)/python docs/generate.py
 
-# Copies the laptop study's figures, tables and records to the documentation, and its replication's. Needs `make replicate`, and
-# `make all STUDY=studies/bands.yaml`.
+# Copies the laptop study's figures, tables and records to the documentation, those of its replication and of the study of an hour.
+# Needs `make replicate`, and `make all` with STUDY=studies/hour.yaml and studies/bands.yaml.
 publish:
 	mkdir -p docs/figures docs/records
 	cp results/laptop/figures/*.png docs/figures/
@@ -95,10 +95,19 @@ publish:
 	    $(BIN)/policygrain check --config results/laptop/study.yaml; echo; \
 	    cat results/laptop/tables/$$table.md; } >docs/$$table.md; \
 	done
-	for study in laptop laptop-replicate bands; do \
+	cp results/hour/figures/grain.png docs/figures/hour_grain.png
+	cp results/hour/figures/verdicts.png docs/figures/hour_verdicts.png
+	{ echo "# The study of an hour"; echo; \
+	  echo "Copied by \`make publish\` from \`results/hour/tables/\`, which \`make all STUDY=studies/hour.yaml\` makes."; \
+	  $(BIN)/policygrain check --config results/hour/study.yaml; echo; \
+	  echo "![Differences to the token ratio](figures/hour_grain.png)"; echo; cat results/hour/tables/findings.md; echo; \
+	  echo "## The papers' claims"; echo; echo "![Verdicts](figures/hour_verdicts.png)"; echo; cat results/hour/tables/claims.md; \
+	} >docs/hour.md
+	for study in laptop laptop-replicate hour bands; do \
 	  $(BIN)/policygrain freeze results/$$study --small --out docs/records/$$study.zip; \
 	done
 	$(BIN)/policygrain compare results/laptop results/laptop-replicate >docs/replication.txt
+	$(BIN)/policygrain compare results/laptop results/hour >docs/hour.txt
 	$(BIN)/policygrain bands results/bands --out docs/bands.json >/dev/null
 	$(BIN)/python docs/generate.py
 

@@ -47,21 +47,32 @@ def spread(found: dict[str, float]) -> list[str]:
 
 
 def findings() -> str:
-    """The answers of the published study, and how many claims are decided, from the published tables."""
-    answers = re.findall(r"^\* .*$", (ROOT / "docs/findings.md").read_text(), flags=re.M)
+    """The answers of the study of an hour, and how many claims each published study decides."""
+    answers = re.findall(r"^\* (.*?\?) (.*)$", (ROOT / "docs/hour.md").read_text(), flags=re.M)
     if not answers:
-        raise ValueError("docs/findings.md: no lines `* question answer`")
-    replicated = re.findall(r"^Of \d+ claims: (.*)$", (ROOT / "docs/replication.txt").read_text(), flags=re.M)
-    said = f"{claims_counted('docs/claims.md')} In the [replication](docs/replication.md): {replicated[-1]}"
-    return "\n".join([*answers, "", said])
+        raise ValueError("docs/hour.md: no lines `* question answer`")
+    lines = [f"* **{question}** {answer}" for question, answer in answers]
+    laptop, hour = claims_counted("docs/claims.md"), claims_counted("docs/hour.md")
+    agree = [agreement(f"docs/{name}.txt") for name in ("replication", "hour")]
+    said = (
+        f"Of {hour[0]} claims of the papers, with the seeds of an hour: {hour[1]} ([which](docs/hour.md)). With those of 20 "
+        f"minutes: {laptop[1]} ([which](docs/claims.md)). Compared with the latter, in a [replication](docs/replication.md) of 20 "
+        f"minutes {agree[0]}, and in the study of an hour {agree[1]}."
+    )
+    return "\n".join([*lines, "", said])
 
 
-def claims_counted(page: str) -> str:
-    """How many claims there are of each verdict, as a page of claims says it."""
+def claims_counted(page: str) -> tuple[str, str]:
+    """How many claims there are, and how many of each verdict, as a page of claims says it."""
     counts = re.search(r"^Of (\d+) claims?: ([^.]*)\.", (ROOT / page).read_text(), flags=re.M)
     if not counts:
         raise ValueError(f"{page}: no line `Of N claims: …`")
-    return f"Of {counts[1]} claims of the papers: {counts[2]} ([claims](docs/claims.md))."
+    return counts[1], counts[2]
+
+
+def agreement(page: str) -> str:
+    """How many claims replicate, as `policygrain compare` says it."""
+    return str(re.findall(r"^Of \d+ claims: (.*)\.$", (ROOT / page).read_text(), flags=re.M)[-1])
 
 
 # ---- benchmarks/README.md -------------------------------------------------------------------------------------------
@@ -191,8 +202,13 @@ def bands() -> str:
 
 
 def replication() -> str:
-    """What `policygrain compare` says of the two published studies."""
+    """What `policygrain compare` says of the laptop study and its replication."""
     return f"```\n{(ROOT / 'docs/replication.txt').read_text().strip()}\n```"
+
+
+def hour() -> str:
+    """What `policygrain compare` says of the laptop study and that of an hour."""
+    return f"```\n{(ROOT / 'docs/hour.txt').read_text().strip()}\n```"
 
 
 def coverage() -> str:
@@ -320,6 +336,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "kills": kills,
     "planning": planning,
     "replication": replication,
+    "hour": hour,
     "plan-laptop": plan_laptop,
 }
 

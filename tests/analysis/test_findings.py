@@ -31,24 +31,37 @@ def decided(effects: dict[str, float], spread: float = 0.5) -> ClaimResult:
 
 def test_what_differs_is_said_with_its_interval_and_unit() -> None:
     text = answer(decided({"block": 3.0, "sequence": 0.1}), str.upper)
-    yes = r"Does it matter\? Yes: BLOCK − TOKEN \+3 \[\+2\.\d, \+3\.\d\] points \(one round, reward, 8 start models\)\."
-    assert re.match(yes, text), text
-    assert "Not beyond the margin: SEQUENCE and TOKEN (one round, reward)." in text and "Open" not in text
+    measured = r"points \(one round, reward, margin 1, 8 start models\)\."
+    assert re.match(rf"Does it matter\? Yes: BLOCK − TOKEN \+3 \[\+2\.\d, \+3\.\d\] {measured}", text), text
+    assert re.search(rf"Not beyond the margin: SEQUENCE − TOKEN \+0\.1 \[-0\.\d+, \+0\.\d+\] {measured}$", text), text
 
 
 def test_ties_alone_are_a_no() -> None:
     text = answer(decided({"block": 0.1, "sequence": -0.1}))
-    pairs = "block and token (one round, reward), sequence and token (one round, reward)"
-    assert text == f"Does it matter? No, not beyond the margin: {pairs}."
+    assert text.startswith("Does it matter? No, not beyond the margin: block − token +0.1 [")
+    assert ", sequence − token -0.1 [" in text and text.endswith(
+        "] points (one round, reward, margin 1, 8 start models)."
+    )
 
 
 def test_what_is_open_says_what_was_found() -> None:
     text = answer(decided({"block": 0.5, "sequence": -2.0}, spread=9.0))
-    assert text == "Does it matter? No difference shown in 2 of 2 comparisons, whose effects are -2.0 to +0.5 points."
+    assert text.startswith("Does it matter? No difference shown: block − token +0.5 [") and "decide" not in text
     # An interval that excludes 0 and not the margin.
     near = answer(decided({"block": 1.2, "sequence": 0.3}, spread=1.0))
     assert "Different, but not shown to be beyond the margin: block − token +1.2 [" in near
-    assert "Not beyond the margin: sequence and token (one round, reward)." in near
+    assert "Not beyond the margin: sequence − token +0.3 [" in near
+
+
+def test_comparisons_of_another_kind_are_listed_by_themselves() -> None:
+    """Training seeds and start models are different units; the number of seeds may differ."""
+    result = decided({"block": 3.0, "sequence": 3.0, "prefix": 3.0})
+    comparisons = [c.model_copy(update={"statistic": "curve", "margin": 2.0}) for c in result.claim.comparisons[:2]]
+    findings = [f._replace(n=n, unit="training seeds") for f, n in zip(result.findings, (4, 16), strict=False)]
+    claim = result.claim.model_copy(update={"comparisons": [*comparisons, result.claim.comparisons[2]]})
+    text = answer(result._replace(claim=claim, findings=[*findings, result.findings[2]]))
+    curve = "points (full runs, area under the learning curve, margin 2, 4 to 16 training seeds); prefix − token"
+    assert curve in text and text.endswith("points (one round, reward, margin 1, 8 start models).")
 
 
 def test_a_question_without_records_says_so() -> None:

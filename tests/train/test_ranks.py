@@ -161,6 +161,8 @@ def second_rank(_: int, meeting: str) -> None:
 @pytest.fixture(scope="module")
 def from_two_ranks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Tensor, dict[str, float]]]:
     """This process is the first rank, a new one the second."""
+    if dist.is_initialized():  # by a test of this process before
+        dist.destroy_process_group()
     meeting = str(tmp_path_factory.mktemp("ranks") / "meeting")
     second = mp.spawn(second_rank, args=(meeting,), nprocs=1, join=False)
     results = rank(0, meeting)

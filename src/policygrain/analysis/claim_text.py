@@ -45,7 +45,10 @@ def effect_text(c: Comparison, finding: Finding) -> str:
         effect, low, high = (f"{2**v:.2f}" if v < 64 else "∞" for v in values)
         shown = f"×{effect} [{low}, {high}]"
     else:
-        effect, low, high = (f"{v:+.2g}" if math.isfinite(v) else "+-"[v < 0] + "∞" for v in values)
+        small = c.unit == POINTS  # a hundredth of a point is nothing: no -6.6e-05
+        texts = (f"{v:+.2f}" if small and abs(v) < 0.1 else f"{v:+.2g}" for v in values)
+        texts = ("+0.00" if text == "-0.00" else text for text in texts)
+        effect, low, high = (t if math.isfinite(v) else "+-"[v < 0] + "∞" for t, v in zip(texts, values, strict=True))
         shown = f"{effect} [{low}, {high}]" + (" points" if c.unit == POINTS else "")
     if finding.verdict != "undecided" or finding.n < 2:
         return shown

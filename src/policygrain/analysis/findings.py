@@ -15,6 +15,7 @@ from .ledger import Comparison, load_claims
 if TYPE_CHECKING:
     from ..results.reader import StudyResults
 
+Pair = tuple[Comparison, Finding]
 TIE, OPEN = "no difference larger than the margin", "undecided"
 
 
@@ -27,7 +28,7 @@ def findings(results: StudyResults) -> list[ClaimResult]:
 
 
 def answer(result: ClaimResult, label: Callable[[str], str] = str) -> str:
-    """A question with its answer as one sentence: what differs, by how much and how sure; ``label`` names arms."""
+    """A question with its answer: what differs, what does not, by how much and how sure; ``label`` names arms."""
     if not result.findings:
         return f"{result.claim.text} No records."
     pairs = list(zip(result.claim.comparisons, result.findings, strict=True))
@@ -36,34 +37,31 @@ def answer(result: ClaimResult, label: Callable[[str], str] = str) -> str:
     if groups["supported"]:
         said.append(f"Yes: {_listed(groups['supported'], label)}.")
     if groups[TIE]:
-        names = ", ".join(f"{label(c.of)} and {label(c.than)} ({_what(c)})" for c, _ in groups[TIE])
-        said.append(f"{'No, not' if len(groups[TIE]) == len(pairs) else 'Not'} beyond the margin: {names}.")
+        no = "No, not" if len(groups[TIE]) == len(pairs) else "Not"
+        said.append(f"{no} beyond the margin: {_listed(groups[TIE], label)}.")
     apart = [pair for pair in groups[OPEN] if pair[1].low > 0 or pair[1].high < 0]
     if apart:
         said.append(f"Different, but not shown to be beyond the margin: {_listed(apart, label)}.")
     if rest := [pair for pair in groups[OPEN] if pair not in apart]:
-        effects = sorted(f.effect for _, f in rest)
-        between = f"{effects[0]:+.1f}" + (f" to {effects[-1]:+.1f}" if len(rest) > 1 else "")
-        said.append(
-            f"No difference shown in {len(rest)} of {len(pairs)} comparisons, whose effects are {between} points."
-        )
+        said.append(f"No difference shown: {_listed(rest, label)}.")
     return f"{result.claim.text} {' '.join(said)}"
 
 
-def _listed(pairs: Sequence[tuple[Comparison, Finding]], label: Callable[[str], str]) -> str:
-    """Effects with their intervals and units, for example `block − token +3 [+2, +4] points (…, 8 start models)`."""
-    plain = (f._replace(verdict="supported") for _, f in pairs)  # without how many seeds would decide
-    return "; ".join(
-        f"{label(c.of)} − {label(c.than)} {effect_text(c, f)} ({_what(c)}, {f.n} {f.unit})"
-        for (c, _), f in zip(pairs, plain, strict=True)
-    )
+def _listed(pairs: Sequence[Pair], label: Callable[[str], str]) -> str:
+    """Effects with intervals, by what was measured: `a − b +3 [+2, +4], … points (one round, …, 8 start models)`."""
+    groups: dict[tuple[str, float, str], list[Pair]] = {}
+    for c, f in pairs:
+        groups.setdefault((comparison_text(c).split(":")[0], c.margin, f.unit), []).append((c, f))
+    said = []
+    for (what, margin, unit), own in groups.items():
+        plain = [(c, f._replace(verdict="supported")) for c, f in own]  # without how many seeds would decide
+        effects = [f"{label(c.of)} − {label(c.than)} {effect_text(c, f).removesuffix(' points')}" for c, f in plain]
+        numbers = sorted({f.n for _, f in own})
+        many = f"{numbers[0]} to {numbers[-1]}" if len(numbers) > 1 else f"{numbers[0]}"
+        said.append(f"{', '.join(effects)} points ({what}, margin {margin:g}, {many} {unit})")
+    return "; ".join(said)
 
 
 def answers_text(found: Sequence[ClaimResult], label: Callable[[str], str] = str) -> str:
     """All answers, a line each."""
     return "\n".join(answer(result, label) for result in found)
-
-
-def _what(comparison: Comparison) -> str:
-    """What was compared, without the names of the arms."""
-    return comparison_text(comparison).split(":")[0]

@@ -46,6 +46,33 @@ def spread(found: dict[str, float]) -> list[str]:
 # ---- README.md ------------------------------------------------------------------------------------------------------
 
 
+def compared(page: str, what: str, first: str, second: str) -> tuple[str, str]:
+    """Effect with interval, and finding, of a comparison on a page of findings."""
+    cells = r"(\S+ \[[^\]]*\]) points[^|]*\|[^|]*\|[^|]*\| ([^|]*) \|"
+    row = rf"{what}: {first} apart from {second} \| {cells}"
+    if not (found := re.search(row, (ROOT / page).read_text())):
+        raise ValueError(f"{page}: no comparison of {first} with {second}")
+    return found[1], found[2]
+
+
+def in_short() -> str:
+    """The findings of the study of an hour in three sentences. ValueError if its records no longer say so."""
+    page, curve, tie = "docs/hour.md", "area under the learning curve", "no difference larger than the margin"
+    blocks = [compared(page, curve, f"MPO{at}", f"DAPO{at}")[1] for at in (", 1 update", "", ", 16 updates")]
+    behind = [compared(page, curve, f"TEPO{at}", f"DAPO{at}")[0] for at in ("", ", 16 updates")]
+    once, shown = compared(page, curve, "DAPO, 1 update", "DAPO")
+    alone, _ = compared(page, "one round, reward", "sequence ratio", "token ratio")
+    below = all(re.search(r", -[\d.]+\]", text) for text in [*behind, once])
+    if blocks != [tie] * 3 or shown != "supported" or not below or "[+" not in alone:
+        raise ValueError(f"{page}: the sentences in docs/generate.py do not hold any more")
+    return (
+        "**In short:** training with blocks of tokens (MPO) goes as well as with single tokens (DAPO), at 1, 4 and 16 "
+        "updates per batch. TEPO (sequence ratio, masked KL) is behind DAPO where rollouts are stale, "
+        f"{behind[0]} points at 4 updates and {behind[1]} at 16; in one round its ratio alone is ahead, {alone}. How "
+        f"often a batch is used matters more than the grain: with one update instead of four it is {once} points."
+    )
+
+
 def findings() -> str:
     """The answers of the study of an hour, and how many claims each published study decides."""
     answers = re.findall(r"^\* (.*?\?) (.*)$", (ROOT / "docs/hour.md").read_text(), flags=re.M)
@@ -55,11 +82,11 @@ def findings() -> str:
     laptop, hour = claims_counted("docs/claims.md"), claims_counted("docs/hour.md")
     agree = [agreement(f"docs/{name}.txt") for name in ("replication", "hour")]
     said = (
-        f"Of {hour[0]} claims of the papers, with the seeds of an hour: {hour[1]} ([which](docs/hour.md)). With those of 20 "
-        f"minutes: {laptop[1]} ([which](docs/claims.md)). Compared with the latter, in a [replication](docs/replication.md) of 20 "
-        f"minutes {agree[0]}, and in the study of an hour {agree[1]}."
+        f"Of {hour[0]} claims of the papers, with the seeds of an hour: {hour[1]} ([which](docs/hour.md)). With those "
+        f"of 20 minutes: {laptop[1]} ([which](docs/claims.md)). Compared with the latter, in a "
+        f"[replication](docs/replication.md) of 20 minutes {agree[0]}, and in the study of an hour {agree[1]}."
     )
-    return "\n".join([*lines, "", said])
+    return "\n".join([in_short(), "", *lines, "", said])
 
 
 def claims_counted(page: str) -> tuple[str, str]:

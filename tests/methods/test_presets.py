@@ -43,6 +43,7 @@ CLIP_COV = {"low": 0.2, "high": 0.2, "fraction": 2e-4, "cov_low": 1.0, "cov_high
 KL_COV = ("kl_cov", {"coefficient": 1.0, "fraction": 2e-3})
 TEPO_MASK = kl("positive_advantage_entropy_drop")
 BONUS = ("entropy_bonus", {"coefficient": 0.001})
+VESPO = {"positive_power": 2.0, "positive_decay": 3.0, "negative_power": 3.0, "negative_decay": 2.0}
 TABLE = {  # ratio, clip, aggregation, sampler, penalties
     "reinforce": (("none", {}), ("none", {}), "token_mean", {}, []),
     "grpo": (("token", {}), ("ppo", SAME), "seq_mean_token_mean", {}, []),
@@ -64,6 +65,14 @@ TABLE = {  # ratio, clip, aggregation, sampler, penalties
     "mpo_k2": (block(2), ("ppo", HIGHER), "token_mean", DYNAMIC, []),
     "mpo_k3": (block(3), ("ppo", HIGHER), "token_mean", DYNAMIC, []),
     "mpo_tepo": (block(5), ("ppo", HIGHER), "token_mean", DYNAMIC, [TEPO_MASK]),
+    "gspo_token": (("sequence", {"stop_gradient": True}), ("ppo", NARROW), "seq_mean_token_mean", {}, []),
+    "gmpo": (SEQUENCE, ("gmpo", {"low": 0.4, "high": 0.4}), "seq_mean_token_mean", {}, []),
+    "luspo": (SEQUENCE, ("ppo", {"low": 2e-3, "high": 2.5e-3, "dual": None}), "seq_mean_token_sum", {}, []),
+    "cispo": (("token", {}), ("likelihood", {"low": None, "cap": 5.0}), "token_mean", {}, []),
+    "vespo": (("product", {"cap": None}), ("vespo", VESPO), "token_mean", {}, []),
+    "sapo": (("token", {}), ("sapo", {"positive": 1.0, "negative": 1.05}), "seq_mean_token_mean", {}, []),
+    "dppo_tv": (("token", {}), ("dppo_tv", {"low": 0.15, "high": 0.15}), "token_mean", {}, []),
+    "dppo_kl": (("token", {}), ("dppo_kl", {"low": 0.05, "high": 0.05}), "token_mean", {}, []),
 }
 NO_SAMPLER = {
     "dynamic": False,

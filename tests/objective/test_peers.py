@@ -14,6 +14,10 @@ from ..support.batches import evaluate, random_fields
 L_MAX = 12
 
 
+SOFT = {"sapo_temperature_pos": 1.0, "sapo_temperature_neg": 1.05}
+SOFT |= {"vespo_k_pos": 2.0, "vespo_lambda_pos": 3.0, "vespo_k_neg": 3.0, "vespo_lambda_neg": 2.0}
+
+
 @pytest.fixture(scope="module")
 def trl_loss():
     """TRL's loss without its trainer: what `_compute_loss` reads of it, and our log-probabilities for the model's."""
@@ -28,7 +32,8 @@ def trl_loss():
         trainer = SimpleNamespace(
             _get_per_token_logps_and_entropies=lambda *args, **more: (log_probs, fields["entropy"], None),
             accelerator=SimpleNamespace(num_processes=1, gather=lambda x: x, reduce=lambda x, reduction: x),
-            args=SimpleNamespace(delta=delta, use_bias_correction_kl=False, steps_per_generation=1),
+            args=SimpleNamespace(delta=delta, use_bias_correction_kl=False, steps_per_generation=1, **SOFT),
+            get_gamma_weights=GRPOTrainer.get_gamma_weights,
             model=SimpleNamespace(training=True),
             loss_type=loss_type,
             importance_sampling_level=level,
@@ -79,19 +84,25 @@ WIDE, NARROW = (0.2, 0.28), (3e-4, 4e-4)
         (method("dapo", penalties=[TO_INITIAL]), {"loss_type": "dapo", "clip": WIDE, "beta": 0.1}),
         (method("gspo"), {"loss_type": "grpo", "level": "sequence", "clip": NARROW}),
         (method("tepo_v1"), {"loss_type": "dapo", "level": "sequence", "clip": WIDE}),
+        (method("luspo"), {"loss_type": "luspo", "level": "sequence", "clip": (2e-3, 2.5e-3)}),
+        (method("cispo", clip={"cap": 1.5}), {"loss_type": "cispo", "clip": (0.2, 1.5)}),
+        (method("sapo"), {"loss_type": "sapo"}),
+        (method("vespo"), {"loss_type": "vespo"}),
     ],
     ids=lambda x: (
         f"{x.name}{'+kl' if x.penalties else ''}" if hasattr(x, "penalties") else " ".join(map(str, x.values()))
     ),
 )
 def test_trl_has_the_same_loss_and_gradient(trl_loss, ours, theirs, seed):
-    drift = 3e-3 if ours.name == "gspo" else 0.6
+    drift = {"gspo": 3e-3, "luspo": 1e-2}.get(ours.name, 0.6)
     fields = random_fields([9, 4, 1, 7, 6, 2], seed, drift) | {"max_length": L_MAX}
     out = evaluate(ours, fields)
     loss, gradient, metrics = trl_loss(fields, **theirs)
-    assert out.metrics["clip_fraction_low"] + out.metrics["clip_fraction_high"] > 0
+    assert ours.name in ("sapo", "vespo") or out.metrics["clip_fraction_low"] + out.metrics["clip_fraction_high"] > 0
     torch.testing.assert_close(out.loss, loss, rtol=1e-6, atol=1e-9)
     torch.testing.assert_close(out.gradient, gradient, rtol=1e-6, atol=1e-9)
-    if theirs.get("level") != "sequence" and "delta" not in theirs:  # there TRL counts responses, and no dual clip
+    if (
+        "clip_ratio/low_mean" in metrics and theirs.get("level") != "sequence" and "delta" not in theirs
+    ):  # there TRL counts responses, and no dual clip
         assert out.metrics["clip_fraction_low"] == pytest.approx(metrics["clip_ratio/low_mean"][0])
         assert out.metrics["clip_fraction_high"] == pytest.approx(metrics["clip_ratio/high_mean"][0])

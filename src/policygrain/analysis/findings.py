@@ -38,13 +38,21 @@ def answer(result: ClaimResult, label: Callable[[str], str] = str) -> str:
         said.append(f"Yes: {_listed(groups['supported'], label)}.")
     if groups[TIE]:
         no = "No, not" if len(groups[TIE]) == len(pairs) else "Not"
-        said.append(f"{no} beyond the margin: {_listed(groups[TIE], label)}.")
+        said.append(f"{no} beyond the margin in {_named(groups[TIE], len(pairs), label)}.")
     apart = [pair for pair in groups[OPEN] if pair[1].low > 0 or pair[1].high < 0]
     if apart:
         said.append(f"Different, but not shown to be beyond the margin: {_listed(apart, label)}.")
     if rest := [pair for pair in groups[OPEN] if pair not in apart]:
-        said.append(f"No difference shown: {_listed(rest, label)}.")
+        said.append(f"No difference shown in {_named(rest, len(pairs), label)}.")
     return f"{result.claim.text} {' '.join(said)}"
+
+
+def _named(pairs: Sequence[Pair], count: int, label: Callable[[str], str]) -> str:
+    """Comparisons by name, with the range of their effects: `2 of 9 comparisons (-0.3 to +0.1 points): a − b; …`."""
+    effects = sorted(f.effect for _, f in pairs)
+    between = f"{effects[0]:+.1f}" + (f" to {effects[-1]:+.1f}" if len(effects) > 1 else "")
+    names = "; ".join(f"{label(c.of)} − {label(c.than)}" for c, _ in pairs)
+    return f"{len(pairs)} of {count} comparisons ({between} points): {names}"
 
 
 def _listed(pairs: Sequence[Pair], label: Callable[[str], str]) -> str:

@@ -237,6 +237,62 @@ class NoClip(Part):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Likelihood(Part):
+    """The bounded ratio as a constant weight of Â log π: no token loses its gradient (CISPO)."""
+
+    name: Literal["likelihood"] = "likelihood"
+    low: float | None = setting(None, ge=0, description="smallest weight; null: none")
+    cap: float | None = setting(5.0, gt=0, description="largest weight, absolute and not 1 + ε; null: none")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gmpo(Part):
+    """Log-ratios of tokens are bounded before their mean over the response."""
+
+    name: Literal["gmpo"] = "gmpo"
+    low: float = setting(0.4, ge=0, description="bound of ℓ below 0, where the advantage is negative")
+    high: float = setting(0.4, ge=0, description="bound of ℓ above 0, where the advantage is positive")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sapo(Part):
+    """A sigmoid of the ratio instead of a clip."""
+
+    name: Literal["sapo"] = "sapo"
+    positive: float = setting(1.0, gt=0, description="τ where the advantage is positive")
+    negative: float = setting(1.05, gt=0, description="τ elsewhere")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DppoTv(Part):
+    """No gradient for tokens whose probability has moved too far: a bound on total variation."""
+
+    name: Literal["dppo_tv"] = "dppo_tv"
+    low: float = setting(0.15, ge=0, description="δ_low: largest fall of the probability")
+    high: float = setting(0.15, ge=0, description="δ_high: largest rise of the probability")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DppoKl(Part):
+    """No gradient for tokens whose probability has moved too far: a bound on the KL divergence."""
+
+    name: Literal["dppo_kl"] = "dppo_kl"
+    low: float = setting(0.05, ge=0, description="δ_low: largest divergence of a token that has become less likely")
+    high: float = setting(0.05, ge=0, description="δ_high: largest divergence of a token that has become more likely")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vespo(Part):
+    """The response's importance weight W, damped, as a constant weight of Â log π: φ(W) = W^k exp(λ (1 − W))."""
+
+    name: Literal["vespo"] = "vespo"
+    positive_power: float = setting(2.0, ge=0, description="k where the advantage is at least 0")
+    positive_decay: float = setting(3.0, ge=0, description="λ where the advantage is at least 0")
+    negative_power: float = setting(3.0, ge=0, description="k elsewhere")
+    negative_decay: float = setting(2.0, ge=0, description="λ elsewhere")
+
+
+@dataclass(frozen=True, kw_only=True)
 class ClipCov(Band):
     """PPO's clip; in addition, a few tokens of high covariance get no gradient."""
 
@@ -268,6 +324,13 @@ class SeqMeanTokenMean(Part):
     """Mean over responses of the mean over their tokens."""
 
     name: Literal["seq_mean_token_mean"] = "seq_mean_token_mean"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeqMeanTokenSum(Part):
+    """Mean over responses of the sum over their tokens."""
+
+    name: Literal["seq_mean_token_sum"] = "seq_mean_token_sum"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -339,8 +402,8 @@ class KlCov(Part):
 CHOICES: dict[str, tuple[type[Part], ...]] = {
     "advantage": (Grpo, DrGrpo, Rloo),
     "ratio": (TokenRatio, SequenceRatio, PrefixRatio, ProductRatio, Block, NoRatio),
-    "clip": (PpoClip, NoClip, ClipCov),
-    "aggregation": (TokenMean, SeqMeanTokenMean, SeqMeanTokenSumNorm),
+    "clip": (PpoClip, NoClip, ClipCov, Likelihood, Gmpo, Sapo, DppoTv, DppoKl, Vespo),
+    "aggregation": (TokenMean, SeqMeanTokenMean, SeqMeanTokenSum, SeqMeanTokenSumNorm),
     "penalties": (Kl, EntropyBonus, KlCov),
 }
 

@@ -21,6 +21,11 @@ def seq_mean_token_mean(batch: TokenBatch) -> Tensor:
     return _mask(batch) / (batch.lengths.clamp(min=1).unsqueeze(1) * batch.whole.n_responses)
 
 
+def seq_mean_token_sum(batch: TokenBatch) -> Tensor:
+    """1/N: the sum over a response's tokens, so that long responses count for more. LUSPO (2602.05261)."""
+    return _mask(batch) / batch.whole.n_responses
+
+
 def seq_mean_token_sum_norm(batch: TokenBatch) -> Tensor:
     """1/(N L_max): Dr. GRPO (2503.20783), no bias towards short or long responses."""
     step = batch.whole

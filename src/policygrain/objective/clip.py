@@ -6,12 +6,18 @@ bound, whose gradient is zero. All [batch, tokens].
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from .batch import TokenBatch
+
+# exp of a number above about 88 overflows float32; the exact value of such a ratio is of no use.
+LARGEST_LOG = 80.0
+TINY = 1e-8
+LEAST_LOG_WEIGHT = math.log(TINY)
 
 
 class Surrogate(NamedTuple):
@@ -20,6 +26,8 @@ class Surrogate(NamedTuple):
     value: Tensor
     low: Tensor
     high: Tensor
+    silenced: bool = True  # whether these tokens have no gradient; False: their weight is bounded
+    corrected: bool = False  # whether the weights of a rollout correction are in the value already
 
 
 def ppo(
@@ -47,6 +55,109 @@ def none(ratio: Tensor, batch: TokenBatch) -> Surrogate:
     """u = r Â."""
     nothing = torch.zeros_like(batch.mask)
     return Surrogate(ratio * batch.advantages, nothing, nothing)
+
+
+def likelihood(ratio: Tensor, batch: TokenBatch, *, low: float | None = None, cap: float | None = 5.0) -> Surrogate:
+    """u = sg[clip(r, low, cap)] Â log π_θ: the ratio is a constant weight, so no token loses its gradient.
+
+    CISPO (2506.13585 eq. 4-5); cap 5 is ScaleRL's (2510.13786). Bounds are absolute, not 1 ± ε. The value has the size
+    of a log-probability, so that it cannot be compared with those of other clips. Tokens count as clipped where their
+    weight is bounded.
+    """
+    weight = ratio.detach()
+    is_low, is_high = (torch.zeros_like(batch.mask) for _ in range(2))
+    if low is not None:
+        is_low, weight = ratio < low, weight.clamp(min=low)
+    if cap is not None:
+        is_high, weight = ratio > cap, weight.clamp(max=cap)
+    value = weight * batch.advantages * batch.log_probs
+    return Surrogate(value, is_low & batch.mask, is_high & batch.mask, silenced=False)
+
+
+def gmpo(ratio: Tensor, batch: TokenBatch, *, low: float = 0.4, high: float = 0.4) -> Surrogate:
+    """u = exp((1/|o|) Σ_k ℓ̃_k) Â, ℓ̃ = min(ℓ, high) where Â > 0 and max(ℓ, −low) where Â < 0. GMPO (2507.20673).
+
+    Tokens are bounded in log space, each by itself, before the mean; the `sequence` ratio with PPO's clip bounds the
+    mean. A bounded token has no gradient, its response still has one. ``ratio`` is only what metrics show.
+    """
+    log_ratio, advantages = batch.log_ratio, batch.advantages
+    bounded = torch.where(advantages > 0, log_ratio.clamp(max=high), log_ratio.clamp(min=-low))
+    mean = (bounded * batch.mask).sum(1, keepdim=True) / batch.lengths.clamp(min=1).unsqueeze(1)
+    value = mean.clamp(-LARGEST_LOG, LARGEST_LOG).exp() * advantages
+    is_low, is_high = (log_ratio < -low) & (advantages < 0), (log_ratio > high) & (advantages > 0)
+    return Surrogate(value, is_low & batch.mask, is_high & batch.mask)
+
+
+def sapo(ratio: Tensor, batch: TokenBatch, *, positive: float = 1.0, negative: float = 1.05) -> Surrogate:
+    """u = (4/τ) σ(τ (r − 1)) Â, τ = ``positive`` where Â > 0, else ``negative``. SAPO (2511.20347).
+
+    No token is clipped. The gradient by r is 4σ(1−σ) Â, which is Â at r = 1 and falls on both sides.
+    """
+    advantages = batch.advantages
+    temperature = _by_sign(advantages > 0, positive, negative, ratio)
+    nothing = torch.zeros_like(batch.mask)
+    return Surrogate(4 / temperature * torch.sigmoid(temperature * (ratio - 1)) * advantages, nothing, nothing)
+
+
+def dppo_tv(ratio: Tensor, batch: TokenBatch, *, low: float = 0.15, high: float = 0.15) -> Surrogate:
+    """u = M r Â; M = 0 where π_θ − π_old > ``high`` (Â > 0) or π_old − π_θ > ``low`` (Â < 0).
+
+    DPPO (2602.04879 eq. 11-13). Probabilities are of the sampled token, so the band of the ratio is δ/π_old: wide for
+    unlikely tokens.
+    """
+    rise = batch.log_probs.detach().exp() - batch.old_log_probs.exp()
+    return _masked(ratio, batch, rise < -low, rise > high)
+
+
+def dppo_kl(ratio: Tensor, batch: TokenBatch, *, low: float = 0.05, high: float = 0.05) -> Surrogate:
+    """u = M r Â; M = 0 where D > ``high`` (Â > 0, π_θ > π_old) or D > ``low`` (Â < 0, π_θ < π_old).
+
+    DPPO (2602.04879 eq. 11, 12, 14). D is the KL divergence of two Bernoulli variables, the sampled token or another
+    one, π_old first.
+    """
+    # A log-probability may be above 0 by rounding.
+    new, old = (x.detach().exp().clamp(max=1.0) for x in (batch.log_probs, batch.old_log_probs))
+    other = torch.log((1 - old + TINY) / (1 - new + TINY))
+    divergence = old * (batch.old_log_probs - batch.log_probs.detach()) + (1 - old) * other
+    return _masked(ratio, batch, (divergence > low) & (new < old), (divergence > high) & (new > old))
+
+
+def _masked(ratio: Tensor, batch: TokenBatch, fallen: Tensor, risen: Tensor) -> Surrogate:
+    """r Â, and 0 for tokens that have risen too far with a positive advantage, or fallen with a negative one."""
+    is_low, is_high = fallen & (batch.advantages < 0) & batch.mask, risen & (batch.advantages > 0) & batch.mask
+    return Surrogate(torch.where(is_low | is_high, 0.0, ratio * batch.advantages), is_low, is_high)
+
+
+def vespo(
+    ratio: Tensor,
+    batch: TokenBatch,
+    *,
+    positive_power: float = 2.0,
+    positive_decay: float = 3.0,
+    negative_power: float = 3.0,
+    negative_decay: float = 2.0,
+) -> Surrogate:
+    """u = sg[φ(W)] Â log π_θ, W = exp Σ_k ℓ_k, φ(W) = W^k exp(λ (1 − W)). VESPO (2602.10693 section 3.4).
+
+    k and λ are the positive ones where Â ≥ 0. W is the product over the response; log W is bounded to [log 1e-8, 20].
+    The weights of a rollout correction belong into W. No token counts as clipped.
+    """
+    log_weight = batch.log_ratio.detach()
+    if batch.rollout_weights is not None:
+        log_weight = log_weight + torch.where(batch.mask, batch.rollout_weights, 1.0).clamp(min=TINY).log()
+    log_weight = (log_weight * batch.mask).sum(1, keepdim=True).clamp(LEAST_LOG_WEIGHT, 20.0)
+    at_least_0 = batch.advantages >= 0
+    power = _by_sign(at_least_0, positive_power, negative_power, ratio)
+    decay = _by_sign(at_least_0, positive_decay, negative_decay, ratio).clamp(min=1e-4)
+    phi = (power * log_weight + decay * (1 - log_weight.exp())).exp()
+    nothing = torch.zeros_like(batch.mask)
+    value = phi * batch.advantages * batch.log_probs
+    return Surrogate(value, nothing, nothing, silenced=False, corrected=True)
+
+
+def _by_sign(positive: Tensor, one: float, other: float, like: Tensor) -> Tensor:
+    """``one`` where ``positive``, else ``other``, in the precision of ``like``."""
+    return torch.where(positive, like.new_tensor(one), like.new_tensor(other))
 
 
 def clip_cov(

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from .batch import TokenBatch
-from .clip import Surrogate
-from .penalty import LARGEST_LOG, EntropySignal, entropy_drop_mask, k3
+from .clip import LARGEST_LOG, Surrogate
+from .penalty import EntropySignal, entropy_drop_mask, k3
 
 # Metrics that are 1.0 where something holds and missing otherwise.
 FLAGS = ("mask_signal_covariance", "micro_batch_statistics")
@@ -44,7 +44,9 @@ def policy_loss(
     """
     r = importance(batch, ratio)
     surrogate = clip(r, batch)
-    value = surrogate.value if batch.rollout_weights is None else surrogate.value * batch.rollout_weights
+    value = surrogate.value
+    if batch.rollout_weights is not None and not surrogate.corrected:
+        value = value * batch.rollout_weights
     weights = aggregation(batch)
     policy = -(weights * value).sum()
     penalty = sum(((weights * p(batch)).sum() for p in penalties), start=torch.zeros_like(policy))
@@ -70,7 +72,9 @@ def _metrics(
     batch: TokenBatch, r: Tensor, surrogate: Surrogate, weights: Tensor, entropy_signal: EntropySignal
 ) -> dict[str, Tensor]:
     # w_t ∂u_t/∂log r_t: the weight of this token's ratio in the gradient.
-    pull = torch.where(surrogate.low | surrogate.high, 0.0, weights * r * batch.advantages)
+    pull = weights * r * batch.advantages
+    if surrogate.silenced:
+        pull = torch.where(surrogate.low | surrogate.high, 0.0, pull)
     metrics = {
         "gradient_from_positive": pull.clamp(min=0).sum(),
         "gradient_from_negative": -pull.clamp(max=0).sum(),

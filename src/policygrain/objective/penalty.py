@@ -8,12 +8,9 @@ import torch
 from torch import Tensor
 
 from .batch import TokenBatch
-from .clip import token_covariance
+from .clip import LARGEST_LOG, token_covariance
 
 EntropySignal = Literal["auto", "measured", "covariance"]
-
-# exp of a number above about 88 overflows float32; the exact value of such a large KL is of no use.
-LARGEST_LOG = 80.0
 
 
 def kl(

@@ -65,10 +65,14 @@ class MethodChanges(Section):
         "with its parameters",
     )
     clip: Annotated[SomePart, _described("clip")] = Field(
-        None, description="{low, high, dual}: PPO's clip; or clip_cov with its parameters; null: no clip"
+        None,
+        description="{low, high, dual}: PPO's clip; or clip_cov, likelihood, gmpo, sapo, dppo_tv, dppo_kl or vespo "
+        "with its parameters; null: no clip",
     )
     aggregation: Annotated[SomePart, _described("aggregation")] = Field(
-        None, description="how token losses are averaged: token_mean, seq_mean_token_mean or seq_mean_token_sum_norm"
+        None,
+        description="how token losses are averaged: token_mean, seq_mean_token_mean, seq_mean_token_sum or "
+        "seq_mean_token_sum_norm",
     )
     penalties: Annotated[
         list[str | dict[str, Any]] | None,

@@ -120,6 +120,7 @@ def test_the_methods_of_2025_and_2026_have_verls_gradient(name: str, micro: int,
         return
     ours, mode, config = NEWER[name]
     fields = random_fields(LENGTHS, 3, 0.5)
+    fields |= {key: fields[key].clamp(max=-0.01) for key in ("log_probs", "old_log_probs")}  # of probabilities
     theirs = step_of(mode, config, fields, micro, ranks)
     log_probs = fields["log_probs"].clone().requires_grad_()
     out = ours.loss(TokenBatch(**{k: v for k, v in fields.items() if k != "max_length"} | {"log_probs": log_probs}))

@@ -108,7 +108,9 @@ def test_a_signal_saves_the_run_and_the_same_command_resumes_it(
     assert_same_end(tmp_path / "run", tmp_path / "whole")
 
 
-def test_a_batch_sampled_ahead_is_off_from_the_policy_that_sampled_it(made: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_batch_sampled_ahead_is_off_from_the_policy_that_sampled_it(
+    made: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """With one update a batch, ratios are 1 at once and not 1 a step later: the old policy is the sampler's."""
     rows = {}
     for ahead in (0, 1, 2):
@@ -119,6 +121,7 @@ def test_a_batch_sampled_ahead_is_off_from_the_policy_that_sampled_it(made: tupl
         assert rows[ahead][ahead + 1]["kl_initial"] > 1e-6
         assert max(r["mismatch_max"] for r in rows[ahead]) < 1e-4
         assert rows[ahead][-1]["total_samples"] == 5 * 48
+        assert capsys.readouterr().err.count("all importance ratios are 1") == (ahead == 0)
     assert rows[0][0] == rows[1][0] == rows[2][0]
     assert max(r["kl_old"] for r in rows[0]) < 1e-9 < rows[1][1]["kl_old"]
     assert rows[1][1] == rows[2][1] != rows[0][1]

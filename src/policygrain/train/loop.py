@@ -44,6 +44,9 @@ NO_UPDATES = (
     "no optimizer step was made: dynamic sampling dropped every group, since all of its rewards were equal. The final "
     "model is the start model. Take a start model that solves some problems and not all, or more prompts."
 )
+ON_POLICY = (
+    "one update per batch, and nothing is sampled ahead: all importance ratios are 1, so ratio and clip have no effect."
+)
 
 
 def train(
@@ -104,6 +107,8 @@ def train(
         if policy.heads is not None and state is None:
             warm_up(policy, method, collector, run)
         label = f"{run.path.parent.name} {run.path.name}"
+        if first == 0 and settings.updates_per_batch == 1 and not settings.ahead and is_rank_0():
+            print(f"{run.path}: {ON_POLICY}", file=sys.stderr)
 
         progress = Progress(range(first, settings.steps), label, settings.steps, first, silent=not is_rank_0())
         for step in progress:

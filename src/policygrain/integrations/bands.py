@@ -1,0 +1,199 @@
+"""Which clip band fits a run: how ratios of each grain spread on its own rollouts, and what published bands clip."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..errors import UserError
+from ..methods import method, method_names
+from ..methods.compute import function
+from ..methods.parts import Block, Part, PpoClip, PrefixRatio, SequenceRatio, TokenRatio
+from ..objective.batch import TokenBatch
+from ..objective.clip import LARGEST_LOG
+from .rollouts import Rollouts
+
+GRAINS: dict[str, Part] = {
+    "token": TokenRatio(),
+    "block": Block(),
+    "prefix": PrefixRatio(),
+    "sequence": SequenceRatio(),
+}
+QUANTILES = (0.01, 0.05, 0.5, 0.95, 0.99)
+ALIKE = 1e-6  # log-ratios below this are 1 but for rounding
+LARGEST_SAMPLE = 10_000_000  # torch.quantile takes at most 2^24 values
+
+
+class Grain(NamedTuple):
+    """Ratios of one grain on the rollouts. Shares are of tokens, 0 to 1."""
+
+    name: str
+    quantiles: dict[str, float]  # of the ratio
+    effective_sample_share: float
+    published: dict[str, tuple[float, float]]  # preset → shares that its band clips below and above
+    band: tuple[float, float]  # (low, high) that clips the wanted share, of both sides together
+    by_staleness: dict[str, float]  # updates → effective sample share
+
+
+def measure(rollouts: Rollouts, share: float = 0.01) -> list[Grain]:
+    """Every grain on the rollouts. ``share``: of the tokens that the band should clip, half of it on each side.
+
+    UserError if all ratios are 1: such rollouts cannot tell grains or bands apart.
+    """
+    if not 0 < share < 1:
+        raise UserError(f"--share: {share} is no share between 0 and 1.")
+    batch = rollouts.batch
+    if batch.log_ratio.abs().max() < ALIKE:
+        raise UserError(
+            "all ratios are 1: old and new log-probabilities are the same. With one update per batch and nothing "
+            "sampled ahead no grain and no band has an effect; take rollouts after several updates."
+        )
+    return [_grain(name, part, rollouts, share) for name, part in GRAINS.items()]
+
+
+def _grain(name: str, part: Part, rollouts: Rollouts, share: float) -> Grain:
+    batch = rollouts.batch
+    log_ratio = function(part)(batch).clamp(-LARGEST_LOG, LARGEST_LOG)
+    values, sign = log_ratio[batch.mask], batch.advantages[batch.mask].sign()
+    # Only tokens with the right sign of the advantage can be clipped at a bound, so the shares of all are scaled.
+    low, high = (_edge(values, sign == side, share / 2, below) for side, below in ((-1, True), (1, False)))
+    stale = {} if rollouts.staleness is None else _by_staleness(log_ratio, batch, rollouts.staleness)
+    return Grain(
+        name,
+        {f"{q:g}": float(x.exp()) for q, x in zip(QUANTILES, _quantiles(values, QUANTILES), strict=True)},
+        effective_share(values.exp()),
+        {preset: _clipped(values, sign, *ends) for preset, ends in published_bands(name).items()},
+        (low, high),
+        stale,
+    )
+
+
+def published_bands(grain: str) -> dict[str, tuple[float, float]]:
+    """Preset → band (low, high), of the presets with this ratio and PPO's clip; each band once."""
+    found: dict[str, tuple[float, float]] = {}
+    for name in method_names():
+        preset = method(name)
+        if preset.ratio.name == grain and isinstance(preset.clip, PpoClip):
+            band = preset.clip.low, preset.clip.high
+            if band not in found.values():
+                found[name] = band
+    return found
+
+
+def effective_share(ratio: Tensor) -> float:
+    """(Σr)² / (n Σr²): Kish's effective sample size over the number of values."""
+    return float(ratio.sum() ** 2 / (len(ratio) * ratio.square().sum()))
+
+
+def _clipped(values: Tensor, sign: Tensor, low: float, high: float) -> tuple[float, float]:
+    below = (values < math.log1p(-low)) & (sign < 0) if low < 1 else torch.zeros_like(sign, dtype=torch.bool)
+    above = (values > math.log1p(high)) & (sign > 0)
+    return float(below.double().mean()), float(above.double().mean())
+
+
+def _edge(values: Tensor, side: Tensor, share: float, below: bool) -> float:
+    """The distance from 1 beyond which ``share`` of all tokens lie on a side; 0 if fewer tokens have its sign."""
+    own = values[side]
+    if share * len(values) >= len(own):
+        return 0.0
+    within = share * len(values) / len(own)
+    (edge,) = _quantiles(own, (within,) if below else (1 - within,))
+    return max(0.0, float(-torch.expm1(edge) if below else torch.expm1(edge)))
+
+
+def _quantiles(values: Tensor, at: tuple[float, ...]) -> Tensor:
+    """Quantiles; of a regular subset where there are very many values."""
+    return torch.quantile(values[:: 1 + len(values) // LARGEST_SAMPLE], torch.tensor(at, dtype=values.dtype))
+
+
+def _by_staleness(log_ratio: Tensor, batch: TokenBatch, staleness: Tensor) -> dict[str, float]:
+    found = {}
+    for updates in staleness.unique().tolist():
+        rows = staleness == updates
+        found[f"{updates:g}"] = effective_share(log_ratio[rows][batch.mask[rows]].exp())
+    return found
+
+
+# ---- what is said ---------------------------------------------------------------------------------------------------
+
+
+def data(grains: list[Grain], rollouts: Rollouts, share: float) -> dict[str, Any]:
+    """Everything as JSON."""
+    batch = rollouts.batch
+    counts = {"responses": len(batch.mask), "tokens": int(batch.mask.sum()), "share": share}
+    return {**counts, "grains": {grain.name: grain._asdict() for grain in grains}}
+
+
+def table(grains: list[Grain], rollouts: Rollouts, share: float) -> str:
+    """A table for the terminal, and lines to paste."""
+    batch = rollouts.batch
+    lines = [f"{len(batch.mask):,} responses, {int(batch.mask.sum()):,} tokens", ""]
+    lines += [f"{'ratio':10}{'1%':>10}{'median':>10}{'99%':>10}{'effective':>11}   band that clips {share:.2%}"]
+    for grain in grains:
+        ends = [f"{grain.quantiles[key]:.4g}" for key in ("0.01", "0.5", "0.99")]
+        shown = "".join(f"{end:>10}" for end in ends)
+        band = " / ".join(f"{end:.2g}" for end in grain.band)
+        lines.append(f"{grain.name:10}{shown}{grain.effective_sample_share:>11.1%}   {band}")
+    lines += ["", "Share of tokens that published bands clip on these rollouts, below and above:"]
+    for grain in grains:
+        for preset, (below, above) in grain.published.items():
+            band = " / ".join(f"{end:g}" for end in published_bands(grain.name)[preset])
+            lines.append(f"  {grain.name:9} {band:16} ({preset}): {below:.2%} + {above:.2%}")
+    if rollouts.staleness is not None:
+        lines += ["", "Effective sample share by updates since the rollouts:"]
+        for grain in grains:
+            shares = ", ".join(f"{updates}: {value:.1%}" for updates, value in grain.by_staleness.items())
+            lines.append(f"  {grain.name:9} {shares}")
+    return "\n".join([*lines, "", *to_paste(grains)])
+
+
+def to_paste(grains: list[Grain]) -> list[str]:
+    """Settings with these bands for TRL, verl and a study file."""
+    token, block, sequence = (next(g for g in grains if g.name == name).band for name in ("token", "block", "sequence"))
+    return [
+        f"TRL, token ratio:      GRPOConfig(epsilon={token[0]:.2g}, epsilon_high={token[1]:.2g})",
+        'TRL, sequence ratio:   GRPOConfig(importance_sampling_level="sequence", loss_type="grpo", '
+        f"epsilon={sequence[0]:.2g}, epsilon_high={sequence[1]:.2g})",
+        "TRL, block ratio:      PolicyGrainTrainer(objective=method("
+        f'"mpo", clip={{"low": {block[0]:.2g}, "high": {block[1]:.2g}}}), ...)',
+        f"verl, token ratio:     actor.clip_ratio_low={token[0]:.2g} actor.clip_ratio_high={token[1]:.2g}",
+        "verl, sequence ratio:  actor.policy_loss.loss_mode=gspo actor.loss_agg_mode=seq-mean-token-mean "
+        f"actor.clip_ratio_low={sequence[0]:.2g} actor.clip_ratio_high={sequence[1]:.2g}",
+        "study file:            methods: {"
+        + ", ".join(
+            f"{name}: {{clip: {{low: {low:.2g}, high: {high:.2g}}}}}"
+            for name, (low, high) in (("dapo", token), ("mpo", block), ("gspo", sequence))
+        )
+        + "}",
+    ]
+
+
+def draw(rollouts: Rollouts, path: Path) -> None:
+    """A figure: the distribution of the log-ratio of each grain, with published bands. Needs matplotlib."""
+    try:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        from matplotlib import pyplot
+    except ImportError as error:
+        raise UserError("--figure: needs matplotlib: pip install matplotlib.") from error
+    batch = rollouts.batch
+    figure, axes = pyplot.subplots(1, len(GRAINS), figsize=(3.2 * len(GRAINS), 2.8), layout="constrained")
+    for axis, (name, part) in zip(axes, GRAINS.items(), strict=True):
+        values = function(part)(batch)[batch.mask]
+        width = float(values.abs().quantile(0.995)) or 1.0
+        axis.hist(values.clamp(-width, width).numpy(), bins=80, color="0.6")
+        for number, (preset, (low, high)) in enumerate(published_bands(name).items()):
+            for end in (math.log1p(-low) if low < 1 else -width, math.log1p(high)):
+                if abs(end) <= width:
+                    axis.axvline(end, color=f"C{number}", label=preset if end > 0 else None)
+        axis.set(title=name, xlabel="log-ratio", yticks=[])
+        axis.locator_params(axis="x", nbins=5)
+        if axis.get_legend_handles_labels()[0]:
+            axis.legend(fontsize=7)
+    figure.savefig(path, dpi=150)
+    pyplot.close(figure)

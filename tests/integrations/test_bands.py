@@ -1,0 +1,140 @@
+"""Bands from a user's own rollouts: arithmetic, trainers' column names, and what is said about mistakes."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from policygrain.cli import main
+from policygrain.errors import UserError
+from policygrain.integrations.bands import effective_share, measure, published_bands
+from policygrain.integrations.rollouts import read_rollouts
+
+
+def row(log_ratio: list[float], **more: Any) -> dict[str, Any]:
+    old = [-1.0 - 0.1 * i for i in range(len(log_ratio))]
+    return {"old_log_probs": old, "log_probs": [o + x for o, x in zip(old, log_ratio, strict=True)], **more}
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(f"{json.dumps(r)}\n" for r in rows))
+    return path
+
+
+@pytest.fixture
+def many(tmp_path: Path) -> Path:
+    """200 responses of 20 tokens, log-ratios of standard deviation 0.1, in groups of four of which one is right."""
+    generator = torch.Generator().manual_seed(0)
+    drift = 0.1 * torch.randn(200, 20, generator=generator, dtype=torch.float64)
+    rows = [
+        row(d.tolist(), reward=float(i % 4 == 0), group=i // 4, staleness=1 + 15 * (i % 2)) for i, d in enumerate(drift)
+    ]
+    return write(tmp_path / "rollouts.jsonl", rows)
+
+
+def test_advantages_come_from_rewards_and_groups(tmp_path: Path) -> None:
+    """Rewards 1 and 0: (1 − ½) / (0.7071 + 1e-6) and its negative; the mask leaves a token out."""
+    rows = [row([0.1, 0.2], reward=1, group="a"), row([0.3], reward=0, group="a", mask=[1])]
+    batch = read_rollouts(write(tmp_path / "a.jsonl", rows)).batch
+    expected = 0.5 / (math.sqrt(0.5) + 1e-6)
+    assert batch.advantages[:, 0].tolist() == pytest.approx([expected, -expected])
+    assert batch.log_ratio.tolist() == [pytest.approx([0.1, 0.2]), pytest.approx([0.3, 0.0])]
+    assert batch.mask.tolist() == [[True, True], [True, False]]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        {"old_log_probs": "inference_logprobs", "log_probs": "trainer_logprobs", "advantage": "advantages"},
+        {"old_log_probs": "old_log_prob", "log_probs": "log_prob", "advantage": "advantages"},
+        {"old_log_probs": "old_per_token_logps", "log_probs": "per_token_logps", "advantage": "advantages"},
+    ],
+)
+def test_trainers_names_of_columns_are_understood(names: dict[str, str], tmp_path: Path) -> None:
+    plain = row([0.1, -0.1], advantage=[2.0, 2.0])
+    batch = read_rollouts(write(tmp_path / "a.jsonl", [{names.get(k, k): v for k, v in plain.items()}])).batch
+    assert batch.log_ratio[0].tolist() == pytest.approx([0.1, -0.1]) and batch.advantages[0, 0] == 2.0
+
+
+def test_the_band_clips_the_wanted_share(many: Path) -> None:
+    rollouts = read_rollouts(many)
+    for grain in measure(rollouts, share=0.04):
+        ratios = {"token": rollouts.batch.log_ratio, "sequence": rollouts.batch.log_ratio.mean(1, keepdim=True)}
+        if grain.name not in ratios:
+            continue
+        values = ratios[grain.name].expand_as(rollouts.batch.log_ratio).exp()
+        sign = rollouts.batch.advantages.sign()
+        low, high = grain.band
+        clipped = [
+            ((values < 1 - low) & (sign < 0)).double().mean(),
+            ((values > 1 + high) & (sign > 0)).double().mean(),
+        ]
+        assert [float(x) for x in clipped] == pytest.approx([0.02, 0.02], abs=0.006), grain.name
+    token, sequence = (next(g for g in measure(rollouts) if g.name == name) for name in ("token", "sequence"))
+    assert sequence.band[1] < token.band[1] / 3, "a mean of twenty log-ratios spreads less"
+    assert token.published.keys() == {"grpo", "grpo_clip_higher"} and token.published["grpo"][0] < 0.03
+    assert set(token.by_staleness) == {"1", "16"}
+
+
+def test_effective_shares_by_hand() -> None:
+    """Ratios 1 and 3: 16 / (2 · 10)."""
+    assert effective_share(torch.tensor([1.0, 3.0])) == pytest.approx(0.8)
+    assert published_bands("sequence") == {"gspo": (3e-4, 4e-4), "tepo_v1": (0.2, 0.28), "luspo": (2e-3, 2.5e-3)}
+
+
+def test_the_command_prints_a_table_and_lines_to_paste(
+    many: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, figure = tmp_path / "out.json", tmp_path / "figure.png"
+    assert main(["calibrate", "--rollouts", str(many), "--out", str(out), "--figure", str(figure)]) == 0
+    said = capsys.readouterr().out
+    assert "200 responses, 4,000 tokens" in said and "GRPOConfig(epsilon=" in said and "actor.clip_ratio_low=" in said
+    grains = json.loads(out.read_text())["grains"]
+    assert (
+        list(grains) == ["token", "block", "prefix", "sequence"] and 0.9 < grains["token"]["effective_sample_share"] < 1
+    )
+    assert figure.stat().st_size > 10_000
+
+
+def test_parquet_is_read_too(many: Path, tmp_path: Path) -> None:
+    import pandas as pd
+
+    pd.read_json(many, lines=True).to_parquet(tmp_path / "rollouts.parquet")
+    one, other = read_rollouts(many), read_rollouts(tmp_path / "rollouts.parquet")
+    torch.testing.assert_close(one.batch.log_ratio, other.batch.log_ratio)
+    assert torch.equal(one.batch.advantages, other.batch.advantages)
+
+
+WRONG: list[tuple[list[Any], str]] = [
+    ([], "contains no response"),
+    ([{"log_probs": [0.1]}], "row 1: has none of 'old_log_probs'"),
+    ([row([0.1]) | {"log_probs": [-1.0, -2.0]}], "row 1: 1 old and 2 new log-probabilities"),
+    ([row([0.1], reward=1.0)], "needs `advantage`, or `reward` and `group`"),
+    ([row([0.1], reward=1.0, group=7)], "group '7' has one response"),
+    ([row([0.1], advantage=1.0) | {"log_probs": "x"}], "row 1: log_probs: expected a list"),
+    ([row([0.1], advantage=1.0) | {"log_probs": [None]}], "row 1: log_probs: None is no finite number"),
+    ([row([0.1], advantage=1.0, mask=[1, 1])], "row 1: mask: 2 entries for 1 tokens"),
+    ([row([0.1], advantage=1.0, staleness=1), row([0.1], advantage=1.0)], "1 of 2 rows have a staleness"),
+    ([row([0.0], advantage=1.0)], "all ratios are 1"),
+]
+
+
+@pytest.mark.parametrize(("rows", "says"), WRONG, ids=[says for _, says in WRONG])
+def test_mistakes_are_named(rows: list[Any], says: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=says):
+        measure(read_rollouts(write(tmp_path / "a.jsonl", rows)))
+
+
+def test_a_truncated_file_names_the_line(many: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = many.read_text()
+    many.write_text(text[: len(text) // 2])
+    assert main(["calibrate", "--rollouts", str(many)]) == 2
+    said = capsys.readouterr().err
+    assert "line 101: not JSON" in said and "was the file cut off?" in said
+    assert main(["calibrate"]) == 2
+    assert "--work: needed" in capsys.readouterr().err

@@ -84,7 +84,7 @@ docs-tables: setup
 	$(BIN)/python docs/generate.py
 
 # Copies the laptop study's figures, tables and records to the documentation, those of its replication and of the study of an hour.
-# Needs `make replicate`, and `make all` with STUDY=studies/hour.yaml and studies/bands.yaml.
+# Needs `make replicate`, and `make all` with STUDY=studies/hour.yaml, studies/newer.yaml and studies/bands.yaml.
 publish:
 	mkdir -p docs/figures docs/records
 	cp results/laptop/figures/*.png docs/figures/
@@ -103,7 +103,8 @@ publish:
 	  echo "![Differences to the token ratio](figures/hour_grain.png)"; echo; cat results/hour/tables/findings.md; echo; \
 	  echo "## The papers' claims"; echo; echo "![Verdicts](figures/hour_verdicts.png)"; echo; cat results/hour/tables/claims.md; \
 	} >docs/hour.md
-	for study in laptop laptop-replicate hour bands; do \
+	for figure in estimators rounds; do cp results/newer/figures/$$figure.png docs/figures/newer_$$figure.png; done
+	for study in laptop laptop-replicate hour newer bands; do \
 	  $(BIN)/policygrain freeze results/$$study --small --out docs/records/$$study.zip; \
 	done
 	$(BIN)/policygrain compare results/laptop results/laptop-replicate >docs/replication.txt

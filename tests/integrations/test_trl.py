@@ -195,7 +195,8 @@ def test_options_that_would_give_another_objective_are_refused(
         PolicyGrainTrainer(model="no/such-model", reward_funcs=reward, args=config, **own)
 
 
-def test_a_sampler_that_has_no_effect_is_said(tmp_path: Path) -> None:
+def test_a_sampler_that_has_no_effect_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = GRPOConfig(output_dir=str(tmp_path), **SETTINGS)
-    with pytest.warns(UserWarning, match="dapo: .*dynamic: True, overlong_buffer: 0.2"), pytest.raises(OSError):
+    monkeypatch.setattr(GRPOTrainer, "__init__", lambda *_, **__: None)
+    with pytest.warns(UserWarning, match="dapo: .*dynamic: True, overlong_buffer: 0.2"):
         PolicyGrainTrainer(model="no/such-model", reward_funcs=reward, args=config, objective="dapo")

@@ -1,6 +1,6 @@
 # make setup | all | replicate | figures | test | lint | ui | docs | clean      (options: PYTHON=…, CORES=…, STUDY=…, FLAVOUR=…)
 PYTHON ?= python3.11
-OLDEST ?= python3.10
+OLDEST ?= $(firstword $(wildcard $(HOME)/.pyenv/versions/3.10.*/bin/python3.10) python3.10)
 CORES ?= 2
 STUDY ?= config.yaml
 BIN := .venv/bin

@@ -26,7 +26,7 @@ COMMANDS = {
     "data": Command("data", "List, fetch, check and compare public problem sets."),
     "prepare": Command("prepare", "Write a study's problems: train.jsonl, validation.jsonl and benchmarks/*.jsonl."),
     "start-model": Command("start_model", "Build a study's tiny start model."),
-    "calibrate": Command("calibrate", "Choose clip bands and learning rate on validation problems."),
+    "calibrate": Command("calibrate", "Choose clip bands: from the rollouts of a run of your own, or for a study."),
     "bands": Command("bands", "Choose a clip band per ratio from the runs of a study like studies/bands.yaml."),
     "train": Command("train", "Train runs, or resume them; finished runs are left as they are."),
     "cases": Command("cases", "Compare estimators on small tabular policies whose exact gradient is known."),

@@ -1,7 +1,7 @@
-"""Choose clip bands: from the rollouts of a run of your own, or for a study of tiny models by pilot runs.
+"""Choose clip bands: from the rollouts of a run of your own, or for a study.
 
 With --rollouts: how the ratios of each grain spread, what published bands clip, and the band that clips a wanted share.
-Without: learning rate and matched bands of a study, on validation problems.
+Without: learning rate and matched bands of a study of tiny models, by pilot runs on validation problems.
 """
 
 from __future__ import annotations

@@ -69,8 +69,8 @@ def in_short() -> str:
         "**In short:** training with blocks of tokens (MPO) goes as well as with single tokens (DAPO), at 1, 4 and 16 "
         "updates per batch. How often a batch is used matters more: with one update instead of four it is "
         f"{once} points. Undecided, by intervals that exclude 0 and are not corrected: TEPO (sequence ratio, masked "
-        f"KL) seems behind DAPO where rollouts are stale, {behind[0]} points at 4 updates and {behind[1]} at 16, while its "
-        f"ratio alone seems ahead in one round, {alone}."
+        f"KL) seems behind DAPO where rollouts are stale, {behind[0]} points at 4 updates and {behind[1]} at 16, "
+        f"while its ratio alone seems ahead in one round, {alone}."
     )
 
 

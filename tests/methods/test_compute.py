@@ -180,7 +180,10 @@ def test_a_trainer_that_knows_numbers_alone_gets_the_loss_of_the_step(name):
     """Two micro-batches, the step's tokens, responses, longest length and groups: all but step-wide statistics."""
     data = random_fields([7, 3, 0, 9, 5], seed=8, drift=0.05)
     batch = TokenBatch(**data)
-    numbers = StepTotals(n_tokens=24, n_responses=4, max_length=batch.totals.max_length, n_groups=2)
+    totals = batch.totals
+    numbers = StepTotals(
+        n_tokens=24, n_responses=4, max_length=totals.max_length, n_groups=3, responses=totals.responses
+    )
     chosen = METHODS[name]
     if name in STEP_WIDE or "step_log_probs" in chosen.needs:
         with pytest.raises(ValueError, match=f"{chosen.name}: reads statistics of the whole optimizer step"):

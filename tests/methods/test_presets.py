@@ -43,6 +43,9 @@ CLIP_COV = {"low": 0.2, "high": 0.2, "fraction": 2e-4, "cov_low": 1.0, "cov_high
 KL_COV = ("kl_cov", {"coefficient": 1.0, "fraction": 2e-3})
 TEPO_MASK = kl("positive_advantage_entropy_drop")
 BONUS = ("entropy_bonus", {"coefficient": 0.001})
+FIPO = {"low": 0.2, "high": 0.28, "dual": 10.0, "half_life": 32.0, "least": 1.0, "largest": 1.2, "safety": 10.0}
+MINIRL = {"low": 0.8, "cap": 1.28, "outside": "mask"}
+DRO = {"low": None, "cap": None, "outside": "bound"}
 VESPO = {"positive_power": 2.0, "positive_decay": 3.0, "negative_power": 3.0, "negative_decay": 2.0}
 TABLE = {  # ratio, clip, aggregation, sampler, penalties
     "reinforce": (("none", {}), ("none", {}), "token_mean", {}, []),
@@ -68,11 +71,15 @@ TABLE = {  # ratio, clip, aggregation, sampler, penalties
     "gspo_token": (("sequence", {"stop_gradient": True}), ("ppo", NARROW), "seq_mean_token_mean", {}, []),
     "gmpo": (SEQUENCE, ("gmpo", {"low": 0.4, "high": 0.4}), "seq_mean_token_mean", {}, []),
     "luspo": (SEQUENCE, ("ppo", {"low": 2e-3, "high": 2.5e-3, "dual": None}), "seq_mean_token_sum", {}, []),
-    "cispo": (("token", {}), ("likelihood", {"low": None, "cap": 5.0}), "token_mean", {}, []),
+    "cispo": (("token", {}), ("likelihood", {"low": None, "cap": 5.0, "outside": "bound"}), "token_mean", {}, []),
     "vespo": (("product", {"cap": None}), ("vespo", VESPO), "token_mean", {}, []),
     "sapo": (("token", {}), ("sapo", {"positive": 1.0, "negative": 1.05}), "seq_mean_token_mean", {}, []),
     "dppo_tv": (("token", {}), ("dppo_tv", {"low": 0.15, "high": 0.15}), "token_mean", {}, []),
     "dppo_kl": (("token", {}), ("dppo_kl", {"low": 0.05, "high": 0.05}), "token_mean", {}, []),
+    "minirl": (("token", {}), ("likelihood", MINIRL), "seq_mean_token_sum", {"correction_cap": 2.0}, []),
+    "fipo": (("token", {}), ("fipo", FIPO), "token_mean", {"dynamic": True, "overlong_buffer": 0.2}, []),
+    "gepo": (("group_expectation", {}), ("ppo", SAME), "seq_mean_token_mean", {}, []),
+    "dro": (("none", {}), ("likelihood", DRO), "token_mean", {}, [("squared_log_ratio", {"coefficient": 0.05})]),
 }
 NO_SAMPLER = {
     "dynamic": False,
@@ -97,7 +104,7 @@ def test_a_preset_has_the_settings_of_the_table(name):
     assert chosen.aggregation.name == aggregation
     assert [(p.name, p.settings) for p in chosen.penalties] == penalties
     assert chosen.sampler.data() == NO_SAMPLER | sampler
-    assert chosen.advantage.name == ("dr_grpo" if name == "dr_grpo" else "grpo")
+    assert chosen.advantage.name == ("dr_grpo" if name in ("dr_grpo", "minirl", "dro") else "grpo")
     assert chosen.summary and chosen.source
 
 
@@ -149,7 +156,10 @@ def test_what_a_method_needs():
         "kl_cov": {"step_log_probs"},
         "tepo_max_entropy": {"entropy_gradient"},
         "mpo_heads": {"mtp_heads"},
+        "gepo": {"groups"},
     }
+    assert method("mpo", ratio={"layout": "segments"}).needs == {"segments"}
+    assert method("dapo", aggregation="prompt_mean").needs == {"groups"}
     assert method("grpo", penalties=["kl"]).needs == {"reference"}
     by_covariance = {**resolve("tepo")["penalties"][0], "entropy_signal": "covariance"}
     assert method("tepo", penalties=[by_covariance]).needs == {"step_log_probs"}
@@ -216,12 +226,20 @@ def test_importing_methods_does_not_import_torch():
         ("grpo", {"penalties": "kl"}, "methods.grpo.penalties: expected a list"),
         ("grpo", {"penalties": [{"coefficient": 1.0}]}, r"methods.grpo.penalties\[0\]: expected a name"),
         ("grpo", {"penalties": [{"name": "kl", "coefficient": math.nan}]}, r"penalties\[0\].coefficient: .*finite"),
-        ("mpo", {"ratio": {"layout": "slide"}}, "methods.mpo.ratio.layout: 'slide' is not 'sliding' or 'tiled'"),
+        (
+            "mpo",
+            {"ratio": {"layout": "slide"}},
+            "methods.mpo.ratio.layout: 'slide' is not 'sliding', 'tiled' or 'segments'",
+        ),
         ("mpo", {"ratio": {"size": 2.5}}, "methods.mpo.ratio.size: .*valid integer"),
         ("mpo", {"ratio": {"size": 0}}, "methods.mpo.ratio.size: .*greater than or equal to 1"),
         ("mpo", {"ratio": {"siez": 3}}, "methods.mpo.ratio.siez: 'block' has no parameter 'siez'.*'size'"),
         ("mpo", {"ratio": {"future": "heads"}}, "methods.mpo.ratio.future: 'heads' is not .*'mtp_heads'"),
         ("mpo_heads", {"ratio": {"layout": "tiled"}}, "methods.mpo_heads.ratio: .*needs layout: sliding"),
+        ("mpo", {"ratio": {"layout": "segments", "edges": "normalised"}}, "ratio: .*needs layout: sliding or tiled"),
+        ("grpo", {"off_policy_bound": -1}, "methods.grpo.off_policy_bound: .*greater than or equal to 0"),
+        ("grpo", {"sampler": {"correction_cap": 1.0, "correction_floor": 2.0}}, "sampler: correction_floor must not"),
+        ("fipo", {"clip": {"least": 1.5}}, "methods.fipo.clip: least must not be above largest"),
         ("mpo_heads", {"heads": {}}, "methods.mpo_heads.heads: unknown key. .*'mtp_heads'"),
         ("tepo", {"penalties": [{"name": "kl_"}]}, r"methods.tepo.penalties\[0\]: .*'kl'"),
         ("tepo", {"penalties": [{"name": "kl", "coeficient": 1}]}, r"penalties\[0\].coeficient: .*'coefficient'"),

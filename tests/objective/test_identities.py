@@ -32,7 +32,7 @@ block_of_one = st.fixed_dictionaries(
 # 1. On-policy.
 
 
-@every_method
+@pytest.mark.parametrize("name", [name for name in METHODS if METHODS[name].ratio.name != "group_expectation"])
 @few
 @given(data=fields(min_live=1))
 def test_on_policy_every_ratio_is_one_and_nothing_is_clipped(name, data):

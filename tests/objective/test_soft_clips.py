@@ -7,8 +7,9 @@ import torch
 from hypothesis import given
 
 from policygrain import TokenBatch, method
+from policygrain.methods.clips import DppoKl, DppoTv, Fipo, Gmpo, Likelihood, Sapo, Vespo
 from policygrain.methods.compute import function
-from policygrain.methods.parts import DppoKl, DppoTv, Gmpo, Likelihood, Sapo, Vespo
+from policygrain.objective.clip import discounted_sum
 
 from ..support.batches import assert_same, by_hand, close, evaluate, few, fields
 
@@ -85,6 +86,40 @@ def test_vespo_damps_the_weight_of_the_response():
     close(loss, -(half * -1.5 + negative * 1.5) / 4)  # a mean over four tokens; the weights are not applied twice
 
 
+def test_a_likelihood_can_be_masked_as_ppos_clip_masks():
+    """r = 1.5 and 0.5: with Â > 0 the first is beyond 1.28, with Â < 0 the second below 0.8."""
+    ratios = [log(1.5), log(0.5)]
+    found = surrogate(Likelihood(low=0.8, cap=1.28, outside="mask"), by_hand([ratios, ratios], [1.0, -1.0]))
+    close(found.value, [[0.0, 0.5 * (-1 + log(0.5))], [-1.5 * (-1 + log(1.5)), 0.0]])
+    assert found.high.tolist() == [[True, False], [False, False]]
+    assert found.low.tolist() == [[False, False], [False, True]]
+
+
+def test_fipo_weighs_a_token_by_what_follows_it():
+    """γ = ½: F = 0.1 + 0.2/2, 0.2; f = e^F up to 1.2; a fall leaves f = 1, or e^F where weights may fall below."""
+    part = Fipo(half_life=1.0)
+    found = surrogate(part, by_hand([[0.1, 0.2], [-0.1, -0.2]], [1.0, -1.0]))
+    close(found.value, [[exp(0.1) * min(1.2, exp(0.2)), exp(0.2) * min(1.2, exp(0.2))], [-exp(-0.1), -exp(-0.2)]])
+    lower = surrogate(Fipo(half_life=1.0, least=0.5), by_hand([[-0.05, -0.1]], [-1.0]))
+    close(lower.value, [[-exp(-0.05) * exp(-0.1), -exp(-0.1) * exp(-0.1)]])
+
+
+def test_fipo_leaves_out_very_large_ratios():
+    """r = e³ > 10 adds nothing to the sum of the token before it, and its own weight with Â < 0 is at most 1."""
+    found = surrogate(Fipo(half_life=1.0), by_hand([[0.1, 3.0]], [-1.0]))
+    close(found.value, [[-exp(0.1) * exp(0.1), -10.0]])  # the dual clip: c Â
+    assert found.high.tolist() == [[False, True]]
+
+
+def test_dro_is_a_likelihood_with_a_quadratic_penalty():
+    """u = Â log π, penalty (β/2) ℓ², a mean over two tokens: Tinker's documented formula, as a mean."""
+    batch = by_hand([[0.2, -0.4]], [2.0])
+    out = method("dro", penalties=[{"name": "squared_log_ratio", "coefficient": 0.5}]).loss(batch)
+    target, sampled = batch.log_probs, batch.old_log_probs
+    close(out.loss, -(target * 2.0 - 0.5 * 0.5 * (target - sampled) ** 2).sum() / 2)
+    close(out.loss, -(2 * (-0.8) - 0.01 + 2 * (-1.4) - 0.04) / 2)
+
+
 def test_the_sum_over_a_response_is_divided_by_the_number_of_responses():
     """Two tokens and one, ratio 1, Â = 1 and 2: (2 · 1 + 1 · 2) / 2."""
     batch = by_hand([[0.0, 0.0], [0.0, 0.0]], [1.0, 2.0], [[1, 1], [1, 0]])
@@ -94,7 +129,10 @@ def test_the_sum_over_a_response_is_divided_by_the_number_of_responses():
 # ---- identities -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["gspo_token", "gmpo", "luspo", "cispo", "vespo", "sapo", "dppo_tv", "dppo_kl"])
+ON_POLICY = ["gspo_token", "gmpo", "luspo", "cispo", "vespo", "sapo", "dppo_tv", "dppo_kl", "minirl", "fipo", "dro"]
+
+
+@pytest.mark.parametrize("name", ON_POLICY)
 @few
 @given(data=fields(min_live=1))
 def test_on_policy_all_have_the_gradient_of_reinforce(name, data):
@@ -164,3 +202,30 @@ def test_a_flat_weight_is_reinforce_and_a_linear_one_the_product(data):
     torch.testing.assert_close(
         evaluate(method("vespo", clip=linear), data).gradient, product.gradient, rtol=1e-4, atol=1e-4
     )
+
+
+@few
+@given(data=fields())
+def test_a_masked_likelihood_has_the_gradient_of_ppos_clip(data):
+    """M sg[r] Â ∇log π is ∇(r Â) where PPO's clip does not bind, and 0 where it does."""
+    clip = {"name": "likelihood", "low": 0.8, "cap": 1.28, "outside": "mask"}
+    one, other = evaluate(method("dapo", clip=clip), data), evaluate(method("dapo"), data)
+    torch.testing.assert_close(one.gradient, other.gradient)
+    for side in ("low", "high"):
+        assert one.metrics[f"clip_fraction_{side}"] == other.metrics[f"clip_fraction_{side}"]
+
+
+@few
+@given(data=fields())
+def test_fipo_with_equal_weights_is_dapo(data):
+    equal = evaluate(method("fipo", clip={"least": 1.0, "largest": 1.0, "safety": 1e9}), data)
+    assert_same(equal, evaluate(method("dapo", clip={"dual": 10.0}), data))
+
+
+@pytest.mark.parametrize("width", [1, 127, 128, 129, 300])
+def test_the_discounted_sum_is_that_of_its_definition(width):
+    x = torch.randn(2, width, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    expected = torch.zeros_like(x)
+    for t in range(width):
+        expected[:, t] = sum(0.9 ** (k - t) * x[:, k] for k in range(t, width))
+    close(discounted_sum(x, 0.9), expected)

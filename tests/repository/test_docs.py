@@ -258,9 +258,11 @@ def glossary() -> dict[str, set[str]]:
 
 def test_the_glossary_lists_exactly_the_metrics_of_a_run(tmp_path: Path) -> None:
     data, start = make_start(tmp_path)
-    # TEPO, and a method with prediction heads, whose loss is logged.
-    study = small_study(experiments={"headline": {"methods": ["tepo", "mpo_heads"]}})
-    runs = [train_small(study, tmp_path / arm, data, start, arm) for arm in ("tepo", "mpo_heads")]
+    # TEPO, a method with prediction heads, whose loss is logged, and one with both corrections for other policies.
+    corrected = {"base": "grpo", "off_policy_bound": 0.5, "sampler": {"correction_cap": 2.0}}
+    arms = ["tepo", "mpo_heads", "corrected"]
+    study = small_study(experiments={"headline": {"methods": arms}}, methods={"corrected": corrected})
+    runs = [train_small(study, tmp_path / arm, data, start, arm) for arm in arms]
     for file, listed in glossary().items():
         rows = [row for run in runs for row in read_json_lines(run / f"{file}.jsonl")]
         assert listed == {key for row in rows for key in row} - {"step"}, file

@@ -24,7 +24,8 @@ def test_changes_of_a_study_are_those_that_it_says() -> None:
 def test_a_section_has_the_keys_and_defaults_of_the_settings() -> None:
     for kind in (Sampler, MtpHeads):
         section = section_of_settings(kind)
-        assert section().model_dump() == kind().data()
+        given = {name: getattr(kind(), name) for name in keys(kind)}  # records leave out keys that were added later
+        assert section().model_dump() == given
         described = {name: info.description for name, info in section.model_fields.items()}
         assert described == {name: field.metadata["description"] for name, (_, field) in keys(kind).items()}
 

@@ -54,6 +54,7 @@ OTHER: dict[str, Any] = {
     "prompt.template": "Problem: {problem}\n",
     "data.train": ["count", "largest"],
     "training.betas": [0.8, 0.9],
+    "training.segment_ends": ["\n", "."],
     "experiments.NAME.methods": ["grpo", "mine", "dapo"],
     "experiments.NAME.seeds": [3],
     "sequential.ledgers": ["findings"],
@@ -84,6 +85,7 @@ OTHER_OF_METHOD: dict[str, Any] = {
     "penalties": [{"name": "kl", "coefficient": 0.1}],
     "sampler": {"dynamic": True},
     "mtp_heads": {"warmup_batches": 3},
+    "off_policy_bound": 0.1,
 }
 
 

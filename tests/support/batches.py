@@ -28,6 +28,10 @@ DETERMINISTIC = {
 METHODS: dict[str, Method] = {name: method(name, **DETERMINISTIC.get(name, {})) for name in method_names()} | {
     "grpo + KL to initial": method("grpo", penalties=[{"name": "kl", "coefficient": 0.1}]),
     "grpo + dual clip": method("grpo", clip={"dual": 1.5}),
+    "dapo + prompt mean": method("dapo", aggregation="prompt_mean"),
+    "dapo + off-policy mask": method("dapo", off_policy_bound=0.05),
+    "mpo + segments": method("mpo", ratio={"layout": "segments"}),
+    "mpo + segments, joint": method("mpo", ratio={"layout": "segments", "weights": "joint"}),
     "dapo + product": method("dapo", ratio="product"),
     "reinforce + truncated product": method("reinforce", ratio={"name": "product", "cap": 2.0}),
     "prefix_is + own gradient": method("prefix_is", ratio={"gradient": "own"}),
@@ -70,6 +74,8 @@ def random_fields(lengths: Sequence[int], seed: int, drift: float = 0.3, width: 
         "old_entropy": old_entropy,
         "ref_log_probs": old + drift * normal(),
         "max_length": 12,
+        "groups": torch.arange(len(lengths)) // 2,
+        "segments": (torch.arange(shape[1]) // 3).expand(shape),
     }
     # Nothing is foreseen from a response's last token.
     foresees = mask & (mask.cumsum(1) < mask.sum(1, keepdim=True))

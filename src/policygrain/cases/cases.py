@@ -8,7 +8,9 @@ from functools import cached_property
 from typing import Literal
 
 from ..methods import Method, method
-from ..methods.parts import Block, NoClip, NoRatio, Part, PpoClip, PrefixRatio, ProductRatio, SequenceRatio, TokenRatio
+from ..methods.clips import NoClip, PpoClip
+from ..methods.part import Part
+from ..methods.parts import Block, NoRatio, PrefixRatio, ProductRatio, SequenceRatio, TokenRatio
 
 Knob = Literal["first", "updates_per_batch", "drift", "mismatch"]
 BATCH = 24  # responses of an update, and of the batch whose cosine is measured

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from ..methods import Method
-from ..methods.parts import ClipCov, Custom
+from ..methods.clips import ClipCov
+from ..methods.part import Custom
 from ..model.logprobs import score_tokens
 from ..model.sequences import micro_batches
 from ..objective.batch import TokenBatch

@@ -11,8 +11,10 @@ from torch import Tensor
 
 from ..errors import UserError
 from ..methods import method, method_names
+from ..methods.clips import PpoClip
 from ..methods.compute import function
-from ..methods.parts import Block, Part, PpoClip, PrefixRatio, SequenceRatio, TokenRatio
+from ..methods.part import Part
+from ..methods.parts import Block, PrefixRatio, SequenceRatio, TokenRatio
 from ..objective.batch import TokenBatch
 from ..objective.clip import LARGEST_LOG
 from .rollouts import Rollouts

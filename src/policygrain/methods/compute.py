@@ -16,9 +16,9 @@ from ..objective import advantage, aggregate, clip, penalty, ratio
 from ..objective.batch import StepTotals, TokenBatch
 from ..objective.loss import LossOutput, importance, policy_loss
 from ..settings import problem_of
-from . import parts
+from . import clips, parts
 from .custom import import_function
-from .parts import Custom, Part
+from .part import Custom, Part
 
 if TYPE_CHECKING:
     from .method import Method
@@ -34,23 +34,27 @@ FUNCTIONS: dict[type[Part], Callable[..., Any]] = {
     parts.PrefixRatio: ratio.prefix,
     parts.ProductRatio: ratio.product,
     parts.Block: ratio.block,
+    parts.GroupExpectation: ratio.group_expectation,
     parts.NoRatio: ratio.none,
-    parts.PpoClip: clip.ppo,
-    parts.NoClip: clip.none,
-    parts.ClipCov: clip.clip_cov,
-    parts.Likelihood: clip.likelihood,
-    parts.Gmpo: clip.gmpo,
-    parts.Sapo: clip.sapo,
-    parts.DppoTv: clip.dppo_tv,
-    parts.DppoKl: clip.dppo_kl,
-    parts.Vespo: clip.vespo,
+    clips.PpoClip: clip.ppo,
+    clips.NoClip: clip.none,
+    clips.ClipCov: clip.clip_cov,
+    clips.Likelihood: clip.likelihood,
+    clips.Gmpo: clip.gmpo,
+    clips.Sapo: clip.sapo,
+    clips.DppoTv: clip.dppo_tv,
+    clips.DppoKl: clip.dppo_kl,
+    clips.Vespo: clip.vespo,
+    clips.Fipo: clip.fipo,
     parts.TokenMean: aggregate.token_mean,
     parts.SeqMeanTokenMean: aggregate.seq_mean_token_mean,
     parts.SeqMeanTokenSum: aggregate.seq_mean_token_sum,
     parts.SeqMeanTokenSumNorm: aggregate.seq_mean_token_sum_norm,
+    parts.PromptMean: aggregate.prompt_mean,
     parts.Kl: penalty.kl,
     parts.EntropyBonus: penalty.entropy_bonus,
     parts.KlCov: penalty.kl_cov,
+    parts.SquaredLogRatio: penalty.squared_log_ratio,
 }
 
 
@@ -87,7 +91,13 @@ def loss(method: Method, batch: TokenBatch) -> LossOutput:
                 "micro_batch_statistics=True, where results depend on how a step is divided."
             )
         flags["micro_batch_statistics"] = 1.0
-    out = policy_loss(batch, *functions, penalties, entropy_signal=method.entropy_signal)
+    out = policy_loss(
+        batch,
+        *functions,
+        penalties,
+        entropy_signal=method.entropy_signal,
+        off_policy_bound=method.off_policy_bound,
+    )
     return LossOutput(out.loss, out.metrics | flags)
 
 
@@ -163,4 +173,5 @@ def _example(method: Method) -> TokenBatch:
         future_log_probs=future,
         old_future_log_probs=future,
         groups=torch.tensor([0, 1]) if "groups" in needs else None,
+        segments=torch.tensor([[0, 0, 1], [0, 1, 1]]) if "segments" in needs else None,
     )

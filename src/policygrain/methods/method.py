@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..objective import Need
 from ..settings import Settings, setting
-from .parts import Custom, Grpo, Kl, NoClip, Part, TokenMean, TokenRatio
+from .clips import NoClip
+from .part import Custom, Part
+from .parts import Grpo, Kl, TokenMean, TokenRatio
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,8 +43,22 @@ class Sampler(Settings):
         False, description="exclude responses without an end-of-sequence token from the loss"
     )
     correction_cap: float | None = setting(
-        None, gt=0, description="cap C of truncated importance sampling between engine and trainer; null: off"
+        None, gt=0, description="cap C of the importance weights between engine and trainer; null: no correction"
     )
+    correction_floor: float = setting(0.0, ge=0, later=True, description="smallest weight of that correction")
+    correction_grain: Literal["token", "sequence", "geometric"] = setting(
+        "token",
+        later=True,
+        description="weights of each token, of the product over the response, or of its geometric mean",
+    )
+    correction_outside: Literal["truncate", "mask"] = setting(
+        "truncate", later=True, description="weights beyond floor and cap are truncated; mask: they are 0"
+    )
+
+    def conflict(self) -> str:
+        """Bounds in their order."""
+        wrong = self.correction_cap is not None and self.correction_floor > self.correction_cap
+        return "correction_floor must not be above correction_cap." if wrong else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +88,13 @@ class Method(Settings):
     penalties: tuple[Part, ...] = ()
     sampler: Sampler = field(default=Sampler())
     mtp_heads: MtpHeads = field(default=MtpHeads())
+    off_policy_bound: float | None = setting(
+        None,
+        later=True,
+        ge=0,
+        description="δ of the off-policy sequence mask: responses with a negative advantage whose tokens have become "
+        "less likely by more than this on average, in nats, are masked; null: no mask",
+    )
 
     def parts(self) -> dict[str, Part]:
         """Its parts by the key that they stand under."""

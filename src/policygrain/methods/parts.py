@@ -5,84 +5,13 @@ The functions behind them are in ``policygrain.objective``; ``compute.py`` binds
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
-from ..objective import Need, needed_by
-from ..settings import Settings, keys, read_number, setting
-from .custom import import_function
-
-
-@dataclass(frozen=True, kw_only=True)
-class Part(Settings):
-    """A part of a method: the name of a function and its parameters."""
-
-    name: str
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """All parameters, including defaults."""
-        return {own.name: getattr(self, own.name) for own in fields(self) if own.name != "name"}
-
-    @property
-    def changed(self) -> dict[str, Any]:
-        """The parameters that differ from their defaults."""
-        defaults = {own.name: own.default for own in fields(self)}
-        return {key: value for key, value in self.settings.items() if value != defaults[key]}
-
-    @property
-    def label(self) -> str:
-        """The name in figures, tables and records of measurements."""
-        return ", ".join([self.name, *(f"{key} {value}" for key, value in self.changed.items())])
-
-    @property
-    def needs(self) -> frozenset[Need]:
-        """What the trainer must provide."""
-        return frozenset()
-
-    @property
-    def n_mtp_heads(self) -> int:
-        """Number of prediction heads: one per token after the next one."""
-        return 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Custom(Part):
-    """A custom function, "package.module:function"; all other keys are its keyword parameters."""
-
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, data: Mapping[str, Any], called: str = "") -> Custom:
-        """The function that ``data`` names, with its parameters, which are checked where it is imported."""
-        return cls(name=data["name"], parameters={k: read_number(v) for k, v in data.items() if k != "name"})
-
-    def conflict(self) -> str:
-        """A name that no function can have."""
-        right = re.fullmatch(r"[\w.]+:\w+", self.name)
-        return "" if right else f"{self.name!r} is no 'package.module:function'."
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Its parameters."""
-        return dict(self.parameters)
-
-    @property
-    def changed(self) -> dict[str, Any]:
-        """Its parameters, whose defaults are the function's."""
-        return self.settings
-
-    def data(self) -> dict[str, Any]:
-        """The name and the parameters."""
-        return {"name": self.name, **self.parameters}
-
-    @property
-    def needs(self) -> frozenset[Need]:
-        """What the function declares with ``@needs``. Imports it; UserError if that fails."""
-        return needed_by(import_function(self.name))
-
+from ..objective import Need
+from ..settings import keys, setting
+from .clips import ClipCov, DppoKl, DppoTv, Fipo, Gmpo, Likelihood, NoClip, PpoClip, Sapo, Vespo
+from .part import Part
 
 # ---- advantage ------------------------------------------------------------------------------------------------------
 
@@ -149,6 +78,18 @@ class ProductRatio(Part):
 
 
 @dataclass(frozen=True, kw_only=True)
+class GroupExpectation(Part):
+    """The response's mean probability over its expectation in the group (GEPO)."""
+
+    name: Literal["group_expectation"] = "group_expectation"
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """Which prompt each response belongs to."""
+        return frozenset({"groups"})
+
+
+@dataclass(frozen=True, kw_only=True)
 class NoRatio(Part):
     """Value 1 with the gradient of log π: REINFORCE."""
 
@@ -161,8 +102,10 @@ class Block(Part):
 
     name: Literal["block"] = "block"
     size: int = setting(5, ge=1, description="block size K, in tokens")
-    layout: Literal["sliding", "tiled"] = setting(
-        "sliding", description="sliding: a window starts at each token; tiled: disjoint blocks"
+    layout: Literal["sliding", "tiled", "segments"] = setting(
+        "sliding",
+        description="sliding: a window starts at each token; tiled: disjoint blocks; segments: sentences or steps, "
+        "whose lengths are the block sizes (`size` has no effect)",
     )
     weights: Literal["uniform", "future", "joint"] = setting(
         "future",
@@ -187,6 +130,8 @@ class Block(Part):
             return "future: mtp_heads needs layout: sliding and a size of at least 2."
         if self.future == "mtp_heads" and self.edges == "normalised":
             return "edges: normalised needs future: backbone."
+        if self.layout == "segments" and self.edges == "normalised":
+            return "edges: normalised needs layout: sliding or tiled."
         return ""
 
     @property
@@ -199,114 +144,14 @@ class Block(Part):
 
     @property
     def needs(self) -> frozenset[Need]:
-        """Prediction heads, if the probabilities of later tokens come from them."""
-        return frozenset({"mtp_heads"} if self.n_mtp_heads else ())
+        """Prediction heads, if the probabilities of later tokens come from them; segments, if blocks are these."""
+        heads = frozenset[Need]({"mtp_heads"} if self.n_mtp_heads else ())
+        return heads | frozenset[Need]({"segments"} if self.layout == "segments" else ())
 
     @property
     def n_mtp_heads(self) -> int:
         """One for each token of the block except the first, with future: mtp_heads."""
         return self.size - 1 if self.future == "mtp_heads" else 0
-
-
-# ---- clip -----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class Band(Part):
-    """Clip range: ratios from 1 − low to 1 + high are not clipped."""
-
-    low: float = setting(0.2, ge=0, le=1, description="ε_low: width of the clip range below 1")
-    high: float = setting(0.2, ge=0, description="ε_high: width of the clip range above 1")
-
-
-@dataclass(frozen=True, kw_only=True)
-class PpoClip(Band):
-    """min(r Â, clip(r, 1 − low, 1 + high) Â)."""
-
-    name: Literal["ppo"] = "ppo"
-    dual: float | None = setting(
-        None, gt=1, description="c of dual clipping, an upper bound of the ratio for negative advantages; null: off"
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class NoClip(Part):
-    """r Â."""
-
-    name: Literal["none"] = "none"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Likelihood(Part):
-    """The bounded ratio as a constant weight of Â log π: no token loses its gradient (CISPO)."""
-
-    name: Literal["likelihood"] = "likelihood"
-    low: float | None = setting(None, ge=0, description="smallest weight; null: none")
-    cap: float | None = setting(5.0, gt=0, description="largest weight, absolute and not 1 + ε; null: none")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Gmpo(Part):
-    """Log-ratios of tokens are bounded before their mean over the response."""
-
-    name: Literal["gmpo"] = "gmpo"
-    low: float = setting(0.4, ge=0, description="bound of ℓ below 0, where the advantage is negative")
-    high: float = setting(0.4, ge=0, description="bound of ℓ above 0, where the advantage is positive")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sapo(Part):
-    """A sigmoid of the ratio instead of a clip."""
-
-    name: Literal["sapo"] = "sapo"
-    positive: float = setting(1.0, gt=0, description="τ where the advantage is positive")
-    negative: float = setting(1.05, gt=0, description="τ elsewhere")
-
-
-@dataclass(frozen=True, kw_only=True)
-class DppoTv(Part):
-    """No gradient for tokens whose probability has moved too far: a bound on total variation."""
-
-    name: Literal["dppo_tv"] = "dppo_tv"
-    low: float = setting(0.15, ge=0, description="δ_low: largest fall of the probability")
-    high: float = setting(0.15, ge=0, description="δ_high: largest rise of the probability")
-
-
-@dataclass(frozen=True, kw_only=True)
-class DppoKl(Part):
-    """No gradient for tokens whose probability has moved too far: a bound on the KL divergence."""
-
-    name: Literal["dppo_kl"] = "dppo_kl"
-    low: float = setting(0.05, ge=0, description="δ_low: largest divergence of a token that has become less likely")
-    high: float = setting(0.05, ge=0, description="δ_high: largest divergence of a token that has become more likely")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Vespo(Part):
-    """The response's importance weight W, damped, as a constant weight of Â log π: φ(W) = W^k exp(λ (1 − W))."""
-
-    name: Literal["vespo"] = "vespo"
-    positive_power: float = setting(2.0, ge=0, description="k where the advantage is at least 0")
-    positive_decay: float = setting(3.0, ge=0, description="λ where the advantage is at least 0")
-    negative_power: float = setting(3.0, ge=0, description="k elsewhere")
-    negative_decay: float = setting(2.0, ge=0, description="λ elsewhere")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClipCov(Band):
-    """PPO's clip; in addition, a few tokens of high covariance get no gradient."""
-
-    name: Literal["clip_cov"] = "clip_cov"
-    fraction: float = setting(
-        2e-4, ge=0, le=1, description="share of the step's tokens that get no gradient, chosen at random …"
-    )
-    cov_low: float = setting(1.0, description="… among tokens whose covariance is at least this …")
-    cov_high: float = setting(5.0, description="… and at most this")
-
-    @property
-    def needs(self) -> frozenset[Need]:
-        """The log-probabilities of the whole step, for covariances."""
-        return frozenset({"step_log_probs"})
 
 
 # ---- aggregation ----------------------------------------------------------------------------------------------------
@@ -338,6 +183,18 @@ class SeqMeanTokenSumNorm(Part):
     """Mean over responses of the sum over their tokens, divided by the longest possible response."""
 
     name: Literal["seq_mean_token_sum_norm"] = "seq_mean_token_sum_norm"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptMean(Part):
+    """Mean over prompts of the mean over all tokens of a prompt's responses."""
+
+    name: Literal["prompt_mean"] = "prompt_mean"
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """Which prompt each response belongs to."""
+        return frozenset({"groups"})
 
 
 # ---- penalties ------------------------------------------------------------------------------------------------------
@@ -395,16 +252,24 @@ class KlCov(Part):
         return frozenset({"step_log_probs"})
 
 
+@dataclass(frozen=True, kw_only=True)
+class SquaredLogRatio(Part):
+    """Half the squared log-ratio of each token (DRO)."""
+
+    name: Literal["squared_log_ratio"] = "squared_log_ratio"
+    coefficient: float = setting(0.05, description="β")
+
+
 # ---- one choice for each axis ---------------------------------------------------------------------------------------
 
 
 # By the method's key.
 CHOICES: dict[str, tuple[type[Part], ...]] = {
     "advantage": (Grpo, DrGrpo, Rloo),
-    "ratio": (TokenRatio, SequenceRatio, PrefixRatio, ProductRatio, Block, NoRatio),
-    "clip": (PpoClip, NoClip, ClipCov, Likelihood, Gmpo, Sapo, DppoTv, DppoKl, Vespo),
-    "aggregation": (TokenMean, SeqMeanTokenMean, SeqMeanTokenSum, SeqMeanTokenSumNorm),
-    "penalties": (Kl, EntropyBonus, KlCov),
+    "ratio": (TokenRatio, SequenceRatio, PrefixRatio, ProductRatio, Block, GroupExpectation, NoRatio),
+    "clip": (PpoClip, NoClip, ClipCov, Likelihood, Gmpo, Sapo, DppoTv, DppoKl, Vespo, Fipo),
+    "aggregation": (TokenMean, SeqMeanTokenMean, SeqMeanTokenSum, SeqMeanTokenSumNorm, PromptMean),
+    "penalties": (Kl, EntropyBonus, KlCov, SquaredLogRatio),
 }
 
 

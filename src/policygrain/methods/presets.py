@@ -12,9 +12,10 @@ import yaml
 
 from ..errors import UserError, did_you_mean
 from ..merging import merge
-from ..settings import InvalidSettings, Settings, keys
+from ..settings import InvalidSettings, Settings, keys, read_number
 from .method import Method, MtpHeads, Sampler
-from .parts import CHOICES, Custom, Part, by_name, names
+from .part import Custom, Part
+from .parts import CHOICES, by_name, names
 
 
 class HasData(Protocol):
@@ -25,6 +26,7 @@ class HasData(Protocol):
 
 
 Changes = Mapping[str, Any] | HasData
+TEXTS = ("summary", "source")
 SECTIONS: dict[str, type[Settings]] = {"sampler": Sampler, "mtp_heads": MtpHeads}
 
 
@@ -110,7 +112,7 @@ def parse(name: str, data: Mapping[str, Any]) -> Method:
         elif key not in keys(Method) or key == "name":
             problems.append(f"{here}: unknown key.{did_you_mean(key, set(keys(Method)) - {'name'})}")
         else:
-            found[key] = value
+            found[key] = value if key in TEXTS else read_number(value)
     if not problems:
         try:
             return Method(name=name, **found)

@@ -33,6 +33,18 @@ def seq_mean_token_sum_norm(batch: TokenBatch) -> Tensor:
     return _mask(batch) / (step.n_responses * max_length)
 
 
+def prompt_mean(batch: TokenBatch) -> Tensor:
+    """1/(P Σ_{j in group} |o_j|): mean over prompts of the mean over the tokens of all responses to a prompt.
+
+    DAPO's equation for one prompt (2503.14476 eq. 8), whose expectation over prompts is read as this mean or as
+    `token_mean`. P counts prompts with a token in the loss.
+    """
+    totals = batch.group_totals
+    assert totals.responses is not None and totals.n_groups is not None and batch.groups is not None
+    lengths = totals.responses.sum_by_group(totals.responses.lengths, batch.groups)
+    return _mask(batch) / (lengths.clamp(min=1).unsqueeze(1) * totals.n_groups)
+
+
 def _mask(batch: TokenBatch) -> Tensor:
     """The mask in the precision of the log-probabilities."""
     return batch.mask.to(batch.log_probs.dtype)

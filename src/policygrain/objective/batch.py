@@ -23,6 +23,7 @@ PER_TOKEN = (
     "rollout_weights",
     "future_log_probs",
     "old_future_log_probs",
+    "rollout_log_probs",
 )
 
 
@@ -33,6 +34,20 @@ TOTALS_ONLY = (
 
 
 @dataclass(frozen=True)
+class Responses:
+    """All responses of an optimizer step, one value each: what functions over groups read. All [responses]."""
+
+    groups: Tensor  # integers: the prompt of each response
+    lengths: Tensor  # response tokens in the loss
+    old_log_probs: Tensor | None = None  # Σ_t log π_old over them; None: not known
+
+    def sum_by_group(self, values: Tensor, groups: Tensor) -> Tensor:
+        """Σ of ``values`` [responses] over the group of each row in ``groups`` [rows]. [rows]."""
+        ids, index = self.groups.unique(return_inverse=True)
+        return values.new_zeros(len(ids)).index_add(0, index, values)[torch.searchsorted(ids, groups)]
+
+
+@dataclass(frozen=True)
 class StepTotals:
     """What the parts of an optimizer step are normalised by, where no function reads the step's tensors."""
 
@@ -40,6 +55,7 @@ class StepTotals:
     n_responses: Tensor | int  # responses with a token in the loss, at least 1
     max_length: int  # L_max of the `seq_mean_token_sum_norm` aggregation
     n_groups: Tensor | int | None = None  # prompts of those responses, at least 1; None: not known
+    responses: Responses | None = None  # for functions over groups; None: not known
     # Take the micro-batch's statistics where a function reads those of the step (covariances): the loss then depends on
     # how a step is divided. False: such functions refuse.
     micro_batch_statistics: bool = False
@@ -74,6 +90,10 @@ class TokenBatch:
     future_log_probs: Tensor | None = None
     old_future_log_probs: Tensor | None = None
     groups: Tensor | None = None  # [batch], integers: the prompt of each response
+    # Integers: the segment (sentence, step) of each token; tokens of a response with the same number are one segment.
+    segments: Tensor | None = None
+    # log-probabilities under the engine that sampled, where it is not π_old (the off-policy sequence mask reads them).
+    rollout_log_probs: Tensor | None = None
     # The optimizer step that this micro-batch is a part of, or its totals; None: the batch is the whole step.
     # Denominators and step-wide statistics are read from it, so that a gradient does not depend on how a step is cut.
     step: TokenBatch | StepTotals | None = None
@@ -100,6 +120,8 @@ class TokenBatch:
             if value.shape != shape:
                 raise ValueError(f"{name} has shape {tuple(value.shape)}, log_probs {tuple(shape)}")
             values[name] = torch.where(keep, accumulated, 0.0)
+        if self.segments is not None and self.segments.shape != shape:
+            raise ValueError(f"segments has shape {tuple(self.segments.shape)}, log_probs {tuple(shape)}")
         if self.groups is not None and self.groups.shape != shape[:1]:
             raise ValueError(f"groups has shape {tuple(self.groups.shape)}, log_probs {tuple(shape)}")
         for name, value in values.items():
@@ -126,9 +148,23 @@ class TokenBatch:
     @property
     def totals(self) -> StepTotals:
         """What micro-batches of this step are normalised by."""
-        live = self.lengths > 0
-        n_groups = None if self.groups is None else max(1, self.groups[live].unique().numel())
-        return StepTotals(self.n_tokens, self.n_responses, self.max_length or self.mask.shape[1], n_groups)
+        longest = self.max_length or self.mask.shape[1]
+        if self.groups is None:
+            return StepTotals(self.n_tokens, self.n_responses, longest)
+        n_groups = max(1, self.groups[self.lengths > 0].unique().numel())
+        responses = Responses(self.groups, self.lengths, self.old_log_probs.sum(1))
+        return StepTotals(self.n_tokens, self.n_responses, longest, n_groups, responses)
+
+    @property
+    def group_totals(self) -> StepTotals:
+        """The step's totals with its responses, for functions over groups. ValueError if it has none."""
+        step = self.whole
+        if isinstance(step, StepTotals) and step.micro_batch_statistics and step.responses is None:
+            step = self.replace(step=None)
+        totals = step if isinstance(step, StepTotals) else step.totals
+        if self.groups is None or totals.responses is None:
+            raise ValueError("this method reads groups: TokenBatch needs `groups`, and StepTotals `responses`")
+        return totals
 
     @property
     def has_entropies(self) -> bool:

@@ -7,7 +7,7 @@ bound, whose gradient is zero. All [batch, tokens].
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -57,14 +57,30 @@ def none(ratio: Tensor, batch: TokenBatch) -> Surrogate:
     return Surrogate(ratio * batch.advantages, nothing, nothing)
 
 
-def likelihood(ratio: Tensor, batch: TokenBatch, *, low: float | None = None, cap: float | None = 5.0) -> Surrogate:
-    """u = sg[clip(r, low, cap)] Â log π_θ: the ratio is a constant weight, so no token loses its gradient.
+def likelihood(
+    ratio: Tensor,
+    batch: TokenBatch,
+    *,
+    low: float | None = None,
+    cap: float | None = 5.0,
+    outside: Literal["bound", "mask"] = "bound",
+) -> Surrogate:
+    """u = sg[w] Â log π_θ: the ratio is a constant weight w of the token's gradient.
 
-    CISPO (2506.13585 eq. 4-5); cap 5 is ScaleRL's (2510.13786). Bounds are absolute, not 1 ± ε. The value has the size
-    of a log-probability, so that it cannot be compared with those of other clips. Tokens count as clipped where their
-    weight is bounded.
+    ``outside: bound``: w = clip(r, low, cap), so no token loses its gradient. CISPO (2506.13585 eq. 4-5); cap 5 is
+    ScaleRL's (2510.13786). ``mask``: w = r, and 0 where r > cap and Â > 0, or r < low and Â < 0. It has the gradient of
+    PPO's clip. MiniRL (2512.01374), decoupled PPO.
+
+    Bounds are absolute, not 1 ± ε. The value has the size of a log-probability, so that it cannot be compared with
+    those of other clips. Tokens count as clipped where their weight is bounded or 0.
     """
     weight = ratio.detach()
+    if outside == "mask":
+        fallen = weight < (0.0 if low is None else low)
+        risen = weight > (math.inf if cap is None else cap)
+        is_low, is_high = fallen & (batch.advantages < 0) & batch.mask, risen & (batch.advantages > 0) & batch.mask
+        weight = torch.where(is_low | is_high, 0.0, weight)
+        return Surrogate(weight * batch.advantages * batch.log_probs, is_low, is_high)
     is_low, is_high = (torch.zeros_like(batch.mask) for _ in range(2))
     if low is not None:
         is_low, weight = ratio < low, weight.clamp(min=low)
@@ -158,6 +174,46 @@ def vespo(
 def _by_sign(positive: Tensor, one: float, other: float, like: Tensor) -> Tensor:
     """``one`` where ``positive``, else ``other``, in the precision of ``like``."""
     return torch.where(positive, like.new_tensor(one), like.new_tensor(other))
+
+
+def fipo(
+    ratio: Tensor,
+    batch: TokenBatch,
+    *,
+    low: float = 0.2,
+    high: float = 0.28,
+    dual: float = 10.0,
+    half_life: float = 32.0,
+    least: float = 1.0,
+    largest: float = 1.2,
+    safety: float = 10.0,
+) -> Surrogate:
+    """PPO's dual clip with the advantage f Â, f_t = sg[clip(exp F_t, least, largest)], F_t = Σ_{k≥t} γ^{k−t} ℓ_k.
+
+    FIPO (2603.19835): tokens count for more if what follows them has become likelier. γ = 2^(−1/half_life); tokens with
+    r > ``dual`` add nothing to F; where Â < 0 and r > ``safety``, f is bounded to [0.8, 1]. Numbers are those of the
+    authors' recipe for 32B parameters.
+    """
+    change = torch.where(ratio.detach() > dual, 0.0, batch.log_ratio.detach())
+    weight = discounted_sum(change, 2 ** (-1 / half_life)).clamp(max=LARGEST_LOG).exp().clamp(least, largest)
+    weight = torch.where((batch.advantages < 0) & (ratio.detach() > safety), weight.clamp(0.8, 1.0), weight)
+    weighted = batch.replace(advantages=weight * batch.advantages)
+    return ppo(ratio, weighted, low=low, high=high, dual=dual)
+
+
+def discounted_sum(x: Tensor, discount: float, block: int = 128) -> Tensor:
+    """Σ_{k≥t} γ^{k−t} x_k along the last axis. [batch, tokens]. Blocks of matrix products: T² would not fit."""
+    width = x.shape[1]
+    place = torch.arange(block, device=x.device, dtype=x.dtype)
+    powers = torch.where(place[:, None] >= place, discount ** (place[:, None] - place), 0.0)  # [k, t]
+    out, after = torch.empty_like(x), x.new_zeros(len(x), 1)
+    for start in reversed(range(0, width, block)):
+        end = min(start + block, width)
+        size = end - start
+        own = x[:, start:end] @ powers[:size, :size]
+        out[:, start:end] = own + after * discount ** (size - place[:size])
+        after = out[:, start : start + 1]
+    return out
 
 
 def clip_cov(

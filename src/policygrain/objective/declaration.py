@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 
-Need = Literal["step_log_probs", "entropy_gradient", "reference", "mtp_heads", "groups"]
+Need = Literal["step_log_probs", "entropy_gradient", "reference", "mtp_heads", "groups", "segments"]
 # What a user's own function can ask for. How many prediction heads there are is a parameter of the block ratio.
-DECLARABLE = ("step_log_probs", "entropy_gradient", "reference", "groups")
+DECLARABLE = ("step_log_probs", "entropy_gradient", "reference", "groups", "segments")
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -18,7 +18,9 @@ def needs(*names: Need) -> Callable[[Function], Function]:
     * ``step_log_probs``: ``batch.whole`` holds the tensors of the whole optimizer step under the current policy;
     * ``entropy_gradient``: ``batch.entropy`` carries gradient;
     * ``reference``: ``batch.ref_log_probs``, log-probabilities under the frozen start policy;
-    * ``groups``: ``batch.groups``, which prompt each response belongs to.
+    * ``groups``: ``batch.groups``, which prompt each response belongs to, and ``batch.group_totals``, all responses of
+      the step by group;
+    * ``segments``: ``batch.segments``, which segment (sentence, step) each token belongs to.
 
     >>> @needs("reference")
     ... def far_from_start(batch):

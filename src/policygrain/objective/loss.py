@@ -10,6 +10,7 @@ from torch import Tensor
 
 from .batch import TokenBatch
 from .clip import LARGEST_LOG, Surrogate
+from .correction import off_policy_mask
 from .penalty import EntropySignal, entropy_drop_mask, k3
 
 # Metrics that are 1.0 where something holds and missing otherwise.
@@ -37,22 +38,33 @@ def policy_loss(
     penalties: Iterable[Penalty] = (),
     *,
     entropy_signal: EntropySignal = "auto",
+    off_policy_bound: float | None = None,
 ) -> LossOutput:
     """−Σ w u + Σ w (penalties) over the tokens of ``batch``, normalised by the whole optimizer step.
 
-    Losses, gradients and metrics of micro-batches of one step add up to those of the step (``merge_metrics``).
+    ``off_policy_bound``: δ of the off-policy sequence mask, which multiplies u; None: no mask. Losses, gradients and
+    metrics of micro-batches of one step add up to those of the step (``merge_metrics``).
     """
     r = importance(batch, ratio)
     surrogate = clip(r, batch)
     value = surrogate.value
     if batch.rollout_weights is not None and not surrogate.corrected:
         value = value * batch.rollout_weights
+    masked: dict[str, Tensor] = {}
+    if off_policy_bound is not None:
+        kept = off_policy_mask(batch, off_policy_bound)
+        value = torch.where(kept, value, 0.0)
+        masked = {"off_policy_masked_share": batch.mean((~kept).to(r.dtype))}
     weights = aggregation(batch)
     policy = -(weights * value).sum()
     penalty = sum(((weights * p(batch)).sum() for p in penalties), start=torch.zeros_like(policy))
     with torch.no_grad():
         metrics = _metrics(batch, r, surrogate, weights, entropy_signal)
-        metrics |= {"policy_loss": policy.detach(), "penalty": penalty.detach(), "loss": (policy + penalty).detach()}
+        metrics |= masked | {
+            "policy_loss": policy.detach(),
+            "penalty": penalty.detach(),
+            "loss": (policy + penalty).detach(),
+        }
         names, values = zip(*metrics.items(), strict=True)
         # One transfer from the device for all metrics.
         numbers = torch.stack([v.to(torch.float64) for v in values]).tolist()

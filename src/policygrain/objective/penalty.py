@@ -77,3 +77,11 @@ def kl_cov(batch: TokenBatch, *, coefficient: float = 1.0, fraction: float = 2e-
     threshold = covariance.topk(count).values[-1]
     chosen = (token_covariance(batch) >= threshold) & batch.mask
     return coefficient * chosen * batch.log_ratio.abs()
+
+
+def squared_log_ratio(batch: TokenBatch, *, coefficient: float = 0.05) -> Tensor:
+    """(β/2) ℓ_t²: a quadratic bound on how far each token's log-probability moves. DRO (2405.19107), as in Tinker.
+
+    The paper squares the log-ratio of the whole response; Tinker that of each token, as here.
+    """
+    return coefficient / 2 * batch.log_ratio.square()

@@ -16,6 +16,7 @@ from torch import Tensor
 from .batch import TokenBatch
 
 BlockWeights = Literal["uniform", "future", "joint"]
+BlockLayout = Literal["sliding", "tiled", "segments"]
 
 
 def token(batch: TokenBatch) -> Tensor:
@@ -58,6 +59,26 @@ def product(batch: TokenBatch, *, cap: float | None = None) -> Tensor:
     return _own_gradient(total if cap is None else total.clamp(max=math.log(cap)), batch.log_ratio)
 
 
+def group_expectation(batch: TokenBatch) -> Tensor:
+    """p_i / E_q[q], for every t: the response's probability over what π_old expects of its group. GEPO (2508.17850).
+
+    p and q are geometric means over the response, p_i = exp((1/|o_i|) Σ_t log π_θ) and q_i the same of π_old, and
+    E_q[q] = Σ_j q_j² / Σ_j q_j over the responses j of the prompt. On-policy the ratio is not 1.
+    """
+    responses = batch.group_totals.responses
+    assert responses is not None and batch.groups is not None
+    if responses.old_log_probs is None:
+        raise ValueError("ratio group_expectation: StepTotals.responses needs old_log_probs")
+    log_q = responses.old_log_probs / responses.lengths.clamp(min=1)
+    q = torch.where(responses.lengths > 0, log_q.exp(), 0.0)
+    # A group in which nothing is in the loss has no expectation, and no token that would read it.
+    expected = (responses.sum_by_group(q.square(), batch.groups) / responses.sum_by_group(q, batch.groups)).nan_to_num(
+        nan=1.0
+    )
+    own = batch.log_probs.sum(1) / batch.lengths.clamp(min=1)
+    return (own - expected.log()).unsqueeze(1).expand_as(batch.log_probs)
+
+
 def none(batch: TokenBatch) -> Tensor:
     """1 in value, ∇log π_θ in gradient: REINFORCE."""
     return batch.log_ratio - batch.log_ratio.detach()
@@ -72,7 +93,7 @@ def block(
     batch: TokenBatch,
     *,
     size: int,
-    layout: Literal["sliding", "tiled"],
+    layout: BlockLayout,
     weights: BlockWeights,
     future_weight: float,
     future: Literal["backbone", "mtp_heads"],
@@ -80,7 +101,8 @@ def block(
 ) -> Tensor:
     """K consecutive tokens are one action: log r_t = Σ_n β_n ℓ_{t+n}. MPO (2602.14386).
 
-    ``sliding`` windows are t..t+K−1, ``tiled`` ones the tile ⌊(t−1)/K⌋ that holds t. β is 1/K (``uniform``), or 1−φ
+    ``sliding`` windows are t..t+K−1, ``tiled`` ones the tile ⌊(t−1)/K⌋ that holds t, ``segments`` those of
+    ``batch.segments`` (sentences, steps), of unequal sizes K. β is 1/K (``uniform``), or 1−φ
     for t itself and φ/(K−1) for each other token (``future``, φ = ``future_weight``); both are renormalised where the
     response ends inside a window. ``joint`` is β = 1, the exact ratio of the block's tokens, and a shorter block is
     simply a shorter product (our reading: renormalising it would not be a ratio of probabilities).
@@ -99,8 +121,12 @@ def block(
         raise ValueError(f"block.future_weight must be in [0, 1), got {future_weight}")
     if future == "mtp_heads" and layout != "sliding":
         raise ValueError("block.future: mtp_heads predict from each token on, so block.layout must be sliding")
+    if layout == "segments" and edges == "normalised":
+        raise ValueError("block.edges: normalised is for blocks of one size, not for layout: segments")
     if future == "mtp_heads" and edges == "normalised":
         raise ValueError("block.edges: normalised counts windows of the backbone's ratios, not those of mtp_heads")
+    if layout == "segments":
+        return _segment_mean(batch, weights, future_weight)
     own, other = _block_weights(size, weights, future_weight)
     totals = _sliding_totals if layout == "sliding" else _tiled_totals
     log_ratio = batch.log_ratio
@@ -116,6 +142,27 @@ def block(
     if weights != "joint":
         weighted = weighted / (other * count.clamp(min=1) + (own - other))
     return weighted.to(log_ratio.dtype)
+
+
+def _segment_mean(batch: TokenBatch, weights: BlockWeights, future_weight: float) -> Tensor:
+    """log r_t over the segment of each token, whose number of tokens is K. ValueError without segments."""
+    if batch.segments is None:
+        raise ValueError("block.layout: segments needs `segments` of TokenBatch")
+    row = torch.arange(len(batch.mask), device=batch.mask.device).unsqueeze(1).expand_as(batch.segments)
+    _, number = torch.stack([row, batch.segments]).flatten(1).unique(dim=1, return_inverse=True)
+    log_ratio = batch.log_ratio
+
+    def total(x: Tensor) -> Tensor:
+        return x.new_zeros(number.numel()).index_add(0, number, x.flatten())[number].view_as(x)
+
+    log_sum, count = total(log_ratio), total(batch.mask.to(log_ratio.dtype))
+    if weights == "joint":
+        return log_sum
+    if weights == "uniform":
+        return log_sum / count.clamp(min=1)
+    others = future_weight * (count > 1).to(log_ratio.dtype)  # the weight of all tokens but t; a token alone has all
+    own, other = 1 - others, others / (count - 1).clamp(min=1)
+    return own * log_ratio + other * (log_sum - log_ratio)
 
 
 def _block_weights(size: int, weights: BlockWeights, future_weight: float) -> tuple[float, float]:

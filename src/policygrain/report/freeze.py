@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 from ..errors import UserError
 from ..files import check_free_space
 from ..methods import method
-from ..methods.parts import Custom
+from ..methods.part import Custom
 from ..progress import Progress
 from ..provenance import commit, hardware
 from ..results.layout import START, StudyFolder

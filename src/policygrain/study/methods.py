@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, WithJsonSchema, create_model, field_validator, model_serializer
 
-from ..methods import MtpHeads, Sampler
+from ..methods import Method, MtpHeads, Sampler
 from ..methods.parts import CHOICES, names
 from ..sections import Section
 from ..settings import Settings, keys
@@ -61,29 +61,34 @@ class MethodChanges(Section):
     )
     ratio: Annotated[SomePart, _described("ratio")] = Field(
         None,
-        description="importance ratio (its grain): token, sequence, prefix, product, block or none, "
+        description="importance ratio (its grain): token, sequence, prefix, product, block, group_expectation "
+        "or none, "
         "with its parameters",
     )
     clip: Annotated[SomePart, _described("clip")] = Field(
         None,
-        description="{low, high, dual}: PPO's clip; or clip_cov, likelihood, gmpo, sapo, dppo_tv, dppo_kl or vespo "
-        "with its parameters; null: no clip",
+        description="{low, high, dual}: PPO's clip; or clip_cov, likelihood, gmpo, sapo, dppo_tv, dppo_kl, vespo or "
+        "fipo with its parameters; null: no clip",
     )
     aggregation: Annotated[SomePart, _described("aggregation")] = Field(
         None,
-        description="how token losses are averaged: token_mean, seq_mean_token_mean, seq_mean_token_sum or "
-        "seq_mean_token_sum_norm",
+        description="how token losses are averaged: token_mean, seq_mean_token_mean, seq_mean_token_sum, "
+        "seq_mean_token_sum_norm or prompt_mean",
     )
     penalties: Annotated[
         list[str | dict[str, Any]] | None,
         WithJsonSchema({"anyOf": [{"type": "array", "items": _choice("penalties")}, {"type": "null"}]}),
     ] = Field(
         None,
-        description="list of kl, entropy_bonus and kl_cov, each with its parameters; replaces the list of the base",
+        description="list of kl, entropy_bonus, kl_cov and squared_log_ratio, each with its parameters; replaces the "
+        "list of the base",
     )
     sampler: SamplerChanges | None = Field(None, description="dynamic sampling, overlong and truncated responses")
     mtp_heads: MtpHeadsChanges | None = Field(
         None, description="prediction heads, for a block ratio with future: mtp_heads"
+    )
+    off_policy_bound: float | None = Field(
+        None, ge=0, description=keys(Method)["off_policy_bound"][1].metadata["description"]
     )
 
     @field_validator("advantage", "ratio", "clip", "aggregation", mode="before")

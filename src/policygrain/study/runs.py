@@ -157,7 +157,7 @@ def check_methods(study: Study) -> None:
     All others are checked when the study is read, without torch.
     """
     from ..methods import method
-    from ..methods.parts import Custom
+    from ..methods.part import Custom
 
     for name in dict.fromkeys([*study.methods, *(arm.method_name for arm in run_matrix(study).arms.values())]):
         found = method(name, study.methods)

@@ -372,6 +372,13 @@ class Training(Section):
         description="besides the newest two checkpoints, keep those of every n-th step; null: none",
         json_schema_extra=NOTHING,
     )
+    segment_ends: tuple[str, ...] = Field(
+        ("\n",),
+        strict=False,
+        description="texts that end a segment, for methods whose blocks are segments: a token that contains one is the "
+        "last of its segment",
+        json_schema_extra=POLICY,
+    )
     max_ratio: PositiveFloat | None = Field(
         None,
         description="stop the run and save the batch if a ratio is larger than this; null: no limit",

@@ -21,7 +21,8 @@ from torch import Tensor
 from ..errors import UserError
 from ..files import atomic_json
 from ..methods.compute import function
-from ..methods.parts import Block, Part, PrefixRatio, SequenceRatio, TokenRatio
+from ..methods.part import Part
+from ..methods.parts import Block, PrefixRatio, SequenceRatio, TokenRatio
 from ..objective import clip
 from ..objective.batch import TokenBatch
 from ..results.layout import StudyFolder

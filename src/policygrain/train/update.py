@@ -11,14 +11,16 @@ from torch import Tensor
 
 from ..errors import UserError
 from ..methods import Method
-from ..methods.parts import Custom
+from ..methods.part import Custom
 from ..model.loading import device
 from ..model.logprobs import TokenScores
 from ..model.mtp_heads import MTPHeads
 from ..model.reference import on_device
+from ..model.segments import segment_ids
 from ..model.sequences import Sequences, micro_batches, pack
 from ..model.sharding import full_tensor, is_sharded, score_tokens
 from ..objective.batch import StepTotals, TokenBatch
+from ..objective.correction import effective_sample_share, rollout_weights
 from ..objective.loss import merge_metrics
 from ..objective.penalty import k3
 from ..study.schema import Training
@@ -122,7 +124,7 @@ def prepare(
     compared = slice(None) if "reference" in needs else some
     with on_device(policy.reference, policy.model) as start:
         reference_log_probs = score_sequences(start, sequences.rows(compared), settings).log_probs
-    cap = method.sampler.correction_cap
+    weights = _correction(method, old_log_probs, engine_log_probs, mask)
     tokens = TokenBatch(
         log_probs=old_log_probs,
         old_log_probs=old_log_probs,
@@ -131,10 +133,12 @@ def prepare(
         entropy=old.entropy if is_whole else None,
         old_entropy=old.entropy if is_whole else None,
         ref_log_probs=reference_log_probs if "reference" in needs else None,
-        rollout_weights=mismatch.exp().clamp(max=cap) if cap is not None else None,
+        rollout_weights=weights,
         future_log_probs=old.future,
         old_future_log_probs=old.future,
         groups=groups if "groups" in needs else None,
+        segments=segment_ids(sequences, policy.tokenizer, settings.segment_ends) if "segments" in needs else None,
+        rollout_log_probs=engine_log_probs if method.off_policy_bound is not None else None,
         max_length=settings.max_tokens,
     )
     lengths = sequences.mask.sum(1).float()
@@ -157,7 +161,26 @@ def prepare(
             torch.where(sequences.mask[scored], k3(engine_log_probs[scored], old.log_probs), 0.0).sum() / n
         ).item(),
     }
+    if weights is not None:
+        metrics["correction_effective_share"] = effective_sample_share(weights, mask)
+        metrics["correction_dropped_share"] = ((weights == 0) & mask).sum().item() / max(1, int(mask.sum()))
     return TrainingBatch(sequences, tokens, old.entropy), metrics
+
+
+def _correction(method: Method, old_log_probs: Tensor, engine_log_probs: Tensor, mask: Tensor) -> Tensor | None:
+    """Importance weights between engine and trainer, if the method asks for them. [batch, tokens]."""
+    sampler = method.sampler
+    if sampler.correction_cap is None:
+        return None
+    return rollout_weights(
+        old_log_probs,
+        engine_log_probs,
+        mask,
+        cap=sampler.correction_cap,
+        floor=sampler.correction_floor,
+        grain=sampler.correction_grain,
+        outside=sampler.correction_outside,
+    )
 
 
 def _needs_log_probs_alone(method: Method) -> bool:

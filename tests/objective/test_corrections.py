@@ -1,0 +1,110 @@
+"""Rollout correction and the off-policy sequence mask: arithmetic in the open, and identities (float64)."""
+
+from math import exp, sqrt
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policygrain import TokenBatch, method
+from policygrain.objective.correction import effective_sample_share, off_policy_mask, rollout_weights
+
+from ..support.batches import assert_same, by_hand, close, evaluate, few, fields
+
+# Two tokens of a response, d = 1.2 and −0.4, and one of another, d = 0.1; the last is padding.
+DIFFERENCE = torch.tensor([[1.2, -0.4], [0.1, 9.0]], dtype=torch.float64)
+MASK = torch.tensor([[1, 1], [1, 0]])
+
+
+def weights(**settings):
+    return rollout_weights(DIFFERENCE, torch.zeros_like(DIFFERENCE), MASK, **settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"cap": 2.0}, [[2.0, exp(-0.4)], [exp(0.1), 1.0]]),
+        ({"cap": 2.0, "outside": "mask"}, [[0.0, exp(-0.4)], [exp(0.1), 1.0]]),
+        ({"cap": 9.0, "floor": 0.8}, [[exp(1.2), 0.8], [exp(0.1), 1.0]]),
+        ({"cap": 9.0, "floor": 0.8, "outside": "mask"}, [[exp(1.2), 0.0], [exp(0.1), 1.0]]),
+        ({"cap": 9.0, "grain": "sequence"}, [[exp(0.8)] * 2, [exp(0.1), 1.0]]),
+        ({"cap": 2.0, "grain": "sequence"}, [[2.0] * 2, [exp(0.1), 1.0]]),
+        ({"cap": 9.0, "grain": "geometric"}, [[exp(0.4)] * 2, [exp(0.1), 1.0]]),
+        ({"cap": 1.2, "grain": "geometric", "outside": "mask"}, [[0.0] * 2, [exp(0.1), 1.0]]),
+    ],
+)
+def test_weights_by_grain(settings, expected):
+    close(weights(**settings), expected)
+
+
+def test_the_effective_share_is_that_of_equal_weights():
+    """(3 + 1)² / (2 (9 + 1)) = 0.8; equal weights: 1; one of two dropped: ½."""
+    mask = torch.tensor([[1, 1, 0]])
+    for values, share in (([3.0, 1.0, 7.0], 0.8), ([2.0, 2.0, 0.0], 1.0), ([5.0, 0.0, 1.0], 0.5), ([0.0] * 3, 0.0)):
+        assert effective_sample_share(torch.tensor([values]), mask) == pytest.approx(share)
+
+
+@few
+@given(data=fields(), grain=st.sampled_from(["token", "sequence", "geometric"]), cap=st.floats(1.0, 5.0))
+def test_the_engine_itself_needs_no_correction(data, grain, cap):
+    same = rollout_weights(data["old_log_probs"], data["old_log_probs"], data["mask"], cap=cap, grain=grain)
+    assert (same == 1).all()
+
+
+@few
+@given(seed=st.integers(0, 1000), outside=st.sampled_from(["truncate", "mask"]))
+def test_grains_agree_for_responses_of_one_token(seed, outside):
+    x = torch.randn(5, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    mask = torch.tensor([[1, 0, 0]] * 5)
+    found = [
+        rollout_weights(x, 0 * x, mask, cap=1.5, floor=0.5, grain=grain, outside=outside)
+        for grain in ("token", "sequence", "geometric")
+    ]
+    assert (found[0] == found[1]).all() and (found[0] == found[2]).all()
+
+
+def test_a_response_that_was_moved_away_from_is_masked():
+    """Mean fall 0.3 and 0.1 with Â < 0, δ = 0.2: the first is masked. With Â > 0 none is. The denominator stays."""
+    batch = by_hand([[-0.2, -0.4], [-0.1, -0.1], [-0.3, -0.3]], [-1.0, -1.0, 1.0])
+    assert off_policy_mask(batch, 0.2).tolist() == [[False, False], [True, True], [True, True]]
+    out = method("dapo", clip=None, off_policy_bound=0.2).loss(batch)
+    close(out.loss, -(-2 * exp(-0.1) + 2 * exp(-0.3)) / 6)
+    assert out.metrics["off_policy_masked_share"] == pytest.approx(1 / 3)
+
+
+def test_it_is_measured_from_the_engine_that_sampled():
+    """log μ = −0.5 where log π_old = −1: the fall is 0.7, not 0.2."""
+    batch = by_hand([[-0.2]], [-1.0], rollout_log_probs=torch.tensor([[-0.5]], dtype=torch.float64))
+    assert not off_policy_mask(batch, 0.5).any() and off_policy_mask(batch, 0.75).all()
+    assert off_policy_mask(batch.replace(rollout_log_probs=None), 0.5).all()
+
+
+@few
+@given(data=fields(correction=True))
+def test_no_bound_and_a_wide_one_are_equal(data):
+    assert_same(evaluate(method("dapo", off_policy_bound=1e9), data), evaluate(method("dapo"), data))
+
+
+@few
+@given(data=fields())
+def test_no_gradient_comes_through_the_mask(data):
+    """The gradient is that of the tokens that are kept."""
+    batch = evaluate(method("dapo", clip=None, off_policy_bound=0.0), data)
+    kept = off_policy_mask(TokenBatch(**data), 0.0)
+    plain = evaluate(method("dapo", clip=None), data)
+    torch.testing.assert_close(batch.gradient, torch.where(kept & data["mask"], plain.gradient, 0.0))
+
+
+def test_the_variance_of_a_product_grows_with_length():
+    """The grain of a correction decides its effective sample: product, token, geometric mean, from worst to best."""
+    generator = torch.Generator().manual_seed(0)
+    x = 0.1 * torch.randn(2000, 64, generator=generator, dtype=torch.float64)
+    mask = torch.ones_like(x)
+    share = {
+        grain: effective_sample_share(rollout_weights(x, 0 * x, mask, cap=1e9, grain=grain), mask)
+        for grain in ("sequence", "token", "geometric")
+    }
+    assert share["sequence"] < 0.7 < share["token"] < share["geometric"]
+    assert share["token"] == pytest.approx(exp(-(0.1**2)), abs=0.01)  # log-normal: exp(−σ²)
+    assert share["geometric"] == pytest.approx(exp(-((0.1 / sqrt(64)) ** 2)), abs=0.001)

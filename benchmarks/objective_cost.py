@@ -1,6 +1,7 @@
-"""What the objective costs: as a share of a training step, and a block ratio beside the token ratio. One CPU thread.
+"""What the objective costs: as a share of a training step, in TRL, and a block ratio beside the token ratio.
 
-Three measurements on random numbers of the shape of a 1.5B model: hidden size 1536, vocabulary 151,936, a step of
+One CPU thread. What `PolicyGrainTrainer` adds to TRL's step is measured in TRL (`integration_cost.py`). The rest are
+three measurements on random numbers of the shape of a 1.5B model: hidden size 1536, vocabulary 151,936, a step of
 8 × 1024 response tokens, float32.
 
 - `objective`: from log-probabilities to the loss, its metrics and the gradient by the log-probabilities, for each
@@ -17,7 +18,7 @@ Candidates take turns, so that a busy machine slows all of them; a number is the
 
     python benchmarks/objective_cost.py [--rounds 30] [--chunks 3] [--out results/benchmarks/objective_cost.json]
 
-About a minute, 4 GB, no network.
+About four minutes, 4 GB, no network.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from integration_cost import in_trl
 from policygrain import Method, TokenBatch, method
 from policygrain.files import atomic_json
 from policygrain.methods.compute import function
@@ -139,6 +141,8 @@ def main() -> None:
     stages = in_turns({name: ratio_stage(m, fields) for name, m in ratios.items()}, arguments.rounds)
     head = lm_head(arguments.chunks)
 
+    trl = in_trl()
+
     shares = {name: s["median"] / (head["seconds"]["median"] + s["median"]) for name, s in whole.items()}
     over_token = {
         key: {name: s["median"] / rows["token"]["median"] for name, s in rows.items()}
@@ -154,12 +158,16 @@ def main() -> None:
         "rounds": arguments.rounds,
         "objective": {"seconds": whole, "share_at_most": shares, "target": SHARE_TARGET},
         "lm_head": head,
+        "in_trl": trl,
         "block": {"seconds": {"objective": blocks, "ratio_stage": stages}, "over_token": over_token}
         | {"target": BLOCK_TARGET},
     }
     print(f"output layer, {RESPONSES * TOKENS} tokens: {head['seconds']['median']:.1f} s")
     for name, share in shares.items():
         print(f"  {name:18}{1e3 * whole[name]['median']:7.2f} ms, at most {share:.4%} of a step")
+    print(f"TRL's step: {trl['seconds_per_step']:.2f} s")
+    for name, row in trl["methods"].items():
+        print(f"  {name:18}{1e3 * row['added']:+7.1f} ms, {row['share']:+.2%} of a step")
     print("over the token ratio: whole objective, ratio stage alone")
     for name in ratios:
         print(f"  {name:18}{over_token['objective'][name]:7.2f}{over_token['ratio_stage'][name]:7.2f}")

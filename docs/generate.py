@@ -17,6 +17,7 @@ PAGES = (
     "README.md",
     "benchmarks/README.md",
     "docs/cases.md",
+    "docs/integrations/same-name.md",
     "docs/regime.md",
     "docs/reliability.md",
     "docs/replication.md",
@@ -349,7 +350,27 @@ def kills() -> str:
     return table(["stage", "kills", "times run to its end", "differences"], rows) + f"\n\nOn {found['hardware']}."
 
 
+# ---- docs/integrations/same-name.md ---------------------------------------------------------------------------------
+
+
+def same_name() -> str:
+    """What names mean in TRL and verl, from the record that a test holds."""
+    record = json.loads((ROOT / "docs/integrations/same-name.json").read_text())
+    rows = []
+    for row in record["names"]:
+        losses = " / ".join(f"{loss:.4f}" for loss in row["losses"]) if row["depends_on_division"] else "the same"
+        paper = f"`{row['preset']}`"
+        equals = "as published" if row["equals"] == f"{paper} as published" else row["equals"] or "–"
+        trainer = f"{row['trainer']} {record['versions'][row['trainer'].lower()]}"
+        rows.append(
+            [trainer, f"`{row['setting']}`", paper, equals, f"{row['cosine']:.2f}", f"{row['norm']:.2f}", losses]
+        )
+    header = ["trainer", "setting", "preset", "equals", "cosine", "norm", "1 / 2 / 4 micro-batches"]
+    return table(header, rows)
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
+    "same-name": same_name,
     "bands": bands,
     "findings": findings,
     "training-step": training_step,

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -128,8 +128,34 @@ def test_tepos_mask_is_measured(start: str, tmp_path: Path) -> None:
     assert rows[1]["policygrain/penalty"] > 0 and "policygrain/mask_signal_covariance" not in rows[1]
 
 
+OWN = {
+    "prompt_mean": method(
+        "dapo", aggregation="prompt_mean", clip=TIGHT, sampler={"dynamic": False, "overlong_buffer": 0}
+    ),
+    "gepo": method("gepo"),
+}
+
+
+def test_a_mean_over_prompts_counts_the_tokens_of_each_prompt(start: str, tmp_path: Path) -> None:
+    """The loss of a step is that of the same rows with the groups that TRL's sampler makes: 4 responses each."""
+
+    class Kept(PolicyGrainTrainer):
+        seen: ClassVar[list[Any]] = []
+
+        def _compute_loss(self, model: Any, inputs: Any) -> torch.Tensor:
+            self.seen.append((inputs["groups"], inputs["completion_mask"], self._step_totals()))
+            return super()._compute_loss(model, inputs)
+
+    train(start, tmp_path, Kept, objective=OWN["prompt_mean"], max_steps=2)
+    groups, mask, totals = Kept.seen[0]
+    assert sorted(groups.tolist()) == [0] * 4 + [1] * 4 and totals.n_groups == 2
+    for group in (0, 1):
+        counted = totals.responses.lengths[totals.responses.groups == group].sum()
+        assert counted == mask[groups == group].sum() > 0
+
+
 @pytest.mark.filterwarnings("ignore:.*sampler:UserWarning")
-@pytest.mark.parametrize("name", ["tepo", "gspo", "dr_grpo"])
+@pytest.mark.parametrize("name", ["tepo", "gspo", "dr_grpo", "gepo", "prompt_mean"])
 def test_accumulation_does_not_change_the_gradient(name: str, start: str, tmp_path: Path) -> None:
     """One step of 8 responses in 1, 2 and 4 micro-batches. Plain SGD: the weights show the gradient itself."""
     scale = {"scale_rewards": "none"} if name == "dr_grpo" else {}
@@ -140,7 +166,7 @@ def test_accumulation_does_not_change_the_gradient(name: str, start: str, tmp_pa
             start,
             tmp_path,
             PolicyGrainTrainer,
-            objective=method(name, clip=TIGHT),
+            objective=OWN.get(name) or method(name, clip=TIGHT),
             optim="sgd",
             max_grad_norm=0.0,
             max_steps=2,
@@ -181,6 +207,8 @@ WRONG: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"objective": "tepo"}, {"entropy_coef": 0.01}, "entropy_coef=0.01"),
     ({"objective": "dr_grpo"}, {}, "scale_rewards='none'"),
     ({"objective": "mpo_heads"}, {}, "prediction heads"),
+    ({"objective": method("mpo", ratio={"layout": "segments"})}, {}, "the segment of each token"),
+    ({"objective": "gepo"}, {"num_iterations": 1, "steps_per_generation": 1}, "set num_iterations=2"),
     ({"objective": "kl_cov"}, {"gradient_accumulation_steps": 2}, "micro_batch_statistics=True"),
     ({"objective": method("grpo", penalties=["kl"])}, {}, "needs beta=1"),
     ({"objective": method("grpo", sampler={"mask_truncated": True})}, {}, "mask_truncated_completions=True"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -17,13 +18,14 @@ pytest.importorskip("verl", reason="verl is not installed here; `make test-peers
 tensordict = pytest.importorskip("tensordict")
 
 from verl.trainer.ppo.core_algos import get_policy_loss_fn  # noqa: E402
-from verl.workers.config.actor import ActorConfig, PolicyLossConfig  # noqa: E402
+from verl.workers.config.actor import ActorConfig  # noqa: E402
 from verl.workers.utils.losses import ppo_loss  # noqa: E402
 
 from policygrain.integrations.options import UnsupportedOption  # noqa: E402
 from policygrain.integrations.verl import PREFIX, policy_loss, with_entropies  # noqa: E402
 
 from ..support.batches import random_fields  # noqa: E402
+from ..support.trainer_losses import verl_config, verl_step  # noqa: E402
 
 LENGTHS = [12, 5, 9, 1, 7, 3, 12, 8, 2, 11, 4, 6, 10, 1, 9, 5]
 # method → verl's loss, its aggregation and its clip.
@@ -40,44 +42,7 @@ PEERS: dict[str, tuple[str, str, float, float]] = {
 def config_of(
     mode: str, aggregation: str = "token-mean", low: float = 0.2, high: float = 0.2, **more: Any
 ) -> ActorConfig:
-    return ActorConfig(
-        strategy="fsdp",
-        rollout_n=1,
-        ppo_micro_batch_size_per_gpu=1,
-        clip_ratio_low=low,
-        clip_ratio_high=high,
-        loss_agg_mode=aggregation,
-        policy_loss=PolicyLossConfig(loss_mode=mode),
-        **more,
-    )
-
-
-def step_of(
-    mode: str, config: ActorConfig, fields: dict[str, Any], micro: int, ranks: int
-) -> tuple[float, torch.Tensor]:
-    """Loss and gradient of a mini-batch: each rank's micro-batches are added up, and ranks are averaged, as by FSDP."""
-    log_probs = fields["log_probs"].clone().requires_grad_()
-    rows = len(log_probs) // (micro * ranks)
-    config.global_batch_info.update(
-        dp_size=ranks,
-        batch_num_tokens=int(fields["mask"].sum()),
-        global_batch_size=len(log_probs),
-        loss_scale_factor=None,
-    )
-    loss = torch.zeros((), dtype=torch.float64)
-    for i in range(0, len(log_probs), rows):
-        part = slice(i, i + rows)
-        found, _ = get_policy_loss_fn(mode)(
-            old_log_prob=fields["old_log_probs"][part],
-            log_prob=log_probs[part],
-            advantages=fields["advantages"][part].unsqueeze(1).expand_as(log_probs[part]),
-            response_mask=fields["mask"][part].bool(),
-            loss_agg_mode=config.loss_agg_mode,
-            config=config,
-            rollout_is_weights=None,
-        )
-        loss = loss + found / ranks
-    return float(loss.detach()), torch.autograd.grad(loss, log_probs)[0]
+    return verl_config(mode, loss_agg_mode=aggregation, clip_ratio_low=low, clip_ratio_high=high, **more)
 
 
 def test_every_method_is_a_policy_loss_and_says_so() -> None:
@@ -94,8 +59,8 @@ def test_every_method_is_a_policy_loss_and_says_so() -> None:
 def test_loss_and_gradient_are_those_of_verl(name: str, micro: int, ranks: int) -> None:
     mode, aggregation, low, high = PEERS[name]
     fields = random_fields(LENGTHS, 3, 3e-3 if name == "gspo" else 0.3)
-    theirs = step_of(mode, config_of(mode, aggregation, low, high), fields, micro, ranks)
-    ours = step_of(PREFIX + name, config_of(PREFIX + name), fields, micro, ranks)
+    theirs = verl_step(mode, config_of(mode, aggregation, low, high), fields, micro, ranks)
+    ours = verl_step(PREFIX + name, config_of(PREFIX + name), fields, micro, ranks)
     assert ours[0] == pytest.approx(theirs[0], rel=1e-12, abs=1e-14)
     torch.testing.assert_close(ours[1], theirs[1], rtol=1e-12, atol=1e-14)
     alone = method(name).loss(TokenBatch(**{k: v for k, v in fields.items() if k != "max_length"}))
@@ -121,7 +86,7 @@ def test_the_methods_of_2025_and_2026_have_verls_gradient(name: str, micro: int,
     ours, mode, config = NEWER[name]
     fields = random_fields(LENGTHS, 3, 0.5)
     fields |= {key: fields[key].clamp(max=-0.01) for key in ("log_probs", "old_log_probs")}  # of probabilities
-    theirs = step_of(mode, config, fields, micro, ranks)
+    theirs = verl_step(mode, config, fields, micro, ranks)
     log_probs = fields["log_probs"].clone().requires_grad_()
     out = ours.loss(TokenBatch(**{k: v for k, v in fields.items() if k != "max_length"} | {"log_probs": log_probs}))
     gradient = torch.autograd.grad(out.loss, log_probs)[0]
@@ -131,12 +96,34 @@ def test_the_methods_of_2025_and_2026_have_verls_gradient(name: str, micro: int,
     assert name == "sapo" or out.metrics["clip_fraction_high"] > 0
 
 
+def test_the_covariance_methods_have_verls_gradient() -> None:
+    """Of a whole mini-batch, with a share of tokens that leaves nothing to chance. verl drops what is detached here."""
+    fields = random_fields(LENGTHS, 3, 0.5)
+    of_verl = {
+        "clip_cov": {"clip_cov_ratio": 1.0, "clip_cov_lb": 0.05, "clip_cov_ub": 5.0},
+        "kl_cov": {"kl_cov_ratio": 0.2, "ppo_kl_coef": 0.5},
+    }
+    ours = {
+        "clip_cov": method("clip_cov", clip={"fraction": 1.0, "cov_low": 0.05}),
+        "kl_cov": method("kl_cov", penalties=[{"name": "kl_cov", "fraction": 0.2, "coefficient": 0.5}]),
+    }
+    known = {key: value for key, value in fields.items() if key != "max_length"}
+    for name, settings in of_verl.items():
+        _, expected = verl_step(name, config_of(name, policy_loss=settings), fields)
+        log_probs = fields["log_probs"].clone().requires_grad_()
+        loss = ours[name].loss(TokenBatch(**known | {"log_probs": log_probs})).loss
+        gradient = torch.autograd.grad(loss, log_probs)[0]
+        torch.testing.assert_close(gradient, expected, rtol=1e-9, atol=1e-12)
+        plain = verl_step("vanilla", config_of("vanilla"), fields)[1]
+        assert not torch.allclose(gradient, plain), "some tokens are treated differently"
+
+
 @pytest.mark.parametrize("name", ["mpo", "prefix_is", "reinforce", "mpo_joint", "gmpo", "luspo", "vespo"])
 def test_methods_that_verl_lacks_do_not_depend_on_the_division(name: str) -> None:
     fields = random_fields(LENGTHS, 4, 0.3)
-    whole = step_of(PREFIX + name, config_of(PREFIX + name), fields, 1, 1)
+    whole = verl_step(PREFIX + name, config_of(PREFIX + name), fields, 1, 1)
     for micro, ranks in ((2, 1), (4, 1), (2, 2), (1, 4), (4, 4)):
-        found = step_of(PREFIX + name, config_of(PREFIX + name), fields, micro, ranks)
+        found = verl_step(PREFIX + name, config_of(PREFIX + name), fields, micro, ranks)
         assert found[0] == pytest.approx(whole[0], rel=1e-12)
         torch.testing.assert_close(found[1], whole[1], rtol=1e-12, atol=1e-14)
 
@@ -208,9 +195,37 @@ def test_tepos_mask_goes_by_covariance_or_is_measured_with_the_wrapper() -> None
             with_entropies(ppo_loss)(config, output_, data_)
 
 
+@pytest.mark.filterwarnings("ignore:tepo:UserWarning")
+def test_with_the_patch_verl_hands_over_entropies_itself(tmp_path: Path, root: Path) -> None:
+    """docs/integrations/verl-entropies.patch on a copy of verl's file: the mask is measured without a wrapper."""
+    import verl.workers.utils.losses as original
+
+    file = tmp_path / "verl/workers/utils/losses.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(Path(original.__file__).read_text())
+    patch = root / "docs/integrations/verl-entropies.patch"
+    subprocess.run(["git", "apply", "--unidiff-zero", str(patch)], cwd=tmp_path, check=True)
+    spec = importlib.util.spec_from_file_location("patched_losses", file)
+    assert spec and spec.loader
+    patched = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(patched)
+    fields = random_fields(LENGTHS, 6, 0.3)
+    output, data = data_of(fields)
+    config = config_of("policygrain.tepo", calculate_entropy=True)
+    measured, metrics = patched.ppo_loss(config, output, data)
+    assert "policygrain/mask_signal_covariance" not in metrics
+    assert float(measured) == float(with_entropies(ppo_loss)(config, output, data)[0])
+    for mode in ("vanilla", "gspo"):  # which have no such parameters
+        ours, theirs = (loss(config_of(mode), output, data)[0] for loss in (patched.ppo_loss, ppo_loss))
+        assert float(ours) == float(theirs)
+    _, without = data_of(fields, with_old_entropy=False)
+    assert "policygrain/mask_signal_covariance" in patched.ppo_loss(config, output, without)[1]
+
+
 @pytest.mark.parametrize(
     ("name", "config", "says"),
     [
+        ("gepo", {}, "the prompt of each response"),
         ("tepo", {"entropy_coeff": 0.01}, "actor.entropy_coeff"),
         ("tepo", {"use_kl_loss": True}, "actor.use_kl_loss"),
         ("gspo", {"low": 3e-4, "high": 5e-4}, "actor.clip_ratio_high=0.0005 has no effect; the method's is 0.0004"),
@@ -222,7 +237,7 @@ def test_tepos_mask_goes_by_covariance_or_is_measured_with_the_wrapper() -> None
 def test_options_that_would_give_another_objective_are_refused(name: str, config: dict[str, Any], says: str) -> None:
     fields = random_fields([3, 2], 0)
     with pytest.raises(UnsupportedOption, match=says):
-        step_of(PREFIX + name, config_of(PREFIX + name, **config), fields, 1, 1)
+        verl_step(PREFIX + name, config_of(PREFIX + name, **config), fields, 1, 1)
 
 
 def test_own_methods_come_from_a_file(tmp_path: Path) -> None:

@@ -1,8 +1,7 @@
 """TRL's GRPOTrainer on the same tensors: loss, gradient and clip fractions."""
 
+import functools
 import warnings
-from collections import defaultdict
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,57 +13,16 @@ from ..support.batches import evaluate, random_fields
 L_MAX = 12
 
 
-SOFT = {"sapo_temperature_pos": 1.0, "sapo_temperature_neg": 1.05}
-SOFT |= {"vespo_k_pos": 2.0, "vespo_lambda_pos": 3.0, "vespo_k_neg": 3.0, "vespo_lambda_neg": 2.0}
-
-
 @pytest.fixture(scope="module")
 def trl_loss():
-    """TRL's loss without its trainer: what `_compute_loss` reads of it, and our log-probabilities for the model's."""
+    """TRL's loss without its trainer."""
     pytest.importorskip("trl", reason="TRL is not installed: no peer to compare with (pip install '.[dev]')")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about versions of vLLM, which plays no part in the loss
-        from trl import GRPOTrainer
+        import trl  # noqa: F401
 
-    def compute(fields, *, loss_type, level="token", clip=(0.2, 0.2), beta=0.0, delta=None):
-        log_probs = fields["log_probs"].clone().requires_grad_()
-        mask = fields["mask"].to(log_probs.dtype)
-        trainer = SimpleNamespace(
-            _get_per_token_logps_and_entropies=lambda *args, **more: (log_probs, fields["entropy"], None),
-            accelerator=SimpleNamespace(num_processes=1, gather=lambda x: x, reduce=lambda x, reduction: x),
-            args=SimpleNamespace(delta=delta, use_bias_correction_kl=False, steps_per_generation=1, **SOFT),
-            get_gamma_weights=GRPOTrainer.get_gamma_weights,
-            model=SimpleNamespace(training=True),
-            loss_type=loss_type,
-            importance_sampling_level=level,
-            epsilon_low=clip[0],
-            epsilon_high=clip[1],
-            beta=beta,
-            max_completion_length=L_MAX,
-            current_gradient_accumulation_steps=1,
-            top_entropy_quantile=1.0,
-            off_policy_mask_threshold=None,
-            aux_loss_enabled=False,
-            use_vllm=False,
-            vllm_importance_sampling_correction=False,
-            _entropy_bonus_enabled=False,
-            _metrics={"train": defaultdict(list)},
-        )
-        nothing = torch.zeros(len(mask), 1, dtype=torch.long)
-        inputs = {
-            "prompt_ids": nothing,
-            "prompt_mask": nothing,
-            "completion_ids": mask.long(),
-            "completion_mask": mask,
-            "advantages": fields["advantages"],
-            "old_per_token_logps": fields["old_log_probs"],
-            "ref_per_token_logps": fields["ref_log_probs"],
-            "num_items_in_batch": mask.sum(),
-        }
-        loss = GRPOTrainer._compute_loss(trainer, None, inputs)
-        return loss.detach(), torch.autograd.grad(loss, log_probs)[0], trainer._metrics["train"]
-
-    return compute
+        from ..support.trainer_losses import trl_loss
+    return functools.partial(trl_loss, max_length=L_MAX)
 
 
 TO_INITIAL = {"name": "kl", "coefficient": 0.1, "reference": "initial"}

@@ -7,10 +7,29 @@ from collections.abc import Iterable
 
 from ..methods import Method, method
 from ..methods.parts import Kl
+from ..objective import Need
 
 
 class UnsupportedOption(ValueError):
     """An option of the trainer, or a part of the method, that would give another objective than the method's."""
+
+
+# What a function of a method can need, in words. A trainer's integration says which of these it does not give.
+NEEDS: dict[Need, str] = {
+    "step_log_probs": "statistics of the whole step",
+    "reference": "the start policy's log-probabilities",
+    "entropy_gradient": "an entropy with gradient",
+    "mtp_heads": "multi-token prediction heads",
+    "groups": "the prompt of each response",
+    "segments": "the segment of each token",
+}
+
+
+def lacking(found: Method, trainer: str, without: Iterable[Need]) -> list[str]:
+    """What the method needs and the trainer does not give to a loss, a sentence each."""
+    return [
+        f"it needs {NEEDS[need]}, which {trainer} does not give to a loss." for need in without if need in found.needs
+    ]
 
 
 def chosen(objective: str | Method) -> Method:

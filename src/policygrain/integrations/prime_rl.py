@@ -13,15 +13,12 @@ from typing import Any
 from torch import Tensor
 
 from ..methods import Method
+from ..objective import Need
 from ..objective.batch import StepTotals, TokenBatch
-from .options import chosen, reads_entropies, refuse
+from .options import chosen, lacking, reads_entropies, refuse
 
-LACKING = {
-    "step_log_probs": "statistics of the whole step, and prime-rl computes one response at a time",
-    "entropy_gradient": "an entropy with gradient, which prime-rl does not give to a loss",
-    "mtp_heads": "multi-token prediction heads, which prime-rl's models do not have",
-    "groups": "the prompt of each response, which prime-rl does not give to a loss",
-}
+# It computes one response at a time.
+WITHOUT: tuple[Need, ...] = ("step_log_probs", "entropy_gradient", "mtp_heads", "groups", "segments")
 
 
 def loss(inputs: Any, objective: str | Method = "dapo") -> SimpleNamespace:
@@ -57,7 +54,7 @@ def _usable(objective: str) -> Method:
 
 def _checked(objective: str | Method) -> Method:
     found = chosen(objective)
-    problems = [f"it needs {what}." for need, what in LACKING.items() if need in found.needs]
+    problems = lacking(found, "prime-rl", WITHOUT)
     if found.aggregation.name != "token_mean":
         problems.append(
             f"its aggregation is {found.aggregation.name}, and prime-rl divides a sum over tokens by their number."

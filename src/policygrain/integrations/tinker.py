@@ -13,15 +13,11 @@ import torch
 from torch import Tensor
 
 from ..methods import Method
+from ..objective import Need
 from ..objective.batch import TokenBatch
-from .options import UnsupportedOption, chosen, refuse
+from .options import UnsupportedOption, chosen, lacking, refuse
 
-LACKING = {
-    "reference": "the start policy's log-probabilities",
-    "entropy_gradient": "an entropy with gradient",
-    "mtp_heads": "multi-token prediction heads",
-    "groups": "the prompt of each response",
-}
+WITHOUT: tuple[Need, ...] = ("reference", "entropy_gradient", "mtp_heads", "groups", "segments")
 LossFunction = Callable[[Sequence[Any], Sequence[Tensor]], tuple[Tensor, dict[str, float]]]
 
 
@@ -35,14 +31,7 @@ def loss_function(objective: str | Method = "tepo", *, max_length: int | None = 
     by covariances over the step, and a metric says so.
     """
     found = chosen(objective)
-    refuse(
-        found,
-        [
-            f"it needs {what}, which Tinker's server does not send."
-            for need, what in LACKING.items()
-            if need in found.needs
-        ],
-    )
+    refuse(found, lacking(found, "Tinker", WITHOUT))
 
     def loss(data: Sequence[Any], logprobs: Sequence[Tensor]) -> tuple[Tensor, dict[str, float]]:
         lengths = [len(own) for own in logprobs]

@@ -16,9 +16,9 @@ from trl import GRPOTrainer
 
 from ..methods import Method
 from ..methods.parts import Kl
-from ..objective.batch import StepTotals, TokenBatch
+from ..objective.batch import Responses, StepTotals, TokenBatch
 from ..objective.loss import merge_metrics
-from .options import chosen, reads_entropies, refuse, warn_sampler
+from .options import chosen, lacking, reads_entropies, refuse, warn_sampler
 
 # Options of TRL's loss: with another value than its default they would be ignored, or act beside the objective.
 OF_THE_LOSS = (
@@ -85,6 +85,12 @@ class PolicyGrainTrainer(GRPOTrainer):
         entropies = next((found for log_probs, found in self._scored if log_probs is old), None)
         if entropies is not None:
             output["old_entropies"] = entropies
+        if "groups" in self.objective.needs:
+            # TRL repeats each prompt for its generations, in rows that follow each other over the processes.
+            rows = len(output["completion_mask"])
+            first = rows * self.accelerator.process_index
+            per_group = self.num_generations if self.model.training else self.num_generations_eval
+            output["groups"] = torch.arange(first, first + rows, device=self.accelerator.device) // per_group
         self._scored = []
         return output
 
@@ -114,6 +120,8 @@ class PolicyGrainTrainer(GRPOTrainer):
             old_entropy=old_entropy,
             ref_log_probs=inputs.get("ref_per_token_logps"),
             rollout_weights=self._rollout_weights(inputs, log_probs),
+            groups=inputs.get("groups"),
+            rollout_log_probs=inputs.get("sampling_per_token_logps"),
             step=self._step_totals() if training else None,
             max_length=None if training else self.max_completion_length,
         )
@@ -143,13 +151,27 @@ class PolicyGrainTrainer(GRPOTrainer):
             lengths = torch.cat([mask.sum(1) for mask in masks])
             counts = torch.stack([lengths.sum(), (lengths > 0).sum()]).to(torch.float64)
             n_tokens, n_responses = self.accelerator.reduce(counts, reduction="sum").clamp(min=1).tolist()
+            responses = self._responses(window, lengths) if "groups" in window[0] else None
             self._totals = StepTotals(
                 n_tokens=int(n_tokens),
                 n_responses=int(n_responses),
+                n_groups=None if responses is None else responses.groups[responses.lengths > 0].unique().numel() or 1,
+                responses=responses,
                 max_length=self.max_completion_length or 1,  # only read where it is set, see `_problems`
                 micro_batch_statistics=self.micro_batch_statistics,
             )
         return self._totals
+
+    def _responses(self, window: list[dict[str, Any]], lengths: Tensor) -> Responses:
+        """All responses of the accumulation window, over all processes."""
+        gather = self.accelerator.gather
+        groups = torch.cat([w["groups"] for w in window])
+        old = [w.get("old_per_token_logps") for w in window]
+        if any(x is None for x in old):  # not computed where the rollouts are of the current policy
+            return Responses(gather(groups), gather(lengths))
+        masks = [w["completion_mask"] * w.get("tool_mask", 1) for w in window]
+        sums = torch.cat([(x * mask).sum(1) for x, mask in zip(old, masks, strict=True) if x is not None])
+        return Responses(gather(groups), gather(lengths), gather(sums))
 
     def _log(self, parts: dict[str, float], training: bool) -> None:
         """Metrics of the whole step, once its last micro-batch is here; in evaluation, of each batch."""
@@ -181,11 +203,7 @@ MULTIMODAL = (
 
 def _problems(objective: Method, config: Any, micro_batch_statistics: bool) -> list[str]:
     """What of the configuration and the method does not go together, a sentence each."""
-    found = []
-    if "mtp_heads" in objective.needs:
-        found.append("it needs multi-token prediction heads, which TRL's models do not have; take `future: backbone`.")
-    if "groups" in objective.needs:
-        found.append("it needs the prompt of each response, which TRL's loss does not see.")
+    found = lacking(objective, "TRL", ("mtp_heads", "segments"))
     if config is None:  # TRL's defaults
         return found
     fields = type(config).__dataclass_fields__
@@ -199,6 +217,13 @@ def _problems(objective: Method, config: Any, micro_batch_statistics: bool) -> l
     found += _reward_problems(objective, config)
     if objective.aggregation.name == "seq_mean_token_sum_norm" and config.max_completion_length is None:
         found.append("its aggregation divides by the longest possible response; set max_completion_length.")
+    window, batch = config.gradient_accumulation_steps, config.steps_per_generation * config.num_iterations
+    if objective.ratio.name == "group_expectation" and window % batch == 0:
+        found.append(
+            "its ratio reads the old policy's log-probabilities of the whole step, which TRL computes only where a "
+            "batch lasts for several steps: set num_iterations=2, or steps_per_generation above "
+            "gradient_accumulation_steps."
+        )
     one_micro_batch = config.gradient_accumulation_steps == 1 and config.world_size == 1
     if "step_log_probs" in objective.needs and not (micro_batch_statistics or one_micro_batch):
         found.append(

@@ -22,7 +22,7 @@ from verl.trainer.ppo.core_algos import register_policy_loss
 from ..methods import Method, method, method_names
 from ..objective.batch import StepTotals, TokenBatch
 from ..objective.loss import merge_metrics
-from .options import UnsupportedOption, refuse
+from .options import UnsupportedOption, lacking, refuse
 
 PREFIX = "policygrain."
 METHODS = "POLICYGRAIN_METHODS"
@@ -74,8 +74,12 @@ def policy_loss(
     loss_agg_mode: str = DEFAULT_AGGREGATION,
     config: Any = None,
     rollout_is_weights: Tensor | None = None,
+    entropy: Tensor | None = None,
+    old_entropy: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, float]]:
     """The method's loss of a micro-batch, and metrics. Tensors are [batch, tokens], as verl hands them over.
+
+    verl 0.9.1 gives no entropies; ``with_entropies`` does, and so would the patch of docs/integrations.
 
     Normalised by the mini-batch (`config.global_batch_info`) and multiplied by the number of ranks, over which verl
     averages gradients. UnsupportedOption for options of verl that this loss does not read, or that would add a penalty.
@@ -83,7 +87,7 @@ def policy_loss(
     refuse(found, _problems(found, loss_agg_mode, config))
     info: Mapping[str, Any] = getattr(config, "global_batch_info", None) or {}
     ranks = info.get("dp_size") or 1
-    entropy, old_entropy = _entropies.get() or (None, None)
+    entropy, old_entropy = _entropies.get() or (entropy if entropy is None else entropy.detach(), old_entropy)
     batch = TokenBatch(
         log_prob,
         old_log_prob,
@@ -169,18 +173,7 @@ def _problems(found: Method, loss_agg_mode: str, config: Any) -> list[str]:
                 f"actor.clip_ratio_{side}={given} has no effect; the method's is {clip.get(side)}. Give a method of "
                 f"your own another one in the file that {METHODS} names."
             )
-    lacking = {
-        "reference": "the start policy's log-probabilities",
-        "entropy_gradient": "an entropy with gradient",
-        "mtp_heads": "multi-token prediction heads",
-        "groups": "the prompt of each response",
-    }
-    problems += [
-        f"it needs {what}, which verl does not give to a policy loss."
-        for need, what in lacking.items()
-        if need in found.needs
-    ]
-    return problems
+    return problems + lacking(found, "verl", ("reference", "entropy_gradient", "mtp_heads", "groups", "segments"))
 
 
 try:

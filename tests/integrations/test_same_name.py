@@ -1,0 +1,45 @@
+"""What a name means in TRL and verl: the page that says so is what their losses compute."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from typing import Any
+
+import pytest
+
+pytest.importorskip("verl", reason="verl is not installed here; `make test-peers` has an environment with it")
+
+from .same_name import RECORD, measure
+
+
+@pytest.fixture(scope="module")
+def measured() -> dict[str, Any]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about versions of vLLM
+        return measure()
+
+
+def test_the_record_is_what_the_trainers_compute(measured: dict[str, Any]) -> None:
+    """`python -m tests.integrations.same_name` writes it."""
+    recorded = json.loads(RECORD.read_text())
+    assert recorded["versions"] == measured["versions"]
+    for then, now in zip(recorded["names"], measured["names"], strict=True):
+        assert {k: then[k] for k in ("trainer", "setting", "preset", "equals", "depends_on_division")} == {
+            k: now[k] for k in ("trainer", "setting", "preset", "equals", "depends_on_division")
+        }
+        assert then["cosine"] == pytest.approx(now["cosine"], abs=2e-4)
+        assert then["norm"] == pytest.approx(now["norm"], abs=2e-4)
+        assert then["losses"] == pytest.approx(now["losses"], rel=1e-5)
+
+
+def test_what_the_page_says_in_words(measured: dict[str, Any]) -> None:
+    """Both trainers' gspo is a mean over tokens; TRL's cispo has every weight at most 0.2; geo_mean grows."""
+    rows = {(row["trainer"], row["setting"]): row for row in measured["names"]}
+    for key in (("TRL", "importance_sampling_level=sequence"), ("verl", "loss_mode=gspo")):
+        assert rows[key]["equals"] == "`tepo_v1` with the band 0.2 / 0.2"
+    assert rows["TRL", "loss_type=cispo"]["equals"] == "`cispo` with every weight at most 0.2"
+    one, two, four = rows["verl", "loss_mode=geo_mean"]["losses"]
+    assert (two / one, four / one) == pytest.approx((2, 4), rel=0.1)
+    divided = {(row["trainer"], row["setting"]) for row in measured["names"] if row["depends_on_division"]}
+    assert divided == {("verl", "loss_mode=geo_mean"), ("verl", "loss_mode=kl_cov")}

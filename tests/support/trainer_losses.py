@@ -1,0 +1,123 @@
+"""The losses of TRL and verl by themselves: loss and gradient of one optimizer step, in micro-batches, on ranks."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+SOFT = {"sapo_temperature_pos": 1.0, "sapo_temperature_neg": 1.05}
+SOFT |= {"vespo_k_pos": 2.0, "vespo_lambda_pos": 3.0, "vespo_k_neg": 3.0, "vespo_lambda_neg": 2.0}
+TRL_OPTIONS: dict[str, Any] = {"loss_type": "dapo", "level": "token", "clip": (0.2, 0.2), "beta": 0.0, "delta": None}
+
+
+def trl_step(fields: dict[str, Any], *, micro: int = 1, max_length: int = 12, **options: Any) -> tuple[Tensor, Tensor]:
+    """TRL's `_compute_loss` without its trainer, as an accumulation window of ``micro`` micro-batches.
+
+    ``options`` beside TRL's defaults: loss_type, level, clip, beta, delta. The gradient is by the log-probabilities.
+    """
+    loss, gradient, _ = trl_loss(fields, micro=micro, max_length=max_length, **options)
+    return loss, gradient
+
+
+def trl_loss(
+    fields: dict[str, Any], *, micro: int = 1, max_length: int = 12, **options: Any
+) -> tuple[Tensor, Tensor, dict[str, list[float]]]:
+    """The same, and TRL's metrics."""
+    from trl import GRPOTrainer
+
+    chosen = TRL_OPTIONS | options
+    log_probs = fields["log_probs"].clone().requires_grad_()
+    mask = fields["mask"].to(log_probs.dtype)
+    rows = len(mask) // micro
+    metrics: dict[str, list[float]] = defaultdict(list)
+    loss = torch.zeros((), dtype=log_probs.dtype)
+    for start in range(0, len(mask), rows):
+        part = slice(start, start + rows)
+        trainer = SimpleNamespace(
+            _get_per_token_logps_and_entropies=lambda *_, cut=part, **__: (
+                log_probs[cut],
+                fields["entropy"][cut],
+                None,
+            ),
+            accelerator=SimpleNamespace(num_processes=1, gather=lambda x: x, reduce=lambda x, reduction: x),
+            args=SimpleNamespace(
+                delta=chosen["delta"], use_bias_correction_kl=False, steps_per_generation=micro, **SOFT
+            ),
+            get_gamma_weights=GRPOTrainer.get_gamma_weights,
+            model=SimpleNamespace(training=True),
+            loss_type=chosen["loss_type"],
+            importance_sampling_level=chosen["level"],
+            epsilon_low=chosen["clip"][0],
+            epsilon_high=chosen["clip"][1],
+            beta=chosen["beta"],
+            max_completion_length=max_length,
+            current_gradient_accumulation_steps=micro,
+            top_entropy_quantile=1.0,
+            off_policy_mask_threshold=None,
+            aux_loss_enabled=False,
+            use_vllm=False,
+            vllm_importance_sampling_correction=False,
+            _entropy_bonus_enabled=False,
+            _metrics={"train": metrics},
+        )
+        nothing = torch.zeros(rows, 1, dtype=torch.long)
+        inputs = {
+            "prompt_ids": nothing,
+            "prompt_mask": nothing,
+            "completion_ids": mask[part].long(),
+            "completion_mask": mask[part],
+            "advantages": fields["advantages"][part],
+            "old_per_token_logps": fields["old_log_probs"][part],
+            "ref_per_token_logps": fields["ref_log_probs"][part],
+            "num_items_in_batch": mask.sum(),
+        }
+        loss = loss + GRPOTrainer._compute_loss(trainer, None, inputs)
+    return loss.detach(), torch.autograd.grad(loss, log_probs)[0], metrics
+
+
+def verl_config(mode: str, **changes: Any) -> Any:
+    """verl's actor configuration with its defaults and ``changes``; `policy_loss` takes those of a loss."""
+    from verl.workers.config.actor import ActorConfig, PolicyLossConfig
+
+    of_the_loss = changes.pop("policy_loss", {})
+    return ActorConfig(
+        strategy="fsdp",
+        rollout_n=1,
+        ppo_micro_batch_size_per_gpu=1,
+        policy_loss=PolicyLossConfig(loss_mode=mode, **of_the_loss),
+        **changes,
+    )
+
+
+def verl_step(
+    mode: str, config: Any, fields: dict[str, Any], micro: int = 1, ranks: int = 1
+) -> tuple[float, torch.Tensor]:
+    """A mini-batch of verl: each rank's micro-batches are added up, and ranks are averaged, as by FSDP."""
+    from verl.trainer.ppo.core_algos import get_policy_loss_fn
+
+    log_probs = fields["log_probs"].clone().requires_grad_()
+    rows = len(log_probs) // (micro * ranks)
+    config.global_batch_info.update(
+        dp_size=ranks,
+        batch_num_tokens=int(fields["mask"].sum()),
+        global_batch_size=len(log_probs),
+        loss_scale_factor=None,
+    )
+    loss = torch.zeros((), dtype=torch.float64)
+    for i in range(0, len(log_probs), rows):
+        part = slice(i, i + rows)
+        found, _ = get_policy_loss_fn(mode)(
+            old_log_prob=fields["old_log_probs"][part],
+            log_prob=log_probs[part],
+            advantages=fields["advantages"][part].unsqueeze(1).expand_as(log_probs[part]),
+            response_mask=fields["mask"][part].bool(),
+            loss_agg_mode=config.loss_agg_mode,
+            config=config,
+            rollout_is_weights=None,
+        )
+        loss = loss + found / ranks
+    return float(loss.detach()), torch.autograd.grad(loss, log_probs)[0]

@@ -154,6 +154,17 @@ def objective() -> str:
     )
 
 
+def in_trl() -> str:
+    """What PolicyGrainTrainer adds to TRL's step."""
+    found = read("objective_cost")["in_trl"]
+    rows = [
+        [f"`{name}`", f"{row['added'] * 1e3:+.1f} ms", f"{row['share']:+.2%}"] for name, row in found["methods"].items()
+    ]
+    return table(["objective", "added to a step", "share of it"], rows) + (
+        f"\n\nA step of TRL takes {found['seconds_per_step']:.2f} s."
+    )
+
+
 def block_ratio() -> str:
     """Time of block ratios over that of the token ratio."""
     seconds = read("objective_cost")["block"]["seconds"]
@@ -371,6 +382,7 @@ def same_name() -> str:
 
 BLOCKS: dict[str, Callable[[], str]] = {
     "same-name": same_name,
+    "in-trl": in_trl,
     "bands": bands,
     "findings": findings,
     "training-step": training_step,

@@ -48,6 +48,8 @@ def random_batch(rows: int = 10, prompt: int = 9, width: int = 14, pad: tuple[in
             advantages=torch.randn(rows, generator=generator),
             mask=padded(loss_mask, 0, right),
             max_length=20,
+            groups=torch.arange(rows) // 2,
+            segments=padded(torch.randint(0, 3, (rows, width), generator=generator).cumsum(1), 0, right),
             **{k: padded(v, 0, right, 7.0) for k, v in tokens.items()},
         ),
     )

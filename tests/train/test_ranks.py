@@ -48,7 +48,9 @@ def test_rows_and_columns_without_tokens_do_not_matter(name: str, data: dict, ch
 
     # What stands where there is no token is not even a number.
     larger = {
-        key: place(x, 0 if x.dtype == torch.bool else torch.nan) if isinstance(x, Tensor) else x
+        key: place(x, torch.nan if x.is_floating_point() else -7 * (x.dtype != torch.bool))
+        if isinstance(x, Tensor)
+        else x
         for key, x in data.items()
     }
     one, other = evaluate(METHODS[name], data), evaluate(METHODS[name], larger)
@@ -114,6 +116,8 @@ def made_up_step() -> tuple[torch.nn.Module, TrainingBatch]:
         rollout_weights=near(now, 0.2).exp().clamp(max=1.0),
         old_future_log_probs=near(3 * now, 0.2),
         max_length=12,
+        groups=torch.arange(len(LENGTHS)) // 2,
+        segments=torch.arange(mask.shape[1]).expand_as(mask) // 3,
     )
     return model, TrainingBatch(sequences, step)
 

@@ -16,13 +16,19 @@ from ..support.small import small_study
 from ..support.training_batches import random_batch
 
 
+CHOSEN = {name: method(name) for name in method_names()} | {
+    "clip_cov": method("clip_cov", clip={"fraction": 0.0}),
+    "dapo, prompt mean": method("dapo", aggregation="prompt_mean"),
+    "mpo, segments": method("mpo", ratio={"layout": "segments"}),
+}
+
+
 def gradient_of(start: Path, name: str, batch: TrainingBatch, budget: int) -> tuple[torch.Tensor, dict[str, float]]:
     """The real `update` with a plain SGD of rate 1: the change of weights is the gradient."""
     model, _ = load_model(str(start), dtype="float64")
     before = torch.cat([p.detach().flatten().clone() for p in model.parameters()])
     settings = small_study().training.model_copy(update={"micro_batch_tokens": budget, "max_grad_norm": 1e9})
-    changes = {"clip": {"fraction": 0.0}} if name == "clip_cov" else {}
-    chosen = method(name, **changes)
+    chosen = CHOSEN[name]
     heads = build_heads(model, chosen, seed=0)
     sgd = torch.optim.SGD(model.parameters(), lr=1.0)
     metrics = update(Policy(model, None, None, heads, sgd, make_scaler(settings)), batch, chosen, settings)
@@ -30,7 +36,7 @@ def gradient_of(start: Path, name: str, batch: TrainingBatch, budget: int) -> tu
     return before - after, metrics
 
 
-@pytest.mark.parametrize("name", method_names())
+@pytest.mark.parametrize("name", CHOSEN)
 def test_a_step_does_not_depend_on_how_it_is_split_padded_or_ordered(name: str, made: tuple[Path, Path]) -> None:
     whole, metrics = gradient_of(made[1], name, random_batch(), budget=10**6)
     assert whole.norm() > 1e-6

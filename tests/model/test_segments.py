@@ -1,0 +1,22 @@
+"""Segments of responses by the texts that end them."""
+
+from __future__ import annotations
+
+import torch
+
+from policygrain.model import tiny
+from policygrain.model.segments import segment_ids
+from policygrain.model.sequences import pack
+
+
+def test_a_token_with_an_end_in_it_is_the_last_of_its_segment() -> None:
+    """Two lines and a rest; without an end a response is one segment."""
+    tokenizer = tiny.character_tokenizer()
+    texts = ["1+2\n3\n4", "12345"]
+    rows = [tokenizer(text, add_special_tokens=False).input_ids for text in texts]
+    sequences = pack([[5]] * 2, rows, tokenizer.pad_token_id, torch.device("cpu"))
+    found = segment_ids(sequences, tokenizer, ["\n"])
+    assert found[0].tolist() == [0, 0, 0, 0, 1, 1, 2]
+    assert found[1, :5].tolist() == [0] * 5
+    assert segment_ids(sequences, tokenizer, ["\n", "+"])[0].tolist() == [0, 0, 1, 1, 2, 2, 3]
+    assert not segment_ids(sequences, tokenizer, ["no such text"]).any()

@@ -47,6 +47,30 @@ def test_advantages_come_from_rewards_and_groups(tmp_path: Path) -> None:
     assert batch.mask.tolist() == [[True, True], [True, False]]
 
 
+def test_the_dump_of_prime_rl_is_read_as_it_is(tmp_path: Path) -> None:
+    """A folder with a file for each rank; prompts are masked and may have no number; advantages are of tokens."""
+    known = {"schema_version": 1, "step": 20, "micro_step": 0, "env_name": "maths", "token_ids": [1, 2, 3]}
+    for rank, advantage in enumerate((0.5, -0.5)):
+        folder = tmp_path / "token_exports/step_20"
+        folder.mkdir(parents=True, exist_ok=True)
+        record = known | {
+            "rank": rank,
+            "loss_mask": [False, True, True],
+            "advantages": [0.0, advantage, advantage],
+            "inference_logprobs": [None, -1.0, -2.0],
+            "trainer_logprobs": [None, -0.9, -2.2],
+        }
+        write(folder / f"rank_{rank}.jsonl", [record])
+    (tmp_path / "token_exports/step_20/STABLE").touch()
+    batch = read_rollouts(tmp_path / "token_exports").batch
+    assert batch.mask.tolist() == [[False, True, True]] * 2
+    assert batch.advantages.tolist() == [[0.0, 0.5, 0.5], [0.0, -0.5, -0.5]]
+    assert batch.log_ratio[1].tolist() == pytest.approx([0.0, 0.1, -0.2])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match=r"empty: no \.jsonl or \.parquet file"):
+        read_rollouts(tmp_path / "empty")
+
+
 @pytest.mark.parametrize(
     "names",
     [

@@ -15,7 +15,6 @@ from policygrain.train.update import TrainingBatch, minibatches, update
 from ..support.small import small_study
 from ..support.training_batches import random_batch
 
-
 CHOSEN = {name: method(name) for name in method_names()} | {
     "clip_cov": method("clip_cov", clip={"fraction": 0.0}),
     "dapo, prompt mean": method("dapo", aggregation="prompt_mean"),

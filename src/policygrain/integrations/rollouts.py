@@ -33,22 +33,25 @@ class Rollouts(NamedTuple):
 
 
 def read_rollouts(path: Path) -> Rollouts:
-    """Read a file of responses. UserError names the line and the key that are wrong.
+    """Read a file of responses, or all files of a folder. UserError names the line and the key that are wrong.
 
     A row has the old and the new log-probabilities of its tokens, and either an advantage or a reward and a group. Rows
-    may have a mask and a staleness. Column names of TRL, verl and prime-rl are understood.
+    may have a mask and a staleness. Column names of TRL, verl and prime-rl are understood; prime-rl's folder
+    `token_exports` can be read as it is. Where the mask is 0, numbers may be missing (null).
     """
-    old, new, masks, advantages, staleness = [], [], [], [], []
+    old, new, masks, staleness = [], [], [], []
+    advantages: list[Tensor] = []  # [tokens] each
     rewards: dict[str, list[tuple[int, float]]] = {}
     for number, row in enumerate(_rows(path), start=1):
         where = f"{path}, row {number}"
-        before, after = (_numbers(row, names, where) for names in (OLD, NEW))
+        mask_key = _key(row, MASK)
+        mask = None if mask_key is None else _numbers(row, MASK, where)
+        before, after = (_numbers(row, names, where, mask) for names in (OLD, NEW))
         if len(before) != len(after) or not before:
             raise UserError(
                 f"{where}: {len(before)} old and {len(after)} new log-probabilities; expected as many, at least one."
             )
-        mask_key = _key(row, MASK)
-        mask = [1.0] * len(before) if mask_key is None else _numbers(row, MASK, where)
+        mask = [1.0] * len(before) if mask is None else mask
         if len(mask) != len(before):
             raise UserError(f"{where}: {mask_key}: {len(mask)} entries for {len(before)} tokens.")
         if not any(mask):
@@ -58,7 +61,10 @@ def read_rollouts(path: Path) -> Rollouts:
         masks.append(torch.tensor(mask) != 0)
         if (key := _key(row, ADVANTAGE)) is not None:
             value = row[key]
-            advantages.append(_number(value[0] if isinstance(value, Sequence) else value, f"{where}: {key}"))
+            given = _numbers(row, ADVANTAGE, where, mask) if isinstance(value, list) else [_number(value, where)]
+            if len(given) not in (1, len(before)):
+                raise UserError(f"{where}: {key}: {len(given)} advantages for {len(before)} tokens.")
+            advantages.append(torch.tensor(given, dtype=torch.float64).expand(len(before)))
         else:
             reward, group = _key(row, REWARD), _key(row, GROUP)
             if reward is None or group is None:
@@ -66,7 +72,7 @@ def read_rollouts(path: Path) -> Rollouts:
                     f"{where}: needs `advantage`, or `reward` and `group`; it has {', '.join(map(repr, row))}."
                 )
             rewards.setdefault(str(row[group]), []).append((len(old) - 1, _number(row[reward], f"{where}: {reward}")))
-            advantages.append(math.nan)
+            advantages.append(torch.zeros(len(before), dtype=torch.float64))  # those of its group, below
         if (key := _key(row, STALENESS)) is not None:
             staleness.append(_number(row[key], f"{where}: {key}"))
     if not old:
@@ -79,17 +85,24 @@ def read_rollouts(path: Path) -> Rollouts:
                 f"{path}: group {group!r} has one response; an advantage needs at least two, or give `advantage`."
             )
         values = grpo(torch.tensor([[reward for _, reward in members]], dtype=torch.float64))[0]
-        for (place, _), value in zip(members, values.tolist(), strict=True):
-            advantages[place] = value
-    log_probs, old_log_probs, mask_rows = (
-        torch.nn.utils.rnn.pad_sequence(rows, batch_first=True) for rows in (new, old, masks)
+        for (place, _), value in zip(members, values, strict=True):
+            advantages[place] = value.expand(len(old[place]))
+    log_probs, old_log_probs, per_token, mask_rows = (
+        torch.nn.utils.rnn.pad_sequence(rows, batch_first=True) for rows in (new, old, advantages, masks)
     )
-    batch = TokenBatch(log_probs, old_log_probs, torch.tensor(advantages, dtype=torch.float64), mask_rows)
+    batch = TokenBatch(log_probs, old_log_probs, per_token, mask_rows)
     return Rollouts(batch, torch.tensor(staleness) if staleness else None)
 
 
 def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
-    """The rows of a JSON Lines or Parquet file."""
+    """The rows of a JSON Lines or Parquet file, or of all such files in a folder and its folders."""
+    if path.is_dir():
+        files = sorted(file for file in path.rglob("*") if file.suffix in (".jsonl", ".parquet"))
+        if not files:
+            raise UserError(f"{path}: no .jsonl or .parquet file in this folder.")
+        for file in files:
+            yield from _rows(file)
+        return
     if path.suffix == ".parquet":
         try:
             from pyarrow import parquet
@@ -121,12 +134,17 @@ def _key(row: Mapping[str, Any], names: Sequence[str]) -> str | None:
     return next((name for name in names if row.get(name) is not None), None)
 
 
-def _numbers(row: Mapping[str, Any], names: Sequence[str], where: str) -> list[float]:
+def _numbers(
+    row: Mapping[str, Any], names: Sequence[str], where: str, mask: Sequence[float] | None = None
+) -> list[float]:
+    """A column of numbers, one per token; 0 for one that is null where ``mask`` is 0."""
     if (key := _key(row, names)) is None:
         raise UserError(f"{where}: has none of {', '.join(map(repr, names))}; it has {', '.join(map(repr, row))}.")
     value = row[key]
     if not isinstance(value, list):
         raise UserError(f"{where}: {key}: expected a list of numbers, one per token.")
+    if mask is not None and len(mask) == len(value):
+        value = [0.0 if item is None and not kept else item for item, kept in zip(value, mask, strict=True)]
     return [_number(item, f"{where}: {key}") for item in value]
 
 

@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Stopped as stopped:
         return _failed(f"{stopped} The same command resumes.", STOPPED)
     except ModuleNotFoundError as error:
-        if importlib.util.find_spec("pydantic") is not None:  # the pipeline is installed, so something else is wrong
+        if importlib.util.find_spec("snakemake") is not None:  # the pipeline is installed, so something else is wrong
             raise
         return _failed(f"this command needs the pipeline: pip install 'policygrain[study]' ({error}).", 2)
     except KeyboardInterrupt:

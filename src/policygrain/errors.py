@@ -21,7 +21,8 @@ class Stopped(Exception):
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """' Did you mean …?' if names in ``known`` are similar to ``word``, else a list of the known names."""
     names = sorted(set(known))
-    close = difflib.get_close_matches(word, names, n=2, cutoff=0.6)
+    close = [name for name in names if name.lower() == word.lower()]
+    close = close or difflib.get_close_matches(word, names, n=2, cutoff=0.6)
     if close:
         return f" Did you mean {' or '.join(repr(c) for c in close)}?"
     return f" Known: {', '.join(names)}."

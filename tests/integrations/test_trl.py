@@ -136,6 +136,25 @@ OWN = {
 }
 
 
+@pytest.mark.parametrize("name", ["clip_cov", "kl_cov"])
+def test_a_batch_that_is_the_whole_step_has_its_statistics(name: str, start: str, tmp_path: Path) -> None:
+    trainer = train(start, tmp_path, PolicyGrainTrainer, objective=name, max_steps=2)
+    rows = [row for row in trainer.state.log_history if "loss" in row]
+    assert len(rows) == 2 and "policygrain/micro_batch_statistics" not in rows[0]
+
+
+def test_one_update_per_batch_is_said(start: str, tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="all ratios are 1.*num_iterations=2"):
+        train(start, tmp_path, PolicyGrainTrainer, objective="gspo", max_steps=1, num_iterations=1)
+
+
+@pytest.mark.parametrize("objective", [{"ratio": "token"}, None])
+def test_what_is_no_objective_is_named(objective: Any, tmp_path: Path) -> None:
+    config = GRPOConfig(output_dir=str(tmp_path), **SETTINGS)
+    with pytest.raises(UnsupportedOption, match="expected the name of a preset or a Method, got"):
+        PolicyGrainTrainer(model="no/such-model", reward_funcs=reward, args=config, objective=objective)
+
+
 def test_a_mean_over_prompts_counts_the_tokens_of_each_prompt(start: str, tmp_path: Path) -> None:
     """The loss of a step is that of the same rows with the groups that TRL's sampler makes: 4 responses each."""
 
@@ -146,9 +165,11 @@ def test_a_mean_over_prompts_counts_the_tokens_of_each_prompt(start: str, tmp_pa
             self.seen.append((inputs["groups"], inputs["completion_mask"], self._step_totals()))
             return super()._compute_loss(model, inputs)
 
-    train(start, tmp_path, Kept, objective=OWN["prompt_mean"], max_steps=2)
-    groups, mask, totals = Kept.seen[0]
-    assert sorted(groups.tolist()) == [0] * 4 + [1] * 4 and totals.n_groups == 2
+    division = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
+    train(start, tmp_path, Kept, objective=OWN["prompt_mean"], max_steps=2, **division)
+    (one, *_), (other, _, totals) = Kept.seen[:2]
+    groups, mask = (torch.cat([x[i] for x in Kept.seen[:2]]) for i in (0, 1))
+    assert len(one) == len(other) == 4 and sorted(groups.tolist()) == [0] * 4 + [1] * 4 and totals.n_groups == 2
     for group in (0, 1):
         counted = totals.responses.lengths[totals.responses.groups == group].sum()
         assert counted == mask[groups == group].sum() > 0

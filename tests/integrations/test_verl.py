@@ -174,12 +174,14 @@ def test_verls_own_ppo_loss_runs_with_it() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:tepo:UserWarning")
-def test_tepos_mask_goes_by_covariance_or_is_measured_with_the_wrapper() -> None:
+def test_tepos_mask_goes_by_covariance_or_is_measured_with_the_wrapper(caplog: pytest.LogCaptureFixture) -> None:
     fields = random_fields(LENGTHS, 6, 0.3)
     output, data = data_of(fields)
     config = config_of("policygrain.tepo", calculate_entropy=True)
     by_covariance, metrics = ppo_loss(config, output, data)
-    assert "policygrain/mask_signal_covariance" in metrics and "policygrain/micro_batch_statistics" in metrics
+    assert metrics["policygrain/mask_signal_covariance"].values == [1.0]
+    assert metrics["policygrain/micro_batch_statistics"].values == [1.0]
+    assert "with_entropies" in caplog.text
     measured, metrics = with_entropies(ppo_loss)(config, output, data)
     assert "policygrain/mask_signal_covariance" not in metrics
     known = {key: value for key, value in fields.items() if key != "max_length"}

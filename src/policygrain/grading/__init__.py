@@ -1,10 +1,12 @@
-"""Graders: ``numeric`` compares numbers, ``math`` compares mathematical expressions."""
+"""Graders: ``numeric`` compares numbers, ``math`` mathematical expressions; ``code`` runs programs against tests."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from ..errors import UserError, did_you_mean
+from .by_problem import ByProblem
+from .code import CodeGrader
 from .extraction import PROTOCOLS, boxed, extract
 from .math import MathGrader
 from .numeric import NumericGrader
@@ -16,6 +18,8 @@ GRADERS: dict[str, Callable[..., Grader]] = {"numeric": NumericGrader, "math": M
 __all__ = [
     "GRADERS",
     "PROTOCOLS",
+    "ByProblem",
+    "CodeGrader",
     "Grader",
     "MathGrader",
     "NumericGrader",
@@ -27,11 +31,13 @@ __all__ = [
 ]
 
 
-def open_grader(name: str, extraction: str = "boxed") -> Grader:
+def open_grader(name: str, extraction: str = "boxed", tests: bool = False) -> Grader:
     """The grader ``name`` with the answer extraction protocol ``extraction``; worker processes start on first use.
 
-    Raises UserError if there is no such grader or protocol.
+    ``tests``: whether there are problems with tests, which the code grader grades beside it. Raises UserError if there
+    is no such grader or protocol, or no way to run programs safely.
     """
     if name not in GRADERS:
         raise UserError(f"grader: there is no {name!r}.{did_you_mean(name, GRADERS)}")
-    return GRADERS[name](extraction=extraction)
+    grader = GRADERS[name](extraction=extraction)
+    return ByProblem(grader, CodeGrader()) if tests else grader

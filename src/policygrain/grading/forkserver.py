@@ -1,14 +1,15 @@
 """The process that workers are forked from, and the workers' loop.
 
-`python -m policygrain.grading.forkserver SOCKET SECONDS BYTES` imports sympy and math-verify once, fills the parser's
-caches and waits for requests. A worker is a fork of it, so replacing one takes milliseconds. It is a process of its own
-because a fork of the trainer would copy its threads' locks and its address space. Only this process and its workers
-import sympy.
+`python -m policygrain.grading.forkserver SOCKET SECONDS BYTES KIND` imports the module KIND of this room, which grades
+answers, once, with what it needs (`symbolic`: sympy and math-verify, whose caches are filled), and waits for requests.
+A worker is a fork of it, so replacing one takes milliseconds. It is a process of its own because a fork of the trainer
+would copy its threads' locks and its address space. Only this process and its workers import sympy.
 """
 
 from __future__ import annotations
 
 import gc
+import importlib
 import json
 import os
 import resource
@@ -16,20 +17,21 @@ import signal
 import socket
 import sys
 from multiprocessing.connection import Connection
+from typing import Any
 
-from .messages import FORK, REPLY, REQUEST, UNREADABLE_GOLD
+from .messages import FORK, REPLY, REQUEST, UNREADABLE_GOLD, UnreadableGold
 from .options import Options
-from .symbolic import UnreadableGold, grade_pair, warm_up
 
 
 def main() -> None:
     """Fork and end workers on request, until the socket is closed."""
     control = socket.socket(fileno=int(sys.argv[1]))
     seconds, memory = float(sys.argv[2]), int(sys.argv[3])
+    grader = importlib.import_module(f".{sys.argv[4]}", __package__)
     for number in (signal.SIGTERM, signal.SIGUSR1):
         # A scheduler sends them to every process of a job; the trainer still grades the answers of its last step.
         signal.signal(number, signal.SIG_IGN)
-    warm_up()
+    grader.warm_up()
     gc.freeze()  # a worker's garbage collector then leaves the shared pages alone, so they are not copied
     control.sendall(REPLY.pack(0))
     while True:
@@ -42,7 +44,7 @@ def main() -> None:
             if pid == 0:
                 control.close()
                 try:
-                    work(Connection(handles[0]), seconds, memory)
+                    work(Connection(handles[0]), seconds, memory, grader)
                 finally:
                     os._exit(0)
             os.close(handles[0])
@@ -53,14 +55,14 @@ def main() -> None:
             control.sendall(REPLY.pack(os.waitpid(pid, 0)[1]))
 
 
-def work(connection: Connection, seconds: float, memory: int) -> None:
+def work(connection: Connection, seconds: float, memory: int, grader: Any) -> None:
     """Grade chunks of answers until the connection is closed, sending each outcome at once."""
     null = os.open(os.devnull, os.O_RDWR)
     for standard in range(3):
         os.dup2(null, standard)
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # no answer may write files
+    resource.setrlimit(resource.RLIMIT_FSIZE, (grader.LARGEST_FILE,) * 2)
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     # The default thresholds cost a fifth of the time.
     gc.set_threshold(20_000, 20, 20)
@@ -73,7 +75,7 @@ def work(connection: Connection, seconds: float, memory: int) -> None:
             # The kernel ends the process when the time is used up, in Python or in C code.
             signal.setitimer(signal.ITIMER_PROF, seconds)
             try:
-                outcome: str = grade_pair(gold, answer, Options(*options))
+                outcome = grader.grade_pair(gold, answer, Options(*options))
             except UnreadableGold:
                 outcome = UNREADABLE_GOLD
             except RecursionError:

@@ -21,10 +21,19 @@ class Options:
     list_answer: bool = False
     # The problem speaks of degrees: a degree sign may be left out or added.
     degrees: bool = False
+    # Of a problem whose answer is a program: tests, the function that they call, code that comes before both, and the
+    # signature that a completion continues. Setup, signature and tests are programs.
+    tests: str = ""
+    entry_point: str = ""
+    setup: str = ""
+    signature: str = ""
 
     @classmethod
     def of(cls, problem: Any) -> Options:
         """The options of a ``tasks.problem.Problem``."""
+        if problem.tests:
+            own = {key: getattr(problem, key) for key in ("tests", "entry_point", "setup", "signature")}
+            return cls(**own)
         degrees = _DEGREES.search(problem.problem) is not None
         return cls(problem.relative_tolerance, problem.absolute_tolerance, problem.text, problem.list_answer, degrees)
 

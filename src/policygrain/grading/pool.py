@@ -48,11 +48,12 @@ class Worker:
 class Pool:
     """``workers`` processes with at most ``seconds`` of processor time per answer and ``memory`` bytes each.
 
-    Processes are started on first use and kept until ``close``.
+    ``kind`` is the module of this room that grades an answer. Processes are started on first use and kept until
+    ``close``.
     """
 
-    def __init__(self, workers: int, seconds: float, memory: int) -> None:
-        self.workers, self.seconds, self.memory = workers, seconds, memory
+    def __init__(self, workers: int, seconds: float, memory: int, kind: str = "symbolic") -> None:
+        self.workers, self.seconds, self.memory, self.kind = workers, seconds, memory, kind
         self.idle: list[Worker] = []
         self.busy: dict[Connection, Worker] = {}
         self.forkserver: subprocess.Popen[bytes] | None = None
@@ -66,7 +67,7 @@ class Pool:
             except ForkserverDied as died:
                 reason = died
         raise UserError(
-            f"grader 'math': the process that starts its workers failed {ATTEMPTS} times ({reason}). "
+            f"grading ({self.kind}): the process that starts its workers failed {ATTEMPTS} times ({reason}). "
             "Its own error, if any, is above. Often the machine is short of memory or of processes."
         )
 
@@ -176,7 +177,7 @@ class Pool:
         with theirs:
             try:
                 self.forkserver = subprocess.Popen(
-                    [*command, *map(str, (theirs.fileno(), self.seconds, self.memory))],
+                    [*command, *map(str, (theirs.fileno(), self.seconds, self.memory, self.kind))],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     pass_fds=[theirs.fileno()],

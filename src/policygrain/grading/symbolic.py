@@ -9,6 +9,7 @@ from itertools import chain
 import sympy
 
 from . import notation, units
+from .messages import UnreadableGold
 from .numbers import agree, parse_number
 from .options import Options
 from .outcome import Outcome
@@ -18,11 +19,8 @@ from .warm_up import PAIRS
 
 _NUMBER_OF_DEGREES = re.compile(r"(\d+(?:\.\d+)?|[A-Za-z]|\)|\}) ?\^\\circ ?")
 _RESIDUE = re.compile(r"\\[bp]?mod(?![a-zA-Z])")
+LARGEST_FILE = 0  # bytes: no answer may write files
 ROUNDING = 0.01  # largest relative difference of a value and its rounding in `3.14159 ≈ 3.14`
-
-
-class UnreadableGold(Exception):
-    """The gold answer cannot be read as mathematics: an error of the dataset."""
 
 
 class _Unparsable(Exception):

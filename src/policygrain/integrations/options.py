@@ -34,6 +34,11 @@ def lacking(found: Method, trainer: str, without: Iterable[Need]) -> list[str]:
 
 def chosen(objective: str | Method) -> Method:
     """The method, by its name or itself; custom functions are imported and tried. UserError if it does not work."""
+    if not isinstance(objective, str | Method):
+        raise UnsupportedOption(
+            f"objective: expected the name of a preset or a Method, got {type(objective).__name__}; "
+            'method("tepo", clip={"high": 0.3}) makes a Method.'
+        )
     found = method(objective) if isinstance(objective, str) else objective
     found.check()
     return found
@@ -53,7 +58,7 @@ def warn_sampler(found: Method, applied: Iterable[str] = ()) -> None:
         warnings.warn(
             f"{found.name}: the trainer samples, so these settings of the method's sampler have no effect: "
             f"{', '.join(f'{key}: {own[key]}' for key in left)}.",
-            stacklevel=4,
+            stacklevel=3,
         )
 
 

@@ -7,6 +7,7 @@ policy that sampled are kept from TRL's own pass without gradient.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
@@ -62,6 +63,12 @@ class PolicyGrainTrainer(GRPOTrainer):
         config = kwargs.get("args", next((a for a in args if hasattr(a, "steps_per_generation")), None))
         refuse(self.objective, _problems(self.objective, config, micro_batch_statistics))
         warn_sampler(self.objective, applied=["mask_truncated"])
+        if config is not None and config.gradient_accumulation_steps % _updates_of(config) == 0:
+            warnings.warn(
+                "one update per batch of rollouts: all ratios are 1, so ratio, clip and TEPO's mask have no effect. "
+                "Set num_iterations=2, or steps_per_generation above gradient_accumulation_steps.",
+                stacklevel=2,
+            )
         self._reads_entropies = reads_entropies(self.objective)
         self._scored: list[tuple[Tensor, Tensor | None]] = []  # of the passes without gradient, since the last rollouts
         self._totals: StepTotals | None = None
@@ -111,6 +118,7 @@ class PolicyGrainTrainer(GRPOTrainer):
         # Without them the rollouts are of the current policy: TRL leaves the pass out where nothing was updated since.
         old_entropy = entropy.detach() if old is None else inputs.get("old_entropies")
         training = self.model.training
+        alone = self.current_gradient_accumulation_steps == 1 and self.accelerator.num_processes == 1
         batch = TokenBatch(
             log_probs,
             log_probs.detach() if old is None else old,
@@ -122,9 +130,11 @@ class PolicyGrainTrainer(GRPOTrainer):
             rollout_weights=self._rollout_weights(inputs, log_probs),
             groups=inputs.get("groups"),
             rollout_log_probs=inputs.get("sampling_per_token_logps"),
-            step=self._step_totals() if training else None,
-            max_length=None if training else self.max_completion_length,
+            step=self._step_totals() if training and not alone else None,
+            max_length=self.max_completion_length,
         )
+        if training and alone:
+            batch = batch.replace(step=batch)  # the whole step, with its tensors
         out = self.objective.loss(batch)
         self._log(out.metrics, training)
         # Gradients are averaged over processes and must be summed. In evaluation each process reports its own loss.
@@ -201,6 +211,11 @@ MULTIMODAL = (
 )
 
 
+def _updates_of(config: Any) -> int:
+    """Micro-batches that a batch of rollouts is trained on."""
+    return int(config.steps_per_generation * config.num_iterations)
+
+
 def _problems(objective: Method, config: Any, micro_batch_statistics: bool) -> list[str]:
     """What of the configuration and the method does not go together, a sentence each."""
     found = lacking(objective, "TRL", ("mtp_heads", "segments"))
@@ -217,8 +232,7 @@ def _problems(objective: Method, config: Any, micro_batch_statistics: bool) -> l
     found += _reward_problems(objective, config)
     if objective.aggregation.name == "seq_mean_token_sum_norm" and config.max_completion_length is None:
         found.append("its aggregation divides by the longest possible response; set max_completion_length.")
-    window, batch = config.gradient_accumulation_steps, config.steps_per_generation * config.num_iterations
-    if objective.ratio.name == "group_expectation" and window % batch == 0:
+    if objective.ratio.name == "group_expectation" and config.gradient_accumulation_steps % _updates_of(config) == 0:
         found.append(
             "its ratio reads the old policy's log-probabilities of the whole step, which TRL computes only where a "
             "batch lasts for several steps: set num_iterations=2, or steps_per_generation above "

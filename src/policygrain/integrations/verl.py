@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -21,8 +22,8 @@ from verl.trainer.ppo.core_algos import register_policy_loss
 
 from ..methods import Method, method, method_names
 from ..objective.batch import StepTotals, TokenBatch
-from ..objective.loss import merge_metrics
-from .options import UnsupportedOption, lacking, refuse
+from ..objective.loss import FLAGS, merge_metrics
+from .options import UnsupportedOption, lacking, reads_entropies, refuse
 
 PREFIX = "policygrain."
 METHODS = "POLICYGRAIN_METHODS"
@@ -105,7 +106,11 @@ def policy_loss(
         max_length=totals.max_length,
         micro_batch_statistics=True,  # verl computes a micro-batch at a time, and its own clip_cov and kl_cov do so too
     )
-    out = found.loss(batch.replace(step=step))
+    if reads_entropies(found) and not batch.has_entropies:
+        _say_by_covariance(found.name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the same in the words of the library, of which a user of verl sees nothing
+        out = found.loss(batch.replace(step=step))
     return out.loss * ranks, _metrics(out.metrics, float(step.n_tokens) / float(totals.n_tokens))
 
 
@@ -141,6 +146,17 @@ def with_entropies(ppo_loss: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
+@functools.cache
+def _say_by_covariance(name: str) -> None:
+    """Once per method."""
+    logger.warning(
+        "%s%s: verl hands a policy loss no entropies, so the mask goes by covariances over each micro-batch. How to "
+        "measure it: docs/integrations/verl.md of PolicyGrain, `with_entropies`.",
+        PREFIX,
+        name,
+    )
+
+
 def _or(value: Any, other: Tensor | int) -> Tensor | int:
     """verl's number, or our own where it gives none."""
     return other if value is None else value
@@ -148,7 +164,8 @@ def _or(value: Any, other: Tensor | int) -> Tensor | int:
 
 def _metrics(parts: dict[str, float], scale: float) -> dict[str, float]:
     """Means over the micro-batch, from its shares of the step; verl averages them over micro-batches and ranks."""
-    means = {name: value if name.endswith("_max") else value * scale for name, value in parts.items()}
+    whole = {name for name in parts if name.endswith("_max") or name in FLAGS}
+    means = {name: value if name in whole else value * scale for name, value in parts.items()}
     merged = {name: value for name, value in merge_metrics([means]).items() if name not in SUMS}
     clipped = merged["clip_fraction_low"] + merged["clip_fraction_high"]
     named = {f"policygrain/{name}": value for name, value in merged.items()}

@@ -19,8 +19,10 @@ Row = dict[str, Any]
 class Problem:
     """A question with its gold answer; ``steps`` is a worked solution, if there is one.
 
-    The last four fields say how answers are compared: ``list_answer``, the gold answer is a list and all of it is
-    required; tolerances of numbers, relative to the gold answer or absolute; ``text``, compared as text.
+    The next four fields say how answers are compared: ``list_answer``, the gold answer is a list and all of it is
+    required; tolerances of numbers, relative to the gold answer or absolute; ``text``, compared as text. The last four
+    are those of a problem whose answer is a program: its ``tests``, the function ``entry_point`` that they call,
+    ``setup`` that comes before program and tests, and the ``signature`` that a completion continues; programs, too.
     """
 
     id: str
@@ -32,10 +34,16 @@ class Problem:
     relative_tolerance: float | None = None
     absolute_tolerance: float | None = None
     text: bool = False
+    tests: str = ""
+    entry_point: str = ""
+    setup: str = ""
+    signature: str = ""
 
 
+PROGRAMS = ("tests", "entry_point", "setup", "signature")
 # Written only if they differ from these defaults, so that files of other problems, and their digests, do not change.
-SPARSE = {"list_answer": False, "relative_tolerance": None, "absolute_tolerance": None, "text": False}
+SPARSE: dict[str, Any] = {"list_answer": False, "relative_tolerance": None, "absolute_tolerance": None, "text": False}
+SPARSE |= dict.fromkeys(PROGRAMS, "")
 
 
 def read_problems(
@@ -84,12 +92,16 @@ def _problem(row: Row, path: Path, number: int) -> Problem:
         switches[key] = row.get(key) or False
         if not isinstance(switches[key], bool):
             raise UserError(f"{where}: {key}: true or false is expected, got {row[key]!r}.")
-    tolerances: dict[str, float | None] = {}
+    tolerances: dict[str, Any] = {}
     for key in ("relative_tolerance", "absolute_tolerance"):
         value = row.get(key)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value < 0):
             raise UserError(f"{where}: {key}: a number from 0 up is expected, got {value!r}.")
         tolerances[key] = value
+    programs: dict[str, Any] = {key: str(row.get(key, "")) for key in PROGRAMS}
+    if bool(programs["tests"]) != bool(programs["entry_point"]):
+        missing = "entry_point" if programs["tests"] else "tests"
+        raise UserError(f"{where}: no {missing!r}; a problem whose answer is a program has both.")
     return Problem(
         str(row.get("id", f"{path.stem}-{number:05d}")),
         str(row["problem"]),
@@ -99,6 +111,7 @@ def _problem(row: Row, path: Path, number: int) -> Problem:
         list_answer=switches["list_answer"],
         text=switches["text"],
         **tolerances,
+        **programs,
     )
 
 

@@ -245,7 +245,7 @@ def test_a_degree_sign_may_be_added_if_the_problem_is_about_degrees(
     grader: MathGrader, problem: str, outcome: str
 ) -> None:
     asked = SimpleNamespace(
-        problem=problem, relative_tolerance=None, absolute_tolerance=None, text=False, list_answer=False
+        problem=problem, relative_tolerance=None, absolute_tolerance=None, text=False, list_answer=False, tests=""
     )
     assert grader.compare(["60"], ["60^\\circ"], Options.of(asked)) == [outcome]
     assert NumericGrader().grade(["60"], ["\\boxed{60}"], Options.of(asked)) == ["correct"]

@@ -17,13 +17,18 @@ from policygrain.tasks.families import FAMILIES
 from ..support.problem_sets import RECORDED, made_up
 
 
+CODE = ("humaneval", "humaneval_plus", "mbpp_plus")
+
+
 def test_names_and_files_are_unique_and_recorded_sets_have_digests() -> None:
-    assert {*RECORDED, "omni_math", "math"} == set(registry.names())
+    assert {*RECORDED, *CODE, "omni_math", "math"} == set(registry.names())
     assert not set(registry.names()) & set(FAMILIES)
     files = [f for name in registry.names() for f in (registry.dataset(name).file, *registry.dataset(name).aliases)]
     assert len(files) == len(set(files))
     for name in RECORDED:
         assert registry.dataset(name).content and registry.dataset(name).sha256
+    for name in CODE:
+        assert registry.dataset(name).content and registry.dataset(name).code
 
 
 def test_full_and_rule_gradable_omni_math_are_different_sets() -> None:

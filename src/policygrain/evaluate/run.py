@@ -57,7 +57,8 @@ def evaluate(
             study.extraction,
             *(b.extraction or study.extraction for b in study.evaluation.benchmarks),
         }
-        graders = {p: stack.enter_context(open_grader(study.grader, p)) for p in sorted(protocols)}
+        tests = any(problem.tests for listed in problems.values() for problem in listed)
+        graders = {p: stack.enter_context(open_grader(study.grader, p, tests)) for p in sorted(protocols)}
         for name, model in Progress(models.items(), "models evaluated", len(models)):
             with clock("load"):
                 digest = _digest(name, model)

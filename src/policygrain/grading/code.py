@@ -24,12 +24,12 @@ class CodeGrader:
     """Runs programs against tests.
 
     Outcomes: `correct` and `incorrect`; `unparsable`: no program, or no Python; `timeout`; `error`: too much memory.
-    ``seconds`` of processor time and ``mib`` of memory for each program. Tests run in a process of their own, which the
-    program cannot reach: it is called there as a function, and only values come back. UserError if this machine cannot
-    keep programs apart.
+    ``seconds`` of processor time (unless its problem says another time) and ``mib`` of memory for each program, over
+    all its tests. Tests run in a process of their own, which the program cannot reach: it is called there as a
+    function, and only values come back. UserError if this machine cannot keep programs apart.
     """
 
-    def __init__(self, workers: int | None = None, seconds: float = 5.0, mib: int = 512) -> None:
+    def __init__(self, workers: int | None = None, seconds: float = 20.0, mib: int = 1024) -> None:
         self.name = f"code-1 ({isolation()}, {seconds:g} s, {mib} MiB)"
         self.seconds, self.mib = seconds, mib
         share = (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
@@ -52,7 +52,11 @@ class CodeGrader:
             if not own.tests:
                 raise UserError(f"{ids[i] if ids else f'item {i}'}: the problem has no tests to run a program against.")
         programs = [program_of(text, own) for text, own in zip(responses, each, strict=True)]
-        tasks = [(f"{self.seconds} {self.mib}", p, o) for p, o in zip(programs, each, strict=True) if p is not None]
+        tasks = [
+            (f"{o.seconds or self.seconds} {self.mib}", p, o)
+            for p, o in zip(programs, each, strict=True)
+            if p is not None
+        ]
         found = iter(self.pool.run(tasks))
         return [cast("Outcome", "unparsable" if p is None else next(found)) for p in programs]
 

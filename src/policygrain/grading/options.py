@@ -27,13 +27,14 @@ class Options:
     entry_point: str = ""
     setup: str = ""
     signature: str = ""
+    seconds: float | None = None  # of processor time for the program, where its solution is slow
 
     @classmethod
     def of(cls, problem: Any) -> Options:
         """The options of a ``tasks.problem.Problem``."""
         if problem.tests:
             own = {key: getattr(problem, key) for key in ("tests", "entry_point", "setup", "signature")}
-            return cls(**own)
+            return cls(**own, seconds=problem.seconds)
         degrees = _DEGREES.search(problem.problem) is not None
         return cls(problem.relative_tolerance, problem.absolute_tolerance, problem.text, problem.list_answer, degrees)
 

@@ -161,7 +161,7 @@ class MeasuredPolicy:
         limits = self.settings.max_tokens, self.settings.temperature
         return [p for _, p, _ in each], [
             Request(
-                self.renderer.ids(p.problem),
+                self.renderer.ids(p.problem, bool(p.tests)),
                 seed_of("instruments", self.seed, "validation", i, j),
                 *limits,
                 log_probs=False,
@@ -205,7 +205,9 @@ def open_measured_policy(
     settings = study.training.model_copy(update=PLAIN)
     torch.set_num_threads(settings.threads)
     chosen = plain(method(reference, study.methods))
-    with open_grader(study.grader, study.extraction) as grader:
+    problems = read_problems(data.train), read_problems(data.validation)
+    with_tests = any(problem.tests for listed in problems for problem in listed)
+    with open_grader(study.grader, study.extraction, with_tests) as grader:
         policy = open_policy(start, study.model, chosen, settings, seed)
         model, tokenizer = policy.model, policy.tokenizer
         renderer = PromptRenderer(tokenizer, study.prompt, model.config.max_position_embeddings - settings.max_tokens)
@@ -218,7 +220,6 @@ def open_measured_policy(
             kv_gib=settings.kv_gib,
             colocated=True,
         )
-        problems = read_problems(data.train), read_problems(data.validation)
         yield MeasuredPolicy(policy, engine, grader, renderer, chosen, settings, *problems, seed)
 
 

@@ -109,8 +109,8 @@ def encode(value: Any) -> Any:
     if kind is range:
         return {"range": [value.start, value.stop, value.step]}
     if isinstance(value, (bool, int, float, str, list)):  # subclasses: as what they are
-        base = next(b for b in (bool, int, float, str, list) if isinstance(value, b))
-        return encode(base(value))
+        kinds: tuple[Any, ...] = (bool, int, float, str, list)
+        return encode(next(base for base in kinds if isinstance(value, base))(value))
     if hasattr(value, "__next__"):
         return {"iterator": [encode(item) for item in value]}
     return {"object": [kind.__name__, bool(value)]}

@@ -155,9 +155,10 @@ class _Started:
 
     def __init__(self, kind: Isolation, program: str, function: str | None, seconds: float, mib: int) -> None:
         job: dict[str, Any] = {"program": program, "function": function, "seconds": seconds, "mib": mib}
-        job["readable"] = [*readable(), "/dev/null", "/dev/urandom", "/dev/zero"] if kind == "landlock" else None
         self.wall = WALL_CLOCK_FACTOR * seconds
-        self.folder = tempfile.TemporaryDirectory(prefix="policygrain-")
+        self.folder = tempfile.TemporaryDirectory(prefix="policygrain-")  # its working directory
+        devices = ["/dev/null", "/dev/urandom", "/dev/zero"]
+        job["readable"] = [*readable(), self.folder.name, *devices] if kind == "landlock" else None
         with tempfile.TemporaryFile() as file:
             file.write(json.dumps(job).encode())
             file.seek(0)

@@ -158,6 +158,12 @@ class Prompt(Section):
         pattern=r"\{problem\}",
         json_schema_extra=EVERY_MODEL,
     )
+    program: str = Field(
+        "{problem}\nAnswer with a Python program in a block that begins with ```python.\n",
+        description="the same for problems whose answer is a program (coding benchmarks)",
+        pattern=r"\{problem\}",
+        json_schema_extra=EVERY_MODEL,
+    )
     chat: bool = Field(False, description="apply the tokenizer's chat template", json_schema_extra=EVERY_MODEL)
     system: str = Field("", description="system prompt, with chat: true", json_schema_extra=EVERY_MODEL)
 

@@ -109,6 +109,8 @@ def complete(dataset: Dataset, row: Row) -> Row:
     """``row`` with the keys of problem files that say how its answer is compared, from the registry entry."""
     answers = dataset.answers
     added: Row = {"source": row.get("source", dataset.name)}
+    if dataset.code is not None and (seconds := dataset.code.slow.get(str(row.get("id")))) is not None:
+        added["seconds"] = seconds
     if answers.relative_tolerance is not None:
         added["relative_tolerance"] = answers.relative_tolerance
     if answers.list_answer is not None:

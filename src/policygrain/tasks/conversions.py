@@ -47,6 +47,22 @@ def drop_answer_line_request(text: str) -> str:
     return re.sub(r"\s*Remember to put your answer on its own line after \"Answer:\"\.?\s*$", "", text)
 
 
+def repair_find_zero_test(text: str) -> str:
+    """HumanEval+'s test of task 32 gives the polynomial to the candidate's value instead of the value to it."""
+    return text.replace("_poly(*candidate(*inp), inp)", "_poly(*inp, candidate(*inp))")
+
+
+def repair_match_test(text: str) -> str:
+    """MBPP+'s tests of tasks 737, 787 and 794 compare and assert nothing, so that every program passes."""
+    compared = "        exact_match = exp == (out is not None)\n"
+    return text.replace(compared, f"{compared}    assert exact_match\n") if "assert " not in text else text
+
+
+def shorten_combinations_test(text: str) -> str:
+    """MBPP+'s test of task 255 asks for 1.7 million combinations of 77 items, a list of gigabytes; here of 7."""
+    return re.sub(r"(\]), 7[67]\]", r"\1, 7]", text) if "combinations_colors(*inp)" in text else text
+
+
 CONVERSIONS: dict[str, Callable[[str], str]] = {
     f.__name__: f
     for f in (
@@ -57,5 +73,8 @@ CONVERSIONS: dict[str, Callable[[str], str]] = {
         repair_frac,
         drop_boxed_request,
         drop_answer_line_request,
+        repair_find_zero_test,
+        repair_match_test,
+        shorten_combinations_test,
     )
 }

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,13 +14,13 @@ from ..errors import UserError
 from .conversions import CONVERSIONS
 
 if TYPE_CHECKING:
-    from .registry import Column, Dataset, Identity
+    from .registry import Code, Column, Dataset, Identity
 
 Row = dict[str, Any]
 
 
 def source_rows(path: Path) -> Iterator[tuple[str, Any]]:
-    """(location, row) for each row of a .jsonl, .json (a list) or .parquet file. UserError with file and line."""
+    """(location, row) for each row of a .jsonl, .jsonl.gz, .json (a list) or .parquet file. UserError with the line."""
     if path.suffix == ".parquet":
         import pandas
 
@@ -30,9 +32,10 @@ def source_rows(path: Path) -> Iterator[tuple[str, Any]]:
             yield f"{path}, row {number}", row
         return
     try:
-        text = path.read_text(encoding="utf-8")
+        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        text = content.decode("utf-8")
         listed = json.loads(text) if path.suffix == ".json" else None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, EOFError, zlib.error) as error:
         raise UserError(f"{path}: cannot be read: {error}.") from error
     if listed is not None:
         for number, row in enumerate(listed, start=1):
@@ -60,13 +63,41 @@ def look_up(row: Any, column: str, where: str) -> Any:
 
 
 def _text(row: Any, field: Column, where: str) -> str:
+    return _raw_text(row, field, where).strip()
+
+
+def _raw_text(row: Any, field: Column, where: str) -> str:
+    """The converted text with the white space around it."""
+    if field.form is not None:
+        try:
+            text = field.form.format(**row)
+        except (KeyError, IndexError, TypeError) as error:
+            raise UserError(f"{where}: {field.form!r} cannot be filled: {error!r}.") from error
+        for name in field.convert:
+            text = CONVERSIONS[name](text)
+        return text
     columns = [field.column] if isinstance(field.column, str) else field.column
     there = [c for c in columns if isinstance(row, Mapping) and c.split(".")[0] in row]
     value = look_up(row, (there or columns)[0], where)
     text = "" if value is None else str(value)
     for name in field.convert:
         text = CONVERSIONS[name](text)
-    return text.strip()
+    return text
+
+
+def _programs(row: Any, code: Code, where: str) -> Row:
+    """Tests, entry point, and, from a signature, what comes before the function and its head."""
+    found = re.search(code.match, _text(row, code.entry_point, where))
+    if found is None:
+        raise UserError(f"{where}: no entry point is found by {code.match!r}.")
+    programs = {"tests": _raw_text(row, code.tests, where), "entry_point": found[1]}
+    if code.signature is not None:
+        head = _raw_text(row, code.signature, where)
+        starts = [m.start() for m in re.finditer(rf"^def {re.escape(found[1])}\b", head, re.MULTILINE)]
+        if not starts:
+            raise UserError(f"{where}: the signature does not define {found[1]}.")
+        programs |= {"setup": head[: starts[-1]], "signature": head[starts[-1] :]}
+    return programs
 
 
 def _identity(row: Any, identity: Identity, number: int, where: str) -> str:
@@ -94,6 +125,7 @@ def convert(dataset: Dataset, files: Iterable[Path]) -> list[Row]:
             "answer": _text(row, fields.answer, where),
             **{name: look_up(row, name, where) for name in fields.keep},
             "source": dataset.name,
+            **(_programs(row, dataset.code, where) if dataset.code else {}),
         }
         for key in ("problem", "answer"):
             if not converted[key]:

@@ -78,6 +78,8 @@ def _answers(d: Dataset) -> str:
         rules.append("within a tolerance per row")
     if d.answers.list_answer is not None:
         rules.append("all of a list")
+    if d.code is not None:
+        rules.append("programs, run against tests")
     return ", ".join(rules) or "equivalent"
 
 

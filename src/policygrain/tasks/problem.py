@@ -20,9 +20,10 @@ class Problem:
     """A question with its gold answer; ``steps`` is a worked solution, if there is one.
 
     The next four fields say how answers are compared: ``list_answer``, the gold answer is a list and all of it is
-    required; tolerances of numbers, relative to the gold answer or absolute; ``text``, compared as text. The last four
+    required; tolerances of numbers, relative to the gold answer or absolute; ``text``, compared as text. The others
     are those of a problem whose answer is a program: its ``tests``, the function ``entry_point`` that they call,
-    ``setup`` that comes before program and tests, and the ``signature`` that a completion continues; programs, too.
+    ``setup`` that comes before program and tests, and the ``signature`` that a completion continues; programs, too;
+    ``seconds`` of processor time, where its solution is slow.
     """
 
     id: str
@@ -38,12 +39,13 @@ class Problem:
     entry_point: str = ""
     setup: str = ""
     signature: str = ""
+    seconds: float | None = None
 
 
 PROGRAMS = ("tests", "entry_point", "setup", "signature")
 # Written only if they differ from these defaults, so that files of other problems, and their digests, do not change.
 SPARSE: dict[str, Any] = {"list_answer": False, "relative_tolerance": None, "absolute_tolerance": None, "text": False}
-SPARSE |= dict.fromkeys(PROGRAMS, "")
+SPARSE |= dict.fromkeys(PROGRAMS, "") | {"seconds": None}
 
 
 def read_problems(
@@ -93,7 +95,7 @@ def _problem(row: Row, path: Path, number: int) -> Problem:
         if not isinstance(switches[key], bool):
             raise UserError(f"{where}: {key}: true or false is expected, got {row[key]!r}.")
     tolerances: dict[str, Any] = {}
-    for key in ("relative_tolerance", "absolute_tolerance"):
+    for key in ("relative_tolerance", "absolute_tolerance", "seconds"):
         value = row.get(key)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value < 0):
             raise UserError(f"{where}: {key}: a number from 0 up is expected, got {value!r}.")

@@ -28,9 +28,10 @@ class PromptRenderer:
         if prompt.chat and not tokenizer.chat_template:
             raise UserError("prompt.chat: the model's tokenizer has no chat template; set it to false.")
 
-    def text(self, problem: str) -> str:
-        """The prompt for ``problem`` as text."""
-        text = self.prompt.template.replace("{problem}", problem)
+    def text(self, problem: str, program: bool = False) -> str:
+        """The prompt for ``problem`` as text; ``program``: its answer is a program."""
+        template = self.prompt.program if program else self.prompt.template
+        text = template.replace("{problem}", problem)
         if not self.prompt.chat:
             return text
         # Always with a system message, even an empty one: without it some templates insert a default system prompt.
@@ -38,12 +39,12 @@ class PromptRenderer:
         rendered = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         return str(rendered)
 
-    def ids(self, problem: str) -> list[int]:
+    def ids(self, problem: str, program: bool = False) -> list[int]:
         """The prompt for ``problem`` as token ids; chat templates contain the special tokens, so none are added.
 
         UserError if the prompt is longer than ``longest``.
         """
-        ids = list(self.tokenizer(self.text(problem), add_special_tokens=False)["input_ids"])
+        ids = list(self.tokenizer(self.text(problem, program), add_special_tokens=False)["input_ids"])
         if self.longest is not None and len(ids) > self.longest:
             raise UserError(
                 f"a prompt of {len(ids)} tokens leaves no room for the response in the model's context (at most "
@@ -62,4 +63,6 @@ class PromptRenderer:
         """A digest of everything that rendered prompts depend on, besides the tokenizer's vocabulary."""
         content = f"{self.prompt.template}\0{self.prompt.chat}\0{self.prompt.system}\0"
         content += str(self.tokenizer.chat_template) if self.prompt.chat else ""
+        if self.prompt.program != type(self.prompt)().program:  # records from before there was one stay valid
+            content += f"\0{self.prompt.program}"
         return of_text(content)

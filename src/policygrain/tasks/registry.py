@@ -51,8 +51,17 @@ class HubHome(Entry):
 class Column(Entry):
     """The column of a source row that holds a text, and the conversions applied to it."""
 
-    column: str | list[str] = Field(description="column; a.b.0 for nested values; of a list, the first one that exists")
+    column: str | list[str] = Field(
+        "", description="column; a.b.0 for nested values; of a list, the first one that exists"
+    )
+    form: str | None = Field(None, description="in its place, str.format of the row's columns")
     convert: list[str] = Field([], description="conversions by name, in order")
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Column:
+        if bool(self.column) == bool(self.form):
+            raise ValueError("either `column` or `form`")
+        return self
 
 
 class Identity(Entry):
@@ -72,6 +81,16 @@ class Fields(Entry):
     keep: list[str] = Field([], description="further columns to keep, under their own names")
     leave_out: list[int] = Field([], description="source rows that are not part of the set, counted from 0")
     checked: str = Field(min_length=1, description="how this mapping was checked against the source")
+
+
+class Code(Entry):
+    """What makes programs of answers: they are run against tests."""
+
+    tests: Column
+    entry_point: Column = Field(description="the function that the tests call")
+    match: str = Field("(.+)", description="regular expression that finds its name in that column")
+    slow: dict[str, PositiveFloat] = Field({}, description="id → seconds of processor time, where a solution is slow")
+    signature: Column | None = Field(None, description="code up to the function's body, which a completion continues")
 
 
 class Answers(Entry):
@@ -108,6 +127,7 @@ class Dataset(Entry):
     count: PositiveInt = Field(description="number of problems")
     fields: Fields
     answers: Answers = Answers()
+    code: Code | None = Field(None, description="of a set whose answers are programs")
     sampling: Protocol | None = Field(None, description="of a benchmark")
     metric: str = Field("", description="of a benchmark")
     prompt: str = Field("", description="what a prompt must ask for, so that answers are comparable")
@@ -118,7 +138,8 @@ class Dataset(Entry):
 
     @model_validator(mode="after")
     def _consistent(self) -> Dataset:
-        for column in (self.fields.problem, self.fields.answer):
+        of_code = (self.code.tests, self.code.entry_point) if self.code else ()
+        for column in (self.fields.problem, self.fields.answer, *of_code):
             for name in column.convert:
                 if name not in CONVERSIONS:
                     raise ValueError(f"no conversion is called {name!r}.{did_you_mean(name, CONVERSIONS)}")

@@ -71,7 +71,8 @@ def train(
     this with the same arguments (`launch.process_group`) and share the work of each step (`ranks.py`). The caller holds
     the lock of the run directory.
     """
-    with open_grader(grader_name, extraction) as grader:
+    with_tests = any(problem.tests for problem in [*train_problems, *validation_problems])
+    with open_grader(grader_name, extraction, with_tests) as grader:
         torch.set_num_threads(settings.threads)
         policy = open_policy(start, spec, method, settings, seed)
         longest = policy.model.config.max_position_embeddings - settings.max_tokens

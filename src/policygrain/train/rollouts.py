@@ -101,7 +101,7 @@ class Collector:
     def _sample(self, count: int, clock: Clock) -> Rollouts:
         group, settings = self.settings.group, self.settings
         positions, problems = zip(*self.stream.next(count), strict=True)
-        prompts = [self.renderer.ids(p.problem) for p in problems]
+        prompts = [self.renderer.ids(p.problem, bool(p.tests)) for p in problems]
         # Seeds are keyed by the prompt's position in the stream, so all methods have the same sampling seeds.
         requests = [
             Request(prompt, seed_of(self.seed, position, i), settings.max_tokens, settings.temperature)

@@ -16,7 +16,9 @@ def validate(
 ) -> dict[str, float]:
     """Accuracy and mean length (tokens) of one sampled response per problem, with the same seeds in every call."""
     requests = [
-        Request(renderer.ids(p.problem), seed, settings.max_tokens, settings.temperature, log_probs=False)
+        Request(
+            renderer.ids(p.problem, bool(p.tests)), seed, settings.max_tokens, settings.temperature, log_probs=False
+        )
         for seed, p in enumerate(problems)
     ]
     responses = map_over_ranks(engine.generate, requests)

@@ -1,0 +1,167 @@
+"""The code grader: programs in responses, and programs that want to pass without solving anything."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from policygrain.errors import UserError
+from policygrain.grading import ByProblem, CodeGrader, NumericGrader, Options, open_grader
+from policygrain.grading.code import program_of
+from policygrain.sandbox import isolation
+from policygrain.tasks import registry
+from policygrain.tasks.convert import convert
+
+TESTS = "def check(candidate):\n    assert candidate(2) == 4\n    assert candidate([1]) == [1, 1]\n"
+DOUBLE = Options(
+    tests=TESTS, entry_point="double", setup="from typing import Any\n\n", signature="def double(x: Any):\n"
+)
+
+
+@pytest.fixture(scope="module")
+def grader() -> Iterator[CodeGrader]:
+    try:
+        isolation()
+    except UserError as error:
+        pytest.skip(str(error))
+    with CodeGrader(workers=2, seconds=2.0, mib=512) as found:
+        yield found
+
+
+RIGHT = {
+    "a block": "Here it is:\n```python\ndef double(x: Any):\n    return x + x\n```\nDone.",
+    "the last of two blocks": "```python\ndef double(x): return 0\n```\n```python\ndef double(x): return 2 * x\n```",
+    "a block without an end": "```python\ndef double(x):\n    return 2 * x",
+    "no block": "def double(x):\n    return 2 * x\n",
+    "a completion": "    return 2 * x\n\ndef main():\n    print(double(1)",
+    "a completion in a block": "```python\n    return 2 * x\n```",
+    "a lambda": "```\nhelp = lambda x: 2 * x\ndef double(x): return help(x)\n```",
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_programs_are_found_in_responses(name: str, grader: CodeGrader) -> None:
+    assert grader.grade([""], [RIGHT[name]], DOUBLE) == ["correct"]
+
+
+WRONG = {
+    "no program": ("I do not know.", "unparsable"),
+    "nothing": ("", "unparsable"),
+    "no Python": ("```python\ndef double(x: return\n```", "unparsable"),
+    "wrong": ("def double(x): return x + 1", "incorrect"),
+    "raises": ("def double(x): raise ValueError", "incorrect"),
+    "sleeps": ("import time\ndef double(x): time.sleep(60)", "timeout"),
+    "spins": ("def double(x):\n    while True: pass", "timeout"),
+    "spins at once": ("while True: pass\ndef double(x): return 2 * x", "timeout"),
+    "allocates": ("def double(x): return bytearray(10**10)", "error"),
+    "too long": ("#" * 10**7 + "\ndef double(x): return 2 * x", "unparsable"),
+    # They want to pass.
+    "exits before the tests": ("def double(x): return x\nimport sys; sys.exit(0)", "incorrect"),
+    "exits in a test": ("import os\ndef double(x): os._exit(0)", "incorrect"),
+    "prints a verdict": ("def double(x):\n    print('correct', flush=True)\n    return x", "incorrect"),
+    "writes a reply": (
+        "import os\ndef double(x):\n    for fd in range(3, 20):\n        try: os.write(fd, b'{\"value\": 4}\\n')\n"
+        "        except OSError: pass\n    return x",
+        "incorrect",
+    ),
+    "is equal to everything": (
+        "class Any_:\n    def __eq__(self, other): return True\ndef double(x): return Any_()",
+        "incorrect",
+    ),
+    "is an integer that is equal to everything": (
+        "class I(int):\n    def __eq__(self, other): return True\ndef double(x): return I(7)",
+        "incorrect",
+    ),
+    "patches assert": (
+        "import builtins\nbuiltins.AssertionError = type('E', (Exception,), {})\ndef double(x): return x",
+        "incorrect",
+    ),
+    "replaces the checker": ("def check(candidate): pass\ndef double(x): return x", "incorrect"),
+    "replaces the checker's module": (
+        "import sys\nfor m in [*sys.modules.values()]:\n    setattr(m, 'check', print)\ndef double(x): return x",
+        "incorrect",
+    ),
+    "kills its parent": ("import os\ndef double(x): os.kill(os.getppid(), 9)", "incorrect"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_does_not_solve_the_problem_does_not_pass(name: str, grader: CodeGrader) -> None:
+    program, outcome = WRONG[name]
+    assert grader.grade([""], [f"```python\n{program}\n```" if "def" in program else program], DOUBLE) == [outcome]
+
+
+def test_outcomes_are_in_the_order_of_the_responses(grader: CodeGrader) -> None:
+    answers = [RIGHT["a block"], WRONG["wrong"][0], "", RIGHT["a completion"]] * 8
+    assert grader.grade([""] * 32, answers, DOUBLE) == ["correct", "incorrect", "unparsable", "correct"] * 8
+
+
+def test_a_problem_without_tests_is_named(grader: CodeGrader) -> None:
+    with pytest.raises(UserError, match="q-7: the problem has no tests"):
+        grader.grade([""], ["x"], Options(), ["q-7"])
+
+
+def test_a_study_may_have_both_kinds_of_problems() -> None:
+    with open_grader("numeric", tests=True) as both:
+        assert isinstance(both, ByProblem)
+        assert both.name.startswith(f"{NumericGrader().name}; code-1 ({isolation()}, ")
+        found = both.grade(
+            ["7", "", "8"], ["\\boxed{7}", RIGHT["a block"], "\\boxed{7}"], [Options(), DOUBLE, Options()]
+        )
+        assert found == ["correct", "correct", "incorrect"]
+    assert open_grader("numeric").name == NumericGrader().name
+
+
+def test_code_before_the_function_comes_before_a_program_too() -> None:
+    assert program_of("def double(x): return x", DOUBLE) == f"{DOUBLE.setup}\ndef double(x): return x\n"
+    completed = program_of("    return x\n\nprint(double(2))", DOUBLE)
+    assert completed == f"{DOUBLE.setup}\n{DOUBLE.signature}    return x\n\n"
+
+
+# ---- the published sets ---------------------------------------------------------------------------------------------
+
+SETS = {
+    "humaneval": "HumanEval.jsonl.gz",
+    "humaneval_plus": "HumanEvalPlus-OriginFmt.jsonl.gz",
+    "mbpp_plus": "MbppPlus-OriginFmt.jsonl.gz",
+}
+
+
+def wrong(program: str, name: str) -> str:
+    """The program with another value, which is true where the right one is not, and nothing where it is."""
+    other = f"def {name}(*args, **keywords):\n    value = _right(*args, **keywords)\n"
+    return f"{program}\n\n_right = {name}\n{other}    return None if value else (value, 0)\n"
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_every_solution_passes_and_a_changed_one_fails(name: str, benchmarks_folder: Path, grader: CodeGrader) -> None:
+    file = benchmarks_folder / "code" / SETS[name]
+    if not file.exists():
+        pytest.skip(f"{file} is not there")
+    rows = convert(registry.dataset(name), [file])
+    assert len(rows) == registry.dataset(name).count
+    keys = ("tests", "entry_point", "setup", "signature")
+    slow = registry.dataset(name).code.slow
+    options = [Options(**{key: row.get(key, "") for key in keys}, seconds=slow.get(row["id"])) for row in rows]
+    with CodeGrader(workers=2) as patient:
+        outcomes = patient.grade([""] * len(rows), [row["answer"] for row in rows], options)
+    assert [row["id"] for row, o in zip(rows, outcomes, strict=True) if o != "correct"] == []
+    changed = [wrong(row["answer"], row["entry_point"]) for row in rows]
+    outcomes = grader.grade([""] * len(rows), changed, options)
+    assert [row["id"] for row, o in zip(rows, outcomes, strict=True) if o == "correct"] == []
+
+
+def test_a_completion_of_the_signature_is_the_solution(benchmarks_folder: Path, grader: CodeGrader) -> None:
+    """HumanEval's own form: the solution is the body."""
+    file = benchmarks_folder / "code" / SETS["humaneval"]
+    if not file.exists():
+        pytest.skip(f"{file} is not there")
+    rows = convert(registry.dataset("humaneval"), [file])[:20]
+    lines = gzip.decompress(file.read_bytes()).decode().splitlines()[:20]
+    bodies = [json.loads(line)["canonical_solution"] for line in lines]
+    options = [Options(**{key: row[key] for key in ("tests", "entry_point", "setup", "signature")}) for row in rows]
+    assert set(grader.grade([""] * 20, bodies, options)) == {"correct"}

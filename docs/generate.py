@@ -17,6 +17,7 @@ PAGES = (
     "README.md",
     "benchmarks/README.md",
     "docs/cases.md",
+    "docs/coding.md",
     "docs/integrations/same-name.md",
     "docs/regime.md",
     "docs/reliability.md",
@@ -162,6 +163,19 @@ def in_trl() -> str:
     ]
     return table(["objective", "added to a step", "share of it"], rows) + (
         f"\n\nA step of TRL takes {found['seconds_per_step']:.2f} s."
+    )
+
+
+def programs() -> str:
+    """Programs graded per second, and the plain interpreter beside them."""
+    found = read("programs")
+    rows = [
+        [name, f"{row['median']:.0f}", f"{row['min']:.0f} to {row['max']:.0f}"]
+        for name, row in found["per_second"].items()
+    ]
+    return table(["", "programs a second", "range"], rows) + (
+        f"\n\n{found['workers']} workers on {found['hardware']}, by {found['isolation']}; the plain interpreter keeps "
+        "nothing apart."
     )
 
 
@@ -383,6 +397,7 @@ def same_name() -> str:
 BLOCKS: dict[str, Callable[[], str]] = {
     "same-name": same_name,
     "in-trl": in_trl,
+    "programs": programs,
     "bands": bands,
     "findings": findings,
     "training-step": training_step,

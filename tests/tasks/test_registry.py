@@ -16,7 +16,6 @@ from policygrain.tasks.families import FAMILIES
 
 from ..support.problem_sets import RECORDED, made_up
 
-
 CODE = ("humaneval", "humaneval_plus", "mbpp_plus")
 
 

@@ -11,6 +11,7 @@ from ..analysis.ledger import load_claims
 from ..analysis.planned import plan_notes
 from ..errors import UserError
 from ..figures.requirements import check_figures
+from ..sandbox import isolation
 from ..study import Study
 from ..study.runs import check_methods, run_matrix
 from ..tasks.families import FAMILIES
@@ -89,10 +90,13 @@ def _check_budget(study: Study) -> None:
 
 
 def _check_problems(study: Study) -> None:
-    """Read every file of problems: a line that is no problem is an error that names it."""
+    """Read every file of problems: a line that is no problem is an error that names it.
+
+    Where there are programs to run, this machine must have a way to run them safely.
+    """
     for source in dict.fromkeys([*study.data.train, *(b.source for b in study.evaluation.benchmarks)]):
-        if source not in FAMILIES:
-            load(source, study.data.root)
+        if source not in FAMILIES and any(problem.tests for problem in load(source, study.data.root)):
+            isolation()
 
 
 def _context(study: Study) -> int | None:

@@ -36,6 +36,10 @@ COMMANDS = {
     "estimators": Command("estimators", "Measure gradient estimators on one start model, against the true gradient."),
     "rounds": Command("rounds", "Measure one round of updates by each method, from the same policy and rollouts."),
     "evaluate": Command("evaluate", "Evaluate models on the study's benchmarks."),
+    "evaluate-model": Command(
+        "evaluate_model",
+        "Evaluate any model, without a study: a folder or a name of the Hugging Face hub, on named benchmarks.",
+    ),
     "figure": Command("figure", "Draw one figure, or write one table, from a study's records."),
     "report": Command("report", "Write a study's report: one self-contained HTML page."),
     "track": Command("track", "Mirror a study's records into MLflow."),

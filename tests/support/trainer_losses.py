@@ -12,12 +12,14 @@ from torch import Tensor
 SOFT = {"sapo_temperature_pos": 1.0, "sapo_temperature_neg": 1.05}
 SOFT |= {"vespo_k_pos": 2.0, "vespo_lambda_pos": 3.0, "vespo_k_neg": 3.0, "vespo_lambda_neg": 2.0}
 TRL_OPTIONS: dict[str, Any] = {"loss_type": "dapo", "level": "token", "clip": (0.2, 0.2), "beta": 0.0, "delta": None}
+TRL_OPTIONS |= {"off_policy": None}
 
 
 def trl_step(fields: dict[str, Any], *, micro: int = 1, max_length: int = 12, **options: Any) -> tuple[Tensor, Tensor]:
     """TRL's `_compute_loss` without its trainer, as an accumulation window of ``micro`` micro-batches.
 
-    ``options`` beside TRL's defaults: loss_type, level, clip, beta, delta. The gradient is by the log-probabilities.
+    ``options`` beside TRL's defaults: loss_type, level, clip, beta, delta, off_policy. The gradient is by the
+    log-probabilities.
     """
     loss, gradient, _ = trl_loss(fields, micro=micro, max_length=max_length, **options)
     return loss, gradient
@@ -57,7 +59,8 @@ def trl_loss(
             max_completion_length=max_length,
             current_gradient_accumulation_steps=micro,
             top_entropy_quantile=1.0,
-            off_policy_mask_threshold=None,
+            off_policy_mask_threshold=chosen["off_policy"],
+            get_off_policy_mask=GRPOTrainer.get_off_policy_mask,
             aux_loss_enabled=False,
             use_vllm=False,
             vllm_importance_sampling_correction=False,
@@ -74,6 +77,7 @@ def trl_loss(
             "old_per_token_logps": fields["old_log_probs"][part],
             "ref_per_token_logps": fields["ref_log_probs"][part],
             "num_items_in_batch": mask.sum(),
+            "sampling_per_token_logps": fields.get("rollout_log_probs", fields["old_log_probs"])[part],
         }
         loss = loss + GRPOTrainer._compute_loss(trainer, None, inputs)
     return loss.detach(), torch.autograd.grad(loss, log_probs)[0], metrics

@@ -11,9 +11,20 @@ from hypothesis import strategies as st
 from policygrain.grading import NumericGrader
 from policygrain.tasks.families import FAMILIES, Demonstrator, demonstrations, generate, split_of
 
+ENGLISH = ("plain_sum", "word_problem")
+TINY = [family for family in FAMILIES if family not in ENGLISH]
+LOSSES = ("eats", "loses", "gives", "sells")
+
 
 def solve(question: str) -> int:
     """The answer computed from the question alone, independently of the worked steps."""
+    if question.startswith("What is"):
+        x, sign, y = question.removesuffix("?").split()[2:]
+        return int(x) + (1 if sign == "plus" else -1) * int(y)
+    if "How many" in question:
+        told = [sentence.split() for sentence in question.split(". ")[:-1]]
+        changes = [(-1 if words[1] in LOSSES else 1) * int(next(w for w in words if w.isdigit())) for words in told]
+        return sum(changes)
     family, rest = question.split(" ", 1)
     if family == "total":
         return sum(int(x[1:]) for x in rest.split())
@@ -51,6 +62,8 @@ def test_answers_are_right(family: str, seed: int, level: int) -> None:
 def test_several_hundred_held_out_problems_of_the_promised_length(family: str) -> None:
     test = generate(family, "test", 300, seed=1)
     assert len({p.problem for p in test}) == 300
+    if family in ENGLISH:
+        return
     lengths = sorted(len(p.steps) + len(p.answer) + 3 for p in test)  # characters are tokens; \boxed{, }, end
     assert lengths[60] >= 40 and lengths[240] <= 100
 

@@ -34,7 +34,9 @@ from ..support.small import SMALL, assert_same_end, small_study, train_small, wr
 
 @pytest.mark.parametrize("name", method_names())
 def test_every_preset_trains(name: str, made: tuple[Path, Path], tmp_path: Path) -> None:
-    study = small_study(training={"steps": 2}, experiments={"headline": {"methods": [name]}})
+    # GEPO's ratio is not near 1 for short responses: its band would leave no gradient in two steps.
+    wide = {"gepo": {"clip": {"low": 1.0, "high": 100.0}}} if name == "gepo" else {}
+    study = small_study(training={"steps": 2}, methods=wide, experiments={"headline": {"methods": [name]}})
     rows = run_metrics(RunFolder(train_small(study, tmp_path / "run", *made)))
     assert [r["step"] for r in rows] == [0, 1, 2]
     before, after = (load_model(str(p))[0].state_dict() for p in (made[1], tmp_path / "run" / "model"))

@@ -24,7 +24,7 @@ class Scripted:
         self.script, self.lengths, self.tokenizer, self.asked = script, lengths, self, 0
         self.right: list[bool] = []
 
-    def ids(self, problem: str) -> list[int]:
+    def ids(self, problem: str, program: bool = False) -> list[int]:
         return [int(problem)]
 
     def generate(self, requests: Sequence[Request]) -> list[Response]:

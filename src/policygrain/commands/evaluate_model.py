@@ -36,13 +36,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Sample, grade, write the records and the table, and print both."""
-    from ..evaluate.any_model import PROMPT, Asked, claim, fetched, leaderboard, named, study_of
+    from ..evaluate.any_model import PROMPT, Asked, claim, fetched, named, study_of
     from ..evaluate.run import evaluate
     from ..files import atomic_text
     from ..model.loading import load_tokenizer
     from ..results.layout import StudyFolder
     from ..results.models import find
     from ..tasks.sources import check_sources, prepare
+    from ..views.leaderboard import leaderboard
     from ..views.show import detail
 
     models = {name: fetched(model, arguments.revision) for name, model in named(arguments.models).items()}

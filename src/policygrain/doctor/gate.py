@@ -17,6 +17,7 @@ from ..study.runs import check_methods, run_matrix
 from ..tasks.families import FAMILIES
 from ..tasks.registry import sampling_of
 from ..tasks.sources import check_sources, load
+from ..train.published import MODELS
 
 
 def check_study(study: Study) -> None:
@@ -131,9 +132,11 @@ def _hub_config(start: str, revision: str | None) -> Path:
     except (HFValidationError, OSError, ValueError, RuntimeError) as error:
         reason = str(error).strip().split("\n")[0]
         at = f" --revision {revision}" if revision else ""
+        name = Path(start).name
+        how = f"policygrain fetch-model {name} --out {start}" if name in MODELS else f"hf download {start}{at}"
         raise UserError(
             f"model.start: {start!r} is neither a folder nor a model in this machine's cache, and the hub does not "
-            f"provide it ({reason}). Fetch it where there is a network: `hf download {start}{at}`."
+            f"provide it ({reason}). Fetch it where there is a network: `{how}`."
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""Evaluation of models without a study file: the study that says what is asked for, and a table of several models."""
+"""Evaluation of models without a study file: the study that says what is asked for."""
 
 from __future__ import annotations
 
@@ -9,14 +9,10 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from ..analysis import Estimate, accuracy
-from ..analysis.models import average
 from ..errors import UserError
 from ..files import atomic_text
 from ..results.layout import StudyFolder
-from ..results.models import ModelGroup, benchmarks_of
 from ..study import Study, parse_study
-from ..text import markdown_table
 
 PROMPT = "{problem}\nPlease reason step by step, and put your final answer within \\boxed{}.\n"
 
@@ -137,24 +133,6 @@ def fetched(model: str, revision: str | None = None) -> Path:
     except (OSError, ValueError, RuntimeError) as error:
         reason = str(error).strip().split("\n")[0] or type(error).__name__
         raise UserError(f"{model!r} is neither a folder nor a model that the hub provides: {reason}") from error
-
-
-def leaderboard(groups: Sequence[ModelGroup]) -> str:
-    """Markdown: a row per model, best average first, accuracies in % with 95% intervals."""
-    benchmarks = benchmarks_of(groups)
-    several = len(benchmarks) > 1
-    rows = []
-    for group in groups:
-        whole = average(group, benchmarks) if several else None
-        each = [_cell(accuracy([group.scores(b)]) if group.records(b) else None) for b in benchmarks]
-        order = whole.mean if whole else accuracy([group.scores(benchmarks[0])]).mean
-        rows.append((order, [group.name, *([_cell(whole)] if several else []), *each]))
-    rows.sort(key=lambda row: -row[0])
-    return markdown_table(["model", *(["average"] if several else []), *benchmarks], [cells for _, cells in rows], "lr")
-
-
-def _cell(found: Estimate | None) -> str:
-    return "–" if found is None else f"{100 * found.mean:.1f} [{100 * found.low:.1f}, {100 * found.high:.1f}]"
 
 
 def _slug(text: str) -> str:

@@ -57,5 +57,7 @@ def off_policy_mask(batch: TokenBatch, bound: float) -> Tensor:
     ``rollout_log_probs``, or π_old where the batch has none.
     """
     sampled = batch.old_log_probs if batch.rollout_log_probs is None else batch.rollout_log_probs
-    moved = (sampled - batch.log_probs.detach()).sum(1, keepdim=True) / batch.lengths.clamp(min=1).unsqueeze(1)
+    # An engine that could not score a token gives NaN, which is no evidence.
+    fall = (sampled - batch.log_probs.detach()).nan_to_num(nan=0.0)
+    moved = fall.sum(1, keepdim=True) / batch.lengths.clamp(min=1).unsqueeze(1)
     return ~((batch.advantages < 0) & (moved > bound))

@@ -1,4 +1,7 @@
-"""The seven synthetic families: problems with long worked solutions and exact answers.
+"""The synthetic families: problems with worked solutions and exact answers.
+
+Seven have long solutions and are written so that a tiny model can learn them; two are in plain English, for models that
+have learnt it.
 
 A family is a function (random numbers, level 1 to 3, demonstrator) → (question, steps, answer). The steps are a worked
 solution. Each step is wrong with the demonstrator's error rate, and the following steps use the wrong result.
@@ -115,12 +118,58 @@ def count(rng: random.Random, level: int, demonstrator: Demonstrator) -> Worked:
     return f"count {wanted} in {_labelled(digits)}", "".join(steps), str(tally)
 
 
+NAMES = ("Tom", "Anna", "Sam", "Lucy", "Ben", "Mia", "Jack", "Nora")
+THINGS = ("apples", "books", "coins", "eggs", "pens", "cards", "shells", "stamps")
+GAINS, LOSSES = ("buys", "finds", "gets"), ("eats", "loses", "gives away", "sells")
+
+
+def plain_sum(rng: random.Random, level: int, demonstrator: Demonstrator) -> Worked:
+    """A sum or a difference of two numbers, asked for in plain English."""
+    most = (20, 60, 99)[level - 1]
+    x, y = rng.randint(1, most), rng.randint(1, most)
+    if rng.random() < 0.5:
+        return f"What is {x} plus {y}?", f"{x} + {y} = {demonstrator(x + y)}. ", str(x + y)
+    x, y = max(x, y), min(x, y)
+    return f"What is {x} minus {y}?", f"{x} - {y} = {demonstrator(x - y)}. ", str(x - y)
+
+
+def word_problem(rng: random.Random, level: int, demonstrator: Demonstrator) -> Worked:
+    """Things that somebody gets and loses, one to three times."""
+    who, things = rng.choice(NAMES), rng.choice(THINGS)
+    have = rng.randint(2, 12)
+    told, steps = [f"{who} has {have} {things}."], []
+    for _ in range(level):
+        if have > 3 and rng.random() < 0.4:
+            change = rng.randint(1, have - 1)
+            told.append(f"{who} {rng.choice(LOSSES)} {change} of them.")
+            sign, new = "-", have - change
+        else:
+            change = rng.randint(1, 9)
+            told.append(f"{who} {rng.choice(GAINS)} {change} more.")
+            sign, new = "+", have + change
+        new = demonstrator(new)
+        steps.append(f"{have} {sign} {change} = {new}. ")
+        have = new
+    return f"{' '.join(told)} How many {things} does {who} have now?", "".join(steps), str(have)
+
+
 def _labelled(operands: Iterable[object]) -> str:
     return " ".join(f"{label}{operand}" for label, operand in zip(LABELS, operands, strict=False))
 
 
 FAMILIES: dict[str, Family] = {
-    f.__name__: f for f in (running_total, long_addition, long_multiplication, remainder, clock, largest, count)
+    f.__name__: f
+    for f in (
+        running_total,
+        long_addition,
+        long_multiplication,
+        remainder,
+        clock,
+        largest,
+        count,
+        plain_sum,
+        word_problem,
+    )
 }
 SPLITS = ("train", "validation", "test")
 

@@ -136,3 +136,18 @@ def test_log_probs_must_be_two_dimensional():
     flat = torch.zeros(3)
     with pytest.raises(ValueError, match=r"^log_probs must be"):
         TokenBatch(flat, flat, flat, flat)
+
+
+@pytest.mark.parametrize("name", ["log_probs", "old_log_probs", "advantages", "mask"])
+def test_a_field_that_is_missing_is_named(name):
+    fields = random_fields([3, 2], seed=0) | {name: None}
+    with pytest.raises(ValueError, match=f"^{name} must be a tensor, got NoneType"):
+        TokenBatch(**fields)
+
+
+def test_a_mask_of_weights_is_refused():
+    """0 and 1 as numbers are a mask; 0.5 would silently be 1."""
+    fields = random_fields([3, 2], seed=0)
+    assert TokenBatch(**fields | {"mask": fields["mask"].double()}).mask.dtype == torch.bool
+    with pytest.raises(ValueError, match="mask has other values than 0 and 1"):
+        TokenBatch(**fields | {"mask": 0.5 * fields["mask"]})

@@ -27,6 +27,13 @@ PER_TOKEN = (
 )
 
 
+# What must be there, and where trainers have it.
+REQUIRED = {
+    "log_probs": "log-probabilities of the response tokens under the current policy, with gradient",
+    "old_log_probs": "without a pass of the policy that sampled they are log_probs.detach(), for one update per batch",
+    "advantages": "one number per response, or per token",
+    "mask": "1 on the tokens of responses",
+}
 TOTALS_ONLY = (
     "only the totals of the optimizer step are here. A function that reads the step's tensors declares it: "
     '`from policygrain.objective import needs` and `@needs("step_log_probs")`.'
@@ -101,10 +108,15 @@ class TokenBatch:
     max_length: int | None = None
 
     def __post_init__(self) -> None:
+        for name, hint in REQUIRED.items():
+            if not isinstance(value := getattr(self, name), Tensor):
+                raise ValueError(f"{name} must be a tensor, got {type(value).__name__}; {hint}")
         shape = self.log_probs.shape
         if self.log_probs.ndim != 2:
             raise ValueError(f"log_probs must be [batch, tokens], got {tuple(shape)}")
         keep = self.mask != 0
+        if self.mask.is_floating_point() and bool((keep & (self.mask != 1)).any()):
+            raise ValueError("mask has other values than 0 and 1; weights of tokens are rollout_weights or advantages")
         if keep.shape != shape:
             raise ValueError(f"mask has shape {tuple(keep.shape)}, log_probs {tuple(shape)}")
         advantages = self.advantages

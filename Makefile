@@ -8,7 +8,7 @@ BIN := .venv/bin
 FLAVOUR ?= $(if $(shell command -v nvidia-smi),gpu,cpu)
 LOCK := requirements/$(FLAVOUR).lock
 
-.PHONY: setup model-smollm2 all replicate figures test test-slurm test-oldest test-peers test-pretrained lint ui docs docs-tables publish clean schema lock
+.PHONY: setup model-smollm2 all replicate figures test test-slurm test-oldest test-peers test-coding test-pretrained lint ui docs docs-tables publish clean schema lock
 
 setup: .venv/.$(FLAVOUR)-ready
 
@@ -46,6 +46,10 @@ test: setup lint
 # `snakemake --profile slurm` on a SLURM that the tests start (Debian packages slurmctld, slurmd, slurm-client, munge).
 test-slurm: setup
 	$(BIN)/python -m pytest -m slurm tests/workflow/test_slurm.py
+
+# All solutions of the published coding sets, and a changed one of each, where the files are (POLICYGRAIN_DATA).
+test-coding: setup
+	$(BIN)/python -m pytest -n $(CORES) -m coding tests/grading/test_code.py
 
 # Three steps with a pretrained language model from the package index (93 MB).
 test-pretrained: setup

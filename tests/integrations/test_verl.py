@@ -71,6 +71,7 @@ def test_loss_and_gradient_are_those_of_verl(name: str, micro: int, ranks: int) 
 # With verl's aggregation and clip, and a cap on the ratio that binds nowhere. verl's DPPO is a weighted likelihood: the
 # gradient of r Â, and another value. Its geo_mean takes a mean over each micro-batch.
 NEWER: dict[str, tuple[Any, str, ActorConfig]] = {
+    "gspo_token": (method("gspo_token"), "gspo", config_of("gspo", "seq-mean-token-mean", 3e-4, 4e-4)),
     "cispo": (method("cispo", clip={"low": 0.8, "cap": 1.28}), "cispo", config_of("cispo", high=0.28)),
     "sapo": (method("sapo"), "sapo", config_of("sapo", "seq-mean-token-mean")),
     "dppo_tv": (method("dppo_tv"), "dppo_tv", config_of("dppo_tv", low=0.15, high=0.15, clip_ratio_c=1e6)),

@@ -105,6 +105,7 @@ def test_a_problem_without_tests_is_named(grader: CodeGrader) -> None:
         grader.grade([""], ["x"], Options(), ["q-7"])
 
 
+@pytest.mark.usefixtures("grader")  # which skips where nothing can be kept apart
 def test_a_study_may_have_both_kinds_of_problems() -> None:
     with open_grader("numeric", tests=True) as both:
         assert isinstance(both, ByProblem)

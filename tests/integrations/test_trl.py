@@ -196,6 +196,8 @@ def test_accumulation_does_not_change_the_gradient(name: str, start: str, tmp_pa
             **scale,
         )
         found.append((weights(trainer), [r for r in trainer.state.log_history if "loss" in r]))
+    before = torch.cat([p.detach().flatten() for p in load_model(start)[0].parameters()])
+    assert (found[0][0] - before).abs().max() > 1e-3, "there is a gradient to compare"
     for other, rows in found[1:]:
         torch.testing.assert_close(other, found[0][0], rtol=1e-4, atol=1e-6)
         for row, alone in zip(rows, found[0][1], strict=True):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 from typing import Self, cast
@@ -11,7 +10,7 @@ from ..errors import UserError
 from ..sandbox import isolation
 from .options import DEFAULT, Options
 from .outcome import Outcome
-from .pool import Pool
+from .pool import Pool, default_workers
 
 _FENCED = re.compile(r"```(?:python|py|python3)?[ \t]*\n(.*?)(?:\n```|\Z)", re.DOTALL | re.IGNORECASE)
 # Where a completion of a function has ended and something else begins.
@@ -32,9 +31,8 @@ class CodeGrader:
     def __init__(self, workers: int | None = None, seconds: float = 20.0, mib: int = 1024) -> None:
         self.name = f"code-1 ({isolation()}, {seconds:g} s, {mib} MiB)"
         self.seconds, self.mib = seconds, mib
-        share = (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         # A program's time is limited where it runs; tests that compare what it returns get as long again.
-        self.pool = Pool(workers or max(1, share), 2 * seconds, WORKER_MEMORY, kind="programs")
+        self.pool = Pool(workers or default_workers(), 2 * seconds, WORKER_MEMORY, kind="programs")
 
     def grade(
         self,

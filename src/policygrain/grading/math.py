@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import threading
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -16,7 +15,7 @@ from .notation import compact
 from .numbers import agree, depth, parse_number
 from .options import DEFAULT, Options
 from .outcome import Outcome
-from .pool import Pool, Task
+from .pool import Pool, Task, default_workers
 
 # A longer (in characters) or deeper nested answer is unparsable, a gold answer unreadable. The longest gold answer of
 # the registered problem sets has 210 characters.
@@ -41,9 +40,7 @@ class MathGrader:
         self.extraction = check_protocol(extraction)
         protocol = "" if extraction == "boxed" else f", {extraction}"
         self.name = f"math-2 (math-verify {version('math-verify')}, {seconds:g} s{protocol})"
-        # The processes of a run on one machine share its processors; LOCAL_WORLD_SIZE is torchrun's count of them.
-        share = (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        self.pool = Pool(workers or max(1, share), seconds, memory)
+        self.pool = Pool(workers or default_workers(), seconds, memory)
         self._cache: dict[Task, Outcome] = {}
         self._lock = threading.Lock()  # the pool serves one call at a time
 

@@ -31,6 +31,11 @@ REPLY_TIMEOUT = 30.0  # seconds for a reply of the forkserver after that (it usu
 ATTEMPTS = 2  # forkservers tried; a machine that is short of memory may kill one
 
 
+def default_workers() -> int:
+    """The processors of this machine, shared among the processes of a run (LOCAL_WORLD_SIZE: torchrun's count)."""
+    return max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+
+
 class ForkserverDied(Exception):
     """The forkserver does not answer. Its own error, if any, is on standard error."""
 

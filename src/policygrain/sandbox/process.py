@@ -23,6 +23,9 @@ LONGEST_REPLY = 1 << 28  # bytes of one return value
 # take this many times as long.
 WALL_CLOCK_FACTOR = 3
 
+# Exit statuses of a program whose processor time is used up; bwrap gives a signal as 128 + its number.
+OUT_OF_TIME = (-signal.SIGXCPU, -signal.SIGKILL, 128 + signal.SIGXCPU, 128 + signal.SIGKILL)
+
 Ended = Literal["finished", "failed", "timeout", "memory", "output", "too_long"]
 
 
@@ -48,8 +51,7 @@ def run_with(kind: Isolation, program: str, stdin: str, seconds: float, mib: int
         status = started.process.returncode
     stdout, stderr = (part.decode(errors="replace") for part in kept)
     if ended is None:
-        # bwrap gives a signal of the program as 128 + its number.
-        if status in (-signal.SIGXCPU, -signal.SIGKILL, 128 + signal.SIGXCPU, 128 + signal.SIGKILL):
+        if status in OUT_OF_TIME:
             ended = "timeout"
         elif status == 0:
             ended = "finished"
@@ -218,7 +220,7 @@ class _Started:
             status = self.process.wait(1.0)
         except subprocess.TimeoutExpired:
             return False
-        return status in (-signal.SIGXCPU, -signal.SIGKILL, 128 + signal.SIGXCPU, 128 + signal.SIGKILL)
+        return status in OUT_OF_TIME
 
     def __enter__(self) -> Self:
         return self

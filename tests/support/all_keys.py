@@ -24,7 +24,7 @@ REFERENCE: dict[str, Any] = {
     },
     "prompt": {"template": "Q: {problem}\n"},
     "data": {"train": ["count", "own.jsonl"], "train_size": 200, "validation_size": 10},
-    "training": {"steps": 4, "prompts_per_step": 4, "group": 4, "updates_per_batch": 2, "fsdp": {"compute": "float32"}},
+    "training": {"steps": 4, "prompts_per_step": 4, "group": 4, "updates_per_batch": 2, "fsdp": {}},
     "methods": {"mine": {"base": "grpo", "clip": {"low": 0.1}, "summary": "one", "source": "two"}},
     "experiments": {
         "headline": {"methods": ["grpo", "mine"]},

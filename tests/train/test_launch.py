@@ -103,7 +103,7 @@ def test_a_signal_to_one_rank_stops_both_after_one_step_and_one_process_goes_on(
     made: tuple[Path, Path], alone: Path, tmp_path: Path
 ) -> None:
     """With a sharded model, of which either has a half, and then one has all."""
-    arguments = command(tmp_path, made, "run", fsdp={"compute": "float32"})
+    arguments = command(tmp_path, made, "run", fsdp={})
     running = step_of_slurm(["-m", "policygrain.cli", *arguments])
     metrics = tmp_path / "run" / "metrics.jsonl"
     deadline = time.monotonic() + TIMEOUT
@@ -121,7 +121,7 @@ def test_a_signal_to_one_rank_stops_both_after_one_step_and_one_process_goes_on(
 @pytest.mark.vllm
 def test_each_rank_has_an_engine_that_gets_the_whole_sharded_model(made: tuple[Path, Path], tmp_path: Path) -> None:
     """A half of the weights alone, or those of the step before, would be off by far more than rounding."""
-    sharded = {"compute": "float32"}
+    sharded: dict = {}
     done = torchrun(command(tmp_path, made, "run", engine="vllm", kv_gib=0.1, fsdp=sharded, learning_rate=1e-2))
     assert done.returncode == 0, done.stderr[-3000:]
     *rows, last = run_metrics(RunFolder(tmp_path / "run"))

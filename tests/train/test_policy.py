@@ -48,10 +48,10 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize(
     ("training", "tolerance"),
     [
-        ({"fsdp": {"compute": "float32"}, "activation_checkpointing": True}, 1e-5),
+        ({"fsdp": {}, "activation_checkpointing": True}, 1e-5),
         ({"activation_checkpointing": True}, 1e-6),
-        ({"fsdp": {"compute": "bfloat16", "cpu_offload": True}}, 0.05),
-        ({"fsdp": {"compute": "float16"}}, 0.01),
+        ({"compute": "bfloat16", "fsdp": {"cpu_offload": True}}, 0.05),
+        ({"compute": "float16", "fsdp": {}}, 0.01),
     ],
     ids=["sharded", "recomputed", "bfloat16", "float16"],
 )
@@ -70,13 +70,13 @@ def test_how_a_model_is_held_does_not_change_what_it_learns(
 
 def test_half_precision_changes_log_probabilities(made: tuple[Path, Path], tmp_path: Path) -> None:
     """What the test above would miss if every pass were in float32 whatever is asked."""
-    run = train_small(small_study(training={"steps": 1, "fsdp": {"compute": "bfloat16"}}), tmp_path / "run", *made)
+    run = train_small(small_study(training={"steps": 1, "compute": "bfloat16"}), tmp_path / "run", *made)
     assert 1e-4 < run_metrics(RunFolder(run))[0]["mismatch_max"] < 0.2
 
 
 def test_a_float16_gradient_that_overflows_makes_no_step(made: tuple[Path, Path]) -> None:
     """Losses are scaled by too much at first; the scaler finds a scale that is not, and learning goes on."""
-    settings = small_study(training={"fsdp": {"compute": "float16"}}).training
+    settings = small_study(training={"compute": "float16"}).training
     chosen = method("grpo")
     policy = open_policy(str(made[1]), Model(), chosen, settings, 0)
     model, policy.scaler = policy.model, torch.amp.GradScaler("cpu", init_scale=2.0**40, backoff_factor=2.0**-12)
@@ -100,7 +100,7 @@ def lora(**training: object) -> Study:
 
 
 @NO_PEFT
-@pytest.mark.parametrize("fsdp", [None, {"compute": "float32"}], ids=["replicated", "sharded"])
+@pytest.mark.parametrize("fsdp", [None, {}], ids=["replicated", "sharded"])
 def test_an_adapter_learns_resumes_and_is_saved_as_a_plain_model(
     fsdp: dict | None, made: tuple[Path, Path], tmp_path: Path
 ) -> None:
@@ -139,7 +139,7 @@ def test_an_adapter_without_peft_is_one_message(
 
 
 def test_the_full_weights_of_a_sharded_model_are_those_it_was_loaded_from(made: tuple[Path, Path]) -> None:
-    settings = small_study(training={"fsdp": {"compute": "bfloat16"}}).training
+    settings = small_study(training={"compute": "bfloat16", "fsdp": {}}).training
     policy = open_policy(str(made[1]), Model(), method("grpo"), settings, 0)
     model, reference = policy.model, policy.reference
     expected = weights(made[1])

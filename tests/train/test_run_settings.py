@@ -70,7 +70,7 @@ CHANGED: dict[str, Any] = {
     "training.checkpoint_every": 2,
     "training.keep_every": 2,
     "training.max_ratio": 100.0,
-    "training.fsdp.compute": "float32",
+    "training.compute": "bfloat16",
     "training.fsdp.cpu_offload": True,
     "training.activation_checkpointing": True,
     "training.threads": 2,
@@ -126,7 +126,7 @@ def test_a_run_is_superseded_by_a_change_of_a_key_that_decides_it_and_of_no_othe
     assert len([*run.path.glob("superseded-*")]) == ("run" in DECIDES[key])
 
 
-@pytest.mark.parametrize(("section", "key"), [("model", "lora"), ("training", "fsdp")])
+@pytest.mark.parametrize(("section", "key"), [("model", "lora")])
 def test_an_optional_section_of_defaults_is_not_the_same_as_none(
     section: str, key: str, made: tuple[Path, Path], tmp_path: Path
 ) -> None:

@@ -72,8 +72,8 @@ class Planner:
     @property
     def compute(self) -> int:
         """Bytes per number in forward and backward passes, and in the engine."""
-        sharding = self.study.training.fsdp
-        return BYTES[sharding.compute] if sharding else self.width
+        compute = self.study.training.compute
+        return min(self.width, BYTES["bfloat16" if compute == "auto" else compute])
 
     @property
     def loaded(self) -> Load:

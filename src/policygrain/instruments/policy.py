@@ -194,7 +194,13 @@ class MeasuredPolicy:
 
 # Training keys that make a run a control or only change its speed or limits: the policies that are measured have none
 # of them. A wild method is a result here, and no reason to stop.
-PLAIN: dict[str, Any] = {"fsdp": None, "max_ratio": None, "shuffle_rewards": False, "old_log_probs": "trainer"}
+PLAIN: dict[str, Any] = {
+    "fsdp": None,
+    "compute": "float32",
+    "max_ratio": None,
+    "shuffle_rewards": False,
+    "old_log_probs": "trainer",
+}
 
 
 @contextmanager

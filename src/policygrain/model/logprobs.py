@@ -10,6 +10,7 @@ from torch import Tensor
 from ..errors import UserError
 from .mtp_heads import MTPHeads
 from .packing import packed_hidden
+from .precision import forward_precision
 from .sequences import Sequences
 from .unembedding import log_probs_and_entropy
 
@@ -41,7 +42,8 @@ def score_tokens(
 
     UserError if the model's output layer is not a plain linear one.
     """
-    hidden = packed_hidden(model, sequences)
+    with forward_precision(model):
+        hidden = packed_hidden(model, sequences)
     unembed = model.get_output_embeddings()
     if not isinstance(unembed, torch.nn.Linear):
         raise UserError(

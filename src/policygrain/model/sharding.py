@@ -16,18 +16,17 @@ from torch.distributed.tensor import DTensor
 from . import logprobs
 from .loading import device
 from .logprobs import TokenScores
+from .precision import compute_dtype
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from ..study.schema import Fsdp
 
-
-def shard(model: PreTrainedModel, settings: Fsdp, offload: bool) -> None:
+def shard(model: PreTrainedModel, offload: bool) -> None:
     """Shard ``model`` over all ranks, in place; every rank has loaded the same weights.
 
-    ``offload`` keeps the shards in host memory. Forward and backward passes run in ``settings.compute``; weights and
-    their gradients keep their own precision.
+    ``offload`` keeps the shards in host memory. Forward and backward passes run in `compute_dtype`; weights and their
+    gradients keep their own precision.
     """
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
@@ -45,7 +44,7 @@ def shard(model: PreTrainedModel, settings: Fsdp, offload: bool) -> None:
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
     how: dict[str, Any] = {
         "mesh": init_device_mesh(place.type, (dist.get_world_size(),)),
-        "mp_policy": MixedPrecisionPolicy(getattr(torch, settings.compute), reduce_dtype=torch.float32),
+        "mp_policy": MixedPrecisionPolicy(compute_dtype(model), reduce_dtype=torch.float32),
         "offload_policy": CPUOffloadPolicy(pin_memory=place.type == "cuda") if offload else OffloadPolicy(),
         # Also for the root module: otherwise a pass without gradient would leave gathered weights that the next
         # optimizer step does not update.
@@ -55,7 +54,6 @@ def shard(model: PreTrainedModel, settings: Fsdp, offload: bool) -> None:
         if type(module).__name__ in (model._no_split_modules or ()):
             fully_shard(module, **how)
     fully_shard(model, **how)
-    model.sharded_compute_dtype = getattr(torch, settings.compute)
     model.sharded_score_tokens = MethodType(logprobs.score_tokens, model)  # type: ignore[assignment]
     register_fsdp_forward_method(model, "sharded_score_tokens")
 
@@ -70,12 +68,6 @@ def score_tokens(model: PreTrainedModel, *arguments: Any, **named: Any) -> Token
 def is_sharded(model: PreTrainedModel) -> bool:
     """Whether ``model`` is sharded, so that this rank holds only a part of its weights."""
     return hasattr(model, "sharded_score_tokens")
-
-
-def compute_dtype(model: PreTrainedModel) -> torch.dtype:
-    """The precision of the model's forward pass, which differs from that of its weights if it is sharded."""
-    found: torch.dtype = getattr(model, "sharded_compute_dtype", None) or model.dtype
-    return found
 
 
 def full_tensor(tensor: Tensor) -> Tensor:

@@ -31,15 +31,18 @@ def full_weights(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
             yield merged_weight(model, name, state)
 
 
-def unsharded(model: PreTrainedModel, place: torch.device | None = None, keep: bool = True) -> PreTrainedModel | None:
-    """A model with the full, merged weights: ``model`` itself if it is neither sharded nor has an adapter, else a copy.
+def unsharded(
+    model: PreTrainedModel, place: torch.device | None = None, keep: bool = True, dtype: torch.dtype | None = None
+) -> PreTrainedModel | None:
+    """A model with the full, merged weights: ``model`` itself if its own weights are these, else a copy.
 
-    The copy is on the device ``place`` (None: where the weights are) and does not follow later updates of ``model``.
+    The copy is on the device ``place`` (None: where the weights are), in ``dtype`` (None: theirs), and does not follow
+    later updates of ``model``.
     With ``keep=False`` the result is None: this rank only takes part in gathering the weights for the others.
     """
-    if not (is_sharded(model) or has_adapter(model)):
+    if not (is_sharded(model) or has_adapter(model)) and dtype in (None, model.dtype):
         return model
-    weights = {name: tensor.to(place) for name, tensor in full_weights(model) if keep}
+    weights = {name: tensor.to(device=place, dtype=dtype) for name, tensor in full_weights(model) if keep}
     if not keep:
         return None
     from transformers import AutoModelForCausalLM

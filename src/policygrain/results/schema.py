@@ -35,6 +35,7 @@ class Environment(Entry):
     commit: str
     hardware: str
     ranks: int = 1
+    compute: str = "float32"  # precision of the passes of a training run
 
 
 class RunInputs(Entry):

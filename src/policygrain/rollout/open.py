@@ -10,7 +10,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from ..errors import UserError
-from ..model.sharding import compute_dtype
+from ..model.precision import compute_dtype
 from .engine import Engine
 
 if TYPE_CHECKING:

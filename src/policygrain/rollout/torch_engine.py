@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from ..model.precision import compute_dtype
 from ..model.sequences import position_ids
 from ..model.weights import unsharded
 from .decoder import SmallDecoder
@@ -29,13 +30,13 @@ class TorchEngine:
         self.load_weights(model)
 
     def load_weights(self, model: PreTrainedModel) -> None:
-        """Sample from ``model`` itself; from an unsharded, merged copy if it is sharded or has an adapter."""
-        full = unsharded(model)
+        """Sample from ``model``; from a copy if it is sharded, has an adapter or computes in another precision."""
+        full = unsharded(model, dtype=compute_dtype(model))
         assert full is not None
         self.model = full
 
     def sleep(self) -> None:
-        """Nothing to release: it uses the trainer's weights."""
+        """Nothing to release."""
 
     def generate(self, requests: Sequence[Request]) -> list[Response]:
         """One response per request, in order."""

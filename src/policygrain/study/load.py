@@ -166,8 +166,8 @@ def _check(study: Study) -> None:
                     f"experiments.{name}: training.group: a group of one response has no advantage; "
                     "the smallest group is 2."
                 )
-            if heads and settings.fsdp is not None and settings.fsdp.compute != "float32":
-                raise UserError(f"experiments.{name}: training.fsdp.compute: prediction heads need float32.")
+            if heads and settings.compute != "float32":
+                raise UserError(f"experiments.{name}: training.compute: prediction heads need float32.")
             if (odd := re.search(r"[^A-Za-z0-9_.+=-]", arm.name)) is not None:
                 raise UserError(
                     f"experiments.{name}.vary: {arm.name!r} contains {odd[0]!r} and cannot name a folder; only "

@@ -285,11 +285,6 @@ class Evaluation(Section):
 class Fsdp(Section):
     """Sharding of weights, gradients and optimizer states over the ranks of a run (PyTorch FSDP2)."""
 
-    compute: Literal["float32", "bfloat16", "float16"] = Field(
-        "bfloat16",
-        description="data type of forward and backward passes; gradients are reduced in float32",
-        json_schema_extra=RUN,
-    )
     cpu_offload: bool = Field(
         False,
         description="keep the shards in host memory and copy each layer to the GPU when it is needed",
@@ -389,6 +384,13 @@ class Training(Section):
         None,
         description="stop the run and save the batch if a ratio is larger than this; null: no limit",
         json_schema_extra=NOTHING,
+    )
+    compute: Literal["float32", "bfloat16", "float16", "auto"] = Field(
+        "float32",
+        description="data type of the forward and backward passes, and of the engine's weights in training; weights, "
+        "accumulated gradients and AdamW keep `model.dtype`. auto: bfloat16 where the GPU or CPU computes it in "
+        "hardware (AMX, AVX-512 BF16), else float32; the summary of a run says which",
+        json_schema_extra=RUN,
     )
     fsdp: Fsdp | None = Field(None, description="sharding over ranks; null: each rank holds the whole model")
     activation_checkpointing: bool = Field(

@@ -10,6 +10,7 @@ import torch
 from ..model.adapters import add_adapter
 from ..model.loading import device, load_model, recompute_layers
 from ..model.mtp_heads import MTPHeads
+from ..model.precision import resolve_compute, set_compute_dtype
 from ..model.sharding import shard
 from ..provenance import seed_of
 
@@ -74,10 +75,12 @@ def open_policy(start: str, spec: Model, method: Method, settings: Training, see
         add_adapter(model, spec.lora, seed_of("adapter", seed))
     if settings.activation_checkpointing:
         recompute_layers(model)
-    if settings.fsdp is not None:
-        shard(model, settings.fsdp, settings.fsdp.cpu_offload)
-        if reference is not None:
-            shard(reference, settings.fsdp, offload=True)
+    compute = resolve_compute(settings.compute)
+    for part in (model, reference):
+        if part is not None:
+            set_compute_dtype(part, compute)
+            if settings.fsdp is not None:
+                shard(part, settings.fsdp.cpu_offload or part is reference)
     return Policy.of(model, tokenizer, reference, method, settings, build_heads(model, method, seed))
 
 
@@ -107,5 +110,4 @@ def make_optimizer(
 
 def make_scaler(settings: Training) -> torch.amp.GradScaler:
     """The gradient scaler against underflow in float16; it is disabled for other data types."""
-    in_half = settings.fsdp is not None and settings.fsdp.compute == "float16"
-    return torch.amp.GradScaler(device().type, enabled=in_half)
+    return torch.amp.GradScaler(device().type, enabled=settings.compute == "float16")

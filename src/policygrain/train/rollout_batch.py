@@ -8,8 +8,8 @@ import torch
 
 from ..clock import Clock
 from ..methods import Method
+from ..model.precision import compute_dtype
 from ..model.sequences import Sequences
-from ..model.sharding import compute_dtype
 from ..objective.batch import TokenBatch
 from ..rollout.engine import Response
 from .policy import Policy

@@ -75,7 +75,7 @@ def train_run(
             run=run,
             stop=stop,
         )
-        on_rank_0(lambda: _summarise(run, config, final))
+        on_rank_0(lambda: _summarise(run, config, final, arm.training(study).compute))
     return config.key
 
 
@@ -160,8 +160,16 @@ def has_ended(run: RunFolder, config: RunConfig) -> bool:
     return summary.key == config.key and run.model.is_dir() and digests.of_model(run.model) == summary.model_digest
 
 
-def _summarise(run: RunFolder, config: RunConfig, final: FinalMetrics) -> None:
-    environment = Environment(versions=versions(), commit=commit(), hardware=hardware(), ranks=ranks()[1])
+def _summarise(run: RunFolder, config: RunConfig, final: FinalMetrics, compute: str) -> None:
+    from ..model.precision import resolve_compute
+
+    environment = Environment(
+        versions=versions(),
+        commit=commit(),
+        hardware=hardware(),
+        ranks=ranks()[1],
+        compute=str(resolve_compute(compute)).removeprefix("torch."),
+    )
     summary = RunSummary(
         **config.model_dump(), final=final, model_digest=digests.of_model(run.model), environment=environment
     )

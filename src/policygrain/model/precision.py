@@ -1,0 +1,53 @@
+"""The precision of forward and backward passes, which may be lower than that of the weights.
+
+Weights, accumulated gradients and optimizer states stay in the model's own precision, log-probabilities are computed
+in float32. A model that is not sharded runs under autocast; FSDP casts the weights that it gathers.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
+
+import torch
+from torch.distributed.fsdp import FSDPModule
+
+from .loading import device
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+def resolve_compute(compute: str) -> torch.dtype:
+    """The data type that `training.compute` stands for on this machine; `auto` is bfloat16 where it is fast."""
+    if compute == "auto":
+        return torch.bfloat16 if has_fast_bfloat16() else torch.float32
+    found: torch.dtype = getattr(torch, compute)
+    return found
+
+
+def has_fast_bfloat16() -> bool:
+    """Whether this process's GPU or CPU multiplies bfloat16 matrices in hardware (on x86: AMX or AVX-512 BF16)."""
+    if device().type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    found = torch.cpu.get_capabilities()
+    return any(found.get(name) for name in ("amx_bf16", "avx512_bf16"))
+
+
+def set_compute_dtype(model: PreTrainedModel, dtype: torch.dtype) -> None:
+    """Let `compute_dtype` and `forward_precision` of ``model`` be ``dtype``."""
+    model.policygrain_compute_dtype = dtype  # type: ignore[assignment]
+
+
+def compute_dtype(model: PreTrainedModel) -> torch.dtype:
+    """The precision of the model's passes: that of its weights unless another was set."""
+    found: torch.dtype = getattr(model, "policygrain_compute_dtype", None) or model.dtype
+    return found
+
+
+def forward_precision(model: PreTrainedModel) -> AbstractContextManager[object]:
+    """Context for the layers' forward pass."""
+    dtype = compute_dtype(model)
+    if dtype == model.dtype or isinstance(model, FSDPModule):
+        return nullcontext()
+    return torch.autocast(device().type, dtype)

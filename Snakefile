@@ -26,6 +26,8 @@ include: "workflow/rules/track.smk"
 # Not a rule: every other rule would depend on the whole study, while each depends on its own part of it.
 onstart:
     write_study()
+    if STUDY.tracking.live:
+        follow_in_mlflow()
     if submits_to_slurm():
         report_leftovers(Path.cwd(), own_fingerprints())
 

@@ -34,7 +34,8 @@ from policygrain.report.freeze import freeze, thaw
 from policygrain.results.layout import DataFolder, StudyFolder
 from policygrain.results.reader import StudyResults
 from policygrain.study import Study
-from policygrain.track.mirror import mirror, tracking_uri
+from policygrain.track.mirror import mirror
+from policygrain.track.store import tracking_uri
 
 from .support.small import SMALL, make_start, small_study, train_small, write_study
 
@@ -89,7 +90,7 @@ def mirrored(results: Path) -> dict[str, str]:
     import mlflow
 
     found = StudyResults(results)
-    client = mlflow.MlflowClient(tracking_uri(found))
+    client = mlflow.MlflowClient(tracking_uri(found.folder, found.study))
     experiments = client.search_experiments(filter_string=f"name = '{found.study.name}'")
     content: list[Any] = []
     for run in client.search_runs([e.experiment_id for e in experiments]):

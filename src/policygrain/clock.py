@@ -13,6 +13,7 @@ class Clock:
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
+        self._started, self._cpu = time.perf_counter(), time.process_time()
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
@@ -22,7 +23,10 @@ class Clock:
         self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - start
 
     def report(self, tokens: int) -> dict[str, float]:
-        """`seconds/PHASE`, `seconds/total`, `tokens_per_second` for ``tokens`` generated, and `peak_memory_mb`."""
+        """`seconds/PHASE`, `seconds/total`, `tokens_per_second` for ``tokens`` generated, the use of the machine.
+
+        `time` is when the step ended, in seconds since 1970. Names that begin with `system/` are MLflow's.
+        """
         total = sum(self.seconds.values())
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         phases = {f"seconds/{k}": v for k, v in self.seconds.items()}
@@ -31,4 +35,11 @@ class Clock:
             "seconds/total": total,
             "tokens_per_second": tokens / max(total, 1e-9),
             "peak_memory_mb": peak,
+            "system/cpu_utilization_percentage": self._cpu_percent(),
+            "time": time.time(),
         }
+
+    def _cpu_percent(self) -> float:
+        """Processor time of this process since the clock was started; 100 is one core."""
+        wall = time.perf_counter() - self._started
+        return 100 * (time.process_time() - self._cpu) / max(wall, 1e-9)

@@ -155,7 +155,7 @@ def test_every_file_of_a_real_study_is_one_that_the_layout_names(made: StudyFold
     results = StudyResults(made.path)
     runs = [made.run(run.arm, run.seed) for run in results.matrix.runs]
     evaluations = [folder for _, folder in made.evaluations()]
-    known = {made.study, made.report, made.tracking, made.start(0).record}
+    known = {made.study, made.report, made.tracking, made.tracking_lock, made.start(0).record}
     known |= {made.data.train, made.data.validation, made.data.contamination, made.data.sources}
     known |= {made.data.benchmark(name) for name in results.benchmarks}
     known |= {made.figure(name, suffix) for name in results.study.figures for suffix in (".png", ".pdf")}
@@ -169,6 +169,7 @@ def test_every_file_of_a_real_study_is_one_that_the_layout_names(made: StudyFold
             run.timings,
             run.mtp_heads,
             run.lock,
+            run.status,
             *run.token_steps().values(),
         }
     for folder in evaluations:

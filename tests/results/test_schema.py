@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given, settings
@@ -55,6 +55,8 @@ def values(annotation: Any) -> st.SearchStrategy[Any]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return entries(annotation)
     origin, inner = getattr(annotation, "__origin__", None), getattr(annotation, "__args__", ())
+    if origin is Literal:
+        return st.sampled_from(inner)
     if origin is list:
         return st.lists(values(inner[0]), max_size=3)
     if origin is dict:

@@ -24,7 +24,8 @@ from policygrain.results.reader import StudyResults
 from policygrain.study import Study
 from policygrain.study.fingerprint import Fingerprints
 from policygrain.study.runs import Run
-from policygrain.track.mirror import CONTENT, KEY, mirror
+from policygrain.track.mirror import mirror
+from policygrain.track.runs import CONTENT, KEY
 
 from ..support import postgresql
 from ..support.leftovers import swept
@@ -148,7 +149,7 @@ def test_forty_runs_survive_a_server_that_is_killed(
     client = mlflow.MlflowClient(server.uri)
     experiment = client.get_experiment_by_name("study0")
     assert experiment is not None
-    client.create_run(experiment.experiment_id, tags={KEY: "study0/grpo/0", CONTENT: "key-grpo-0/"})
+    client.create_run(experiment.experiment_id, tags={KEY: "study0/grpo/0", CONTENT: "key-grpo-0"})
     mirror(StudyResults(tmp_path / "study0", studies[0]))
     server.kill()
 

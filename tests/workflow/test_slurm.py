@@ -238,13 +238,14 @@ def test_two_nodes_train_one_run(resumed: User) -> None:
 def test_mlflow_has_each_step_once(disturbed: User, monkeypatch: pytest.MonkeyPatch) -> None:
     import mlflow
 
-    from policygrain.track.mirror import mirror, tracking_uri
+    from policygrain.track.mirror import mirror
+    from policygrain.track.store import tracking_uri
 
     monkeypatch.chdir(disturbed.home)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     results = StudyResults(Path("results/disturbed"), load_study("studies/disturbed.yaml"))
     mirror(results)
-    client = mlflow.MlflowClient(tracking_uri(results))
+    client = mlflow.MlflowClient(tracking_uri(results.folder, results.study))
     experiment = client.get_experiment_by_name("disturbed")
     assert experiment is not None
     runs = {run.data.tags["arm"]: run.info.run_id for run in client.search_runs([experiment.experiment_id], SEED_RUNS)}

@@ -1,5 +1,7 @@
 # The study, read and checked once, and what the other rules need of it.
+import os
 import shlex
+import subprocess
 import sys
 
 import yaml
@@ -290,6 +292,24 @@ def write_study():
     text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
     if not FOLDER.study.exists() or FOLDER.study.read_text(encoding="utf-8") != text:
         atomic_text(FOLDER.study, text)
+
+
+def follow_in_mlflow():
+    """Start the process that logs the steps of runs to MLflow while they are trained; it ends with this one."""
+    log = FOLDER.log("track", "follow")
+    log.parent.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "policygrain.cli", "track", "--follow", str(os.getpid())]
+    command += ["--config", str(FOLDER.study), "--results", str(FOLDER.path)]
+    with log.open("w") as file:
+        # In a session of its own: Ctrl-C stops the workflow, and this process then says so in MLflow.
+        subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+            env={**os.environ, "PYTHONPATH": f"{workflow.basedir}/src"},
+        )
 
 
 def submits_to_slurm():

@@ -129,7 +129,7 @@ def _model(study: Study) -> Iterator[Finding]:
 
 
 def _mlflow(study: Study) -> Iterator[Finding]:
-    from ..track.mirror import redacted
+    from ..text import redacted
 
     uri = study.tracking.uri or os.environ.get("MLFLOW_TRACKING_URI")
     if not uri:

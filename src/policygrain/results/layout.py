@@ -100,6 +100,11 @@ class RunFolder:
         return self.path / "metrics.jsonl"
 
     @property
+    def status(self) -> Path:
+        """Whether the run is being trained, has ended, failed or was stopped, and since when."""
+        return self.path / "status.json"
+
+    @property
     def timings(self) -> Path:
         """Timings, a line per step; not reproducible."""
         return self.path / "timings.jsonl"
@@ -174,6 +179,7 @@ class RunFolder:
         """All files and folders of a run that are moved when another run takes the folder; `config` is last."""
         return (
             self.summary,
+            self.status,
             self.metrics,
             self.timings,
             self.mtp_heads,
@@ -209,6 +215,10 @@ class StudyFolder:
     def run(self, arm: str, seed: int | str) -> RunFolder:
         """A training run."""
         return RunFolder(self.path / "runs" / arm / f"seed{seed}")
+
+    def started_runs(self) -> list[RunFolder]:
+        """The folders of all runs whose training has started."""
+        return [RunFolder(found.parent) for found in sorted(self.path.glob("runs/*/*/status.json"))]
 
     def evaluation(self, model: str) -> EvaluationFolder:
         """The evaluation of a model named `ARM/seedS` or `start/seedS`."""
@@ -257,6 +267,11 @@ class StudyFolder:
     def tracking(self) -> Path:
         """The record of the study's experiment and runs in MLflow."""
         return self.path / "mlflow.json"
+
+    @property
+    def tracking_lock(self) -> Path:
+        """The lock file of the process that writes to MLflow."""
+        return self.path / "mlflow.lock"
 
     def log(self, rule: str, name: str) -> Path:
         """The log of a job."""

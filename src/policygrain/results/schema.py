@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
@@ -68,6 +68,20 @@ class FinalMetrics(Entry):
     tokens: int
     samples: int
     seconds: float
+
+
+class RunStatus(Record):
+    """`status.json`: what the process that trains a run last said of it. Times are seconds since 1970.
+
+    A process that was killed by SIGKILL could not say so: its run stays `RUNNING` and its lock is free.
+    """
+
+    key: str
+    status: Literal["RUNNING", "FINISHED", "FAILED", "KILLED"]
+    started: float  # of the first attempt
+    attempts: int
+    ended: float | None = None
+    reason: str = ""  # why it failed or was stopped
 
 
 class RunSummary(RunConfig):

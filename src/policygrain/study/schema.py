@@ -427,6 +427,12 @@ class Tracking(Section):
         "name and password belong in MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD",
         json_schema_extra=TRACKING,
     )
+    live: bool = Field(
+        True,
+        description="log the steps of runs while they are trained, by a process beside Snakemake; "
+        "false: when all are done",
+        json_schema_extra=NOTHING,
+    )
     log_models: bool = Field(
         False,
         description="log the final model of each run as `runs:/RUN_ID/model`, which MLflow can load and serve",

@@ -25,6 +25,7 @@ from ..study.schema import Training
 from ..tasks.problem import Problem
 from ..tasks.prompts import PromptRenderer
 from . import checkpoint
+from .gpu import gpu_use
 from .metrics_log import MetricsLog
 from .model_folder import model_folder
 from .mtp_heads import warm_up
@@ -167,7 +168,8 @@ def train(
                 **held_out,
             }
             log.metrics(row | {f"total_{k}": totals[k] for k in ("updates", "tokens", "samples")})
-            log.timings({"step": step, **clock.report(rollouts.tokens), "total_seconds": totals["seconds"]})
+            used = {**clock.report(rollouts.tokens), **gpu_use()}
+            log.timings({"step": step, **used, "total_seconds": totals["seconds"]})
             progress.note = f"accuracy {rollouts.sampled_accuracy:.2f}"
 
             # If any rank has to stop, all ranks stop after the same step.

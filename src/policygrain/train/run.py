@@ -22,6 +22,7 @@ from ..tasks.sources import prepare
 from .checkpoint import run_lock
 from .ranks import on_rank_0, ranks
 from .start_model import check_start_model, ensure_start_model
+from .status import complete_status, recorded_status
 
 if TYPE_CHECKING:
     from ..study import Study
@@ -57,25 +58,27 @@ def train_run(
     with run_lock(run.path):
         config, start, data, ended = on_rank_0(lambda: _prepare(study, arm, seed, run, start, data))
         if ended:
+            on_rank_0(lambda: complete_status(run))
             return config.key
 
         from .loop import train
 
-        final = train(
-            method=arm.method(study),
-            settings=arm.training(study),
-            prompt=study.prompt,
-            grader_name=study.grader,
-            extraction=study.extraction,
-            seed=seed,
-            start=start,
-            spec=study.model,
-            train_problems=read_problems(data.train),
-            validation_problems=read_problems(data.validation),
-            run=run,
-            stop=stop,
-        )
-        on_rank_0(lambda: _summarise(run, config, final, arm.training(study).compute))
+        with recorded_status(run, config.key):
+            final = train(
+                method=arm.method(study),
+                settings=arm.training(study),
+                prompt=study.prompt,
+                grader_name=study.grader,
+                extraction=study.extraction,
+                seed=seed,
+                start=start,
+                spec=study.model,
+                train_problems=read_problems(data.train),
+                validation_problems=read_problems(data.validation),
+                run=run,
+                stop=stop,
+            )
+            on_rank_0(lambda: _summarise(run, config, final, arm.training(study).compute))
     return config.key
 
 

@@ -1,0 +1,165 @@
+"""Runs in MLflow: a parent per method, a child per seed, found by tags; each point is logged once.
+
+A run is identified by its key (study, arm, seed) and the digest of what it was trained with. Steps are logged in
+order, each in one request with a metric that every step has, and its last point says where to continue. Points of a
+repeated request are equal, and MLflow ignores them.
+"""
+
+from __future__ import annotations
+
+import getpass
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..provenance import commit
+from ..results.schema import RunConfig
+from ..study import Study
+from .points import CURSOR, Point
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run as MlflowRun
+
+BATCH = 1000  # maximum number of metrics per request
+KEY, CONTENT = "policygrain.key", "policygrain.content"
+COMPLETE = "policygrain.complete"  # the digest of all that was logged; absent while something is missing
+PARENT = "mlflow.parentRunId"
+ARM = "arm"  # CONTENT of parent runs
+
+
+class Opened(NamedTuple):
+    """A run in MLflow; ``complete`` is the digest of what was logged when it was complete."""
+
+    id: str
+    status: str
+    complete: str | None
+    parent: str | None
+
+
+def open_run(
+    client: MlflowClient,
+    experiment: str,
+    key: str,
+    name: str,
+    content: str,
+    tags: dict[str, str],
+    *,
+    complete: str | None = None,
+    started: float | None = None,
+) -> Opened:
+    """The run with this key and content, created if there is none; runs with other content are deleted.
+
+    Points cannot be removed from a run, so one that is complete with something else than ``complete`` is deleted, too
+    (MLflow keeps it as a deleted run). ``started`` is in seconds since 1970, now by default.
+    """
+
+    def with_key() -> list[MlflowRun]:
+        return list(client.search_runs([experiment], f"tags.`{KEY}` = '{key}'", order_by=["attributes.start_time ASC"]))
+
+    def fits(run: MlflowRun) -> bool:
+        there = run.data.tags.get(COMPLETE)
+        return run.data.tags.get(CONTENT) == content and (complete is None or there in (None, complete))
+
+    found = with_key()
+    if not any(map(fits, found)):
+        start = int(1000 * (started or time.time()))
+        client.create_run(experiment, start_time=start, run_name=name, tags={KEY: key, CONTENT: content, **tags})
+        # If the server stopped before its answer, the client's retry may have created a second run.
+        found = with_key()
+    same = [run for run in found if fits(run)]
+    kept = next((run for run in same if COMPLETE in run.data.tags), same[0])
+    for other in found:
+        if other is not kept:
+            client.delete_run(other.info.run_id)
+    tagged = kept.data.tags
+    return Opened(str(kept.info.run_id), kept.info.status, tagged.get(COMPLETE), tagged.get(PARENT))
+
+
+def open_arm(client: MlflowClient, experiment: str, study: Study, arm: str, **more: Any) -> Opened:
+    """The parent run of an arm."""
+    tags = {**_common_tags(study, arm), "grain.role": "method"}
+    return open_run(client, experiment, f"{study.name}/{arm}", arm, ARM, tags, **more)
+
+
+def open_seed(
+    client: MlflowClient, experiment: str, study: Study, config: RunConfig, parent: str, **more: Any
+) -> Opened:
+    """The child run of a seed, with its parameters; attached to ``parent``."""
+    arm, seed = config.arm, config.seed
+    source = f"policygrain train --config results/{study.name}/study.yaml --arm {arm} --seed {seed}"
+    tags = {
+        **_common_tags(study, arm),
+        "seed": str(seed),
+        "grain.role": "seed",
+        PARENT: parent,
+        "mlflow.source.name": source,
+        "mlflow.note.content": f"Seed {seed} of `{arm}` in the study `{study.name}`. `{source}` trains it again.",
+    }
+    opened = open_run(client, experiment, f"{study.name}/{arm}/{seed}", f"{arm} seed {seed}", config.key, tags, **more)
+    if opened.parent != parent:  # the parent may be a new run: with another seed, the means are different
+        client.set_tag(opened.id, PARENT, parent)
+    if opened.complete is None:
+        parameters = {**flat("method", config.method), **flat("training", config.training), "seed": seed}
+        client.log_batch(opened.id, params=params(parameters))
+    return opened
+
+
+def last_step(client: MlflowClient, run_id: str) -> int:
+    """The last step of a run that is in MLflow; -1 if there is none."""
+    return max((point.step for point in client.get_metric_history(run_id, CURSOR)), default=-1)
+
+
+def log_steps(client: MlflowClient, run_id: str, steps: Iterable[list[Point]]) -> None:
+    """Log the points of some steps; those of one step in one request."""
+    waiting: list[Point] = []
+    for points in steps:
+        if len(waiting) + len(points) > BATCH:
+            log_points(client, run_id, waiting)
+            waiting = []
+        waiting += points
+    log_points(client, run_id, waiting)
+
+
+def log_points(client: MlflowClient, run_id: str, points: list[Point]) -> None:
+    """Log points, in as few requests as possible."""
+    from mlflow.entities import Metric
+
+    metrics = [Metric(p.name, p.value, p.time, p.step) for p in points]
+    for start in range(0, len(metrics), BATCH):
+        client.log_batch(run_id, metrics=metrics[start : start + BATCH])
+
+
+def set_status(client: MlflowClient, run_id: str, status: str, ended: float | None = None) -> None:
+    """RUNNING, FINISHED, FAILED or KILLED; ``ended`` is in seconds since 1970."""
+    if status == "RUNNING":
+        client.update_run(run_id, status=status)
+    else:
+        client.set_terminated(run_id, status, None if ended is None else int(1000 * ended))
+
+
+def params(values: dict[str, Any]) -> list[Any]:
+    """Parameters as MLflow takes them: texts of at most 500 characters."""
+    from mlflow.entities import Param
+
+    return [Param(key, str(value)[:500]) for key, value in values.items()]
+
+
+def _common_tags(study: Study, arm: str) -> dict[str, str]:
+    head = commit()
+    git = {"mlflow.source.git.commit": head.rstrip("+"), "mlflow.source.git.dirty": str(head.endswith("+"))}
+    return {
+        "study": study.name,
+        "arm": arm,
+        "method": arm.partition("+")[0],
+        "mlflow.user": getpass.getuser(),
+        "mlflow.source.type": "LOCAL",
+        **(git if head else {}),
+    }
+
+
+def flat(prefix: str, data: Any) -> dict[str, Any]:
+    """Nested data with dotted keys."""
+    if isinstance(data, dict):
+        return {k: v for key, value in data.items() for k, v in flat(f"{prefix}.{key}", value).items()}
+    return {prefix: data}

@@ -1,0 +1,129 @@
+"""The MLflow store of a study: its address, its experiment, one writer at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from ..errors import UserError
+from ..results.layout import StudyFolder
+from ..study import Study
+from ..text import redacted
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+SQLITE = "sqlite:///"
+# The MLflow UI shows charts of runs for this kind of experiment, and traces of language models for the other one.
+KIND = ("mlflow.experimentKind", "custom_model_development")
+
+
+def tracking_uri(folder: StudyFolder, study: Study) -> str:
+    """The URI of the study file, else MLFLOW_TRACKING_URI, else a SQLite file next to the results of the study."""
+    store = folder.path.parent.resolve() / "mlflow.db"
+    return study.tracking.uri or os.environ.get("MLFLOW_TRACKING_URI") or f"{SQLITE}{store}"
+
+
+def connect(folder: StudyFolder, study: Study) -> tuple[MlflowClient, str]:
+    """A client and the id of the study's experiment, which is created if there is none."""
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    import mlflow
+
+    uri = tracking_uri(folder, study)
+    with _store_lock(uri):
+        client = mlflow.MlflowClient(uri)
+        return client, _experiment(client, folder, study)
+
+
+@contextlib.contextmanager
+def only_writer(folder: StudyFolder, wait: bool) -> Iterator[bool]:
+    """Context of the one process that writes a study to MLflow; its value is False if, without ``wait``, another is."""
+    with folder.tracking_lock.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+
+
+def reason(error: Exception, uri: str) -> str:
+    """The first line of an error's message without what ``uri`` keeps secret."""
+    text = redacted(str(error).strip().split("\n")[0].replace(uri, redacted(uri)))
+    found = re.search(r"://[^/:]*:(.*)@", uri)
+    for secret in filter(None, {found[1], unquote(found[1])} if found else ()):
+        text = text.replace(secret, "***")
+    return text
+
+
+@contextlib.contextmanager
+def _store_lock(uri: str) -> Iterator[None]:
+    """One process at a time creates a SQLite store, in a temporary file that is renamed when its tables are complete.
+
+    UserError if the store was left incomplete by a process that created it in place.
+    """
+    if not uri.startswith(SQLITE):
+        yield
+        return
+    store = Path(uri.removeprefix(SQLITE).partition("?")[0])
+    store.parent.mkdir(parents=True, exist_ok=True)
+    with store.with_name(f".{store.name}.lock").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if store.exists() and not _is_complete(store):
+            raise UserError(
+                f"{store}: an MLflow store whose creation was interrupted. Remove it (it contains no run) and run the "
+                "command again."
+            )
+        if not store.exists():
+            _create(store)
+        yield
+
+
+def _create(store: Path) -> None:
+    import mlflow
+
+    temporary = store.with_name(f".{store.name}.creating")
+    temporary.unlink(missing_ok=True)
+    mlflow.MlflowClient(f"{SQLITE}{temporary}").search_experiments(max_results=1)
+    temporary.rename(store)
+
+
+def _is_complete(store: Path) -> bool:
+    """Whether a SQLite file has all that MLflow's migrations create: their version is written last."""
+    with contextlib.closing(sqlite3.connect(store)) as database:
+        tables = {row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        if not tables:
+            return True  # an empty file, which MLflow fills
+        return "alembic_version" in tables and bool(
+            database.execute("SELECT version_num FROM alembic_version").fetchall()
+        )
+
+
+def _experiment(client: MlflowClient, folder: StudyFolder, study: Study) -> str:
+    name = study.name
+    found = client.get_experiment_by_name(name)
+    if found is None:
+        local = client.tracking_uri.startswith("sqlite")
+        location = (folder.path.parent / "mlflow-artifacts" / name).resolve().as_uri() if local else None
+        note = (
+            f"{study.title or name}. One parent run per method, with means over seeds, and a child run per seed. The "
+            "records in the study's folder are the original; this is a copy."
+        )
+        try:
+            tags = dict([KIND, ("mlflow.note.content", note)])
+            return str(client.create_experiment(name, artifact_location=location, tags=tags))
+        except Exception:
+            # Created in the meantime by another process, or by a request whose answer was lost.
+            found = client.get_experiment_by_name(name)
+            if found is None:
+                raise
+    if KIND[0] not in found.tags:
+        client.set_experiment_tag(found.experiment_id, *KIND)
+    return str(found.experiment_id)

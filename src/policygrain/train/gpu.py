@@ -1,0 +1,21 @@
+"""Use of this process's GPU, under MLflow's names of system metrics."""
+
+from __future__ import annotations
+
+import contextlib
+
+import torch
+
+
+def gpu_use() -> dict[str, float]:
+    """Largest memory in use so far and current utilisation of the GPU; empty without a GPU.
+
+    The utilisation needs the package nvidia-ml-py and is left out without it.
+    """
+    if not torch.cuda.is_available():
+        return {}
+    number = torch.cuda.current_device()
+    found = {f"system/gpu_{number}_memory_usage_megabytes": torch.cuda.max_memory_allocated() / 2**20}
+    with contextlib.suppress(ModuleNotFoundError, RuntimeError):
+        found[f"system/gpu_{number}_utilization_percentage"] = float(torch.cuda.utilization())
+    return found

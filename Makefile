@@ -83,10 +83,9 @@ lint: setup
 	$(BIN)/snakefmt --check Snakefile workflow
 	$(BIN)/snakemake --lint
 
-# MLflow in the browser: http://127.0.0.1:5000
+# MLflow in the browser; prints where the study's charts are, also while it is running.
 ui: setup
-	MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false $(BIN)/mlflow ui --host 127.0.0.1 \
-	    --backend-store-uri $${MLFLOW_TRACKING_URI:-sqlite:///results/mlflow.db}
+	$(BIN)/policygrain ui --config $(STUDY)
 
 # The documentation as a site, in site/.
 docs: setup

@@ -117,7 +117,7 @@ def test_mlflow_mirrors_the_records_once(smoke: Path, root: Path) -> None:
     first = runs()
     assert {"grpo", "tepo", "grpo seed 0", "tepo seed 1", "figures and tables"} <= set(first)
     child = first["tepo seed 1"]
-    assert child.data.tags["mlflow.parentRunId"] == first["tepo"].info.run_id
+    assert child.data.tags["arm"] == first["tepo"].data.tags["arm"] == "tepo"
     assert child.data.params["method.ratio.name"] == "sequence" and child.data.params["training.steps"] == "3"
     rows = read_json_lines(smoke / "results/smoke/runs/tepo/seed1/metrics.jsonl")
     history = store.get_metric_history(child.info.run_id, "validation_accuracy")

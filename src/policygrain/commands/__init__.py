@@ -47,6 +47,7 @@ COMMANDS = {
     "figure": Command("figure", "Draw one figure, or write one table, from a study's records."),
     "report": Command("report", "Write a study's report: one self-contained HTML page."),
     "track": Command("track", "Mirror a study's records into MLflow."),
+    "ui": Command("ui", "Serve MLflow in the browser, and print where a study's charts are."),
     "show": Command("show", "Show evaluations: one model in detail, several side by side, or samples as a page."),
     "explain": Command("explain", "Print the records, seeds, commits and commands behind a number of a table."),
     "claims": Command("claims", "Print the claims of the papers, and what a study's records say about them."),

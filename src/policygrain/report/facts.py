@@ -85,7 +85,7 @@ def protocol(results: StudyResults) -> dict[str, str]:
 
 
 def tracked(results: StudyResults) -> dict[str, Any]:
-    """The tracking URI of the study in MLflow, and the web address of the parent run of each arm; empty if not tracked.
+    """The tracking URI of the study in MLflow, and the web address of the run of each arm; empty if not tracked.
 
     For a store in a file, the addresses are those of the server that `make ui` starts.
     """

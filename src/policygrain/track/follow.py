@@ -20,7 +20,7 @@ from ..results.schema import RunStatus
 from ..results.status import is_training, run_status
 from ..study import Study
 from .points import steps_so_far
-from .runs import last_step, log_steps, open_arm, open_seed, set_status
+from .runs import last_step, log_steps, open_seed, set_status
 from .store import connect, only_writer, reason, tracking_uri
 
 if TYPE_CHECKING:
@@ -54,7 +54,6 @@ class Follower:
         self.pause = PAUSE
         self._client: MlflowClient | None = None
         self._experiment = ""
-        self._parents: dict[str, str] = {}  # arm → id
         self._opened: dict[str, str] = {}  # key of a run → id
         # Runs that ended before are left to `mirror`.
         self._seen = {run.path: _state(run) for run in self._runs() if run.summary.exists()}
@@ -94,13 +93,8 @@ class Follower:
             else:
                 status = status.model_copy(update={"status": "KILLED"})
         client = self._connected()
-        if config.arm not in self._parents:
-            self._parents[config.arm] = open_arm(
-                client, self._experiment, self.study, config.arm, started=status.started
-            ).id
         if config.key not in self._opened:
-            parent = self._parents[config.arm]
-            opened = open_seed(client, self._experiment, self.study, config, parent, started=status.started)
+            opened = open_seed(client, self._experiment, self.study, config, started=status.started)
             self._opened[config.key] = opened.id
         run_id = self._opened[config.key]
         log_steps(client, run_id, steps_so_far(run, after=last_step(client, run_id)))
@@ -112,7 +106,6 @@ class Follower:
     def _connected(self) -> MlflowClient:
         if self._client is None:
             self._client, self._experiment = connect(self.folder, self.study)
-            self._parents.clear()
             self._opened.clear()
         return self._client
 

@@ -1,4 +1,5 @@
-"""Completes a study in MLflow from its records: an experiment per study, a parent run per method, a child run per seed.
+"""Completes a study in MLflow from its records: an experiment per study, a run per seed, and a run per
+method with the means over its seeds.
 
 Runs that were followed while they trained (`follow.py`) are continued. Mirroring is idempotent: it can be interrupted
 and repeated, and adds what is missing.
@@ -56,41 +57,41 @@ def mirror(results: StudyResults) -> TrackingRecord:
 
 def _mirror(client: MlflowClient, experiment: str, results: StudyResults) -> dict[str, str]:
     study = results.study
-    parents: dict[str, str] = {}
+    arms: dict[str, str] = {}
     by_arm = results.matrix.by_arm()
     # In reverse order: MLflow shows the newest runs first, which should be the headline methods.
     for arm, runs in Progress(reversed(by_arm.items()), "arms in MLflow", len(by_arm)):
         records = [record for run in runs if (record := finished(results, run)) is not None]
         if records:
-            parents[arm] = _mirror_arm(client, experiment, results, arm, records)
+            arms[arm] = _mirror_arm(client, experiment, results, arm, records)
     key = f"{study.name}/report"
     report = open_run(client, experiment, key, "figures and tables", "drawn", {"study": study.name}).id
     for path in (results.folder.figure("any").parent, results.folder.table("any").parent):
         if path.is_dir():
             client.log_artifacts(report, str(path), path.name)
     client.set_terminated(report)
-    return parents
+    return arms
 
 
 def _mirror_arm(
     client: MlflowClient, experiment: str, results: StudyResults, arm: str, records: Sequence[Finished]
 ) -> str:
-    """Complete an arm: the parent run with means over seeds, and a child run per seed. Returns the id of the parent."""
+    """Complete the run of each seed of an arm, and the run of the arm with their means, whose id is returned."""
     content = digests.of_text("".join(record.content for record in records))
-    parent = open_arm(client, experiment, results.study, arm, complete=content)
+    means_run = open_arm(client, experiment, results.study, arm, complete=content)
     for record in records:
-        _mirror_run(client, experiment, results, record, parent.id)
-    if parent.complete is None:
-        client.log_batch(parent.id, params=params(flat("method", records[0].summary.method)))
-        log_steps(client, parent.id, means(records))
-        client.set_tag(parent.id, "seeds", str(len(records)))
-        client.set_tag(parent.id, COMPLETE, content)
-    if parent.status != "FINISHED":
-        client.set_terminated(parent.id)
-    return parent.id
+        _mirror_run(client, experiment, results, record)
+    if means_run.complete is None:
+        client.log_batch(means_run.id, params=params(flat("method", records[0].summary.method)))
+        log_steps(client, means_run.id, means(records))
+        client.set_tag(means_run.id, "seeds", str(len(records)))
+        client.set_tag(means_run.id, COMPLETE, content)
+    if means_run.status != "FINISHED":
+        client.set_terminated(means_run.id)
+    return means_run.id
 
 
-def _mirror_run(client: MlflowClient, experiment: str, results: StudyResults, record: Finished, parent: str) -> None:
+def _mirror_run(client: MlflowClient, experiment: str, results: StudyResults, record: Finished) -> None:
     """Complete the run of one seed: parameters, metrics, scores, artefacts. Does nothing if it is complete."""
     from mlflow.entities import RunTag
 
@@ -98,7 +99,7 @@ def _mirror_run(client: MlflowClient, experiment: str, results: StudyResults, re
     status = run_status(folder) if folder.status.exists() else None
     content = record.content + "/model" * study.tracking.log_models
     started = status.started if status else None
-    opened = open_seed(client, experiment, study, summary, parent, complete=content, started=started)
+    opened = open_seed(client, experiment, study, summary, complete=content, started=started)
     if opened.complete is not None:
         return
     made_with = summary.environment

@@ -25,7 +25,7 @@ class Point(NamedTuple):
     time: int
 
 
-# Metrics whose means over seeds are logged in the parent run of a method; few, so that its charts are readable.
+# Metrics whose means over seeds are logged in the run of a method; few, so that its charts are readable.
 HEADLINE = (
     "sampled_accuracy",
     "validation_accuracy",

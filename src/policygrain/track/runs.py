@@ -1,8 +1,9 @@
-"""Runs in MLflow: a parent per method, a child per seed, found by tags; each point is logged once.
+"""Runs in MLflow: one per seed, and one per arm with the means over its seeds; each point is logged once.
 
-A run is identified by its key (study, arm, seed) and the digest of what it was trained with. Steps are logged in
-order, each in one request with a metric that every step has, and its last point says where to continue. Points of a
-repeated request are equal, and MLflow ignores them.
+They are not nested, because MLflow folds nested runs and hides their charts. A run is identified by its key (study,
+arm, seed) and the digest of what it was trained with. Steps are logged in order, each in one request with a metric that
+every step has, and its last point says where to continue. Points of a repeated request are equal, and MLflow ignores
+them.
 """
 
 from __future__ import annotations
@@ -24,8 +25,7 @@ if TYPE_CHECKING:
 BATCH = 1000  # maximum number of metrics per request
 KEY, CONTENT = "policygrain.key", "policygrain.content"
 COMPLETE = "policygrain.complete"  # the digest of all that was logged; absent while something is missing
-PARENT = "mlflow.parentRunId"
-ARM = "arm"  # CONTENT of parent runs
+ARM = "arm"  # CONTENT of the runs of arms
 
 
 class Opened(NamedTuple):
@@ -34,7 +34,6 @@ class Opened(NamedTuple):
     id: str
     status: str
     complete: str | None
-    parent: str | None
 
 
 def open_run(
@@ -72,33 +71,27 @@ def open_run(
     for other in found:
         if other is not kept:
             client.delete_run(other.info.run_id)
-    tagged = kept.data.tags
-    return Opened(str(kept.info.run_id), kept.info.status, tagged.get(COMPLETE), tagged.get(PARENT))
+    return Opened(str(kept.info.run_id), kept.info.status, kept.data.tags.get(COMPLETE))
 
 
 def open_arm(client: MlflowClient, experiment: str, study: Study, arm: str, **more: Any) -> Opened:
-    """The parent run of an arm."""
+    """The run of an arm, with the means over its seeds."""
     tags = {**_common_tags(study, arm), "grain.role": "method"}
     return open_run(client, experiment, f"{study.name}/{arm}", arm, ARM, tags, **more)
 
 
-def open_seed(
-    client: MlflowClient, experiment: str, study: Study, config: RunConfig, parent: str, **more: Any
-) -> Opened:
-    """The child run of a seed, with its parameters; attached to ``parent``."""
+def open_seed(client: MlflowClient, experiment: str, study: Study, config: RunConfig, **more: Any) -> Opened:
+    """The run of a seed, with its parameters."""
     arm, seed = config.arm, config.seed
     source = f"policygrain train --config results/{study.name}/study.yaml --arm {arm} --seed {seed}"
     tags = {
         **_common_tags(study, arm),
         "seed": str(seed),
         "grain.role": "seed",
-        PARENT: parent,
         "mlflow.source.name": source,
         "mlflow.note.content": f"Seed {seed} of `{arm}` in the study `{study.name}`. `{source}` trains it again.",
     }
     opened = open_run(client, experiment, f"{study.name}/{arm}/{seed}", f"{arm} seed {seed}", config.key, tags, **more)
-    if opened.parent != parent:  # the parent may be a new run: with another seed, the means are different
-        client.set_tag(opened.id, PARENT, parent)
     if opened.complete is None:
         parameters = {**flat("method", config.method), **flat("training", config.training), "seed": seed}
         client.log_batch(opened.id, params=params(parameters))

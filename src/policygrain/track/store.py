@@ -113,7 +113,7 @@ def _experiment(client: MlflowClient, folder: StudyFolder, study: Study) -> str:
         local = client.tracking_uri.startswith("sqlite")
         location = (folder.path.parent / "mlflow-artifacts" / name).resolve().as_uri() if local else None
         note = (
-            f"{study.title or name}. One parent run per method, with means over seeds, and a child run per seed. The "
+            f"{study.title or name}. One run per seed, and one per method with the means over its seeds. The "
             "records in the study's folder are the original; this is a copy."
         )
         try:

@@ -2,6 +2,7 @@
 # `snakemake all` runs config.yaml; `snakemake all --configfile studies/NAME.yaml` another study.
 from pathlib import Path
 
+from snakemake.settings.enums import Quietness
 from snakemake.utils import min_version
 
 min_version("9.0")
@@ -40,6 +41,12 @@ onsuccess:
 localrules:
     all,
     figures,
+
+
+# A dry run ends after the number of jobs of each rule; `snakemake -n --quiet host` lists them one by one. Snakemake asks for
+# these settings in dry runs alone: what is printed of other calls was decided before this line.
+if set(workflow.output_settings.quiet or ()) == {Quietness.HOST, Quietness.REASON}:
+    workflow.output_settings.quiet = {Quietness.RULES, Quietness.PROGRESS}
 
 
 rule all:

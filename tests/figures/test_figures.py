@@ -61,7 +61,7 @@ def test_figures_are_drawn_twice_the_same(name: str, laptop: Path, tmp_path: Pat
         where = make_up(parse_study(content, ROOT / "more.yaml"), tmp_path / "more", {"start": 0})
     for attempt in ("a", "b"):
         draw(name, StudyResults(where), tmp_path / attempt / name)
-    for suffix in (".png", ".pdf"):
+    for suffix in SUFFIXES:
         first = (tmp_path / "a" / f"{name}{suffix}").read_bytes()
         assert first == (tmp_path / "b" / f"{name}{suffix}").read_bytes()
 

@@ -13,7 +13,7 @@ import yaml
 
 from policygrain import digests
 from policygrain.evaluate.run import evaluate
-from policygrain.figures import TABLES
+from policygrain.figures import SUFFIXES, TABLES
 from policygrain.figures.catalogue import draw
 from policygrain.report import write_report
 from policygrain.results.done import write_done
@@ -158,7 +158,7 @@ def test_every_file_of_a_real_study_is_one_that_the_layout_names(made: StudyFold
     known = {made.study, made.report, made.tracking, made.tracking_lock, made.start(0).record}
     known |= {made.data.train, made.data.validation, made.data.contamination, made.data.sources}
     known |= {made.data.benchmark(name) for name in results.benchmarks}
-    known |= {made.figure(name, suffix) for name in results.study.figures for suffix in (".png", ".pdf")}
+    known |= {made.figure(name, suffix) for name in results.study.figures for suffix in SUFFIXES}
     known |= {made.table(name, suffix) for name in TABLES for suffix in (".csv", ".md")}
     known |= {made.done("train", run.arm, results.fingerprints.run(run)) for run in results.matrix.runs}
     for run in runs:

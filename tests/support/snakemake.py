@@ -46,11 +46,8 @@ def jobs(done: Done) -> dict[str, int]:
 
 
 def planned(root: Path, folder: Path, study: Path | str, *targets: str) -> dict[str, int]:
-    """Rule → jobs that a dry run would start; those that draw figures and tables are counted together, as `draw`."""
-    found = jobs(snakemake(root, folder, study, "--dry-run", *targets))
-    drawn = sum(count for rule, count in found.items() if rule.startswith(("figure_", "table_")))
-    others = {rule: count for rule, count in found.items() if not rule.startswith(("figure_", "table_"))}
-    return {**others, **({"draw": drawn} if drawn else {})}
+    """Rule → jobs that a dry run would start."""
+    return jobs(snakemake(root, folder, study, "--dry-run", *targets))
 
 
 def outputs(root: Path, folder: Path, study: Path | str) -> list[Path]:

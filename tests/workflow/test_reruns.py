@@ -18,7 +18,7 @@ from ..support.snakemake import call, outputs, planned, snakemake
 
 pytestmark = pytest.mark.pipeline
 
-DRAWN = {"draw": 13, "report_page": 1, "track": 1}  # nine figures and four tables, and what is made of them
+DRAWN = {"figure": 9, "table": 4, "report_page": 1, "track": 1}
 DECIDED = {"interim": 1, **DRAWN}  # the claims are decided again
 MEASURED = {"estimators": 1, "rounds": 1}  # of both start models in one process
 EVERY_MODEL = {"train": 4, **MEASURED, "evaluate": 1, **DECIDED}
@@ -118,11 +118,11 @@ def test_files_that_are_gone_are_made_again_and_nothing_else(finished: Path, roo
     shutil.copytree(finished, folder)
     study, results = write_study(folder, root), folder / "results" / "smoke"
     shutil.rmtree(results / "figures")
-    assert planned(root, folder, study, "figures") == {"draw": 9}
-    assert planned(root, folder, study, "all") == {"draw": 9, "report_page": 1, "track": 1}
+    assert planned(root, folder, study, "figures") == {"figure": 9}
+    assert planned(root, folder, study, "all") == {"figure": 9, "report_page": 1, "track": 1}
     # Problems are written again only if a job needs them; jobs that read them then find their results up to date.
     shutil.rmtree(results / "data")
-    assert planned(root, folder, study, "figures") == {"draw": 9}
+    assert planned(root, folder, study, "figures") == {"figure": 9}
     study = write_study(folder, root, methods={"grpo": {"clip": {"low": 0.1}}})
     assert planned(root, folder, study, "all") == {"prepare": 1, "start_model": 1, **EVERY_MODEL}
 

@@ -8,7 +8,7 @@ import yaml
 
 from policygrain.doctor.leftover_jobs import cancel_leftovers, report_leftovers
 from policygrain.errors import UserError
-from policygrain.figures import TABLES
+from policygrain.figures import SUFFIXES, TABLES
 from policygrain.files import atomic_text
 from policygrain.results.layout import START, StudyFolder
 from policygrain.results.reader import interim_record, interim_records, prepared_data
@@ -281,7 +281,7 @@ FIGURE_FILES = [
         done("figure", name, FINGERPRINTS.figures())
         for name in (*STUDY.figures, *TABLES)
     ),
-    *(str(FOLDER.figure(name, s)) for name in STUDY.figures for s in (".pdf", ".png")),
+    *(str(FOLDER.figure(name, s)) for name in STUDY.figures for s in SUFFIXES),
     *(str(FOLDER.table(name, s)) for name in TABLES for s in (".csv", ".md")),
 ]
 
@@ -298,7 +298,14 @@ def follow_in_mlflow():
     """Start the process that logs the steps of runs to MLflow while they are trained; it ends with this one."""
     log = FOLDER.log("track", "follow")
     log.parent.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "policygrain.cli", "track", "--follow", str(os.getpid())]
+    command = [
+        sys.executable,
+        "-m",
+        "policygrain.cli",
+        "track",
+        "--follow",
+        str(os.getpid()),
+    ]
     command += ["--config", str(FOLDER.study), "--results", str(FOLDER.path)]
     with log.open("w") as file:
         # In a session of its own: Ctrl-C stops the workflow, and this process then says so in MLflow.

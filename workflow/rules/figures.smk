@@ -1,67 +1,62 @@
-# One module (src/policygrain/figures/NAME.py) and one rule per figure and table. They read records alone and take
-# seconds, so on a cluster they run where Snakemake does.
-
-for name in STUDY.figures:
-
-    rule:
-        name:
-            f"figure_{name}"
-        input:
-            lambda w: records(),
-        output:
-            done=done("figure", name, FINGERPRINTS.figures()),
-            pdf=str(FOLDER.figure(name, ".pdf")),
-            png=report(
-                str(FOLDER.figure(name, ".png")),
-                caption=f"../report/{name}.rst",
-                category="Figures",
-                labels={"figure": name},
-            ),
-        log:
-            log_of("figures", name),
-        localrule: True
-        conda:
-            "../../environment.yml"
-        params:
-            policygrain=policygrain,
-            study=str(FOLDER.study),
-            results=lambda w: str(FOLDER.path),
-            figure=name,
-        shell:
-            "exec {params.policygrain} figure {params.figure:q} --config {params.study:q} --results {params.results:q}"
-            " --done {output.done:q} 2>{log:q}"
+# Figures and tables: a module each (src/policygrain/figures/NAME.py). They read records alone and take seconds, so on a
+# cluster they run where Snakemake does.
 
 
-for name in TABLES:
+rule figure:
+    input:
+        lambda w: records(),
+    output:
+        done=done("figure", "{figure}", FINGERPRINTS.figures()),
+        pdf=str(FOLDER.figure("{figure}", ".pdf")),
+        svg=str(FOLDER.figure("{figure}", ".svg")),
+        png=report(
+            str(FOLDER.figure("{figure}", ".png")),
+            caption="../report/{figure}.rst",
+            category="Figures",
+            labels={"figure": "{figure}"},
+        ),
+    log:
+        log_of("figures", "{figure}"),
+    wildcard_constraints:
+        figure="|".join(STUDY.figures) or "none",
+    localrule: True
+    conda:
+        "../../environment.yml"
+    params:
+        policygrain=policygrain,
+        study=str(FOLDER.study),
+        results=lambda w: str(FOLDER.path),
+    shell:
+        "exec {params.policygrain} figure {wildcards.figure:q} --config {params.study:q} --results {params.results:q}"
+        " --done {output.done:q} 2>{log:q}"
 
-    rule:
-        name:
-            f"table_{name}"
-        input:
-            lambda w: records(),
-        output:
-            done=done("figure", name, FINGERPRINTS.figures()),
-            csv=report(
-                str(FOLDER.table(name, ".csv")),
-                caption=f"../report/{name}.rst",
-                category="Tables",
-                labels={"table": name},
-            ),
-            md=str(FOLDER.table(name, ".md")),
-        log:
-            log_of("tables", name),
-        localrule: True
-        conda:
-            "../../environment.yml"
-        params:
-            policygrain=policygrain,
-            study=str(FOLDER.study),
-            results=lambda w: str(FOLDER.path),
-            # A function, since the name of the table `results` looks like a path to the linter.
-            table=lambda w, name=name: name,
-        shell:
-            "exec {params.policygrain} figure {params.table:q} --config {params.study:q} --results {params.results:q}"
-            " --done {output.done:q} 2>{log:q}"
+
+rule table:
+    input:
+        lambda w: records(),
+    output:
+        done=done("figure", "{table}", FINGERPRINTS.figures()),
+        csv=report(
+            str(FOLDER.table("{table}", ".csv")),
+            caption="../report/{table}.rst",
+            category="Tables",
+            labels={"table": "{table}"},
+        ),
+        md=str(FOLDER.table("{table}", ".md")),
+    log:
+        log_of("tables", "{table}"),
+    wildcard_constraints:
+        table="|".join(TABLES),
+    localrule: True
+    conda:
+        "../../environment.yml"
+    params:
+        policygrain=policygrain,
+        study=str(FOLDER.study),
+        results=lambda w: str(FOLDER.path),
+    shell:
+        "exec {params.policygrain} figure {wildcards.table:q} --config {params.study:q} --results {params.results:q}"
+        " --done {output.done:q} 2>{log:q}"
 
 
 rule report_page:

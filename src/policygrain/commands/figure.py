@@ -1,6 +1,6 @@
 """Draw one figure, or write one table, from a study's records.
 
-A figure is written as PDF and PNG, a table as CSV and Markdown.
+A figure is written as PDF, SVG and PNG, a table as CSV and Markdown.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from matplotlib.ticker import MaxNLocator
 
 from ..analysis.statistics import over_seeds
 from ..results.reader import StudyResults
+from . import SUFFIXES
 
 matplotlib.use("Agg")
 
@@ -48,6 +49,7 @@ matplotlib.rcParams.update(
         "legend.frameon": False,
         "figure.constrained_layout.use": True,
         "pdf.fonttype": 42,
+        "svg.hashsalt": "policygrain",  # without it, element names differ from call to call
         "savefig.dpi": 200,
     }
 )
@@ -204,9 +206,9 @@ def shared_legend(figure: Figure, axes: Axes, columns: int) -> None:
     figure.legend(handles, labels, loc="outside lower center", ncols=columns)
 
 
-def save(figure: Figure, out: Path, suffixes: Iterable[str] = (".pdf", ".png")) -> None:
+def save(figure: Figure, out: Path, suffixes: Iterable[str] = SUFFIXES) -> None:
     """Write the figure in all formats, without a date, so that the same figure gives the same files."""
     out.parent.mkdir(parents=True, exist_ok=True)
     for suffix in suffixes:
-        metadata = {"CreationDate": None} if suffix == ".pdf" else {}
+        metadata = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}.get(suffix, {})
         figure.savefig(out.with_name(out.name + suffix), metadata=metadata)

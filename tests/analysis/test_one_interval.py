@@ -48,7 +48,7 @@ def test_tables_claims_and_commands_agree(folder: Path, capsys: pytest.CaptureFi
     assert tuple(row[["difference", "low", "high"]]) == pytest.approx((pair.mean, pair.low, pair.high), abs=0.01)
     expected = difference(*measures.paired_scores(records, "dapo", "tepo")).times(100)
     short = f"{expected.mean:+.1f} [{expected.low:+.1f}, {expected.high:+.1f}]"
-    assert main(["show", str(folder), "--against", "tepo"]) == 0
+    assert main(["show", str(folder), "--all", "--against", "tepo"]) == 0
     block = capsys.readouterr().out.split("average of the benchmarks")[1]
     shown = re.search(r"^ +dapo .*?([+-]\S+ \[\S+, \S+\])(?: \*)?$", block, flags=re.M)
     assert shown and shown[1] == short

@@ -15,7 +15,7 @@ from policygrain.analysis import measures
 from policygrain.analysis.ledger import load_claims
 from policygrain.cli import main
 from policygrain.errors import UserError
-from policygrain.figures import FIGURES
+from policygrain.figures import FIGURES, SUFFIXES
 from policygrain.figures.catalogue import draw
 from policygrain.merging import merge
 from policygrain.results.layout import StudyFolder

@@ -97,7 +97,7 @@ def test_a_study_of_own_problems_is_used_without_them(
     assert main(["thaw", str(tmp_path / "study.zip"), "--out", "new"]) == 0
     assert (elsewhere / "new" / "redrawn" / "stress.png").exists()
     capsys.readouterr()
-    assert main(["show", "new"]) == 0
+    assert main(["show", "new", "--all"]) == 0
     assert "own: 12 problems" in capsys.readouterr().out
     assert main(["show", "new/runs/tepo/seed0", "--page", "page.html"]) == 0
     assert "own: what is 3?" in (elsewhere / "page.html").read_text()

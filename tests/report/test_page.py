@@ -34,9 +34,9 @@ def page(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_report_has_everything_and_needs_nothing(page: Path) -> None:
     text = page.read_text()
-    assert text.count('src="data:image/png;base64,') == 2
+    assert text.count('src="data:image/svg+xml;base64,') == 2
     assert not re.search(r'<(img|script|link)\b[^>]* (src|href)="(https?:)?//', text)
-    for words in ("75.0", "c0ffee", "a computer", "TEPO has the best average", "300"):
+    for words in ("75.0", "c0ffee", "a computer", "TEPO has the best average", "generated tokens"):
         assert words in text, words
     assert '<a href="http://tracking:5000/#/experiments/1/runs/abc">TEPO</a>' in text
     assert text.index('id="benchmarks"') < text.index('id="claims"'), "a figure comes first"
@@ -44,8 +44,63 @@ def test_the_report_has_everything_and_needs_nothing(page: Path) -> None:
 
 def test_a_report_of_what_was_not_drawn_says_so(study: Study, results: Path, tmp_path: Path) -> None:
     more = study.model_copy(update={"figures": ["dynamics"]})
-    with pytest.raises(UserError, match=r"dynamics\.png: cannot be read .* run `snakemake figures`"):
+    with pytest.raises(UserError, match=r"dynamics\.svg: cannot be read .* run `snakemake figures`"):
         write_report(StudyResults(results, more), CAPTIONS, tmp_path / "report.html")
+
+
+def test_the_abstract_has_five_sentences_of_the_records_verdicts(page: Path) -> None:
+    (text,) = re.findall(r'<p class="abstract" id="abstract">(.*?)</p>', page.read_text())
+    parts = html.unescape(text)
+    assert parts.startswith("GRPO and TEPO") and "2 seeds each" in parts
+    for begin in ("were trained in", "compare grains", "papers' claims", "stay undecided", "controls"):
+        assert begin in parts, begin
+    assert len(re.findall(r"\.(?= [A-Z]|$)", parts)) == 5, parts
+
+
+def test_links_to_mlflow_are_there_only_where_others_can_open_them(results: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "results"
+    shutil.copytree(results, folder)
+    for uri in ("http://127.0.0.1:5000", "http://localhost:5000/", f"sqlite:///{tmp_path}/mlflow.db"):
+        make_up_tracking(folder, {"tepo": "abc"}, uri)
+        write_report(StudyResults(folder), CAPTIONS, tmp_path / "report.html")
+        text = (tmp_path / "report.html").read_text()
+        assert "MLflow" not in text and str(tmp_path) not in text
+
+
+def test_decided_claims_come_first_and_the_others_are_folded(page: Path) -> None:
+    ledger = page.read_text().partition('id="claims"')[2].partition('id="findings"')[0]
+    first, _, folded = ledger.partition('<div class="wide folded">')
+    assert "undecided" not in re.sub(r"<[^>]*>|Of \d+ claims:.*", "", first.partition("<label")[0]).lower()
+    assert "<strong>undecided</strong>" in folded or "no records" in folded
+
+
+def test_all_columns_of_all_tables_are_printed(page: Path, chromium: Callable[..., Any], tmp_path: Path) -> None:
+    """The rules for print on a screen as wide as a page of A4 between its margins: 186 mm are 703 px."""
+    script = """addEventListener("load", () => {
+      const cells = [...document.querySelectorAll("td, th")], right = document.documentElement.clientWidth;
+      const lost = cells.filter(c => !c.offsetParent || c.getBoundingClientRect().right > right + 1);
+      document.body.dataset.lost = `${lost.length} of ${cells.length > 50}`;
+    })"""
+    text = page.read_text().replace("@media print", "@media screen")
+    # Cards are for screens alone.
+    text = text.replace("@media screen and (max-width: 40rem)", "@media speech")
+    copy = tmp_path / "report.html"
+    copy.write_text(with_script(text, script))
+    done = chromium(copy.as_uri(), "--window-size=703,1000", "--virtual-time-budget=3000", "--dump-dom")
+    assert 'data-lost="0 of true"' in done.stdout
+
+
+def test_tables_become_cards_on_a_narrow_screen(page: Path, chromium: Callable[..., Any], tmp_path: Path) -> None:
+    script = """addEventListener("load", () => {
+      const cells = [...document.querySelectorAll("#results ~ .wide td")];
+      const named = cells.filter(c => getComputedStyle(c, "::before").content.length > 4);
+      document.body.dataset.cards = `${getComputedStyle(cells[0]).display} ${named.length === cells.length}`;
+    })"""
+    copy = tmp_path / "report.html"
+    copy.write_text(with_script(page.read_text(), script))
+    for width, cards in ((400, "block true"), (1400, "table-cell false")):
+        done = chromium(copy.as_uri(), f"--window-size={width},900", "--virtual-time-budget=3000", "--dump-dom")
+        assert f'data-cards="{cards}"' in done.stdout
 
 
 @pytest.mark.parametrize("width", [400, 1400])

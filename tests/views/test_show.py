@@ -34,9 +34,13 @@ def better(tmp_path: Path) -> Path:
     )
 
 
-def shown(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+def printed(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     assert main(["show", *map(str, arguments)]) == 0
     return capsys.readouterr().out
+
+
+def shown(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    return printed(capsys, "--all", *arguments)
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
@@ -77,6 +81,29 @@ def test_several_models_stand_side_by_side(run: Path, better: Path, capsys: pyte
     back = re.search(r"^  grpo/seed0 +50\.0 \[3\.6, 96\.4\] +-16\.7 \[-(\S+), \+(\S+)\]$", turned, flags=re.M)
     assert there and back and there.groups() == back.groups()[::-1]
     assert "no 'dapo' here. There are: grpo/seed0, tepo/seed0" in refused(capsys, run, better, "--against", "dapo")
+
+
+def test_several_models_fit_a_screen_with_their_average_first(
+    run: Path, better: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = printed(capsys, run, better)
+    head, one, two = text.splitlines()[2:5]
+    assert re.fullmatch(r" +average +− grpo/seed0 +count +rest", head)
+    # The averages are those of two benchmarks: (50 + 0) / 2 and (66.7 + 0) / 2.
+    assert re.fullmatch(r"grpo/seed0 +25\.0 \[\S+, \S+\] +50\.0 +0\.0", one)
+    assert re.fullmatch(r"tepo/seed0 +33\.3 \[\S+, \S+\] +\+8\.3 \[\S+, \S+\] +66\.7 +0\.0", two)
+    assert "--all" in text and len(text.splitlines()) == 7
+    alone = printed(capsys, run, better, "--benchmark", "count")
+    assert re.search(r"^tepo/seed0 +66\.7 \[\S+, \S+\] +\+16\.7 \[", alone, flags=re.M)
+
+
+def test_benchmarks_that_do_not_fit_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = [f"benchmark_{i}" for i in range(12)]
+    runs = [make_run(tmp_path / f"arm{i}" / "seed0", dict.fromkeys(names, COUNT)) for i in (0, 1)]
+    text = printed(capsys, *runs)
+    shown_here = text.splitlines()[2].count("…")
+    assert 0 < shown_here < 12 and f"{12 - shown_here} more benchmarks" in text
+    assert max(map(len, text.splitlines())) <= WIDTH
 
 
 def test_a_difference_that_excludes_zero_is_starred(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -122,7 +149,9 @@ def test_nothing_is_wider_than_the_terminal(tmp_path: Path, capsys: pytest.Captu
             record["pass_at"] = {str(2**k): 0.5 for k in range(10)}
         path.write_text(json.dumps(file))
     other = make_run(tmp_path / "a_folder_with_a_long_name" / "seed0", {names[0]: COUNT}, protocol={"seed": 8})
-    text = shown(capsys, runs[0]) + shown(capsys, *runs) + shown(capsys, *runs, other, "--anyway")
+    text = (
+        shown(capsys, runs[0]) + shown(capsys, *runs) + printed(capsys, *runs) + shown(capsys, *runs, other, "--anyway")
+    )
     assert "pass@512" in text and max(map(len, text.splitlines())) <= WIDTH
 
 

@@ -22,6 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--against", metavar="NAME", help="compare the others with this one (default: the first)")
     parser.add_argument("--benchmark", action="append", metavar="NAME", help="show only this one; may be repeated")
     parser.add_argument("--anyway", action="store_true", help="compare records of different protocols")
+    parser.add_argument("--all", action="store_true", help="every benchmark with intervals, and the protocol")
     parser.add_argument("--json", action="store_true", help="everything, as JSON")
     parser.add_argument("--page", type=Path, metavar="OUT", help="write the samples of one or two runs as an HTML file")
 
@@ -42,6 +43,7 @@ def run(arguments: argparse.Namespace) -> None:
     elif arguments.json:
         print(json.dumps(analysis.data(groups, baseline, differing), indent=1, ensure_ascii=False))
     else:
-        from ..views.show import comparison, detail
+        from ..views.show import comparison, detail, overview
 
-        print(detail(baseline) if len(groups) == 1 else comparison(groups, baseline, differing), end="")
+        side_by_side = comparison if arguments.all else overview
+        print(detail(baseline) if len(groups) == 1 else side_by_side(groups, baseline, differing), end="")

@@ -38,7 +38,10 @@ def draw(results: StudyResults) -> Figure:
     for place in range(0, len(names), 2):
         axes.axvspan(place - 0.5, place + 0.5, color="#000000", alpha=0.035, linewidth=0, zorder=0)
     axes.axvline(len(names) - 1.5, color="#666666", linewidth=0.8)
-    axes.set_xticks(np.arange(len(names)), [n.replace("_", "\n") for n in names])
+    axes.set_xticks(np.arange(len(names)), [n.replace("_", " ") for n in names])
+    axes.tick_params(axis="x", rotation=25)
+    for text in axes.get_xticklabels():
+        text.set(ha="right", rotation_mode="anchor")
     axes.tick_params(axis="x", length=0)
     axes.set_xlim(-0.5, len(names) - 0.5)
     axes.set_ylabel("accuracy (%)")

@@ -12,6 +12,7 @@ from ..results.reader import StudyResults
 from ..text import markdown_table
 from .style import label
 
+UNDECIDED = "### Undecided claims"  # the heading of their table
 HEADER = ["claim", "comparison", "effect", "margin", "finding", "verdict"]
 
 
@@ -32,10 +33,15 @@ def table(results: StudyResults) -> tuple[pd.DataFrame, str]:
         "its comparisons are, and not supported if one is not. These results are for "
         f"{results.study.title or results.study.name} and do not decide the claims for other models.\n"
     )
-    cells = [row for claim in decided for row in _cells(claim)]
+    # Markdown: decided claims first; the others after a heading of their own, by which the report folds them.
+    groups: dict[bool, list[list[str]]] = {True: [], False: []}
+    for claim in decided:
+        groups[claim.verdict not in ("undecided", None)] += _cells(claim)
+    first = markdown_table(HEADER, groups[True]) if groups[True] else "No claim is decided.\n"
+    others = f"\n{UNDECIDED}\n\n{markdown_table(HEADER, groups[False])}" if groups[False] else ""
     warning = f"**{text}**\n\n" if (text := controls_warning(judged)) else ""
     shown = f"\n```\n{controls_text(judged)}\n```\n" if judged else ""
-    return pd.DataFrame(rows), warning + markdown_table(HEADER, cells) + note + shown
+    return pd.DataFrame(rows), warning + first + note + shown + others
 
 
 def _rows(result: ClaimResult) -> list[dict[str, object]]:

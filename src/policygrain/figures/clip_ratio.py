@@ -18,7 +18,7 @@ LEAST = 0.01  # percent; smaller shares are drawn at the edge
 def draw(results: StudyResults) -> Figure:
     """Share of response tokens whose gradient is zero because of the clip; means with 95% intervals over seeds."""
     arms = headline(results)
-    figure = Figure(figsize=(PAGE * 0.75, 2.4))
+    figure = Figure(figsize=(PAGE * 0.9, 2.4))
     panels = figure.subplots(1, 2, sharey=True)
     for axes, (metric, title) in zip(panels, PANELS.items(), strict=True):
         for i, arm in enumerate(arms):

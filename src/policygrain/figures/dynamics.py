@@ -19,8 +19,8 @@ PANELS = {
 def draw(results: StudyResults) -> Figure:
     """Four panels by training step; means with 95% intervals over seeds."""
     arms = list(dict.fromkeys([*headline(results), *(a for a in results.arms("ablation") if a == "grpo_clip_higher")]))
-    figure = Figure(figsize=(PAGE, 2.3))
-    panels = figure.subplots(1, len(PANELS))
+    figure = Figure(figsize=(PAGE, 4.0))
+    panels = figure.subplots(2, 2).flatten()
     for axes, (metric, title) in zip(panels, PANELS.items(), strict=True):
         accuracy = metric == "validation_accuracy"  # always of the same problems, so it is not smoothed
         for i, arm in enumerate(arms):

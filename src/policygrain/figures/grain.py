@@ -19,8 +19,8 @@ IN_A_ROUND = ("block", "prefix", "sequence", "reinforce", "product")
 
 def draw(results: StudyResults) -> Figure:
     """Three panels of paired differences in points, with 95% intervals over training seeds or start models."""
-    figure = Figure(figsize=(PAGE * 1.15, 3.3))
-    runs, rounds, bands = figure.subplots(1, 3, width_ratios=(1, 1.15, 0.9))
+    figure = Figure(figsize=(PAGE, 7.4))
+    runs, rounds, bands = figure.subplots(3, 1, height_ratios=(1, 1, 0.75))
     _runs(runs, results)
     _rounds(rounds, results)
     _bands(bands, results)
@@ -44,7 +44,7 @@ def _runs(axes: Axes, results: StudyResults) -> None:
     axes.set_xlabel("updates per batch")
     axes.set_ylabel(f"points, minus {label(BASE)} (token ratio)")
     axes.set_title("Whole runs:\nmean accuracy during training", loc="left")
-    _legend(axes, 2)
+    _legend(axes, 3)
 
 
 def _rounds(axes: Axes, results: StudyResults) -> None:
@@ -61,7 +61,7 @@ def _rounds(axes: Axes, results: StudyResults) -> None:
     axes.set_xlabel("updates since the rollouts")
     axes.set_ylabel(f"points, minus {reference} ratio")
     axes.set_title("One round from the same rollouts:\naccuracy afterwards", loc="left")
-    _legend(axes, 3)
+    _legend(axes, 6)
 
 
 def _bands(axes: Axes, results: StudyResults) -> None:
@@ -102,6 +102,6 @@ def _bands(axes: Axes, results: StudyResults) -> None:
 def _legend(axes: Axes, columns: int) -> None:
     """Beneath the x-axis."""
     axes.legend(
-        loc="upper center", bbox_to_anchor=(0.48, -0.19), ncols=columns, handlelength=2.2, columnspacing=1.0,
+        loc="upper center", bbox_to_anchor=(0.48, -0.24), ncols=columns, handlelength=2.2, columnspacing=1.0,
         borderaxespad=0.2,
     )  # fmt: skip

@@ -16,7 +16,7 @@ def draw(results: StudyResults) -> Figure:
     names = [name for name in dict.fromkeys(results.rounds["method"]) if name != reference]
     found = {name: round_difference(results, name, reference, last) for name in names}
     names.sort(key=lambda name: -float(found[name].mean()))
-    figure = Figure(figsize=(PAGE * 0.75, 0.9 + 0.24 * len(names)))
+    figure = Figure(figsize=(PAGE * 0.95, 0.9 + 0.24 * len(names)))
     axes = figure.subplots()
     shade(axes, MARGIN_OF_ROUNDS, vertical=True)
     for place, name in enumerate(names):

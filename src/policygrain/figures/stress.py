@@ -11,7 +11,7 @@ from .measured import round_gain, round_updates
 from .style import PAGE, ratio_look
 
 MOST = 12  # panels of single start models
-COLUMNS = 6
+COLUMNS = 4
 
 
 def draw(results: StudyResults) -> Figure:

@@ -18,7 +18,7 @@ from . import SUFFIXES
 
 matplotlib.use("Agg")
 
-COLUMN, PAGE = 3.4, 7.0  # width in inches of a column and of a page
+COLUMN, PAGE = 3.3, 5.0  # width in inches of a column, and of wide figures: in a column their text has 5 points
 # The colours of Okabe and Ito, which differ with colour blindness too; markers and dashes differ in greyscale.
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
 MARKERS = ["o", "s", "^", "D", "v", "P", "X"]
@@ -37,9 +37,9 @@ matplotlib.rcParams.update(
         "font.size": 8,
         "axes.titlesize": 8,
         "axes.labelsize": 8,
-        "legend.fontsize": 7,
-        "xtick.labelsize": 7,
-        "ytick.labelsize": 7,
+        "legend.fontsize": 7.5,
+        "xtick.labelsize": 7.5,
+        "ytick.labelsize": 7.5,
         "axes.spines.top": False,
         "axes.spines.right": False,
         "axes.grid": True,

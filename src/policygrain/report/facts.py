@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from ..results.layout import START
 from ..results.reader import StudyResults
@@ -31,7 +33,8 @@ def provenance(results: StudyResults) -> dict[str, str]:
         "hardware": each([s.environment.hardware for s in summaries]),
         **{name: each(values) for name, values in versions.items()},
         "vllm": each(vllm),
-        "start models": each([f"{results.study.model.start} {s.inputs.start_model}" for s in summaries]),
+        # A folder by its name: where it was on the machine that trained means nothing elsewhere.
+        "start models": each([f"{Path(results.study.model.start).name} {s.inputs.start_model}" for s in summaries]),
     }
 
 
@@ -85,13 +88,19 @@ def protocol(results: StudyResults) -> dict[str, str]:
 
 
 def tracked(results: StudyResults) -> dict[str, Any]:
-    """The tracking URI of the study in MLflow, and the web address of the run of each arm; empty if not tracked.
+    """The address of the study's MLflow server, and that of the run of each arm.
 
-    For a store in a file, the addresses are those of the server that `make ui` starts.
+    Empty if it was not tracked, or in a file or by a server of this machine, which readers elsewhere cannot open.
     """
     found = results.tracking
-    if found is None:
+    if found is None or urlsplit(found.uri).scheme not in ("http", "https") or is_local(found.uri):
         return {}
-    address = found.uri.rstrip("/") if found.uri.startswith("http") else "http://127.0.0.1:5000"
+    address = found.uri.rstrip("/")
     runs = {arm: f"{address}/#/experiments/{found.experiment}/runs/{run}" for arm, run in found.runs.items()}
     return {"uri": found.uri, "runs": runs}
+
+
+def is_local(address: str) -> bool:
+    """Whether a web address is one of the machine that reads it."""
+    host = urlsplit(address).hostname or ""
+    return host in ("localhost", "::1", "0.0.0.0") or host.startswith("127.")

@@ -7,20 +7,20 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from markdown_it import MarkdownIt
-from markupsafe import Markup
-
+from ..analysis.abstract import QUESTION, abstract
+from ..analysis.claims import decide_study
 from ..analysis.controls import controls, controls_warning
 from ..analysis.findings import answer, findings
 from ..errors import UserError
 from ..figures import TABLES
+from ..figures.claims import UNDECIDED
 from ..figures.style import label
 from ..files import atomic_text
 from ..results.reader import StudyResults
 from ..views.html import content_security_policy, render
 from .facts import cost, protocol, provenance, tracked
+from .tables import tables
 
-QUESTION = "At what grain should a policy gradient act on a reasoning model: token, block, prefix or sequence?"
 FIRST = "grain"  # the first figure of the report
 
 
@@ -31,9 +31,9 @@ def write_report(results: StudyResults, captions: Path, out: Path) -> None:
     """
     study, folder = results.study, results.folder
     names = sorted(study.figures, key=lambda name: name != FIRST)
-    # HTML is disabled, so that text from a study cannot add code to the page.
-    markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
-    tables = {name: Markup(markdown.render(_read(folder.table(name, ".md")))) for name in TABLES}
+    texts = {name: _read(folder.table(name, ".md")) for name in TABLES}
+    texts["claims"], _, undecided = texts["claims"].partition(f"{UNDECIDED}\n")
+    found, tested = findings(results), controls(results)
     page = render(
         resources.files(__package__) / "page.html",
         policy=content_security_policy(),
@@ -41,16 +41,15 @@ def write_report(results: StudyResults, captions: Path, out: Path) -> None:
         name=study.name,
         question=QUESTION,
         figures=[
-            {"name": name, "image": _image(folder.figure(name, ".png")), "caption": _caption(captions, name)}
+            {"name": name, "image": _image(folder.figure(name, ".svg")), "caption": _caption(captions, name)}
             for name in names
         ],
-        tables=tables,
+        abstract=abstract(results, decide_study(results), found, tested, label),
+        tables={name: tables(text) for name, text in texts.items()},
+        undecided=tables(undecided),
         captions={name: _caption(captions, name) for name in TABLES},
-        methods=list(dict.fromkeys(label(arm.split("+")[0]) for arm in results.arms("headline"))),
-        answers=[answer(result, label) for result in findings(results)],
-        warning=controls_warning(controls(results)),
-        runs=len(results.matrix.runs),
-        seeds=len(study.seeds),
+        answers=[answer(result, label) for result in found],
+        warning=controls_warning(tested),
         protocol=protocol(results),
         provenance=provenance(results),
         cost=cost(results),
@@ -75,7 +74,7 @@ def _read(path: Path) -> str:
 def _image(path: Path) -> str:
     """The image as a data URL."""
     try:
-        return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
+        return "data:image/svg+xml;base64," + base64.b64encode(path.read_bytes()).decode()
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); run `snakemake figures` first.") from error
 

@@ -50,6 +50,38 @@ def detail(group: ModelGroup) -> str:
     )
 
 
+def overview(groups: Sequence[ModelGroup], first: ModelGroup, differing: Sequence[str]) -> str:
+    """A line per group: the average accuracy, its paired difference to ``first``, then as many benchmarks as fit."""
+    benchmarks = benchmarks_of(groups)
+    several = len(benchmarks) > 1
+    table: list[Column] = [("", [_short(e.name, 34) for e in groups])]
+    if any(len(e.models) > 1 for e in groups):
+        table.append(("seeds", [str(len(e.models)) for e in groups]))
+    if several:
+        table.append(("average", [_cell(a) if (a := average(e, benchmarks)) else "" for e in groups]))
+        apart = [average_difference(e, first, benchmarks) for e in groups]
+    else:
+        table.append(("accuracy", [_cell(_accuracy(e, benchmarks[0])) for e in groups]))
+        apart = [difference(e, first, benchmarks[0]) if e.records(benchmarks[0]) else None for e in groups]
+    table.append((f"− {_short(first.name, 24)}", [_cell(d, "+") if d else "" for d in apart]))
+    left_out: list[str] = []
+    for b in benchmarks if several else ():
+        column = (_short(b, 9), [_percent(_accuracy(e, b).mean) if e.records(b) else "" for e in groups])
+        if left_out or max(map(len, _lines([*table, column]))) > WIDTH:
+            left_out.append(b)
+        else:
+            table.append(column)
+    text = ["Accuracy in %, 95% intervals; * the interval of a paired difference, not corrected, excludes 0.", ""]
+    if differing:
+        text += ["THE PROTOCOLS DIFFER; differences in accuracy may come from that:", *_indented(differing), ""]
+    more = f"{len(left_out)} more benchmarks, their" if left_out else "The benchmarks'"
+    return _text([*text, *_lines(table), "", f"{more} intervals and differences, and the protocol: --all"])
+
+
+def _accuracy(group: ModelGroup, benchmark: str) -> Estimate:
+    return accuracy([group.scores(benchmark)])
+
+
 def comparison(groups: Sequence[ModelGroup], first: ModelGroup, differing: Sequence[str]) -> str:
     """The accuracy of each group and its paired difference to ``first``, in a block per benchmark."""
     benchmarks = benchmarks_of(groups)

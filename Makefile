@@ -77,8 +77,8 @@ test-peers: .venv-peers/.ready
 	touch $@
 
 lint: setup
-	$(BIN)/ruff check src tests benchmarks docs/generate.py
-	$(BIN)/ruff format --check src tests benchmarks docs/generate.py
+	$(BIN)/ruff check src tests benchmarks docs/*.py
+	$(BIN)/ruff format --check src tests benchmarks docs/*.py
 	$(BIN)/mypy
 	$(BIN)/snakefmt --check Snakefile workflow
 	$(BIN)/snakemake --lint

@@ -8,6 +8,8 @@ import importlib
 import importlib.util
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -302,3 +304,13 @@ def test_what_the_readme_says_of_the_exact_cases_is_what_was_measured(root: Path
         assert found["none"][0] > found["sequence"][0] and found["sequence"][1] > 0
     apart = {name for name, (mean, _, _) in gain["On-policy"].items() if abs(mean) > 1e-9}
     assert apart == {"MPO block, K=5", "prefix"}
+
+
+def test_the_site_shows_formulas_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    pages = {path: path.read_text() for path in tmp_path.rglob("*.html")}
+    assert "<math" in pages[tmp_path / "methods" / "tepo" / "index.html"]
+    for path, text in pages.items():
+        assert "arithmatex" not in text, path
+        assert not re.search(r"<(script|link rel=.stylesheet.|img)[^>]* (src|href)=.https?:", text), path

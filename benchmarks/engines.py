@@ -1,0 +1,98 @@
+"""Rollouts of a pretrained model on a CPU: vLLM beside the engine of transformers, in float32 and bfloat16.
+
+8 prompts × 8 responses of at most 32 tokens, one thread, in turns in one process; start-up is measured apart. The study
+of this model (studies/smollm2.yaml) uses the engine that is faster over one of its runs, start-up included.
+
+    python benchmarks/engines.py models/smollm2-135m-instruct [--rounds 5] [--out benchmarks/engines.json]
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+
+import argparse
+import statistics
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from policygrain.files import atomic_json
+from policygrain.model.loading import load_model
+from policygrain.provenance import commit, hardware, seed_of, versions
+from policygrain.rollout.engine import Engine, Request
+from policygrain.rollout.torch_engine import TorchEngine
+from policygrain.rollout.vllm_engine import VllmEngine
+from policygrain.study.schema import Prompt
+from policygrain.tasks.families import generate
+from policygrain.tasks.prompts import PromptRenderer
+
+PROMPTS, GROUP, TOKENS = 8, 8, 32
+RUN_BATCHES = 100  # rollout batches of a run of studies/smollm2.yaml, with those that dynamic sampling drops
+
+
+def open_engines(model: str) -> dict[str, tuple[Engine, float]]:
+    """Engine and start-up seconds by name."""
+    found: dict[str, tuple[Engine, float]] = {}
+    for dtype in ("float32", "bfloat16"):
+        begin = time.perf_counter()
+        loaded, tokenizer = load_model(model, dtype=dtype)
+        found[f"transformers, {dtype}"] = (
+            TorchEngine(loaded, tokenizer.eos_token_id, tokenizer.pad_token_id),
+            time.perf_counter() - begin,
+        )
+        begin = time.perf_counter()
+        found[f"vllm, {dtype}"] = (VllmEngine(model, dtype=dtype, kv_gib=0.5), time.perf_counter() - begin)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("model", help="folder of a model")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--out", type=Path, help="JSON file for the numbers")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    _, tokenizer = load_model(arguments.model)
+    prompt = Prompt(template="Q: What is 4 plus 3?\nA: 4 + 3 = 7\n\nQ: {problem}\nA:", chat=True)
+    renderer = PromptRenderer(tokenizer, prompt)
+    problems = generate("plain_sum", "train", PROMPTS // 2, 1) + generate("word_problem", "train", PROMPTS // 2, 1)
+    prompts = [renderer.ids(p.problem) for p in problems]
+    engines = open_engines(arguments.model)
+    seconds: dict[str, list[float]] = {name: [] for name in engines}
+    tokens = dict.fromkeys(engines, 0)
+    for turn in range(arguments.rounds + 1):  # the first is not counted
+        requests = [
+            Request(ids, seed_of(turn, i, j), TOKENS, 0.7) for i, ids in enumerate(prompts) for j in range(GROUP)
+        ]
+        for name, (engine, _) in engines.items():
+            begin = time.perf_counter()
+            responses = engine.generate(requests)
+            if turn:
+                seconds[name].append(time.perf_counter() - begin)
+                tokens[name] += sum(len(r.ids) for r in responses)
+    report: dict[str, Any] = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "hardware": hardware(),
+        "versions": versions(),
+        "commit": commit(),
+        "work": f"{PROMPTS} prompts × {GROUP} responses of at most {TOKENS} tokens, one thread",
+        "engines": {},
+    }
+    for name, (_, start) in engines.items():
+        spread = {"median": statistics.median(seconds[name]), "min": min(seconds[name]), "max": max(seconds[name])}
+        run = start + RUN_BATCHES * spread["median"]
+        own = {"seconds": spread, "tokens_per_second": tokens[name] / sum(seconds[name]), "start": start, "run": run}
+        report["engines"][name] = own
+        speed = f"{own['tokens_per_second']:5.0f} tokens/s, start {start:5.1f} s"
+        print(f"{name:24}{spread['median']:6.2f} s a batch, {speed}")
+    if arguments.out:
+        atomic_json(arguments.out, report)
+
+
+if __name__ == "__main__":
+    main()

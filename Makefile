@@ -121,6 +121,8 @@ publish:
 	done
 	$(BIN)/policygrain compare results/laptop results/laptop-replicate >docs/replication.txt
 	$(BIN)/policygrain compare results/laptop results/hour >docs/hour.txt
+	$(BIN)/policygrain plan studies/grain-qwen2.5-math-1.5b.yaml --gpus 64 --per-run 8 --power results/hour >docs/power.txt
+	$(BIN)/policygrain plan studies/grain-qwen2.5-math-1.5b.yaml --gpus 64 --per-run 8 --markdown >docs/plan_grain.txt
 	$(BIN)/policygrain bands results/bands --out docs/bands.json >/dev/null
 	$(BIN)/python docs/generate.py
 

@@ -260,6 +260,16 @@ def replication() -> str:
     return f"```\n{(ROOT / 'docs/replication.txt').read_text().strip()}\n```"
 
 
+def power() -> str:
+    """Seeds and hours of a verdict at full size, with the spread of the study of an hour."""
+    return (ROOT / "docs/power.txt").read_text().strip()
+
+
+def plan_grain() -> str:
+    """The plan of the study of the grain at full size."""
+    return (ROOT / "docs/plan_grain.txt").read_text().strip()
+
+
 def hour() -> str:
     """What `policygrain compare` says of the laptop study and that of an hour."""
     return f"```\n{(ROOT / 'docs/hour.txt').read_text().strip()}\n```"
@@ -413,6 +423,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "planning": planning,
     "replication": replication,
     "hour": hour,
+    "power": power,
+    "plan-grain": plan_grain,
     "plan-laptop": plan_laptop,
 }
 

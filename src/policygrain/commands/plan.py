@@ -26,6 +26,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     form = parser.add_mutually_exclusive_group()
     parser.add_argument("--json", action="store_true", help="everything, as JSON")
     form.add_argument("--markdown", action="store_true", help="one row per study")
+    form.add_argument(
+        "--power",
+        type=Path,
+        metavar="RESULTS",
+        help="seeds and device-hours of a verdict, by the spread in these records",
+    )
     form.add_argument("--against", type=Path, metavar="RESULTS", help="compare with the records of the finished study")
     form.add_argument("--calibrate", type=Path, metavar="RESULTS", help="fit constants to the records of such a study")
     parser.add_argument("--out", type=Path, metavar="FILE", help="with --calibrate: YAML file for the constants")
@@ -56,11 +62,18 @@ def run(arguments: argparse.Namespace) -> None:
         results = StudyResults(arguments.calibrate, studies[0])
         _write(measured.calibrate(results, constants, devices[0]), arguments.out)
         return
+    if arguments.power and len(studies) > 1:
+        raise UserError("plan: --power is of one study; name one study.")
     estimates = [
         estimate(study, constants, device, arguments.gpus, arguments.per_run)
         for study, device in zip(studies, devices, strict=True)
     ]
-    if arguments.json:
+    if arguments.power:
+        from ..analysis.power import paired_spreads
+
+        spreads = paired_spreads(StudyResults(arguments.power))
+        print(table.power(spreads, estimates[0], StudyResults(arguments.power).study.name), end="")
+    elif arguments.json:
         print(json.dumps(estimates, indent=1, ensure_ascii=False))
     elif arguments.markdown:
         print(table.markdown(estimates), end="")

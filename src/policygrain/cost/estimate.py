@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from ..analysis.ledger import load_claims
 from ..study.design import Estimators
 from ..study.fingerprint import measured_starts, start_processes, start_seeds
 from ..study.runs import run_matrix
@@ -184,6 +185,8 @@ def estimate(
         "study": study.name,
         "model": study.model.start,
         "parameters": planner.shape.parameters,
+        "runs": len(run_matrix(study).runs),
+        "comparisons": sum(len(claim.comparisons) for claim in load_claims().values()),
         "device": {"name": name, "title": device.title, "measured": device.measured, "source": device.source},
         "expected": planner.expected.model_dump(),
         "rules": [

@@ -1,0 +1,77 @@
+"""What a verdict costs: how many seeds decide a comparison, from how much paired differences spread between seeds."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from scipy.stats import chi2
+
+from ..errors import UserError
+from ..results.reader import StudyResults
+from ..study.runs import arms_of
+from .measures import accuracy, area
+from .sequential import sequential_seeds_needed
+from .statistics import SEEDS, Difference
+
+ENDPOINTS: dict[str, Callable[[StudyResults, str], pd.Series]] = {
+    "area under the learning curve": area,
+    "accuracy of the final model": accuracy,
+}
+MARGINS = (1.0, 2.0, 4.0)  # points
+
+
+class Spread(NamedTuple):
+    """The standard deviation over seeds of the difference of two arms, pooled over pairs of arms, in points."""
+
+    endpoint: str
+    updates: int
+    sd: float
+    low: float
+    high: float  # 95% interval; the pairs share arms, so it is somewhat too narrow
+    pairs: int
+    degrees: int
+
+
+def paired_spreads(results: StudyResults) -> list[Spread]:
+    """The spread of each endpoint between the methods of the headline experiment, by updates per batch.
+
+    UserError if no two of them have two seeds in common.
+    """
+    headline = results.study.experiments.get("headline")
+    by_updates: dict[int, list[str]] = {}
+    for arm in arms_of(headline, results.study) if headline else ():
+        if {run for run in results.summaries if run.arm == arm.name}:
+            by_updates.setdefault(arm.training(results.study).updates_per_batch, []).append(arm.name)
+    found = []
+    for endpoint, measure in ENDPOINTS.items():
+        for updates, arms in sorted(by_updates.items()):
+            values = {arm: measure(results, arm) for arm in arms}
+            pairs = [(values[a] - values[b]).dropna() for a, b in itertools.combinations(arms, 2)]
+            pairs = [pair for pair in pairs if len(pair) > 1]
+            if not pairs:
+                continue
+            degrees = sum(len(pair) - 1 for pair in pairs)
+            squares = sum(float(((pair - pair.mean()) ** 2).sum()) for pair in pairs)
+            # Of k arms only k − 1 differences are independent.
+            own = max(1, round(degrees * 2 / len(arms)))
+            variance = squares / degrees
+            low, high = (math.sqrt(variance * own / float(chi2.ppf(q, own))) for q in (0.975, 0.025))
+            found.append(Spread(endpoint, updates, math.sqrt(variance), low, high, len(pairs), own))
+    if not found:
+        raise UserError(f"{results.folder.path}: no two methods of `experiments.headline` share two seeds.")
+    return found
+
+
+def seeds_to_decide(sd: float, margin: float, comparisons: int) -> int | None:
+    """About how many seeds decide a true difference of 0, or of twice the margin, while they are added and looked at.
+
+    ``sd`` and ``margin`` in points; Holm's correction over ``comparisons``. None: over 1,000.
+    """
+    values = (2 * margin - sd / math.sqrt(2), 2 * margin + sd / math.sqrt(2))
+    unknown = Difference(2 * margin, -np.inf, np.inf, 1.0, 2, SEEDS, sd, values, lambda _: 1.0)
+    return sequential_seeds_needed(unknown, "above", margin, comparisons)

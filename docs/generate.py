@@ -12,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import smollm2_record
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = (
     "README.md",
@@ -19,6 +21,7 @@ PAGES = (
     "docs/cases.md",
     "docs/coding.md",
     "docs/integrations/same-name.md",
+    "docs/pretrained.md",
     "docs/regime.md",
     "docs/reliability.md",
     "docs/replication.md",
@@ -424,6 +427,10 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "replication": replication,
     "hour": hour,
     "power": power,
+    "smollm2-cost": smollm2_record.cost,
+    "smollm2-accuracy": smollm2_record.accuracy,
+    "smollm2-groups": smollm2_record.useful_groups,
+    "smollm2-samples": smollm2_record.samples,
     "plan-grain": plan_grain,
     "plan-laptop": plan_laptop,
 }

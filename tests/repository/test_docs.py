@@ -129,6 +129,7 @@ def test_equations_avoid_what_renderers_break(path: Path) -> None:
 @functools.cache
 def generator() -> ModuleType:
     """docs/generate.py, which is no part of the package."""
+    sys.path.insert(0, str(DOCS))  # as for a script
     spec = importlib.util.spec_from_file_location("generate_docs", DOCS / "generate.py")
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)

@@ -34,7 +34,8 @@ DOSES = {
 
 def draw(record: CasesRecord) -> Figure:
     """A row per case, three columns."""
-    figure = Figure(figsize=(PAGE * 1.1, 2.05 * len(record.cases) + 0.5))
+    # Three columns with long names: a figure for a whole page, not for a column.
+    figure = Figure(figsize=(PAGE * 1.54, 2.05 * len(record.cases) + 0.5))
     panels = figure.subplots(len(record.cases), 3, width_ratios=(1.2, 1, 1), squeeze=False)
     for row, case in zip(panels, record.cases, strict=True):
         found = [e for e in case.estimators if e.clip is None]

@@ -11,7 +11,7 @@ from .requirements import RATIO_ARMS
 PANELS = {
     "sampled_accuracy": "accuracy of samples (share)",
     "effective_sample_share": "effective sample share",
-    "gradient_norm": "gradient norm before clipping",
+    "gradient_norm": "gradient norm",
 }
 
 

@@ -66,7 +66,8 @@ test-oldest: .venv-oldest/.ready
 
 # The integrations with verl and Tinker, in an environment of their own: both, beside the packages of .venv.
 test-peers: .venv-peers/.ready
-	.venv-peers/bin/python -m pytest -q -p no:cacheprovider tests/integrations/test_verl.py tests/integrations/test_tinker.py \
+	.venv-peers/bin/python -m pytest -q -p no:cacheprovider tests/integrations/test_verl.py tests/integrations/test_verl_export.py \
+	    tests/integrations/test_tinker.py \
 	    tests/integrations/test_same_name.py
 
 .venv-peers/.ready: requirements/peers.txt pyproject.toml .venv/.$(FLAVOUR)-ready

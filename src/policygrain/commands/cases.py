@@ -15,7 +15,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--seeds", type=int, default=200, metavar="N", help="seeds of the learning curves (default: 200)"
     )
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="write cases.json, cases.pdf, cases.svg and cases.png")
+    parser.add_argument(
+        "--out", type=Path, metavar="FOLDER", help="write cases.json, cases.pdf, cases.svg and cases.png"
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -1,0 +1,183 @@
+"""An arm of a study as a run of verl 0.9: configuration, problems and reward function (docs/integrations/verl.md)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ..errors import UserError
+from ..files import atomic_text
+from ..integrations.options import lacking
+from ..methods import Method
+from ..objective import Need
+from ..study import Study
+from ..study.runs import Arm
+from ..study.schema import Training
+from ..tasks.problem import Problem, read_problems
+
+LACKS: tuple[Need, ...] = (
+    "reference",
+    "entropy_gradient",
+    "mtp_heads",
+    "groups",
+    "segments",
+)  # of what a method can need
+CONFIG, REWARD = "verl", "reward.py"
+# The trainer's reward: PolicyGrain's grader, with the study's grader and extraction.
+REWARD_SOURCE = '''"""verl's reward: 1 if PolicyGrain's grader finds the answer correct, else 0."""
+
+from policygrain.grading import open_grader
+
+_grader = open_grader({grader!r}, {extraction!r}).__enter__()
+
+
+def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+    """Called by verl for each response."""
+    return float(_grader.grade([ground_truth], [solution_str])[0] == "correct")
+'''
+
+
+def export(study: Study, arm: Arm, seed: int, data: Path, out: Path, gpus: int) -> list[str]:
+    """Write `verl.yaml`, `train.parquet`, `validation.parquet` and `reward.py` to ``out``; returns what differs there.
+
+    ``data`` is the folder of `policygrain prepare`. UserError if verl cannot do what the arm asks.
+    """
+    settings, found = arm.training(study), arm.method(study)
+    problems = {name: read_problems(data / f"{name}.jsonl") for name in ("train", "validation")}
+    _check(study, settings, found, problems["train"])
+    out.mkdir(parents=True, exist_ok=True)
+    for name, listed in problems.items():
+        _write_parquet(study, listed, out / f"{name}.parquet")
+    atomic_text(out / REWARD, REWARD_SOURCE.format(grader=study.grader, extraction=study.extraction))
+    text = yaml.safe_dump(config(study, arm, seed, out.resolve(), gpus), sort_keys=False)
+    atomic_text(out / f"{CONFIG}.yaml", text)
+    return differences(found, settings)
+
+
+def config(study: Study, arm: Arm, seed: int, out: Path, gpus: int) -> dict[str, Any]:
+    """verl's configuration: what differs from verl's defaults, on top of its `ppo_trainer`."""
+    settings, found = arm.training(study), arm.method(study)
+    std = found.advantage.name == "grpo"
+    return {
+        "hydra": {"searchpath": ["pkg://verl.trainer.config"]},
+        "defaults": ["ppo_trainer", "_self_"],
+        "data": {
+            "train_files": str(out / "train.parquet"),
+            "val_files": str(out / "validation.parquet"),
+            "train_batch_size": settings.prompts_per_step,
+            "max_response_length": settings.max_tokens,
+            "seed": seed,
+        },
+        "actor_rollout_ref": {
+            "model": {"path": study.model.start},
+            "actor": {
+                "policy_loss": {"loss_mode": f"policygrain.{found.name}"},
+                "ppo_mini_batch_size": settings.prompts_per_step // settings.updates_per_batch,
+                "ppo_epochs": 1,
+                "grad_clip": settings.max_grad_norm,
+                "use_kl_loss": False,
+                "entropy_coeff": 0,
+                "use_dynamic_bsz": True,
+                "ppo_max_token_len_per_gpu": settings.micro_batch_tokens,
+                "optim": {
+                    "lr": settings.learning_rate,
+                    "lr_warmup_steps": settings.warmup_updates,
+                    "weight_decay": settings.weight_decay,
+                    "betas": list(settings.betas),
+                },
+            },
+            "rollout": {
+                "name": "vllm",
+                "n": settings.group,
+                "temperature": settings.temperature,
+                "top_p": 1.0,
+                "val_kwargs": {"n": 1, "do_sample": True, "temperature": settings.temperature, "top_p": 1.0},
+            },
+        },
+        "algorithm": {
+            "adv_estimator": "grpo",
+            "norm_adv_by_std_in_grpo": std,
+            "filter_groups": {"enable": found.sampler.dynamic, "max_num_gen_batches": found.sampler.max_batches},
+        },
+        "reward": {"custom_reward_function": {"path": str(out / REWARD), "name": "compute_score"}},
+        "trainer": {
+            "total_training_steps": settings.steps,
+            "test_freq": settings.validate_every,
+            "save_freq": settings.checkpoint_every,
+            "project_name": study.name,
+            "experiment_name": f"{arm.name}-seed{seed}",
+            "logger": ["console", "file"],
+            "rollout_data_dir": str(out / "rollouts"),
+            "default_local_dir": str(out / "checkpoints"),
+            "n_gpus_per_node": gpus,
+        },
+    }
+
+
+def differences(found: Method, settings: Training) -> list[str]:
+    """What the run in verl does otherwise than the same arm here, a sentence each."""
+    said = [
+        "prompts are shuffled and responses sampled with verl's seeds, so runs of the two engines are not paired",
+        "verl clips and averages by its own FSDP; log-probabilities are computed in bfloat16",
+    ]
+    if found.sampler.overlong_buffer:
+        said.append("the overlong punishment of the method's sampler is not applied (verl: the reward manager `dapo`)")
+    if found.sampler.mask_truncated:
+        said.append("truncated responses are not left out of the loss")
+    if any(getattr(part, "mask", "all") != "all" for part in found.penalties):
+        said.append(
+            "the mask by entropies goes by covariances, unless verl is changed as docs/integrations/verl.md says"
+        )
+    return said
+
+
+def _check(study: Study, settings: Training, found: Method, train: list[Problem]) -> None:
+    problems = lacking(found, "verl", LACKS)
+    if not study.prompt.chat:
+        problems.append("verl always applies the chat template; the study has prompt.chat: false.")
+    if settings.prompts_per_step % settings.updates_per_batch:
+        problems.append(
+            f"training.updates_per_batch: {settings.updates_per_batch} updates of {settings.prompts_per_step} prompts; "
+            "verl divides a batch by prompts, so the number of prompts must be a multiple."
+        )
+    if settings.ahead:
+        problems.append("training.ahead: verl's own asynchronous trainers have other keys; set it to 0.")
+    if found.advantage.name not in ("grpo", "dr_grpo"):
+        problems.append(f"its advantage {found.advantage.name!r} is none of verl's; verl has grpo and dr_grpo.")
+    if any(problem.tests for problem in train):
+        problems.append("its training problems are programs, which verl's reward function here does not run.")
+    if problems:
+        raise UserError(f"{found.name}: " + " ".join(problems))
+
+
+def _write_parquet(study: Study, problems: list[Problem], path: Path) -> None:
+    """The problems as verl's datasets have them."""
+    import pandas as pd
+
+    rows = []
+    for number, problem in enumerate(problems):
+        text = study.prompt.template.replace("{problem}", problem.problem)
+        messages = [{"role": "system", "content": study.prompt.system}, {"role": "user", "content": text}]
+        rows.append(
+            {
+                "data_source": study.name,
+                "prompt": messages,
+                "ability": "math",
+                "reward_model": {"style": "rule", "ground_truth": problem.answer},
+                "extra_info": {"index": number, "id": problem.id},
+            }
+        )
+    temporary = path.with_suffix(".parquet.tmp")
+    pd.DataFrame(rows).to_parquet(temporary)
+    temporary.replace(path)
+
+
+def describe(out: Path, said: list[str]) -> str:
+    """How the run is started, and what differs in it."""
+    command = f"python -m verl.trainer.main_ppo --config-path {json.dumps(str(out.resolve()))} --config-name {CONFIG}"
+    return "\n".join(
+        [f"VERL_FILE_LOGGER_PATH={out / 'metrics.jsonl'} \\", f"  {command}", *(f"note: {s}." for s in said)]
+    )

@@ -1,0 +1,139 @@
+"""An arm of a study as verl's configuration, read by verl's own classes (`make test-peers`)."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from policygrain.cli import main
+from policygrain.errors import UserError
+from policygrain.exchange.verl import config, differences, export
+from policygrain.study import Study
+from policygrain.study.runs import run_matrix
+
+from ..support.small import small_study
+
+PROBLEMS = [{"id": str(i), "problem": f"What is {i} + 1?", "answer": str(i + 1)} for i in range(4)]
+
+
+def study_of(method: str = "tepo", **training: Any) -> Study:
+    settings = {"prompts_per_step": 16, "group": 8, "updates_per_batch": 4, "steps": 40, "temperature": 0.9} | training
+    prompt = {"template": "{problem} Box it.", "chat": True, "system": "Be brief."}
+    experiments = {"headline": {"methods": [method]}}
+    return small_study(training=settings, prompt=prompt, experiments=experiments, name="small")
+
+
+def data_in(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("train", "validation"):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in PROBLEMS))
+    return folder
+
+
+def exported(study: Study, folder: Path) -> Path:
+    (arm,) = run_matrix(study).arms.values()
+    export(study, arm, 3, data_in(folder / "data"), folder / "out", gpus=2)
+    return folder / "out"
+
+
+def test_the_folder_has_problems_with_messages_and_a_reward_that_grades(tmp_path: Path) -> None:
+    import pandas as pd
+
+    out = exported(study_of(), tmp_path)
+    rows = pd.read_parquet(out / "train.parquet")
+    messages = [dict(message) for message in rows["prompt"][1]]
+    assert messages == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "What is 1 + 1? Box it."},
+    ]
+    assert rows["reward_model"][1]["ground_truth"] == "2" and rows["extra_info"][1]["id"] == "1"
+    spec = importlib.util.spec_from_file_location("reward_of_verl", out / "reward.py")
+    assert spec and spec.loader
+    reward = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(reward)
+    assert reward.compute_score("small", r"so \boxed{2}", "2") == 1.0
+    assert reward.compute_score("small", r"so \boxed{3}", "2", extra_info={}) == 0.0
+
+
+def test_verl_reads_the_configuration_by_its_own_classes(tmp_path: Path) -> None:
+    pytest.importorskip("verl", reason="verl is not installed here; `make test-peers` has an environment with it")
+    from hydra import compose, initialize_config_dir
+    from verl.utils.config import omega_conf_to_dataclass
+
+    out = exported(study_of(learning_rate=3e-6), tmp_path)
+    with initialize_config_dir(str(out), version_base=None):
+        found = compose("verl")
+    actor: Any = omega_conf_to_dataclass(found.actor_rollout_ref.actor)
+    # 16 prompts in 4 updates: 4 prompts each, of 8 responses.
+    assert (actor.ppo_mini_batch_size, actor.ppo_epochs, actor.optim.lr) == (4, 1, 3e-6)
+    assert actor.policy_loss.loss_mode == "policygrain.tepo" and not actor.use_kl_loss
+    rollout = found.actor_rollout_ref.rollout
+    assert (rollout.n, rollout.temperature, rollout.response_length) == (8, 0.9, study_of().training.max_tokens)
+    algorithm: Any = omega_conf_to_dataclass(found.algorithm)
+    assert algorithm.adv_estimator == "grpo" and algorithm.filter_groups.enable
+    assert found.trainer.total_training_steps == 40 and found.data.train_batch_size == 16
+    # Nothing that verl does not know: every key is one of its own.
+    own = yaml.safe_load(
+        (Path(sys.modules["verl"].__path__[0]) / "trainer/config/_generated_ppo_trainer.yaml").read_text()
+    )
+    written = {
+        k: v for k, v in yaml.safe_load((out / "verl.yaml").read_text()).items() if k not in ("hydra", "defaults")
+    }
+    assert not _unknown(written, own)
+
+
+def _unknown(written: dict[str, Any], own: dict[str, Any], place: str = "") -> list[str]:
+    found = []
+    for key, value in written.items():
+        if key not in own:
+            found.append(f"{place}{key}")
+        elif isinstance(value, dict) and isinstance(own[key], dict):
+            found += _unknown(value, own[key], f"{place}{key}.")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("study", "message"),
+    [
+        (study_of("tepo_max_entropy"), "an entropy with gradient, which verl does not give"),
+        (study_of(prompts_per_step=6), "4 updates of 6 prompts"),
+        (study_of().model_copy(update={"prompt": small_study().prompt}), "prompt.chat: false"),
+        (study_of(ahead=1), "training.ahead"),
+    ],
+    ids=["needs", "division", "chat", "ahead"],
+)
+def test_what_verl_cannot_do_is_refused(study: Study, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        exported(study, tmp_path)
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_differs_is_said() -> None:
+    said = {}
+    for name in ("grpo", "tepo", "dapo"):
+        study = study_of(name)
+        (arm,) = run_matrix(study).arms.values()
+        said[name] = " ".join(differences(arm.method(study), arm.training(study)))
+    assert "covariances" in said["tepo"] and "covariances" not in said["grpo"]
+    assert "overlong" in said["dapo"] and "not paired" in said["grpo"]
+
+
+def test_the_advantage_of_a_method_is_that_of_verl(tmp_path: Path) -> None:
+    for name, std in (("grpo", True), ("dr_grpo", False)):
+        study = study_of(name)
+        (arm,) = run_matrix(study).arms.values()
+        assert config(study, arm, 0, tmp_path, 1)["algorithm"]["norm_adv_by_std_in_grpo"] is std
+
+
+def test_the_command_prints_how_to_start_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "study.yaml"
+    path.write_text(yaml.safe_dump(study_of().model_dump(mode="json") | {"base": None}))
+    assert main(["export", "verl", "--config", str(path), "--out", str(tmp_path / "out")]) == 0
+    assert "python -m verl.trainer.main_ppo" in capsys.readouterr().out
+    assert {p.name for p in (tmp_path / "out").iterdir()} >= {"verl.yaml", "train.parquet", "reward.py"}

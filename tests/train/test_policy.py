@@ -52,8 +52,9 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
         ({"activation_checkpointing": True}, 1e-6),
         ({"compute": "bfloat16", "fsdp": {"cpu_offload": True}}, 0.05),
         ({"compute": "float16", "fsdp": {}}, 0.01),
+        ({"compute": "bfloat16"}, 0.1),
     ],
-    ids=["sharded", "recomputed", "bfloat16", "float16"],
+    ids=["sharded", "recomputed", "bfloat16, sharded", "float16, sharded", "bfloat16"],
 )
 def test_how_a_model_is_held_does_not_change_what_it_learns(
     training: dict, tolerance: float, made: tuple[Path, Path], plain: Path, tmp_path: Path

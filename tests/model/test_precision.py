@@ -1,0 +1,68 @@
+"""The precision of passes: asked of the processor, applied to the layers, and used by the engine of training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from policygrain.methods import method
+from policygrain.model import precision
+from policygrain.model.precision import compute_dtype, has_fast_bfloat16, resolve_compute, set_compute_dtype
+from policygrain.model.sharding import score_tokens
+from policygrain.rollout.open import open_engine
+from policygrain.study.schema import Model
+from policygrain.train.policy import open_policy
+
+from ..support.small import small_study
+from ..support.training_batches import random_batch
+
+
+@pytest.mark.parametrize(
+    ("found", "fast"),
+    [
+        ({"amx_bf16": True, "avx512_bf16": False}, True),
+        ({"amx_bf16": False, "avx512_bf16": True}, True),
+        ({"avx2": True, "amx_bf16": False, "avx512_bf16": False}, False),
+        ({}, False),
+    ],
+)
+def test_a_processor_is_asked_for_bfloat16(found: dict[str, bool], fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precision, "device", lambda: torch.device("cpu"))
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: found)
+    assert has_fast_bfloat16() is fast
+    assert resolve_compute("auto") == (torch.bfloat16 if fast else torch.float32)
+    assert [resolve_compute(name) for name in ("float32", "bfloat16", "float16")] == [
+        torch.float32,
+        torch.bfloat16,
+        torch.float16,
+    ]
+
+
+def test_passes_are_in_that_precision_and_log_probabilities_in_float32(made: tuple[Path, Path]) -> None:
+    settings = small_study(training={"compute": "bfloat16"}).training
+    policy = open_policy(str(made[1]), Model(), method("grpo"), settings, 0)
+    seen: list[torch.dtype] = []
+    model: Any = policy.model
+    model.base_model.layers[0].mlp.register_forward_hook(lambda _, __, out: seen.append(out.dtype))
+    sequences = random_batch().rows(torch.arange(10)).sequences
+    scores = score_tokens(policy.model, sequences, 1.0)
+    assert seen == [torch.bfloat16] and scores.log_probs.dtype == torch.float32
+    scores.log_probs.sum().backward()
+    assert all(
+        p.dtype == torch.float32 and p.grad is not None and p.grad.dtype == torch.float32 for p in model.parameters()
+    )
+    set_compute_dtype(policy.model, torch.float32)
+    exact = score_tokens(policy.model, sequences, 1.0).log_probs
+    assert seen[-1] == torch.float32 and 0 < (exact - scores.log_probs).abs().max() < 0.2
+
+
+def test_the_engine_of_training_has_a_copy_in_that_precision(made: tuple[Path, Path]) -> None:
+    for compute, copied in (("float32", False), ("bfloat16", True)):
+        settings = small_study(training={"compute": compute}).training
+        policy = open_policy(str(made[1]), Model(), method("grpo"), settings, 0)
+        engine: Any = open_engine("transformers", str(made[1]), policy.model, policy.tokenizer, colocated=True)
+        assert engine.model.dtype == compute_dtype(policy.model) == getattr(torch, compute)
+        assert (engine.model is not policy.model) is copied and policy.model.dtype == torch.float32

@@ -8,6 +8,7 @@ them.
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import time
 from collections.abc import Iterable
@@ -145,10 +146,17 @@ def _common_tags(study: Study, arm: str) -> dict[str, str]:
         "study": study.name,
         "arm": arm,
         "method": arm.partition("+")[0],
-        "mlflow.user": getpass.getuser(),
+        "mlflow.user": _user(),
         "mlflow.source.type": "LOCAL",
         **(git if head else {}),
     }
+
+
+def _user() -> str:
+    """The user's name; empty in a container whose user has none."""
+    with contextlib.suppress(KeyError, OSError):
+        return getpass.getuser()
+    return ""
 
 
 def flat(prefix: str, data: Any) -> dict[str, Any]:

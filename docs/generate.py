@@ -429,7 +429,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "power": power,
     "smollm2-cost": smollm2_record.cost,
     "smollm2-accuracy": smollm2_record.accuracy,
-    "smollm2-groups": smollm2_record.useful_groups,
+    "smollm2-learning": smollm2_record.learning,
     "smollm2-samples": smollm2_record.samples,
     "plan-grain": plan_grain,
     "plan-laptop": plan_laptop,

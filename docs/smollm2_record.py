@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import statistics
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
@@ -29,33 +30,37 @@ def accuracy() -> str:
         return archive.read("tables/results.md").decode().strip()
 
 
-def useful_groups() -> str:
-    """Shares of groups whose rewards differ, by arm: over the first and the last steps, all seeds together."""
-    shares: dict[str, list[list[float]]] = {}
+def learning() -> str:
+    """By arm, first and last steps of all seeds: accuracy of samples, and share of groups whose rewards differ."""
+    runs: dict[str, list[list[dict[str, Any]]]] = {}
     with ZipFile(RECORD) as archive:
         for name in sorted(n for n in archive.namelist() if re.fullmatch(r"runs/[^/]+/seed\d+/metrics.jsonl", n)):
             rows = [row for row in _lines(archive, name) if "groups_drawn" in row]
-            shares.setdefault(name.split("/")[1], []).append([_useful(row) for row in rows])
-    lines = ["| method | first steps | last steps | seeds |", "| --- | ---: | ---: | ---: |"]
-    for arm, runs in shares.items():
-        ends = [100 * statistics.mean(share for run in runs for share in part(run)) for part in (_first, _last)]
-        lines.append(f"| {arm} | {ends[0]:.0f}% | {ends[1]:.0f}% | {len(runs)} |")
-    return (
-        "\n".join(lines)
-        + f"\n\nOver {LAST} steps. Groups that were sampled but not needed any more count as not useful."
-    )
+            runs.setdefault(name.split("/")[1], []).append(rows)
+    lines = [
+        f"| method | accuracy, first {LAST} steps | last {LAST} | by seed | groups that differ, first | last |",
+        "| --- | ---: | ---: | --- | ---: | ---: |",
+    ]
+    for arm, found in runs.items():
+        cells = [arm, _percent(found, _accuracy, first=True), _percent(found, _accuracy, first=False)]
+        cells.append(", ".join(_percent([run], _accuracy, first=False) for run in found))
+        cells += [_percent(found, _useful, first=True), _percent(found, _useful, first=False)]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n\nOf all responses that were sampled, those of dropped groups included."
+
+
+def _percent(runs: list[list[dict[str, Any]]], measure: Callable[[dict[str, Any]], float], first: bool) -> str:
+    values = [measure(row) for run in runs for row in (run[:LAST] if first else run[-LAST:])]
+    return f"{100 * statistics.mean(values):.0f}%"
+
+
+def _accuracy(row: dict[str, Any]) -> float:
+    return float(row["sampled_accuracy"])
 
 
 def _useful(row: dict[str, Any]) -> float:
+    """Dynamic sampling also drops groups that are not needed any more, so this is a lower limit."""
     return float(1 - row["groups_dropped"] / row["groups_drawn"])
-
-
-def _first(run: list[float]) -> list[float]:
-    return run[:LAST]
-
-
-def _last(run: list[float]) -> list[float]:
-    return run[-LAST:]
 
 
 def samples() -> str:

@@ -22,7 +22,7 @@ def short(monkeypatch):
 
 def test_the_command_writes_its_record_and_figure_and_prints_it(short, tmp_path, capsys):
     assert main(["cases", "--seeds", "3", "--json", "--out", str(tmp_path / "new")]) == 0
-    assert {path.name for path in (tmp_path / "new").iterdir()} == {"cases.json", "cases.pdf", "cases.png"}
+    assert {path.name for path in (tmp_path / "new").iterdir()} == {"cases.json", "cases.pdf", "cases.svg", "cases.png"}
     record = read_record(CasesRecord, tmp_path / "new" / "cases.json", "Run it again.")
     assert json.loads(capsys.readouterr().out) == record.model_dump(mode="json")
     assert record.seeds == 3 and [case.name for case in record.cases] == [case.name for case in CASES]

@@ -16,10 +16,11 @@ from torch import Tensor
 from policygrain import Method, TokenBatch
 from policygrain.model import tiny
 from policygrain.model.logprobs import score_tokens
+from policygrain.model.precision import set_compute_dtype
 from policygrain.model.sequences import micro_batches, pack
 from policygrain.model.sharding import full_tensor, shard
 from policygrain.objective.loss import merge_metrics
-from policygrain.study.schema import Fsdp, TinyModel, Training
+from policygrain.study.schema import TinyModel, Training
 from policygrain.train.policy import Policy, build_heads, make_scaler
 from policygrain.train.ranks import balance
 from policygrain.train.update import TrainingBatch, update
@@ -128,7 +129,8 @@ def gradient_of(
     """The trainer's own `update` with a plain SGD of rate 1: the change of weights is the gradient."""
     model, batch = made_up_step()
     if sharded:
-        shard(model, Fsdp(compute="float32"), offload=False)
+        set_compute_dtype(model, torch.float32)
+        shard(model, offload=False)
     heads = build_heads(model, chosen, seed=0)
     if sharded and heads is not None:
         heads.float()  # as the sharded model computes

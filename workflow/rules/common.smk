@@ -296,8 +296,6 @@ def write_study():
 
 def follow_in_mlflow():
     """Start the process that logs the steps of runs to MLflow while they are trained; it ends with this one."""
-    log = FOLDER.log("track", "follow")
-    log.parent.mkdir(parents=True, exist_ok=True)
     command = [
         sys.executable,
         "-m",
@@ -307,7 +305,7 @@ def follow_in_mlflow():
         str(os.getpid()),
     ]
     command += ["--config", str(FOLDER.study), "--results", str(FOLDER.path)]
-    with log.open("w") as file:
+    with FOLDER.tracking_log.open("w") as file:
         # In a session of its own: Ctrl-C stops the workflow, and this process then says so in MLflow.
         subprocess.Popen(
             command,

@@ -44,7 +44,7 @@ COMMANDS = {
         "evaluate_model",
         "Evaluate any model, without a study: a folder or a name of the Hugging Face hub, on named benchmarks.",
     ),
-    "export": Command("export", "Write an arm of a study as a run of another engine: verl."),
+    "export": Command("export", "Write an arm of a study as a run of another engine, verl."),
     "figure": Command("figure", "Draw one figure, or write one table, from a study's records."),
     "report": Command("report", "Write a study's report: one self-contained HTML page."),
     "track": Command("track", "Mirror a study's records into MLflow."),

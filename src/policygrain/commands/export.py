@@ -1,4 +1,4 @@
-"""Write an arm of a study for another engine: `policygrain export verl --arm tepo --out FOLDER`.
+"""Write an arm of a study as a run of another engine, verl.
 
 The folder has verl's configuration, the problems and a reward function; the command that starts it is printed.
 """

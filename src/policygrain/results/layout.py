@@ -273,6 +273,11 @@ class StudyFolder:
         """The lock file of the process that writes to MLflow."""
         return self.path / "mlflow.lock"
 
+    @property
+    def tracking_log(self) -> Path:
+        """Messages of the process that follows runs in MLflow."""
+        return self.path / "mlflow.log"
+
     def log(self, rule: str, name: str) -> Path:
         """The log of a job."""
         return self.path / "logs" / rule / f"{name}.log"

@@ -15,6 +15,7 @@ from ..errors import Stopped, UserError
 from ..grading import open_grader
 from ..methods import Method
 from ..model.loading import device
+from ..model.precision import compute_dtype
 from ..model.weights import unsharded
 from ..progress import Progress
 from ..provenance import seed_of
@@ -192,8 +193,13 @@ def train(
 
 
 def _save_final_model(policy: Policy, run: RunFolder) -> None:
-    """Write the model and its tokenizer."""
-    model: Any = unsharded(policy.model, torch.device("cpu"), keep=is_rank_0())
+    """Write the model and its tokenizer, in the precision of its passes.
+
+    That is the policy which was sampled and trained. Updates too small for this precision are in the weights that the
+    optimizer holds, but had no effect on any pass: in float32 they would make another policy.
+    """
+    dtype = compute_dtype(policy.model)
+    model: Any = unsharded(policy.model, torch.device("cpu"), keep=is_rank_0(), dtype=dtype)
 
     def save() -> None:
         with model_folder(run.model, again="it resumes from the last checkpoint") as folder:

@@ -43,9 +43,11 @@ localrules:
     figures,
 
 
-# A dry run ends after the number of jobs of each rule; `snakemake -n --quiet host` lists them one by one. Snakemake asks for
-# these settings in dry runs alone: what is printed of other calls was decided before this line.
-if set(workflow.output_settings.quiet or ()) == {Quietness.HOST, Quietness.REASON}:
+# A dry run ends after the number of jobs of each rule; `snakemake -n -p` lists their commands, `-n --quiet host` their
+# reasons. Snakemake asks for these settings in dry runs alone: what is printed of others was decided before this line.
+if not workflow.output_settings.printshellcmds and set(
+    workflow.output_settings.quiet or ()
+) == {Quietness.HOST, Quietness.REASON}:
     workflow.output_settings.quiet = {Quietness.RULES, Quietness.PROGRESS}
 
 

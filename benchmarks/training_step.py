@@ -91,14 +91,16 @@ PRETRAINED = TINY.model_copy(
 EXAMPLE = Prompt(template="Q: What is 4 plus 3?\nA: 4 + 3 = 7\n\nQ: {problem}\nA:", chat=True)
 
 
-def works(folder: Path, pretrained: Path | None) -> dict[str, Work]:
-    """The scenarios by name."""
-    problems = [p for family in FAMILIES for p in generate(family, "train", 200, SEED)]
-    found = {name: Work(start, TINY, Prompt(), problems) for name, start in start_model(folder).items()}
+def works(folder: Path, pretrained: Path | None, only: str | None) -> dict[str, Work]:
+    """The scenarios by name; ``only`` this one, if it is given."""
+    found: dict[str, Work] = {}
+    if only != "pretrained":
+        problems = [p for family in FAMILIES for p in generate(family, "train", 200, SEED)]
+        found = {name: Work(start, TINY, Prompt(), problems) for name, start in start_model(folder).items()}
     if pretrained is not None:
         words = [p for family in ("plain_sum", "word_problem") for p in generate(family, "train", 200, SEED)]
         found["pretrained"] = Work(str(pretrained), PRETRAINED, EXAMPLE, words, "qwen_math")
-    return found
+    return {name: work for name, work in found.items() if only in (None, name)}
 
 
 def start_model(folder: Path) -> dict[str, str]:
@@ -326,9 +328,7 @@ def main() -> None:
         "scenarios": {},
     }
     with tempfile.TemporaryDirectory() as folder:
-        for name, work in works(Path(folder), arguments.model).items():
-            if arguments.only not in (None, name):
-                continue
+        for name, work in works(Path(folder), arguments.model, arguments.only).items():
             result = compare(work, f"{folder}/trl", arguments.rounds, arguments.steps)
             report["scenarios"][name] = {"settings": work.settings.model_dump(mode="json"), **result}
             print(f"\n{name}: seconds a step, sampled tokens a step, mean reward, ratio (TRL / PolicyGrain)")

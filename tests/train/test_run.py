@@ -173,7 +173,7 @@ def test_how_a_run_is_held_and_saved_may_change_in_its_middle(made: tuple[Path, 
     for row, expected in zip(rows[:-1], whole[:-1], strict=True):
         assert row["loss"] == pytest.approx(expected["loss"], rel=1e-3, abs=1e-5)
     ended = products(run)
-    train_small(small_study(training={"micro_batch_tokens": 90, "threads": 2}), run, *made)
+    train_small(small_study(training={"micro_batch_tokens": 90, "threads": 2, "keep_every": 3}), run, *made)
     assert products(run) == ended, "an ended run is left as it is"
 
 
@@ -186,11 +186,25 @@ def damage(model: Path, how: str) -> None:
         shutil.rmtree(model)
 
 
+def test_checkpoints_are_removed_when_a_run_has_ended(made: tuple[Path, Path], fresh: Path, tmp_path: Path) -> None:
+    def checkpoints(run: Path) -> list[str]:
+        return sorted(path.name for path in (run / "checkpoints").iterdir())
+
+    assert checkpoints(fresh) == []
+    kept = small_study(training={"updates_per_batch": 3, "keep_every": 2, "checkpoint_every": 1})
+    run = train_small(kept, tmp_path / "run", *made)
+    assert checkpoints(run) == ["step00002"]
+    assert_same_end(run, fresh)
+    train_small(B, run, *made)  # as when the process was killed between the summary and the removal
+    assert checkpoints(run) == []
+
+
 @pytest.mark.parametrize("how", ["flipped bit", "tokenizer missing", "model missing"])
-def test_a_damaged_final_model_is_trained_again_from_the_last_checkpoint(
+def test_a_damaged_final_model_is_trained_again_from_a_checkpoint_that_was_kept(
     how: str, made: tuple[Path, Path], fresh: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = Path(shutil.copytree(fresh, tmp_path / "run"))
+    kept = small_study(training={"updates_per_batch": 3, "keep_every": 3, "checkpoint_every": 3})
+    run = train_small(kept, tmp_path / "run", *made)
     damage(run / "model", how)
     update, calls = loop.update, []
 

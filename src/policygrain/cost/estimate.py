@@ -21,7 +21,7 @@ from .workload import SEQUENCES, Planner, Work, evaluated_models, jobs
 SHARES = (1, 2, 4, 8, 16, 32, 64)
 USABLE = 0.9  # share of a device's memory; the rest is fragmentation, buffers and libraries
 LEAST_SEQUENCES = 32  # that must fit into the engine's cache at once; with fewer, sampling is too slow
-CHECKPOINTS = 2  # kept of each run
+CHECKPOINTS = 2  # kept of each run until it has ended
 TEXT_BYTES = 8  # on disk per sampled token, as text and with its grade
 MOMENTS = 2  # AdamW's, each with a number per parameter
 
@@ -152,13 +152,13 @@ def makespan(durations: Iterable[float], slots: int) -> float:
     return max(busy)
 
 
-def disk(planner: Planner, work: Work) -> dict[str, float]:
-    """Bytes of the results on disk, including the checkpoints of every run."""
+def disk(planner: Planner, work: Work, at_once: int) -> dict[str, float]:
+    """Bytes of the results on disk, including the checkpoints of the runs that are trained at once."""
     runs = len(run_matrix(planner.study).runs)
     weights = float(planner.shape.parameters * planner.width)
     return {
-        "checkpoints": runs * CHECKPOINTS * weights * (1 + MOMENTS),
-        "models": runs * weights,
+        "checkpoints": min(runs, at_once) * CHECKPOINTS * weights * (1 + MOMENTS),
+        "models": runs * float(planner.shape.parameters * planner.compute),
         "samples": work.generated * TEXT_BYTES,
     }
 
@@ -222,5 +222,5 @@ def estimate(
         "sequences": planner.sequences,
         "instrument_memory": instrument_memory(planner),
         "device_memory": device.memory,
-        "disk": disk(planner, evaluated),
+        "disk": disk(planner, evaluated, there // planner.devices),
     }

@@ -370,7 +370,7 @@ class Training(Section):
     )
     keep_every: PositiveInt | None = Field(
         None,
-        description="besides the newest two checkpoints, keep those of every n-th step; null: none",
+        description="keep the checkpoints of every n-th step; of the others the newest two are kept until the run ends",
         json_schema_extra=NOTHING,
     )
     segment_ends: tuple[str, ...] = Field(

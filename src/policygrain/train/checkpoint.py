@@ -170,7 +170,13 @@ def _finish(temporary: Path, folder: Path, digests: dict[str, str], keep_every: 
     shutil.rmtree(folder, ignore_errors=True)
     temporary.rename(folder)
     _flush(folder.parent)
-    for old in sorted(folder.parent.glob("step*"))[:-KEEP]:
+    remove_old(folder.parent, KEEP, keep_every)
+
+
+def remove_old(checkpoints: Path, newest: int, keep_every: int | None) -> None:
+    """Remove all checkpoints except the ``newest`` ones and those of every ``keep_every`` steps."""
+    folders = sorted(checkpoints.glob("step*"))
+    for old in folders[: len(folders) - newest]:
         if keep_every is None or int(old.name.removeprefix("step")) % keep_every:
             shutil.rmtree(old, ignore_errors=True)
 

@@ -19,7 +19,7 @@ from ..study.runs import Arm
 from ..tasks.golds import check_golds
 from ..tasks.problem import read_problems
 from ..tasks.sources import prepare
-from .checkpoint import run_lock
+from .checkpoint import remove_old, run_lock
 from .ranks import on_rank_0, ranks
 from .start_model import check_start_model, ensure_start_model
 from .status import complete_status, recorded_status
@@ -57,8 +57,9 @@ def train_run(
     on_rank_0(lambda: check_free_space(run.path))
     with run_lock(run.path):
         config, start, data, ended = on_rank_0(lambda: _prepare(study, arm, seed, run, start, data))
+        settings = arm.training(study)
         if ended:
-            on_rank_0(lambda: complete_status(run))
+            on_rank_0(lambda: (complete_status(run), _remove_checkpoints(run, settings.keep_every)))
             return config.key
 
         from .loop import train
@@ -66,7 +67,7 @@ def train_run(
         with recorded_status(run, config.key):
             final = train(
                 method=arm.method(study),
-                settings=arm.training(study),
+                settings=settings,
                 prompt=study.prompt,
                 grader_name=study.grader,
                 extraction=study.extraction,
@@ -78,8 +79,14 @@ def train_run(
                 run=run,
                 stop=stop,
             )
-            on_rank_0(lambda: _summarise(run, config, final, arm.training(study).compute))
+            on_rank_0(lambda: _summarise(run, config, final, settings.compute))
+        on_rank_0(lambda: _remove_checkpoints(run, settings.keep_every))
     return config.key
+
+
+def _remove_checkpoints(run: RunFolder, keep_every: int | None) -> None:
+    """Remove the checkpoints of a run that has ended: each is three times as large as its model in float32."""
+    remove_old(run.checkpoints, 0, keep_every)
 
 
 def _prepare(study: Study, arm: Arm, seed: int, run: RunFolder, start: str | None, data: DataFolder | None) -> Prepared:
@@ -185,6 +192,6 @@ def check_final_model(run: RunFolder) -> str:
     if run.summary.exists() and run_summary(run).model_digest != digest:
         raise UserError(
             f"{run.model}: its files are not those that {run.summary.name} names: one is changed or missing. Remove "
-            f"{run.summary} and train the run again; it continues from its last checkpoint."
+            f"{run.summary} and train the run again."
         )
     return digest

@@ -67,6 +67,7 @@ test-oldest: .venv-oldest/.ready
 # The integrations with verl and Tinker, in an environment of their own: both, beside the packages of .venv.
 test-peers: .venv-peers/.ready
 	.venv-peers/bin/python -m pytest -q -p no:cacheprovider tests/integrations/test_verl.py tests/integrations/test_verl_export.py \
+	    tests/integrations/test_verl_import.py \
 	    tests/integrations/test_tinker.py \
 	    tests/integrations/test_same_name.py
 

@@ -10,7 +10,7 @@ import pytest
 from policygrain import digests
 from policygrain.cli import main
 from policygrain.results.layout import StudyFolder
-from policygrain.results.reader import interim_record
+from policygrain.results.measured import interim_record
 from policygrain.results.schema import write_record
 
 from ..analysis.records import effects, study_of, write

@@ -13,7 +13,8 @@ import yaml
 
 from policygrain.cli import main
 from policygrain.errors import UserError
-from policygrain.exchange.verl import config, differences, export
+from policygrain.exchange.verl_export import config, differences, export
+from policygrain.results.layout import DataFolder
 from policygrain.study import Study
 from policygrain.study.runs import run_matrix
 
@@ -38,7 +39,7 @@ def data_in(folder: Path) -> Path:
 
 def exported(study: Study, folder: Path) -> Path:
     (arm,) = run_matrix(study).arms.values()
-    export(study, arm, 3, data_in(folder / "data"), folder / "out", gpus=2)
+    export(study, arm, 3, DataFolder(data_in(folder / "data")), folder / "out", gpus=2)
     return folder / "out"
 
 

@@ -45,6 +45,8 @@ COMMANDS = {
         "Evaluate any model, without a study: a folder or a name of the Hugging Face hub, on named benchmarks.",
     ),
     "export": Command("export", "Write an arm of a study as a run of another engine, verl."),
+    # `import` is a keyword, hence another file name.
+    "import": Command("import_run", "Write a run that another engine, verl, trained into a study's results."),
     "figure": Command("figure", "Draw one figure, or write one table, from a study's records."),
     "report": Command("report", "Write a study's report: one self-contained HTML page."),
     "track": Command("track", "Mirror a study's records into MLflow."),

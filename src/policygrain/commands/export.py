@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Write the folder."""
-    from ..exchange import verl
+    from ..exchange import verl_export
     from ..results.layout import DataFolder
     from ..study import load_study
     from ..tasks.sources import prepare
@@ -36,5 +36,5 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.data is None:
         prepare(study, data)
     seed = study.seeds[0] if arguments.seed is None else arguments.seed
-    said = verl.export(study, arm, seed, data.path, arguments.out, arguments.gpus)
-    print(verl.describe(arguments.out, said))
+    said = verl_export.export(study, arm, seed, data, arguments.out, arguments.gpus)
+    print(verl_export.describe(arguments.out, said))

@@ -1,6 +1,6 @@
 """Write a page that shows what a training step did to each token of samples.
 
-Tokens are coloured by ratio, advantage, change of probability or change of entropy.
+Tokens are coloured by ratio, advantage, change of probability or change of entropy. Of an imported run: its rollouts.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Write the page and print its path."""
     from ..results.layout import RunFolder
-    from ..views.tokens import write_page
+    from ..views import samples, tokens
 
-    print(write_page(RunFolder(arguments.run_dir), arguments.step, arguments.out))
+    folder = RunFolder(arguments.run_dir)
+    imported = folder.rollout_steps() and not folder.token_steps()
+    write = samples.write_rollouts if imported else tokens.write_page
+    print(write(folder, arguments.step, arguments.out))

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from .schema import Entry, Record
+from .schema import Entry, Record, read_record
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from ..study import Study
+    from .layout import StudyFolder
+
+AGAIN = "Run `snakemake all`."
 Measured = tuple[float, float, float]  # a value with its 95% interval
 
 
@@ -123,4 +127,19 @@ def added_seeds(interims: Sequence[InterimRecord]) -> dict[str, list[int]]:
     for interim in interims:
         for arm, seeds in interim.add.items():
             found.setdefault(arm, []).extend(seeds)
+    return found
+
+
+def interim_record(folder: StudyFolder, number: int) -> InterimRecord:
+    """One interim analysis."""
+    return read_record(InterimRecord, folder.interim(number), AGAIN)
+
+
+def interim_records(study: Study, folder: StudyFolder) -> list[InterimRecord]:
+    """The interim analyses of a study up to the last, which adds no seeds; none for a study that adds none."""
+    found: list[InterimRecord] = []
+    while study.sequential and folder.interim(len(found)).exists():
+        found.append(interim_record(folder, len(found)))
+        if not found[-1].add:
+            break
     return found

@@ -12,7 +12,15 @@ from ..study.fingerprint import Fingerprints, measured_starts, start_seeds
 from ..study.runs import Run, RunMatrix, arms_of
 from .layout import START, StudyFolder
 from .lines import read_lines, read_steps
-from .measured import EstimatorsRecord, InterimRecord, RoundsRecord, added_seeds, estimator_table, round_table
+from .measured import (
+    EstimatorsRecord,
+    InterimRecord,
+    RoundsRecord,
+    added_seeds,
+    estimator_table,
+    interim_records,
+    round_table,
+)
 from .schema import (
     AnyRecord,
     BenchmarkRecord,
@@ -99,6 +107,12 @@ def evaluated_samples(folder: EvaluationFolder, record: BenchmarkRecord) -> list
     if counted != record.outcomes:
         raise UserError(f"{path}: these are not the samples that {folder.record.name} counts. {EVALUATE}")
     return rows
+
+
+def rollouts(path: Path) -> list[EvaluatedSample]:
+    """The graded rollouts of a step, of a run that another engine trained."""
+    again = "Import the run again: `policygrain import`."
+    return [parse(EvaluatedSample, row, f"{path}, line {n}", again) for n, row in read_lines(path, again)]
 
 
 def prepared_data(folder: DataFolder) -> PreparedData | None:
@@ -277,21 +291,6 @@ class StudyResults:
         """The record of the study in MLflow; None if it was not tracked."""
         path = self.folder.tracking
         return read_record(TrackingRecord, path, "Run `policygrain track` again.") if path.exists() else None
-
-
-def interim_record(folder: StudyFolder, number: int) -> InterimRecord:
-    """One interim analysis."""
-    return read_record(InterimRecord, folder.interim(number), ALL)
-
-
-def interim_records(study: Study, folder: StudyFolder) -> list[InterimRecord]:
-    """The interim analyses of a study up to the last, which adds no seeds; none for a study that adds none."""
-    found: list[InterimRecord] = []
-    while study.sequential and folder.interim(len(found)).exists():
-        found.append(interim_record(folder, len(found)))
-        if not found[-1].add:
-            break
-    return found
 
 
 def _without_model(protocol: dict[str, Any]) -> str:

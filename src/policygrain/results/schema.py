@@ -36,6 +36,7 @@ class Environment(Entry):
     hardware: str
     ranks: int = 1
     compute: str = "float32"  # precision of the passes of a training run
+    engine: str = "policygrain"  # that trained a run: this package, or one whose run was imported
 
 
 class RunInputs(Entry):
@@ -90,6 +91,16 @@ class RunSummary(RunConfig):
     final: FinalMetrics
     model_digest: str
     environment: Environment
+
+
+class ExportRecord(Record):
+    """`export.json`: the run that an exported folder describes, and the files that describe it to the other engine."""
+
+    engine: str
+    config: RunConfig
+    grader: str
+    extraction: str
+    files: dict[str, str]  # file → its digest
 
 
 class StartModelRecord(Record):

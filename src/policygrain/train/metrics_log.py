@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,12 +56,17 @@ def _truncate(path: Path, resume_at: int) -> None:
     atomic_text(path, "".join(line.decode("utf-8") + "\n" for line in lines))
 
 
+def line(row: Mapping[str, Any]) -> str:
+    """A line of one of the two files."""
+    return json.dumps({k: _plain(v) for k, v in row.items()}) + "\n"
+
+
 def _append(path: Path, row: dict[str, Any]) -> None:
     if not is_rank_0():
         return
     try:
         with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({k: _plain(v) for k, v in row.items()}) + "\n")
+            file.write(line(row))
     except OSError as error:
         raise UserError(
             f"{path}: cannot be written: {error.strerror}. Free some space and run the command again: it resumes."

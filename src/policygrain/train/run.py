@@ -59,7 +59,8 @@ def train_run(
         config, start, data, ended = on_rank_0(lambda: _prepare(study, arm, seed, run, start, data))
         settings = arm.training(study)
         if ended:
-            on_rank_0(lambda: (complete_status(run), _remove_checkpoints(run, settings.keep_every)))
+            on_rank_0(lambda: complete_status(run))
+            on_rank_0(lambda: _remove_checkpoints(run, settings.keep_every))
             return config.key
 
         from .loop import train

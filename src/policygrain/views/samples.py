@@ -13,8 +13,9 @@ from markupsafe import Markup
 from ..analysis import accuracy
 from ..errors import UserError
 from ..files import atomic_text
+from ..results.layout import RunFolder
 from ..results.models import EvaluatedModel, ModelGroup, benchmarks_of
-from ..results.reader import evaluated_samples
+from ..results.reader import evaluated_samples, rollouts
 from .html import content_security_policy, render
 from .show import protocol
 
@@ -35,6 +36,24 @@ def write_page(groups: Sequence[ModelGroup], out: Path) -> Path:
         "benchmarks": [_benchmark(name, [model for _, model in runs]) for name in benchmarks_of(groups)],
     }
     atomic_text(out, page(content, " and ".join(name for name, _ in runs)))
+    return out
+
+
+def write_rollouts(run: RunFolder, step: int | None, out: Path | None) -> Path:
+    """Write the rollouts of ``step`` (default: the last there is) of an imported run as an HTML file; its path."""
+    found = run.rollout_steps()
+    step = max(found) if step is None else step
+    if step not in found:
+        raise UserError(f"{run.path}: there are no rollouts of step {step}. There are: {', '.join(map(str, found))}.")
+    rows = rollouts(found[step])
+    problems = {row.id: (row.id, row.problem, row.gold) for row in rows}
+    numbers = {name: i for i, name in enumerate(problems)}
+    samples = [[numbers[r.id], r.sample, [[r.outcome, r.tokens, r.finished, r.response]]] for r in rows]
+    name = f"{run.path.parent.name}/{run.path.name}"
+    shown = {"name": f"step {step}", "accuracy": [None], "problems": list(problems.values()), "samples": samples}
+    content = {"runs": [{"name": name, "prompt": None}], "protocol": "rollouts of training", "benchmarks": [shown]}
+    out = out or found[step].with_suffix(".html")
+    atomic_text(out, page(content, f"{name}, step {step}"))
     return out
 
 

@@ -1,4 +1,7 @@
-"""An arm of a study as a run of verl 0.9: configuration, problems and reward function (docs/integrations/verl.md)."""
+"""An arm of a study as a run of verl 0.9: configuration, problems and reward function (docs/integrations/verl.md).
+
+`verl_import.py` reads the run back.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,19 @@ from typing import Any
 
 import yaml
 
+from .. import digests
 from ..errors import UserError
 from ..files import atomic_text
 from ..integrations.options import lacking
 from ..methods import Method
 from ..objective import Need
+from ..results.layout import DataFolder
+from ..results.schema import ExportRecord, write_record
 from ..study import Study
 from ..study.runs import Arm
 from ..study.schema import Training
 from ..tasks.problem import Problem, read_problems
+from ..train.run import run_config
 
 LACKS: tuple[Need, ...] = (
     "reference",
@@ -26,6 +33,7 @@ LACKS: tuple[Need, ...] = (
     "segments",
 )  # of what a method can need
 CONFIG, REWARD = "verl", "reward.py"
+RECORD, ROLLOUTS, VALIDATIONS = "export.json", "rollouts", "validations"
 # The trainer's reward: PolicyGrain's grader, with the study's grader and extraction.
 REWARD_SOURCE = '''"""verl's reward: 1 if PolicyGrain's grader finds the answer correct, else 0."""
 
@@ -40,13 +48,13 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None):
 '''
 
 
-def export(study: Study, arm: Arm, seed: int, data: Path, out: Path, gpus: int) -> list[str]:
+def export(study: Study, arm: Arm, seed: int, data: DataFolder, out: Path, gpus: int) -> list[str]:
     """Write `verl.yaml`, `train.parquet`, `validation.parquet` and `reward.py` to ``out``; returns what differs there.
 
     ``data`` is the folder of `policygrain prepare`. UserError if verl cannot do what the arm asks.
     """
     settings, found = arm.training(study), arm.method(study)
-    problems = {name: read_problems(data / f"{name}.jsonl") for name in ("train", "validation")}
+    problems = {"train": read_problems(data.train), "validation": read_problems(data.validation)}
     _check(study, settings, found, problems["train"])
     out.mkdir(parents=True, exist_ok=True)
     for name, listed in problems.items():
@@ -54,6 +62,15 @@ def export(study: Study, arm: Arm, seed: int, data: Path, out: Path, gpus: int) 
     atomic_text(out / REWARD, REWARD_SOURCE.format(grader=study.grader, extraction=study.extraction))
     text = yaml.safe_dump(config(study, arm, seed, out.resolve(), gpus), sort_keys=False)
     atomic_text(out / f"{CONFIG}.yaml", text)
+    files = [f"{CONFIG}.yaml", REWARD, *(f"{name}.parquet" for name in problems)]
+    record = ExportRecord(
+        engine="verl",
+        config=run_config(study, arm, seed, study.model.start, data),
+        grader=study.grader,
+        extraction=study.extraction,
+        files={name: digests.of_file(out / name) for name in files},
+    )
+    write_record(out / RECORD, record)
     return differences(found, settings)
 
 
@@ -82,6 +99,7 @@ def config(study: Study, arm: Arm, seed: int, out: Path, gpus: int) -> dict[str,
                 "entropy_coeff": 0,
                 "use_dynamic_bsz": True,
                 "ppo_max_token_len_per_gpu": settings.micro_batch_tokens,
+                "checkpoint": {"save_contents": ["model", "optimizer", "extra", "hf_model"]},
                 "optim": {
                     "lr": settings.learning_rate,
                     "lr_warmup_steps": settings.warmup_updates,
@@ -100,7 +118,8 @@ def config(study: Study, arm: Arm, seed: int, out: Path, gpus: int) -> dict[str,
         "algorithm": {
             "adv_estimator": "grpo",
             "norm_adv_by_std_in_grpo": std,
-            "filter_groups": {"enable": found.sampler.dynamic, "max_num_gen_batches": found.sampler.max_batches},
+            # verl samples until a batch is full: it ignores `max_num_gen_batches`.
+            "filter_groups": {"enable": found.sampler.dynamic, "metric": "reward"},
         },
         "reward": {"custom_reward_function": {"path": str(out / REWARD), "name": "compute_score"}},
         "trainer": {
@@ -110,8 +129,10 @@ def config(study: Study, arm: Arm, seed: int, out: Path, gpus: int) -> dict[str,
             "project_name": study.name,
             "experiment_name": f"{arm.name}-seed{seed}",
             "logger": ["console", "file"],
-            "rollout_data_dir": str(out / "rollouts"),
+            "rollout_data_dir": str(out / ROLLOUTS),
+            "validation_data_dir": str(out / VALIDATIONS),
             "default_local_dir": str(out / "checkpoints"),
+            "max_actor_ckpt_to_keep": 2,
             "n_gpus_per_node": gpus,
         },
     }
@@ -125,6 +146,8 @@ def differences(found: Method, settings: Training) -> list[str]:
     ]
     if found.sampler.overlong_buffer:
         said.append("the overlong punishment of the method's sampler is not applied (verl: the reward manager `dapo`)")
+    if found.sampler.dynamic:
+        said.append("groups are sampled until a batch is full, however many that takes (sampler.max_batches)")
     if found.sampler.mask_truncated:
         said.append("truncated responses are not left out of the loss")
     if any(getattr(part, "mask", "all") != "all" for part in found.penalties):

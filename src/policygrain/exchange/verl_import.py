@@ -1,0 +1,133 @@
+"""A run that verl trained, as a run of a study: its log, samples and final model (docs/integrations/verl.md)."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .. import digests
+from ..errors import UserError
+from ..files import atomic_text
+from ..provenance import versions
+from ..results.layout import RunFolder, StudyFolder
+from ..results.schema import (
+    Environment,
+    ExportRecord,
+    FinalMetrics,
+    RunStatus,
+    RunSummary,
+    read_record,
+    write_record,
+)
+from ..train.checkpoint import run_lock
+from ..train.metrics_log import line
+from ..train.model_folder import model_folder
+from ..train.run import claim
+from .verl_export import RECORD, ROLLOUTS, VALIDATIONS
+from .verl_log import metric_rows, read_log, timing_rows
+from .verl_samples import Samples, graded_samples
+
+EXPORT = "Write the folder again: `policygrain export verl`."
+
+
+def import_run(
+    folder: Path, results: StudyFolder, logs: Sequence[Path] = (), model: Path | None = None, hardware: str = ""
+) -> tuple[RunFolder, list[str]]:
+    """Write the run that was trained in an exported ``folder`` into ``results``.
+
+    Returns the run's folder and what a reader of it should know, a clause each.
+
+    ``logs``: verl's logs, in the order of its attempts (default: `metrics*.jsonl` in ``folder``). ``model``: the final
+    model in Hugging Face's format (default: the last checkpoint's). UserError if the exported files were changed, if
+    steps are missing, or if the final model is.
+    """
+    exported = _exported(folder)
+    config, steps = exported.config, int(exported.config.training["steps"])
+    logs = logs or sorted(folder.glob("metrics*.jsonl"))
+    log = read_log(logs, steps, folder)
+    model = model or folder / "checkpoints" / f"global_step_{steps}" / "actor" / "huggingface"
+    _check_model(model, config.inputs.start_model)
+    samples = {step - 1: found for step, found in graded_samples(folder / ROLLOUTS, exported, model) if step <= steps}
+    validated = dict(graded_samples(folder / VALIDATIONS, exported, model))
+    rows = metric_rows(log, config.training, samples, validated)
+    timings = timing_rows(log)
+    final = _final(rows, timings)
+    run = results.run(config.arm, config.seed)
+    with run_lock(run.path):
+        claim(run, config)
+        run.summary.unlink(missing_ok=True)  # the run has ended when all is there
+        write_record(run.config, config)
+        with model_folder(run.model, again="it imports the run") as into:
+            shutil.copytree(model, into)
+        for step, found in samples.items():
+            atomic_text(run.rollouts(step), "".join(row.model_dump_json() + "\n" for row in found.rows))
+        atomic_text(run.metrics, "".join(map(line, rows)))
+        atomic_text(run.timings, "".join(map(line, timings)))
+        ended = max(path.stat().st_mtime for path in logs)
+        begun = ended - final.seconds
+        write_record(run.status, RunStatus(key=config.key, status="FINISHED", started=begun, attempts=1, ended=ended))
+        environment = Environment(
+            versions=versions(), commit="", hardware=hardware or "not recorded", compute="bfloat16", engine="verl"
+        )
+        summary = {**config.model_dump(), "final": final, "model_digest": digests.of_model(run.model)}
+        write_record(run.summary, RunSummary(**summary, environment=environment))
+    return run, _notes(samples, validated, rows)
+
+
+def _final(rows: Sequence[Mapping[str, Any]], timings: Sequence[Mapping[str, Any]]) -> FinalMetrics:
+    last = rows[-1]
+    if "validation_accuracy" not in last:
+        raise UserError("verl's log has no validation after the last step (trainer.test_freq of the exported arm).")
+    return FinalMetrics(
+        validation_accuracy=last["validation_accuracy"],
+        validation_length=last["validation_length"],
+        steps=len(rows) - 1,
+        updates=last["total_updates"],
+        tokens=last["total_tokens"],
+        samples=last["total_samples"],
+        seconds=timings[-1]["total_seconds"],
+    )
+
+
+def _exported(folder: Path) -> ExportRecord:
+    """The record of an exported folder. UserError if its files were changed since."""
+    if not (folder / RECORD).exists():
+        raise UserError(f"{folder}: no {RECORD} here, so it was not written by `policygrain export verl`.")
+    record = read_record(ExportRecord, folder / RECORD, EXPORT)
+    for name, digest in record.files.items():
+        if not (folder / name).exists() or digests.of_file(folder / name) != digest:
+            raise UserError(
+                f"{folder / name}: was changed after the export, so this is another run than arm {record.config.arm!r} "
+                f"of the study. Change the study, and export and train the arm again."
+            )
+    return record
+
+
+def _check_model(model: Path, start: str) -> None:
+    if not any(model.glob("*.safetensors")) or not (model / "config.json").exists():
+        raise UserError(
+            f"{model}: no model in Hugging Face's format. Where verl saved its shards alone: python -m "
+            "verl.model_merger merge --backend fsdp --local_dir …/global_step_N/actor --target_dir FOLDER, and name "
+            "FOLDER by --model."
+        )
+    if digests.of_model(model) == start:
+        raise UserError(f"{model}: this is the start model of the run, not the model after training.")
+
+
+def _notes(
+    samples: Mapping[int, Samples], validated: Mapping[int, Samples], rows: Sequence[Mapping[str, Any]]
+) -> list[str]:
+    said = ["its prompts and sampling seeds are verl's: it is not paired with a run that was trained here"]
+    if not samples:
+        said.append("verl saved no rollouts (trainer.rollout_data_dir): accuracies of samples are verl's mean reward")
+    graded = [*samples.values(), *validated.values()]
+    if differ := sum(found.disagreements for found in graded):
+        count = sum(len(found.rows) for found in graded)
+        said.append(
+            f"verl's reward and this grader disagree on {differ} of {count} responses; the records have the latter"
+        )
+    if any(row.get("groups_dropped") for row in rows):
+        said.append("verl does not log the accuracy before dynamic sampling: `sampled_accuracy` is empty")
+    return said

@@ -1,0 +1,122 @@
+"""verl's log as the rows of a run's `metrics.jsonl` and `timings.jsonl`.
+
+The log has an object per step, `{"step": k, "data": {…}}` (`trainer.logger: [file]`). verl's step k is our step k - 1;
+its validation at step k is of the policy after k steps, which our log has at the beginning of step k.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..errors import UserError
+from ..results.lines import read_lines
+from .verl_samples import Samples
+
+# Our metric → verl's. The plugin's own metrics, `policygrain/NAME`, have our names already.
+METRICS = {
+    "reward_mean": "critic/score/mean",
+    "entropy_old": "actor/entropy",
+    "response_length_mean": "response_length/mean",
+    "response_length_max": "response_length/max",
+    "truncated_share": "response_length/clip_ratio",
+    "groups_dropped": "training/filter_groups/evicted_samples",
+    "kl_old": "actor/ppo_kl",
+    "policy_loss": "actor/pg_loss",
+    "gradient_norm": "actor/grad_norm",
+    "learning_rate": "actor/lr",
+}
+PLUGIN = ("policygrain/", "actor/policygrain/")
+TIMINGS = {
+    "seconds/generate": "timing_s/gen",
+    "seconds/reward": "timing_s/reward",
+    "seconds/log_probs": "timing_s/old_log_prob",
+    "seconds/update": "timing_s/update_actor",
+    "seconds/synchronise": "timing_s/update_weights",
+    "seconds/validate": "timing_s/testing",
+    "seconds/total": "timing_s/step",
+}
+AGAIN = "It is the log of verl's file logger (VERL_FILE_LOGGER_PATH)."
+
+Log = dict[int, dict[str, Any]]
+
+
+def read_log(paths: Iterable[Path], steps: int, folder: Path) -> Log:
+    """verl's metrics by its step, from 0 (validation of the start model, where it was done) to ``steps``.
+
+    A step that several logs have is taken from the last of them. UserError if one is missing.
+    """
+    log: Log = {}
+    for path in paths:
+        for number, row in read_lines(path, AGAIN):
+            step, data = row.get("step"), row.get("data")
+            if not isinstance(step, int) or not isinstance(data, dict):
+                raise UserError(f"{path}, line {number}: expected `step` and `data`. {AGAIN}")
+            log[step] = data
+    if not log:
+        raise UserError(f"{folder}: no metrics*.jsonl here; name verl's log by --log. {AGAIN}")
+    if missing := [step for step in range(1, steps + 1) if step not in log]:
+        shown = ", ".join(map(str, missing[:5])) + (", …" if len(missing) > 5 else "")
+        raise UserError(
+            f"{folder}: verl's log lacks {len(missing)} of {steps} steps ({shown}). Either the run has not ended, or "
+            "it was resumed: verl's file logger then overwrites its file. Name the log of each attempt by --log."
+        )
+    if max(log) > steps:
+        raise UserError(f"{folder}: verl's log has {max(log)} steps, and the exported arm {steps}.")
+    return log
+
+
+def metric_rows(
+    log: Log, training: Mapping[str, Any], samples: Mapping[int, Samples], validated: Mapping[int, Samples]
+) -> list[dict[str, Any]]:
+    """The rows of `metrics.jsonl`: one per step, and the final validation."""
+    per_step = training["prompts_per_step"] * training["group"]
+    rows: list[dict[str, Any]] = []
+    totals = {"total_updates": 0, "total_tokens": 0, "total_samples": 0}
+    for step in range(max(log) + 1):
+        row: dict[str, Any] = {"step": step, **_validation(log.get(step, {}), validated.get(step))}
+        if step < max(log):
+            data = log[step + 1]
+            row |= {ours: float(data[theirs]) for ours, theirs in METRICS.items() if theirs in data}
+            row |= {n.rpartition("/")[2]: float(v) for n, v in data.items() if n.startswith(PLUGIN)}
+            row |= _of_samples(row, samples.get(step))
+            totals["total_updates"] += training["updates_per_batch"]
+            totals["total_tokens"] += round(row.get("response_length_mean", 0) * per_step)
+            totals["total_samples"] += per_step
+        rows.append(row | totals)
+    return rows
+
+
+def timing_rows(log: Log) -> list[dict[str, Any]]:
+    """The rows of `timings.jsonl`."""
+    rows: list[dict[str, Any]] = []
+    total = 0.0
+    for step in range(1, max(log) + 1):
+        found = {ours: float(log[step][theirs]) for ours, theirs in TIMINGS.items() if theirs in log[step]}
+        total += found.get("seconds/total", 0.0)
+        if "perf/throughput" in log[step]:
+            found["tokens_per_second"] = float(log[step]["perf/throughput"])
+        rows.append({"step": step - 1, **found, "total_seconds": total})
+    return rows
+
+
+def _of_samples(row: Mapping[str, Any], samples: Samples | None) -> dict[str, Any]:
+    """Accuracy of a step. With dynamic sampling the accuracy before it is not in verl's log."""
+    accuracy = samples.accuracy if samples else row.get("reward_mean")
+    sampled = None if row.get("groups_dropped") else accuracy
+    spread = {"reward_std": statistics.stdev(samples.scores)} if samples and len(samples.scores) > 1 else {}
+    return {"accuracy": accuracy, "sampled_accuracy": sampled, **spread}
+
+
+def _validation(data: Mapping[str, Any], samples: Samples | None) -> dict[str, float]:
+    """Accuracy and length of the validation in a log entry; empty if there was none."""
+    found = [value for name, value in data.items() if name.startswith("val-core/") and "/mean@" in name]
+    if not found:
+        return {}
+    if samples is None:
+        return {"validation_accuracy": float(found[0]), "validation_length": math.nan}
+    length = statistics.fmean(row.tokens for row in samples.rows)
+    return {"validation_accuracy": samples.accuracy, "validation_length": length}

@@ -1,0 +1,76 @@
+"""The responses that verl saved (`trainer.rollout_data_dir`, `trainer.validation_data_dir`), graded again."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..errors import UserError
+from ..grading import open_grader
+from ..results.lines import read_lines
+from ..results.schema import EvaluatedSample, ExportRecord
+
+
+class Samples(NamedTuple):
+    """The graded responses of a step."""
+
+    rows: list[EvaluatedSample]
+    scores: list[float]  # verl's rewards
+
+    @property
+    def accuracy(self) -> float:
+        """Share that our grader finds correct."""
+        return statistics.fmean(row.outcome == "correct" for row in self.rows)
+
+    @property
+    def disagreements(self) -> int:
+        """Number of responses that verl's reward calls otherwise than our grader."""
+        return sum((s > 0.5) != (r.outcome == "correct") for r, s in zip(self.rows, self.scores, strict=True))
+
+
+def graded_samples(folder: Path, exported: ExportRecord, model: Path) -> Iterable[tuple[int, Samples]]:
+    """(verl's step, graded responses) of each file that verl wrote into ``folder``."""
+    files = {int(path.stem): path for path in folder.glob("*.jsonl") if path.stem.isdigit()}
+    if not files:
+        return
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(str(model), local_files_only=True)
+    most = exported.config.training["max_tokens"]
+    with open_grader(exported.grader, exported.extraction) as grader:
+        for step, path in sorted(files.items()):
+            rows = [row for _, row in read_lines(path, "It was written by verl.")]
+            if not rows or any({"input", "output", "gts", "score"} - row.keys() for row in rows):
+                raise UserError(f"{path}: expected lines with input, output, gts and score, as verl 0.9 writes them.")
+            texts = [str(row["output"]) for row in rows]
+            outcomes = grader.grade([str(row["gts"]) for row in rows], texts)
+            lengths = [len(ids) for ids in tokenizer(texts, add_special_tokens=False).input_ids]
+            yield step, Samples(_samples(rows, outcomes, lengths, most), [float(row["score"]) for row in rows])
+
+
+def _samples(
+    rows: Sequence[Mapping[str, Any]], outcomes: Sequence[str], lengths: Sequence[int], most: int
+) -> list[EvaluatedSample]:
+    """verl's lines with grades; prompts are numbered in their order, and the responses to each."""
+    numbers: dict[str, int] = {}
+    counts: dict[str, int] = {}
+    found = []
+    for row, outcome, tokens in zip(rows, outcomes, lengths, strict=True):
+        prompt = str(row["input"])
+        number = numbers.setdefault(prompt, len(numbers))
+        counts[prompt] = counts.get(prompt, 0) + 1
+        found.append(
+            EvaluatedSample(
+                id=str(number),
+                sample=counts[prompt] - 1,
+                outcome=outcome,
+                gold=str(row["gts"]),
+                problem=prompt,
+                response=str(row["output"]),
+                tokens=tokens,
+                finished=tokens < most,
+            )
+        )
+    return found

@@ -1,0 +1,253 @@
+"""A run of verl as a run of a study: its log, samples and final model, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from policygrain.cli import main
+from policygrain.errors import UserError
+from policygrain.evaluate.run import evaluate
+from policygrain.exchange.verl_export import export
+from policygrain.exchange.verl_import import import_run
+from policygrain.exchange.verl_log import METRICS, TIMINGS, metric_rows, read_log
+from policygrain.results.layout import DataFolder, StudyFolder
+from policygrain.results.reader import StudyResults, rollouts, run_metrics, run_summary, run_timings
+from policygrain.study import Study
+from policygrain.study.runs import run_matrix
+from policygrain.tasks.problem import read_problems
+from policygrain.train.run import train_run
+
+from ..support.files import flip_bit
+from ..support.small import small_study
+
+STEPS, RIGHT = 4, 6  # right responses of the 16 of a step
+
+
+def study_from(start: Path) -> Study:
+    return small_study(
+        model={"start": str(start)}, prompt={"template": "{problem}", "chat": True}, training={"updates_per_batch": 2}
+    )
+
+
+def metrics_of_verl(step: int) -> dict[str, float]:
+    """What verl's `fit` logs at a step, by its own names (checked against verl below)."""
+    found = {theirs: 0.5 for theirs in [*METRICS.values(), *TIMINGS.values()] if "filter_groups" not in theirs}
+    found |= {"actor/entropy": 1.0 - 0.1 * step, "response_length/mean": 10.0, "critic/score/mean": RIGHT / 16}
+    found |= {"actor/policygrain/clip_fraction_low": 0.01, "perf/throughput": 900.0, "training/global_step": step}
+    return found | ({"val-core/small/reward/mean@1": 0.4} if step % 2 == 0 else {})
+
+
+def dump(folder: Path, step: int, data: Path) -> None:
+    """The file that verl writes of a step's samples: a group of four to each of four prompts."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for i, problem in enumerate(read_problems(data / "train.jsonl")[:4]):
+        for sample in range(4):
+            right = 4 * i + sample < RIGHT
+            answer = problem.answer if right else "-1"
+            row = {"input": f"user {problem.problem}", "output": rf"\boxed{{{answer}}}", "gts": problem.answer}
+            rows.append(row | {"score": float(right), "step": step, "uid": f"{i}_{sample}_0"})
+    (folder / f"{step}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.fixture(scope="module")
+def start(made: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with a chat template, which verl needs."""
+    folder = tmp_path_factory.mktemp("start") / "model"
+    shutil.copytree(made[1], folder, ignore=shutil.ignore_patterns("start.json"))
+    (folder / "chat_template.jinja").write_text("{% for m in messages %}{{ m['content'] }}{% endfor %}")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def verl_run(made: tuple[Path, Path], start: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An exported folder after verl has trained in it."""
+    data = made[0]
+    study = study_from(start)
+    (arm,) = run_matrix(study).arms.values()
+    folder = tmp_path_factory.mktemp("verl") / "grpo"
+    export(study, arm, 0, DataFolder(data), folder, gpus=1)
+    lines = [{"step": 0, "data": {"val-core/small/reward/mean@1": 0.2}}]
+    lines += [{"step": step, "data": metrics_of_verl(step)} for step in range(1, STEPS + 1)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for step in range(1, STEPS + 1):
+        dump(folder / "rollouts", step, data)
+    dump(folder / "validations", STEPS, data)
+    model = folder / "checkpoints" / f"global_step_{STEPS}" / "actor" / "huggingface"
+    shutil.copytree(start, model)
+    flip_bit(model / "model.safetensors")
+    return folder
+
+
+def copy(run: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(run, tmp_path / "verl"))
+
+
+def test_an_imported_run_is_a_run_of_the_study_that_has_ended(
+    verl_run: Path, made: tuple[Path, Path], start: Path, tmp_path: Path
+) -> None:
+    study, data = study_from(start), DataFolder(made[0])
+    folder = StudyFolder(tmp_path / "small")
+    run, notes = import_run(verl_run, folder, hardware="8 × H100")
+    assert run == folder.run("grpo", 0) and "not paired" in " ".join(notes)
+    (arm,) = run_matrix(study).arms.values()
+    before = run.metrics.read_bytes()
+    train_run(study, arm, 0, run, str(start), data)
+    assert run.metrics.read_bytes() == before, "the workflow trains it no more"
+    rows = run_metrics(run)
+    # verl's step 1 is our step 0; its validation at step 2 is of the policy before our step 2.
+    assert [row.get("validation_accuracy") for row in rows] == [0.2, None, 0.4, None, RIGHT / 16]
+    assert [row.get("entropy_old") for row in rows[:-1]] == pytest.approx([0.9, 0.8, 0.7, 0.6])
+    assert rows[0]["accuracy"] == rows[0]["sampled_accuracy"] == RIGHT / 16 and rows[0]["clip_fraction_low"] == 0.01
+    assert [row["total_samples"] for row in rows] == [16, 32, 48, 64, 64] and rows[-1]["total_tokens"] == 640
+    assert run_timings(run)[-1]["total_seconds"] == 4 * 0.5
+    summary = run_summary(run)
+    assert (summary.environment.engine, summary.environment.hardware) == ("verl", "8 × H100")
+    assert (summary.final.updates, summary.final.steps) == (8, 4)
+    evaluate(study, {"grpo/seed0": run.model}, data, folder)
+    results = StudyResults(folder.path, study)
+    assert len(results.summaries) == 1 and results.scores("grpo", "count").shape == (1, 15)
+    assert len(rollouts(run.rollouts(3))) == 16
+
+
+def test_rollouts_are_graded_again_and_shown(
+    verl_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = copy(verl_run, tmp_path)
+    path = there / "rollouts" / "2.jsonl"
+    path.write_text(path.read_text().replace('"score": 1.0', '"score": 0.0', 2))
+    assert main(["import", "verl", str(there), "--results", str(tmp_path / "small")]) == 0
+    assert "disagree on 2 of 80 responses" in capsys.readouterr().out
+    run = StudyFolder(tmp_path / "small").run("grpo", 0)
+    assert run_metrics(run)[1]["accuracy"] == RIGHT / 16
+    outcomes = [row.outcome for row in rollouts(run.rollouts(1))]
+    assert outcomes == ["correct"] * RIGHT + ["incorrect"] * (16 - RIGHT)
+    assert main(["inspect", str(run.path)]) == 0
+    assert "step 3" in Path(capsys.readouterr().out.strip()).read_text()
+    assert main(["inspect", str(run.path), "--step", "9"]) == 2
+    assert "no rollouts of step 9. There are: 0, 1, 2, 3" in capsys.readouterr().err
+
+
+def test_the_logs_of_two_attempts_are_one_log(verl_run: Path, tmp_path: Path) -> None:
+    lines = (verl_run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    first, second = tmp_path / "first.jsonl", tmp_path / "second.jsonl"
+    first.write_text("".join(lines[:4]))
+    second.write_text("".join(lines[3:]))
+    assert read_log([first, second], STEPS, tmp_path) == read_log([verl_run / "metrics.jsonl"], STEPS, tmp_path)
+    with pytest.raises(UserError, match=r"lacks 2 of 4 steps \(1, 2\).*overwrites its file"):
+        read_log([second], STEPS, tmp_path)
+
+
+def test_with_dynamic_sampling_the_accuracy_before_it_is_unknown() -> None:
+    data: dict[str, Any] = metrics_of_verl(1) | {"training/filter_groups/evicted_samples": 3}
+    training = {"prompts_per_step": 4, "group": 4, "updates_per_batch": 2}
+    row = metric_rows({1: data}, training, {}, {})[0]
+    assert (row["sampled_accuracy"], row["accuracy"], row["groups_dropped"]) == (None, RIGHT / 16, 3)
+
+
+def spoil(folder: Path, what: str, start: Path) -> None:
+    model = folder / "checkpoints" / f"global_step_{STEPS}" / "actor" / "huggingface"
+    lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+    if what == "configuration":
+        path = folder / "verl.yaml"
+        path.write_text(path.read_text().replace("lr: ", "lr: 1"))
+    elif what == "not ended":
+        (folder / "metrics.jsonl").write_text("".join(lines[:-1]))
+    elif what == "truncated":
+        (folder / "metrics.jsonl").write_text("".join(lines)[:-20])
+    elif what == "no log":
+        (folder / "metrics.jsonl").unlink()
+    elif what == "no export":
+        (folder / "export.json").unlink()
+    elif what == "shards":
+        (model / "model.safetensors").unlink()
+    elif what == "start model":
+        shutil.copy(start / "model.safetensors", model)
+    elif what == "no validation":
+        (folder / "metrics.jsonl").write_text("".join(lines).replace("val-core", "val-aux"))
+    else:
+        (folder / "rollouts" / "3.jsonl").write_text('{"prompt": 1}\n')
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("configuration", r"verl\.yaml: was changed after the export"),
+        ("not ended", r"lacks 1 of 4 steps \(4\)\. Either the run has not ended"),
+        ("truncated", r"metrics\.jsonl, line 5: not JSON"),
+        ("no log", r"no metrics\*\.jsonl here; name verl's log by --log"),
+        ("no export", r"no export\.json here, so it was not written by `policygrain export verl`"),
+        ("shards", r"no model in Hugging Face's format.*verl\.model_merger"),
+        ("start model", r"this is the start model of the run"),
+        ("no validation", r"no validation after the last step"),
+        ("samples", r"3\.jsonl: expected lines with input, output, gts and score"),
+    ],
+)
+def test_what_is_not_a_whole_run_is_refused_and_nothing_is_written(
+    what: str, message: str, verl_run: Path, start: Path, tmp_path: Path
+) -> None:
+    folder = copy(verl_run, tmp_path)
+    spoil(folder, what, start)
+    with pytest.raises(UserError, match=message):
+        import_run(folder, StudyFolder(tmp_path / "small"))
+    assert not (tmp_path / "small").exists()
+
+
+def test_a_killed_import_is_no_run_that_has_ended(
+    verl_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from policygrain.exchange import verl_import
+
+    folder = StudyFolder(tmp_path / "small")
+
+    def killed(**_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(verl_import, "RunStatus", killed)
+        with pytest.raises(KeyboardInterrupt):
+            import_run(verl_run, folder)
+    assert not folder.run("grpo", 0).summary.exists()
+    import_run(verl_run, folder)
+    assert run_summary(folder.run("grpo", 0)).final.steps == STEPS
+
+
+def test_the_log_has_the_names_that_verl_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Written by verl's own file logger, from its own metric functions (`make test-peers`)."""
+    pytest.importorskip("verl", reason="verl is not installed here; `make test-peers` has an environment with it")
+    import torch
+    from verl import DataProto
+    from verl.trainer.ppo.metric_utils import compute_data_metrics, process_validation_metrics
+    from verl.utils.py_functional import rename_dict
+    from verl.utils.tracking import FileLogger
+
+    tokens = torch.ones(4, 5)
+    batch = {
+        "token_level_scores": tokens * torch.tensor([[0.2], [0.2], [0.0], [0.0]]),
+        "token_level_rewards": tokens * 0,
+        "advantages": tokens,
+        "returns": tokens,
+        "responses": tokens.long(),
+        "prompts": tokens.long(),
+        "attention_mask": torch.ones(4, 10).long(),
+        "response_mask": tokens,
+    }
+    data = compute_data_metrics(DataProto.from_dict(tensors=batch), use_critic=False)
+    data |= rename_dict({"policygrain/clip_fraction_low": 0.1, "pg_loss": 0.3, "grad_norm": 1.0, "lr": 1e-6}, "actor/")
+    ((source, variables),) = process_validation_metrics(["small"] * 2, ["a", "b"], {"reward": [1.0, 0.0]}).items()
+    ((name, value),) = variables["reward"].items()
+    data[f"val-core/{source}/reward/{name}"] = value
+    monkeypatch.setenv("VERL_FILE_LOGGER_PATH", str(tmp_path / "metrics.jsonl"))
+    logger = FileLogger("small", "grpo")
+    logger.log(data, 1)
+    logger.finish()
+    training = {"prompts_per_step": 1, "group": 4, "updates_per_batch": 1}
+    first, last = metric_rows(read_log([tmp_path / "metrics.jsonl"], 1, tmp_path), training, {}, {})
+    assert (first["reward_mean"], first["response_length_mean"], first["truncated_share"]) == (0.5, 5.0, 1.0)
+    assert (first["clip_fraction_low"], first["policy_loss"], first["learning_rate"]) == (0.1, 0.3, 1e-6)
+    assert last["validation_accuracy"] == 0.5 and last["total_tokens"] == 20

@@ -6,11 +6,12 @@ import json
 import re
 import statistics
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
 
-RECORD = Path(__file__).parent / "records" / "smollm2.zip"
+from .common import ROOT
+
+RECORD = ROOT / "docs" / "records" / "smollm2.zip"
 LAST = 10  # steps at the end of a run
 SAMPLED = (
     ("plain_sum", 1),
@@ -89,3 +90,11 @@ def cost() -> str:
     kinds = "; ".join(f"{hardware}, {compute} passes" for hardware, compute in sorted(made_with))
     steps = summaries[0]["final"]["steps"]
     return f"{len(summaries)} runs of {steps} steps, {hours:.1f} core-hours, {tokens:,} sampled tokens ({kinds})."
+
+
+BLOCKS: dict[str, Callable[[], str]] = {
+    "smollm2-cost": cost,
+    "smollm2-accuracy": accuracy,
+    "smollm2-learning": learning,
+    "smollm2-samples": samples,
+}

@@ -1,0 +1,200 @@
+"""Tables of measurements in benchmarks/*.json."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+
+from .common import read, spread, table
+
+
+def training_step() -> str:
+    """TRL's time per step over PolicyGrain's."""
+    found = read("training_step")
+    lengths = {
+        "natural": "natural: responses end with an end-of-sequence token",
+        "fixed": "fixed: `max_tokens` for all",
+    }
+    rows = []
+    for name, text in lengths.items():
+        scenario = found["scenarios"][name]
+        rows.append([text, *spread(scenario["ratio_of_seconds_per_step"]), str(len(scenario["rounds"]))])
+    return table(["response lengths", "TRL's seconds per step / PolicyGrain's", "range", "rounds"], rows)
+
+
+def grading() -> str:
+    """Answers graded per second, ordinary ones and with some that reach the time limit."""
+    found = read("grading")
+    rounds = found["ordinary"]["rounds"]
+    rates = [turn["policygrain"]["answers_per_s"] for turn in rounds]
+    ratios = [turn["ratio"] for turn in rounds]
+    hostile = found["hostile"]
+    header = ["answers", "answers per second", "range", "speed over a serial loop of math-verify"]
+    ordinary = [
+        "ordinary",
+        f"{statistics.median(rates):,.0f}",
+        f"{min(rates):,.0f} to {max(rates):,.0f} over {len(rounds)} rounds",
+        f"{statistics.median(ratios):.1f}",
+    ]
+    slow = ["1% never end by themselves", f"{hostile['policygrain']['answers_per_s']:,.0f}", "one round"]
+    return table(header, [ordinary, [*slow, f"{hostile['ratio']:.1f}"]]) + (
+        f"\n\n{found['workers']} workers on {found['hardware']}."
+    )
+
+
+def objective() -> str:
+    """Time of the objective, as an upper bound of its share of a training step."""
+    found = read("objective_cost")
+    seconds, shares = found["objective"]["seconds"], found["objective"]["share_at_most"]
+    rows = [[f"`{name}`", f"{seconds[name]['median'] * 1e3:.2f} ms", f"{shares[name]:.4%}"] for name in seconds]
+    head, shape = found["lm_head"], found["shape"]
+    return table(["preset", "objective, metrics included", "share of a step, at most"], rows) + (
+        f"\n\nThe output layer alone (hidden states to log-probabilities, and its gradient) takes "
+        f"{head['seconds']['median']:.0f} s for the same {shape['responses'] * shape['tokens']:,} tokens, "
+        f"scaled up from {len(head['seconds_per_chunk'])} chunks of {head['chunk_tokens']} tokens."
+    )
+
+
+def programs() -> str:
+    """Programs graded per second, and the plain interpreter beside them."""
+    found = read("programs")
+    rows = [
+        [name, f"{row['median']:.0f}", f"{row['min']:.0f} to {row['max']:.0f}"]
+        for name, row in found["per_second"].items()
+    ]
+    return table(["", "programs a second", "range"], rows) + (
+        f"\n\n{found['workers']} workers on {found['hardware']}, by {found['isolation']}; the plain interpreter keeps "
+        "nothing apart."
+    )
+
+
+def block_ratio() -> str:
+    """Time of block ratios over that of the token ratio."""
+    seconds = read("objective_cost")["block"]["seconds"]
+    whole, stage = seconds["objective"], seconds["ratio_stage"]
+    rows = [
+        [name, *(f"{part[name]['median'] / part['token']['median']:.2f}" for part in (whole, stage))] for name in whole
+    ]
+    return table(["ratio", "whole objective, relative to the token ratio", "computing the ratio alone"], rows) + (
+        f"\n\nComputing the token ratio takes {stage['token']['median'] * 1e3:.2f} ms, that of a block of 5 "
+        f"{stage['block K=5']['median'] * 1e3:.2f} ms."
+    )
+
+
+def mtp_heads() -> str:
+    """Cost of MPO's prediction heads."""
+    found = read("future_heads")
+    middle, ends = spread(found["ratio"])
+    warm_up = found["warm_up"]
+    batches = warm_up["seconds"] / found["seconds"]["backbone"]
+    return (
+        f"Scoring a batch and its updates take {middle} times as long with heads ({ends}), "
+        f"and the warm-up of the heads {warm_up['seconds']:.1f} s, as long as scoring and updates of "
+        f"{batches:.0f} batches without heads. The heads have {warm_up['parameters']:,} parameters beside the model's "
+        f"{warm_up['model_parameters']:,}."
+    )
+
+
+def log_probs() -> str:
+    """Time and memory of log-probabilities in blocks, beside those of all logits at once."""
+    names = {"both": "log-probabilities and entropy", "loss": "log-probabilities"}
+    rows = []
+    for result in read("log_probs")["results"]:
+        plain, blocks = result["plain"], result["blocks"]
+        middle, ends = spread(blocks["speed_over_plain"])
+        rows.append(
+            [
+                names[result["task"]],
+                f"{plain['seconds']:.1f} s, {plain['extra_gib']:.2f} GiB",
+                f"{blocks['seconds']:.1f} s, {blocks['extra_gib']:.2f} GiB",
+                f"{middle} ({ends})",
+                f"{blocks['memory_over_plain']:.3f}",
+            ]
+        )
+    header = ["gradient through", "all logits, log_softmax", "in blocks", "relative speed", "relative memory"]
+    return table(header, rows)
+
+
+def planning() -> str:
+    """Time and memory of Snakemake's planning."""
+    few, many = (read("dry_run")[name] for name in ("few jobs", "many jobs"))
+    rows = [
+        ["jobs", f"{few['jobs']:,}", f"{many['jobs']:,}", "–"],
+        ["`snakemake --dry-run all`", f"{few['seconds']} s", f"{many['seconds']} s", "20 s"],
+        ["peak memory of Snakemake", f"{few['peak_mb']:,} MB", f"{many['peak_mb']:,} MB", "1,000 MB (tested)"],
+    ]
+    return table(["", "one engine for 20 models", "one engine per model, 8 sampling jobs for each", "target"], rows)
+
+
+def plan_laptop() -> str:
+    """Predicted and measured seconds of the laptop study."""
+    rows = [
+        [row["rule"], f"{row['predicted']:,.0f}", f"{row['measured']:,.0f}", f"{row['ratio']:.2f}"]
+        for row in read("plan_laptop")
+        if row["phase"] == "all"
+    ]
+    return table(["rule", "predicted (s)", "measured (s)", "ratio"], rows)
+
+
+def coverage() -> str:
+    """Simulated coverage of 95% intervals, by number of seeds."""
+    found = read("coverage")
+
+    def ends(seeds: str, place: str, difference: bool) -> str:
+        """Lowest and highest coverage of the cells of a kind."""
+        parts = [t for t in found["tables"] if t["sd"] != found["skewed"] and (t["change"] is not None) == difference]
+        shares = [share for part in parts for share in part[place].get(seeds, {}).values()]
+        return f"{min(shares):.1%} to {max(shares):.1%}"
+
+    rows = [
+        [seeds, *(ends(seeds, place, difference) for difference in (False, True) for place in ("inner", "edges"))]
+        for seeds in found["tables"][0]["inner"]
+    ]
+    header = ["seeds", "accuracy", "accuracy, edges", "difference", "difference, edges"]
+    skewed = [
+        share
+        for part in found["tables"]
+        if part["sd"] == found["skewed"]
+        for row in (*part["inner"].values(), *part["edges"].values())
+        for share in row.values()
+    ]
+    return table(header, rows) + (
+        f"\n\n{found['draws']:,} draws per cell. Edges are cells in which fewer than {found['edge']} correct answers, "
+        "or wrong ones, are expected of all seeds together; no short interval covers exactly 95% there.\n"
+        f"With seeds so different that their accuracies are skewed (standard deviation {found['skewed']} in log-odds, "
+        f"12 points at 50%): {min(skewed):.1%} at the lowest."
+    )
+
+
+KILLED = {
+    "train": "training",
+    "supersede": "training in the folder of a run with other settings",
+    "evaluate": "evaluation",
+    "track": "MLflow mirror, on a new store",
+    "thaw": "unpacking an archive",
+}
+
+
+def kills() -> str:
+    """Records after random SIGKILLs, by stage."""
+    found = read("kills")
+    rows = [
+        [KILLED[name], *(str(counts[key]) for key in ("kills", "episodes", "differ"))]
+        for name, counts in found["stages"].items()
+    ]
+    return table(["stage", "kills", "times run to its end", "differences"], rows) + f"\n\nOn {found['hardware']}."
+
+
+BLOCKS: dict[str, Callable[[], str]] = {
+    "programs": programs,
+    "training-step": training_step,
+    "grading": grading,
+    "objective": objective,
+    "block-ratio": block_ratio,
+    "mtp-heads": mtp_heads,
+    "log-probs": log_probs,
+    "coverage": coverage,
+    "kills": kills,
+    "planning": planning,
+    "plan-laptop": plan_laptop,
+}

@@ -33,7 +33,7 @@ from ..tasks.problem import Problem, read_problems
 from ..tasks.prompts import PromptRenderer
 from ..train.policy import Policy, open_policy
 from ..train.rewards import grade_responses
-from ..train.rollout_batch import collect_batch, mismatch_error
+from ..train.rollout_batch import check_mismatch, collect_batch
 from ..train.rollouts import Collector, PromptStream, Rollouts
 from ..train.update import TrainingBatch, minibatches, score_sequences, update
 
@@ -97,7 +97,7 @@ class MeasuredPolicy:
             collector = self._collector(self._stream, seed_of("instruments", self.seed), self.settings.prompts_per_step)
             sampled = collect_batch(collector, self.policy, self.reference, Clock())
             assert sampled.batch is not None  # no sampler here drops groups
-            self._check_mismatch(sampled)
+            check_mismatch(sampled, self.policy.model, self.settings.max_mismatch)
             sizes = len(sampled.rollouts.prompts), self.settings.group, self.settings.updates_per_batch
             for rows in minibatches(*sizes, seed_of("instruments", self.seed, "minibatches", step)):
                 self._updates += 1
@@ -123,7 +123,7 @@ class MeasuredPolicy:
         stream = PromptStream(self.train_problems, seed_of("prompts", seed))
         sampled = collect_batch(self._collector(stream, seed, prompts), self.policy, self.reference, Clock())
         assert sampled.batch is not None
-        self._check_mismatch(sampled)
+        check_mismatch(sampled, self.policy.model, self.settings.max_mismatch)
         sequences, tokens = sampled.batch.sequences, sampled.batch.tokens
         if "groups" in needs:
             numbers = torch.arange(prompts, device=sequences.ids.device).repeat_interleave(self.settings.group)
@@ -186,10 +186,6 @@ class MeasuredPolicy:
     def _collector(self, stream: PromptStream, seed: int, prompts: int) -> Collector:
         settings = self.settings.model_copy(update={"prompts_per_step": prompts})
         return Collector(stream, self.engine, self.grader, self.renderer, Sampler(), settings, seed)
-
-    def _check_mismatch(self, sampled: Any) -> None:
-        if (error := mismatch_error(sampled, self.policy.model, self.settings.max_mismatch)) is not None:
-            raise UserError(error)
 
 
 # Training keys that make a run a control or only change its speed or limits: the policies that are measured have none

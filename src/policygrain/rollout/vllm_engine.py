@@ -5,13 +5,14 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from ..model.weights import full_weights
 from .engine import Request, Response
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from transformers import PreTrainedModel
 
 MAX_SEQUENCES = 512
@@ -104,8 +105,15 @@ class VllmEngine:
 
             torch.cuda.empty_cache()  # memory that the trainer's allocator has cached
             self._llm.wake_up(tags=["weights"])
+        self._load(full_weights(model))
+
+    def load_tensors(self, weights: Mapping[str, Tensor]) -> None:
+        """Copy these weights into the engine and reset its prefix cache."""
+        self._load(weights.items())
+
+    def _load(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         self._llm.start_weight_update()
-        self._llm.update_weights({"update_info": {"weights": full_weights(model)}})
+        self._llm.update_weights({"update_info": {"weights": weights}})
         self._llm.finish_weight_update()
         if self._asleep:
             # Only now, because loading may need the memory of the cache for a temporary copy of the weights.

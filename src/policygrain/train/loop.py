@@ -21,18 +21,19 @@ from ..progress import Progress
 from ..provenance import seed_of
 from ..results.layout import RunFolder
 from ..results.schema import FinalMetrics
-from ..rollout.open import open_engine
+from ..rollout.engine import EngineError
 from ..study.schema import Training
 from ..tasks.problem import Problem
 from ..tasks.prompts import PromptRenderer
 from . import checkpoint
+from .engine import rollout_engine
 from .gpu import gpu_use
 from .metrics_log import MetricsLog
 from .model_folder import model_folder
 from .mtp_heads import warm_up
 from .policy import Policy, open_policy
 from .ranks import gather, is_rank_0, on_rank_0
-from .rollout_batch import RolloutBatch, collect_batch, mismatch_error
+from .rollout_batch import RolloutBatch, check_mismatch, collect_batch
 from .rollouts import Collector, PromptStream
 from .stopping import Stop
 from .token_view import save_token_view
@@ -40,7 +41,7 @@ from .update import TrainingBatch, minibatches, update
 from .validation import validate
 
 if TYPE_CHECKING:
-    from ..study.schema import Model, Prompt
+    from ..study.schema import Model, Prompt, Rollouts
 
 NO_UPDATES = (
     "no optimizer step was made: dynamic sampling dropped every group, since all of its rewards were equal. The final "
@@ -55,6 +56,7 @@ def train(
     *,
     method: Method,
     settings: Training,
+    servers: Rollouts,
     prompt: Prompt,
     grader_name: str,
     extraction: str,
@@ -74,9 +76,12 @@ def train(
     the lock of the run directory.
     """
     with_tests = any(problem.tests for problem in [*train_problems, *validation_problems])
-    with open_grader(grader_name, extraction, with_tests) as grader:
-        torch.set_num_threads(settings.threads)
-        policy = open_policy(start, spec, method, settings, seed)
+    torch.set_num_threads(settings.threads)
+    policy = open_policy(start, spec, method, settings, seed)
+    with (
+        open_grader(grader_name, extraction, with_tests) as grader,
+        rollout_engine(policy, start, spec, settings, servers, run) as engine,
+    ):
         longest = policy.model.config.max_position_embeddings - settings.max_tokens
         renderer = PromptRenderer(policy.tokenizer, prompt, longest)
         # Controls sample another stream of prompts and responses from the same start.
@@ -97,15 +102,6 @@ def train(
             checkpoint.save(run.checkpoints, step, policy.parts, counters(step), settings.keep_every)
 
         log = MetricsLog(run, resume_at=first)
-        engine = open_engine(
-            settings.engine,
-            start,
-            policy.model,
-            policy.tokenizer,
-            revision=spec.revision,
-            kv_gib=settings.kv_gib,
-            colocated=True,
-        )
         collector = Collector(stream, engine, grader, renderer, method.sampler, settings, sampling)
         if policy.heads is not None and state is None:
             warm_up(policy, method, collector, run)
@@ -119,24 +115,26 @@ def train(
             # Random choices in an objective (such as Clip-Cov) are keyed by the step.
             torch.manual_seed(seed_of("step", sampling, step))
 
-            # Validate first: step 0 is the start model; the final model is validated after the loop.
-            held_out = {}
-            if step % settings.validate_every == 0:
-                with clock("validate"):
-                    engine.load_weights(policy.model)
-                    held_out = validate(validation_problems, engine, grader, renderer, settings)
+            held_out, position = {}, stream.position
+            try:
+                # Validate first: step 0 is the start model; the final model is validated after the loop.
+                if step % settings.validate_every == 0:
+                    with clock("validate"):
+                        engine.load_weights(policy.model)
+                        held_out = validate(validation_problems, engine, grader, renderer, settings)
 
-            # Sample a group of responses for each prompt, grade them, compute their log-probabilities. With
-            # `training.ahead`, batches are sampled some steps before they are trained on; the old policy of a ratio is
-            # the one that sampled the batch.
-            while len(waiting) <= settings.ahead and step + len(waiting) < settings.steps:
-                position = stream.position
-                sampled = collect_batch(collector, policy, method, clock)
-                if (error := mismatch_error(sampled, policy.model, settings.max_mismatch)) is not None:
-                    stream.position = position
-                    save(step)
-                    raise UserError(f"{run.path}: step {step}: {error} The run is saved as it was before that batch.")
-                waiting.append(sampled)
+                # Sample a group of responses for each prompt, grade them, compute their log-probabilities. With
+                # `training.ahead`, batches are sampled some steps before they are trained on; the old policy of a ratio
+                # is the one that sampled the batch.
+                while len(waiting) <= settings.ahead and step + len(waiting) < settings.steps:
+                    position = stream.position
+                    sampled = collect_batch(collector, policy, method, clock)
+                    check_mismatch(sampled, policy.model, settings.max_mismatch)
+                    waiting.append(sampled)
+            except EngineError as error:
+                stream.position = position
+                save(step)
+                raise UserError(f"{run.path}: step {step}: {error} The run is saved as it was before.") from error
             rollouts, batch, metrics = waiting.pop(0)
 
             # One optimizer step per minibatch; each step is further off-policy than the previous one.

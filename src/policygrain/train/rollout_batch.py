@@ -11,7 +11,7 @@ from ..methods import Method
 from ..model.precision import compute_dtype
 from ..model.sequences import Sequences
 from ..objective.batch import TokenBatch
-from ..rollout.engine import Response
+from ..rollout.engine import EngineError, Response
 from .policy import Policy
 from .rollouts import Collector, Rollouts
 from .update import TrainingBatch, prepare
@@ -57,16 +57,16 @@ def collect_batch(collector: Collector, policy: Policy, method: Method, clock: C
         return RolloutBatch(rollouts, *prepare(rollouts, policy, method, collector.settings))
 
 
-def mismatch_error(sampled: RolloutBatch, model: PreTrainedModel, bound: float | None) -> str | None:
-    """An error message if the log-probabilities of engine and ``model`` differ too much; None if they agree.
+def check_mismatch(sampled: RolloutBatch, model: PreTrainedModel, bound: float | None) -> None:
+    """EngineError if the log-probabilities of engine and ``model`` differ too much.
 
     ``bound``: nats per token on average; None: the largest difference that rounding explains (`ROUNDING`).
     """
     bound = ROUNDING[compute_dtype(model)] if bound is None else bound
     found = sampled.metrics.get("mismatch_mean", 0.0)
     if found <= bound:
-        return None
-    return (
+        return
+    raise EngineError(
         f"trainer and engine differ by {found:.3g} nats on the mean sampled token, more than {bound:g} "
         "(training.max_mismatch). The engine has stale weights or a stale prefix cache, or it computes differently: in "
         "another precision, with another rope, quantized."

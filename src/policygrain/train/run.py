@@ -69,6 +69,7 @@ def train_run(
             final = train(
                 method=arm.method(study),
                 settings=settings,
+                servers=study.rollouts,
                 prompt=study.prompt,
                 grader_name=study.grader,
                 extraction=study.extraction,

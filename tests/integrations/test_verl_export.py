@@ -13,7 +13,7 @@ import yaml
 
 from policygrain.cli import main
 from policygrain.errors import UserError
-from policygrain.exchange.verl_export import config, differences, export
+from policygrain.exchange.verl_export import VARIABLE, config, differences, export
 from policygrain.results.layout import DataFolder
 from policygrain.study import Study
 from policygrain.study.runs import run_matrix
@@ -37,16 +37,18 @@ def data_in(folder: Path) -> Path:
     return folder
 
 
-def exported(study: Study, folder: Path) -> Path:
+def exported(study: Study, folder: Path, start: Path | None) -> Path:
+    if start is not None:
+        study = study.model_copy(update={"model": study.model.model_copy(update={"start": str(start)})})
     (arm,) = run_matrix(study).arms.values()
     export(study, arm, 3, DataFolder(data_in(folder / "data")), folder / "out", gpus=2)
     return folder / "out"
 
 
-def test_the_folder_has_problems_with_messages_and_a_reward_that_grades(tmp_path: Path) -> None:
+def test_the_folder_has_problems_with_messages_and_a_reward_that_grades(chat_start: Path, tmp_path: Path) -> None:
     import pandas as pd
 
-    out = exported(study_of(), tmp_path)
+    out = exported(study_of(), tmp_path, chat_start)
     rows = pd.read_parquet(out / "train.parquet")
     messages = [dict(message) for message in rows["prompt"][1]]
     assert messages == [
@@ -62,14 +64,20 @@ def test_the_folder_has_problems_with_messages_and_a_reward_that_grades(tmp_path
     assert reward.compute_score("small", r"so \boxed{3}", "2", extra_info={}) == 0.0
 
 
-def test_verl_reads_the_configuration_by_its_own_classes(tmp_path: Path) -> None:
+def test_verl_reads_the_configuration_by_its_own_classes(
+    chat_start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("verl", reason="verl is not installed here; `make test-peers` has an environment with it")
     from hydra import compose, initialize_config_dir
     from verl.utils.config import omega_conf_to_dataclass
 
-    out = exported(study_of(learning_rate=3e-6), tmp_path)
+    out = exported(study_of(learning_rate=3e-6), tmp_path, chat_start)
+    monkeypatch.setenv(VARIABLE, "/moved")
     with initialize_config_dir(str(out), version_base=None):
         found = compose("verl")
+    # "What is 0 + 1? Box it." after "Be brief.", by a tokenizer of characters; a folder that was moved.
+    assert found.data.max_prompt_length == len("Be brief.What is 0 + 1? Box it.")
+    assert found.data.train_files == "/moved/train.parquet"
     actor: Any = omega_conf_to_dataclass(found.actor_rollout_ref.actor)
     # 16 prompts in 4 updates: 4 prompts each, of 8 responses.
     assert (actor.ppo_mini_batch_size, actor.ppo_epochs, actor.optim.lr) == (4, 1, 3e-6)
@@ -106,13 +114,20 @@ def _unknown(written: dict[str, Any], own: dict[str, Any], place: str = "") -> l
         (study_of(prompts_per_step=6), "4 updates of 6 prompts"),
         (study_of().model_copy(update={"prompt": small_study().prompt}), "prompt.chat: false"),
         (study_of(ahead=1), "training.ahead"),
+        (study_of(shuffle_rewards=True), "the arm is a control"),
+        (study_of(old_log_probs="engine"), "training.old_log_probs"),
     ],
-    ids=["needs", "division", "chat", "ahead"],
+    ids=["needs", "division", "chat", "ahead", "control", "log-probabilities"],
 )
-def test_what_verl_cannot_do_is_refused(study: Study, message: str, tmp_path: Path) -> None:
+def test_what_verl_cannot_do_is_refused(study: Study, message: str, chat_start: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=message):
-        exported(study, tmp_path)
+        exported(study, tmp_path, chat_start)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_tiny_start_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"model\.start: verl needs"):
+        exported(study_of(), tmp_path, None)
 
 
 def test_what_differs_is_said() -> None:
@@ -125,16 +140,20 @@ def test_what_differs_is_said() -> None:
     assert "overlong" in said["dapo"] and "not paired" in said["grpo"]
 
 
-def test_the_advantage_of_a_method_is_that_of_verl(tmp_path: Path) -> None:
+def test_the_advantage_of_a_method_is_that_of_verl() -> None:
     for name, std in (("grpo", True), ("dr_grpo", False)):
         study = study_of(name)
         (arm,) = run_matrix(study).arms.values()
-        assert config(study, arm, 0, tmp_path, 1)["algorithm"]["norm_adv_by_std_in_grpo"] is std
+        assert config(study, arm, 0, 100, 1)["algorithm"]["norm_adv_by_std_in_grpo"] is std
 
 
-def test_the_command_prints_how_to_start_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_how_to_start_it(
+    chat_start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "study.yaml"
-    path.write_text(yaml.safe_dump(study_of().model_dump(mode="json") | {"base": None}))
+    path.write_text(
+        yaml.safe_dump(study_of().model_dump(mode="json") | {"base": None, "model": {"start": str(chat_start)}})
+    )
     assert main(["export", "verl", "--config", str(path), "--out", str(tmp_path / "out")]) == 0
     assert "python -m verl.trainer.main_ppo" in capsys.readouterr().out
     assert {p.name for p in (tmp_path / "out").iterdir()} >= {"verl.yaml", "train.parquet", "reward.py"}

@@ -56,18 +56,9 @@ def dump(folder: Path, step: int, data: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def start(made: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model with a chat template, which verl needs."""
-    folder = tmp_path_factory.mktemp("start") / "model"
-    shutil.copytree(made[1], folder, ignore=shutil.ignore_patterns("start.json"))
-    (folder / "chat_template.jinja").write_text("{% for m in messages %}{{ m['content'] }}{% endfor %}")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def verl_run(made: tuple[Path, Path], start: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def verl_run(made: tuple[Path, Path], chat_start: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An exported folder after verl has trained in it."""
-    data = made[0]
+    data, start = made[0], chat_start
     study = study_from(start)
     (arm,) = run_matrix(study).arms.values()
     folder = tmp_path_factory.mktemp("verl") / "grpo"
@@ -89,15 +80,15 @@ def copy(run: Path, tmp_path: Path) -> Path:
 
 
 def test_an_imported_run_is_a_run_of_the_study_that_has_ended(
-    verl_run: Path, made: tuple[Path, Path], start: Path, tmp_path: Path
+    verl_run: Path, made: tuple[Path, Path], chat_start: Path, tmp_path: Path
 ) -> None:
-    study, data = study_from(start), DataFolder(made[0])
+    study, data = study_from(chat_start), DataFolder(made[0])
     folder = StudyFolder(tmp_path / "small")
     run, notes = import_run(verl_run, folder, hardware="8 × H100")
     assert run == folder.run("grpo", 0) and "not paired" in " ".join(notes)
     (arm,) = run_matrix(study).arms.values()
     before = run.metrics.read_bytes()
-    train_run(study, arm, 0, run, str(start), data)
+    train_run(study, arm, 0, run, str(chat_start), data)
     assert run.metrics.read_bytes() == before, "the workflow trains it no more"
     rows = run_metrics(run)
     # verl's step 1 is our step 0; its validation at step 2 is of the policy before our step 2.
@@ -146,8 +137,9 @@ def test_the_logs_of_two_attempts_are_one_log(verl_run: Path, tmp_path: Path) ->
 def test_with_dynamic_sampling_the_accuracy_before_it_is_unknown() -> None:
     data: dict[str, Any] = metrics_of_verl(1) | {"training/filter_groups/evicted_samples": 3}
     training = {"prompts_per_step": 4, "group": 4, "updates_per_batch": 2}
-    row = metric_rows({1: data}, training, {}, {})[0]
+    row = metric_rows({1: data}, training, True, {}, {})[0]
     assert (row["sampled_accuracy"], row["accuracy"], row["groups_dropped"]) == (None, RIGHT / 16, 3)
+    assert (row["total_samples"], row["total_tokens"]) == (16 + 3 * 4, 280), "those of dropped groups included"
 
 
 def spoil(folder: Path, what: str, start: Path) -> None:
@@ -189,13 +181,34 @@ def spoil(folder: Path, what: str, start: Path) -> None:
     ],
 )
 def test_what_is_not_a_whole_run_is_refused_and_nothing_is_written(
-    what: str, message: str, verl_run: Path, start: Path, tmp_path: Path
+    what: str, message: str, verl_run: Path, chat_start: Path, tmp_path: Path
 ) -> None:
     folder = copy(verl_run, tmp_path)
-    spoil(folder, what, start)
+    spoil(folder, what, chat_start)
     with pytest.raises(UserError, match=message):
         import_run(folder, StudyFolder(tmp_path / "small"))
     assert not (tmp_path / "small").exists()
+
+
+def test_a_run_that_was_trained_here_is_not_replaced(
+    verl_run: Path, made: tuple[Path, Path], chat_start: Path, tmp_path: Path
+) -> None:
+    study, folder = study_from(chat_start), StudyFolder(tmp_path / "small")
+    (arm,) = run_matrix(study).arms.values()
+    run = folder.run("grpo", 0)
+    train_run(study, arm, 0, run, str(chat_start), DataFolder(made[0]))
+    before = run.metrics.read_bytes()
+    with pytest.raises(UserError, match="this run was trained here"):
+        import_run(verl_run, folder)
+    assert run.metrics.read_bytes() == before
+
+
+def test_an_import_is_repeated_whole(verl_run: Path, tmp_path: Path) -> None:
+    there, folder = copy(verl_run, tmp_path), StudyFolder(tmp_path / "small")
+    run, _ = import_run(there, folder)
+    (there / "rollouts" / "4.jsonl").unlink()
+    import_run(there, folder)
+    assert sorted(run.rollout_steps()) == [0, 1, 2], "nothing of the first import is left"
 
 
 def test_a_killed_import_is_no_run_that_has_ended(
@@ -247,7 +260,7 @@ def test_the_log_has_the_names_that_verl_gives(tmp_path: Path, monkeypatch: pyte
     logger.log(data, 1)
     logger.finish()
     training = {"prompts_per_step": 1, "group": 4, "updates_per_batch": 1}
-    first, last = metric_rows(read_log([tmp_path / "metrics.jsonl"], 1, tmp_path), training, {}, {})
+    first, last = metric_rows(read_log([tmp_path / "metrics.jsonl"], 1, tmp_path), training, False, {}, {})
     assert (first["reward_mean"], first["response_length_mean"], first["truncated_share"]) == (0.5, 5.0, 1.0)
     assert (first["clip_fraction_low"], first["policy_loss"], first["learning_rate"]) == (0.1, 0.3, 1e-6)
     assert last["validation_accuracy"] == 0.5 and last["total_tokens"] == 20

@@ -59,6 +59,11 @@ def test_passes_are_in_that_precision_and_log_probabilities_in_float32(made: tup
     assert seen[-1] == torch.float32 and 0 < (exact - scores.log_probs).abs().max() < 0.2
 
 
+def test_passes_are_not_more_precise_than_the_weights() -> None:
+    assert resolve_compute("float32", "bfloat16") == torch.bfloat16
+    assert resolve_compute("float16", "float32") == resolve_compute("float16", "bfloat16") == torch.float16
+
+
 def test_the_engine_of_training_has_a_copy_in_that_precision(made: tuple[Path, Path]) -> None:
     for compute, copied in (("float32", False), ("bfloat16", True)):
         settings = small_study(training={"compute": compute}).training

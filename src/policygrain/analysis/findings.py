@@ -7,13 +7,15 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..study.runs import run_matrix
 from .claim_text import comparison_text, effect_text
 from .claims import ClaimResult, Design, Finding, decide_claims
-from .comparisons import compare
-from .ledger import Comparison, load_claims
+from .comparisons import compare, lacking
+from .ledger import Claim, Comparison, load_claims
 
 if TYPE_CHECKING:
     from ..results.reader import StudyResults
+    from ..study import Study
 
 Pair = tuple[Comparison, Finding]
 TIE, OPEN = "no difference larger than the margin", "undecided"
@@ -21,10 +23,20 @@ TIE, OPEN = "no difference larger than the margin", "undecided"
 
 def findings(results: StudyResults) -> list[ClaimResult]:
     """The answers, decided as the claims of the papers are, in a ledger of their own."""
-    with resources.as_file(resources.files(__package__).joinpath("findings.yaml")) as path:
-        questions = load_claims(Path(path))
+    questions = planned_questions(results.study)
     design: Design = "sequential" if results.study.sequential else "fixed"
     return decide_claims(questions, lambda c: compare(results, c), design, [i.add for i in results.interims])
+
+
+def planned_questions(study: Study) -> dict[str, Claim]:
+    """The questions with the comparisons that ``study`` plans; with all of them where it plans none."""
+    with resources.as_file(resources.files(__package__).joinpath("findings.yaml")) as path:
+        questions = load_claims(Path(path))
+    matrix, found = run_matrix(study), {}
+    for name, question in questions.items():
+        planned = [c for c in question.comparisons if lacking(study, matrix, c) is None]
+        found[name] = question.model_copy(update={"comparisons": planned or question.comparisons})
+    return found
 
 
 def answer(result: ClaimResult, label: Callable[[str], str] = str) -> str:

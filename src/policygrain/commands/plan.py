@@ -62,8 +62,8 @@ def run(arguments: argparse.Namespace) -> None:
         results = StudyResults(arguments.calibrate, studies[0])
         _write(measured.calibrate(results, constants, devices[0]), arguments.out)
         return
-    if arguments.power and len(studies) > 1:
-        raise UserError("plan: --power is of one study; name one study.")
+    if arguments.power and (len(studies) > 1 or arguments.json):
+        raise UserError("plan: --power is of one study, and prints a table; name one study, without --json.")
     estimates = [
         estimate(study, constants, device, arguments.gpus, arguments.per_run)
         for study, device in zip(studies, devices, strict=True)
@@ -71,8 +71,8 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.power:
         from ..analysis.power import paired_spreads
 
-        spreads = paired_spreads(StudyResults(arguments.power))
-        print(table.power(spreads, estimates[0], StudyResults(arguments.power).study.name), end="")
+        results = StudyResults(arguments.power)
+        print(table.power(paired_spreads(results), estimates[0], results.study.name), end="")
     elif arguments.json:
         print(json.dumps(estimates, indent=1, ensure_ascii=False))
     elif arguments.markdown:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ..analysis.ledger import load_claims
+from ..analysis.planned import comparisons_asked
 from ..study.design import Estimators
 from ..study.fingerprint import measured_starts, start_processes, start_seeds
 from ..study.runs import run_matrix
@@ -186,7 +186,7 @@ def estimate(
         "model": study.model.start,
         "parameters": planner.shape.parameters,
         "runs": len(run_matrix(study).runs),
-        "comparisons": sum(len(claim.comparisons) for claim in load_claims().values()),
+        "comparisons": comparisons_asked(study),
         "device": {"name": name, "title": device.title, "measured": device.measured, "source": device.source},
         "expected": planner.expected.model_dump(),
         "rules": [

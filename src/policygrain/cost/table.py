@@ -129,21 +129,21 @@ def power(spreads: Sequence[Spread], estimate: dict[str, Any], records: str) -> 
 
     trained = [rule for rule in estimate["rules"] if rule["rule"].startswith(("train", "evaluate"))]
     each = sum(rule["device_hours"] for rule in trained) / max(1, estimate["runs"])
+    count = max(1, estimate["comparisons"])
     rows = []
     for spread in spreads:
         cells = []
         for margin in MARGINS:
-            seeds = seeds_to_decide(spread.sd, margin, estimate["comparisons"])
-            most = seeds_to_decide(spread.high, margin, estimate["comparisons"])
+            seeds = seeds_to_decide(spread.sd, margin, count)
+            most = seeds_to_decide(spread.high, margin, count)
             upper = f"{most}" if most else "over 1,000"
             cells.append(f"{seeds} (to {upper}): {hours(2 * seeds * each)} h" if seeds else "over 1,000")
         sd = f"{spread.sd:.1f} [{spread.low:.1f}, {spread.high:.1f}]"
         rows.append([spread.endpoint, str(spread.updates), sd, *cells])
     header = ["endpoint", "updates per batch", "paired sd, points", *(f"margin {m:g} points" for m in MARGINS)]
-    comparisons, device = estimate["comparisons"], estimate["device"]["name"]
     return markdown_table(header, rows) + (
         "\nSeeds per arm that decide a true difference of 0, or of twice the margin, when looked at after each round; "
-        f"in brackets at the upper limit of the sd. Holm's correction over {comparisons} comparisons. Hours: both arms "
-        f"of {estimate['study']}, {hours(each)} {device}-hours a run with its evaluation. The sd is that of the study "
+        f"in brackets at the upper limit of the sd. Holm's correction over {count} comparisons. Hours: both arms "
+        f"of {estimate['study']}, {hours(each)} device-hours a run with its evaluation. The sd is that of the study "
         f"{records}; that of another model is not known before its first seeds.\n"
     )

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from ..errors import UserError
 from ..files import atomic_text
 from ..integrations.options import lacking
 from ..methods import Method
+from ..model.loading import load_tokenizer
 from ..objective import Need
 from ..results.layout import DataFolder
 from ..results.schema import ExportRecord, write_record
@@ -23,6 +24,7 @@ from ..study import Study
 from ..study.runs import Arm
 from ..study.schema import Training
 from ..tasks.problem import Problem, read_problems
+from ..tasks.prompts import PromptRenderer
 from ..train.run import run_config
 
 LACKS: tuple[Need, ...] = (
@@ -33,6 +35,7 @@ LACKS: tuple[Need, ...] = (
     "segments",
 )  # of what a method can need
 CONFIG, REWARD = "verl", "reward.py"
+VARIABLE = "POLICYGRAIN_EXPORTED"  # the folder, in the environment of verl
 RECORD, ROLLOUTS, VALIDATIONS = "export.json", "rollouts", "validations"
 # The trainer's reward: PolicyGrain's grader, with the study's grader and extraction.
 REWARD_SOURCE = '''"""verl's reward: 1 if PolicyGrain's grader finds the answer correct, else 0."""
@@ -60,7 +63,9 @@ def export(study: Study, arm: Arm, seed: int, data: DataFolder, out: Path, gpus:
     for name, listed in problems.items():
         _write_parquet(study, listed, out / f"{name}.parquet")
     atomic_text(out / REWARD, REWARD_SOURCE.format(grader=study.grader, extraction=study.extraction))
-    text = yaml.safe_dump(config(study, arm, seed, out.resolve(), gpus), sort_keys=False)
+    renderer = PromptRenderer(load_tokenizer(study.model.start, study.model.revision), study.prompt)
+    longest = max(len(renderer.ids(problem.problem)) for listed in problems.values() for problem in listed)
+    text = yaml.safe_dump(config(study, arm, seed, longest, gpus), sort_keys=False)
     atomic_text(out / f"{CONFIG}.yaml", text)
     files = [f"{CONFIG}.yaml", REWARD, *(f"{name}.parquet" for name in problems)]
     record = ExportRecord(
@@ -74,22 +79,27 @@ def export(study: Study, arm: Arm, seed: int, data: DataFolder, out: Path, gpus:
     return differences(found, settings)
 
 
-def config(study: Study, arm: Arm, seed: int, out: Path, gpus: int) -> dict[str, Any]:
-    """verl's configuration: what differs from verl's defaults, on top of its `ppo_trainer`."""
+def config(study: Study, arm: Arm, seed: int, longest: int, gpus: int) -> dict[str, Any]:
+    """verl's configuration: what differs from verl's defaults, on top of its `ppo_trainer`.
+
+    Paths begin with the variable `VARIABLE`, so that the folder can be moved. ``longest``: of the prompts, in tokens.
+    """
     settings, found = arm.training(study), arm.method(study)
+    out = f"${{oc.env:{VARIABLE}}}"
     std = found.advantage.name == "grpo"
     return {
         "hydra": {"searchpath": ["pkg://verl.trainer.config"]},
         "defaults": ["ppo_trainer", "_self_"],
         "data": {
-            "train_files": str(out / "train.parquet"),
-            "val_files": str(out / "validation.parquet"),
+            "train_files": f"{out}/train.parquet",
+            "val_files": f"{out}/validation.parquet",
             "train_batch_size": settings.prompts_per_step,
+            "max_prompt_length": longest,
             "max_response_length": settings.max_tokens,
             "seed": seed,
         },
         "actor_rollout_ref": {
-            "model": {"path": study.model.start},
+            "model": {"path": _model_path(study.model.start)},
             "actor": {
                 "policy_loss": {"loss_mode": f"policygrain.{found.name}"},
                 "ppo_mini_batch_size": settings.prompts_per_step // settings.updates_per_batch,
@@ -121,7 +131,7 @@ def config(study: Study, arm: Arm, seed: int, out: Path, gpus: int) -> dict[str,
             # verl samples until a batch is full: it ignores `max_num_gen_batches`.
             "filter_groups": {"enable": found.sampler.dynamic, "metric": "reward"},
         },
-        "reward": {"custom_reward_function": {"path": str(out / REWARD), "name": "compute_score"}},
+        "reward": {"custom_reward_function": {"path": f"{out}/{REWARD}", "name": "compute_score"}},
         "trainer": {
             "total_training_steps": settings.steps,
             "test_freq": settings.validate_every,
@@ -129,20 +139,24 @@ def config(study: Study, arm: Arm, seed: int, out: Path, gpus: int) -> dict[str,
             "project_name": study.name,
             "experiment_name": f"{arm.name}-seed{seed}",
             "logger": ["console", "file"],
-            "rollout_data_dir": str(out / ROLLOUTS),
-            "validation_data_dir": str(out / VALIDATIONS),
-            "default_local_dir": str(out / "checkpoints"),
+            "rollout_data_dir": f"{out}/{ROLLOUTS}",
+            "validation_data_dir": f"{out}/{VALIDATIONS}",
+            "default_local_dir": f"{out}/checkpoints",
             "max_actor_ckpt_to_keep": 2,
             "n_gpus_per_node": gpus,
         },
     }
 
 
+def _model_path(start: str) -> str:
+    return str(Path(start).resolve()) if Path(start).is_dir() else start
+
+
 def differences(found: Method, settings: Training) -> list[str]:
     """What the run in verl does otherwise than the same arm here, a sentence each."""
     said = [
         "prompts are shuffled and responses sampled with verl's seeds, so runs of the two engines are not paired",
-        "verl clips and averages by its own FSDP; log-probabilities are computed in bfloat16",
+        "gradients are clipped and averaged by verl's FSDP, and log-probabilities are computed in bfloat16",
     ]
     if found.sampler.overlong_buffer:
         said.append("the overlong punishment of the method's sampler is not applied (verl: the reward manager `dapo`)")
@@ -172,6 +186,14 @@ def _check(study: Study, settings: Training, found: Method, train: list[Problem]
         problems.append(f"its advantage {found.advantage.name!r} is none of verl's; verl has grpo and dr_grpo.")
     if any(problem.tests for problem in train):
         problems.append("its training problems are programs, which verl's reward function here does not run.")
+    if study.model.start == "tiny":
+        problems.append("model.start: verl needs the folder or hub name of a model.")
+    if study.model.lora is not None:
+        problems.append("model.lora: verl's own keys for adapters are not written.")
+    if settings.old_log_probs != "trainer":
+        problems.append("training.old_log_probs: verl's actor computes them.")
+    if settings.shuffle_rewards or settings.sampling_seed:
+        problems.append("the arm is a control (training.shuffle_rewards, training.sampling_seed), which verl has not.")
     if problems:
         raise UserError(f"{found.name}: " + " ".join(problems))
 
@@ -200,7 +222,11 @@ def _write_parquet(study: Study, problems: list[Problem], path: Path) -> None:
 
 def describe(out: Path, said: list[str]) -> str:
     """How the run is started, and what differs in it."""
-    command = f"python -m verl.trainer.main_ppo --config-path {json.dumps(str(out.resolve()))} --config-name {CONFIG}"
     return "\n".join(
-        [f"VERL_FILE_LOGGER_PATH={out / 'metrics.jsonl'} \\", f"  {command}", *(f"note: {s}." for s in said)]
+        [
+            f"export {VARIABLE}={shlex.quote(str(out.resolve()))}",
+            f"VERL_FILE_LOGGER_PATH=${VARIABLE}/metrics.jsonl \\",
+            f"  python -m verl.trainer.main_ppo --config-path ${VARIABLE} --config-name {CONFIG}",
+            *(f"note: {s}." for s in said),
+        ]
     )

@@ -10,8 +10,8 @@ from typing import Any
 from .. import digests
 from ..errors import UserError
 from ..files import atomic_text
-from ..provenance import versions
 from ..results.layout import RunFolder, StudyFolder
+from ..results.reader import run_summary
 from ..results.schema import (
     Environment,
     ExportRecord,
@@ -51,13 +51,20 @@ def import_run(
     _check_model(model, config.inputs.start_model)
     samples = {step - 1: found for step, found in graded_samples(folder / ROLLOUTS, exported, model) if step <= steps}
     validated = dict(graded_samples(folder / VALIDATIONS, exported, model))
-    rows = metric_rows(log, config.training, samples, validated)
+    dynamic = bool(config.method["sampler"].get("dynamic"))
+    rows = metric_rows(log, config.training, dynamic, samples, validated)
     timings = timing_rows(log)
     final = _final(rows, timings)
     run = results.run(config.arm, config.seed)
+    if run.summary.exists() and (there := run_summary(run)).key == config.key and there.environment.engine != "verl":
+        raise UserError(f"{run.path}: this run was trained here. Import the other one into another folder of results.")
     with run_lock(run.path):
         claim(run, config)
-        run.summary.unlink(missing_ok=True)  # the run has ended when all is there
+        for product in run.products:  # of an earlier import
+            if product.is_dir():
+                shutil.rmtree(product)
+            else:
+                product.unlink(missing_ok=True)
         write_record(run.config, config)
         with model_folder(run.model, again="it imports the run") as into:
             shutil.copytree(model, into)
@@ -69,11 +76,11 @@ def import_run(
         begun = ended - final.seconds
         write_record(run.status, RunStatus(key=config.key, status="FINISHED", started=begun, attempts=1, ended=ended))
         environment = Environment(
-            versions=versions(), commit="", hardware=hardware or "not recorded", compute="bfloat16", engine="verl"
+            versions={}, commit="", hardware=hardware or "not recorded", compute="bfloat16", engine="verl"
         )
         summary = {**config.model_dump(), "final": final, "model_digest": digests.of_model(run.model)}
         write_record(run.summary, RunSummary(**summary, environment=environment))
-    return run, _notes(samples, validated, rows)
+    return run, _notes(samples, validated, dynamic)
 
 
 def _final(rows: Sequence[Mapping[str, Any]], timings: Sequence[Mapping[str, Any]]) -> FinalMetrics:
@@ -116,9 +123,7 @@ def _check_model(model: Path, start: str) -> None:
         raise UserError(f"{model}: this is the start model of the run, not the model after training.")
 
 
-def _notes(
-    samples: Mapping[int, Samples], validated: Mapping[int, Samples], rows: Sequence[Mapping[str, Any]]
-) -> list[str]:
+def _notes(samples: Mapping[int, Samples], validated: Mapping[int, Samples], dynamic: bool) -> list[str]:
     said = ["its prompts and sampling seeds are verl's: it is not paired with a run that was trained here"]
     if not samples:
         said.append("verl saved no rollouts (trainer.rollout_data_dir): accuracies of samples are verl's mean reward")
@@ -128,6 +133,9 @@ def _notes(
         said.append(
             f"verl's reward and this grader disagree on {differ} of {count} responses; the records have the latter"
         )
-    if any(row.get("groups_dropped") for row in rows):
-        said.append("verl does not log the accuracy before dynamic sampling: `sampled_accuracy` is empty")
+    if dynamic:
+        said.append(
+            "verl logs neither accuracy nor length of the groups that dynamic sampling drops: `sampled_accuracy` is "
+            "empty, and `total_tokens` estimated"
+        )
     return said

@@ -70,9 +70,17 @@ def read_log(paths: Iterable[Path], steps: int, folder: Path) -> Log:
 
 
 def metric_rows(
-    log: Log, training: Mapping[str, Any], samples: Mapping[int, Samples], validated: Mapping[int, Samples]
+    log: Log,
+    training: Mapping[str, Any],
+    dynamic: bool,
+    samples: Mapping[int, Samples],
+    validated: Mapping[int, Samples],
 ) -> list[dict[str, Any]]:
-    """The rows of `metrics.jsonl`: one per step, and the final validation."""
+    """The rows of `metrics.jsonl`: one per step, and the final validation.
+
+    With ``dynamic`` sampling, verl logs how many groups were dropped and nothing about them: their length is taken to
+    be that of the others.
+    """
     per_step = training["prompts_per_step"] * training["group"]
     rows: list[dict[str, Any]] = []
     totals = {"total_updates": 0, "total_tokens": 0, "total_samples": 0}
@@ -83,9 +91,11 @@ def metric_rows(
             row |= {ours: float(data[theirs]) for ours, theirs in METRICS.items() if theirs in data}
             row |= {n.rpartition("/")[2]: float(v) for n, v in data.items() if n.startswith(PLUGIN)}
             row |= _of_samples(row, samples.get(step))
+            row["sampled_accuracy"] = None if dynamic else row["accuracy"]
+            sampled = per_step + int(row.get("groups_dropped", 0)) * training["group"]
             totals["total_updates"] += training["updates_per_batch"]
-            totals["total_tokens"] += round(row.get("response_length_mean", 0) * per_step)
-            totals["total_samples"] += per_step
+            totals["total_tokens"] += round(row.get("response_length_mean", 0) * sampled)
+            totals["total_samples"] += sampled
         rows.append(row | totals)
     return rows
 
@@ -104,11 +114,9 @@ def timing_rows(log: Log) -> list[dict[str, Any]]:
 
 
 def _of_samples(row: Mapping[str, Any], samples: Samples | None) -> dict[str, Any]:
-    """Accuracy of a step. With dynamic sampling the accuracy before it is not in verl's log."""
     accuracy = samples.accuracy if samples else row.get("reward_mean")
-    sampled = None if row.get("groups_dropped") else accuracy
     spread = {"reward_std": statistics.stdev(samples.scores)} if samples and len(samples.scores) > 1 else {}
-    return {"accuracy": accuracy, "sampled_accuracy": sampled, **spread}
+    return {"accuracy": accuracy, **spread}
 
 
 def _validation(data: Mapping[str, Any], samples: Samples | None) -> dict[str, float]:

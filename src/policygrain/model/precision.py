@@ -18,12 +18,16 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-def resolve_compute(compute: str) -> torch.dtype:
-    """The data type that `training.compute` stands for on this machine; `auto` is bfloat16 where it is fast."""
+def resolve_compute(compute: str, weights: str = "float32") -> torch.dtype:
+    """The precision of passes that `training.compute` stands for on this machine; `auto` is bfloat16 where it is fast.
+
+    ``weights``: the precision of the weights, which passes cannot exceed.
+    """
     if compute == "auto":
-        return torch.bfloat16 if has_fast_bfloat16() else torch.float32
-    found: torch.dtype = getattr(torch, compute)
-    return found
+        compute = "bfloat16" if has_fast_bfloat16() else "float32"
+    asked: torch.dtype = getattr(torch, compute)
+    held: torch.dtype = getattr(torch, weights)
+    return held if torch.finfo(asked).bits > torch.finfo(held).bits else asked
 
 
 def has_fast_bfloat16() -> bool:

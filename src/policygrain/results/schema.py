@@ -72,9 +72,9 @@ class FinalMetrics(Entry):
 
 
 class RunStatus(Record):
-    """`status.json`: what the process that trains a run last said of it. Times are seconds since 1970.
+    """`status.json`: the last recorded status of a run. Times are seconds since 1970.
 
-    A process that was killed by SIGKILL could not say so: its run stays `RUNNING` and its lock is free.
+    After SIGKILL nothing is recorded: the run stays `RUNNING`, and its lock is free.
     """
 
     key: str

@@ -1,16 +1,20 @@
-"""Whether a run is being trained: what its process said last, and whether that process still exists."""
+"""Whether a run is being trained: its recorded status, and whether its process still exists."""
 
 from __future__ import annotations
 
 import fcntl
 
+from ..errors import UserError
 from .layout import RunFolder
 from .schema import RunStatus, read_record
 
 
-def run_status(run: RunFolder) -> RunStatus:
-    """What the process that trains a run last said of it."""
-    return read_record(RunStatus, run.status, "Train the run again.")
+def run_status(run: RunFolder) -> RunStatus | None:
+    """The last recorded status of a run; None without a readable record, which is no result."""
+    try:
+        return read_record(RunStatus, run.status, "")
+    except UserError:
+        return None
 
 
 def is_training(run: RunFolder) -> bool:
@@ -18,8 +22,8 @@ def is_training(run: RunFolder) -> bool:
     try:
         with run.lock.open("a") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    except FileNotFoundError:
+        return False
+    except OSError:  # it is locked, or the file system has no locks
         return True
-    except OSError:
-        pass
     return False

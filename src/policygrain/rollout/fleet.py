@@ -26,8 +26,8 @@ SETTLE_SECONDS = 10.0  # for servers to end by themselves before they are killed
 class Fleet:
     """``count`` servers for the run whose folder of servers is ``folder``.
 
-    With ``submit``, options of `sbatch`, they are job arrays of SLURM, otherwise processes on this machine. One that has
-    ended is started again.
+    With ``submit``, options of `sbatch`, they are job arrays of SLURM, otherwise processes on this machine. Those that
+    have ended are started again.
     """
 
     def __init__(self, folder: Path, count: int, submit: str | None = None, devices: int = 1) -> None:

@@ -1,6 +1,6 @@
 """Follows the runs of a study in MLflow while they are trained, from their files.
 
-Training writes files and knows nothing of MLflow, so no server can slow or stop it. This process reads the files and
+Training writes files and does not call MLflow, so no server can slow or stop it. This process reads the files and
 logs what MLflow does not have yet; after an outage, or when it is started again, it continues from there. On a cluster
 it runs beside Snakemake, so compute nodes need no network.
 """
@@ -26,6 +26,7 @@ from .store import connect, only_writer, reason, tracking_uri
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
+REASON = "reason"  # tag
 PAUSE = 3.0  # seconds between two looks at the files
 LONGEST_PAUSE = 60.0  # between two requests to a server that does not answer
 # This process repeats what failed, so the client need not.
@@ -47,7 +48,7 @@ def follow(folder: StudyFolder, study: Study, parent: int) -> None:
 
 
 class Follower:
-    """What is known of each run in MLflow; MLflow is asked for nothing else."""
+    """Copies what is new in the files of runs to MLflow, and remembers what is there."""
 
     def __init__(self, folder: StudyFolder, study: Study) -> None:
         self.folder, self.study = folder, study
@@ -55,6 +56,8 @@ class Follower:
         self._client: MlflowClient | None = None
         self._experiment = ""
         self._opened: dict[str, str] = {}  # key of a run → id
+        self._logged: dict[str, int] = {}  # id → last step in MLflow
+        self._reasons: dict[str, str] = {}  # id → the tag in MLflow
         # Runs that ended before are left to `mirror`.
         self._seen = {run.path: _state(run) for run in self._runs() if run.summary.exists()}
 
@@ -82,9 +85,9 @@ class Follower:
         state = _state(run)
         try:
             status, config = run_status(run), run_config(run)
-        except UserError:  # being replaced by those of another run
+        except UserError:  # being replaced by that of another run
             return
-        if status.key != config.key:
+        if status is None or status.key != config.key:
             return
         if workflow_ended:
             if status.status != "RUNNING" or is_training(run):
@@ -96,12 +99,25 @@ class Follower:
         if config.key not in self._opened:
             opened = open_seed(client, self._experiment, self.study, config, started=status.started)
             self._opened[config.key] = opened.id
+            self._logged[opened.id] = last_step(client, opened.id)
+            self._reasons[opened.id] = opened.tags.get(REASON, "")
         run_id = self._opened[config.key]
-        log_steps(client, run_id, steps_so_far(run, after=last_step(client, run_id)))
+        new = list(steps_so_far(run, after=self._logged[run_id]))
+        log_steps(client, run_id, new)
+        self._logged[run_id] += len(new)
         set_status(client, run_id, status.status, _end(status, run))
-        if status.reason:
-            client.set_tag(run_id, "reason", status.reason[:5000])
+        self._set_reason(client, run_id, status.reason[:5000])
         self._seen[run.path] = state
+
+    def _set_reason(self, client: MlflowClient, run_id: str, reason: str) -> None:
+        """Tag a run with why it failed; a run that was resumed loses the tag."""
+        if reason == self._reasons[run_id]:
+            return
+        if reason:
+            client.set_tag(run_id, REASON, reason)
+        else:
+            client.delete_tag(run_id, REASON)
+        self._reasons[run_id] = reason
 
     def _connected(self) -> MlflowClient:
         if self._client is None:

@@ -78,7 +78,7 @@ def _mirror_arm(
 ) -> str:
     """Complete the run of each seed of an arm, and the run of the arm with their means, whose id is returned."""
     content = digests.of_text("".join(record.content for record in records))
-    means_run = open_arm(client, experiment, results.study, arm, complete=content)
+    means_run = open_arm(client, experiment, results.study, arm, content)
     for record in records:
         _mirror_run(client, experiment, results, record)
     if means_run.complete is None:
@@ -96,14 +96,17 @@ def _mirror_run(client: MlflowClient, experiment: str, results: StudyResults, re
     from mlflow.entities import RunTag
 
     study, summary, folder = results.study, record.summary, record.folder
-    status = run_status(folder) if folder.status.exists() else None
+    status = run_status(folder)
     content = record.content + "/model" * study.tracking.log_models
     started = status.started if status else None
     opened = open_seed(client, experiment, study, summary, complete=content, started=started)
     if opened.complete is not None:
         return
     made_with = summary.environment
-    client.log_batch(opened.id, tags=[RunTag("commit", made_with.commit), RunTag("hardware", made_with.hardware)])
+    tags = {"commit": made_with.commit, "hardware": made_with.hardware, "engine": made_with.engine}
+    tags["mlflow.source.git.commit"] = made_with.commit.rstrip("+")
+    tags["mlflow.source.git.dirty"] = str(made_with.commit.endswith("+"))
+    client.log_batch(opened.id, tags=[RunTag(name, value) for name, value in tags.items()])
     log_steps(client, opened.id, steps(record, after=last_step(client, opened.id)))
     log_points(client, opened.id, scores(record))
     for path in (folder.summary, folder.metrics, folder.timings):

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 BATCH = 1000  # maximum number of metrics per request
 KEY, CONTENT = "policygrain.key", "policygrain.content"
 COMPLETE = "policygrain.complete"  # the digest of all that was logged; absent while something is missing
-ARM = "arm"  # CONTENT of the runs of arms
 
 
 class Opened(NamedTuple):
@@ -35,6 +34,8 @@ class Opened(NamedTuple):
     id: str
     status: str
     complete: str | None
+    tags: dict[str, str]
+    params: dict[str, str]
 
 
 def open_run(
@@ -72,30 +73,33 @@ def open_run(
     for other in found:
         if other is not kept:
             client.delete_run(other.info.run_id)
-    return Opened(str(kept.info.run_id), kept.info.status, kept.data.tags.get(COMPLETE))
+    about = kept.data
+    return Opened(str(kept.info.run_id), kept.info.status, about.tags.get(COMPLETE), about.tags, about.params)
 
 
-def open_arm(client: MlflowClient, experiment: str, study: Study, arm: str, **more: Any) -> Opened:
-    """The run of an arm, with the means over its seeds."""
+def open_arm(client: MlflowClient, experiment: str, study: Study, arm: str, content: str) -> Opened:
+    """The run of an arm, with the means over its seeds, whose digest is ``content``."""
     tags = {**_common_tags(study, arm), "grain.role": "method"}
-    return open_run(client, experiment, f"{study.name}/{arm}", arm, ARM, tags, **more)
+    return open_run(client, experiment, f"{study.name}/{arm}", arm, content, tags)
 
 
 def open_seed(client: MlflowClient, experiment: str, study: Study, config: RunConfig, **more: Any) -> Opened:
     """The run of a seed, with its parameters."""
     arm, seed = config.arm, config.seed
-    source = f"policygrain train --config results/{study.name}/study.yaml --arm {arm} --seed {seed}"
+    source = f"policygrain train --arm {arm} --seed {seed}"
     tags = {
         **_common_tags(study, arm),
         "seed": str(seed),
         "grain.role": "seed",
         "mlflow.source.name": source,
-        "mlflow.note.content": f"Seed {seed} of `{arm}` in the study `{study.name}`. `{source}` trains it again.",
+        "mlflow.note.content": f"Seed {seed} of `{arm}` in the study `{study.name}`.",
     }
     opened = open_run(client, experiment, f"{study.name}/{arm}/{seed}", f"{arm} seed {seed}", config.key, tags, **more)
     if opened.complete is None:
         parameters = {**flat("method", config.method), **flat("training", config.training), "seed": seed}
-        client.log_batch(opened.id, params=params(parameters))
+        # A run may be resumed with other settings that change no result, and MLflow refuses to change parameters.
+        new = {name: value for name, value in parameters.items() if name not in opened.params}
+        client.log_batch(opened.id, params=params(new))
     return opened
 
 

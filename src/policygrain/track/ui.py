@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -14,7 +15,7 @@ from ..errors import UserError
 from ..results.layout import StudyFolder
 from ..study import Study
 from ..text import redacted
-from .store import SQLITE, connect, reason, tracking_uri
+from .store import connect, reason, tracking_uri
 
 START_SECONDS = 120.0
 
@@ -44,9 +45,11 @@ def serve(folder: StudyFolder, study: Study, port: int) -> None:
         raise
     except Exception as error:
         raise UserError(f"tracking.uri: MLflow at {redacted(uri)} does not answer ({reason(error, uri)}).") from None
-    if not uri.startswith(SQLITE):
+    if uri.startswith(("http://", "https://")):
         _print(redacted(uri).rstrip("/"), experiment)
         return
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=5):
+        raise UserError(f"port {port}: another program uses it, maybe another MLflow. Choose another by --port.")
     command = [sys.executable, "-m", "mlflow", "ui", "--host", "127.0.0.1", "--port", str(port)]
     environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
     server = subprocess.Popen([*command, "--backend-store-uri", uri], env=environment)
@@ -54,7 +57,8 @@ def serve(folder: StudyFolder, study: Study, port: int) -> None:
         address = f"http://127.0.0.1:{port}"
         _wait(server, address)
         _print(address, experiment)
-        server.wait()
+        if code := server.wait():
+            raise UserError(f"mlflow ui ended with exit code {code}; its messages are above.")
     except KeyboardInterrupt:
         pass
     finally:

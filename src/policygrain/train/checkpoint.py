@@ -176,7 +176,7 @@ def _finish(temporary: Path, folder: Path, digests: dict[str, str], keep_every: 
 def remove_old(checkpoints: Path, newest: int, keep_every: int | None) -> None:
     """Remove all checkpoints except the ``newest`` ones and those of every ``keep_every`` steps."""
     folders = sorted(checkpoints.glob("step*"))
-    for old in folders[: len(folders) - newest]:
+    for old in folders[: max(0, len(folders) - newest)]:
         if keep_every is None or int(old.name.removeprefix("step")) % keep_every:
             shutil.rmtree(old, ignore_errors=True)
 

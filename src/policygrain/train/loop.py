@@ -93,9 +93,16 @@ def train(
         if (state := checkpoint.load_newest(run.checkpoints, policy.parts)) is not None:
             stream.position, first, totals = state["position"], state["step"], state["totals"]
             waiting = [batch.to(device()) for batch in state["waiting"]]
+            _check_precision(policy, state.get("compute"), run)
 
         def counters(step: int) -> dict[str, Any]:
-            return {"step": step, "position": stream.position, "totals": totals, "waiting": waiting}
+            return {
+                "step": step,
+                "position": stream.position,
+                "totals": totals,
+                "waiting": waiting,
+                "compute": compute_name(policy),
+            }
 
         def save(step: int) -> None:
             log.flush()
@@ -190,11 +197,26 @@ def train(
         return FinalMetrics(**final, steps=settings.steps, **totals)
 
 
-def _save_final_model(policy: Policy, run: RunFolder) -> None:
-    """Write the model and its tokenizer, in the precision of its passes.
+def compute_name(policy: Policy) -> str:
+    """The precision of the policy's passes, such as `bfloat16`."""
+    return str(compute_dtype(policy.model)).removeprefix("torch.")
 
-    That is the policy which was sampled and trained. Updates too small for this precision are in the weights that the
-    optimizer holds, but had no effect on any pass: in float32 they would make another policy.
+
+def _check_precision(policy: Policy, found: str | None, run: RunFolder) -> None:
+    """UserError if a run would be resumed in another precision, which `auto` means on another machine."""
+    if found not in (None, compute_name(policy)):
+        raise UserError(
+            f"{run.path}: was begun with passes in {found}, and here they would be in {compute_name(policy)} "
+            "(training.compute: auto takes what the machine computes fast). Resume it on a machine like the first, or "
+            f"remove its folder and set training.compute to {found}."
+        )
+
+
+def _save_final_model(policy: Policy, run: RunFolder) -> None:
+    """Write the model and its tokenizer, in the precision of its passes: the policy that the engine samples.
+
+    Updates too small for this precision are in the weights that the optimizer holds, but had no effect on a product of
+    matrices: in float32 they would make another policy.
     """
     dtype = compute_dtype(policy.model)
     model: Any = unsharded(policy.model, torch.device("cpu"), keep=is_rank_0(), dtype=dtype)

@@ -75,7 +75,7 @@ def open_policy(start: str, spec: Model, method: Method, settings: Training, see
         add_adapter(model, spec.lora, seed_of("adapter", seed))
     if settings.activation_checkpointing:
         recompute_layers(model)
-    compute = resolve_compute(settings.compute)
+    compute = resolve_compute(settings.compute, spec.dtype)
     for part in (model, reference):
         if part is not None:
             set_compute_dtype(part, compute)

@@ -25,6 +25,8 @@ from .start_model import check_start_model, ensure_start_model
 from .status import complete_status, recorded_status
 
 if TYPE_CHECKING:
+    import torch
+
     from ..study import Study
     from .stopping import Stop
 
@@ -63,6 +65,7 @@ def train_run(
             on_rank_0(lambda: _remove_checkpoints(run, settings.keep_every))
             return config.key
 
+        from ..model.precision import resolve_compute
         from .loop import train
 
         with recorded_status(run, config.key):
@@ -81,7 +84,7 @@ def train_run(
                 run=run,
                 stop=stop,
             )
-            on_rank_0(lambda: _summarise(run, config, final, settings.compute))
+            on_rank_0(lambda: _summarise(run, config, final, resolve_compute(settings.compute, study.model.dtype)))
         on_rank_0(lambda: _remove_checkpoints(run, settings.keep_every))
     return config.key
 
@@ -172,15 +175,13 @@ def has_ended(run: RunFolder, config: RunConfig) -> bool:
     return summary.key == config.key and run.model.is_dir() and digests.of_model(run.model) == summary.model_digest
 
 
-def _summarise(run: RunFolder, config: RunConfig, final: FinalMetrics, compute: str) -> None:
-    from ..model.precision import resolve_compute
-
+def _summarise(run: RunFolder, config: RunConfig, final: FinalMetrics, compute: torch.dtype) -> None:
     environment = Environment(
         versions=versions(),
         commit=commit(),
         hardware=hardware(),
         ranks=ranks()[1],
-        compute=str(resolve_compute(compute)).removeprefix("torch."),
+        compute=str(compute).removeprefix("torch."),
     )
     summary = RunSummary(
         **config.model_dump(), final=final, model_digest=digests.of_model(run.model), environment=environment

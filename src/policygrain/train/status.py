@@ -27,7 +27,7 @@ def recorded_status(run: RunFolder, key: str) -> Iterator[None]:
     except BaseException as error:
         stopped = isinstance(error, Stopped | KeyboardInterrupt | SystemExit)
         # Not a collective operation: the other ranks may be gone. Without space on the disk, the error itself is shown.
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, UserError):
             if is_rank_0():
                 end("KILLED" if stopped else "FAILED", str(error) or type(error).__name__)
         raise
@@ -35,17 +35,14 @@ def recorded_status(run: RunFolder, key: str) -> Iterator[None]:
 
 
 def complete_status(run: RunFolder) -> None:
-    """Say that a run has ended whose process was killed after it wrote the summary."""
-    if run.status.exists() and (found := run_status(run)).status != "FINISHED":
+    """Mark a run as finished if its process was killed after it had written the summary."""
+    if (found := run_status(run)) is not None and found.status != "FINISHED":
         ended = run.summary.stat().st_mtime
         write_record(run.status, found.model_copy(update={"status": "FINISHED", "ended": ended, "reason": ""}))
 
 
 def _begin(run: RunFolder, key: str) -> RunStatus:
-    before = None
-    if run.status.exists():
-        with contextlib.suppress(UserError):  # unreadable: as if there were none
-            before = run_status(run)
+    before = run_status(run)
     if before is None or before.key != key:
         before = RunStatus(key=key, status="RUNNING", started=time.time(), attempts=0)
     begun = RunStatus(key=key, status="RUNNING", started=before.started, attempts=before.attempts + 1)

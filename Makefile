@@ -125,6 +125,8 @@ publish:
 	$(BIN)/policygrain compare results/laptop results/hour >docs/hour.txt
 	$(BIN)/policygrain plan studies/grain-qwen2.5-math-1.5b.yaml --gpus 64 --per-run 8 --power results/hour >docs/power.txt
 	$(BIN)/policygrain plan studies/grain-qwen2.5-math-1.5b.yaml --gpus 64 --per-run 8 --markdown >docs/plan_grain.txt
+	$(BIN)/policygrain plan studies/tepo-qwen2.5-7b.yaml studies/tepo-qwen2.5-math-1.5b.yaml studies/mpo-r1-distill-1.5b.yaml \
+	  --gpus 64 --per-run 8 --markdown >docs/plan_papers.txt
 	$(BIN)/policygrain bands results/bands --out docs/bands.json >/dev/null
 	$(BIN)/python docs/generate.py
 

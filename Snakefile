@@ -44,7 +44,7 @@ localrules:
 
 
 # A dry run ends after the number of jobs of each rule; `snakemake -n -p` lists their commands, `-n --quiet host` their
-# reasons. Snakemake asks for these settings in dry runs alone: what is printed of others was decided before this line.
+# reasons. These settings only affect dry runs.
 if not workflow.output_settings.printshellcmds and set(
     workflow.output_settings.quiet or ()
 ) == {Quietness.HOST, Quietness.REASON}:

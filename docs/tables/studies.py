@@ -92,6 +92,11 @@ def power() -> str:
     return (ROOT / "docs/power.txt").read_text().strip()
 
 
+def plan_papers() -> str:
+    """The plans of the papers' settings."""
+    return (ROOT / "docs/plan_papers.txt").read_text().strip()
+
+
 def plan_grain() -> str:
     """The plan of the study of the grain at full size."""
     return (ROOT / "docs/plan_grain.txt").read_text().strip()
@@ -162,4 +167,5 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "hour": hour,
     "power": power,
     "plan-grain": plan_grain,
+    "plan-papers": plan_papers,
 }

@@ -37,13 +37,13 @@ def _done(results: StudyResults, label: Callable[[str], str]) -> str:
     seeds = sorted({len(runs) for runs in matrix.by_arm().values()})
     many = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"{seeds[0]}"
     return (
-        f"{_listed(methods)} and variants of them were trained in {len(matrix.runs)} runs, {many} seeds each, from the "
-        f"same weights, with the same prompts and sampling seeds ({study.title or study.name})."
+        f"{_listed(methods)} and variants of them were trained in {len(matrix.runs)} runs, {many} seeds each; runs of "
+        f"one seed share their start model, prompts and sampling seeds ({study.title or study.name})."
     )
 
 
 def _grain(findings: Sequence[ClaimResult], label: Callable[[str], str]) -> str:
-    """Of all comparisons of ratios, clip bands and staleness: how many differ, and which does so most surely."""
+    """Of all comparisons of ratios, clip bands and staleness: how many differ, and that with the smallest p-value."""
     pairs = [pair for r in findings for pair in zip(r.claim.comparisons, r.findings, strict=False)]
     if not pairs:
         return "The study has no records that compare grains with each other."
@@ -55,8 +55,8 @@ def _grain(findings: Sequence[ClaimResult], label: Callable[[str], str]) -> str:
         return f"{asked} none is shown to differ by more than its margin: {rest}."
     c, f = min(decided, key=lambda pair: pair[1].p.supports)
     return (
-        f"{asked} {len(decided)} differ by more than the margin, most surely {label(c.of)} from {label(c.than)} by "
-        f"{effect_text(c, f)} (margin {margin_text(c)}); {rest}."
+        f"{asked} {len(decided)} differ by more than the margin, with the smallest p-value for {label(c.of)} − "
+        f"{label(c.than)}: {effect_text(c, f)} (margin {margin_text(c)}); {rest}."
     )
 
 
@@ -69,7 +69,7 @@ def _not_supported(claims: Sequence[ClaimResult]) -> str:
     open_ = sum(r.verdict in ("undecided", None) for r in claims)
     rest = f"{open_} of {len(claims)} stay undecided or have no records here"
     texts = [_clause(r) for r in claims if r.verdict not in ("supported", "undecided", None)]
-    return f"Not supported: {'; '.join(texts)}; {rest}." if texts else f"None is shown to be wrong; {rest}."
+    return f"Not supported: {'; '.join(texts)}; {rest}." if texts else f"No claim is refuted; {rest}."
 
 
 def _clause(result: ClaimResult) -> str:
@@ -83,13 +83,13 @@ def _rests_on(results: StudyResults, controls: Sequence[Control]) -> str:
     said = (
         f"Controls failed ({', '.join(failed)}), so none of this can be trusted yet"
         if failed
-        else f"All {len(controls)} controls came out as they must"
+        else f"All {len(controls)} controls passed"
         if controls
         else "The study has no controls"
     )
     return (
-        f"{said}; intervals are over training seeds and start models, and a replication outside of them would overturn "
-        "a finding, which says nothing of larger models and other problems."
+        f"{said}; intervals are over training seeds and start models, a replication outside of them would contradict a "
+        "finding, and the results do not extend to larger models or other problems."
     )
 
 

@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     results = StudyResults(arguments.results, load_study(arguments.config))
     if arguments.follow is not None:
-        os.nice(10)  # training goes first
+        os.nice(10)  # lower priority than training
         follow(results.folder, results.study, arguments.follow)
         return
     if arguments.done:

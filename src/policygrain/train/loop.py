@@ -137,6 +137,8 @@ def train(
                     position = stream.position
                     sampled = collect_batch(collector, policy, method, clock)
                     check_mismatch(sampled, policy.model, settings.max_mismatch)
+                    if settings.ahead:
+                        sampled.metrics["staleness"] = float(len(waiting))  # of each sample when it is trained on
                     waiting.append(sampled)
             except EngineError as error:
                 stream.position = position

@@ -27,10 +27,11 @@ from policygrain.provenance import commit, hardware, seed_of, versions
 from policygrain.rollout.engine import Engine, Request
 from policygrain.rollout.torch_engine import TorchEngine
 from policygrain.rollout.vllm_engine import VllmEngine
-from policygrain.study.schema import Prompt
+from policygrain.study import load_study
 from policygrain.tasks.families import generate
 from policygrain.tasks.prompts import PromptRenderer
 
+STUDY = Path(__file__).parents[1] / "studies" / "smollm2.yaml"
 PROMPTS, GROUP, TOKENS = 8, 8, 32
 RUN_BATCHES = 100  # rollout batches of a run of studies/smollm2.yaml, with those that dynamic sampling drops
 
@@ -58,8 +59,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     _, tokenizer = load_model(arguments.model)
-    prompt = Prompt(template="Q: What is 4 plus 3?\nA: 4 + 3 = 7\n\nQ: {problem}\nA:", chat=True)
-    renderer = PromptRenderer(tokenizer, prompt)
+    renderer = PromptRenderer(tokenizer, load_study(STUDY).prompt)
     problems = generate("plain_sum", "train", PROMPTS // 2, 1) + generate("word_problem", "train", PROMPTS // 2, 1)
     prompts = [renderer.ids(p.problem) for p in problems]
     engines = open_engines(arguments.model)

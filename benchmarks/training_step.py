@@ -60,6 +60,7 @@ from policygrain.model.precision import compute_dtype, resolve_compute
 from policygrain.model.warm_start import finetune
 from policygrain.provenance import commit, hardware, seed_of, versions
 from policygrain.rollout.open import open_engine
+from policygrain.study import load_study
 from policygrain.study.schema import Model, Prompt, TinyModel, Training, WarmStart
 from policygrain.tasks.families import FAMILIES, generate
 from policygrain.tasks.problem import Problem
@@ -88,7 +89,7 @@ TINY = Training(
 PRETRAINED = TINY.model_copy(
     update={"prompts_per_step": 4, "max_tokens": 32, "temperature": 0.7, "learning_rate": 1e-5, "compute": "auto"}
 )
-EXAMPLE = Prompt(template="Q: What is 4 plus 3?\nA: 4 + 3 = 7\n\nQ: {problem}\nA:", chat=True)
+STUDY = Path(__file__).parents[1] / "studies" / "smollm2.yaml"  # whose prompt and extraction `pretrained` has
 
 
 def works(folder: Path, pretrained: Path | None, only: str | None) -> dict[str, Work]:
@@ -99,7 +100,8 @@ def works(folder: Path, pretrained: Path | None, only: str | None) -> dict[str, 
         found = {name: Work(start, TINY, Prompt(), problems) for name, start in start_model(folder).items()}
     if pretrained is not None:
         words = [p for family in ("plain_sum", "word_problem") for p in generate(family, "train", 200, SEED)]
-        found["pretrained"] = Work(str(pretrained), PRETRAINED, EXAMPLE, words, "qwen_math")
+        study = load_study(STUDY)
+        found["pretrained"] = Work(str(pretrained), PRETRAINED, study.prompt, words, study.extraction)
     return {name: work for name, work in found.items() if only in (None, name)}
 
 
@@ -314,9 +316,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="turns of each side")
     parser.add_argument("--steps", type=int, default=3, help="steps in a turn")
     parser.add_argument("--model", type=Path, help="folder of a pretrained model: a third scenario")
-    parser.add_argument("--only", help="a scenario; the others are left out")
+    parser.add_argument("--only", choices=["natural", "fixed", "pretrained"], help="this scenario alone")
     parser.add_argument("--out", type=Path, help="JSON file for the numbers")
     arguments = parser.parse_args()
+    if arguments.only == "pretrained" and arguments.model is None:
+        parser.error("--only pretrained needs --model FOLDER (`make model-smollm2`)")
 
     torch.set_num_threads(1)
     report: dict[str, Any] = {

@@ -22,6 +22,38 @@ def training_step() -> str:
     return table(["response lengths", "TRL's seconds per step / PolicyGrain's", "range", "rounds"], rows)
 
 
+def pretrained_step() -> str:
+    """A step of a pretrained model beside TRL's, and the share of the processor's peak."""
+    found = read("pretrained_step")
+    scenario = found["scenarios"]["pretrained"]
+    rows = []
+    for side, name in (("policygrain", "PolicyGrain"), ("trl", "TRL")):
+        seconds = [row[side]["seconds_per_step"] for row in scenario["rounds"]]
+        tokens = statistics.mean(row[side]["tokens_per_step"] for row in scenario["rounds"])
+        ends = f"{min(seconds):.1f} to {max(seconds):.1f}"
+        rows.append([name, f"{statistics.median(seconds):.1f}", ends, f"{tokens:,.0f}"])
+    ratio, share = scenario["ratio_of_seconds_per_step"], scenario["share_of_peak"]
+    phases = {"generate": "sampling", "log_probs": "old log-probabilities", "update": "updates"}
+    parts = ", ".join(f"{share[key]:.0%} while {text}" for key, text in phases.items())
+    return table(["", "seconds per step", "range", "sampled tokens per step"], rows) + (
+        f"\n\nTRL's seconds over PolicyGrain's: {ratio['median']:.2f} ({ratio['min']:.2f} to {ratio['max']:.2f}), "
+        f"{len(scenario['rounds'])} rounds on one thread of {found['hardware']}, "
+        f"{share['dtype'].removeprefix('torch.')} passes. PolicyGrain's share of the peak of that thread "
+        f"({share['product_gflops']:,.0f} GFLOP/s in a large product of matrices): {share['step']:.0%} ({parts})."
+    )
+
+
+def engines() -> str:
+    """Rollouts of the pretrained model by each engine."""
+    found = read("engines")
+    rows = [
+        [name, *spread(own["seconds"]), f"{own['tokens_per_second']:,.0f}", f"{own['start']:.0f}", f"{own['run']:,.0f}"]
+        for name, own in found["engines"].items()
+    ]
+    header = ["engine, precision", "seconds per batch", "range", "tokens/s", "start (s)", "100 batches with start (s)"]
+    return table(header, rows) + f"\n\n{found['work']} of {found['hardware']}."
+
+
 def grading() -> str:
     """Answers graded per second, ordinary ones and with some that reach the time limit."""
     found = read("grading")
@@ -188,6 +220,8 @@ def kills() -> str:
 BLOCKS: dict[str, Callable[[], str]] = {
     "programs": programs,
     "training-step": training_step,
+    "pretrained-step": pretrained_step,
+    "engines": engines,
     "grading": grading,
     "objective": objective,
     "block-ratio": block_ratio,

@@ -49,7 +49,7 @@ def test_more_spread_and_smaller_margins_ask_for_more_seeds(comparisons: int) ->
 def test_the_table_names_records_study_and_hours(records: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", str(ROOT / "studies" / "smoke.yaml"), "--power", str(records)]) == 0
     text = capsys.readouterr().out
-    assert "margin 2 points" in text and "the study smoke" in text and "cpu-hours a run" in text
+    assert "margin 2 points" in text and "the study smoke" in text and "device-hours a run" in text
 
 
 def test_records_of_one_seed_have_no_spread(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Write a page that shows what a training step did to each token of samples.
 
-Tokens are coloured by ratio, advantage, change of probability or change of entropy. For an imported run the page shows its rollouts.
+Tokens are coloured by ratio, advantage, change of probability or change of entropy. For an
+imported run the page shows its rollouts.
 """
 
 from __future__ import annotations

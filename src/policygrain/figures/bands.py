@@ -15,7 +15,7 @@ from ..study.runs import arms_of
 from .alike import GRAINS, band, band_text, resolved, same_but
 from .forest import line
 from .measured import area, round_gain, round_updates
-from .style import COLOURS, COLUMN, PAGE, look, updates_text
+from .style import COLOURS, COLUMN, WIDE, look, updates_text
 
 Ends = tuple[float, float] | None
 # Label of a ratio → number of updates → clip band → one number per seed or start model
@@ -30,7 +30,7 @@ def draw(results: StudyResults) -> Figure:
     points = _of_runs(results) if whole_runs else _of_rounds(results)
     if not points:
         raise UserError("bands: no two methods of `rounds.methods` differ in the clip band alone.")
-    figure = Figure(figsize=(max(COLUMN, min(PAGE, 1.9 * len(points) + 0.6)), 2.7))
+    figure = Figure(figsize=(max(COLUMN, min(WIDE, 1.9 * len(points) + 0.6)), 2.7))
     panels = figure.subplots(1, len(points), sharey=True, squeeze=False)[0]
     chosen = _chosen(results)
     for axes, (ratio, lines) in zip(panels, points.items(), strict=True):

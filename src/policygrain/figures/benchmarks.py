@@ -9,14 +9,14 @@ from ..analysis import accuracy
 from ..results.layout import START
 from ..results.reader import StudyResults
 from .measured import headline
-from .style import PAGE, look, name_of
+from .style import WIDE, look, name_of
 
 
 def draw(results: StudyResults) -> Figure:
     """Points per benchmark with 95% intervals over training seeds, of the start model over start models."""
     arms = [START, *headline(results)]
     names = [*results.benchmarks, "average"]
-    figure = Figure(figsize=(PAGE, 2.7))
+    figure = Figure(figsize=(WIDE, 2.7))
     axes = figure.subplots()
     width = 0.72 / len(arms)
     for i, arm in enumerate(arms):

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ..results.cases import CaseEstimator, CaseRecord, CasesRecord
-from .style import COLOURS, DASHES, MARKERS, PAGE
+from .style import COLOURS, DASHES, FULL_PAGE, MARKERS
 
 # Those drawn as curves, in the order of the legend; the others are points of the first column only.
 DRAWN = (
@@ -35,7 +35,7 @@ DOSES = {
 def draw(record: CasesRecord) -> Figure:
     """A row per case, three columns."""
     # Three columns with long names: a figure for a whole page, not for a column.
-    figure = Figure(figsize=(PAGE * 1.54, 2.05 * len(record.cases) + 0.5))
+    figure = Figure(figsize=(FULL_PAGE, 2.05 * len(record.cases) + 0.5))
     panels = figure.subplots(len(record.cases), 3, width_ratios=(1.2, 1, 1), squeeze=False)
     for row, case in zip(panels, record.cases, strict=True):
         found = [e for e in case.estimators if e.clip is None]

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 from ..results.reader import StudyResults
 from .measured import headline
-from .style import PAGE, curve, shared_legend
+from .style import WIDE, curve, shared_legend
 
 PANELS = {
     "clip_fraction_low": "clipped below (ratio < 1 − ε)",
@@ -18,7 +18,7 @@ LEAST = 0.01  # percent; smaller shares are drawn at the edge
 def draw(results: StudyResults) -> Figure:
     """Share of response tokens whose gradient is zero because of the clip; means with 95% intervals over seeds."""
     arms = headline(results)
-    figure = Figure(figsize=(PAGE * 0.9, 2.4))
+    figure = Figure(figsize=(WIDE * 0.9, 2.4))
     panels = figure.subplots(1, 2, sharey=True)
     for axes, (metric, title) in zip(panels, PANELS.items(), strict=True):
         for i, arm in enumerate(arms):

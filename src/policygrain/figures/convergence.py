@@ -10,7 +10,7 @@ from ..analysis.statistics import Interval, over_seeds
 from ..results.reader import StudyResults
 from .forest import clipped
 from .measured import headline
-from .style import PAGE, label, look
+from .style import WIDE, label, look
 
 BY = {"steps": "optimizer steps", "tokens": "generated tokens", "seconds": "seconds of training"}
 TICKS = {2.0**k: f"{2**k}" if k >= 0 else {-1: "½", -2: "¼", -3: "⅛"}[k] for k in range(-3, 6)}
@@ -23,7 +23,7 @@ def draw(results: StudyResults) -> Figure:
     # As wide as the seeds lie, so that a single wide interval does not hide the others.
     every = np.concatenate([v for values in found.values() for v in values])
     low, high = max(-3.0, min(-1.5, every.min() - 0.3)), min(5.0, max(1.5, every.max() + 0.3))
-    figure = Figure(figsize=(PAGE * 0.95, 0.8 + 0.42 * len(arms)))
+    figure = Figure(figsize=(WIDE * 0.95, 0.8 + 0.42 * len(arms)))
     panels = figure.subplots(1, len(BY), sharey=True)
     for axes, (by, title) in zip(panels, BY.items(), strict=True):
         axes.axvline(1, color="#000000", linewidth=0.8)

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 from ..results.reader import StudyResults
 from .measured import headline
-from .style import PAGE, curve, shared_legend
+from .style import WIDE, curve, shared_legend
 
 PANELS = {
     "validation_accuracy": "validation accuracy (%)",
@@ -19,7 +19,7 @@ PANELS = {
 def draw(results: StudyResults) -> Figure:
     """Four panels by training step; means with 95% intervals over seeds."""
     arms = list(dict.fromkeys([*headline(results), *(a for a in results.arms("ablation") if a == "grpo_clip_higher")]))
-    figure = Figure(figsize=(PAGE, 4.0))
+    figure = Figure(figsize=(WIDE, 4.0))
     panels = figure.subplots(2, 2).flatten()
     for axes, (metric, title) in zip(panels, PANELS.items(), strict=True):
         accuracy = metric == "validation_accuracy"  # always of the same problems, so it is not smoothed

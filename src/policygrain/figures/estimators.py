@@ -12,7 +12,7 @@ from ..analysis.statistics import over_seeds
 from ..results.reader import StudyResults
 from .forest import clipped
 from .measured import distances, estimated
-from .style import COLOURS, MARKERS, PAGE, label
+from .style import COLOURS, MARKERS, WIDE, label
 
 COLUMNS = {
     "bias_cosine": "mean direction:\ncosine with\nthe true gradient",
@@ -26,7 +26,7 @@ LEAST = {"snr": 1e-4, "clip_fraction": 0.01}  # logarithmic axes; what is smalle
 def draw(results: StudyResults) -> Figure:
     """A row per estimator, a column per metric: means over start models with 95% intervals, and each start model."""
     names, steps = list(dict.fromkeys(results.estimators["estimator"])), distances(results)
-    figure = Figure(figsize=(PAGE * 1.1, 1.4 + 0.27 * len(names)))
+    figure = Figure(figsize=(WIDE * 1.1, 1.4 + 0.27 * len(names)))
     panels = figure.subplots(1, len(COLUMNS), sharey=True)
     for axes, (metric, title) in zip(panels, COLUMNS.items(), strict=True):
         scale = 100 if metric == "clip_fraction" else 1

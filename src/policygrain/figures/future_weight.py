@@ -10,7 +10,7 @@ from ..results.reader import StudyResults
 from .forest import line
 from .measured import distances, estimated
 from .requirements import block_methods
-from .style import PAGE, look, updates_text
+from .style import WIDE, look, updates_text
 from .sweeps import accuracy_interval, against, arms_by
 
 
@@ -18,7 +18,7 @@ def draw(results: StudyResults) -> Figure:
     """Two panels by φ, with the same clip band and K = 5; 95% intervals over start models, or over training seeds."""
     section = results.study.estimators
     found = block_methods(results.study, section.methods, "future_weight") if section else {}
-    figure = Figure(figsize=(PAGE * 0.7, 2.4))
+    figure = Figure(figsize=(WIDE * 0.7, 2.4))
     left, right = figure.subplots(1, 2)
     if len(found) > 1:
         for i, updates in enumerate(distances(results)):

@@ -11,7 +11,7 @@ from ..study.runs import arms_of
 from .alike import GRAINS, band, band_text, resolved, same_but
 from .forest import apart, line, powers_of_two, row, shade
 from .measured import MARGIN_OF_CURVES, MARGIN_OF_ROUNDS, area, paired, round_difference, round_reference, round_updates
-from .style import PAGE, label, look, ratio_look
+from .style import WIDE, label, look, ratio_look
 
 BASE = "dapo"  # the method with a token ratio that whole runs are compared with
 IN_A_ROUND = ("block", "prefix", "sequence", "reinforce", "product")
@@ -19,7 +19,7 @@ IN_A_ROUND = ("block", "prefix", "sequence", "reinforce", "product")
 
 def draw(results: StudyResults) -> Figure:
     """Three panels of paired differences in points, with 95% intervals over training seeds or start models."""
-    figure = Figure(figsize=(PAGE, 7.4))
+    figure = Figure(figsize=(WIDE, 7.4))
     runs, rounds, bands = figure.subplots(3, 1, height_ratios=(1, 1, 0.75))
     _runs(runs, results)
     _rounds(rounds, results)

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from ..errors import UserError
 from ..results.reader import StudyResults
-from .style import PAGE, curve, shared_legend
+from .style import WIDE, curve, shared_legend
 
 
 def over_steps(
@@ -21,7 +21,7 @@ def over_steps(
     trained = [arm for arm in arms if (results.steps["arm"] == arm).any()]
     if len(trained) < 2:
         raise UserError(f"{figure}: at least two of these must be trained: {', '.join(arms)}; see `experiments`.")
-    result = Figure(figsize=(PAGE * width, 2.2))
+    result = Figure(figsize=(WIDE * width, 2.2))
     axes = result.subplots(1, len(panels))
     for ax, (metric, title) in zip(axes, panels.items(), strict=True):
         for i, arm in enumerate(trained):

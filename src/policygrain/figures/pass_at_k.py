@@ -11,7 +11,7 @@ from ..evaluate.scores import pass_at_k, powers_of_two
 from ..results.layout import START
 from ..results.reader import StudyResults
 from .measured import headline
-from .style import PAGE, label, look
+from .style import WIDE, label, look
 
 
 def draw(results: StudyResults) -> Figure:
@@ -26,7 +26,7 @@ def draw(results: StudyResults) -> Figure:
     arms = [START, *headline(results)]
     columns = min(4, len(names))
     rows = -(-len(names) // columns)
-    figure = Figure(figsize=(PAGE * max(0.45, columns / 4), 1.9 * rows + 0.4))
+    figure = Figure(figsize=(WIDE * max(0.45, columns / 4), 1.9 * rows + 0.4))
     panels = np.atleast_1d(figure.subplots(rows, columns, squeeze=False)).flatten()
     for axes, name in zip(panels, names, strict=False):
         n = int(responses[name])

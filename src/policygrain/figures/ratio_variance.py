@@ -12,7 +12,7 @@ from ..errors import UserError
 from ..results.reader import StudyResults
 from .alike import ratio_text, resolved
 from .measured import distances, estimated
-from .style import PAGE, look, updates_text
+from .style import WIDE, look, updates_text
 
 SMALLEST = 1e-12
 
@@ -23,7 +23,7 @@ def draw(results: StudyResults) -> Figure:
     free = {n: ratio_text(m) for n, m in methods.items() if m.clip.name == "none" and m.ratio.name != "none"}
     if not free:
         raise UserError("ratio_variance: `estimators.methods` has no method with a ratio and without a clip.")
-    figure = Figure(figsize=(PAGE * 0.9, 2.9))
+    figure = Figure(figsize=(WIDE * 0.9, 2.9))
     variance, share = figure.subplots(1, 2)
     _panel(variance, results, free, "ratio_variance", _of_logs)
     _panel(share, results, free, "effective_sample_share", of_shares)

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from ..results.reader import StudyResults
 from .forest import row, shade
 from .measured import MARGIN_OF_ROUNDS, round_difference, round_reference, round_updates
-from .style import COLOURS, PAGE, label
+from .style import COLOURS, WIDE, label
 
 
 def draw(results: StudyResults) -> Figure:
@@ -16,7 +16,7 @@ def draw(results: StudyResults) -> Figure:
     names = [name for name in dict.fromkeys(results.rounds["method"]) if name != reference]
     found = {name: round_difference(results, name, reference, last) for name in names}
     names.sort(key=lambda name: -float(found[name].mean()))
-    figure = Figure(figsize=(PAGE * 0.95, 0.9 + 0.24 * len(names)))
+    figure = Figure(figsize=(WIDE * 0.95, 0.9 + 0.24 * len(names)))
     axes = figure.subplots()
     shade(axes, MARGIN_OF_ROUNDS, vertical=True)
     for place, name in enumerate(names):

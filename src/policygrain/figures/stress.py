@@ -8,7 +8,7 @@ from ..results.reader import StudyResults
 from .alike import by_ratio, ratio_text, resolved
 from .forest import apart, line, powers_of_two
 from .measured import round_gain, round_updates
-from .style import PAGE, ratio_look
+from .style import WIDE, ratio_look
 
 MOST = 12  # panels of single start models
 COLUMNS = 4
@@ -23,7 +23,7 @@ def draw(results: StudyResults) -> Figure:
     gains = {name: {u: round_gain(results, name, u) for u in ticks} for name in names}
     columns = min(COLUMNS, len(starts))
     rows = -(-len(starts) // columns)
-    figure = Figure(figsize=(PAGE, 2.9 + 1.25 * rows))
+    figure = Figure(figsize=(WIDE, 2.9 + 1.25 * rows))
     halves = figure.subfigures(2, 1, height_ratios=(2.2, 1.15 * rows), squeeze=False)
     upper, lower = halves[0, 0], halves[1, 0]
     axes = upper.subplots()

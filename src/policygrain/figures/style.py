@@ -18,7 +18,7 @@ from . import SUFFIXES
 
 matplotlib.use("Agg")
 
-COLUMN, PAGE = 3.3, 5.0  # width in inches of a column, and of wide figures: in a column their text has 5 points
+COLUMN, WIDE, FULL_PAGE = 3.3, 5.0, 7.7  # widths in inches; shrunk to a column, the text of a wide figure has 5 points
 # The colours of Okabe and Ito, which differ with colour blindness too; markers and dashes differ in greyscale.
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
 MARKERS = ["o", "s", "^", "D", "v", "P", "X"]

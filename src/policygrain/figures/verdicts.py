@@ -14,7 +14,7 @@ from ..analysis.ledger import Comparison
 from ..analysis.statistics import Interval
 from ..results.reader import StudyResults
 from .forest import clipped, shade
-from .style import COLOURS, PAGE, label, updates_text
+from .style import COLOURS, WIDE, label, updates_text
 
 REACH = 6.0  # margins; an arrow shows that an effect or interval goes on
 LOOKS = {
@@ -42,7 +42,7 @@ def draw(results: StudyResults) -> Figure:
 def drawn(decided: list[ClaimResult], named: Callable[[str], str]) -> Figure:
     """The figure of these claims; ``named`` gives the label of an arm."""
     height = sum(max(1, len(result.findings)) for result in decided) + 0.9 * len(decided)
-    figure = Figure(figsize=(PAGE * 1.1, 0.9 + 0.19 * height))
+    figure = Figure(figsize=(WIDE * 1.1, 0.9 + 0.19 * height))
     axes = figure.subplots()
     shade(axes, 1.0, vertical=True)
     place, ticks, ends = 0.0, list[tuple[float, str]](), [-0.6]

@@ -1,0 +1,36 @@
+"""Published records are those of the study files beside which they are described."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+from policygrain.study import load_study
+
+RECORDS = {
+    "laptop": "config.yaml",
+    "laptop-replicate": "studies/replicate.yaml",
+    "hour": "studies/hour.yaml",
+    "newer": "studies/newer.yaml",
+    "bands": "studies/bands.yaml",
+    "smollm2": "studies/smollm2.yaml",
+}
+ROOT = Path(__file__).parents[2]
+# What changes no result, and may have changed since.
+FREE = {"base", "title", "figures", "tracking", "seeds_per_process", "rollouts"}
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_a_published_record_is_of_its_study_file(name: str, tmp_path: Path) -> None:
+    with ZipFile(ROOT / "docs" / "records" / f"{name}.zip") as archive:
+        (member,) = [n for n in archive.namelist() if n.endswith("study.yaml")]
+        (tmp_path / "study.yaml").write_bytes(archive.read(member))
+    record, file = load_study(tmp_path / "study.yaml"), load_study(ROOT / RECORDS[name])
+    for key in set(type(file).model_fields) - FREE:
+        assert getattr(record, key) == getattr(file, key), key
+
+
+def test_every_published_record_is_tested() -> None:
+    assert {path.stem for path in (ROOT / "docs" / "records").glob("*.zip")} == set(RECORDS)

@@ -30,7 +30,7 @@ def test_a_run_ends_the_same_whoever_is_killed(
     cluster: Cluster, made: tuple[Path, Path], root: Path, tmp_path: Path
 ) -> None:
     """16 requests in chunks of 8, sampled by servers; the same run with the engine in the trainer's process."""
-    training = {"engine": "vllm", "steps": 6, "checkpoint_every": 2, "kv_gib": 0.1}
+    training = {"engine": "vllm", "steps": 40, "checkpoint_every": 2, "kv_gib": 0.1}
     study, run = tmp_path / "study.yaml", RunFolder(tmp_path / "run")
     settings = small_study(training=training, rollouts=SERVERS).model_dump(mode="json") | {"base": None}
     study.write_text(yaml.safe_dump(settings))
@@ -52,15 +52,20 @@ def test_a_run_ends_the_same_whoever_is_killed(
     def steps() -> int:
         return len(run.metrics.read_text().splitlines()) if run.metrics.exists() else 0
 
+    def kill(job: str) -> None:
+        cluster.ask("scancel", "--signal=KILL", "--full", job)
+
     trainer = submit()
     cluster.wait(lambda: steps() >= 1 and len(registrations(run.servers)) == 2, TIMEOUT, "both servers are there")
-    first, second = servers()
-    cluster.ask("scancel", "--signal=KILL", "--full", first)
-    cluster.wait(lambda: steps() >= 3, TIMEOUT, "the other server goes on")
-    cluster.ask("scancel", "--signal=KILL", "--full", trainer)
+    kill(servers()[0])
+    then = steps() + 3
+    cluster.wait(lambda: steps() >= then, TIMEOUT, "the other server goes on")
+    kill(trainer)
     cluster.wait(lambda: state(trainer) not in ("RUNNING", "COMPLETING"), TIMEOUT, "the trainer is killed")
+    assert state(trainer) != "COMPLETED" and steps() < 40
     trainer = submit()
-    cluster.ask("scancel", "--signal=KILL", "--full", second)
+    cluster.wait(lambda: state(trainer) == "RUNNING" and servers(), TIMEOUT, "it is resumed")
+    kill(servers()[0])
     cluster.wait(lambda: state(trainer) in ("COMPLETED", "FAILED"), TIMEOUT, "the run has ended")
     log = (tmp_path / f"trainer-{trainer}.log").read_text()
     assert state(trainer) == "COMPLETED", log

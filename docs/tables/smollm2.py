@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 from zipfile import ZipFile
 
-from .common import ROOT
+from .common import ROOT, read
 
 RECORD = ROOT / "docs" / "records" / "smollm2.zip"
 LAST = 10  # steps at the end of a run
@@ -18,7 +18,11 @@ SAMPLED = (
     ("plain_sum", 2),
     ("word_problem", 1),
 )  # benchmark and problem, chosen before the study ran
-BEFORE, AFTER = "start/seed0", "runs/tepo/seed0"
+MODELS = {  # the last was chosen when the results were known
+    "before": "start/seed0",
+    "after, 8 updates": "runs/tepo/seed0",
+    "after, 1 update": "runs/tepo+updates_per_batch=1/seed1",
+}
 
 
 def _lines(archive: ZipFile, name: str) -> list[dict[str, Any]]:
@@ -66,10 +70,10 @@ def _useful(row: dict[str, Any]) -> float:
 
 def samples() -> str:
     """Three responses before and after, of problems that were chosen beforehand."""
-    lines = ["| problem | before | after |", "| --- | --- | --- |"]
+    lines = ["| " + " | ".join(["problem", *MODELS]) + " |", "| --- " * (1 + len(MODELS)) + "|"]
     with ZipFile(RECORD) as archive:
         for benchmark, number in SAMPLED:
-            rows = [_lines(archive, f"{model}/evaluation/{benchmark}.jsonl") for model in (BEFORE, AFTER)]
+            rows = [_lines(archive, f"{model}/evaluation/{benchmark}.jsonl") for model in MODELS.values()]
             problem = list(dict.fromkeys(row["id"] for row in rows[0]))[number - 1]
             first = [next(row for row in found if row["id"] == problem) for found in rows]
             cells = [
@@ -78,6 +82,21 @@ def samples() -> str:
             ]
             lines.append("| " + " | ".join(" ".join(cell.replace("|", "\\|").split()) for cell in cells) + " |")
     return "\n".join(lines)
+
+
+def precision() -> str:
+    """Float32 weights after training with bfloat16 passes, evaluated in both precisions."""
+    found = read("precision")
+    lines = [
+        "| weights | accuracy, float32 passes | bfloat16 passes | difference of log-probabilities (nats per token) |"
+    ]
+    lines += ["| --- | ---: | ---: | ---: |"]
+    for key, name in (("before", "start model"), ("after", f"after {found['step']} steps")):
+        row = found[key]
+        cells = [f"{100 * row['accuracy'][dtype]:.0f}%" for dtype in ("float32", "bfloat16")]
+        lines.append("| " + " | ".join([name, *cells, f"{row['difference']:.2f}"]) + " |")
+    count = found["after"]["responses"]
+    return "\n".join(lines) + f"\n\nFloat32 weights of `{found['run']}`, {count} responses to test problems."
 
 
 def cost() -> str:
@@ -93,6 +112,7 @@ def cost() -> str:
 
 
 BLOCKS: dict[str, Callable[[], str]] = {
+    "smollm2-precision": precision,
     "smollm2-cost": cost,
     "smollm2-accuracy": accuracy,
     "smollm2-learning": learning,

@@ -16,6 +16,15 @@ PANELS = {
 }
 
 
+LEAST = 0.1  # lower end of a logarithmic axis
+OUTLIER = 1000  # times the median
+
+
+def _has_outliers(results: StudyResults, metric: str) -> bool:
+    values = results.steps[metric] if metric in results.steps else None
+    return values is not None and bool(values.max() > OUTLIER * values.median() > 0)
+
+
 def draw(results: StudyResults) -> Figure:
     """Four panels by training step; means with 95% intervals over seeds."""
     arms = list(dict.fromkeys([*headline(results), *(a for a in results.arms("ablation") if a == "grpo_clip_higher")]))
@@ -23,11 +32,15 @@ def draw(results: StudyResults) -> Figure:
     panels = figure.subplots(2, 2).flatten()
     for axes, (metric, title) in zip(panels, PANELS.items(), strict=True):
         accuracy = metric == "validation_accuracy"  # always of the same problems, so it is not smoothed
+        logarithmic = metric == "gradient_norm" and _has_outliers(results, metric)
+        how = {"smooth": 1, "scale": 100} if accuracy else {"smooth": 3}
         for i, arm in enumerate(arms):
-            curve(axes, results, arm, metric, i, smooth=1 if accuracy else 3, scale=100 if accuracy else 1)
+            curve(axes, results, arm, metric, i, **how, least=LEAST if logarithmic else float("-inf"))
         axes.set_title(title)
         axes.set_xlabel("training step")
-        if not accuracy:
+        if logarithmic:
+            axes.set_yscale("log")
+        elif not accuracy:
             axes.set_ylim(bottom=0)
     shared_legend(figure, panels[0], len(arms))
     return figure

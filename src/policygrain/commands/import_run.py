@@ -1,6 +1,7 @@
-"""Write a run that another engine, verl, trained from an exported folder into a study's results.
+"""Write a run that another engine, verl, trained into a study's results.
 
-Evaluation, figures and claims then treat it as a run of the study that has ended.
+It was trained in a folder of `policygrain export`. Evaluation, figures and claims then treat it as a run of the study
+that has ended.
 """
 
 from __future__ import annotations

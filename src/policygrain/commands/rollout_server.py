@@ -1,6 +1,7 @@
-"""Sample rollouts for a run that is trained elsewhere (`rollouts.where: servers`), until it ends.
+"""Sample rollouts for a run that is trained elsewhere, until it ends.
 
-Any number of servers may be started, on any machine that sees the run's folder, and at any time.
+The run has `rollouts.where: servers`. Any number of servers may be started, on any machine that sees the run's folder,
+and at any time.
 """
 
 from __future__ import annotations

@@ -21,8 +21,10 @@ OUTLIER = 1000  # times the median
 
 
 def _has_outliers(results: StudyResults, metric: str) -> bool:
-    values = results.steps[metric] if metric in results.steps else None
-    return values is not None and bool(values.max() > OUTLIER * values.median() > 0)
+    if metric not in results.steps:
+        return False
+    values = results.steps[metric]
+    return bool(values.max() > OUTLIER * values.median() > 0)
 
 
 def draw(results: StudyResults) -> Figure:

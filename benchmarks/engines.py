@@ -1,9 +1,11 @@
 """Rollouts of a pretrained model on a CPU: vLLM beside the engine of transformers, in float32 and bfloat16.
 
-8 prompts × 8 responses of at most 32 tokens, one thread, in turns in one process; start-up is measured apart. The study
-of this model (studies/smollm2.yaml) uses the engine that is faster over one of its runs, start-up included.
+8 prompts × 8 responses of at most 32 tokens, one thread, in turns in one process; start-up is measured apart. Then the
+first steps of a run of this model's study (studies/smollm2.yaml) with each engine, side by side in two processes: a
+rollout there is several calls of different sizes, and weights are loaded before each. The study uses the engine that is
+faster there, start-up included, or the simpler one where they are equal.
 
-    python benchmarks/engines.py models/smollm2-135m-instruct [--rounds 5] [--out benchmarks/engines.json]
+    python benchmarks/engines.py models/smollm2-135m-instruct [--rounds 5] [--steps 8] [--out benchmarks/engines.json]
 """
 
 from __future__ import annotations
@@ -14,16 +16,22 @@ os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "HF_HUB_OFFLINE":
 
 import argparse
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 
 from policygrain.files import atomic_json
 from policygrain.model.loading import load_model
 from policygrain.provenance import commit, hardware, seed_of, versions
+from policygrain.results.layout import RunFolder
+from policygrain.results.reader import run_summary, run_timings
 from policygrain.rollout.engine import Engine, Request
 from policygrain.rollout.torch_engine import TorchEngine
 from policygrain.rollout.vllm_engine import VllmEngine
@@ -51,10 +59,35 @@ def open_engines(model: str) -> dict[str, tuple[Engine, float]]:
     return found
 
 
+def in_training(model: str, steps: int) -> dict[str, Any]:
+    """The first steps of a run by each engine at the same time, a core each."""
+    with tempfile.TemporaryDirectory() as place:
+        processes = {}
+        for engine in ("transformers", "vllm"):
+            study = Path(place) / f"{engine}.yaml"
+            training = {"engine": engine, "steps": steps, "validate_every": 10 * steps, "checkpoint_every": 10 * steps}
+            content = {"base": str(STUDY), "name": engine, "model": {"start": str(Path(model).resolve())}}
+            study.write_text(yaml.safe_dump(content | {"training": training}))
+            command = [sys.executable, "-m", "policygrain.cli", "train", "--config", str(study), "--arm", "tepo"]
+            processes[engine] = subprocess.Popen([*command, "--seed", "1", "--run-dir", f"{place}/{engine}"])
+        found = {}
+        for engine, process in processes.items():
+            if process.wait():
+                raise SystemExit(f"the run with {engine} failed")
+            run = RunFolder(Path(place) / engine)
+            seconds, tokens = run_summary(run).final.seconds, run_summary(run).final.tokens
+            found[engine] = {
+                "seconds_per_1000_tokens": 1000 * seconds / tokens,
+                "generate": 1000 * sum(row["seconds/generate"] for row in run_timings(run)) / tokens,
+            }
+    return {"steps": steps, **found}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("model", help="folder of a model")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=8, help="training steps with each engine")
     parser.add_argument("--out", type=Path, help="JSON file for the numbers")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -90,6 +123,9 @@ def main() -> None:
         report["engines"][name] = own
         speed = f"{own['tokens_per_second']:5.0f} tokens/s, start {start:5.1f} s"
         print(f"{name:24}{spread['median']:6.2f} s a batch, {speed}")
+    del engines
+    report["training"] = in_training(arguments.model, arguments.steps)
+    print(report["training"])
     if arguments.out:
         atomic_json(arguments.out, report)
 

@@ -51,7 +51,16 @@ def engines() -> str:
         for name, own in found["engines"].items()
     ]
     header = ["engine, precision", "seconds per batch", "range", "tokens/s", "start (s)", "100 batches with start (s)"]
-    return table(header, rows) + f"\n\n{found['work']} of {found['hardware']}."
+    training = found["training"]
+    each = [
+        f"{own['seconds_per_1000_tokens']:.1f} s with {name}, {own['generate']:.1f} of them sampling"
+        for name, own in training.items()
+        if name != "steps"
+    ]
+    return table(header, rows) + (
+        f"\n\n{found['work']} of {found['hardware']}. In the first {training['steps']} steps of a run of the study, "
+        f"side by side, per 1,000 sampled tokens: {'; '.join(each)}."
+    )
 
 
 def grading() -> str:

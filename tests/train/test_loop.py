@@ -123,6 +123,8 @@ def test_a_batch_sampled_ahead_is_off_from_the_policy_that_sampled_it(
         assert rows[ahead][ahead + 1]["kl_initial"] > 1e-6
         assert max(r["mismatch_max"] for r in rows[ahead]) < 1e-4
         assert rows[ahead][-1]["total_samples"] == 5 * 48
+        staleness = [r.pop("staleness", None) for r in rows[ahead]]
+        assert staleness == ([min(step, ahead) for step in range(5)] if ahead else [None] * 5)
         assert capsys.readouterr().err.count("all importance ratios are 1") == (ahead == 0)
     assert rows[0][0] == rows[1][0] == rows[2][0]
     assert max(r["kl_old"] for r in rows[0]) < 1e-9 < rows[1][1]["kl_old"]

@@ -196,6 +196,18 @@ def test_a_run_waits_for_a_server_that_is_started_by_hand(
     assert processes[0].wait(20) == 0, "the run ends its servers"
 
 
+def test_servers_that_a_killed_attempt_left_are_ended(made: tuple[Path, Path], colocated: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    start = made[1]
+    settings = ServerSettings(str(start), None, digests.of_model(start), "transformers", "float32", None, 120.0)
+    write_settings(run / "servers", settings)
+    left = serve(run / "servers")
+    wait_for(lambda: registrations(run / "servers"))
+    train_small(small_study(rollouts={**QUICK, "servers": 1, "chunk": 16}), run, *made)
+    assert left.wait(20) == 0
+    assert_same_end(run, colocated)
+
+
 def test_a_run_without_servers_is_saved_and_resumes(made: tuple[Path, Path], colocated: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     with pytest.raises(UserError, match=r"no rollout server has answered for 0\.02 minutes.*The run is saved"):

@@ -50,7 +50,7 @@ def _grain(findings: Sequence[ClaimResult], label: Callable[[str], str]) -> str:
     decided = [pair for pair in pairs if pair[1].verdict == "supported"]
     ties = sum(f.verdict == "no difference larger than the margin" for _, f in pairs)
     rest = f"{ties} are equal within it and {len(pairs) - len(decided) - ties} undecided"
-    asked = f"Of {len(pairs)} comparisons of ratios, clip bands and staleness,"
+    asked = f"Of {len(pairs)} comparison{'s' * (len(pairs) > 1)} of ratios, clip bands and staleness,"
     if not decided:
         return f"{asked} none is shown to differ by more than its margin: {rest}."
     c, f = min(decided, key=lambda pair: pair[1].p.supports)

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from ..errors import UserError
-from .server import ServerSettings, registrations, write_settings
+from .server import ServerSettings, write_settings
 from .server_engine import ServerEngine
 
 RESTARTS = 10  # of servers beside the trainer, in one attempt at a run
@@ -148,22 +148,21 @@ def served_engine(
     chunk: int,
 ) -> Iterator[ServerEngine]:
     """An engine that samples by servers. ``fleet``: of the rank that starts and ends them; None on other ranks."""
-    if fleet is not None:
-        write_settings(folder, settings)
-        alive = len(registrations(folder))  # left by an attempt that was killed, and used by this one
-        if alive:
-            print(f"{folder}: {alive} servers are registered there already.", file=sys.stderr)
-        fleet.start()
     keep = fleet.keep if fleet is not None else lambda: None
     wait = settings.idle_seconds
     engine = ServerEngine(
         folder, settings.model, attempt, chunk=chunk, wait_seconds=wait, writes=fleet is not None, keep=keep
     )
+    if fleet is not None:
+        write_settings(folder, settings)
+        if fleet.count:
+            engine.end_servers()  # of an attempt that was killed
+        fleet.start()
     try:
         yield engine
     finally:
         if fleet is not None:
             engine.end_servers()
             fleet.end()
-            for left in (*folder.glob("weights-*"), *folder.glob("server-*.json")):
+            for left in folder.glob("weights-*"):
                 left.unlink(missing_ok=True)

@@ -6,6 +6,7 @@ responses are the same whichever server has sampled which chunk, and after a chu
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import threading
@@ -218,12 +219,11 @@ class ServerEngine:
         raise AssertionError("unreachable")
 
     def end_servers(self) -> None:
-        """Tell all registered servers to end."""
+        """Tell all registered servers to end, and forget them."""
         for server in registrations(self.folder):
-            try:
+            with contextlib.suppress(ServerGone):
                 self._ask(server, "POST", "/end", {})
-            except ServerGone:
-                continue
+            (self.folder / f"server-{server.id}.json").unlink(missing_ok=True)
 
 
 class _Work:

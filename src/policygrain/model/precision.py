@@ -49,6 +49,11 @@ def compute_dtype(model: PreTrainedModel) -> torch.dtype:
     return found
 
 
+def compute_name(model: PreTrainedModel) -> str:
+    """The precision of the model's passes by name, such as `bfloat16`."""
+    return str(compute_dtype(model)).removeprefix("torch.")
+
+
 def forward_precision(model: PreTrainedModel) -> AbstractContextManager[object]:
     """Context for the layers' forward pass."""
     dtype = compute_dtype(model)

@@ -10,7 +10,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from ..errors import UserError
-from ..model.precision import compute_dtype
+from ..model.precision import compute_name
 from .engine import Engine
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def open_engine(
     ``colocated``: the engine shares the GPU with a trainer of ``model``: it uses the same precision and can sleep.
     """
     if resolve_engine(name) == "vllm":
-        dtype = str(compute_dtype(model)).removeprefix("torch.") if colocated else None
+        dtype = compute_name(model) if colocated else None
         reserved = optimizer_state_bytes(model) if colocated else 0
         return _vllm(model, start, colocated, revision=revision, dtype=dtype, kv_gib=kv_gib, reserved=reserved)
     from .torch_engine import TorchEngine

@@ -225,8 +225,8 @@ def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
             self._answer({})
 
         def _allowed(self) -> bool:
-            server.contacted = time.monotonic()
             if secrets.compare_digest(self.headers.get("Authorization", ""), f"Bearer {server.token}"):
+                server.contacted = time.monotonic()  # requests without the token do not keep it alive
                 return True
             self._answer({"error": "wrong token"}, HTTPStatus.UNAUTHORIZED)
             return False

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .. import digests
-from ..model.precision import compute_dtype
+from ..model.precision import compute_name
 from ..rollout.fleet import Fleet, served_engine
 from ..rollout.open import open_engine, resolve_engine
 from ..rollout.server import ServerSettings
@@ -43,7 +43,7 @@ def rollout_engine(
         revision=spec.revision,
         model=digests.of_model(Path(start)),
         engine=resolve_engine(settings.engine),
-        dtype=str(compute_dtype(policy.model)).removeprefix("torch."),
+        dtype=compute_name(policy.model),
         kv_gib=settings.kv_gib,
         idle_seconds=60 * rollouts.wait_minutes,
     )

@@ -15,7 +15,7 @@ from ..errors import Stopped, UserError
 from ..grading import open_grader
 from ..methods import Method
 from ..model.loading import device
-from ..model.precision import compute_dtype
+from ..model.precision import compute_dtype, compute_name
 from ..model.weights import unsharded
 from ..progress import Progress
 from ..provenance import seed_of
@@ -101,7 +101,7 @@ def train(
                 "position": stream.position,
                 "totals": totals,
                 "waiting": waiting,
-                "compute": compute_name(policy),
+                "compute": compute_name(policy.model),
             }
 
         def save(step: int) -> None:
@@ -199,16 +199,11 @@ def train(
         return FinalMetrics(**final, steps=settings.steps, **totals)
 
 
-def compute_name(policy: Policy) -> str:
-    """The precision of the policy's passes, such as `bfloat16`."""
-    return str(compute_dtype(policy.model)).removeprefix("torch.")
-
-
 def _check_precision(policy: Policy, found: str | None, run: RunFolder) -> None:
     """UserError if a run would be resumed in another precision, which `auto` means on another machine."""
-    if found not in (None, compute_name(policy)):
+    if found not in (None, compute_name(policy.model)):
         raise UserError(
-            f"{run.path}: was begun with passes in {found}, and here they would be in {compute_name(policy)} "
+            f"{run.path}: was begun with passes in {found}, and here they would be in {compute_name(policy.model)} "
             "(training.compute: auto takes what the machine computes fast). Resume it on a machine like the first, or "
             f"remove its folder and set training.compute to {found}."
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -61,3 +62,55 @@ def test_a_run_that_was_trained_again_replaces_the_old_one(tmp_path: Path, monke
     assert curve("grpo", "validation_accuracy")[-1] == (3, pytest.approx((0.9 + 0.6) / 2))
     names = [r.info.run_name for r in store.search_runs([found.experiment_id])]
     assert len(names) == len(set(names))
+
+
+REQUESTS = ("create_run", "log_batch", "set_tag", "log_artifact", "log_artifacts", "log_table", "set_terminated")
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def test_a_mirror_that_is_killed_after_any_request_is_completed_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed after each of its requests in turn, by restarting until none is left."""
+    import mlflow
+
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    study = load_study(ROOT / "studies" / "smoke.yaml")
+    results = StudyResults(make_up(study, tmp_path / "smoke", {}))
+    killed_after: set[tuple[str, ...]] = set()
+
+    def killed_once(name: str) -> Any:
+        request = getattr(mlflow.MlflowClient, name)
+
+        def carried_out(client: Any, *args: Any, **more: Any) -> Any:
+            answer = request(client, *args, **more)
+            this = (name, *args[: 2 if name == "set_tag" else 1], *sorted(more))
+            if this not in killed_after:
+                killed_after.add(this)
+                raise Killed
+            return answer
+
+        return carried_out
+
+    for name in REQUESTS:
+        monkeypatch.setattr(mlflow.MlflowClient, name, killed_once(name))
+    starts = 1
+    while True:
+        try:
+            mirror(results)
+            break
+        except Killed:
+            starts += 1
+    assert starts == len(killed_after) + 1 > 20, killed_after
+    store = mlflow.MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
+    experiment = store.get_experiment_by_name("smoke")
+    assert experiment is not None
+    runs = {run.info.run_name: run for run in store.search_runs([experiment.experiment_id])}
+    arms = run_matrix(study).by_arm()
+    assert set(runs) == {"figures and tables", *arms, *(f"{run.arm} seed {run.seed}" for a in arms.values() for run in a)}
+    assert {run.info.status for run in runs.values()} == {"FINISHED"}
+    curve = store.get_metric_history(runs["grpo seed 0"].info.run_id, "validation_accuracy")
+    assert [(m.step, m.value) for m in curve] == [(0, 0.0), (2, pytest.approx(1 / 3)), (3, 0.5)]

@@ -85,9 +85,8 @@ def _mirror_arm(
         client.log_batch(means_run.id, params=params(flat("method", records[0].summary.method)))
         log_steps(client, means_run.id, means(records))
         client.set_tag(means_run.id, "seeds", str(len(records)))
-        client.set_tag(means_run.id, COMPLETE, content)
-    if means_run.status != "FINISHED":
         client.set_terminated(means_run.id)
+        client.set_tag(means_run.id, COMPLETE, content)
     return means_run.id
 
 
@@ -119,5 +118,5 @@ def _mirror_run(client: MlflowClient, experiment: str, results: StudyResults, re
         from .model import log_model
 
         log_model(client, opened.id, folder.model)
-    client.set_tag(opened.id, COMPLETE, content)
     set_status(client, opened.id, "FINISHED", status.ended if status else None)
+    client.set_tag(opened.id, COMPLETE, content)  # last: a run with this tag is not touched again

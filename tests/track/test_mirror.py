@@ -109,8 +109,8 @@ def test_a_mirror_that_is_killed_after_any_request_is_completed_by_the_next(
     experiment = store.get_experiment_by_name("smoke")
     assert experiment is not None
     runs = {run.info.run_name: run for run in store.search_runs([experiment.experiment_id])}
-    arms = run_matrix(study).by_arm()
-    assert set(runs) == {"figures and tables", *arms, *(f"{run.arm} seed {run.seed}" for a in arms.values() for run in a)}
+    matrix = run_matrix(study)
+    assert set(runs) == {"figures and tables", *matrix.arms, *(f"{run.arm} seed {run.seed}" for run in matrix.runs)}
     assert {run.info.status for run in runs.values()} == {"FINISHED"}
     curve = store.get_metric_history(runs["grpo seed 0"].info.run_id, "validation_accuracy")
     assert [(m.step, m.value) for m in curve] == [(0, 0.0), (2, pytest.approx(1 / 3)), (3, 0.5)]

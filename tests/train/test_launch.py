@@ -25,9 +25,12 @@ from ..support.small import SMALL, write_study
 TIMEOUT = 240
 
 
-def command(folder: Path, made: tuple[Path, Path], run: str, **training: Any) -> list[str]:
+def command(
+    folder: Path, made: tuple[Path, Path], run: str, rollouts: dict[str, Any] | None = None, **training: Any
+) -> list[str]:
     """`policygrain train` of the small study, without what starts it."""
-    config = write_study(folder / f"{run}.yaml", {**SMALL, "training": {**SMALL["training"], **training}})
+    changed = {"training": {**SMALL["training"], **training}, "rollouts": rollouts or {}}
+    config = write_study(folder / f"{run}.yaml", {**SMALL, **changed})
     data, start = made
     paths = {"config": config, "data": data, "start-model": start, "run-dir": folder / run}
     return ["train", *(str(x) for name, path in paths.items() for x in (f"--{name}", path))]
@@ -97,6 +100,15 @@ def test_two_ranks_train_what_one_process_does(made: tuple[Path, Path], alone: P
     assert done.returncode == 0, done.stderr[-3000:]
     assert_same_run(alone, tmp_path / "two")
     assert [run_summary(RunFolder(run)).environment.ranks for run in (alone, tmp_path / "two")] == [1, 2]
+
+
+def test_rollout_servers_sample_while_two_ranks_update_a_sharded_model(made: tuple[Path, Path], tmp_path: Path) -> None:
+    """Rank 0 samples in a thread beside the collective operations of the update."""
+    assert main(command(tmp_path, made, "alone", ahead=1)) == 0
+    servers = {"where": "servers", "servers": 1, "wait_minutes": 1.0}
+    done = torchrun(command(tmp_path, made, "two", servers, ahead=1, fsdp={}))
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert_same_run(tmp_path / "alone", tmp_path / "two")
 
 
 def test_a_signal_to_one_rank_stops_both_after_one_step_and_one_process_goes_on(

@@ -31,9 +31,10 @@ from .gpu import gpu_use
 from .metrics_log import MetricsLog
 from .model_folder import model_folder
 from .mtp_heads import warm_up
+from .pending_batch import PendingBatch
 from .policy import Policy, open_policy
 from .ranks import gather, is_rank_0, on_rank_0
-from .rollout_batch import RolloutBatch, check_mismatch, collect_batch
+from .rollout_batch import RolloutBatch, collect_batch
 from .rollouts import Collector, PromptStream
 from .stopping import Stop
 from .token_view import save_token_view
@@ -133,18 +134,20 @@ def train(
                 # Sample a group of responses for each prompt, grade them, compute their log-probabilities. With
                 # `training.ahead`, batches are sampled some steps before they are trained on; the old policy of a ratio
                 # is the one that sampled the batch.
+                pending: PendingBatch | None = None
                 while len(waiting) <= settings.ahead and step + len(waiting) < settings.steps:
                     position = stream.position
-                    sampled = collect_batch(collector, policy, method, clock)
-                    check_mismatch(sampled, policy.model, settings.max_mismatch)
-                    if settings.ahead:
-                        sampled.metrics["staleness"] = float(len(waiting))  # of each sample when it is trained on
-                    waiting.append(sampled)
+                    if servers.where == "servers" and waiting and len(waiting) == settings.ahead:
+                        pending = PendingBatch(collector, policy, clock)  # sampled during the update
+                        break
+                    waiting.append(collect_batch(collector, policy, method, clock))
             except EngineError as error:
                 stream.position = position
                 save(step)
                 raise UserError(f"{run.path}: step {step}: {error} The run is saved as it was before.") from error
             rollouts, batch, metrics = waiting.pop(0)
+            if settings.ahead:
+                metrics["staleness"] = float(min(step, settings.ahead))  # steps since it was sampled
 
             # One optimizer step per minibatch; each step is further off-policy than the previous one.
             updates = []
@@ -159,6 +162,8 @@ def train(
                         with _failed_batch_saved(part, run):
                             updates.append(update(policy, part, method, settings))
                         totals["updates"] += 1
+            if pending is not None:
+                waiting.append(_finished(pending, method, clock, run))
 
             # Save the changes of log-probabilities for the tokens of a few samples, for `policygrain inspect`.
             if batch is not None and (step % settings.checkpoint_every == 0 or step + 1 == settings.steps):
@@ -224,6 +229,14 @@ def _save_final_model(policy: Policy, run: RunFolder) -> None:
                 part.save_pretrained(folder)
 
     on_rank_0(save)
+
+
+def _finished(pending: PendingBatch, method: Method, clock: Clock, run: RunFolder) -> RolloutBatch:
+    """The batch that was sampled during an update. UserError if it could not be."""
+    try:
+        return pending.finish(method, clock)
+    except EngineError as error:
+        raise UserError(f"{run.path}: {error} The run resumes from its last checkpoint.") from error
 
 
 @contextmanager

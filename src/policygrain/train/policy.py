@@ -51,6 +51,11 @@ class Policy:
         return cls(model, tokenizer, reference, heads, optimizer, make_scaler(settings))
 
     @property
+    def modules(self) -> list[torch.nn.Module]:
+        """The parts with weights that training changes."""
+        return [part for part in (self.model, self.heads) if part is not None]
+
+    @property
     def parts(self) -> dict[str, Any]:
         """The parts with a state that training changes, by name: the content of a checkpoint."""
         parts = {"model": self.model, "heads": self.heads, "optimizer": self.optimizer, "scaler": self.scaler}

@@ -19,6 +19,8 @@ from .update import TrainingBatch, prepare
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from ..study.schema import Training
+
 
 class RolloutBatch(NamedTuple):
     """A batch that a step trains on; ``batch`` is None if dynamic sampling has dropped all groups."""
@@ -46,24 +48,34 @@ SAVED_TYPES: list[Any] = [RolloutBatch, Rollouts, Response, TrainingBatch, Seque
 
 
 def collect_batch(collector: Collector, policy: Policy, method: Method, clock: Clock) -> RolloutBatch:
-    """Sample a batch with the policy's current weights, grade it, compute advantages and old log-probabilities."""
+    """Sample a batch with the policy's current weights, grade it, compute advantages and old log-probabilities.
+
+    EngineError if it could not be sampled, or if engine and trainer differ too much.
+    """
     with clock("synchronise"):
         collector.engine.load_weights(policy.model)
     rollouts = collector.collect(clock)
     collector.engine.sleep()
+    return prepared(rollouts, policy, method, collector.settings, clock)
+
+
+def prepared(rollouts: Rollouts, policy: Policy, method: Method, settings: Training, clock: Clock) -> RolloutBatch:
+    """The batch of these rollouts, which ``policy`` has sampled. EngineError if engine and trainer differ too much."""
     if not rollouts.prompts:
         return RolloutBatch(rollouts, None, {})
     with clock("log_probs"):
-        return RolloutBatch(rollouts, *prepare(rollouts, policy, method, collector.settings))
+        batch, metrics = prepare(rollouts, policy, method, settings)
+    _check_mismatch(metrics, policy.model, settings.max_mismatch)
+    return RolloutBatch(rollouts, batch, metrics)
 
 
-def check_mismatch(sampled: RolloutBatch, model: PreTrainedModel, bound: float | None) -> None:
+def _check_mismatch(metrics: dict[str, float], model: PreTrainedModel, bound: float | None) -> None:
     """EngineError if the log-probabilities of engine and ``model`` differ too much.
 
     ``bound``: nats per token on average; None: the largest difference that rounding explains (`ROUNDING`).
     """
     bound = ROUNDING[compute_dtype(model)] if bound is None else bound
-    found = sampled.metrics.get("mismatch_mean", 0.0)
+    found = metrics.get("mismatch_mean", 0.0)
     if found <= bound:
         return
     raise EngineError(

@@ -42,6 +42,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     added = action("check", _check, "compare files with the registry")
     added.add_argument("names", nargs="*", metavar="NAME", help="sets (default: all that are in the folder)")
 
+    added = action("select", _select, "select the problems that a model solves sometimes")
+    added.add_argument("set", metavar="SET", help="a registered set or a .jsonl file")
+    added.add_argument("samples", nargs="+", type=Path, metavar="SAMPLES", help="its file in the folder of an evaluation")
+    added.add_argument("--least", type=float, default=None, help="smallest solve rate (default: more than 0)")
+    added.add_argument("--most", type=float, default=None, help="largest solve rate (default: less than 1)")
+    added.add_argument("--out", type=Path, required=True, help=".jsonl file for a study's data.train")
+
     added = action("overlaps", _overlaps, "find benchmark problems among training prompts")
     added.add_argument("train", metavar="TRAIN", help="a registered set or a .jsonl file")
     added.add_argument("benchmarks", nargs="+", metavar="BENCHMARK", help="likewise")
@@ -138,28 +145,46 @@ def _result(report: Report) -> tuple[str, ...]:
     return report.name, count, COPIES.get(report.copy, "–"), "WRONG" if report.faults else "right"
 
 
+def _select(arguments: argparse.Namespace) -> None:
+    """Write the problems that a model solves sometimes but not always, as its evaluated samples say."""
+    from ..evaluate.selection import select, solve_rates
+    from ..results.reader import samples
+    from ..tasks.check import data_root
+    from ..tasks.problem import write_problems
+
+    problems = _problems(arguments.set, data_root(arguments.root), "data select")
+    rates = solve_rates(sample for path in arguments.samples for sample in samples(path))
+    selected = select(problems, rates, arguments.least, arguments.most)
+    write_problems(arguments.out, selected)
+    rate = sum(rates[p.id] for p in selected) / len(selected)
+    print(f"{arguments.out}: {len(selected)} of {len(problems)} problems, with a mean solve rate of {rate:.1%}")
+
+
+def _problems(source: str, root: Path, where: str) -> list[Problem]:
+    """The problems of a registered set or of a file in ``root``."""
+    from ..tasks.check import load, require
+    from ..tasks.problem import read_problems
+    from ..tasks.registry import dataset, names
+
+    if source in names():
+        return load(dataset(source), require(dataset(source), root, where))
+    if not source.endswith(".jsonl"):
+        dataset(source)  # raises UserError with a suggestion
+    return read_problems(root / source)
+
+
 def _overlaps(arguments: argparse.Namespace) -> None:
     """Print and write which benchmark problems are among the training prompts, word for word or nearly so."""
     from ..files import atomic_json
-    from ..tasks.check import data_root, load, require
+    from ..tasks.check import data_root
     from ..tasks.contamination import TrainingIndex, as_data
-    from ..tasks.problem import read_problems
-    from ..tasks.registry import dataset, names
     from ..text import columns
 
-    root = data_root(arguments.root)
-
-    def problems(source: str) -> list[Problem]:
-        if source in names():
-            return load(dataset(source), require(dataset(source), root, "data overlaps"))
-        if not source.endswith(".jsonl"):
-            dataset(source)  # raises UserError with a suggestion
-        return read_problems(root / source)
-
-    index = TrainingIndex(problems(arguments.train))
+    root, where = data_root(arguments.root), "data overlaps"
+    index = TrainingIndex(_problems(arguments.train, root, where))
     found, rows = {}, []
     for name in arguments.benchmarks:
-        benchmark = problems(name)
+        benchmark = _problems(name, root, where)
         pairs = found[name] = index.overlaps(benchmark)
         hit = {p.benchmark for p in pairs}
         exact = {p.benchmark for p in pairs if p.kind == "exact"}

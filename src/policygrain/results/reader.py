@@ -100,7 +100,7 @@ def model_evaluation(folder: EvaluationFolder) -> ModelEvaluation:
 def evaluated_samples(folder: EvaluationFolder, record: BenchmarkRecord) -> list[EvaluatedSample]:
     """Every response to a benchmark. UserError if the file is missing, invalid, or from another evaluation."""
     path = folder.samples(record.benchmark)
-    rows = [parse(EvaluatedSample, row, f"{path}, line {n}", EVALUATE) for n, row in read_lines(path, EVALUATE)]
+    rows = samples(path)
     counted: dict[str, int] = {}
     for row in rows:
         counted[row.outcome] = counted.get(row.outcome, 0) + 1
@@ -111,7 +111,11 @@ def evaluated_samples(folder: EvaluationFolder, record: BenchmarkRecord) -> list
 
 def rollouts(path: Path) -> list[EvaluatedSample]:
     """The graded rollouts of a step, of a run that another engine trained."""
-    again = "Import the run again: `policygrain import`."
+    return samples(path, "Import the run again: `policygrain import`.")
+
+
+def samples(path: Path, again: str = EVALUATE) -> list[EvaluatedSample]:
+    """The graded responses in a file. UserError, which ends with ``again``, if one is not valid."""
     return [parse(EvaluatedSample, row, f"{path}, line {n}", again) for n, row in read_lines(path, again)]
 
 

@@ -20,7 +20,7 @@ from policygrain.errors import Stopped, UserError
 
 ROOT = Path(__file__).parents[2]
 Raiser = Callable[[BaseException], int]
-DATA_ACTIONS = ("list", "fetch", "check", "overlaps")
+DATA_ACTIONS = ("list", "fetch", "check", "select", "overlaps")
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from policygrain.exchange.verl_export import export
 from policygrain.exchange.verl_import import import_run
 from policygrain.exchange.verl_log import METRICS, TIMINGS, metric_rows, read_log
 from policygrain.results.layout import DataFolder, StudyFolder
-from policygrain.results.reader import StudyResults, rollouts, run_metrics, run_summary, run_timings
+from policygrain.results.reader import StudyResults, run_metrics, run_summary, run_timings, samples
 from policygrain.study import Study
 from policygrain.study.runs import run_matrix
 from policygrain.tasks.problem import read_problems
@@ -103,7 +103,7 @@ def test_an_imported_run_is_a_run_of_the_study_that_has_ended(
     evaluate(study, {"grpo/seed0": run.model}, data, folder)
     results = StudyResults(folder.path, study)
     assert len(results.summaries) == 1 and results.scores("grpo", "count").shape == (1, 15)
-    assert len(rollouts(run.rollouts(3))) == 16
+    assert len(samples(run.rollouts(3))) == 16
 
 
 def test_rollouts_are_graded_again_and_shown(
@@ -116,7 +116,7 @@ def test_rollouts_are_graded_again_and_shown(
     assert "disagree on 2 of 80 responses" in capsys.readouterr().out
     run = StudyFolder(tmp_path / "small").run("grpo", 0)
     assert run_metrics(run)[1]["accuracy"] == RIGHT / 16
-    outcomes = [row.outcome for row in rollouts(run.rollouts(1))]
+    outcomes = [row.outcome for row in samples(run.rollouts(1))]
     assert outcomes == ["correct"] * RIGHT + ["incorrect"] * (16 - RIGHT)
     assert main(["inspect", str(run.path)]) == 0
     assert "step 3" in Path(capsys.readouterr().out.strip()).read_text()

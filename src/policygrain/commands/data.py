@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     added = action("select", _select, "select the problems that a model solves sometimes")
     added.add_argument("set", metavar="SET", help="a registered set or a .jsonl file")
-    added.add_argument("samples", nargs="+", type=Path, metavar="SAMPLES", help="its file in the folder of an evaluation")
+    added.add_argument("samples", nargs="+", type=Path, metavar="SAMPLES", help="its file in an evaluation's folder")
     added.add_argument("--least", type=float, default=None, help="smallest solve rate (default: more than 0)")
     added.add_argument("--most", type=float, default=None, help="largest solve rate (default: less than 1)")
     added.add_argument("--out", type=Path, required=True, help=".jsonl file for a study's data.train")

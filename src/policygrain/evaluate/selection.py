@@ -1,4 +1,7 @@
-"""Training problems selected by how often a model solves them: groups without any difference in reward teach nothing."""
+"""Training problems selected by how often a model solves them.
+
+A group of responses to a problem that the model never or always solves has equal rewards, and no gradient.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +29,8 @@ def select(
     """
     if missing := [p.id for p in problems if p.id not in rates]:
         raise UserError(
-            f"{len(missing)} of {len(problems)} problems have no responses (the first: {missing[0]}). Evaluate the whole "
-            "set, without --size."
+            f"{len(missing)} of {len(problems)} problems have no responses (the first: {missing[0]}). Evaluate the "
+            "whole set, without --size."
         )
 
     def fits(rate: float) -> bool:
@@ -36,5 +39,5 @@ def select(
     selected = [p for p in problems if fits(rates[p.id])]
     if not selected:
         rate = sum(rates[p.id] for p in problems) / len(problems)
-        raise UserError(f"none of {len(problems)} problems is in these bounds; {rate:.1%} of all responses are correct.")
+        raise UserError(f"none of {len(problems)} problems is in these bounds; {rate:.1%} of responses are correct.")
     return selected

@@ -20,7 +20,7 @@ from ..clock import Clock
 from ..errors import UserError
 from ..grading import Grader, open_grader
 from ..methods import Method, Sampler, method
-from ..model.loading import device
+from ..model.device import device
 from ..model.reference import on_device
 from ..model.sequences import Sequences, pack
 from ..objective.batch import TokenBatch
@@ -33,7 +33,7 @@ from ..tasks.problem import Problem, read_problems
 from ..tasks.prompts import PromptRenderer
 from ..train.policy import Policy, open_policy
 from ..train.rewards import grade_responses
-from ..train.rollout_batch import check_mismatch, collect_batch
+from ..train.rollout_batch import collect_batch
 from ..train.rollouts import Collector, PromptStream, Rollouts
 from ..train.update import TrainingBatch, minibatches, score_sequences, update
 
@@ -97,7 +97,6 @@ class MeasuredPolicy:
             collector = self._collector(self._stream, seed_of("instruments", self.seed), self.settings.prompts_per_step)
             sampled = collect_batch(collector, self.policy, self.reference, Clock())
             assert sampled.batch is not None  # no sampler here drops groups
-            check_mismatch(sampled, self.policy.model, self.settings.max_mismatch)
             sizes = len(sampled.rollouts.prompts), self.settings.group, self.settings.updates_per_batch
             for rows in minibatches(*sizes, seed_of("instruments", self.seed, "minibatches", step)):
                 self._updates += 1
@@ -123,7 +122,6 @@ class MeasuredPolicy:
         stream = PromptStream(self.train_problems, seed_of("prompts", seed))
         sampled = collect_batch(self._collector(stream, seed, prompts), self.policy, self.reference, Clock())
         assert sampled.batch is not None
-        check_mismatch(sampled, self.policy.model, self.settings.max_mismatch)
         sequences, tokens = sampled.batch.sequences, sampled.batch.tokens
         if "groups" in needs:
             numbers = torch.arange(prompts, device=sequences.ids.device).repeat_interleave(self.settings.group)

@@ -11,17 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
+from .device import device
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
-
-
-def device() -> torch.device:
-    """The device that models compute on: this process's GPU if there is one, else the CPU."""
-    import torch
-
-    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
 
 
 def load_model(

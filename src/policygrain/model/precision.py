@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.distributed.fsdp import FSDPModule
 
-from .loading import device
+from .device import device
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

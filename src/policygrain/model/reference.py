@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from .loading import device
+from .device import device
 from .sharding import is_sharded
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from . import logprobs
-from .loading import device
+from .device import device
 from .logprobs import TokenScores
 from .precision import compute_dtype
 
@@ -68,6 +68,11 @@ def score_tokens(model: PreTrainedModel, *arguments: Any, **named: Any) -> Token
 def is_sharded(model: PreTrainedModel) -> bool:
     """Whether ``model`` is sharded, so that this rank holds only a part of its weights."""
     return hasattr(model, "sharded_score_tokens")
+
+
+def local_part(tensor: Tensor) -> Tensor:
+    """What this rank holds of a tensor: a view of its share of a sharded one, else the tensor itself."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def full_tensor(tensor: Tensor) -> Tensor:

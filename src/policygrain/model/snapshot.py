@@ -7,14 +7,15 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
+
+from .sharding import local_part
 
 
 class Snapshot:
     """A copy of the weights of ``modules`` that are trained: of a sharded model, this rank's share."""
 
     def __init__(self, modules: Iterable[nn.Module]) -> None:
-        self._weights = [_local(p) for module in modules for p in module.parameters() if p.requires_grad]
+        self._weights = [local_part(p).detach() for module in modules for p in module.parameters() if p.requires_grad]
         self._then = [weight.to("cpu", copy=True) for weight in self._weights]
 
     @contextmanager
@@ -26,12 +27,6 @@ class Snapshot:
             yield
         finally:
             _copy(now, self._weights)
-
-
-def _local(parameter: Tensor) -> Tensor:
-    """The memory of a parameter on this rank."""
-    local: Tensor = parameter.to_local() if isinstance(parameter, DTensor) else parameter
-    return local.detach()
 
 
 def _copy(values: list[Tensor], to: list[Tensor]) -> None:

@@ -109,11 +109,6 @@ def evaluated_samples(folder: EvaluationFolder, record: BenchmarkRecord) -> list
     return rows
 
 
-def rollouts(path: Path) -> list[EvaluatedSample]:
-    """The graded rollouts of a step, of a run that another engine trained."""
-    return samples(path, "Import the run again: `policygrain import`.")
-
-
 def samples(path: Path, again: str = EVALUATE) -> list[EvaluatedSample]:
     """The graded responses in a file. UserError, which ends with ``again``, if one is not valid."""
     return [parse(EvaluatedSample, row, f"{path}, line {n}", again) for n, row in read_lines(path, again)]

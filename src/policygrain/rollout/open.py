@@ -7,10 +7,10 @@ from importlib.metadata import distributions, version
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.distributed.tensor import DTensor
 
 from ..errors import UserError
 from ..model.precision import compute_name
+from ..model.sharding import local_part
 from .engine import Engine
 
 if TYPE_CHECKING:
@@ -66,9 +66,8 @@ def check_vllm_runs_here() -> None:
 
 def optimizer_state_bytes(model: PreTrainedModel) -> int:
     """Bytes of AdamW's two moments for this process's share of the trained weights."""
-    trained = (p for p in model.parameters() if p.requires_grad)
-    local = (p.to_local() if isinstance(p, DTensor) else p for p in trained)
-    return sum(2 * p.numel() * p.element_size() for p in local)
+    trained = (local_part(p) for p in model.parameters() if p.requires_grad)
+    return sum(2 * p.numel() * p.element_size() for p in trained)
 
 
 _running: list[tuple[Any, Engine]] = []  # at most one: the settings of this process's vLLM engine, and the engine

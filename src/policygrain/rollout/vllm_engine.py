@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from ..errors import UserError
 from ..model.weights import full_weights
 from .engine import Request, Response
 
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 MAX_SEQUENCES = 512
+GIB = 2**30
+MEMORY = re.compile(r"free memory|cache blocks|KV cache is needed|not enough .*memory", re.I)  # in vLLM's errors
 
 
 class VllmEngine:
@@ -62,10 +66,21 @@ class VllmEngine:
             "logprobs_mode": "processed_logprobs",
             # Token ids in, token ids out: the tokenizer is ours, not the one that vLLM would load.
             "skip_tokenizer_init": True,
+            "max_model_len": -1,  # the model's context, or the longest sequence that the cache has room for
             "seed": 0,
             "weight_transfer_config": {"backend": BACKEND},
         }
-        self._llm = LLM(model=start, revision=revision, **settings, **machine)
+        self._kv_bytes = machine["kv_cache_memory_bytes"]
+        try:
+            self._llm = LLM(model=start, revision=revision, **settings, **machine)
+        except ValueError as error:
+            if not MEMORY.search(str(error)):
+                raise
+            raise UserError(
+                f"training.kv_gib: vLLM with a KV cache of {self._kv_bytes / GIB:.2g} GiB does not fit beside what is "
+                f"in memory, or the cache has no room for a sequence ({str(error).splitlines()[0]})."
+            ) from error
+        self._longest = int(self._llm.llm_engine.model_config.max_model_len)
         gc.unfreeze()  # vLLM calls gc.freeze(), which would also exempt the trainer's objects from collection
         self._llm.init_weight_transfer_engine({"init_info": {}})
         if distributed:
@@ -73,8 +88,16 @@ class VllmEngine:
             cast(Any, self._llm.llm_engine.engine_core)._finalizer.detach()
 
     def generate(self, requests: Sequence[Request]) -> list[Response]:
-        """One response per request, in order."""
+        """One response per request, in order. UserError if one may become longer than the KV cache has room for."""
         from vllm import SamplingParams
+
+        longest = max((len(r.prompt_ids) + r.max_tokens for r in requests), default=0)
+        if longest > self._longest:
+            raise UserError(
+                f"training.kv_gib: a sequence of {longest} tokens does not fit into a KV cache of "
+                f"{self._kv_bytes / GIB:.2g} GiB, which has room for {self._longest}. Set a larger one, or a smaller "
+                "max_tokens."
+            )
 
         params = [
             SamplingParams(
@@ -135,7 +158,7 @@ def machine_settings(context: int, kv_gib: float | None, colocated: bool, reserv
 
     if not torch.cuda.is_available():
         return {
-            "kv_cache_memory_bytes": int((kv_gib or 1) * 2**30),
+            "kv_cache_memory_bytes": int((kv_gib or 1) * GIB),
             "enforce_eager": True,  # compiling takes 15 s
             # On a CPU a request with a seed fails if its prompt is prefilled in chunks.
             "enable_chunked_prefill": False,
@@ -144,7 +167,7 @@ def machine_settings(context: int, kv_gib: float | None, colocated: bool, reserv
     free, total = torch.cuda.mem_get_info()
     return {
         # Half of what the trainer leaves; the other half is for the engine's weights and activations.
-        "kv_cache_memory_bytes": int(kv_gib * 2**30) if kv_gib else max(free - reserved, free // 4) // 2,
+        "kv_cache_memory_bytes": int(kv_gib * GIB) if kv_gib else max(free - reserved, free // 4) // 2,
         # Has no effect beside the line above, but vLLM checks at the start that this share is free.
         "gpu_memory_utilization": 0.9 * free / total,
         "enable_sleep_mode": colocated,

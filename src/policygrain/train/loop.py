@@ -14,7 +14,7 @@ from ..clock import Clock
 from ..errors import Stopped, UserError
 from ..grading import open_grader
 from ..methods import Method
-from ..model.loading import device
+from ..model.device import device, device_errors
 from ..model.precision import compute_dtype, compute_name
 from ..model.weights import unsharded
 from ..progress import Progress
@@ -78,8 +78,10 @@ def train(
     """
     with_tests = any(problem.tests for problem in [*train_problems, *validation_problems])
     torch.set_num_threads(settings.threads)
-    policy = open_policy(start, spec, method, settings, seed)
+    with device_errors(settings):
+        policy = open_policy(start, spec, method, settings, seed)
     with (
+        device_errors(settings, policy.state_bytes),
         open_grader(grader_name, extraction, with_tests) as grader,
         rollout_engine(policy, start, spec, settings, servers, run) as engine,
     ):

@@ -9,7 +9,7 @@ import torch
 
 from ..clock import Clock
 from ..methods import Method, Sampler
-from ..model.loading import device
+from ..model.device import device
 from ..model.sequences import micro_batches, pack
 from ..model.sharding import score_tokens
 from ..provenance import seed_of

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..model.adapters import add_adapter
-from ..model.loading import device, load_model, recompute_layers
+from ..model.device import device
+from ..model.loading import load_model, recompute_layers
 from ..model.mtp_heads import MTPHeads
 from ..model.precision import resolve_compute, set_compute_dtype
-from ..model.sharding import shard
+from ..model.sharding import local_part, shard
 from ..provenance import seed_of
 
 if TYPE_CHECKING:
@@ -54,6 +55,12 @@ class Policy:
     def modules(self) -> list[torch.nn.Module]:
         """The parts with weights that training changes."""
         return [part for part in (self.model, self.heads) if part is not None]
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of this rank's weights, their gradients and AdamW's two moments."""
+        weights = [local_part(p) for module in self.modules for p in module.parameters()]
+        return sum(w.numel() * w.element_size() * (4 if w.requires_grad else 1) for w in weights)
 
     @property
     def parts(self) -> dict[str, Any]:

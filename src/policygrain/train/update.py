@@ -12,7 +12,7 @@ from torch import Tensor
 from ..errors import UserError
 from ..methods import Method
 from ..methods.part import Custom
-from ..model.loading import device
+from ..model.device import device
 from ..model.logprobs import TokenScores
 from ..model.mtp_heads import MTPHeads
 from ..model.reference import on_device

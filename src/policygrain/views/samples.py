@@ -15,7 +15,7 @@ from ..errors import UserError
 from ..files import atomic_text
 from ..results.layout import RunFolder
 from ..results.models import EvaluatedModel, ModelGroup, benchmarks_of
-from ..results.reader import evaluated_samples, rollouts
+from ..results.reader import evaluated_samples, samples
 from .html import content_security_policy, render
 from .show import protocol
 
@@ -45,12 +45,12 @@ def write_rollouts(run: RunFolder, step: int | None, out: Path | None) -> Path:
     step = max(found) if step is None else step
     if step not in found:
         raise UserError(f"{run.path}: there are no rollouts of step {step}. There are: {', '.join(map(str, found))}.")
-    rows = rollouts(found[step])
+    rows = samples(found[step], "Import the run again: `policygrain import`.")
     problems = {row.id: (row.id, row.problem, row.gold) for row in rows}
     numbers = {name: i for i, name in enumerate(problems)}
-    samples = [[numbers[r.id], r.sample, [[r.outcome, r.tokens, r.finished, r.response]]] for r in rows]
+    cells = [[numbers[r.id], r.sample, [[r.outcome, r.tokens, r.finished, r.response]]] for r in rows]
     name = f"{run.path.parent.name}/{run.path.name}"
-    shown = {"name": f"step {step}", "accuracy": [None], "problems": list(problems.values()), "samples": samples}
+    shown = {"name": f"step {step}", "accuracy": [None], "problems": list(problems.values()), "samples": cells}
     content = {"runs": [{"name": name, "prompt": None}], "protocol": "rollouts of training", "benchmarks": [shown]}
     out = out or found[step].with_suffix(".html")
     atomic_text(out, page(content, f"{name}, step {step}"))

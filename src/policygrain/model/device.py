@@ -1,0 +1,163 @@
+"""The device that models compute on, and what its errors mean to a user."""
+
+from __future__ import annotations
+
+import functools
+import platform
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from ..errors import Stopped, UserError
+
+if TYPE_CHECKING:
+    import torch
+
+    from ..study.schema import Training
+
+# A driver of another CUDA than torch's; other reasons for which torch sees no GPU mean that there is none.
+OTHER_CUDA = re.compile(
+    r"driver.*too old|forward compatibility|unsupported .*driver|driver version is insufficient", re.I
+)
+OUT_OF_MEMORY = re.compile(r"out of memory|can.?t allocate memory|not enough memory|CUBLAS_STATUS_ALLOC_FAILED", re.I)
+# Errors of the machine. Others, such as an illegal memory access, are errors of a program, which another try repeats.
+LOST = re.compile(r"uncorrectable|GPU is lost|off the bus|busy or unavailable|CUDA error: unknown error|hardware", re.I)
+GIB = 2**30
+
+
+def device() -> torch.device:
+    """The device that models compute on: this process's GPU if there is one, else the CPU.
+
+    UserError if there is a GPU that this torch was not built for.
+    """
+    import torch
+
+    _check_cuda()
+    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+
+
+@functools.cache
+def _check_cuda() -> None:
+    import torch
+
+    if torch.version.cuda is None:
+        return
+    built = f"torch {torch.__version__} is built for CUDA {torch.version.cuda}"
+    if not torch.cuda.is_available():
+        try:
+            torch.cuda.init()
+        except RuntimeError as error:
+            if OTHER_CUDA.search(str(error)):
+                raise UserError(
+                    f"{built}, and this machine's driver is for another ({str(error).splitlines()[0]}). Update the "
+                    "driver, install torch for its CUDA, or set CUDA_VISIBLE_DEVICES= to compute without the GPU."
+                ) from error
+        return
+    found, has = torch.cuda.get_device_capability(), torch.cuda.get_arch_list()
+    if not supports(has, found):
+        raise UserError(
+            f"{built} and for GPUs of {', '.join(has)}; {torch.cuda.get_device_name()} is sm_{found[0]}{found[1]}. "
+            "Install a torch that supports it, or set CUDA_VISIBLE_DEVICES= to compute without it."
+        )
+
+
+def supports(built_for: Iterable[str], capability: tuple[int, int]) -> bool:
+    """Whether code for these architectures runs on a GPU of this compute capability.
+
+    Binary code (`sm_90`) runs on GPUs of the same major version and at least its minor version, that of one
+    architecture (`sm_90a`) on no other, and PTX (`compute_90`) on all later ones.
+    """
+    for name in built_for:
+        kind, number, only = re.fullmatch(r"(sm|compute)_(\d+)([a-z]?)", name).groups()  # type: ignore[union-attr]
+        version = divmod(int(number), 10)
+        if only:
+            fits = version == capability
+        elif kind == "sm":
+            fits = version[0] == capability[0] and version[1] <= capability[1]
+        else:
+            fits = version <= capability
+        if fits:
+            return True
+    return False
+
+
+@contextmanager
+def device_errors(settings: Training, states: int | None = None) -> Iterator[None]:
+    """Context in which too little memory is a UserError that says which setting to change, and a lost GPU is `Stopped`.
+
+    ``states``: bytes of the policy's weights, gradients and optimizer states on this device, where they are known.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        text = str(error)
+        if _is_memory(error):
+            raise UserError(_too_little(text, settings, states)) from error
+        if LOST.search(text):
+            node = platform.node()
+            raise Stopped(
+                f"the GPU of {node} failed: {text.strip().splitlines()[0]} The same command resumes from the last "
+                f"checkpoint; if it fails there again, leave this machine out (sbatch --exclude={node})."
+            ) from error
+        raise
+
+
+def _is_memory(error: RuntimeError) -> bool:
+    import torch
+
+    return isinstance(error, torch.OutOfMemoryError) or bool(OUT_OF_MEMORY.search(str(error)))
+
+
+def _too_little(text: str, settings: Training, states: int | None) -> str:
+    asked, total, peak = _asked(text), *_memory()
+    said = f"too little memory: {asked / GIB:.2f} GiB more were asked for" if asked else "too little memory"
+    if total:
+        said += f", of {total / GIB:.1f} GiB in all"
+    if states is None:
+        return f"{said}, while the policy was loaded. {_SHARDING}"
+    said += f"; weights, gradients and optimizer states take {states / GIB:.1f} GiB"
+    tokens = settings.micro_batch_tokens
+    # Activations grow with the tokens of a pass. What was in use besides the states when memory ended is less than a
+    # whole pass needs, so this is the most that can fit.
+    room, needed = (total or 0) - states, peak - states + asked
+    if total and room < 0.1 * total:
+        return f"{said}. {_SHARDING}"
+    most = tokens * room / needed if total and needed > room > 0 else tokens / 2
+    said += f". Lower training.micro_batch_tokens from {tokens} to {_rounded(min(most, tokens / 2))} or less"
+    more = []
+    if not settings.activation_checkpointing:
+        more.append("set training.activation_checkpointing")
+    if settings.engine == "vllm":
+        more.append("lower training.kv_gib, the engine's cache")
+    if settings.fsdp is None:
+        more.append("shard the policy (training.fsdp)")
+    return f"{said}{''.join(f', or {way}' for way in more)}. The same command resumes."
+
+
+_SHARDING = (
+    "Shard the policy over several GPUs (training.fsdp), keep the shards in host memory (fsdp.cpu_offload), train an "
+    "adapter (model.lora) or set model.dtype to bfloat16."
+)
+
+
+def _rounded(tokens: float) -> int:
+    """The next power of two below."""
+    return 1 << max(0, int(tokens).bit_length() - 1)
+
+
+def _asked(text: str) -> int:
+    """Bytes that an allocation asked for, as torch's messages say; 0 if they do not."""
+    if found := re.search(r"[Tt]ried to allocate ([\d.]+) ?([KMGT]i?B|bytes)", text):
+        scale = {"b": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}[found[2][0]]
+        return int(float(found[1]) * scale)
+    return 0
+
+
+def _memory() -> tuple[int | None, int]:
+    """(bytes of this process's GPU in all, the most that torch has used of them); (None, 0) without a GPU."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return None, 0
+    return int(torch.cuda.mem_get_info()[1]), int(torch.cuda.max_memory_allocated())

@@ -10,14 +10,17 @@ import pytest
 import torch
 
 from policygrain.errors import UserError
+from policygrain.model.loading import load_model
 from policygrain.model.snapshot import Snapshot
 from policygrain.rollout.engine import Request, Response
 from policygrain.rollout.server_engine import NoServers, ServerEngine
+from policygrain.rollout.torch_engine import TorchEngine
 from policygrain.train import loop
 
 from ..support.small import assert_same_end, small_study, train_small
 
-SERVERS = {"where": "servers", "servers": 1, "wait_minutes": 1.0}
+TRAINING = {"steps": 5, "ahead": 1, "checkpoint_every": 2}
+SERVERS = {"where": "servers", "servers": 0, "wait_minutes": 1.0}
 DYNAMIC = {"grpo": {"sampler": {"dynamic": True, "max_batches": 8}}}
 
 
@@ -25,13 +28,43 @@ def in_background() -> bool:
     return threading.current_thread() is not threading.main_thread()
 
 
-@pytest.mark.parametrize(("ahead", "methods"), [(1, {}), (2, DYNAMIC)], ids=["1", "2 with dynamic sampling"])
+@pytest.fixture
+def sampled_here(made: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests to servers are answered in this process, with a copy of the weights that were sent."""
+    own, tokenizer = load_model(str(made[1]))
+    engine = TorchEngine(own, tokenizer.eos_token_id, tokenizer.pad_token_id)
+
+    def load_weights(self: ServerEngine, model: Any) -> None:
+        own.load_state_dict(model.state_dict())
+
+    def generate(self: ServerEngine, requests: list[Request]) -> list[Response]:
+        torch.set_num_threads(1)  # as in training: each thread has its own number
+        return engine.generate(requests)
+
+    monkeypatch.setattr(ServerEngine, "load_weights", load_weights)
+    monkeypatch.setattr(ServerEngine, "generate", generate)
+
+
+@pytest.mark.parametrize(
+    ("ahead", "methods", "servers"),
+    [(1, {}, 1), (2, DYNAMIC, 0)],
+    ids=["with a server", "two batches ahead, dynamic sampling"],
+)
 def test_batches_are_sampled_during_updates_and_are_those_of_a_trainer_that_waits(
-    made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: int, methods: dict[str, Any]
+    made: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+    ahead: int,
+    methods: dict[str, Any],
+    servers: int,
 ) -> None:
-    training = {"steps": 5, "ahead": ahead, "checkpoint_every": 2}
+    training = {**TRAINING, "ahead": ahead}
     train_small(small_study(training=training, methods=methods), tmp_path / "waits", *made)
-    generate, update, updating, sampled = ServerEngine.generate, loop.update, threading.Event(), []
+    if not servers:
+        request.getfixturevalue("sampled_here")
+    generate, load_weights, update = ServerEngine.generate, ServerEngine.load_weights, loop.update
+    updating, sampled = threading.Event(), []
 
     def generate_during_an_update(self: ServerEngine, requests: list[Request]) -> list[Response]:
         if in_background():
@@ -39,32 +72,29 @@ def test_batches_are_sampled_during_updates_and_are_those_of_a_trainer_that_wait
             sampled.append(len(requests))
         return generate(self, requests)
 
+    def begin(self: ServerEngine, model: Any) -> None:
+        load_weights(self, model)
+        updating.clear()
+
     def watched_update(*arguments: Any) -> dict[str, float]:
         updating.set()
         return update(*arguments)
 
     monkeypatch.setattr(ServerEngine, "generate", generate_during_an_update)
-    monkeypatch.setattr(ServerEngine, "load_weights", _after(ServerEngine.load_weights, updating.clear))
+    monkeypatch.setattr(ServerEngine, "load_weights", begin)
     monkeypatch.setattr(loop, "update", watched_update)
-    train_small(small_study(training=training, methods=methods, rollouts=SERVERS), tmp_path / "run", *made)
-    # All but the batches that the first step needs at once, and those that would be trained on after the last.
+    rollouts = {**SERVERS, "servers": servers}
+    train_small(small_study(training=training, methods=methods, rollouts=rollouts), tmp_path / "run", *made)
+    # The first step waits for `ahead` batches, which it and the next steps train on; the others are sampled beside.
     assert len(sampled) >= 5 - ahead
     assert_same_end(tmp_path / "run", tmp_path / "waits")
 
 
-def _after(method: Any, also: Any) -> Any:
-    def both(self: Any, *arguments: Any) -> None:
-        method(self, *arguments)
-        also()
-
-    return both
-
-
+@pytest.mark.usefixtures("sampled_here")
 def test_without_servers_in_the_middle_a_run_resumes_from_its_checkpoint(
     made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    training = {"steps": 5, "ahead": 1, "checkpoint_every": 2}
-    train_small(small_study(training=training), tmp_path / "waits", *made)
+    train_small(small_study(training=TRAINING), tmp_path / "waits", *made)
     generate, calls = ServerEngine.generate, []
 
     def gone(self: ServerEngine, requests: list[Request]) -> list[Response]:
@@ -74,7 +104,7 @@ def test_without_servers_in_the_middle_a_run_resumes_from_its_checkpoint(
         return generate(self, requests)
 
     monkeypatch.setattr(ServerEngine, "generate", gone)
-    study = small_study(training=training, rollouts=SERVERS)
+    study = small_study(training=TRAINING, rollouts=SERVERS)
     with pytest.raises(UserError, match=r"no rollout server has answered\. The run resumes from its last checkpoint"):
         train_small(study, tmp_path / "run", *made)
     assert sorted(path.name for path in (tmp_path / "run" / "checkpoints").glob("step*"))[-1] == "step00002"

@@ -1,4 +1,4 @@
-"""What the page on the pretrained model takes from its published record, docs/records/smollm2.zip."""
+"""What the page on the pretrained model takes from the published records of its two studies."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import json
 import re
 import statistics
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
 
 from .common import ROOT, read
 
 RECORD = ROOT / "docs" / "records" / "smollm2.zip"
-LAST = 10  # steps at the end of a run
+PROGRAMS = ROOT / "docs" / "records" / "smollm2-code.zip"
+EVALUATED = ROOT / "docs" / "records" / "smollm2-mbpp_plus.json"  # of the start model, for the selection of problems
 SAMPLED = (
     ("plain_sum", 1),
     ("plain_sum", 2),
@@ -29,33 +32,34 @@ def _lines(archive: ZipFile, name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in archive.read(name).decode().splitlines()]
 
 
-def accuracy() -> str:
-    """The table of accuracies of the record, and its table of differences."""
-    with ZipFile(RECORD) as archive:
+def accuracy(record: Path) -> str:
+    """The table of accuracies of a record, and its table of differences."""
+    with ZipFile(record) as archive:
         return archive.read("tables/results.md").decode().strip()
 
 
-def learning() -> str:
-    """By arm, first and last steps of all seeds: accuracy of samples, and share of groups whose rewards differ."""
+def learning(record: Path, steps: int) -> str:
+    """By arm, first and last ``steps`` of all seeds: accuracy of samples, and share of groups whose rewards differ."""
     runs: dict[str, list[list[dict[str, Any]]]] = {}
-    with ZipFile(RECORD) as archive:
+    with ZipFile(record) as archive:
         for name in sorted(n for n in archive.namelist() if re.fullmatch(r"runs/[^/]+/seed\d+/metrics.jsonl", n)):
             rows = [row for row in _lines(archive, name) if "groups_drawn" in row]
             runs.setdefault(name.split("/")[1], []).append(rows)
     lines = [
-        f"| method | accuracy, first {LAST} steps | last {LAST} | by seed | groups that differ, first | last |",
+        f"| method | accuracy, first {steps} steps | last {steps} | by seed | groups that differ, first | last |",
         "| --- | ---: | ---: | --- | ---: | ---: |",
     ]
     for arm, found in runs.items():
-        cells = [arm, _percent(found, _accuracy, first=True), _percent(found, _accuracy, first=False)]
-        cells.append(", ".join(_percent([run], _accuracy, first=False) for run in found))
-        cells += [_percent(found, _useful, first=True), _percent(found, _useful, first=False)]
+        first, last = ([run[:steps] for run in found], [run[-steps:] for run in found])
+        cells = [arm, _percent(first, _accuracy), _percent(last, _accuracy)]
+        cells.append(", ".join(_percent([run], _accuracy) for run in last))
+        cells += [_percent(first, _useful), _percent(last, _useful)]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n\nOf all responses that were sampled, those of dropped groups included."
 
 
-def _percent(runs: list[list[dict[str, Any]]], measure: Callable[[dict[str, Any]], float], first: bool) -> str:
-    values = [measure(row) for run in runs for row in (run[:LAST] if first else run[-LAST:])]
+def _percent(runs: list[list[dict[str, Any]]], measure: Callable[[dict[str, Any]], float]) -> str:
+    values = [measure(row) for run in runs for row in run]
     return f"{100 * statistics.mean(values):.0f}%"
 
 
@@ -99,9 +103,41 @@ def precision() -> str:
     return "\n".join(lines) + f"\n\nFloat32 weights of `{found['run']}`, {count} responses to test problems."
 
 
-def cost() -> str:
+def outcomes(record: Path) -> str:
+    """Of each benchmark, the share of responses by outcome, before and after training."""
+    lines = [
+        "| benchmark | model | correct | incorrect | no program | other | tokens |",
+        "| --- | --- " + "| ---: " * 5 + "|",
+    ]
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    with ZipFile(record) as archive:
+        for name in sorted(n for n in archive.namelist() if n.endswith("/evaluation/records.json")):
+            model = "before" if name.startswith("start/") else "after"
+            for row in json.loads(archive.read(name))["records"]:
+                found.setdefault((row["benchmark"], model), []).append(row)
+    for (benchmark, model), rows in sorted(found.items(), key=lambda item: (item[0][0], item[0][1] != "before")):
+        counts = {kind: sum(row["outcomes"].get(kind, 0) for row in rows) for kind in OUTCOMES}
+        total = sum(sum(row["outcomes"].values()) for row in rows)
+        shares = [f"{100 * count / total:.0f}%" for count in (*counts.values(), total - sum(counts.values()))]
+        tokens = sum(row["tokens"] for row in rows) / total
+        lines.append("| " + " | ".join([benchmark, model, *shares, f"{tokens:.0f}"]) + " |")
+    return "\n".join(lines)
+
+
+def selected() -> str:
+    """How many problems of MBPP+ the start model solves sometimes, but not always."""
+    (row,) = json.loads(EVALUATED.read_text())["records"]
+    rates = row["per_problem"]
+    sometimes = sum(0 < rate < 1 for rate in rates)
+    return (
+        f"{100 * row['accuracy']:.1f}% of {row['n']} responses to each of {row['problems']} problems are correct; "
+        f"{sometimes} problems have both correct and wrong responses."
+    )
+
+
+def cost(record: Path) -> str:
     """Hardware, precision and time of the runs."""
-    with ZipFile(RECORD) as archive:
+    with ZipFile(record) as archive:
         summaries = [json.loads(archive.read(n)) for n in archive.namelist() if n.endswith("/summary.json")]
     made_with = {(s["environment"]["hardware"], s["environment"]["compute"]) for s in summaries}
     hours = sum(s["final"]["seconds"] for s in summaries) / 3600
@@ -111,10 +147,16 @@ def cost() -> str:
     return f"{len(summaries)} runs of {steps} steps, {hours:.1f} core-hours, {tokens:,} sampled tokens ({kinds})."
 
 
+OUTCOMES = ("correct", "incorrect", "unparsable")
 BLOCKS: dict[str, Callable[[], str]] = {
     "smollm2-precision": precision,
-    "smollm2-cost": cost,
-    "smollm2-accuracy": accuracy,
-    "smollm2-learning": learning,
+    "smollm2-cost": partial(cost, RECORD),
+    "smollm2-accuracy": partial(accuracy, RECORD),
+    "smollm2-learning": partial(learning, RECORD, 10),
     "smollm2-samples": samples,
+    "smollm2-code-selected": selected,
+    "smollm2-code-cost": partial(cost, PROGRAMS),
+    "smollm2-code-accuracy": partial(accuracy, PROGRAMS),
+    "smollm2-code-learning": partial(learning, PROGRAMS, 5),
+    "smollm2-code-outcomes": partial(outcomes, PROGRAMS),
 }

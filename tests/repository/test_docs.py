@@ -18,10 +18,13 @@ import pytest
 import yaml
 
 from policygrain.files import read_json_lines
+from policygrain.merging import merge
 from policygrain.methods import Method, Sampler, method, method_names
+from policygrain.study import parse_study
+from policygrain.study.schema import Study
 
 from ..conftest import ROOT
-from ..support.small import make_start, small_study, train_small
+from ..support.small import SMALL, make_start, small_study, train_small
 
 DOCS = ROOT / "docs"
 METHODS = DOCS / "methods"
@@ -315,3 +318,14 @@ def test_the_site_shows_formulas_and_loads_nothing_from_elsewhere(tmp_path: Path
     for path, text in pages.items():
         assert "arithmatex" not in text, path
         assert not re.search(r"<(script|link rel=.stylesheet.|img)[^>]* (src|href)=.https?:", text), path
+
+
+@pytest.mark.parametrize(
+    "path", [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))], ids=lambda p: str(p.relative_to(ROOT))
+)
+def test_parts_of_study_files_are_accepted(path: Path) -> None:
+    """Blocks of YAML whose keys are those of a study, as part of a small one."""
+    for block in re.findall(r"```yaml\n(.*?)```", path.read_text(), re.S):
+        part = yaml.safe_load(block)
+        if isinstance(part, dict) and set(part) <= set(Study.model_fields):
+            parse_study(merge(SMALL, part, replace=("model",)), path)

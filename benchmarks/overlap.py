@@ -44,6 +44,7 @@ def seconds_of(model: str, rollouts: dict[str, Any], ahead: int, steps: int, pla
     training = {"steps": steps, "ahead": ahead, "validate_every": 100, "checkpoint_every": 100}
     content = {
         "base": str(STUDY),
+        "name": "overlap",
         "model": {"start": str(Path(model).resolve())},
         "training": training,
         "rollouts": rollouts,

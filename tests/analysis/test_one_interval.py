@@ -70,3 +70,32 @@ def test_two_studies_are_compared_by_the_same_function(folder: Path, tmp_path: P
     row = frame[(frame["arm"] == "grpo") & (frame["benchmark"] == "count")].iloc[0]
     expected = difference([two.scores("grpo", "count")], [one.scores("grpo", "count")]).times(100)
     assert tuple(row[["change", "low", "high"]]) == pytest.approx((expected.mean, expected.low, expected.high))
+
+
+def test_the_only_start_model_is_compared_with_every_seed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    experiments = {"headline": {"methods": ["grpo", "tepo"]}}
+    content = {"base": "config.yaml", "name": "one_start", "seeds": [0, 1, 2], "experiments": experiments}
+    content["model"] = {"starts": 1}
+    there = make_up(parse_study(content, ROOT / "one_start.yaml"), tmp_path / "one_start", {})
+    assert [path.name for path in (there / "start").iterdir()] == ["seed0"]
+    rights = {"start/seed0": 3, "runs/grpo/seed0": 4, "runs/grpo/seed1": 6, "runs/grpo/seed2": 8}
+    for model, right in rights.items():
+        path = there / model / "evaluation" / "records.json"
+        record = json.loads(path.read_text())
+        for row in record["records"]:
+            row["per_problem"] = [float(i < right) for i in range(row["problems"])]
+            row["accuracy"] = right / row["problems"]
+        path.write_text(json.dumps(record))
+    records = StudyResults(there)
+    one, start = measures.paired_scores(records, "grpo", "start")
+    assert all(scores.sum(1).tolist() == [4, 6, 8] for scores in one)
+    assert all(scores.sum(1).tolist() == [3, 3, 3] for scores in start)
+    # 1, 3 and 5 of 12 problems: 25 points on average.
+    expected = difference(one, start).times(100)
+    assert expected.mean == pytest.approx(25) and (expected.n, expected.unit) == (3, "training seeds")
+    short = f"{expected.mean:+.1f} [{expected.low:+.1f}, {expected.high:+.1f}]"
+    text = results.table(records)[1]
+    assert f"| GRPO − start model | {short} |" in text and "the error of its score is not in the intervals" in text
+    assert main(["show", str(there), "--all", "--against", "start"]) == 0
+    block = capsys.readouterr().out.split("average of the benchmarks")[1]
+    assert re.search(rf"^ +grpo .*{re.escape(short)}", block, flags=re.M), block

@@ -16,6 +16,7 @@ RECORDS = {
     "newer": "studies/newer.yaml",
     "bands": "studies/bands.yaml",
     "smollm2": "studies/smollm2.yaml",
+    "smollm2-code": "studies/smollm2-code.yaml",
 }
 ROOT = Path(__file__).parents[2]
 # What changes no result, and may have changed since.

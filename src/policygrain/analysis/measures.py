@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from ..errors import UserError
+from ..results.layout import START
 from ..results.reader import StudyResults
 from .statistics import Array
 
@@ -24,13 +25,19 @@ def accuracy(results: StudyResults, arm: str) -> pd.Series:
 
 
 def paired_scores(
-    results: StudyResults, arm: str, than: str, seeds: Sequence[int] | None = None
+    results: StudyResults,
+    arm: str,
+    than: str,
+    seeds: Sequence[int] | None = None,
+    benchmarks: Sequence[str] | None = None,
 ) -> tuple[list[Array], list[Array]]:
     """Scores of two arms on the seeds that both have: lists over benchmarks of [seeds, problems], seeds in order.
 
-    ``seeds``: only these, which both have.
+    ``seeds``: only these, which both have; ``benchmarks``: only these. A start model that all runs begin from is
+    evaluated once, and has that score with every seed.
     """
     names, by_seed = _evaluated(results, arm, than)
+    names = [b for b in names if benchmarks is None or b in benchmarks]
     if not (chosen := paired_seeds(results, arm, than) if seeds is None else list(seeds)):
         raise UserError(f"no seed on which both {arm!r} and {than!r} were evaluated: run `snakemake all`.")
     one, two = ([np.array(found[b].loc[chosen].tolist(), dtype=float) for b in names] for found in by_seed)
@@ -53,9 +60,17 @@ def _evaluated(results: StudyResults, arm: str, than: str) -> tuple[list[str], l
                 f"no evaluation of {name!r}: name it in an experiment that is evaluated, then `snakemake all`."
             )
     names = [b for b in results.benchmarks if all((found["benchmark"] == b).any() for found in rows)]
-    return names, [
-        {b: found[found["benchmark"] == b].set_index("seed")["per_problem"] for b in names} for found in rows
-    ]
+    by_seed = [{b: found[found["benchmark"] == b].set_index("seed")["per_problem"] for b in names} for found in rows]
+    if has_one_start(results):
+        for name, scores, others in ((arm, by_seed[0], by_seed[1]), (than, by_seed[1], by_seed[0])):
+            for b in names if name == START else ():
+                scores[b] = pd.Series([scores[b].iloc[0]] * len(others[b]), index=others[b].index)
+    return names, by_seed
+
+
+def has_one_start(results: StudyResults) -> bool:
+    """Whether all runs begin from one start model that was evaluated once, which is so with `model.starts: 1`."""
+    return results.study.model.starts == 1
 
 
 def late(results: StudyResults, arm: str, metric: str) -> pd.Series:

@@ -67,7 +67,7 @@ def summary(group: ModelGroup, benchmark: str) -> dict[str, Any]:
 def difference(group: ModelGroup, first: ModelGroup, benchmark: str) -> Difference | None:
     """``group`` − ``first`` on the same problems and seeds; None if they have none in common.
 
-    Two single models are paired by problem, even if their seeds differ.
+    Two single models are paired by problem, even if their seeds differ; a study's only start model with every seed.
     """
     paired = _pairs(group, first, benchmark)
     if group is first or not paired:
@@ -99,6 +99,11 @@ def _pairs(a: ModelGroup, b: ModelGroup, benchmark: str) -> tuple[list[str], lis
         return None
     if len(a.models) == len(b.models) == 1:
         return list(of_a), list(of_b)
+    # A start model that all runs of a study begin from is evaluated once (`measures.paired_scores` does the same).
+    if b.is_only_start:
+        return list(of_a), [*of_b] * len(of_a)
+    if a.is_only_start:
+        return [*of_a] * len(of_b), list(of_b)
     shared = [seed for seed in of_a if seed in of_b]
     return (shared, shared) if shared else None
 

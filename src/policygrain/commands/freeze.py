@@ -14,7 +14,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("results", type=Path, help="results/STUDY")
     parser.add_argument("--out", type=Path, required=True, help="ZIP file")
     parser.add_argument(
-        "--small", action="store_true", help="without responses, views of tokens and figures, which `thaw` draws again"
+        "--small",
+        action="store_true",
+        help="without problems, responses, views of tokens and figures, which `thaw` draws again",
     )
 
 

@@ -143,9 +143,14 @@ def _pairs(results: StudyResults) -> str:
     ]
     shown = markdown_table(["average over benchmarks", "difference, points", "p, corrected"], lines)
     over = " or ".join(dict.fromkeys(f"{d.n} {d.unit}" for d in found))
+    once = (
+        "All runs begin from one start model, evaluated once: the error of its score is not in the intervals.\n"
+        if measures.has_one_start(results)
+        else ""
+    )
     return (
         f"\n{shown}\nPaired by seed and problem; 95% intervals over {over}, each by itself. The p-values of no "
-        f"difference are corrected by Holm's method over the {len(pairs)} pairs.\n"
+        f"difference are corrected by Holm's method over the {len(pairs)} pairs.\n{once}"
     )
 
 
@@ -160,13 +165,11 @@ def _percent(i: Estimate) -> dict[str, float]:
 
 def _best(results: StudyResults, arms: list[str], benchmark: str) -> str | None:
     """The arm whose paired difference from every other arm is above zero with its interval; None if there is none."""
-    table = results.evaluations[results.evaluations["benchmark"] == benchmark]
-    scores = {arm: table[table["arm"] == arm].set_index("seed")["per_problem"] for arm in arms}
-    top = max(arms, key=lambda arm: float(np.mean(scores[arm].tolist())))
+    top = max(arms, key=lambda arm: float(results.scores(arm, benchmark).mean()))
 
     def ahead(rival: str) -> bool:
-        seeds = sorted(set(scores[top].index) & set(scores[rival].index))
-        both = ([np.array(scores[arm].loc[seeds].tolist(), dtype=float)] for arm in (top, rival))
-        return bool(seeds) and difference(*both).low > 0
+        if not measures.paired_seeds(results, top, rival):
+            return False
+        return difference(*measures.paired_scores(results, top, rival, benchmarks=[benchmark])).low > 0
 
     return top if len(arms) > 1 and all(ahead(arm) for arm in arms if arm != top) else None

@@ -64,7 +64,8 @@ def freeze(results: Path, out: Path, small: bool = False) -> Manifest:
     """Write the records of a study to the ZIP file ``out``.
 
     Models and checkpoints are left out: they are large, and figures do not need them; the records have their digests.
-    ``small``: without what tables and figures do not need, too: responses, views of tokens, and the figures themselves.
+    ``small``: without what tables and figures do not need, too: problems, responses, views of tokens, and the figures
+    themselves. What is left has no text of a problem set, whose licence may forbid to publish it.
     """
     folder = StudyFolder(results)
     files = sorted(set(_files(StudyResults(results), small)))
@@ -103,7 +104,11 @@ def _files(results: StudyResults, small: bool) -> Iterator[Path]:
         yield from [evaluation.record] if small else _all_in(evaluation.path)
     yield from folder.path.glob(f"{START}/*/{folder.start(0).record.name}")
     for path in folder.folders:
-        if not (small and path == folder.figure("any").parent):
+        if not small:
+            yield from _all_in(path)
+        elif path == folder.data.path:
+            yield from (p for p in _all_in(path) if p.suffix != ".jsonl")
+        elif path != folder.figure("any").parent:
             yield from _all_in(path)
     yield from (p for p in (folder.report, folder.tracking) if p.exists() and not small)
 

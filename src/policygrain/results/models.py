@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
-from .layout import EvaluationFolder, RunFolder, StudyFolder
+from .layout import START, EvaluationFolder, RunFolder, StudyFolder
 from .reader import EVALUATE, model_evaluation
 from .schema import BenchmarkRecord, EvaluationFacts
 
@@ -37,6 +37,11 @@ class ModelGroup:
     path: Path
     models: list[EvaluatedModel]
     name: str = ""
+
+    @property
+    def is_only_start(self) -> bool:
+        """Whether this is the start model of a study whose runs all begin from it."""
+        return self.path.name == START and len(self.models) == 1
 
     def records(self, benchmark: str) -> dict[str, BenchmarkRecord]:
         """Seed → record, for seeds evaluated on ``benchmark``."""

@@ -1,8 +1,8 @@
 """Steps of a run whose rollout server samples during updates, beside a server that the trainer waits for and no server.
 
 The first steps of a run of studies/smollm2.yaml without dynamic sampling (batches of equal size), one thread for the
-trainer and one for the server. The runs take turns, so that each has the machine to itself; the first steps, in which a
-server starts, are not counted.
+trainer and one for the server. The runs are made one after another, each with the machine to itself; the first steps,
+in which a server starts, are not counted.
 
     python benchmarks/overlap.py models/smollm2-135m-instruct [--steps 8] [--out benchmarks/overlap.json]
 """

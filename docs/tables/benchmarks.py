@@ -71,7 +71,9 @@ def overlap() -> str:
         for name, own in found["runs"].items()
     ]
     header = ["rollouts by", "seconds per step", "range", "waiting for rollouts", "log-probabilities", "update"]
-    note = f"Medians over {found['steps']} steps on {found['hardware']}; a server has a core of its own."
+    note = (
+        f"Medians over {found['steps']} steps on {found['hardware']}, one run after another; a server has its own core."
+    )
     return f"{table(header, rows)}\n\n{note}"
 
 

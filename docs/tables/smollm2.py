@@ -106,7 +106,7 @@ def precision() -> str:
 def outcomes(record: Path) -> str:
     """Of each benchmark, the share of responses by outcome, before and after training."""
     lines = [
-        "| benchmark | model | correct | incorrect | no program | other | tokens |",
+        "| benchmark | model | correct | incorrect | not Python | cut off | tokens |",
         "| --- | --- " + "| ---: " * 5 + "|",
     ]
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
@@ -118,10 +118,11 @@ def outcomes(record: Path) -> str:
     for (benchmark, model), rows in sorted(found.items(), key=lambda item: (item[0][0], item[0][1] != "before")):
         counts = {kind: sum(row["outcomes"].get(kind, 0) for row in rows) for kind in OUTCOMES}
         total = sum(sum(row["outcomes"].values()) for row in rows)
-        shares = [f"{100 * count / total:.0f}%" for count in (*counts.values(), total - sum(counts.values()))]
+        shares = [f"{100 * count / total:.0f}%" for count in counts.values()]
+        shares.append(f"{100 * statistics.mean(row['truncated'] for row in rows):.0f}%")
         tokens = sum(row["tokens"] for row in rows) / total
         lines.append("| " + " | ".join([benchmark, model, *shares, f"{tokens:.0f}"]) + " |")
-    return "\n".join(lines)
+    return "\n".join(lines) + "\n\nCut off: responses of the longest length, whatever their outcome."
 
 
 def selected() -> str:
@@ -130,7 +131,7 @@ def selected() -> str:
     rates = row["per_problem"]
     sometimes = sum(0 < rate < 1 for rate in rates)
     return (
-        f"{100 * row['accuracy']:.1f}% of {row['n']} responses to each of {row['problems']} problems are correct; "
+        f"{100 * row['accuracy']:.1f}% of the responses are correct, {row['n']} to each of {row['problems']} problems; "
         f"{sometimes} problems have both correct and wrong responses."
     )
 

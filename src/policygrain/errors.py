@@ -13,7 +13,7 @@ class UserError(Exception):
 
 
 class Stopped(Exception):
-    """A run that was stopped early and has saved its state; the same command resumes it."""
+    """A run that ended early; the same command resumes it from what it has saved."""
 
     exit_code = 75  # EX_TEMPFAIL of sysexits.h: try again
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,14 @@ from policygrain.tasks.problem import Problem, read_problems
 def sample(problem: str, number: int, correct: bool) -> EvaluatedSample:
     outcome = "correct" if correct else "incorrect"
     return EvaluatedSample(
-        id=problem, sample=number, outcome=outcome, gold="1", problem="?", response="1", tokens=1, finished=True
+        id=problem,
+        sample=number,
+        outcome=outcome,
+        gold="1",
+        problem=f"problem {problem}",
+        response="1",
+        tokens=1,
+        finished=True,
     )
 
 
@@ -33,7 +41,9 @@ def problem(name: str) -> Problem:
 def test_problems_with_both_kinds_of_responses_are_selected_in_their_order(outcomes: dict[str, list[bool]]) -> None:
     problems = [problem(name) for name in outcomes]
     rates = solve_rates(sample(name, i, right) for name, found in outcomes.items() for i, right in enumerate(found))
-    assert rates == {name: sum(found) / len(found) for name, found in outcomes.items()}
+    assert {name: rate for (name, _), rate in rates.items()} == {
+        name: sum(found) / len(found) for name, found in outcomes.items()
+    }
     mixed = [name for name, found in outcomes.items() if {*found} == {True, False}]
     if not mixed:
         with pytest.raises(UserError, match="none of"):
@@ -42,7 +52,9 @@ def test_problems_with_both_kinds_of_responses_are_selected_in_their_order(outco
     assert [p.id for p in select(problems, rates)] == mixed
     assert select(problems, rates, 0.0, 1.0) == problems
     least = max(rates.values())
-    assert {rates[p.id] for p in select(problems, rates, least, 1.0)} == {least}
+    assert {rates[p.id, p.problem] for p in select(problems, rates, least, 1.0)} == {least}
+    with pytest.raises(UserError, match="have no responses"):  # to other problems with the same ids
+        select([replace(p, problem="another") for p in problems], rates)
 
 
 def write(path: Path, rows: Sequence[dict[str, Any]]) -> str:
@@ -55,9 +67,9 @@ def test_the_command_keeps_all_keys_and_says_what_is_wrong(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     own: list[dict[str, Any]] = [
-        {"id": "never", "problem": "a", "answer": "1"},
-        {"id": "sometimes", "problem": "b", "answer": "[1, 2]", "list_answer": True},
-        {"id": "always", "problem": "c", "answer": "1"},
+        {"id": "never", "problem": "problem never", "answer": "1"},
+        {"id": "sometimes", "problem": "problem sometimes", "answer": "[1, 2]", "list_answer": True},
+        {"id": "always", "problem": "problem always", "answer": "1"},
     ]
     write(tmp_path / "own.jsonl", own)
     right = {"never": [0, 0], "sometimes": [0, 1], "always": [1, 1]}

@@ -43,6 +43,9 @@ def test_too_little_memory_names_the_setting_and_a_value_that_may_fit(monkeypatc
     settings = Training(activation_checkpointing=True, fsdp=Fsdp())
     said = message(torch.OutOfMemoryError(CUDA_MEMORY), settings, 20 * GIB)
     assert not any(key in said for key in ("activation_checkpointing", "kv_gib", "training.fsdp"))
+    # Memory of the host is not that of the GPU.
+    said = message(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 99 bytes"), settings)
+    assert "80.0 GiB" not in said
 
 
 @pytest.mark.parametrize("states", [None, 76 * GIB], ids=["while it is loaded", "when it is trained"])
@@ -50,6 +53,8 @@ def test_a_policy_too_large_for_the_gpu_is_to_be_sharded(monkeypatch: pytest.Mon
     monkeypatch.setattr(module, "_memory", lambda: (80 * GIB, 79 * GIB))
     said = message(torch.OutOfMemoryError(CUDA_MEMORY), Training(), states)
     assert "training.fsdp" in said and "model.lora" in said and "micro_batch_tokens" not in said
+    said = message(torch.OutOfMemoryError(CUDA_MEMORY), Training(fsdp=Fsdp(cpu_offload=True)), states)
+    assert "training.fsdp" not in said and "cpu_offload" not in said and "model.lora" in said
 
 
 LIMITED = """
@@ -82,10 +87,17 @@ def test_memory_of_the_host_is_meant_as_well() -> None:
 )
 def test_a_lost_gpu_is_a_reason_to_try_again_elsewhere(text: str) -> None:
     said = message(RuntimeError(text), Training())
-    assert text.splitlines()[0] in said and "resumes from the last checkpoint" in said and "--exclude=" in said
+    assert text.splitlines()[0] in said and "goes on from its last checkpoint" in said and "--exclude=" in said
 
 
-@pytest.mark.parametrize("text", ["CUDA error: an illegal memory access was encountered", "shapes do not match"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CUDA error: an illegal memory access was encountered",
+        "shapes do not match",
+        "this type is not supported on this hardware",
+    ],
+)
 def test_errors_of_the_program_stay_as_they_are(text: str) -> None:
     with pytest.raises(RuntimeError, match=text), device_errors(Training()):
         raise RuntimeError(text)
@@ -139,6 +151,7 @@ def test_which_code_runs_on_which_gpu(built: tuple[int, int], gpu: tuple[int, in
     number = f"{built[0]}{built[1]}"
     assert supports([f"compute_{number}"], gpu) == (built <= gpu)
     assert supports([f"sm_{number}a"], gpu) == (built == gpu)
+    assert supports([f"sm_{number}f"], gpu) == supports([f"sm_{number}"], gpu)
     assert supports([f"sm_{number}"], gpu) == (built[0] == gpu[0] and built[1] <= gpu[1])
     assert supports(["sm_10", f"sm_{number}"], gpu) == supports([f"sm_{number}"], gpu)
     assert not supports([], gpu)

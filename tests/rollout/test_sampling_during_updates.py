@@ -15,7 +15,7 @@ from policygrain.model.snapshot import Snapshot
 from policygrain.rollout.engine import Request, Response
 from policygrain.rollout.server_engine import NoServers, ServerEngine
 from policygrain.rollout.torch_engine import TorchEngine
-from policygrain.train import loop
+from policygrain.train import loop, pending_batch
 
 from ..support.small import assert_same_end, small_study, train_small
 
@@ -63,6 +63,7 @@ def test_batches_are_sampled_during_updates_and_are_those_of_a_trainer_that_wait
     train_small(small_study(training=training, methods=methods), tmp_path / "waits", *made)
     if not servers:
         request.getfixturevalue("sampled_here")
+        monkeypatch.setattr(pending_batch, "WAIT", 0.001)
     generate, load_weights, update = ServerEngine.generate, ServerEngine.load_weights, loop.update
     updating, sampled = threading.Event(), []
 

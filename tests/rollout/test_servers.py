@@ -22,6 +22,7 @@ from policygrain.errors import UserError
 from policygrain.model.loading import load_model
 from policygrain.results.layout import RunFolder
 from policygrain.rollout.engine import EngineError, Request, Response
+from policygrain.rollout.fleet import Fleet
 from policygrain.rollout.server import Registration, ServerSettings, registrations, write_settings
 from policygrain.rollout.server_engine import NoServers, ServerEngine, _Work
 from policygrain.rollout.torch_engine import TorchEngine
@@ -132,6 +133,26 @@ def test_a_server_that_hangs_is_left(made: tuple[Path, Path], tmp_path: Path) ->
     with pytest.raises(NoServers, match=r"no rollout server has answered.*policygrain rollout-server RUN"):
         engine.generate([Request([1], 0, 2)])
     assert time.monotonic() - begin < 10
+
+
+def test_an_engine_that_is_closed_ends_what_it_waits_for_and_starts_no_server(tmp_path: Path) -> None:
+    fleet, failed = Fleet(tmp_path, 1), []
+    engine = ServerEngine(tmp_path, "model", "attempt", wait_seconds=600)
+
+    def sample() -> None:
+        try:
+            engine.generate([Request([1], 0, 2)])
+        except EngineError as error:
+            failed.append(str(error))
+
+    thread = threading.Thread(target=sample)
+    thread.start()
+    engine.close()
+    fleet.end()
+    thread.join(10)
+    assert failed == ["the run has ended."]
+    fleet.keep()
+    assert fleet._processes == [None]
 
 
 def test_responses_come_in_the_order_of_the_requests_whoever_samples_them() -> None:

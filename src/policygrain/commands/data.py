@@ -156,7 +156,7 @@ def _select(arguments: argparse.Namespace) -> None:
     rates = solve_rates(sample for path in arguments.samples for sample in samples(path))
     selected = select(problems, rates, arguments.least, arguments.most)
     write_problems(arguments.out, selected)
-    rate = sum(rates[p.id] for p in selected) / len(selected)
+    rate = sum(rates[p.id, p.problem] for p in selected) / len(selected)
     print(f"{arguments.out}: {len(selected)} of {len(problems)} problems, with a mean solve rate of {rate:.1%}")
 
 

@@ -11,23 +11,26 @@ from ..errors import UserError
 from ..results.schema import EvaluatedSample
 from ..tasks.problem import Problem
 
+Key = tuple[str, str]
 
-def solve_rates(samples: Iterable[EvaluatedSample]) -> dict[str, float]:
-    """Problem id → share of its responses that are correct."""
-    outcomes: dict[str, list[bool]] = {}
+
+def solve_rates(samples: Iterable[EvaluatedSample]) -> dict[Key, float]:
+    """Id and text of a problem → share of its responses that are correct."""
+    outcomes: dict[Key, list[bool]] = {}
     for sample in samples:
-        outcomes.setdefault(sample.id, []).append(sample.outcome == "correct")
+        outcomes.setdefault((sample.id, sample.problem), []).append(sample.outcome == "correct")
     return {problem: sum(found) / len(found) for problem, found in outcomes.items()}
 
 
 def select(
-    problems: Sequence[Problem], rates: dict[str, float], least: float | None = None, most: float | None = None
+    problems: Sequence[Problem], rates: dict[Key, float], least: float | None = None, most: float | None = None
 ) -> list[Problem]:
     """The problems with a solve rate from ``least`` to ``most``; by default above 0 and below 1.
 
     UserError if a problem has no rate, or if none is left.
     """
-    if missing := [p.id for p in problems if p.id not in rates]:
+    keys = [(p.id, p.problem) for p in problems]
+    if missing := [name for name, text in keys if (name, text) not in rates]:
         raise UserError(
             f"{len(missing)} of {len(problems)} problems have no responses (the first: {missing[0]}). Evaluate the "
             "whole set, without --size."
@@ -36,8 +39,8 @@ def select(
     def fits(rate: float) -> bool:
         return (rate > 0 if least is None else rate >= least) and (rate < 1 if most is None else rate <= most)
 
-    selected = [p for p in problems if fits(rates[p.id])]
+    selected = [p for p, key in zip(problems, keys, strict=True) if fits(rates[key])]
     if not selected:
-        rate = sum(rates[p.id] for p in problems) / len(problems)
+        rate = sum(rates[key] for key in keys) / len(keys)
         raise UserError(f"none of {len(problems)} problems is in these bounds; {rate:.1%} of responses are correct.")
     return selected

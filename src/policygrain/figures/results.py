@@ -141,17 +141,20 @@ def _pairs(results: StudyResults) -> str:
         [f"{label(a)} − {label(b)}", f"{d.mean:+.1f} [{d.low:+.1f}, {d.high:+.1f}]", f"{p:.2g}"]
         for (a, b), d, p in zip(pairs, found, holm([d.p for d in found]), strict=True)
     ]
-    shown = markdown_table(["average over benchmarks", "difference, points", "p, corrected"], lines)
+    p_values = "p, corrected" if len(pairs) > 1 else "p"
+    shown = markdown_table(["average over benchmarks", "difference, points", p_values], lines)
     over = " or ".join(dict.fromkeys(f"{d.n} {d.unit}" for d in found))
+    corrected = (
+        f"The p-values of no difference are corrected by Holm's method over the {len(pairs)} pairs."
+        if len(pairs) > 1
+        else "p is of no difference."
+    )
     once = (
         "All runs begin from one start model, evaluated once: the error of its score is not in the intervals.\n"
         if measures.has_one_start(results)
         else ""
     )
-    return (
-        f"\n{shown}\nPaired by seed and problem; 95% intervals over {over}, each by itself. The p-values of no "
-        f"difference are corrected by Holm's method over the {len(pairs)} pairs.\n{once}"
-    )
+    return f"\n{shown}\nPaired by seed and problem; 95% intervals over {over}, each by itself. {corrected}\n{once}"
 
 
 def _arms(results: StudyResults, experiment: object) -> list[str]:

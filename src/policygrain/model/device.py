@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import platform
 import re
 from collections.abc import Iterable, Iterator
@@ -20,9 +21,11 @@ if TYPE_CHECKING:
 OTHER_CUDA = re.compile(
     r"driver.*too old|forward compatibility|unsupported .*driver|driver version is insufficient", re.I
 )
-OUT_OF_MEMORY = re.compile(r"out of memory|can.?t allocate memory|not enough memory|CUBLAS_STATUS_ALLOC_FAILED", re.I)
+OUT_OF_MEMORY = re.compile(r"out of memory|can(no|.?)t allocate|not enough memory|CUBLAS_STATUS_ALLOC_FAILED", re.I)
 # Errors of the machine. Others, such as an illegal memory access, are errors of a program, which another try repeats.
-LOST = re.compile(r"uncorrectable|GPU is lost|off the bus|busy or unavailable|CUDA error: unknown error|hardware", re.I)
+LOST = re.compile(
+    r"(CUDA|NVML|GPU).*(uncorrectable|is lost|off the bus|busy or unavailable|unknown error)", re.I | re.S
+)
 GIB = 2**30
 
 
@@ -71,9 +74,9 @@ def supports(built_for: Iterable[str], capability: tuple[int, int]) -> bool:
     for name in built_for:
         kind, number, only = re.fullmatch(r"(sm|compute)_(\d+)([a-z]?)", name).groups()  # type: ignore[union-attr]
         version = divmod(int(number), 10)
-        if only:
+        if only == "a":
             fits = version == capability
-        elif kind == "sm":
+        elif kind == "sm" or only == "f":  # of its family: the same major version
             fits = version[0] == capability[0] and version[1] <= capability[1]
         else:
             fits = version <= capability
@@ -95,10 +98,10 @@ def device_errors(settings: Training, states: int | None = None) -> Iterator[Non
         if _is_memory(error):
             raise UserError(_too_little(text, settings, states)) from error
         if LOST.search(text):
-            node = platform.node()
+            node = os.environ.get("SLURMD_NODENAME", platform.node())
             raise Stopped(
-                f"the GPU of {node} failed: {text.strip().splitlines()[0]} The same command resumes from the last "
-                f"checkpoint; if it fails there again, leave this machine out (sbatch --exclude={node})."
+                f"the GPU of {node} failed: {text.strip().splitlines()[0]} The run goes on from its last checkpoint; "
+                f"if it fails there again, leave this machine out (sbatch --exclude={node})."
             ) from error
         raise
 
@@ -110,19 +113,20 @@ def _is_memory(error: RuntimeError) -> bool:
 
 
 def _too_little(text: str, settings: Training, states: int | None) -> str:
-    asked, total, peak = _asked(text), *_memory()
+    asked = _asked(text)
+    total, peak = _memory() if "CUDA" in text or "CUBLAS" in text else (None, 0)
     said = f"too little memory: {asked / GIB:.2f} GiB more were asked for" if asked else "too little memory"
     if total:
         said += f", of {total / GIB:.1f} GiB in all"
     if states is None:
-        return f"{said}, while the policy was loaded. {_SHARDING}"
+        return f"{said}, while the policy was loaded. {_smaller(settings)}"
     said += f"; weights, gradients and optimizer states take {states / GIB:.1f} GiB"
     tokens = settings.micro_batch_tokens
     # Activations grow with the tokens of a pass. What was in use besides the states when memory ended is less than a
     # whole pass needs, so this is the most that can fit.
     room, needed = (total or 0) - states, peak - states + asked
     if total and room < 0.1 * total:
-        return f"{said}. {_SHARDING}"
+        return f"{said}. {_smaller(settings)}"
     most = tokens * room / needed if total and needed > room > 0 else tokens / 2
     said += f". Lower training.micro_batch_tokens from {tokens} to {_rounded(min(most, tokens / 2))} or less"
     more = []
@@ -135,10 +139,16 @@ def _too_little(text: str, settings: Training, states: int | None) -> str:
     return f"{said}{''.join(f', or {way}' for way in more)}. The same command resumes."
 
 
-_SHARDING = (
-    "Shard the policy over several GPUs (training.fsdp), keep the shards in host memory (fsdp.cpu_offload), train an "
-    "adapter (model.lora) or set model.dtype to bfloat16."
-)
+def _smaller(settings: Training) -> str:
+    """What makes the policy and its states smaller, of what is not set."""
+    ways = []
+    if settings.fsdp is None:
+        ways.append("shard the policy over several GPUs (training.fsdp)")
+    if settings.fsdp is None or not settings.fsdp.cpu_offload:
+        ways.append("keep shards in host memory (fsdp.cpu_offload)")
+    ways.append("train an adapter (model.lora), or set model.dtype to bfloat16, where they are not set")
+    text = ", ".join(ways)
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def _rounded(tokens: float) -> int:

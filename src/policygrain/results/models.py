@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
+from ..study import load_study
 from .layout import START, EvaluationFolder, RunFolder, StudyFolder
 from .reader import EVALUATE, model_evaluation
 from .schema import BenchmarkRecord, EvaluationFacts
@@ -37,11 +38,7 @@ class ModelGroup:
     path: Path
     models: list[EvaluatedModel]
     name: str = ""
-
-    @property
-    def is_only_start(self) -> bool:
-        """Whether this is the start model of a study whose runs all begin from it."""
-        return self.path.name == START and len(self.models) == 1
+    is_only_start: bool = False  # the start model of a study whose runs all begin from it
 
     def records(self, benchmark: str) -> dict[str, BenchmarkRecord]:
         """Seed → record, for seeds evaluated on ``benchmark``."""
@@ -161,7 +158,10 @@ def _of_study(study: StudyFolder) -> list[ModelGroup]:
     for name, folder in study.evaluations():
         seed = name.rpartition("/seed")[2]
         groups.setdefault(folder.path.parents[1], []).append(_model(folder, seed))
-    return [ModelGroup(path, models) for path, models in groups.items()]
+    starts = load_study(study.study).model.starts if study.study.exists() else None
+    return [
+        ModelGroup(path, models, is_only_start=starts == 1 and path.name == START) for path, models in groups.items()
+    ]
 
 
 def _name(group: ModelGroup, groups: Sequence[ModelGroup]) -> str:

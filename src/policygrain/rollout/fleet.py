@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -37,6 +38,7 @@ class Fleet:
         self._restarts = 0
         self._jobs: list[str] = []  # job arrays
         self._looked = 0.0
+        self._lock, self._ended = threading.Lock(), False  # servers are kept by the thread that samples
 
     def start(self) -> None:
         """Start the servers that are not there yet. UserError if they cannot be started."""
@@ -48,6 +50,11 @@ class Fleet:
 
     def keep(self) -> None:
         """Start servers again that have ended. UserError if they end again and again."""
+        with self._lock:
+            if not self._ended:
+                self._keep()
+
+    def _keep(self) -> None:
         if self.submit is not None:
             self._keep_jobs(self.submit)
             return
@@ -62,7 +69,9 @@ class Fleet:
                 self._processes[number] = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
 
     def end(self) -> None:
-        """End the servers, by force where they do not end by themselves."""
+        """End the servers, by force where they do not end by themselves; none is started afterwards."""
+        with self._lock:
+            self._ended = True
         if self._jobs:
             subprocess.run(["scancel", *self._jobs], capture_output=True, check=False)
         running = [process for process in self._processes if process is not None and process.poll() is None]
@@ -161,6 +170,7 @@ def served_engine(
     try:
         yield engine
     finally:
+        engine.close()
         if fleet is not None:
             engine.end_servers()
             fleet.end()

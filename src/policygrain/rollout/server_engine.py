@@ -78,6 +78,7 @@ class ServerEngine:
         self._refused: dict[str, str] = {}  # servers that are no use, and why
         self._retry_at: dict[str, float] = {}
         self._answered = time.monotonic()
+        self._closed = threading.Event()
 
     @property
     def _weights(self) -> Path:
@@ -115,6 +116,8 @@ class ServerEngine:
         self._answered = time.monotonic()
         asked = 0.0
         while not work.finished():
+            if self._closed.is_set():
+                raise EngineError("the run has ended.")
             now = time.monotonic()
             if now - asked > 1:
                 asked = now
@@ -154,7 +157,7 @@ class ServerEngine:
             self._retry_at[server.id] = time.monotonic() + PAUSE
             print(f"{server.id}: did not load the weights: {error}", file=sys.stderr)
             return
-        while (number := work.take()) is not None:
+        while not self._closed.is_set() and (number := work.take()) is not None:
             try:
                 job = {
                     "kind": "generate",
@@ -217,6 +220,10 @@ class ServerEngine:
                 if refused or miss == MISSES - 1:
                     raise ServerGone(str(getattr(error, "reason", error))) from error
         raise AssertionError("unreachable")
+
+    def close(self) -> None:
+        """End a call of `generate` in another thread, and start no server any more."""
+        self._closed.set()
 
     def end_servers(self) -> None:
         """Tell all registered servers to end, and forget them."""

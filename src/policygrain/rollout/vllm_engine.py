@@ -77,7 +77,7 @@ class VllmEngine:
             if not MEMORY.search(str(error)):
                 raise
             raise UserError(
-                f"training.kv_gib: vLLM with a KV cache of {self._kv_bytes / GIB:.2g} GiB does not fit beside what is "
+                f"vLLM with a KV cache of {self._kv_bytes / GIB:.2g} GiB (training.kv_gib) does not fit beside what is "
                 f"in memory, or the cache has no room for a sequence ({str(error).splitlines()[0]})."
             ) from error
         self._longest = int(self._llm.llm_engine.model_config.max_model_len)
@@ -94,9 +94,9 @@ class VllmEngine:
         longest = max((len(r.prompt_ids) + r.max_tokens for r in requests), default=0)
         if longest > self._longest:
             raise UserError(
-                f"training.kv_gib: a sequence of {longest} tokens does not fit into a KV cache of "
-                f"{self._kv_bytes / GIB:.2g} GiB, which has room for {self._longest}. Set a larger one, or a smaller "
-                "max_tokens."
+                f"a sequence of {longest} tokens is longer than vLLM can sample with this model and a KV cache of "
+                f"{self._kv_bytes / GIB:.2g} GiB: {self._longest} tokens. Set a smaller max_tokens, or for training a "
+                "larger training.kv_gib."
             )
 
         params = [

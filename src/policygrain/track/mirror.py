@@ -18,11 +18,25 @@ from ..results.schema import TrackingRecord
 from ..results.status import run_status
 from ..text import redacted
 from .points import Finished, finished, means, scores, some_samples, steps
-from .runs import COMPLETE, flat, last_step, log_points, log_steps, open_arm, open_run, open_seed, params, set_status
+from .runs import (
+    COMPLETE,
+    Opened,
+    flat,
+    last_step,
+    log_points,
+    log_steps,
+    open_arm,
+    open_run,
+    open_seed,
+    params,
+    set_status,
+)
 from .store import connect, only_writer, reason, tracking_uri
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+
+    from ..study import Study
 
 ATTEMPTS = 5
 
@@ -85,22 +99,30 @@ def _mirror_arm(
         client.log_batch(means_run.id, params=params(flat("method", records[0].summary.method)))
         log_steps(client, means_run.id, means(records))
         client.set_tag(means_run.id, "seeds", str(len(records)))
-        client.set_terminated(means_run.id)
         client.set_tag(means_run.id, COMPLETE, content)
+    if means_run.status != "FINISHED":
+        client.set_terminated(means_run.id)
     return means_run.id
 
 
 def _mirror_run(client: MlflowClient, experiment: str, results: StudyResults, record: Finished) -> None:
-    """Complete the run of one seed: parameters, metrics, scores, artefacts. Does nothing if it is complete."""
+    """Complete the run of one seed. Does nothing if it is complete."""
+    status = run_status(record.folder)
+    content = record.content + "/model" * results.study.tracking.log_models
+    started = status.started if status else None
+    opened = open_seed(client, experiment, results.study, record.summary, complete=content, started=started)
+    if opened.complete is None:
+        _log_run(client, opened, results.study, record)
+        client.set_tag(opened.id, COMPLETE, content)
+    if opened.status != "FINISHED":
+        set_status(client, opened.id, "FINISHED", status.ended if status else None)
+
+
+def _log_run(client: MlflowClient, opened: Opened, study: Study, record: Finished) -> None:
+    """Log what the run of a seed lacks: parameters, metrics, scores, artefacts."""
     from mlflow.entities import RunTag
 
-    study, summary, folder = results.study, record.summary, record.folder
-    status = run_status(folder)
-    content = record.content + "/model" * study.tracking.log_models
-    started = status.started if status else None
-    opened = open_seed(client, experiment, study, summary, complete=content, started=started)
-    if opened.complete is not None:
-        return
+    summary, folder = record.summary, record.folder
     made_with = summary.environment
     tags = {"commit": made_with.commit, "hardware": made_with.hardware, "engine": made_with.engine}
     tags["mlflow.source.git.commit"] = made_with.commit.rstrip("+")
@@ -118,5 +140,3 @@ def _mirror_run(client: MlflowClient, experiment: str, results: StudyResults, re
         from .model import log_model
 
         log_model(client, opened.id, folder.model)
-    set_status(client, opened.id, "FINISHED", status.ended if status else None)
-    client.set_tag(opened.id, COMPLETE, content)  # last: a run with this tag is not touched again

@@ -58,8 +58,9 @@ class Policy:
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of this rank's weights, their gradients and AdamW's two moments."""
-        weights = [local_part(p) for module in self.modules for p in module.parameters()]
+        """Bytes, on the device, of this rank's weights, their gradients and AdamW's two moments."""
+        parts = (local_part(p) for module in self.modules for p in module.parameters())
+        weights = [part for part in parts if part.device.type == device().type]
         return sum(w.numel() * w.element_size() * (4 if w.requires_grad else 1) for w in weights)
 
     @property

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -165,9 +166,15 @@ sys.exit(cli.main())
 """
 
 
+def interruptible() -> None:
+    """Jobs in the background of a shell, as tests may be, ignore Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_one_ctrl_c_is_a_line_and_a_second_ends_the_process_at_once() -> None:
     command = [sys.executable, "-c", PROGRAM]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "preexec_fn": interruptible}
+    with subprocess.Popen(command, text=True, cwd=ROOT, **pipes) as process:
         assert process.stdout is not None and process.stderr is not None
         try:
             assert process.stdout.readline() == "running\n"
@@ -182,7 +189,8 @@ def test_one_ctrl_c_is_a_line_and_a_second_ends_the_process_at_once() -> None:
 
 def test_one_ctrl_c_exits_with_130() -> None:
     program = PROGRAM.replace('atexit.register(wait, "closing")', "")
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "preexec_fn": interruptible}
+    with subprocess.Popen([sys.executable, "-c", program], **pipes) as process:
         assert process.stdout is not None
         try:
             assert process.stdout.readline() == b"running\n"

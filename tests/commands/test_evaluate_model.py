@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from policygrain.cli import main
-from policygrain.errors import UserError
 from policygrain.evaluate.any_model import named
 from policygrain.results.layout import StudyFolder
 from policygrain.results.reader import model_evaluation
@@ -86,9 +85,3 @@ def test_names_of_models() -> None:
         "seed0": "results/laptop/runs/tepo/seed0/model",
         "mine": "/some/where/else",
     }
-
-
-def test_a_model_is_not_called_as_start_models_are() -> None:
-    assert named(["base=a/start", "b/start2"]) == {"base": "a/start", "start2": "b/start2"}
-    with pytest.raises(UserError, match=r"a/start: 'start' is the name of a study's start models; name it: NAME="):
-        named(["a/start"])

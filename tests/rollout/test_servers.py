@@ -174,10 +174,18 @@ def colocated(made: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory)
 
 
 def test_a_run_with_servers_that_are_killed_by_turns_ends_as_one_without(
-    made: tuple[Path, Path], colocated: Path, tmp_path: Path
+    made: tuple[Path, Path], colocated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two servers beside the trainer, killed in turn as soon as both are there; each is started again."""
-    run, over, killed = tmp_path / "run", threading.Event(), []
+    run, over, killed, generate, calls = tmp_path / "run", threading.Event(), [], ServerEngine.generate, []
+
+    def generate_by_two(self: ServerEngine, requests: list[Request]) -> list[Response]:
+        """The run would end before the second server has started: the first call waits for it."""
+        calls.append(len(requests))
+        wait_for(lambda: killed or (len(calls) == 1 and len(registrations(self.folder)) == 2))
+        return generate(self, requests)
+
+    monkeypatch.setattr(ServerEngine, "generate", generate_by_two)
 
     def kill() -> None:
         while not over.wait(0.05):

@@ -11,7 +11,7 @@ import yaml
 
 from ..errors import UserError
 from ..files import atomic_text
-from ..results.layout import START, StudyFolder
+from ..results.layout import StudyFolder
 from ..study import Study, parse_study
 
 PROMPT = "{problem}\nPlease reason step by step, and put your final answer within \\boxed{}.\n"
@@ -108,8 +108,6 @@ def named(models: Sequence[str]) -> dict[str, str]:
             parts = [part for part in Path(text).parts if part not in ("/", "model")]
             name = parts[-1] if parts else text
         name = _slug(name)
-        if name == START:
-            raise UserError(f"{model}: {START!r} is the name of a study's start models; name it: NAME={model}.")
         if name in found:
             raise UserError(f"two models are called {name!r}; name them: NAME={model}.")
         found[name] = model

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -158,7 +159,9 @@ def _of_study(study: StudyFolder) -> list[ModelGroup]:
     for name, folder in study.evaluations():
         seed = name.rpartition("/seed")[2]
         groups.setdefault(folder.path.parents[1], []).append(_model(folder, seed))
-    starts = load_study(study.study).model.starts if study.study.exists() else None
+    starts = None
+    with suppress(UserError):  # records are compared without their study, too, or with one that is not read any more
+        starts = load_study(study.study).model.starts
     return [
         ModelGroup(path, models, is_only_start=starts == 1 and path.name == START) for path, models in groups.items()
     ]

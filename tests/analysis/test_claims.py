@@ -18,6 +18,7 @@ from policygrain.cli import main
 from policygrain.errors import UserError
 from policygrain.results.reader import StudyResults
 
+from ..support.ledger import nothing_withdrawn, whole_ledger  # noqa: F401 (a fixture)
 from . import records
 
 ACCURACY = {"statistic": "accuracy", "of": "a", "than": "b", "claimed": "above"}
@@ -31,7 +32,7 @@ def laptop(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_ledger_is_whole_and_says_what_is_missing() -> None:
-    claims = load_claims()
+    claims = whole_ledger()
     assert len(claims) == 10
     assert {c.statistic for claim in claims.values() for c in claim.comparisons} == {
         "accuracy", "curve", "steps", "tokens", "metric", "estimator", "round"
@@ -59,13 +60,13 @@ def test_the_ledger_is_whole_and_says_what_is_missing() -> None:
 
 
 def test_one_seed_decides_nothing() -> None:
-    found = decide_claims(load_claims(), lambda c: student([50.0]))
+    found = decide_claims(whole_ledger(), lambda c: student([50.0]))
     assert {r.verdict for r in found} == {"undecided"}
     assert all(f.seeds_needed is None for r in found for f in r.findings)
 
 
 def test_the_sequential_ledger_decides_with_enough_seeds_and_not_with_few() -> None:
-    claims = load_claims()
+    claims = whole_ledger()
 
     def measured(c: Comparison, n: int) -> Difference:
         """Two margins on the claimed side, with a standard deviation of one margin."""
@@ -125,6 +126,7 @@ def test_accuracies_are_compared_on_the_seeds_that_both_arms_have(laptop: Path) 
         compare(StudyResults(laptop), Comparison.model_validate(ACCURACY | {"of": "nobody", "than": "grpo"}))
 
 
+@pytest.mark.usefixtures("nothing_withdrawn")
 def test_the_command_prints_the_ledger_and_its_json(laptop: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["claims", str(laptop)]) == 0
     text = capsys.readouterr().out
@@ -157,12 +159,28 @@ def test_the_command_prints_the_ledger_and_its_json(laptop: Path, capsys: pytest
     assert "give a study's results folder" in capsys.readouterr().err
 
 
+def test_a_withdrawn_claim_is_not_tested_and_undecided(laptop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its comparisons are clearly on the claimed side, and count neither for it nor in the correction of the others."""
+    beyond = student([5.0, 5.01, 4.99])
+    claims = {name: whole_ledger()[name] for name in ("mpo_block_size", "mpo_beats_token_level")}
+    withdrawn = {**claims, "mpo_beats_token_level": load_claims()["mpo_beats_token_level"]}
+    tested, untested = decide_claims(withdrawn, lambda c: beyond)
+    assert tested.verdict == "supported"
+    assert (untested.verdict, untested.findings) == (None, [])
+    assert untested.outcome == "undecided, comparison withdrawn" and untested.missing == untested.claim.withdrawn
+    alone = decide_claims({"mpo_block_size": claims["mpo_block_size"]}, lambda c: beyond)[0]
+    assert tested.findings == alone.findings, "corrected over its own comparisons alone"
+    assert main(["claims", str(laptop), "--brief"]) == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.endswith("(tepo_best_average)"))
+    assert line.startswith("undecided, comparison withdrawn: TEPO has the best average accuracy")
+
+
 def test_claims_without_records_are_null_in_json() -> None:
     def missing(_: Comparison) -> Difference:
         raise UserError("no run")
 
-    entry = claims_data(decide_claims(load_claims(), missing))[0]
+    entry = claims_data(decide_claims(whole_ledger(), missing))[0]
     assert (entry["verdict"], entry["effect"], entry["interval"], entry["n"]) == ("no records", None, None, 0)
     assert entry["missing"] == "no run" and entry["comparisons"] == []
-    single = claims_data(decide_claims(load_claims(), lambda c: student([1.0])))[0]
+    single = claims_data(decide_claims(whole_ledger(), lambda c: student([1.0])))[0]
     assert single["interval"] == [None, None] and json.loads(json.dumps(single, allow_nan=False))

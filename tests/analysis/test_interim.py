@@ -30,6 +30,7 @@ from policygrain.results.reader import StudyResults, added_seeds
 from policygrain.results.schema import write_record
 from policygrain.study import Study
 
+from ..support.ledger import nothing_withdrawn  # noqa: F401 (a fixture)
 from .records import Curve, effects, study_of, write
 
 
@@ -48,6 +49,7 @@ def result(*pairs: tuple[Comparison, Finding]) -> ClaimResult:
     return ClaimResult("claim", claim, [f for _, f in pairs], "undecided")
 
 
+pytestmark = pytest.mark.usefixtures("nothing_withdrawn")
 SIX = {arm: list(range(8)) for arm in ("a", "b", "c", "d")}
 EACH = {"a": 1.0, "b": 1.0, "c": 0.5, "d": 0.5}
 AB, AC, CD = comparison("a", "b"), comparison("a", "c"), comparison("c", "d")

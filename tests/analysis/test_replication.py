@@ -13,6 +13,7 @@ from policygrain.analysis.studies import compare_studies
 from policygrain.analysis.verdicts import Verdict
 from policygrain.cli import main
 
+from ..support.ledger import nothing_withdrawn  # noqa: F401 (a fixture)
 from .records import effects, study_of, write
 
 TIE: Verdict = "no difference larger than the margin"
@@ -26,9 +27,9 @@ def result(verdict: Verdict | None) -> ClaimResult:
 @pytest.mark.parametrize(
     ("one", "two", "agreement"),
     [
-        ("supported", "supported", "replicates"),
-        ("not supported", "not supported", "replicates"),
-        ("not supported", TIE, "replicates"),
+        ("supported", "supported", "same"),
+        ("not supported", "not supported", "same"),
+        ("not supported", TIE, "both reject"),
         ("supported", "not supported", "contradicts"),
         ("supported", TIE, "contradicts"),
         ("supported", "undecided", "open"),
@@ -41,6 +42,7 @@ def test_agreement(one: Verdict | None, two: Verdict | None, agreement: str) -> 
     assert ClaimPair("claim", result(two), result(one)).agreement == agreement
 
 
+@pytest.mark.usefixtures("nothing_withdrawn")
 def test_a_replication_with_other_seeds_is_compared_by_its_claims(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -51,15 +53,20 @@ def test_a_replication_with_other_seeds_is_compared_by_its_claims(
     two = write(other, tmp_path / "two", effects(mpo=-9.0, tepo=9.0), right)
     assert shared_seeds(one, two) == []
     found = {pair.name: pair for pair in compare_claims(one, two)}
-    assert found["mpo_beats_token_level"].agreement == "replicates"
+    assert found["mpo_beats_token_level"].agreement == "same"
     assert found["tepo_best_average"].agreement == "contradicts" and found["mpo_block_size"].agreement == "open"
     folders = [str(results.folder.path) for results in (one, two)]
     assert main(["compare", *folders, "--out", str(tmp_path / "table.csv")]) == 0
     text = capsys.readouterr().out
     assert "No seed is in both studies" in text and "not independent" not in text
     assert (tmp_path / "table.csv").read_text().startswith("arm,benchmark,n,unit,change")
-    counts = [sum(p.agreement == kind for p in found.values()) for kind in ("replicates", "contradicts", "open")]
-    assert text.splitlines()[-1] == "Of 10 claims: {} replicate, {} contradict, {} are open.".format(*counts)
+    counts = [
+        sum(p.agreement == kind for p in found.values()) for kind in ("same", "both reject", "contradicts", "open")
+    ]
+    assert text.splitlines()[-1] == (
+        "Of 10 claims: {} have the same verdict, {} are rejected by both with different verdicts, {} contradict, {} are "
+        "open.".format(*counts)
+    )
     line = next(line for line in text.splitlines() if "tepo_best_average" in line)
     assert line.split(maxsplit=2)[1:] == ["contradicts", "not supported | supported"]
 

@@ -30,7 +30,11 @@ def test_it_writes_its_record_and_its_finished_job(
     assert main(["interim", str(folder), "--number", "0", "--done", str(job)]) == 0
     record = interim_record(study, 0)
     assert capsys.readouterr().out == f"{record.reason}\n"
-    assert record.number == 0 and record.add == {} and record.decided["mpo_beats_token_level"] == "not supported"
+    assert (
+        record.number == 0
+        and record.add == {}
+        and record.undecided["mpo_beats_token_level"].startswith("undecided, comparison withdrawn: ")
+    )
     assert json.loads(job.read_text())["results"] == {"interim/0": digests.of_file(study.interim(0))}
 
 

@@ -13,9 +13,10 @@ from policygrain.errors import UserError
 from policygrain.study import Study, load_study
 
 from ..conftest import ROOT
+from ..support.ledger import nothing_withdrawn  # noqa: F401 (a fixture)
 from ..support.small import small_study
 
-NO_CLAIMS = "claims: none of the 10 claims of the papers will have a verdict; the study lacks arms."
+NO_CLAIMS = "claims: none of the claims of the papers will have a verdict; the study lacks arms."
 QUESTIONS = [{"id": str(i), "problem": f"What is {i} + {i}?", "answer": str(2 * i)} for i in range(5)]
 
 
@@ -100,6 +101,7 @@ def claims_of(seeds: list[int], mpo: list[int] | None = None, **changes: object)
     return [note for note in notes(study) if note.startswith(("claims", "sequential"))]
 
 
+@pytest.mark.usefixtures("nothing_withdrawn")
 def test_claims_that_will_have_no_verdict_are_named() -> None:
     [note] = claims_of([0, 1])
     assert note.startswith("claims: these claims will have no verdict: tepo_no_entropy_collapse (needs `rounds`); ")
@@ -110,11 +112,13 @@ def test_claims_that_will_have_no_verdict_are_named() -> None:
     assert "mpo_clip_fraction (needs mpo_phi_0.6 in `estimators`)" in note
 
 
+@pytest.mark.usefixtures("nothing_withdrawn")
 def test_arms_without_a_common_seed_are_named() -> None:
     notes_on = claims_of([0, 1], mpo=[2, 3])
     assert "claims: mpo_beats_token_level compares mpo and dapo, which have no seed in common: no verdict." in notes_on
 
 
+@pytest.mark.usefixtures("nothing_withdrawn")
 def test_one_seed_decides_nothing() -> None:
     _, single = claims_of([0])
     assert single == (

@@ -211,7 +211,7 @@ def test_verdicts_are_in_units_of_the_margin_and_clipped_with_arrows() -> None:
     arrows = [(float(line.get_xdata()[0]), line.get_marker()) for line in axes.lines if line.get_marker() in ("<", ">")]
     assert arrows == [(6.0, ">"), (-6.0, "<"), (6.0, ">")]
     texts = [text.get_text() for text in axes.texts]
-    assert texts == ["one claim", "supported", "another", "no records", "no records", "third", "undecided"]
+    assert texts == ["one claim", "supported", "another", "not tested", "no records", "third", "undecided"]
     assert labels_of(axes) == ["accuracy: TEPO − DAPO"] * 3
 
 

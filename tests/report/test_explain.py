@@ -13,6 +13,7 @@ from policygrain.report.explain import explain
 from policygrain.results.reader import StudyResults
 
 from ..analysis.records import laptop
+from ..support.ledger import nothing_withdrawn  # noqa: F401 (a fixture)
 
 
 def test_what_is_behind_a_number(results: Path) -> None:
@@ -27,6 +28,7 @@ def test_what_is_behind_a_number(results: Path) -> None:
         explain(results / "study.yaml", "tepo,average")
 
 
+@pytest.mark.usefixtures("nothing_withdrawn")
 def test_what_is_behind_a_claim(tmp_path: Path) -> None:
     """Its comparisons in words, each with the records of its instrument."""
     path = laptop(tmp_path).folder.path

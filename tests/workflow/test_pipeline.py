@@ -246,20 +246,21 @@ def test_an_evaluation_in_parts_is_that_in_one(smoke: Path, root: Path, tmp_path
 
 
 def test_seeds_that_an_interim_analysis_adds_are_trained_evaluated_and_drawn(root: Path, tmp_path: Path) -> None:
-    """TEPO's entropy is hardly above GRPO's after three steps, and two seeds do not show that."""
-    # One start model decides nothing about others; of two, the rewards may be equal by chance.
-    rounds = {"reference": "tepo", "methods": ["tepo", "tepo_max_entropy", "tepo_full_kl"], "starts": 1}
-    left_out = {"estimators": None, "controls": None, "figures": ["dynamics"]}
+    """Two seeds do not decide whether TEPO differs from DAPO."""
+    methods = {"headline": {"methods": ["dapo", "tepo"]}}
+    sequential = {"ledgers": ["findings"], "add": 1, "budget": "20 minutes", "max_rounds": 1}
+    left_out = {"estimators": None, "rounds": None, "controls": None, "figures": ["dynamics"]}
     path = tmp_path / "study.yaml"
-    content = {"base": str(root / SMOKE), "name": "smoke", "rounds": rounds, **left_out}
+    content = {"base": str(root / SMOKE), "name": "smoke", "experiments": methods, "sequential": sequential, **left_out}
     path.write_text(yaml.safe_dump(content))
     found = jobs(snakemake(root, tmp_path, path, "all"))
     assert found["train"] == 4 and found["interim"] == 1, "what is known before the first interim analysis"
     records = StudyResults(tmp_path / "results" / "smoke")
     first, last = records.interims
-    assert first.add == {"tepo": [2], "grpo": [2]} and first.undecided["tepo_no_entropy_collapse"].startswith("within")
+    (why,) = first.undecided.values()
+    assert first.add == {"tepo": [2], "dapo": [2]} and why.startswith("within")
     assert last.add == {} and last.minutes > first.minutes
-    assert {name for name in records.model_evaluations if name.endswith("seed2")} == {"grpo/seed2", "tepo/seed2"}
+    assert {name for name in records.model_evaluations if name.endswith("seed2")} == {"dapo/seed2", "tepo/seed2"}
     results = (tmp_path / "results" / "smoke" / "tables" / "results.md").read_text()
     assert "3 training seeds" in results
     assert planned(root, tmp_path, path, "all") == {}

@@ -43,14 +43,14 @@ def _done(results: StudyResults, label: Callable[[str], str]) -> str:
 
 
 def _grain(findings: Sequence[ClaimResult], label: Callable[[str], str]) -> str:
-    """Of all comparisons of ratios, clip bands and staleness: how many differ, and that with the smallest p-value."""
+    """Of all comparisons of ratios and clip ranges: how many differ, and that with the smallest p-value."""
     pairs = [pair for r in findings for pair in zip(r.claim.comparisons, r.findings, strict=False)]
     if not pairs:
         return "The study has no records that compare grains with each other."
     decided = [pair for pair in pairs if pair[1].verdict == "supported"]
     ties = sum(f.verdict == "no difference larger than the margin" for _, f in pairs)
     rest = f"{ties} are equal within it and {len(pairs) - len(decided) - ties} undecided"
-    asked = f"Of {len(pairs)} comparison{'s' * (len(pairs) > 1)} of ratios, clip bands and staleness,"
+    asked = f"Of {len(pairs)} comparison{'s' * (len(pairs) > 1)} of ratios and clip ranges,"
     if not decided:
         return f"{asked} none is shown to differ by more than its margin: {rest}."
     c, f = min(decided, key=lambda pair: pair[1].p.supports)

@@ -65,7 +65,7 @@ def margin_text(c: Comparison) -> str:
 
 def counts_text(decided: Sequence[ClaimResult]) -> str:
     """How many claims there are of each verdict: `Of 10 claims: 2 supported, 8 undecided.`"""
-    counts = Counter(result.verdict or "no records" for result in decided)
+    counts = Counter(result.outcome for result in decided)
     return f"Of {len(decided)} claims: {', '.join(f'{n} {verdict}' for verdict, n in counts.most_common())}."
 
 
@@ -73,7 +73,7 @@ def claims_text(decided: Sequence[ClaimResult], controls: Sequence[Control] = ()
     """The ledger for the terminal; where a control failed, that comes first."""
     lines = [warning, ""] if (warning := controls_warning(controls)) else []
     for result in decided:
-        lines += [f"{result.name}: {result.verdict or 'no records'}", f"  {result.claim.text}"]
+        lines += [f"{result.name}: {result.outcome}", f"  {result.claim.text}"]
         lines += [f"  {result.missing}"] if result.missing else []
         for c, finding in zip(result.claim.comparisons, result.findings, strict=False):
             over = f"over {finding.n} {finding.unit}, margin {margin_text(c)}"
@@ -87,7 +87,7 @@ def verdicts_text(decided: Sequence[ClaimResult], controls: Sequence[Control] = 
     """A line per claim: its verdict and the comparison that it rests on; where a control failed, that comes first."""
     lines = [warning, ""] if (warning := controls_warning(controls)) else []
     for result in decided:
-        lines.append(f"{result.verdict or 'no records'}: {result.claim.text} ({result.name})")
+        lines.append(f"{result.outcome}: {result.claim.text} ({result.name})")
         if result.findings:
             c, f = result.claim.comparisons[result.decisive], result.findings[result.decisive]
             lines.append(f"    {comparison_text(c)}: {effect_text(c, f)}, {f.n} {f.unit}")
@@ -117,7 +117,7 @@ def claims_data(decided: Sequence[ClaimResult], controls: Sequence[Control] = ()
         index = result.decisive if result.findings else 0
         chosen = result.claim.comparisons[index]
         numbers = _numbers(chosen, result.findings[index]) if result.findings else {**empty, "effect_unit": first.unit}
-        entry = {"name": result.name, "verdict": result.verdict or "no records", "controls": status, **numbers}
+        entry = {"name": result.name, "verdict": result.outcome, "controls": status, **numbers}
         found.append({**entry, "missing": result.missing, "comparisons": comparisons})
     return found
 

@@ -34,13 +34,18 @@ class Finding(NamedTuple):
 
 
 class ClaimResult(NamedTuple):
-    """A claim with its findings and verdict; without the records for it, both are empty and ``missing`` says why."""
+    """A claim with its findings and verdict; both are empty where ``missing`` says why."""
 
     name: str
     claim: Claim
     findings: list[Finding]
     verdict: Verdict | None
     missing: str = ""
+
+    @property
+    def outcome(self) -> str:
+        """The verdict, or why there is none."""
+        return self.verdict or ("undecided, comparison withdrawn" if self.claim.withdrawn else "no records")
 
     @property
     def decisive(self) -> int:
@@ -71,7 +76,7 @@ def decide_study(results: StudyResults, design: Design | None = None) -> list[Cl
 def decide_claims(
     claims: dict[str, Claim], compare: Callable[[Comparison], Difference], design: Design = "fixed", added: Added = ()
 ) -> list[ClaimResult]:
-    """Decide every claim. A claim has no verdict if ``compare`` raises a UserError for one of its comparisons.
+    """Decide every claim that is not withdrawn. It has no verdict if ``compare`` raises a UserError for a comparison.
 
     ``design``: `fixed` for numbers of seeds that were planned beforehand; `sequential` where seeds are added until
     there is a verdict, which needs them in the order in which they were added. Start models are always tested by their
@@ -80,6 +85,9 @@ def decide_claims(
     found: dict[str, list[Difference]] = {}
     missing: dict[str, str] = {}
     for name, claim in claims.items():
+        if claim.withdrawn:
+            missing[name] = claim.withdrawn
+            continue
         try:
             found[name] = [compare(c) for c in claim.comparisons]
         except UserError as error:

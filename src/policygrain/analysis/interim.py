@@ -52,7 +52,7 @@ def interim(results: StudyResults, number: int) -> InterimRecord:
     affordable: dict[str, Outlook] = {}
     for claim in decided:
         if claim.verdict is None:
-            undecided[claim.name] = f"no records: {claim.missing}"
+            undecided[claim.name] = f"{claim.outcome}: {claim.missing}"
         elif claim.verdict == "undecided":
             outlook = outlook_of(claim, seeds, each, plan.add)
             undecided[claim.name] = outlook.text

@@ -109,6 +109,7 @@ class Claim(BaseModel):
     source: str
     text: str
     reading: str = ""
+    withdrawn: str = ""  # why its comparisons do not test it; it is then not tested, whatever the records are
     comparisons: list[Comparison]
 
 
@@ -117,6 +118,11 @@ def unit_of(statistic: str, metric: str, log: bool) -> str:
     if log or statistic in ("steps", "tokens"):
         return LOG_RATIO
     return POINTS if statistic in DEFAULTS or metric == "clip_fraction" else metric
+
+
+def tested_claims() -> dict[str, Claim]:
+    """The claims of the package that are not withdrawn."""
+    return {name: claim for name, claim in load_claims().items() if not claim.withdrawn}
 
 
 def load_claims(path: Path | None = None) -> dict[str, Claim]:

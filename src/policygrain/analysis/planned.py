@@ -9,19 +9,17 @@ from ..study.fingerprint import measured_starts
 from ..study.runs import RunMatrix, run_matrix
 from .comparisons import common_seeds, lacking
 from .findings import planned_questions
-from .ledger import Claim, Comparison, load_claims
+from .ledger import Claim, Comparison, tested_claims
 from .statistics import STARTS
 
 
 def plan_notes(study: Study) -> list[str]:
     """Notes on claims without verdicts: arms that are missing, arms without a common seed, and single seeds."""
-    claims, matrix = load_claims(), run_matrix(study)
+    claims, matrix = tested_claims(), run_matrix(study)
     found = []
     without = {name: why for name, claim in claims.items() if (why := _missing(study, matrix, claim))}
     if len(without) == len(claims):
-        found.append(
-            f"claims: none of the {len(claims)} claims of the papers will have a verdict; the study lacks arms."
-        )
+        found.append("claims: none of the claims of the papers will have a verdict; the study lacks arms.")
     elif without:
         listed = "; ".join(f"{name} (needs {why})" for name, why in without.items())
         found.append(f"claims: these claims will have no verdict: {listed}.")
@@ -42,7 +40,7 @@ def plan_notes(study: Study) -> list[str]:
 def comparisons_asked(study: Study) -> int:
     """Comparisons in the largest ledger that the study plans: what its p-values are corrected over."""
     matrix = run_matrix(study)
-    claims = {name: claim for name, claim in load_claims().items() if not _missing(study, matrix, claim)}
+    claims = {name: claim for name, claim in tested_claims().items() if not _missing(study, matrix, claim)}
     ledgers = (claims, planned_questions(study))
     return max(sum(lacking(study, matrix, c) is None for _, c in _comparisons(ledger)) for ledger in ledgers)
 

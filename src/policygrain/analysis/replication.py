@@ -10,7 +10,7 @@ from ..study.fingerprint import start_seeds
 from .claims import ClaimResult, decide_study
 from .controls import controls, controls_warning
 
-Agreement = Literal["replicates", "contradicts", "open"]
+Agreement = Literal["same", "both reject", "contradicts", "open"]
 
 
 class ClaimPair(NamedTuple):
@@ -22,12 +22,13 @@ class ClaimPair(NamedTuple):
 
     @property
     def agreement(self) -> Agreement:
-        """Open if a study has no verdict; "not supported" and "no difference" both reject the claim, so they agree."""
+        """Open if a study has no verdict; "not supported" and "no difference" both reject the claim."""
         verdicts = (self.first.verdict, self.second.verdict)
         if None in verdicts or "undecided" in verdicts:
             return "open"
-        supported = [verdict == "supported" for verdict in verdicts]
-        return "replicates" if supported[0] == supported[1] else "contradicts"
+        if verdicts[0] == verdicts[1]:
+            return "same"
+        return "contradicts" if "supported" in verdicts else "both reject"
 
 
 def compare_claims(first: StudyResults, second: StudyResults) -> list[ClaimPair]:
@@ -55,11 +56,11 @@ def replication_text(pairs: list[ClaimPair], first: StudyResults, second: StudyR
         )
     lines.append("Claims, verdict of A | verdict of B:")
     for pair in pairs:
-        said = " | ".join(r.verdict or "no records" for r in (pair.first, pair.second))
+        said = " | ".join(r.outcome for r in (pair.first, pair.second))
         lines.append(f"  {pair.name:26} {pair.agreement:12} {said}")
     counts = Counter(pair.agreement for pair in pairs)
     lines.append(
-        f"Of {len(pairs)} claims: {counts['replicates']} replicate, {counts['contradicts']} contradict, "
-        f"{counts['open']} are open."
+        f"Of {len(pairs)} claims: {counts['same']} have the same verdict, {counts['both reject']} are rejected by both "
+        f"with different verdicts, {counts['contradicts']} contradict, {counts['open']} are open."
     )
     return "\n".join(lines)

@@ -48,7 +48,7 @@ def _rows(result: ClaimResult) -> list[dict[str, object]]:
     """The rows of a claim in the CSV file, one per comparison."""
     name, claim, verdict = result.name, result.claim, result.verdict
     if verdict is None:
-        return [{"claim": name, "source": claim.source, "verdict": "no records", "missing": result.missing}]
+        return [{"claim": name, "source": claim.source, "verdict": result.outcome, "missing": result.missing}]
     rows: list[dict[str, object]] = []
     for c, f in zip(claim.comparisons, result.findings, strict=True):
         numbers = {"effect": f.effect, "low": f.low, "high": f.high, "effect_unit": c.unit, "n": f.n, "unit": f.unit}
@@ -64,7 +64,7 @@ def _cells(result: ClaimResult) -> list[list[str]]:
     claim = result.claim
     text = f"{claim.text} ({claim.source})" + (f" *{claim.reading}*" if claim.reading else "")
     if result.verdict is None:
-        return [[text, "", result.missing, "", "", "no records"]]
+        return [[text, "", result.missing, "", "", result.outcome]]
     rows: list[list[str]] = []
     for c, f in zip(claim.comparisons, result.findings, strict=True):
         ends = ("", "") if rows else (text, f"**{result.verdict}**")

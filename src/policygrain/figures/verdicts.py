@@ -67,7 +67,7 @@ def _claim(
     axes: Axes, result: ClaimResult, place: float, ticks: list[tuple[float, str]], named: Callable[[str], str]
 ) -> float:
     """The rows of one claim; the height below them."""
-    verdict = result.verdict or "no records"
+    verdict = result.outcome
     colour, _ = LOOKS.get(verdict, ("#888888", "o"))
     beside = axes.get_yaxis_transform()
     # Above the first row, at the left of the panel.
@@ -84,7 +84,7 @@ def _claim(
         ticks.append((first + i, _text(c, named)))
     last = first + max(1, len(rows)) - 1
     if not rows:
-        axes.text(0, last, "no records", ha="center", va="center", fontsize=6.5, color="#888888", style="italic")
+        axes.text(0, last, "not tested", ha="center", va="center", fontsize=6.5, color="#888888", style="italic")
     axes.text(
         1.025, (place + last) / 2, SHORT.get(verdict, verdict), transform=beside, ha="left", va="center", fontsize=7,
         color=colour, fontweight="bold",

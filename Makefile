@@ -8,7 +8,7 @@ BIN := .venv/bin
 FLAVOUR ?= $(if $(shell command -v nvidia-smi),gpu,cpu)
 LOCK := requirements/$(FLAVOUR).lock
 
-.PHONY: setup model-smollm2 all replicate figures test test-slurm test-oldest test-peers test-coding test-pretrained lint ui docs docs-tables publish clean schema lock
+.PHONY: setup model-smollm2 all replicate figures test test-slurm test-oldest test-peers test-coding test-pretrained lint ui docs docs-tables publish pages clean schema lock
 
 setup: .venv/.$(FLAVOUR)-ready
 
@@ -97,37 +97,43 @@ docs: setup
 docs-tables: setup
 	$(BIN)/python docs/generate.py
 
-# Copies the laptop study's figures, tables and records to the documentation, those of its replication and of the study of an hour.
-# Needs `make replicate`, and `make all` with STUDY=studies/hour.yaml, studies/newer.yaml and studies/bands.yaml.
+# Freezes the records of the published studies, then writes the pages. Needs `make replicate`, and `make all` with
+# STUDY=studies/hour.yaml, studies/newer.yaml and studies/bands.yaml.
 publish:
-	mkdir -p docs/figures docs/records
-	cp results/laptop/figures/*.png docs/figures/
-	cp results/bands/figures/bands.png docs/figures/clip_bands.png
-	for table in findings results ablation claims; do \
-	  { echo "# The laptop study: $$table"; echo; \
-	    echo "Copied by \`make publish\` from \`results/laptop/tables/$$table.md\`, which \`make all\` makes."; \
-	    $(BIN)/policygrain check --config results/laptop/study.yaml; echo; \
-	    cat results/laptop/tables/$$table.md; } >docs/$$table.md; \
-	done
-	cp results/hour/figures/grain.png docs/figures/hour_grain.png
-	cp results/hour/figures/verdicts.png docs/figures/hour_verdicts.png
-	{ echo "# The study of an hour"; echo; \
-	  echo "Copied by \`make publish\` from \`results/hour/tables/\`, which \`make all STUDY=studies/hour.yaml\` makes."; \
-	  $(BIN)/policygrain check --config results/hour/study.yaml; echo; \
-	  echo "![Differences to the token ratio](figures/hour_grain.png)"; echo; cat results/hour/tables/findings.md; echo; \
-	  echo "## The papers' claims"; echo; echo "![Verdicts](figures/hour_verdicts.png)"; echo; cat results/hour/tables/claims.md; \
-	} >docs/hour.md
-	for figure in estimators rounds; do cp results/newer/figures/$$figure.png docs/figures/newer_$$figure.png; done
-	for study in laptop laptop-replicate hour newer bands; do \
+	mkdir -p docs/records
+	for study in $(PUBLISHED); do \
 	  $(BIN)/policygrain freeze results/$$study --small --out docs/records/$$study.zip; \
 	done
-	$(BIN)/policygrain compare results/laptop results/laptop-replicate >docs/replication.txt
-	$(BIN)/policygrain compare results/laptop results/hour >docs/hour.txt
-	$(BIN)/policygrain plan studies/grain-qwen2.5-math-1.5b.yaml --gpus 64 --per-run 8 --power results/hour >docs/power.txt
+	$(MAKE) pages
+
+# The figures, tables and pages of the documentation, redrawn from the published records.
+PUBLISHED := laptop laptop-replicate hour newer bands
+DRAWN := results/published
+pages: setup
+	rm -rf $(DRAWN) && mkdir -p $(DRAWN)
+	for study in $(PUBLISHED); do $(BIN)/policygrain thaw docs/records/$$study.zip --out $(DRAWN)/$$study; done
+	for figure in docs/figures/*.png; do \
+	  name=$$(basename $$figure); [ ! -e $(DRAWN)/laptop/redrawn/$$name ] || cp $(DRAWN)/laptop/redrawn/$$name $$figure; \
+	done
+	cp $(DRAWN)/bands/redrawn/bands.png docs/figures/clip_bands.png
+	for figure in estimators rounds; do cp $(DRAWN)/newer/redrawn/$$figure.png docs/figures/newer_$$figure.png; done
+	for table in findings results ablation claims; do \
+	  { echo "# The laptop study: $$table"; echo; echo "Drawn by \`make pages\` from the record [laptop.zip](records)."; \
+	    $(BIN)/policygrain check --config $(DRAWN)/laptop/study.yaml; echo; cat $(DRAWN)/laptop/redrawn/$$table.md; \
+	  } >docs/$$table.md; \
+	done
+	{ echo "# The study of an hour"; echo; echo "Drawn by \`make pages\` from the record [hour.zip](records)."; \
+	  $(BIN)/policygrain check --config $(DRAWN)/hour/study.yaml; echo; \
+	  echo "## Accuracy, sampled and greedy"; echo; cat $(DRAWN)/hour/redrawn/results.md; echo; \
+	  echo "## Findings"; echo; cat $(DRAWN)/hour/redrawn/findings.md; echo; \
+	  echo "## The papers' claims"; echo; cat $(DRAWN)/hour/redrawn/claims.md; } >docs/hour.md
+	$(BIN)/policygrain compare $(DRAWN)/laptop $(DRAWN)/laptop-replicate >docs/replication.txt
+	$(BIN)/policygrain compare $(DRAWN)/laptop $(DRAWN)/hour >docs/hour.txt
+	$(BIN)/policygrain plan studies/grain-qwen2.5-math-1.5b.yaml --gpus 64 --per-run 8 --power $(DRAWN)/hour >docs/power.txt
 	$(BIN)/policygrain plan studies/grain-qwen2.5-math-1.5b.yaml --gpus 64 --per-run 8 --markdown >docs/plan_grain.txt
 	$(BIN)/policygrain plan studies/tepo-qwen2.5-7b.yaml studies/tepo-qwen2.5-math-1.5b.yaml studies/mpo-r1-distill-1.5b.yaml \
 	  --gpus 64 --per-run 8 --markdown >docs/plan_papers.txt
-	$(BIN)/policygrain bands results/bands --out docs/bands.json >/dev/null
+	$(BIN)/policygrain bands $(DRAWN)/bands --out docs/bands.json >/dev/null
 	$(BIN)/python docs/generate.py
 
 # Removes all results, not the environment (for that: rm -r .venv).

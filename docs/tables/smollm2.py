@@ -43,7 +43,7 @@ def learning(record: Path, steps: int) -> str:
     runs: dict[str, list[list[dict[str, Any]]]] = {}
     with ZipFile(record) as archive:
         for name in sorted(n for n in archive.namelist() if re.fullmatch(r"runs/[^/]+/seed\d+/metrics.jsonl", n)):
-            rows = [row for row in _lines(archive, name) if "groups_drawn" in row]
+            rows = [row for row in _lines(archive, name) if "sampled_accuracy" in row]
             runs.setdefault(name.split("/")[1], []).append(rows)
     lines = [
         f"| method | accuracy, first {steps} steps | last {steps} | by seed | groups that differ, first | last |",
@@ -68,8 +68,8 @@ def _accuracy(row: dict[str, Any]) -> float:
 
 
 def _useful(row: dict[str, Any]) -> float:
-    """Dynamic sampling also drops groups that are not needed any more, so this is a lower limit."""
-    return float(1 - row["groups_dropped"] / row["groups_drawn"])
+    """Dynamic sampling also drops groups beyond what a batch needs, so this is a lower limit; 0 if it dropped all."""
+    return float(1 - row["groups_dropped"] / row["groups_drawn"]) if "groups_drawn" in row else 0.0
 
 
 def samples() -> str:

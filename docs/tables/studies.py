@@ -3,68 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
 import statistics
 from collections.abc import Callable
 
 from .common import ROOT, table
-
-
-def compared(page: str, what: str, first: str, second: str) -> tuple[str, str]:
-    """Effect with interval, and finding, of a comparison on a page of findings."""
-    cells = r"(\S+ \[[^\]]*\]) points[^|]*\|[^|]*\|[^|]*\| ([^|]*) \|"
-    row = rf"{what}: {first} apart from {second} \| {cells}"
-    if not (found := re.search(row, (ROOT / page).read_text())):
-        raise ValueError(f"{page}: no comparison of {first} with {second}")
-    return found[1], found[2]
-
-
-def in_short() -> str:
-    """The findings of the study of an hour in three sentences. ValueError if its records no longer say so."""
-    page, curve, tie = "docs/hour.md", "area under the learning curve", "no difference larger than the margin"
-    blocks = [compared(page, curve, f"MPO{at}", f"DAPO{at}")[1] for at in (", 1 update", "", ", 16 updates")]
-    behind = [compared(page, curve, f"TEPO{at}", f"DAPO{at}")[0] for at in ("", ", 16 updates")]
-    once, shown = compared(page, curve, "DAPO, 1 update", "DAPO")
-    alone, _ = compared(page, "one round, reward", "sequence ratio", "token ratio")
-    below = all(re.search(r", -[\d.]+\]", text) for text in [*behind, once])
-    if blocks != [tie] * 3 or shown != "supported" or not below or "[+" not in alone:
-        raise ValueError(f"{page}: the sentences in docs/generate.py do not hold any more")
-    return (
-        "**In short:** training with blocks of tokens (MPO) goes as well as with single tokens (DAPO), at 1, 4 and 16 "
-        "updates per batch. How often a batch is used matters more: with one update instead of four it is "
-        f"{once} points. Undecided, by intervals that exclude 0 and are not corrected: TEPO (sequence ratio, masked "
-        f"KL) seems behind DAPO where rollouts are stale, {behind[0]} points at 4 updates and {behind[1]} at 16, "
-        f"while its ratio alone seems ahead in one round, {alone}."
-    )
-
-
-def findings() -> str:
-    """The answers of the study of an hour, and how many claims each published study decides."""
-    answers = re.findall(r"^\* (.*?\?) (.*)$", (ROOT / "docs/hour.md").read_text(), flags=re.M)
-    if not answers:
-        raise ValueError("docs/hour.md: no lines `* question answer`")
-    lines = [f"* **{question}** {answer}" for question, answer in answers]
-    laptop, hour = claims_counted("docs/claims.md"), claims_counted("docs/hour.md")
-    agree = [agreement(f"docs/{name}.txt") for name in ("replication", "hour")]
-    said = (
-        f"Of {hour[0]} claims of the papers, with the seeds of an hour: {hour[1]} ([which](docs/hour.md)). With those "
-        f"of 20 minutes: {laptop[1]} ([which](docs/claims.md)). Compared with the latter, in a "
-        f"[replication](docs/replication.md) of 20 minutes {agree[0]}, and in the study of an hour {agree[1]}."
-    )
-    return "\n".join([in_short(), "", *lines, "", said])
-
-
-def claims_counted(page: str) -> tuple[str, str]:
-    """How many claims there are, and how many of each verdict, as a page of claims says it."""
-    counts = re.search(r"^Of (\d+) claims?: ([^.]*)\.", (ROOT / page).read_text(), flags=re.M)
-    if not counts:
-        raise ValueError(f"{page}: no line `Of N claims: …`")
-    return counts[1], counts[2]
-
-
-def agreement(page: str) -> str:
-    """How many claims replicate, as `policygrain compare` says it."""
-    return str(re.findall(r"^Of \d+ claims: (.*)\.$", (ROOT / page).read_text(), flags=re.M)[-1])
 
 
 def bands() -> str:
@@ -160,7 +102,6 @@ def reward(interval: list[float]) -> str:
 
 BLOCKS: dict[str, Callable[[], str]] = {
     "bands": bands,
-    "findings": findings,
     "cases": cases,
     "case-doses": case_doses,
     "replication": replication,

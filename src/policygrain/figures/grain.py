@@ -1,4 +1,4 @@
-"""What the grain of the ratio changes: whole runs by updates per batch, one round, and the clip band beside it."""
+"""Whole methods by updates per batch; ratios alone in one round, and the clip range beside them."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def _runs(axes: Axes, results: StudyResults) -> None:
         line(axes, apart(ticks, i, len(others), 0.14), values, {**look(i), "label": f"{label(name)} ({ratios[name]})"})
     powers_of_two(axes, ticks)
     axes.set_xlim(ticks[0] / 1.5, ticks[-1] * 1.5)
-    axes.set_xlabel("updates per batch")
-    axes.set_ylabel(f"points, minus {label(BASE)} (token ratio)")
-    axes.set_title("Whole runs:\nmean accuracy during training", loc="left")
+    axes.set_xlabel("updates per batch (more of them are more optimizer steps)")
+    axes.set_ylabel(f"points, minus {label(BASE)}")
+    axes.set_title("Whole methods, not ratios alone:\nmean accuracy during training", loc="left")
     _legend(axes, 3)
 
 

@@ -64,8 +64,8 @@ def test_a_replication_with_other_seeds_is_compared_by_its_claims(
         sum(p.agreement == kind for p in found.values()) for kind in ("same", "both reject", "contradicts", "open")
     ]
     assert text.splitlines()[-1] == (
-        "Of 10 claims: {} have the same verdict, {} are rejected by both with different verdicts, {} contradict, {} are "
-        "open.".format(*counts)
+        "Of 10 claims: {} have the same verdict, {} are rejected by both with different verdicts, {} contradict, "
+        "{} are open.".format(*counts)
     )
     line = next(line for line in text.splitlines() if "tepo_best_average" in line)
     assert line.split(maxsplit=2)[1:] == ["contradicts", "not supported | supported"]

@@ -48,6 +48,15 @@ def laptop(tmp_path_factory: pytest.TempPathFactory) -> Path:
 NEEDED: dict[str, dict[str, Any]] = {
     "entropy_regularisation": {"experiments": {"more": {"methods": ["tepo", "tepo_v1", "tepo_full_kl"]}}},
     "importance_sampling": {"experiments": {"more": {"methods": ["token", "sequence", "reinforce"]}}},
+    "phase": {
+        "experiments": {
+            "map": {
+                "methods": ["token", "token_unclipped"],
+                "reference": "token",
+                "vary": {"ahead": [0, 2], "learning_rate": [1e-4, 1e-3]},
+            }
+        }
+    },
     "pass_at_k": {"evaluation": {"sampling": {"n": 4}, "benchmarks": [{"name": "count", "source": "count"}]}},
 }
 

@@ -57,6 +57,7 @@ OTHER: dict[str, Any] = {
     "training.segment_ends": ["\n", "."],
     "experiments.NAME.methods": ["grpo", "mine", "dapo"],
     "experiments.NAME.seeds": [3],
+    "experiments.NAME.reference": "grpo",
     "sequential.ledgers": ["findings"],
     "experiments.NAME.vary": {"group": [4, 2]},
     "evaluation.benchmarks[].name": "renamed",

@@ -13,6 +13,7 @@ from ..errors import UserError
 from ..figures.requirements import check_figures
 from ..sandbox import isolation
 from ..study import Study
+from ..study.comparable import check_references
 from ..study.runs import check_methods, run_matrix
 from ..tasks.families import FAMILIES
 from ..tasks.registry import sampling_of
@@ -26,6 +27,7 @@ def check_study(study: Study) -> None:
     Prints what is allowed and probably not meant.
     """
     check_methods(study)
+    check_references(study)
     check_figures(study)
     check_sources(study)
     _check_problems(study)

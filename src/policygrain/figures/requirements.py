@@ -141,6 +141,13 @@ def block_arms(study: Study, parameter: str) -> dict[float, str]:
     return dict(sorted(found.items()))
 
 
+def compared_in_regimes(study: Study) -> str | None:
+    """Requires an experiment with a reference and two keys that vary."""
+    if any(e.reference is not None and len(e.vary) == 2 for e in study.experiments.values()):
+        return None
+    return "an experiment with a `reference` and two keys under `vary`, such as `ahead` and `learning_rate`"
+
+
 HEADLINE = experiment("headline")
 REQUIREMENTS: dict[str, tuple[Requirement, ...]] = {
     "benchmarks": (HEADLINE,),
@@ -159,4 +166,5 @@ REQUIREMENTS: dict[str, tuple[Requirement, ...]] = {
     "estimators": (estimators,),
     "rounds": (rounds,),
     "verdicts": (),
+    "phase": (compared_in_regimes,),
 }

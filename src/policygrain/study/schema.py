@@ -54,6 +54,7 @@ FigureName = Literal[
     "estimators",
     "rounds",
     "verdicts",
+    "phase",
 ]  # the figure modules in `figures/`
 
 
@@ -443,6 +444,12 @@ class Experiment(Section):
     )
     evaluate: bool = Field(
         True, description="evaluate the final models on the benchmarks", json_schema_extra=RUN_MATRIX
+    )
+    reference: str | None = Field(
+        None,
+        description="one of `methods`, with which each other one is compared at equal settings; they differ in one "
+        "part (docs/design.md)",
+        json_schema_extra=FIGURES,
     )
 
 

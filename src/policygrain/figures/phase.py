@@ -1,0 +1,91 @@
+"""A map of regimes: each method minus the reference, over two training settings; a panel per method."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import TwoSlopeNorm
+from matplotlib.figure import Figure
+
+from ..analysis import measures
+from ..analysis.contrasts import Contrast, contrasts
+from ..results.reader import StudyResults
+from ..study.runs import Arm
+from .style import FULL_PAGE, label
+
+REACH = 12.0  # points at which the colours end
+KEYS = {"ahead": "age of rollouts (optimizer steps)", "learning_rate": "learning rate"}
+
+
+def draw(results: StudyResults) -> Figure:
+    """The reference's final accuracy, then the difference of each method from it, final and area under the curve."""
+    name = next(n for n, e in results.study.experiments.items() if e.reference is not None and len(e.vary) == 2)
+    experiment = results.study.experiments[name]
+    found = contrasts(results)[name]
+    (x_key, columns), (y_key, rows) = experiment.vary.items()
+    by_cell = {(c.pair.arm.method_name, *_cell(results, c.pair.arm, x_key, y_key)): c for c in found}
+    methods = [m for m in experiment.methods if m != experiment.reference]
+    across = min(4, len(methods) + 1)
+    down = -(-(len(methods) + 1) // across)
+    figure = Figure(figsize=(FULL_PAGE, 0.7 + 1.75 * down))
+    panels = figure.subplots(down, across, squeeze=False, sharex=True, sharey=True).flat
+    first = next(panels)
+    _reference(first, results, str(experiment.reference), x_key, y_key, columns, rows)
+    shown = None
+    for axes, method in zip(panels, methods, strict=False):
+        shown = _panel(axes, [[by_cell[method, x, y] for x in columns] for y in rows])
+        axes.set_title(label(method))
+    for axes in panels:
+        axes.set_axis_off()
+    for axes in figure.axes:
+        axes.grid(visible=False)
+        axes.set_xticks(range(len(columns)), [f"{x:g}" if isinstance(x, float) else str(x) for x in columns])
+        axes.set_yticks(range(len(rows)), [f"{y:g}" if isinstance(y, float) else str(y) for y in rows])
+        axes.tick_params(length=0)
+    figure.supxlabel(KEYS.get(x_key, x_key.replace("_", " ")), fontsize=8)
+    figure.supylabel(KEYS.get(y_key, y_key.replace("_", " ")), fontsize=8)
+    if shown is not None:
+        bar = figure.colorbar(shown, ax=figure.axes, location="bottom", shrink=0.5, aspect=40, extend="both")
+        bar.set_label(f"area under the learning curve minus {label(str(experiment.reference))} (points)", fontsize=7.5)
+    return figure
+
+
+def _cell(results: StudyResults, arm: Arm, *keys: str) -> tuple[object, ...]:
+    training = arm.training(results.study)
+    return tuple(getattr(training, key) for key in keys)
+
+
+def _reference(
+    axes: Axes,
+    results: StudyResults,
+    name: str,
+    x_key: str,
+    y_key: str,
+    columns: list[float],
+    rows: list[float],
+) -> None:
+    """Mean accuracy during training of the reference, in percent."""
+    study = results.study
+    cells = np.empty((len(rows), len(columns)))
+    for i, y in enumerate(rows):
+        for j, x in enumerate(columns):
+            settings = tuple((k, v) for k, v in ((x_key, x), (y_key, y)) if getattr(study.training, k) != v)
+            cells[i, j] = measures.area(results, Arm(name, settings).name).mean()
+            axes.text(j, i, f"{cells[i, j]:.0f}%", ha="center", va="center", fontsize=7)
+    axes.imshow(cells, cmap="Greys", vmin=0, vmax=2.2 * cells.max(), aspect="auto", origin="lower")
+    axes.set_title(f"{label(name)}: mean accuracy")
+
+
+def _panel(axes: Axes, cells: list[list[Contrast]]):  # type: ignore[no-untyped-def]
+    """Differences in points with half of their intervals; in bold where the two are shown to differ."""
+    means = np.array([[c.area.mean for c in row] for row in cells])
+    for i, row in enumerate(cells):
+        for j, c in enumerate(row):
+            dark = abs(c.area.mean) > 0.75 * REACH
+            text = f"{c.area.mean:+.1f}\n±{(c.area.high - c.area.low) / 2:.1f}"
+            axes.text(
+                j, i, text, ha="center", va="center", fontsize=6.5, color="white" if dark else "black",
+                fontweight="bold" if c.decided else "normal", linespacing=1.0,
+            )  # fmt: skip
+    norm = TwoSlopeNorm(0.0, -REACH, REACH)
+    return axes.imshow(means, cmap="PuOr", norm=norm, aspect="auto", origin="lower")

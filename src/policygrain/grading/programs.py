@@ -31,7 +31,7 @@ def grade_pair(limits: str, program: str, options: Options) -> Outcome:
     namespace: dict[str, Any] = {"__name__": "tests"}
     # Helpers of the problem's own, which tests may call.
     exec(compile(options.setup, "<setup>", "exec"), namespace)
-    with Function(isolation(), program, options.entry_point, float(seconds), int(mib)) as function:
+    with Function(program, options.entry_point, float(seconds), int(mib)) as function:
         if function.failure is not None:
             return FAILURES.get(function.failure, "incorrect")
         namespace[options.entry_point] = function

@@ -1,80 +1,20 @@
 """What runs inside a sandbox, in a fresh interpreter: it limits itself, then executes a program that it is given.
 
-`python -I -S -B -c SOURCE FD`, where SOURCE is this file and FD a pipe with a job as JSON. Only the standard library,
-and nothing of this package. ``encode`` and ``decode`` are used on both sides: values cross as JSON, so that reading
-them executes nothing.
+`python -I -S -B -c SOURCE`, where SOURCE is this file; standard input begins with the length of a job and the job, as
+JSON. Only the standard library, and nothing of this package. ``encode`` and ``decode`` are used on both sides: values
+cross as JSON, so that reading them executes nothing.
 """
 
 from __future__ import annotations
 
-import ctypes
 import json
 import math
 import os
-import platform
 import resource
-import struct
 import sys
 from typing import IO, Any
 
-CLONE_THREAD = 0x00010000
-# System calls that a program needs for nothing: (x86_64, aarch64), -1 where an architecture has none.
-FORBIDDEN = {
-    "socket": (41, 198),
-    "socketpair": (53, 199),
-    "connect": (42, 203),
-    "bind": (49, 200),
-    "listen": (50, 201),
-    "accept": (43, 202),
-    "accept4": (288, 242),
-    "sendto": (44, 206),
-    "sendmsg": (46, 211),
-    "fork": (57, -1),
-    "vfork": (58, -1),
-    "execve": (59, 221),
-    "execveat": (322, 281),
-    "ptrace": (101, 117),
-    "kill": (62, 129),
-    "tkill": (200, 130),
-    "tgkill": (234, 131),
-    "rt_sigqueueinfo": (129, 138),
-    "rt_tgsigqueueinfo": (297, 240),
-    "pidfd_send_signal": (424, 424),
-    "pidfd_open": (434, 434),
-    "pidfd_getfd": (438, 438),
-    "process_vm_readv": (310, 270),
-    "process_vm_writev": (311, 271),
-    "mount": (165, 40),
-    "umount2": (166, 39),
-    "pivot_root": (155, 41),
-    "chroot": (161, 51),
-    "unshare": (272, 97),
-    "setns": (308, 268),
-    "mknod": (133, -1),
-    "mknodat": (259, 33),
-    "add_key": (248, 217),
-    "request_key": (249, 218),
-    "keyctl": (250, 219),
-    "bpf": (321, 280),
-    "perf_event_open": (298, 241),
-    "io_uring_setup": (425, 425),
-    "io_uring_enter": (426, 426),
-    "io_uring_register": (427, 427),
-    "userfaultfd": (323, 282),
-    "setrlimit": (160, 164),
-    "prlimit64": (302, 261),
-    "open_by_handle_at": (304, 265),
-    "personality": (135, 92),
-    "shmget": (29, 194),
-    "semget": (64, 190),
-    "msgget": (68, 186),
-    "mq_open": (240, 180),
-    "reboot": (169, 142),
-}
-MACHINES = {"x86_64": (0, 0xC000003E, 56), "aarch64": (1, 0xC00000B7, 220)}  # column, audit architecture, clone
-CLONE3 = 435
 PLAIN = {bool, str, float, type(None)}  # what JSON gives back as it was; integers may be too long
-EPERM, ENOSYS = 1, 38
 
 
 # ---- values ---------------------------------------------------------------------------------------------------------
@@ -158,71 +98,16 @@ def decode(value: Any) -> Any:
 
 
 def limit(seconds: float, mib: int) -> None:
-    """Processor time, memory, files: limits of the kernel, which cannot be raised afterwards."""
-    size = mib * 2**20
+    """Processor time, memory, open files: limits of the kernel, which cannot be raised afterwards."""
     for what, value in (
         (resource.RLIMIT_CPU, math.ceil(seconds)),
-        (resource.RLIMIT_AS, size),
-        (resource.RLIMIT_FSIZE, 16 * 2**20),
+        (resource.RLIMIT_AS, mib * 2**20),
         (resource.RLIMIT_NOFILE, 64),
         (resource.RLIMIT_CORE, 0),
     ):
         _, hard = resource.getrlimit(what)
         least = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(what, (least, least))
-
-
-def forbid() -> None:
-    """Seccomp: the system calls above fail with EPERM. No other privileges can be gained."""
-    column, architecture, clone = MACHINES[platform.machine()]
-    program = [(0x20, 0, 0, 4), (0x15, 1, 0, architecture), (0x06, 0, 0, 0x80000000), (0x20, 0, 0, 0)]
-    deny = (0x06, 0, 0, 0x00050000 | EPERM)
-    if column == 0:
-        program += [(0x35, 0, 1, 0x40000000), deny]  # the x32 numbers of x86_64
-    for numbers in FORBIDDEN.values():
-        if numbers[column] >= 0:
-            program += [(0x15, 0, 1, numbers[column]), deny]
-    program += [(0x15, 0, 1, CLONE3), (0x06, 0, 0, 0x00050000 | ENOSYS)]  # the C library then takes clone
-    # clone without CLONE_THREAD makes a process.
-    program += [(0x15, 0, 3, clone), (0x20, 0, 0, 16), (0x45, 1, 0, CLONE_THREAD), deny]
-    program += [(0x06, 0, 0, 0x7FFF0000)]
-    code = b"".join(struct.pack("HBBI", *line) for line in program)
-    buffer = ctypes.create_string_buffer(code)
-    header = struct.pack("HxxxxxxP", len(program), ctypes.addressof(buffer))
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(38, 1, 0, 0, 0) or libc.prctl(22, 2, ctypes.c_char_p(header), 0, 0):
-        raise OSError(ctypes.get_errno(), "seccomp")
-
-
-def fence(readable: list[str]) -> None:
-    """Landlock: files can be read below ``readable`` alone, and none can be written. OSError if it is not there."""
-    libc = ctypes.CDLL(None, use_errno=True)
-
-    def call(*arguments: Any) -> int:
-        found: int = libc.syscall(*arguments)
-        if found < 0:
-            raise OSError(ctypes.get_errno(), "Landlock")
-        return found
-
-    version = call(444, None, 0, 1)
-    rights = (1 << (13 if version < 2 else 14 if version < 3 else 15 if version < 5 else 16)) - 1
-    handled = [rights] + ([3] if version >= 4 else []) + ([3] if version >= 6 else [])
-    attributes = struct.pack(f"{len(handled)}Q", *handled)
-    rules = call(444, ctypes.c_char_p(attributes), len(attributes), 0)
-    for path in readable:
-        try:
-            handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
-        except OSError:
-            continue
-        allowed = 0b1101 if os.path.isdir(path) else 0b0100  # execute, read files, list folders
-        allowed |= 0b0010 if path == os.devnull else 0
-        rule = struct.pack("=Qi", allowed, handle)
-        call(445, rules, 1, ctypes.c_char_p(rule), 0)
-        os.close(handle)
-    if libc.prctl(38, 1, 0, 0, 0):
-        raise OSError(ctypes.get_errno(), "no_new_privs")
-    call(446, rules, 0)
-    os.close(rules)
 
 
 # ---- work -----------------------------------------------------------------------------------------------------------
@@ -260,14 +145,15 @@ def serve(program: str, name: str, requests: IO[str], replies: IO[str]) -> None:
     return None
 
 
-def main(handle: int) -> None:
-    """Read the job, give up all rights, and run the program."""
-    with os.fdopen(handle, encoding="utf-8") as file:
-        job = json.load(file)
+def main() -> None:
+    """Say that the sandbox is there, read the job, and run its program.
+
+    A job is sent when the first byte has been read. So a program never runs if its parent ended before that, while
+    bubblewrap was not yet bound to it.
+    """
+    os.write(1, b"\n")
+    job = json.loads(exactly(int.from_bytes(exactly(8), "big")))
     limit(job["seconds"], job["mib"])
-    if job["readable"] is not None:
-        fence(job["readable"])
-    forbid()
     if hasattr(sys, "set_int_max_str_digits"):
         sys.set_int_max_str_digits(0)
     if job["function"] is None:
@@ -278,5 +164,16 @@ def main(handle: int) -> None:
         serve(job["program"], job["function"], requests, replies)
 
 
+def exactly(size: int) -> bytes:
+    """The next ``size`` bytes of standard input and no more: what comes then is the program's."""
+    data = b""
+    while len(data) < size:
+        part = os.read(0, size - len(data))
+        if not part:
+            raise SystemExit(1)
+        data += part
+    return data
+
+
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main()

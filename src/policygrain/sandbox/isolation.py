@@ -1,15 +1,13 @@
-"""The command line of a fresh interpreter that is kept apart: by bubblewrap's namespaces, or by Landlock alone."""
+"""The command line of a fresh interpreter that bubblewrap keeps apart from everything."""
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import sys
 from pathlib import Path
-from typing import Literal
 
-Isolation = Literal["bubblewrap", "landlock"]
-TEMPORARY = 16 * 2**20  # bytes of the folder in memory that a program under bubblewrap can write to
 INSIDE = Path(__file__).with_name("inside.py")
 
 
@@ -26,15 +24,37 @@ def readable() -> list[str]:
     return [path for path in dict.fromkeys([*own, *system]) if os.path.isdir(path)]
 
 
-def command(kind: Isolation, handle: int) -> list[str]:
-    """The command line of a fresh interpreter that reads its job from the file ``handle``."""
-    fresh = [str(interpreter()), "-I", "-S", "-B", "-c", INSIDE.read_text(encoding="utf-8"), str(handle)]
-    if kind == "landlock":
-        return fresh
+def bwrap() -> str | None:
+    """Where the command is: on the path, or beside this interpreter, where conda puts it."""
+    return shutil.which(
+        "bwrap", path=os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)])
+    )
+
+
+@functools.cache
+def arguments() -> list[str]:
+    """The arguments of bubblewrap, but for the filter, and the command of the interpreter in it."""
     bound: list[str] = []
     for path in readable():
         bound += ["--symlink", os.readlink(path), path] if os.path.islink(path) else ["--ro-bind", path, path]
-    private = ["--proc", "/proc", "--dev", "/dev", "--size", str(TEMPORARY), "--tmpfs", "/tmp", "--chdir", "/tmp"]
-    alone = ["--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL", "--clearenv"]
-    alone += ["--uid", "65534", "--gid", "65534"]
-    return [shutil.which("bwrap") or "bwrap", *alone, *bound, *private, "--", *fresh]
+    # Nothing is mounted that can be written to: its pages would not count as memory of the program.
+    bound += ["--dev-bind", os.devnull, os.devnull, "--remount-ro", "/", "--chdir", "/"]
+    # `--unshare-all` alone goes on without a user namespace where there is none.
+    alone = [
+        "--unshare-user",
+        "--unshare-all",
+        "--die-with-parent",
+        "--cap-drop",
+        "ALL",
+        "--uid",
+        "65534",
+        "--gid",
+        "65534",
+    ]
+    source = INSIDE.read_text(encoding="utf-8")
+    return [*alone, *bound, "--", str(interpreter()), "-I", "-S", "-B", "-c", source]
+
+
+def command(filter_handle: int) -> list[str]:
+    """The command line of a fresh interpreter under the filter that can be read from ``filter_handle``."""
+    return [bwrap() or "bwrap", "--seccomp", str(filter_handle), *arguments()]

@@ -1,49 +1,42 @@
-"""Which way of keeping programs apart works on this machine, found by trying."""
+"""Whether programs can be kept apart on this machine, found by trying."""
 
 from __future__ import annotations
 
 import functools
-import os
-import shutil
+import platform
 import subprocess
-from typing import get_args
 
 from ..errors import UserError
-from .isolation import INSIDE, Isolation
-from .process import run_with
-
-VARIABLE = "POLICYGRAIN_SANDBOX"  # one of them, instead of the first that works
+from .isolation import INSIDE, bwrap
+from .process import run
+from .seccomp import MACHINES
 
 
 @functools.cache
-def isolation() -> Isolation:
-    """The first way that works here, found by running a program with it. UserError with the reasons if none does."""
-    wanted = os.environ.get(VARIABLE)
-    if wanted is not None and wanted not in get_args(Isolation):
-        raise UserError(f"{VARIABLE}: {wanted!r} is not {' or '.join(map(repr, get_args(Isolation)))}.")
-    reasons = []
-    for kind in get_args(Isolation):
-        if wanted in (None, kind):
-            if (reason := why_not(kind)) is None:
-                found: Isolation = kind
-                return found
-            reasons.append(f"{kind}: {reason}")
-    raise UserError(
-        "programs of models cannot be run safely on this machine, so none is run. "
-        + "; ".join(reasons)
-        + ". Install bubblewrap (package `bubblewrap`), or use a kernel with Landlock (5.13 or newer)."
-    )
+def isolation() -> str:
+    """`bubblewrap`, when a program was run by it. UserError with the reason and what to do where that fails."""
+    if (reason := why_not()) is not None:
+        raise UserError(
+            f"programs of models are run by bubblewrap alone, so none is run: {reason}. Install it (apt install "
+            "bubblewrap, dnf install bubblewrap, conda install -c conda-forge bubblewrap); then `bwrap --unshare-all "
+            "--ro-bind / / true` must end without a message. If it has one, this machine or container forbids user "
+            "namespaces: docs/coding.md says how they are allowed."
+        )
+    return "bubblewrap"
 
 
-def why_not(kind: Isolation) -> str | None:
-    """Why programs cannot be run with ``kind``; None if a program was run with it and could not read a file outside."""
-    if kind == "bubblewrap" and shutil.which("bwrap") is None:
+def why_not() -> str | None:
+    """Why programs cannot be run; None if one was run that could neither make a pipe nor read a file outside."""
+    if platform.machine() not in MACHINES:
+        return f"the system calls of {platform.machine()} are not known"
+    if bwrap() is None:
         return "the command bwrap is not installed"
+    program = f"import os\nprint('ran')\ntry: os.pipe()\nexcept OSError: open({str(INSIDE)!r})"
     try:
-        ran = run_with(kind, f"print('ran')\nopen({str(INSIDE)!r})", "", seconds=10.0, mib=512)
+        ran = run(program, "", seconds=10.0, mib=512)
     except (OSError, subprocess.SubprocessError) as error:
         return str(error)
-    last = ran.stderr.strip().splitlines()[-1:] or ["no message"]
+    last = (ran.stderr.strip().splitlines() or ["no message"])[-1]
     if ran.stdout != "ran\n":
-        return last[0]
-    return None if "PermissionError" in last[0] or "FileNotFoundError" in last[0] else "a file outside could be read"
+        return last
+    return None if last.startswith("FileNotFoundError") else "a program under it can do what it must not"

@@ -6,19 +6,20 @@ import builtins
 import contextlib
 import json
 import os
+import platform
 import selectors
 import signal
 import subprocess
-import tempfile
 import time
-from typing import Any, Literal, NamedTuple, Self
+from typing import IO, Any, Literal, NamedTuple, Self
 
 from .inside import decode, encode
-from .isolation import Isolation, command, readable
+from .isolation import command
+from .seccomp import rules
 
 LONGEST_PROGRAM = 1 << 20  # characters
 LONGEST_OUTPUT = 1 << 16  # bytes of each of the two streams that are kept
-LONGEST_REPLY = 1 << 28  # bytes of one return value
+LONGEST_REPLY = 1 << 25  # bytes of one return value; the longest in the published sets has 12.4 million
 # Limits are on processor time, so that the load of the machine changes no outcome; in wall-clock time a program may
 # take this many times as long.
 WALL_CLOCK_FACTOR = 3
@@ -35,18 +36,21 @@ class Ran(NamedTuple):
     ended: Ended  # failed: an exception, a signal, or an exit status that is not 0
     stdout: str
     stderr: str
-    isolation: Isolation
 
 
 class TimeLimit(BaseException):
     """A function took too long. No Exception, so that tests which catch those do not go on."""
 
 
-def run_with(kind: Isolation, program: str, stdin: str, seconds: float, mib: int) -> Ran:
-    """Run a Python program once, kept apart by ``kind``; see `run_untrusted`."""
+def run(program: str, stdin: str, seconds: float, mib: int) -> Ran:
+    """Run a Python program once; see `run_untrusted`. OSError with bubblewrap's message if it does not work."""
     if len(program) > LONGEST_PROGRAM:
-        return Ran("too_long", "", "", kind)
-    with _Started(kind, program, None, seconds, mib) as started:
+        return Ran("too_long", "", "")
+    with Sandbox(seconds) as started:
+        try:
+            started.begin(program, None, seconds, mib)
+        except TimeLimit:
+            return Ran("timeout", "", "")
         kept, ended = started.communicate(stdin.encode())
         status = started.process.returncode
     stdout, stderr = (part.decode(errors="replace") for part in kept)
@@ -57,7 +61,7 @@ def run_with(kind: Isolation, program: str, stdin: str, seconds: float, mib: int
             ended = "finished"
         else:
             ended = "memory" if "MemoryError" in stderr[-200:] else "failed"
-    return Ran(ended, stdout, stderr, kind)
+    return Ran(ended, stdout, stderr)
 
 
 class Function:
@@ -65,50 +69,62 @@ class Function:
 
     Arguments and return values are copies, of Python's own types. What the program does to `assert`, `sys.exit` or any
     module it does to itself alone. ``failure`` says why there is no function: `syntax`, `memory`, `raised`, `timeout`,
-    `ended`, `too_long`.
+    `ended`, `output` (more than LONGEST_REPLY at once), `too_long`. The program ends with its first failure. OSError
+    with bubblewrap's message if it does not work.
     """
 
-    def __init__(self, kind: Isolation, program: str, name: str, seconds: float = 5.0, mib: int = 512) -> None:
+    def __init__(self, program: str, name: str, seconds: float = 5.0, mib: int = 512) -> None:
         self.failure: str | None = None
-        self.deadline = time.monotonic() + WALL_CLOCK_FACTOR * seconds
-        self._started: _Started | None = None
+        self._buffer = bytearray()
+        self._sandbox: Sandbox | None = None
         if len(program) > LONGEST_PROGRAM:
             self.failure = "too_long"
             return
-        self._started = _Started(kind, program, name, seconds, mib)
-        self._buffer = b""
+        self._sandbox = Sandbox(seconds)
         try:
-            found = self._read()
+            self._sandbox.begin(program, name, seconds, mib)
+            reply = self._read()
+            if reply.get("ready") is not True:
+                self._fail(str(reply.get("failed", "ended")))
         except TimeLimit:
-            self.failure = "timeout"
-        else:
-            self.failure = None if found.get("ready") is True else str(found.get("failed", "ended"))
+            self._fail("timeout")
+        except BaseException:
+            self.close()
+            raise
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        """The function's value. Raises what it raised, by name, or TimeLimit."""
-        if self.failure is not None or self._started is None:
+        """The function's value. Raises what it raised, by name (StopIteration, which ends loops of tests, as
+        RuntimeError), or TimeLimit.
+        """
+        if self.failure is not None or self._sandbox is None:
             raise RuntimeError(f"the program has ended: {self.failure}")
         request = json.dumps([encode(list(arguments)), {"dict": [[k, encode(v)] for k, v in keywords.items()]}]) + "\n"
         try:
-            self._send(request.encode())
-            found = self._read()
-            if "value" in found:
-                return decode(found["value"])
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            self.failure = "ended"  # what it sent is no value
+            self._sandbox.send(request.encode())
+            reply = self._read()
+            if "value" in reply:
+                return decode(reply["value"])
+        except TimeLimit:
+            self._fail("timeout")
+            raise
+        except Exception as error:
+            self._fail("ended")  # what it sent is no value
             raise RuntimeError("the program sent no value") from error
-        if "raised" in found:
-            kind = getattr(builtins, str(found["raised"]), None)
-            wrong = not (isinstance(kind, type) and issubclass(kind, Exception))
-            raise (RuntimeError if wrong else kind)(str(found.get("text", "")))  # type: ignore[misc]
-        self.failure = str(found.get("failed", "ended"))
+        if "raised" in reply:
+            kind = getattr(builtins, str(reply["raised"]), None)
+            wrong = not (isinstance(kind, type) and issubclass(kind, Exception)) or issubclass(kind, StopIteration)
+            raise (RuntimeError if wrong else kind)(str(reply.get("text", "")))  # type: ignore[misc]
+        self._fail(str(reply.get("failed", "ended")))
         raise MemoryError if self.failure == "memory" else RuntimeError(f"the program has ended: {self.failure}")
 
     def close(self) -> None:
         """End the program."""
-        if self._started is not None:
-            self._started.__exit__()
-            self._started = None
+        if self._sandbox is not None:
+            self._sandbox.end()
+
+    def _fail(self, reason: str) -> None:
+        self.failure = reason
+        self.close()
 
     def __enter__(self) -> Self:
         return self
@@ -116,83 +132,95 @@ class Function:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _send(self, data: bytes) -> None:
-        """Write a request; TimeLimit if the program does not read it."""
-        assert self._started is not None and self._started.process.stdin is not None
-        pipe = self._started.process.stdin.fileno()
-        os.set_blocking(pipe, False)
-        while data:
-            _wait(pipe, selectors.EVENT_WRITE, self.deadline)
-            data = data[os.write(pipe, data[: 1 << 16]) :]
-
     def _read(self) -> dict[str, Any]:
-        """One line of the program as JSON; TimeLimit if it takes too long. An empty mapping if it has ended."""
-        assert self._started is not None and self._started.process.stdout is not None
-        pipe = self._started.process.stdout.fileno()
-        while b"\n" not in self._buffer:
-            _wait(pipe, selectors.EVENT_READ, self.deadline)
-            part = os.read(pipe, 1 << 16)
+        """One line of the program as JSON, or why there is none; TimeLimit if it takes too long."""
+        assert self._sandbox is not None
+        end = self._buffer.find(b"\n")
+        while end < 0:
+            part = self._sandbox.read()
             if not part:
-                if self._started.out_of_time():
+                if self._sandbox.out_of_time():
                     raise TimeLimit
                 return {}
-            self._buffer += part
-            if len(self._buffer) > LONGEST_REPLY:
+            if len(self._buffer) + len(part) > LONGEST_REPLY:
                 return {"failed": "output"}
-        line, _, self._buffer = self._buffer.partition(b"\n")
-        found = json.loads(line)
-        return found if isinstance(found, dict) else {}
+            if (newline := part.find(b"\n")) >= 0:
+                end = len(self._buffer) + newline
+            self._buffer += part
+        line = bytes(self._buffer[:end])
+        del self._buffer[: end + 1]
+        try:
+            content = json.loads(line)
+        except (ValueError, RecursionError, MemoryError):
+            return {}
+        return content if isinstance(content, dict) else {}
 
 
-def _wait(pipe: int, event: int, deadline: float) -> None:
-    """Until a pipe can be read or written. TimeLimit after ``deadline``."""
-    with selectors.DefaultSelector() as selector:
-        selector.register(pipe, event)
-        if not selector.select(max(0.0, deadline - time.monotonic())):
-            raise TimeLimit
+class Sandbox:
+    """A running program: its pipes, and how it is ended."""
 
-
-class _Started:
-    """A running program: its pipes, and how it is ended with everything that it has started."""
-
-    def __init__(self, kind: Isolation, program: str, function: str | None, seconds: float, mib: int) -> None:
-        job: dict[str, Any] = {"program": program, "function": function, "seconds": seconds, "mib": mib}
-        self.wall = WALL_CLOCK_FACTOR * seconds
-        self.folder = tempfile.TemporaryDirectory(prefix="policygrain-")  # its working directory
-        devices = ["/dev/null", "/dev/urandom", "/dev/zero"]
-        job["readable"] = [*readable(), self.folder.name, *devices] if kind == "landlock" else None
-        with tempfile.TemporaryFile() as file:
-            file.write(json.dumps(job).encode())
-            file.seek(0)
+    def __init__(self, seconds: float) -> None:
+        self.deadline = time.monotonic() + WALL_CLOCK_FACTOR * seconds
+        handle, writable = os.pipe()
+        try:
+            with os.fdopen(writable, "wb") as pipe:
+                pipe.write(rules(platform.machine()))
             self.process = subprocess.Popen(
-                command(kind, file.fileno()),
+                command(handle),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE if function is None else subprocess.DEVNULL,
-                pass_fds=[file.fileno()],
-                cwd=self.folder.name,
+                stderr=subprocess.PIPE,
+                pass_fds=[handle],
+                cwd="/",
                 env={},
                 start_new_session=True,
             )
+        finally:
+            os.close(handle)
+        assert self.process.stdin is not None and self.process.stdout is not None and self.process.stderr is not None
+        self.stdin, self.stdout, self.stderr = self.process.stdin, self.process.stdout, self.process.stderr
+        os.set_blocking(self.stdin.fileno(), False)
+
+    def begin(self, program: str, function: str | None, seconds: float, mib: int) -> None:
+        """Send the job when the sandbox is there. TimeLimit; OSError if it cannot be made."""
+        if not os.read(self._ready(self.stdout, selectors.EVENT_READ), 1):
+            self.process.wait()
+            raise OSError(self.stderr.read(500).decode(errors="replace").strip() or "bubblewrap ended")
+        job = json.dumps({"program": program, "function": function, "seconds": seconds, "mib": mib}).encode()
+        self.send(len(job).to_bytes(8, "big") + job)
+
+    def send(self, data: bytes) -> None:
+        """Write to the program; TimeLimit if it does not read."""
+        while data:
+            data = data[os.write(self._ready(self.stdin, selectors.EVENT_WRITE), data[: 1 << 16]) :]
+
+    def read(self) -> bytes:
+        """What the program has written next, nothing at the end; TimeLimit if it writes nothing."""
+        return os.read(self._ready(self.stdout, selectors.EVENT_READ), 1 << 16)
+
+    def _ready(self, pipe: IO[bytes], event: int) -> int:
+        """A pipe's handle when it can be read or written. TimeLimit after the deadline."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(pipe, event)
+            if not selector.select(max(0.0, self.deadline - time.monotonic())):
+                raise TimeLimit
+        return pipe.fileno()
 
     def communicate(self, data: bytes) -> tuple[list[bytes], Ended | None]:
         """Send ``data`` and read both streams to their ends, their limits or the deadline."""
-        process, deadline = self.process, time.monotonic() + self.wall
-        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
-        kept = {process.stdout: b"", process.stderr: b""}
+        kept = {self.stdout: b"", self.stderr: b""}
         ended: Ended | None = None
         with selectors.DefaultSelector() as selector:
             for pipe in kept:
                 selector.register(pipe, selectors.EVENT_READ)
-            os.set_blocking(process.stdin.fileno(), False)
-            selector.register(process.stdin, selectors.EVENT_WRITE)
+            selector.register(self.stdin, selectors.EVENT_WRITE)
             while ended is None and any(pipe in selector.get_map() for pipe in kept):
-                events = selector.select(max(0.0, deadline - time.monotonic()))
+                events = selector.select(max(0.0, self.deadline - time.monotonic()))
                 if not events:
                     ended = "timeout"
                 for key, _ in events:
                     stream: Any = key.fileobj
-                    if stream is process.stdin:
+                    if stream is self.stdin:
                         try:
                             data = data[os.write(stream.fileno(), data[: 1 << 16]) :] if data else b""
                         except BrokenPipeError:
@@ -209,7 +237,7 @@ class _Started:
                     kept[stream] += part[: LONGEST_OUTPUT - len(kept[stream])]
         if ended is None:
             try:
-                process.wait(max(0.0, deadline - time.monotonic()))
+                self.process.wait(max(0.0, self.deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 ended = "timeout"
         return [*kept.values()], ended
@@ -222,17 +250,18 @@ class _Started:
             return False
         return status in OUT_OF_TIME
 
+    def end(self) -> None:
+        """End it with everything that keeps it apart; no more if it has ended."""
+        if self.process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+        for pipe in (self.stdin, self.stdout, self.stderr):
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the whole process group; bubblewrap's namespaces end with it."""
-        if self.process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
-            if pipe is not None:
-                with contextlib.suppress(BrokenPipeError):
-                    pipe.close()
-        self.folder.cleanup()
+        self.end()

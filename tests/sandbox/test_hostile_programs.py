@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from policygrain.doctor.gate import check_study
 from policygrain.errors import UserError
+from policygrain.grading import open_grader
 from policygrain.sandbox import Function, Ran, TimeLimit, isolation, process, run_untrusted
 from policygrain.sandbox.process import LONGEST_PROGRAM, LONGEST_REPLY
 from policygrain.sandbox.seccomp import numbers
+
+from ..support.small import small_study
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -40,7 +46,8 @@ ctypes.addressof(ctypes.c_char.from_buffer(page)))()"
 LIBRARY = "import os\nfile = os.__file__\nfolder = os.path.dirname(file)\n"
 
 # Each of these must fail: one that finishes has got something that it must not have. None does harm if it gets it.
-# Files that are not there or cannot be written: "no such file", "no folder", "read-only file system".
+# Files that are not there or cannot be written: "no such file", "permission denied" (to others than root), "no folder",
+# "read-only file system".
 FILES = {
     "read passwords": "open('/etc/passwd')",
     "read the home folder": "import os; os.listdir('/home')",
@@ -166,7 +173,7 @@ BEYOND = {
     "system calls of 32 bits": MACHINE.format(r"page.write(b'\xb8\x14\0\0\0\xcd\x80\xc3');"),
 }
 ENDS_WITH = {
-    **dict.fromkeys(FILES, r"\w+Error: \[Errno (2|20|30)\]"),
+    **dict.fromkeys(FILES, r"\w+Error: \[Errno (2|13|20|30)\]"),
     **dict.fromkeys(REFUSED, r"OSError: \[Errno 38\]|RuntimeError: can't start new thread"),
     **dict.fromkeys(BEYOND, r"ValueError: not allowed to raise|OSError: \[Errno 24\]|RecursionError|$"),
 }
@@ -223,13 +230,16 @@ import mmap, os, fcntl
 BLOCK = bytes(1 << 20)
 kept, taken = [], 0
 def file_in(folder):
-    number = len(kept)
-    handle = open(f'{folder}/policygrain-{number}', 'wb', buffering=0)
-    kept.append(handle)
-    return lambda: handle.write(BLOCK)
+    def fill():
+        kept.append(None)
+        with open(f'{folder}/policygrain-{len(kept)}', 'wb') as file:
+            return file.write(BLOCK)
+    return fill
 def memory_file():
-    handle = os.memfd_create('x')
-    return lambda: os.write(handle, BLOCK)
+    def fill():
+        kept.append(os.memfd_create('x'))
+        return os.write(kept[-1], BLOCK)
+    return fill
 def pipe():
     def fill():
         ends = os.pipe()
@@ -413,34 +423,46 @@ def test_modules_that_solutions_import_can_be_imported() -> None:
     assert run_untrusted(program, "", 5.0, MIB) == Ran("finished", "True 32 True\n", "")
 
 
-def test_without_bubblewrap_nothing_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error says how to get it, and no program is started as a plain process."""
+@pytest.fixture
+def _no_bubblewrap(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("PATH", "/nowhere")
     isolation.cache_clear()
-    try:
-        with pytest.raises(UserError, match=r"none is run: the command bwrap is not installed\. .*apt install.*conda"):
-            run_untrusted("pass")
-    finally:
-        isolation.cache_clear()
-
-
-@pytest.mark.parametrize("message", ["bwrap: No permissions to create new namespace", "bwrap: setting up uid map: no"])
-def test_where_namespaces_are_forbidden_bubblewraps_message_is_told(
-    message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As in containers that do not allow them. A program that was to be graded is not called wrong there."""
-    fake = tmp_path / "bwrap"
-    fake.write_text(f"#!/bin/sh\necho {message!r} >&2; exit 1\n")
-    fake.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    yield
     isolation.cache_clear()
-    try:
-        with pytest.raises(UserError, match=f"none is run: {message}"):
-            isolation()
-        with pytest.raises(OSError, match=message):
-            Function("def f(): pass", "f")
-    finally:
-        isolation.cache_clear()
+
+
+@pytest.mark.usefixtures("_no_bubblewrap")
+def test_without_bubblewrap_no_program_is_run(tmp_path: Path) -> None:
+    """The error says how to get it, before anything is spent, and no program is started as a plain process."""
+    refused = r"none is run: the command bwrap is not installed\. .*apt install.*dnf install.*conda-forge"
+    with pytest.raises(UserError, match=refused):
+        run_untrusted("pass")
+    problem = {"problem": "p", "answer": "def f(): pass", "tests": "assert f() is None", "entry_point": "f"}
+    (tmp_path / "own.jsonl").write_text("".join(json.dumps(problem | {"id": str(i)}) + "\n" for i in range(5)))
+    data = {"root": str(tmp_path), "train": ["own.jsonl"], "train_size": 3, "validation_size": 2}
+    with pytest.raises(UserError, match=refused):
+        check_study(small_study(data=data))
+
+
+@pytest.mark.usefixtures("_no_bubblewrap")
+def test_without_bubblewrap_problems_with_answers_are_graded() -> None:
+    check_study(small_study())
+    with open_grader("math") as grader:
+        assert grader.grade(["1/2"], ["\\boxed{0.5}"]) == ["correct"]
+
+
+def test_where_namespaces_are_forbidden_bubblewraps_message_is_told() -> None:
+    """As in containers that do not allow them. A program that was to be graded is an error there, not a wrong one."""
+    code = "from policygrain.sandbox import *\nfor call in isolation, lambda: Function('def f(): pass', 'f'):\n"
+    code += "    try: call()\n    except Exception as error: print(type(error).__name__, error)"
+    forbid = "echo 0 > /proc/sys/user/max_user_namespaces && exec "
+    command = ["unshare", "--user", "--map-root-user", "sh", "-c", f'{forbid} "$@"', "sh", sys.executable, "-c", code]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    if ran.returncode:
+        pytest.skip(f"namespaces cannot be forbidden for this test: {ran.stderr}")
+    error, failure = ran.stdout.splitlines()
+    assert re.match("UserError .* none is run: bwrap: .*namespace.* docs/coding.md", error)
+    assert re.match("OSError bwrap: .*namespace", failure)
 
 
 # ---- functions ------------------------------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ from tables import benchmarks, integrations, smollm2, studies
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = (
-    "README.md",
     "benchmarks/README.md",
     "docs/cases.md",
     "docs/coding.md",

@@ -10,7 +10,7 @@ import numpy as np
 from ..errors import UserError
 from ..study.comparable import Pair, pairs
 from . import measures
-from .statistics import LEVEL, Array, Difference, difference, student
+from .statistics import LEVEL, Difference, difference, student
 from .verdicts import holm
 
 if TYPE_CHECKING:
@@ -50,10 +50,9 @@ def contrasts(results: StudyResults) -> dict[str, list[Contrast]]:
         areas = [_area(results, pair) for pair in asked]
         corrected = holm([area.p for area in areas])
         evaluated = results.study.experiments[name].evaluate
-        found[name] = [
-            Contrast(pair, area, *(_accuracies(results, pair) if evaluated else (None, None)), p)
-            for pair, area, p in zip(asked, areas, corrected, strict=True)
-        ]
+        for pair, area, p in zip(asked, areas, corrected, strict=True):
+            sampled, greedy = _accuracies(results, pair) if evaluated else (None, None)
+            found.setdefault(name, []).append(Contrast(pair, area, sampled, greedy, p))
     return found
 
 
@@ -81,9 +80,8 @@ def _accuracies(results: StudyResults, pair: Pair) -> tuple[Difference, Differen
     rows = [table[(table["arm"] == arm) & table["seed"].isin(seeds)].sort_values("seed") for arm in arms]
     if any(found["greedy"].isna().any() for found in rows):
         return sampled, None
-    one, two = ([_scores(found, b) for b in results.benchmarks] for found in rows)
+    one, two = (
+        [np.array(found[found["benchmark"] == b]["greedy"].tolist(), dtype=float) for b in results.benchmarks]
+        for found in rows
+    )
     return sampled, difference(one, two).times(100)
-
-
-def _scores(rows, benchmark: str) -> Array:  # type: ignore[no-untyped-def]
-    return np.array(rows[rows["benchmark"] == benchmark]["greedy"].tolist(), dtype=float)

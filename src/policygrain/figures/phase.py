@@ -6,6 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 
 from ..analysis import measures
 from ..analysis.contrasts import Contrast, contrasts
@@ -76,7 +77,7 @@ def _reference(
     axes.set_title(f"{label(name)}: mean accuracy")
 
 
-def _panel(axes: Axes, cells: list[list[Contrast]]):  # type: ignore[no-untyped-def]
+def _panel(axes: Axes, cells: list[list[Contrast]]) -> AxesImage:
     """Differences in points with half of their intervals; in bold where the two are shown to differ."""
     means = np.array([[c.area.mean for c in row] for row in cells])
     for i, row in enumerate(cells):

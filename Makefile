@@ -45,7 +45,7 @@ test: setup lint
 
 # `snakemake --profile slurm` on a SLURM that the tests start (Debian packages slurmctld, slurmd, slurm-client, munge).
 test-slurm: setup
-	$(BIN)/python -m pytest -m slurm tests/workflow/test_slurm.py tests/workflow/test_slurm_servers.py
+	$(BIN)/python -m pytest -m slurm tests/workflow/test_slurm.py
 
 # All solutions of the published coding sets, and a changed one of each, where the files are (POLICYGRAIN_DATA).
 test-coding: setup

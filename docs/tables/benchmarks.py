@@ -63,20 +63,6 @@ def engines() -> str:
     )
 
 
-def overlap() -> str:
-    """Steps with a rollout server that samples during updates, and without."""
-    found = read("overlap")
-    rows = [
-        [name, *spread(own["total"]), *(f"{own[phase]['median']:.1f}" for phase in ("generate", "log_probs", "update"))]
-        for name, own in found["runs"].items()
-    ]
-    header = ["rollouts by", "seconds per step", "range", "waiting for rollouts", "log-probabilities", "update"]
-    note = (
-        f"Medians over {found['steps']} steps on {found['hardware']}, one run after another; a server has its own core."
-    )
-    return f"{table(header, rows)}\n\n{note}"
-
-
 def grading() -> str:
     """Answers graded per second, ordinary ones and with some that reach the time limit."""
     found = read("grading")
@@ -245,7 +231,6 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "training-step": training_step,
     "pretrained-step": pretrained_step,
     "engines": engines,
-    "overlap": overlap,
     "grading": grading,
     "objective": objective,
     "block-ratio": block_ratio,

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from policygrain.cli import main
-from policygrain.evaluate.any_model import named
+from policygrain.errors import UserError
+from policygrain.evaluate.any_model import Asked, claim, named, study_of
 from policygrain.results.layout import StudyFolder
 from policygrain.results.reader import model_evaluation
 
@@ -65,6 +66,19 @@ def test_another_protocol_does_not_overwrite_results(
     assert main(["evaluate-model", str(made[1]), *SAMPLED, "--samples", "3", "--out", str(out)]) == 2
     assert "another protocol (evaluation.sampling.n differs)" in capsys.readouterr().err
     assert (out / "leaderboard.md").read_bytes() == before
+
+
+def test_a_folder_of_an_earlier_version_is_continued_and_what_is_no_study_is_named(tmp_path: Path) -> None:
+    study, folder = study_of(Asked(["count"]), "x", "start"), StudyFolder(tmp_path)
+    claim(folder, study)
+    folder.study.write_text(folder.study.read_text() + "rollouts: {where: colocated, servers: 1}\n")
+    claim(folder, study)
+    with pytest.raises(UserError, match=r"another protocol \(evaluation\.seed differs\)"):
+        claim(folder, study_of(Asked(["count"], seed=5), "x", "start"))
+    for content in ("[", "a text"):
+        folder.study.write_text(content)
+        with pytest.raises(UserError, match=r"(?s)study\.yaml: .*\nChoose another folder with --out\."):
+            claim(folder, study)
 
 
 def test_what_is_no_model_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
 from policygrain.cli import main
 from policygrain.errors import UserError
 from policygrain.results.layout import DataFolder
-from policygrain.study import load_study, parse_study
+from policygrain.study import load_recorded_study, load_study, parse_study
 from policygrain.study.runs import run_matrix
 from policygrain.tasks.sources import check_sources, prepare
 
@@ -62,6 +63,11 @@ def small(**changes: object) -> dict[str, object]:
     ("changes", "message"),
     [
         ({"verifier": "math"}, r"verifier: this key is now called 'grader'"),
+        (
+            {"rollouts": {"where": "servers", "servers": 2}},
+            r"rollouts: rollout servers do not exist any more; .* Remove this section\. .* train with TRL or verl",
+        ),
+        ({"training": {"rollouts": {}}}, r"training\.rollouts: unknown key"),
         ({"trainig": {}}, r"trainig: unknown key\. Did you mean 'training'"),
         ({"training": {"lerning_rate": 1e-3}}, r"training\.lerning_rate: unknown key\. Did you mean 'learning_rate'"),
         ({"training": {"steps": "ten"}}, r"training\.steps: .*\(got 'ten'\)"),
@@ -188,6 +194,18 @@ def test_a_study_overrides_its_base(tmp_path: Path) -> None:
     path.write_text("base: base.yaml\nname: o\ndata: {train: [largest]}\n")
     study = load_study(path)
     assert (study.name, study.data.train, study.data.seed) == ("o", ["largest"], 5)
+
+
+def test_a_study_that_an_earlier_version_recorded_is_read(tmp_path: Path) -> None:
+    """Its results do not depend on the sections that were removed; in a study to be run they are an error."""
+    path = tmp_path / "study.yaml"
+    path.write_text(yaml.safe_dump({**small(), "rollouts": {"where": "servers", "chunk": 8}}))
+    assert load_recorded_study(path) == parse_study(small(), path)
+    with pytest.raises(UserError, match="rollouts"):
+        load_study(path)
+    path.write_text(yaml.safe_dump(small(seeeds=[0])))
+    with pytest.raises(UserError, match="seeeds: unknown key"):
+        load_recorded_study(path)
 
 
 def test_arms_leave_the_study_s_own_settings_out_of_their_names() -> None:

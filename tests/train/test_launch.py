@@ -25,12 +25,9 @@ from ..support.small import SMALL, write_study
 TIMEOUT = 240
 
 
-def command(
-    folder: Path, made: tuple[Path, Path], run: str, rollouts: dict[str, Any] | None = None, **training: Any
-) -> list[str]:
+def command(folder: Path, made: tuple[Path, Path], run: str, **training: Any) -> list[str]:
     """`policygrain train` of the small study, without what starts it."""
-    changed = {"training": {**SMALL["training"], **training}, "rollouts": rollouts or {}}
-    config = write_study(folder / f"{run}.yaml", {**SMALL, **changed})
+    config = write_study(folder / f"{run}.yaml", {**SMALL, "training": {**SMALL["training"], **training}})
     data, start = made
     paths = {"config": config, "data": data, "start-model": start, "run-dir": folder / run}
     return ["train", *(str(x) for name, path in paths.items() for x in (f"--{name}", path))]
@@ -102,11 +99,11 @@ def test_two_ranks_train_what_one_process_does(made: tuple[Path, Path], alone: P
     assert [run_summary(RunFolder(run)).environment.ranks for run in (alone, tmp_path / "two")] == [1, 2]
 
 
-def test_rollout_servers_sample_while_two_ranks_update_a_sharded_model(made: tuple[Path, Path], tmp_path: Path) -> None:
-    """Rank 0 samples in a thread beside the collective operations of the update."""
+def test_two_ranks_with_a_sharded_model_sample_ahead_as_one_process_does(
+    made: tuple[Path, Path], tmp_path: Path
+) -> None:
     assert main(command(tmp_path, made, "alone", ahead=1)) == 0
-    servers = {"where": "servers", "servers": 1, "wait_minutes": 1.0}
-    done = torchrun(command(tmp_path, made, "two", servers, ahead=1, fsdp={}))
+    done = torchrun(command(tmp_path, made, "two", ahead=1, fsdp={}))
     assert done.returncode == 0, done.stderr[-3000:]
     assert_same_run(tmp_path / "alone", tmp_path / "two")
 

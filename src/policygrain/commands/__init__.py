@@ -33,7 +33,6 @@ COMMANDS = {
     "calibrate": Command("calibrate", "Choose clip bands: from the rollouts of a run of your own, or for a study."),
     "bands": Command("bands", "Choose a clip band per ratio from the runs of a study like studies/bands.yaml."),
     "train": Command("train", "Train runs, or resume them; finished runs are left as they are."),
-    "rollout-server": Command("rollout_server", "Sample rollouts for a run that is trained elsewhere, until it ends."),
     "cases": Command("cases", "Compare estimators on small tabular policies whose exact gradient is known."),
     "interim": Command(
         "interim", "Interim analysis of a study: which claims are decided, and which arms get more seeds."

@@ -30,11 +30,11 @@ def run(arguments: argparse.Namespace) -> None:
     from ..analysis.controls import controls
     from ..analysis.findings import answers_text, findings
     from ..results.reader import StudyResults
-    from ..study import load_study
+    from ..study import load_recorded_study
 
     path = arguments.results
     if path.suffix in (".yaml", ".yml"):
-        path = Path("results") / load_study(path).name
+        path = Path("results") / load_recorded_study(path).name
     results = StudyResults(path)
     decided, judged = decide_study(results, arguments.design), controls(results)
     if arguments.json:

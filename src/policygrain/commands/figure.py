@@ -25,9 +25,9 @@ def run(arguments: argparse.Namespace) -> None:
     from ..figures.catalogue import draw
     from ..results.done import begin, write_done
     from ..results.reader import StudyResults
-    from ..study import load_study
+    from ..study import load_recorded_study
 
-    results = StudyResults(arguments.results, load_study(arguments.config))
+    results = StudyResults(arguments.results, load_recorded_study(arguments.config))
     if arguments.done:
         begin(arguments.done, [arguments.name])
     draw(arguments.name, results, arguments.out)

@@ -30,9 +30,9 @@ def run(arguments: argparse.Namespace) -> None:
     from ..report import write_report
     from ..results.done import begin, write_done
     from ..results.reader import StudyResults
-    from ..study import load_study
+    from ..study import load_recorded_study
 
-    results = StudyResults(arguments.results, load_study(arguments.config))
+    results = StudyResults(arguments.results, load_recorded_study(arguments.config))
     if arguments.done:
         begin(arguments.done, [arguments.out.name])
     write_report(results, arguments.captions, arguments.out)

@@ -30,11 +30,11 @@ def run(arguments: argparse.Namespace) -> None:
     from ..results.done import begin, write_done
     from ..results.reader import StudyResults
     from ..results.schema import write_record
-    from ..study import load_study
+    from ..study import load_recorded_study
     from ..track.follow import follow
     from ..track.mirror import mirror
 
-    results = StudyResults(arguments.results, load_study(arguments.config))
+    results = StudyResults(arguments.results, load_recorded_study(arguments.config))
     if arguments.follow is not None:
         os.nice(10)  # lower priority than training
         follow(results.folder, results.study, arguments.follow)

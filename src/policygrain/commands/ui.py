@@ -21,8 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Print the addresses; serve a local store until Ctrl-C."""
     from ..results.layout import StudyFolder
-    from ..study import load_study
+    from ..study import load_recorded_study
     from ..track.ui import serve
 
-    study = load_study(arguments.config)
+    study = load_recorded_study(arguments.config)
     serve(StudyFolder(arguments.results or Path("results") / study.name), study, arguments.port)

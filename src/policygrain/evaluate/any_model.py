@@ -12,7 +12,7 @@ import yaml
 from ..errors import UserError
 from ..files import atomic_text
 from ..results.layout import StudyFolder
-from ..study import Study, parse_study
+from ..study import Study, load_recorded_study, parse_study
 
 PROMPT = "{problem}\nPlease reason step by step, and put your final answer within \\boxed{}.\n"
 
@@ -70,15 +70,13 @@ def study_of(asked: Asked, name: str, start: str) -> Study:
 
 def claim(folder: StudyFolder, study: Study) -> None:
     """Write what is asked for into the folder of results. UserError if the folder has results of something else."""
-    content = study.model_dump(mode="json", exclude={"model", "name"})
     if folder.study.exists():
         try:
-            there = yaml.safe_load(folder.study.read_text(encoding="utf-8"))
-        except (OSError, yaml.YAMLError) as error:
-            raise UserError(f"{folder.study}: cannot be read: {error}. Choose another folder with --out.") from error
-        if not isinstance(there, dict) or {k: v for k, v in there.items() if k not in ("model", "name")} != content:
-            old, new = (dict(_leaves(data)) for data in (there if isinstance(there, dict) else {}, content))
-            changed = [key for key in new if old.get(key) != new[key]]
+            there = load_recorded_study(folder.study)
+        except UserError as error:
+            raise UserError(f"{error}\nChoose another folder with --out.") from error
+        old, new = (dict(_leaves(s.model_dump(mode="json", exclude={"model", "name"}))) for s in (there, study))
+        if changed := [key for key in {**old, **new} if old.get(key) != new.get(key)]:
             some = ", ".join(changed[:3]) + ("" if len(changed) == 1 else " and others" if len(changed) > 3 else "")
             raise UserError(
                 f"{folder.path}: has results of another protocol ({some} differ{'s' * (len(changed) == 1)}). Choose "

@@ -160,11 +160,6 @@ class RunFolder:
         return _by_step(self.rollout_folder, "jsonl")
 
     @property
-    def servers(self) -> Path:
-        """Folder of the rollout servers of the run while it is trained."""
-        return self.path / "servers"
-
-    @property
     def lock(self) -> Path:
         """The lock file of the process that trains in this folder."""
         return self.path / "lock"

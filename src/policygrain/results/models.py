@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
-from ..study import load_study
+from ..study import load_recorded_study
 from .layout import START, EvaluationFolder, RunFolder, StudyFolder
 from .reader import EVALUATE, model_evaluation
 from .schema import BenchmarkRecord, EvaluationFacts
@@ -161,7 +161,7 @@ def _of_study(study: StudyFolder) -> list[ModelGroup]:
         groups.setdefault(folder.path.parents[1], []).append(_model(folder, seed))
     starts = None
     with suppress(UserError):  # records are compared without their study, too, or with one that is not read any more
-        starts = load_study(study.study).model.starts
+        starts = load_recorded_study(study.study).model.starts
     return [
         ModelGroup(path, models, is_only_start=starts == 1 and path.name == START) for path, models in groups.items()
     ]

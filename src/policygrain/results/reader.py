@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
-from ..study import Study, load_study
+from ..study import Study, load_recorded_study
 from ..study.fingerprint import Fingerprints, measured_starts, start_seeds
 from ..study.runs import Run, RunMatrix, arms_of
 from .layout import START, StudyFolder
@@ -131,7 +131,7 @@ class StudyResults:
             raise UserError(
                 f"{results}: no {self.folder.study.name} here; give a study's results folder, such as results/laptop."
             )
-        self.study = study or load_study(self.folder.study)
+        self.study = study or load_recorded_study(self.folder.study)
 
     @cached_property
     def fingerprints(self) -> Fingerprints:

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from ..errors import UserError
-
 if TYPE_CHECKING:
-    from torch import Tensor
     from transformers import PreTrainedModel
-
-
-class EngineError(UserError):
-    """Responses cannot be sampled, or are not those of the policy."""
 
 
 @dataclass(frozen=True)
@@ -56,16 +49,4 @@ class Engine(Protocol):
 
     def sleep(self) -> None:
         """Release the GPU memory shared with the trainer until weights are loaded again."""
-        ...
-
-
-class ServedEngine(Protocol):
-    """What a rollout server needs of an engine."""
-
-    def generate(self, requests: Sequence[Request]) -> list[Response]:
-        """One response per request, in order."""
-        ...
-
-    def load_tensors(self, weights: Mapping[str, Tensor]) -> None:
-        """Use these weights from now on; their names are those of a checkpoint of the model."""
         ...

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -34,10 +34,6 @@ class TorchEngine:
         full = unsharded(model, dtype=compute_dtype(model))
         assert full is not None
         self.model = full
-
-    def load_tensors(self, weights: Mapping[str, Tensor]) -> None:
-        """Copy these weights into the engine's model."""
-        self.model.load_state_dict(weights)
 
     def sleep(self) -> None:
         """Nothing to release."""

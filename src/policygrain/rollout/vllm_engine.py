@@ -6,7 +6,7 @@ import gc
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from ..errors import UserError
@@ -14,7 +14,6 @@ from ..model.weights import full_weights
 from .engine import Request, Response
 
 if TYPE_CHECKING:
-    from torch import Tensor
     from transformers import PreTrainedModel
 
 MAX_SEQUENCES = 512
@@ -128,15 +127,8 @@ class VllmEngine:
 
             torch.cuda.empty_cache()  # memory that the trainer's allocator has cached
             self._llm.wake_up(tags=["weights"])
-        self._load(full_weights(model))
-
-    def load_tensors(self, weights: Mapping[str, Tensor]) -> None:
-        """Copy these weights into the engine and reset its prefix cache."""
-        self._load(weights.items())
-
-    def _load(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         self._llm.start_weight_update()
-        self._llm.update_weights({"update_info": {"weights": weights}})
+        self._llm.update_weights({"update_info": {"weights": full_weights(model)}})
         self._llm.finish_weight_update()
         if self._asleep:
             # Only now, because loading may need the memory of the cache for a temporary copy of the weights.

@@ -21,6 +21,15 @@ def load_study(path: Path | str) -> Study:
     return parse_study(_read(path), path)
 
 
+def load_recorded_study(path: Path | str) -> Study:
+    """The study that results were made from, as recorded beside them.
+
+    Unlike in a study that is to be run, sections that earlier versions had are ignored: no result depends on them.
+    """
+    path = Path(path)
+    return parse_study({key: value for key, value in _read(path).items() if key not in REMOVED}, path)
+
+
 def parse_study(data: Mapping[str, Any], path: Path) -> Study:
     """The study in ``data``, as read from ``path``; relative paths in it are relative to the working directory.
 
@@ -40,6 +49,11 @@ def parse_study(data: Mapping[str, Any], path: Path) -> Study:
 
 
 # Keys of earlier versions.
+REMOVED = {
+    "rollouts": "rollout servers do not exist any more; every run samples in the process that trains. Remove this "
+    "section. To sample on other devices than those of the trainer, train with TRL or verl "
+    "(docs/integrations/README.md; `policygrain export verl` translates an arm of a study)."
+}
 RENAMED = {"verifier": "grader", "slip": "error_rate", "probe": "estimators", "warm_start_per_seed": "starts"}
 
 
@@ -94,6 +108,8 @@ def _explain(error: Any) -> str:
         return f"{where}, {error['input']!r} is not a valid name: {error['msg']}."
     if error["type"] == "extra_forbidden":
         *parents, key = error["loc"]
+        if not parents and key in REMOVED:
+            return f"{where}: {REMOVED[key]}"
         if key in RENAMED:
             return f"{where}: this key is now called {RENAMED[key]!r}."
         return f"{where}: unknown key.{did_you_mean(str(key), _keys_at(parents))}"

@@ -293,34 +293,6 @@ class Fsdp(Section):
     )
 
 
-class Rollouts(Section):
-    """Where rollouts are sampled: on the trainer's devices, or by rollout servers, which are jobs of their own."""
-
-    where: Literal["colocated", "servers"] = Field(
-        "colocated",
-        description="colocated: by an engine in the trainer's process; servers: by processes elsewhere",
-        json_schema_extra=NOTHING,
-    )
-    servers: NonNegativeInt = Field(
-        1,
-        description="servers that a run starts; 0: only those that are started by `policygrain rollout-server`",
-        json_schema_extra=NOTHING,
-    )
-    submit: str | None = Field(
-        None,
-        description="options of `sbatch` for the servers of a run, a job array; null: processes beside the trainer",
-        json_schema_extra=NOTHING,
-    )
-    chunk: PositiveInt = Field(
-        256, description="requests that a server samples at once; changes no result", json_schema_extra=NOTHING
-    )
-    wait_minutes: PositiveFloat = Field(
-        15,
-        description="a run without servers for this long is saved and stops; so does a server without a run",
-        json_schema_extra=NOTHING,
-    )
-
-
 class Training(Section):
     """The training loop. A batch of prompts_per_step × group responses gets updates_per_batch optimizer steps."""
 
@@ -513,7 +485,6 @@ class Study(Section):
         json_schema_extra=POLICY_AND_EVALUATION,
     )
     training: Training = Field(Training(), description="the training loop")
-    rollouts: Rollouts = Field(Rollouts(), description="where rollouts are sampled")
     methods: dict[Name, MethodChanges] = Field(
         {},
         description="new methods, each with the method (`base`) that it changes, and changes to presets",

@@ -21,20 +21,18 @@ from ..progress import Progress
 from ..provenance import seed_of
 from ..results.layout import RunFolder
 from ..results.schema import FinalMetrics
-from ..rollout.engine import EngineError
+from ..rollout.open import open_engine
 from ..study.schema import Training
 from ..tasks.problem import Problem
 from ..tasks.prompts import PromptRenderer
 from . import checkpoint
-from .engine import rollout_engine
 from .gpu import gpu_use
 from .metrics_log import MetricsLog
 from .model_folder import model_folder
 from .mtp_heads import warm_up
-from .pending_batch import PendingBatch
 from .policy import Policy, open_policy
 from .ranks import gather, is_rank_0, on_rank_0
-from .rollout_batch import RolloutBatch, collect_batch
+from .rollout_batch import EngineMismatch, RolloutBatch, collect_batch
 from .rollouts import Collector, PromptStream
 from .stopping import Stop
 from .token_view import save_token_view
@@ -42,7 +40,7 @@ from .update import TrainingBatch, minibatches, update
 from .validation import validate
 
 if TYPE_CHECKING:
-    from ..study.schema import Model, Prompt, Rollouts
+    from ..study.schema import Model, Prompt
 
 NO_UPDATES = (
     "no optimizer step was made: dynamic sampling dropped every group, since all of its rewards were equal. The final "
@@ -57,7 +55,6 @@ def train(
     *,
     method: Method,
     settings: Training,
-    servers: Rollouts,
     prompt: Prompt,
     grader_name: str,
     extraction: str,
@@ -80,11 +77,16 @@ def train(
     torch.set_num_threads(settings.threads)
     with device_errors(settings):
         policy = open_policy(start, spec, method, settings, seed)
-    with (
-        device_errors(settings, policy.state_bytes),
-        open_grader(grader_name, extraction, with_tests) as grader,
-        rollout_engine(policy, start, spec, settings, servers, run) as engine,
-    ):
+    with device_errors(settings, policy.state_bytes), open_grader(grader_name, extraction, with_tests) as grader:
+        engine = open_engine(
+            settings.engine,
+            start,
+            policy.model,
+            policy.tokenizer,
+            revision=spec.revision,
+            kv_gib=settings.kv_gib,
+            colocated=True,
+        )
         longest = policy.model.config.max_position_embeddings - settings.max_tokens
         renderer = PromptRenderer(policy.tokenizer, prompt, longest)
         # Controls sample another stream of prompts and responses from the same start.
@@ -125,28 +127,24 @@ def train(
             # Random choices in an objective (such as Clip-Cov) are keyed by the step.
             torch.manual_seed(seed_of("step", sampling, step))
 
-            held_out, position = {}, stream.position
-            try:
-                # Validate first: step 0 is the start model; the final model is validated after the loop.
-                if step % settings.validate_every == 0:
-                    with clock("validate"):
-                        engine.load_weights(policy.model)
-                        held_out = validate(validation_problems, engine, grader, renderer, settings)
+            # Validate first: step 0 is the start model; the final model is validated after the loop.
+            held_out = {}
+            if step % settings.validate_every == 0:
+                with clock("validate"):
+                    engine.load_weights(policy.model)
+                    held_out = validate(validation_problems, engine, grader, renderer, settings)
 
-                # Sample a group of responses for each prompt, grade them, compute their log-probabilities. With
-                # `training.ahead`, batches are sampled some steps before they are trained on; the old policy of a ratio
-                # is the one that sampled the batch.
-                pending: PendingBatch | None = None
-                while len(waiting) <= settings.ahead and step + len(waiting) < settings.steps:
-                    position = stream.position
-                    if servers.where == "servers" and waiting and len(waiting) == settings.ahead:
-                        pending = PendingBatch(collector, policy, clock)  # sampled during the update
-                        break
+            # Sample a group of responses for each prompt, grade them, compute their log-probabilities. With
+            # `training.ahead`, batches are sampled some steps before they are trained on; the old policy of a ratio is
+            # the one that sampled the batch.
+            while len(waiting) <= settings.ahead and step + len(waiting) < settings.steps:
+                position = stream.position
+                try:
                     waiting.append(collect_batch(collector, policy, method, clock))
-            except EngineError as error:
-                stream.position = position
-                save(step)
-                raise UserError(f"{run.path}: step {step}: {error} The run is saved as it was before.") from error
+                except EngineMismatch as error:
+                    stream.position = position
+                    save(step)
+                    raise UserError(f"{run.path}: step {step}: {error} The run is saved as it was before.") from error
             rollouts, batch, metrics = waiting.pop(0)
             if settings.ahead:
                 metrics["staleness"] = float(min(step, settings.ahead))  # steps since it was sampled
@@ -164,8 +162,6 @@ def train(
                         with _failed_batch_saved(part, run):
                             updates.append(update(policy, part, method, settings))
                         totals["updates"] += 1
-            if pending is not None:
-                waiting.append(_finished(pending, method, clock, run))
 
             # Save the changes of log-probabilities for the tokens of a few samples, for `policygrain inspect`.
             if batch is not None and (step % settings.checkpoint_every == 0 or step + 1 == settings.steps):
@@ -231,14 +227,6 @@ def _save_final_model(policy: Policy, run: RunFolder) -> None:
                 part.save_pretrained(folder)
 
     on_rank_0(save)
-
-
-def _finished(pending: PendingBatch, method: Method, clock: Clock, run: RunFolder) -> RolloutBatch:
-    """The batch that was sampled during an update. UserError if it could not be."""
-    try:
-        return pending.finish(method, clock)
-    except EngineError as error:
-        raise UserError(f"{run.path}: {error} The run resumes from its last checkpoint.") from error
 
 
 @contextmanager

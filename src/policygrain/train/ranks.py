@@ -7,9 +7,7 @@ group there is one rank.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 import torch
@@ -20,23 +18,8 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-_thread = threading.local()
-
-
-@contextmanager
-def without_others() -> Iterator[None]:
-    """Context of work in a thread of rank 0 that the other ranks have no part in: no collective operations."""
-    _thread.without_others = True
-    try:
-        yield
-    finally:
-        _thread.without_others = False
-
-
 def ranks() -> tuple[int, int]:
     """(rank of this process, number of ranks)."""
-    if getattr(_thread, "without_others", False):
-        return (0, 1)
     return (dist.get_rank(), dist.get_world_size()) if dist.is_available() and dist.is_initialized() else (0, 1)
 
 

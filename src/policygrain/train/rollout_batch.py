@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from ..clock import Clock
+from ..errors import UserError
 from ..methods import Method
 from ..model.precision import compute_dtype
 from ..model.sequences import Sequences
 from ..objective.batch import TokenBatch
-from ..rollout.engine import EngineError, Response
+from ..rollout.engine import Response
 from .policy import Policy
 from .rollouts import Collector, Rollouts
 from .update import TrainingBatch, prepare
@@ -19,7 +20,9 @@ from .update import TrainingBatch, prepare
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from ..study.schema import Training
+
+class EngineMismatch(UserError):
+    """The log-probabilities of engine and trainer differ too much: the responses are not those of the policy."""
 
 
 class RolloutBatch(NamedTuple):
@@ -50,27 +53,22 @@ SAVED_TYPES: list[Any] = [RolloutBatch, Rollouts, Response, TrainingBatch, Seque
 def collect_batch(collector: Collector, policy: Policy, method: Method, clock: Clock) -> RolloutBatch:
     """Sample a batch with the policy's current weights, grade it, compute advantages and old log-probabilities.
 
-    EngineError if it could not be sampled, or if engine and trainer differ too much.
+    EngineMismatch if engine and trainer differ too much.
     """
     with clock("synchronise"):
         collector.engine.load_weights(policy.model)
     rollouts = collector.collect(clock)
     collector.engine.sleep()
-    return prepared(rollouts, policy, method, collector.settings, clock)
-
-
-def prepared(rollouts: Rollouts, policy: Policy, method: Method, settings: Training, clock: Clock) -> RolloutBatch:
-    """The batch of these rollouts, which ``policy`` has sampled. EngineError if engine and trainer differ too much."""
     if not rollouts.prompts:
         return RolloutBatch(rollouts, None, {})
     with clock("log_probs"):
-        batch, metrics = prepare(rollouts, policy, method, settings)
-    _check_mismatch(metrics, policy.model, settings.max_mismatch)
+        batch, metrics = prepare(rollouts, policy, method, collector.settings)
+    _check_mismatch(metrics, policy.model, collector.settings.max_mismatch)
     return RolloutBatch(rollouts, batch, metrics)
 
 
 def _check_mismatch(metrics: dict[str, float], model: PreTrainedModel, bound: float | None) -> None:
-    """EngineError if the log-probabilities of engine and ``model`` differ too much.
+    """EngineMismatch if the log-probabilities of engine and ``model`` differ too much.
 
     ``bound``: nats per token on average; None: the largest difference that rounding explains (`ROUNDING`).
     """
@@ -78,7 +76,7 @@ def _check_mismatch(metrics: dict[str, float], model: PreTrainedModel, bound: fl
     found = metrics.get("mismatch_mean", 0.0)
     if found <= bound:
         return
-    raise EngineError(
+    raise EngineMismatch(
         f"trainer and engine differ by {found:.3g} nats on the mean sampled token, more than {bound:g} "
         "(training.max_mismatch). The engine has stale weights or a stale prefix cache, or it computes differently: in "
         "another precision, with another rope, quantized."

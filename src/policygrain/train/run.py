@@ -72,7 +72,6 @@ def train_run(
             final = train(
                 method=arm.method(study),
                 settings=settings,
-                servers=study.rollouts,
                 prompt=study.prompt,
                 grader_name=study.grader,
                 extraction=study.extraction,

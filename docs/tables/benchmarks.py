@@ -109,6 +109,22 @@ def programs() -> str:
     )
 
 
+def trivial_programs() -> str:
+    """The problems of the coding sets that a program of one trivial line solves."""
+    found = read("trivial_programs")
+    sets = found["sets"]
+    lines = list(next(iter(sets.values()))["passing"])
+    passed = [line for line in lines if any(own["passing"][line] for own in sets.values())]
+    rows = []
+    for line in passed:
+        ids = [", ".join(i.rpartition("-")[2] for i in own["passing"][line]) for own in sets.values()]
+        counts = [len(own["passing"][line]) for own in sets.values()]
+        rows.append([f"`{line}`", *(f"{n} (task {i})" if n else "0" for n, i in zip(counts, ids, strict=True))])
+    rest = ", ".join(f"`{line}`" for line in lines if line not in passed)
+    header = ["the function is only", *(f"{name}, {own['problems']} problems" for name, own in sets.items())]
+    return f"{table(header, rows)}\n\nEach of these {len(lines) - len(passed)} passes none: {rest}."
+
+
 def block_ratio() -> str:
     """Time of block ratios over that of the token ratio."""
     seconds = read("objective_cost")["block"]["seconds"]
@@ -228,6 +244,7 @@ def kills() -> str:
 
 BLOCKS: dict[str, Callable[[], str]] = {
     "programs": programs,
+    "trivial-programs": trivial_programs,
     "training-step": training_step,
     "pretrained-step": pretrained_step,
     "engines": engines,

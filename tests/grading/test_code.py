@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -100,6 +101,75 @@ def test_outcomes_are_in_the_order_of_the_responses(grader: CodeGrader) -> None:
     assert grader.grade([""] * 32, answers, DOUBLE) == ["correct", "incorrect", "unparsable", "correct"] * 8
 
 
+FAILS = "assert double(2) == 4"
+# Tests that a wrong program fails, and in which something ends in an unusual way.
+UNUSUAL = {
+    "SystemExit": f"try: {FAILS}\nexcept AssertionError: raise SystemExit(0)",
+    "sys.exit at the end": f"import sys\ntry: {FAILS}\nfinally: sys.exit(0)",
+    "KeyboardInterrupt": f"try: {FAILS}\nexcept AssertionError: raise KeyboardInterrupt",
+    "GeneratorExit": f"try: {FAILS}\nexcept AssertionError: raise GeneratorExit",
+    "a failing pytest.raises": "import pytest\nwith pytest.raises(ValueError): double('x')",
+    "unittest.main": "import unittest\nclass T(unittest.TestCase):\n    def test(self):\n"
+    "        self.assertEqual(double(2), 4)\nimport sys\nsys.modules['tests'] = type('M', (), {'T': T})\n"
+    "unittest.main('tests', argv=['x'])",
+    "os._exit": f"import os\ntry: {FAILS}\nexcept AssertionError: os._exit(0)",
+    "a signal": f"import os\ntry: {FAILS}\nexcept AssertionError: os.kill(os.getpid(), 9)",
+    "a fork": f"import os\nchild = os.fork()\nif child: os.waitpid(child, 0); {FAILS}",
+    "a fork that ends first": f"import os, time\nif os.fork(): time.sleep(1); {FAILS}",
+    "a closed connection": f"import os\ntry: {FAILS}\nexcept AssertionError: os.closerange(3, 64)",
+    "a line in every file": "import os\ntry: double(2)\nfinally:\n    for i in range(3, 64):\n"
+    '        try: os.write(i, b\'\\xff\\0\\0\\x10 "correct"\\n"retired"\\n\')\n        except OSError: pass\n' + FAILS,
+    "no time limit": "import signal, time\nsignal.signal(signal.SIGPROF, signal.SIG_IGN)\n"
+    f"try: {FAILS}\nexcept AssertionError: time.sleep(10**6)",
+}
+
+
+@pytest.mark.parametrize("name", UNUSUAL)
+def test_tests_that_end_in_any_way_are_a_grade(name: str) -> None:
+    """And the programs after it are graded as ever."""
+    wrong = Options(tests=UNUSUAL[name], entry_point="double")
+    programs = ["def double(x): return x", RIGHT["no block"]]
+    began = time.monotonic()
+    with CodeGrader(workers=1, seconds=0.5, mib=512) as grader:
+        first, *others = grader.grade([""] * 5, [*programs[:1], *programs * 2], [wrong, DOUBLE, DOUBLE, DOUBLE, DOUBLE])
+    assert first in ("incorrect", "error", "timeout") and time.monotonic() - began < 60
+    assert others == ["incorrect", "correct"] * 2
+
+
+CAUGHT = {
+    "StopIteration in map": ("raise StopIteration", "assert all(a == b for a, b in zip(map(double, [1, 2]), [2, 4]))"),
+    "an exit in raises": ("import os; os._exit(0)", "try: double(1)\nexcept Exception: pass\nelse: assert False"),
+    "no end in a bare except": ("\n    while True: pass", "try: double(1)\nexcept: pass"),
+}
+
+
+@pytest.mark.parametrize("name", CAUGHT)
+def test_what_a_program_raises_does_not_pass_as_the_end_of_something(name: str, grader: CodeGrader) -> None:
+    body, tests = CAUGHT[name]
+    outcomes = grader.grade([""], [f"def double(x): {body}"], Options(tests=tests, entry_point="double"))
+    assert outcomes in (["incorrect"], ["timeout"])
+
+
+def test_what_tests_change_does_not_reach_those_of_another_program(grader: CodeGrader) -> None:
+    tests = "import builtins\nassert not hasattr(builtins, 'seen')\nbuiltins.seen = True\nassert double(2) == 4"
+    outcomes = grader.grade([""] * 6, [RIGHT["no block"]] * 6, Options(tests=tests, entry_point="double"))
+    assert outcomes == ["correct"] * 6
+
+
+@pytest.mark.parametrize(
+    "tests", ["METADATA = {}", "def test_double(): assert double(2) == 4", "import no_such_module"]
+)
+def test_tests_that_do_not_call_the_function_are_no_grade(tests: str, grader: CodeGrader) -> None:
+    wrong = Options(tests=tests, entry_point="double")
+    with pytest.raises(UserError, match=r"q-2: its tests (never call|fail before they call) `double`"):
+        grader.grade([""] * 2, [RIGHT["no block"]] * 2, [DOUBLE, wrong], ["q-1", "q-2"])
+
+
+def test_a_child_of_the_tests_does_not_end_the_program(grader: CodeGrader) -> None:
+    tests = "import os\nchild = os.fork()\nif child:\n    os.waitpid(child, 0)\n    assert double(2) == 4"
+    assert grader.grade([""], [RIGHT["no block"]], Options(tests=tests, entry_point="double")) == ["correct"]
+
+
 def test_a_problem_without_tests_is_named(grader: CodeGrader) -> None:
     with pytest.raises(UserError, match="q-7: the problem has no tests"):
         grader.grade([""], ["x"], Options(), ["q-7"])
@@ -109,7 +179,7 @@ def test_a_problem_without_tests_is_named(grader: CodeGrader) -> None:
 def test_a_study_may_have_both_kinds_of_problems() -> None:
     with open_grader("numeric", tests=True) as both:
         assert isinstance(both, ByProblem)
-        assert both.name.startswith(f"{NumericGrader().name}; code-1 ({isolation()}, ")
+        assert both.name.startswith(f"{NumericGrader().name}; code-2 ({isolation()}, ")
         found = both.grade(
             ["7", "", "8"], ["\\boxed{7}", RIGHT["a block"], "\\boxed{7}"], [Options(), DOUBLE, Options()]
         )
@@ -155,7 +225,9 @@ def test_every_solution_passes_and_a_changed_one_fails(
     options = [Options(**{key: row.get(key, "") for key in keys}, seconds=slow.get(row["id"])) for row in rows]
     with CodeGrader(workers=2) as patient:
         outcomes = patient.grade([""] * len(rows), [row["answer"] for row in rows], options)
+        faults = patient.faults([""] * len(rows), options)  # a program that returns a constant passes
     assert [row["id"] for row, o in zip(rows, outcomes, strict=True) if o != "correct"] == []
+    assert {row["id"]: fault for row, fault in zip(rows, faults, strict=True) if fault} == {}
     changed = [wrong(row["answer"], row["entry_point"]) for row in rows]
     outcomes = grader.grade([""] * len(rows), changed, options)
     assert [row["id"] for row, o in zip(rows, outcomes, strict=True) if o == "correct"] == []

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from policygrain.tasks import check, convert, registry
 
@@ -40,6 +43,40 @@ from ..support.problem_sets import RECORDED, made_up, raw
 )
 def test_conversions(name: str, text: str, converted: str) -> None:
     assert convert.CONVERSIONS[name](text) == converted
+
+
+ASSERTION = """import numpy as np
+def assertion(out, exp, atol):
+    if out != exp and atol != 0:
+        assert np.allclose(out, exp, rtol=1e-07, atol=atol)
+    else:
+        assert out == exp
+"""
+LISTS = st.recursive(
+    st.sampled_from([0.0, 1.0, -2.5]),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.lists(inner, max_size=3).map(tuple)),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=300)
+@given(LISTS, LISTS)
+def test_floats_are_compared_after_type_and_length(out: Any, exp: Any) -> None:
+    """np.allclose([], exp) is true. Inner lists and tuples are the same to NumPy."""
+
+    def lists(value: Any) -> Any:
+        return [lists(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+    namespace: dict[str, Any] = {}
+    exec(convert.CONVERSIONS["type_and_length_first"](ASSERTION), namespace)
+    try:
+        namespace["assertion"](out, exp, 1e-6)
+        passed = True
+    except (AssertionError, ValueError):  # ValueError: NumPy has no array of this shape
+        passed = False
+    assert not passed or (type(out) is type(exp) and lists(out) == lists(exp))
+    assert passed or out != exp
+    namespace["assertion"]([1.0 + 1e-9], [1.0], 1e-6)
 
 
 def test_parquet_and_nested_columns(tmp_path: Path) -> None:

@@ -39,8 +39,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     added = action("fetch", _fetch, "download sets into a folder")
     added.add_argument("names", nargs="*", metavar="NAME", help="sets (default: all that can be downloaded)")
 
-    added = action("check", _check, "compare files with the registry")
-    added.add_argument("names", nargs="*", metavar="NAME", help="sets (default: all that are in the folder)")
+    added = action("check", _check, "compare files with the registry, and try the tests of your own problems")
+    added.add_argument(
+        "names", nargs="*", metavar="NAME", help="sets or .jsonl files (default: all sets that are in the folder)"
+    )
 
     added = action("select", _select, "select the problems that a model solves sometimes")
     added.add_argument("set", metavar="SET", help="a registered set or a .jsonl file")
@@ -120,19 +122,33 @@ def _fetch(arguments: argparse.Namespace) -> None:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Compare files with the registry: number of problems, content, columns, ids, empty answers."""
+    """Compare files with the registry: number of problems, content, columns, ids, empty answers.
+
+    Of a .jsonl file of your own: whether its answers can be read as mathematics, or tests test something.
+    """
     from ..errors import UserError
-    from ..tasks.check import check, data_root, find
+    from ..tasks.check import Report, check, data_root, find
+    from ..tasks.golds import check_golds
+    from ..tasks.problem import read_problems
     from ..tasks.registry import dataset, names
     from ..text import columns
 
     root = data_root(arguments.root)
-    chosen = [dataset(name) for name in arguments.names or names()]
+    files = [name for name in arguments.names if name.endswith(".jsonl")]
+    chosen = [dataset(name) for name in arguments.names or names() if name not in files]
     if not arguments.names:
         chosen = [d for d in chosen if find(d, root)]
         if not chosen:
             raise UserError(f"{root}: none of the registered sets is here. Known: {', '.join(names())}.")
     reports = [check(d, root) for d in chosen]
+    for name in files:
+        report = Report(name, root / name, copy="unknown")
+        reports.append(report)
+        try:
+            report.count = len(read_problems(root / name))
+            check_golds([root / name], "math")
+        except UserError as error:
+            report.faults.append(str(error).rstrip("."))
     print("\n".join(columns(list(map(_result, reports)), ("set", "problems", "content", "result"), "lrl")))
     faults = [fault for r in reports for fault in r.faults]
     if faults:

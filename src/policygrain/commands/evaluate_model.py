@@ -42,6 +42,7 @@ def run(arguments: argparse.Namespace) -> None:
     from ..model.loading import load_tokenizer
     from ..results.layout import StudyFolder
     from ..results.models import find
+    from ..tasks.golds import check_golds
     from ..tasks.sources import check_sources, prepare
     from ..views.leaderboard import leaderboard
     from ..views.show import detail
@@ -70,6 +71,7 @@ def run(arguments: argparse.Namespace) -> None:
     check_sources(study)
     claim(results, study)
     prepare(study, results.data)
+    check_golds([results.data.benchmark(b.name) for b in study.evaluation.benchmarks], study.grader)
     evaluate(study, {f"{name}/seed0": folder for name, folder in models.items()}, results.data, results)
     groups = find([arguments.out])
     table = leaderboard(groups)

@@ -8,31 +8,42 @@ from typing import Self, cast
 
 from ..errors import UserError
 from ..sandbox import isolation
+from .messages import UNREADABLE_GOLD
 from .options import DEFAULT, Options
 from .outcome import Outcome
-from .pool import Pool, default_workers
+from .pool import Pool, Task, default_workers
 
 _FENCED = re.compile(r"```(?:python|py|python3)?[ \t]*\n(.*?)(?:\n```|\Z)", re.DOTALL | re.IGNORECASE)
 # Where a completion of a function has ended and something else begins.
 _END = re.compile(r"\n(?=class |def |async def |if __name__|print\(|#|@|```|assert )")
 # Of the worker that runs the tests, which hold all their inputs and expected values.
 WORKER_MEMORY = 4 * 2**30
+# Outcomes of checks of tests, in words.
+ENDED = {
+    "correct": "",
+    "timeout": "its tests do not end in time.",
+    "error": f"its tests end their process (os._exit, a signal) or need more than {WORKER_MEMORY >> 30} GiB of memory.",
+}
 
 
 class CodeGrader:
     """Runs programs against tests.
 
-    Outcomes: `correct` and `incorrect`; `unparsable`: no program, or no Python; `timeout`; `error`: too much memory.
-    ``seconds`` of processor time (unless its problem says another time) and ``mib`` of memory for each program, over
-    all its tests. Tests run in a process of their own, which the program cannot reach: it is called there as a
-    function, and only values come back. UserError if this machine cannot keep programs apart.
+    Outcomes: `correct` and `incorrect`; `unparsable`: no program, or no Python; `timeout`; `error`: too much memory, or
+    tests that end their process. ``seconds`` of processor time (unless its problem says another time) and ``mib`` of
+    memory for each program, over all its tests. The tests of each program run in a process of their own, which the
+    program cannot reach: it is called there as a function, and only values come back. UserError if this machine cannot
+    keep programs apart.
     """
 
     def __init__(self, workers: int | None = None, seconds: float = 20.0, mib: int = 1024) -> None:
-        self.name = f"code-1 ({isolation()}, {seconds:g} s, {mib} MiB)"
+        self.name = f"code-2 ({isolation()}, {seconds:g} s, {mib} MiB)"
         self.seconds, self.mib = seconds, mib
         # A program's time is limited where it runs; tests that compare what it returns get as long again.
-        self.pool = Pool(workers or default_workers(), 2 * seconds, WORKER_MEMORY, kind="programs")
+        limits = (workers or default_workers(), 2 * seconds, WORKER_MEMORY)
+        # What tests change in their process does not reach the tests of another program.
+        self.pool = Pool(*limits, kind="programs", fresh=True)
+        self.checks = Pool(*limits, kind="problem_tests", fresh=True)
 
     def grade(
         self,
@@ -43,24 +54,47 @@ class CodeGrader:
     ) -> list[Outcome]:
         """One outcome per response; ``golds`` are not read, ``options`` have the tests.
 
-        UserError, naming the item of ``ids``, if a problem has no tests.
+        UserError, naming the item of ``ids``, if a problem has no tests or they do not call its function.
         """
         each = [options] * len(responses) if isinstance(options, Options) else options
         for i, own in enumerate(each):
             if not own.tests:
                 raise UserError(f"{ids[i] if ids else f'item {i}'}: the problem has no tests to run a program against.")
         programs = [program_of(text, own) for text, own in zip(responses, each, strict=True)]
-        tasks = [
-            (f"{o.seconds or self.seconds} {self.mib}", p, o)
-            for p, o in zip(programs, each, strict=True)
-            if p is not None
-        ]
-        found = iter(self.pool.run(tasks))
-        return [cast("Outcome", "unparsable" if p is None else next(found)) for p in programs]
+        runnable = [i for i, program in enumerate(programs) if program is not None]
+        tasks = [(self._limits(each[i]), programs[i] or "", each[i]) for i in runnable]
+        outcomes: list[Outcome] = ["unparsable"] * len(programs)
+        for i, outcome in zip(runnable, self.pool.run(tasks), strict=True):
+            if outcome.startswith(UNREADABLE_GOLD):
+                raise UserError(f"{ids[i] if ids else f'item {i}'}: {outcome.removeprefix(UNREADABLE_GOLD)}")
+            outcomes[i] = cast("Outcome", outcome)
+        return outcomes
+
+    def faults(self, solutions: Sequence[str], options: Sequence[Options]) -> list[str]:
+        """For each problem what is wrong with its tests, in words to follow its name; empty if nothing is.
+
+        Tests must call the function, the problem's solution (empty if it has none) must pass, and programs that return
+        a constant must not.
+        """
+        found = [""] * len(solutions)
+        tasks: list[tuple[int, Task]] = []
+        for i, (solution, own) in enumerate(zip(solutions, options, strict=True)):
+            tasks.append((i, (self._limits(own), "", own)))
+            if solution and (program := program_of(solution, own)):
+                tasks.append((i, (self._limits(own), program, own)))
+            elif solution:
+                found[i] = f"its answer is no program that defines `{own.entry_point}`. Leave it out if there is none."
+        for (i, _), outcome in zip(tasks, self.checks.run([task for _, task in tasks]), strict=True):
+            found[i] = found[i] or ENDED.get(outcome, outcome)
+        return found
+
+    def _limits(self, options: Options) -> str:
+        return f"{options.seconds or self.seconds} {self.mib}"
 
     def close(self) -> None:
         """End the workers; they are started again when needed."""
         self.pool.close()
+        self.checks.close()
 
     def __enter__(self) -> Self:
         return self

@@ -19,7 +19,7 @@ import sys
 from multiprocessing.connection import Connection
 from typing import Any
 
-from .messages import FORK, REPLY, REQUEST, UNREADABLE_GOLD, UnreadableGold
+from .messages import FORK, REPLY, REQUEST, RETIRED, UNREADABLE_GOLD, UnreadableGold
 from .options import Options
 
 
@@ -56,7 +56,10 @@ def main() -> None:
 
 
 def work(connection: Connection, seconds: float, memory: int, grader: Any) -> None:
-    """Grade chunks of answers until the connection is closed, sending each outcome at once."""
+    """Grade chunks of answers until the connection is closed, sending each outcome at once.
+
+    An outcome is sent as a line: the worker's token, then the outcome as JSON.
+    """
     null = os.open(os.devnull, os.O_RDWR)
     for standard in range(3):
         os.dup2(null, standard)
@@ -68,9 +71,13 @@ def work(connection: Connection, seconds: float, memory: int, grader: Any) -> No
     gc.set_threshold(20_000, 20, 20)
     while True:
         try:
-            chunk = json.loads(connection.recv_bytes())
+            token, chunk = json.loads(connection.recv_bytes())
         except EOFError:
             return
+
+        def send(text: str, token: str = token) -> None:
+            os.write(connection.fileno(), f"{token}{json.dumps(text)}\n".encode())
+
         for gold, answer, options in chunk:
             # The kernel ends the process when the time is used up, in Python or in C code.
             signal.setitimer(signal.ITIMER_PROF, seconds)
@@ -80,14 +87,17 @@ def work(connection: Connection, seconds: float, memory: int, grader: Any) -> No
                 outcome = UNREADABLE_GOLD
             except RecursionError:
                 outcome = "unparsable"
-            except Exception as error:
-                if isinstance(error, MemoryError):
-                    os._exit(1)  # caches may be in an inconsistent state, so the next answer gets a new worker
+            except MemoryError:
+                # Caches may be in an inconsistent state, so the next answer gets a new worker.
+                send("error")
+                return send(RETIRED)
+            except BaseException:
                 outcome = "error"
             signal.setitimer(signal.ITIMER_PROF, 0)
-            connection.send_bytes(outcome.encode())
+            send(outcome)
         if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 > memory / 2:
-            return  # the parser's caches have grown; a new worker starts with those of the forkserver
+            # The parser's caches have grown; a new worker starts with those of the forkserver.
+            return send(RETIRED)
 
 
 if __name__ == "__main__":

@@ -13,4 +13,4 @@ REQUEST = struct.Struct("!ci")  # FORK or END; for END the process id
 REPLY = struct.Struct("!i")  # FORK: the process id of the new worker; END: its wait status (as of os.waitpid)
 FORK, END = b"f", b"e"
 UNREADABLE_GOLD = "unreadable_gold"  # reported by a worker in place of an outcome
-RETIRED, OUT_OF_MEMORY = 0, 1 << 8  # wait statuses of workers that end themselves
+RETIRED = "retired"  # sent by a worker that ends itself, perhaps with tasks left

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import signal
 import socket
 import struct
@@ -18,7 +19,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
 from ..errors import UserError
-from .messages import END, FORK, OUT_OF_MEMORY, REPLY, REQUEST, RETIRED
+from .messages import END, FORK, REPLY, REQUEST, RETIRED
 from .options import Options
 
 Task = tuple[str, str, Options]  # gold, answer, how to compare
@@ -28,6 +29,7 @@ CHUNK = 16  # most answers in a message: few enough to balance the load, enough 
 WALL_CLOCK_FACTOR = 5
 START_TIMEOUT = 120.0  # seconds for the forkserver to start (it usually takes three)
 REPLY_TIMEOUT = 30.0  # seconds for a reply of the forkserver after that (it usually takes milliseconds)
+LONGEST_LINE = 1 << 14  # bytes of a worker's message
 ATTEMPTS = 2  # forkservers tried; a machine that is short of memory may kill one
 
 
@@ -42,23 +44,29 @@ class ForkserverDied(Exception):
 
 @dataclass
 class Worker:
-    """A process and the indices of the tasks that were assigned to it and are not graded yet."""
+    """A process and the indices of the tasks that were assigned to it and are not graded yet.
+
+    Only what follows ``token`` in a line is its own: tests may write to any file of their process.
+    """
 
     pid: int
     connection: Connection
     pending: deque[int] = field(default_factory=deque)
     since: float = 0.0  # when its tasks were assigned or its last outcome was received; -inf: its connection is closed
+    token: str = field(default_factory=lambda: secrets.token_hex(8))
+    buffer: bytes = b""  # the beginning of a line
+    retired: bool = False
 
 
 class Pool:
     """``workers`` processes with at most ``seconds`` of processor time per answer and ``memory`` bytes each.
 
     ``kind`` is the module of this room that grades an answer. Processes are started on first use and kept until
-    ``close``.
+    ``close``; with ``fresh`` each answer gets a process of its own.
     """
 
-    def __init__(self, workers: int, seconds: float, memory: int, kind: str = "symbolic") -> None:
-        self.workers, self.seconds, self.memory, self.kind = workers, seconds, memory, kind
+    def __init__(self, workers: int, seconds: float, memory: int, kind: str = "symbolic", fresh: bool = False) -> None:
+        self.workers, self.seconds, self.memory, self.kind, self.fresh = workers, seconds, memory, kind, fresh
         self.idle: list[Worker] = []
         self.busy: dict[Connection, Worker] = {}
         self.forkserver: subprocess.Popen[bytes] | None = None
@@ -85,7 +93,7 @@ class Pool:
 
     def _run(self, tasks: Sequence[Task]) -> list[str]:
         found = [""] * len(tasks)
-        size = max(1, min(CHUNK, len(tasks) // (4 * self.workers)))
+        size = 1 if self.fresh else max(1, min(CHUNK, len(tasks) // (4 * self.workers)))
         queue = deque(deque(range(i, min(i + size, len(tasks)))) for i in range(0, len(tasks), size))
         tried: set[int] = set()  # tasks whose worker died once, perhaps for another reason
         try:
@@ -94,14 +102,18 @@ class Pool:
                     self._assign(self._acquire(), queue.popleft(), tasks)
                 self._receive(found)
                 for worker in [w for w in self.busy.values() if not w.pending]:
-                    self.idle.append(self.busy.pop(worker.connection))
+                    del self.busy[worker.connection]
+                    if self.fresh or worker.retired:
+                        self._end(worker)
+                    else:
+                        self.idle.append(worker)
                 for worker, reason in self._remove_ended():
                     if reason == "retired":
                         queue.appendleft(worker.pending)
                         continue
                     first = worker.pending.popleft()
                     if reason != "died" or first in tried:
-                        found[first] = "timeout" if reason == "timeout" else "error"
+                        found[first] = reason if reason == "timeout" else "error"
                     else:
                         tried.add(first)
                         queue.appendleft(deque([first]))
@@ -116,10 +128,9 @@ class Pool:
         return found
 
     def _assign(self, worker: Worker, indices: deque[int], tasks: Sequence[Task]) -> None:
-        message = json.dumps(
-            [(gold, answer, astuple(options)) for gold, answer, options in (tasks[i] for i in indices)]
-        )
+        chunk = [(gold, answer, astuple(options)) for gold, answer, options in (tasks[i] for i in indices)]
         worker.pending, worker.since = indices, time.monotonic()
+        message = json.dumps([worker.token, chunk])
         self.busy[worker.connection] = worker
         with contextlib.suppress(OSError):  # a worker that has died is found by _receive
             worker.connection.send_bytes(message.encode())
@@ -131,12 +142,21 @@ class Pool:
             assert isinstance(ready, Connection)
             worker = self.busy[ready]
             try:
-                while worker.pending and ready.poll():
-                    found[worker.pending[0]] = ready.recv_bytes().decode()
-                    worker.pending.popleft()
-                    worker.since = time.monotonic()
-            except (EOFError, OSError):
+                part = os.read(ready.fileno(), 1 << 16)
+            except OSError:
+                part = b""
+            if not part:
                 worker.since = -float("inf")
+            *lines, rest = (worker.buffer + part).split(b"\n")
+            worker.buffer = rest[-LONGEST_LINE:]
+            for line in lines:
+                _, token, text = line.decode(errors="replace").rpartition(worker.token)
+                message = json.loads(text) if token else None
+                if message == RETIRED:
+                    worker.retired = True
+                elif message is not None and worker.pending:
+                    found[worker.pending.popleft()] = message
+                    worker.since = time.monotonic()
 
     def _remove_ended(self) -> list[tuple[Worker, str]]:
         """Workers that died or are out of time, after they were ended, each with the reason."""
@@ -147,7 +167,7 @@ class Pool:
             if worker.since != -float("inf") or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF):
                 ended.append((worker, "timeout"))
             else:
-                ended.append((worker, {RETIRED: "retired", OUT_OF_MEMORY: "error"}.get(status, "died")))
+                ended.append((worker, "retired" if worker.retired else "died"))
         return ended
 
     def _acquire(self) -> Worker:

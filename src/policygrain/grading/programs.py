@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from types import TracebackType
 from typing import Any
 
-from ..sandbox import Function, TimeLimit, isolation
+from ..sandbox import Function, isolation
+from .messages import UNREADABLE_GOLD
 from .options import Options
 from .outcome import Outcome
 
@@ -16,6 +20,7 @@ FAILURES: dict[str, Outcome] = {
     "memory": "error",
     "output": "error",
 }
+CALL_IT = "Call it in `tests`, or define check(candidate) there; other functions and classes of tests are not run."
 
 
 def warm_up() -> None:
@@ -25,22 +30,77 @@ def warm_up() -> None:
     isolation()
 
 
-def grade_pair(limits: str, program: str, options: Options) -> Outcome:
-    """The outcome of a program: `correct` if every test passes. ``limits``: seconds and MiB."""
-    seconds, mib = limits.split()
+class Candidate:
+    """The function that tests call, with the number of its calls."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.calls = 0
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        """What the function returns or raises."""
+        self.calls += 1
+        return self.function(*arguments, **keywords)
+
+
+def run_tests(options: Options, candidate: Candidate) -> BaseException | None:
+    """What the tests raise, SystemExit included, or None if they pass."""
     namespace: dict[str, Any] = {"__name__": "tests"}
-    # Helpers of the problem's own, which tests may call.
-    exec(compile(options.setup, "<setup>", "exec"), namespace)
+    process = os.getpid()
+    try:
+        # Helpers of the problem's own, which tests may call.
+        exec(compile(options.setup, "<setup>", "exec"), namespace)
+        namespace[options.entry_point] = candidate
+        exec(compile(options.tests, "<tests>", "exec"), namespace)
+        if callable(check := namespace.get("check")) and check is not candidate:
+            check(candidate)
+    except BaseException as error:
+        return error
+    finally:
+        if os.getpid() != process:
+            os._exit(0)  # a child that the tests have forked
+    return None
+
+
+def where(error: BaseException, options: Options) -> str:
+    """The line of the tests at which an exception was raised, and the exception, in one line of text."""
+    place, number, traceback = "", 0, error.__traceback__
+    if isinstance(error, SyntaxError) and error.filename in ("<tests>", "<setup>"):
+        place, number = error.filename, error.lineno or 0
+    while isinstance(traceback, TracebackType):
+        if (file := traceback.tb_frame.f_code.co_filename) in ("<tests>", "<setup>"):
+            place, number = file, traceback.tb_lineno
+        traceback = traceback.tb_next
+    lines = (options.setup if place == "<setup>" else options.tests).splitlines()
+    text = lines[number - 1].strip()[:80] if 0 < number <= len(lines) else ""
+    said = " ".join(str(error).split())[:200]
+    return f"line {number} of its {place.strip('<>')} (`{text}`): {type(error).__name__}{': ' * bool(said)}{said}"
+
+
+def never_called(error: BaseException | None, options: Options) -> str:
+    """Why tests that did not call the function are wrong, whatever the program is."""
+    name = options.entry_point
+    if error is None:
+        return f"its tests never call `{name}`. {CALL_IT}"
+    hint = "" if isinstance(error, Exception) else f" {CALL_IT}"  # SystemExit: unittest.main()
+    return f"its tests fail before they call `{name}`: {where(error, options)}.{hint}"
+
+
+def grade_pair(limits: str, program: str, options: Options) -> str:
+    """The outcome of a program: `correct` if every test passes. ``limits``: seconds and MiB.
+
+    UNREADABLE_GOLD and why, if the tests do not call the function.
+    """
+    seconds, mib = limits.split()
     with Function(program, options.entry_point, float(seconds), int(mib)) as function:
         if function.failure is not None:
             return FAILURES.get(function.failure, "incorrect")
-        namespace[options.entry_point] = function
-        try:
-            exec(compile(options.tests, "<tests>", "exec"), namespace)
-            if callable(check := namespace.get("check")) and check is not function:
-                check(function)
-        except TimeLimit:
-            return "timeout"
-        except Exception:
-            return FAILURES.get(function.failure or "", "incorrect")
-    return "correct"
+        candidate = Candidate(function)
+        error = run_tests(options, candidate)
+        if isinstance(error, MemoryError) and function.failure is None:
+            raise error  # of the tests
+        if not candidate.calls:
+            return UNREADABLE_GOLD + never_called(error, options)
+        if function.failure is not None:  # tests that expect an exception may have caught it
+            return FAILURES.get(function.failure, "incorrect")
+    return "incorrect" if error is not None else "correct"

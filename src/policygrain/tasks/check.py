@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 from ..digests import of_file, of_text
 from ..errors import UserError
-from .problem import Problem, Row, read_problems, read_rows
+from .problem import PROGRAMS, Problem, Row, read_problems, read_rows
 from .registry import Dataset
 
 # Environment variable with the folder of problem sets, if neither the study nor the command line names one.
@@ -24,10 +24,15 @@ def data_root(root: Path | None) -> Path:
     return root or Path(os.environ.get(ROOT_VARIABLE, "."))
 
 
-def content_digest(pairs: Iterable[tuple[str, str]]) -> str:
-    """SHA-256 over the [problem, answer] pairs in order, with runs of white space replaced by one space."""
-    canonical = [[" ".join(problem.split()), " ".join(answer.split())] for problem, answer in pairs]
+def content_digest(problems: Iterable[Sequence[str]]) -> str:
+    """SHA-256 over the texts of ``content`` of problems in order, with runs of white space replaced by one space."""
+    canonical = [[" ".join(text.split()) for text in texts] for texts in problems]
     return of_text(json.dumps(canonical, ensure_ascii=False, separators=(",", ":")), full=True)
+
+
+def content(row: Row) -> list[str]:
+    """What identifies a problem: problem and answer, and with tests all that grades a program."""
+    return [str(row[key]) for key in ("problem", "answer", *(PROGRAMS if "tests" in row else ())) if key in row]
 
 
 def find(dataset: Dataset, root: Path) -> Path | None:
@@ -68,7 +73,7 @@ def check(dataset: Dataset, root: Path) -> Report:
         if missing:
             report.faults.append(f"{path}: {missing} rows have no column {name!r}")
     same_bytes = dataset.sha256 == of_file(path, full=True)
-    digest = content_digest((str(row["problem"]), str(row["answer"])) for row in rows)
+    digest = content_digest(map(content, rows))
     if same_bytes:
         report.copy = "recorded"
     elif dataset.content is None:
@@ -78,8 +83,8 @@ def check(dataset: Dataset, root: Path) -> Report:
     if dataset.content is not None and digest != dataset.content:
         report.copy = "other"
         report.faults.append(
-            f"{path}: wrong content: digest {digest[:12]}… instead of {dataset.content[:12]}…; problems or answers are "
-            "changed, missing or in another order"
+            f"{path}: wrong content: digest {digest[:12]}… instead of {dataset.content[:12]}…; problems, answers "
+            "or tests are changed, missing, in another order or of another version of the registry"
         )
     return report
 

@@ -52,6 +52,12 @@ def repair_find_zero_test(text: str) -> str:
     return text.replace("_poly(*candidate(*inp), inp)", "_poly(*inp, candidate(*inp))")
 
 
+def type_and_length_first(text: str) -> str:
+    """HumanEval+'s and MBPP+'s tests take `[]` for every list of numbers, because np.allclose([], x) is true."""
+    close = "assert np.allclose(out, exp, rtol=1e-07, atol=atol)"
+    return text.replace(close, f"assert type(out) is type(exp) and np.shape(out) == np.shape(exp)\n        {close}")
+
+
 def repair_match_test(text: str) -> str:
     """MBPP+'s tests of tasks 737, 787 and 794 compare and assert nothing, so that every program passes."""
     compared = "        exact_match = exp == (out is not None)\n"
@@ -74,6 +80,7 @@ CONVERSIONS: dict[str, Callable[[str], str]] = {
         drop_boxed_request,
         drop_answer_line_request,
         repair_find_zero_test,
+        type_and_length_first,
         repair_match_test,
         shorten_combinations_test,
     )

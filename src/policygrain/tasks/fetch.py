@@ -16,7 +16,7 @@ from pathlib import Path
 from ..errors import UserError
 from ..files import atomic_text
 from ..progress import Progress
-from .check import check, content_digest, find, how_to_get
+from .check import check, content, content_digest, find, how_to_get
 from .convert import convert
 from .registry import Dataset, GitHome, HubHome
 
@@ -51,7 +51,7 @@ def fetch(dataset: Dataset, root: Path) -> str:
     rows = convert(dataset, files)
     if len(rows) != dataset.count:
         raise UserError(f"{dataset.name}: {len(rows)} problems in its source instead of {dataset.count}.")
-    digest = content_digest((row["problem"], row["answer"]) for row in rows)
+    digest = content_digest(map(content, rows))
     if dataset.content is not None and digest != dataset.content:
         raise UserError(
             f"{dataset.name}: the source is the pinned one, but its problems, as converted here, have digest "

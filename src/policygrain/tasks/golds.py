@@ -1,24 +1,48 @@
-"""Whether a grader can read the gold answers of prepared problems."""
+"""Whether a grader can read the gold answers of prepared problems, and whether their tests test something."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from ..grading.math import MathGrader
-from ..grading.numbers import Options
+from ..errors import UserError
+from ..grading import CodeGrader, MathGrader, Options
+from ..progress import Progress
 from .problem import Problem, read_problems
+
+CHECKED_AT_ONCE = 64  # problems with tests, between lines of progress
 
 
 def check_golds(files: list[Path], grader_name: str) -> None:
-    """UserError, before anything is spent, that names gold answers in ``files`` which the grader cannot read."""
-    if grader_name != "math":
+    """UserError, before anything is spent, that names problems in ``files`` which cannot be graded.
+
+    Their gold answers cannot be read by the grader, or their tests are wrong.
+    """
+    for path in files:
+        problems = read_problems(path)
+        check_tests(path, [p for p in problems if p.tests])
+        if grader_name == "math":
+            _check_answers([p for p in problems if not p.tests])
+
+
+def check_tests(path: Path, problems: list[Problem]) -> None:
+    """UserError that names the problems whose tests their solution fails, or which test nothing."""
+    if not problems:
         return
+    faults: list[str] = []
+    parts = [problems[i : i + CHECKED_AT_ONCE] for i in range(0, len(problems), CHECKED_AT_ONCE)]
+    with CodeGrader() as grader:
+        for part in Progress(parts, f"{path.name}: tests of {len(problems)} problems, in parts", len(parts)):
+            found = grader.faults([p.answer for p in part], [Options.of(p) for p in part])
+            faults += [f"{path}: {p.id}: {fault}" for p, fault in zip(part, found, strict=True) if fault]
+    if faults:
+        more = [f"{path}: {len(faults) - 5} more problems have wrong tests."] if len(faults) > 5 else []
+        raise UserError("\n".join(faults[:5] + more))
+
+
+def _check_answers(problems: list[Problem]) -> None:
+    by_options: dict[Options, list[Problem]] = {}
+    for problem in problems:
+        by_options.setdefault(Options.of(problem), []).append(problem)
     with MathGrader() as grader:
-        for path in files:
-            by_options: dict[Options, list[Problem]] = {}
-            for problem in read_problems(path):
-                if problem.tests:
-                    continue  # its answer is a program, which is run and not compared
-                by_options.setdefault(Options.of(problem), []).append(problem)
-            for options, problems in by_options.items():
-                grader.check_golds([p.answer for p in problems], [p.id for p in problems], options)
+        for options, same in by_options.items():
+            grader.check_golds([p.answer for p in same], [p.id for p in same], options)

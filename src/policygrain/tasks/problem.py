@@ -19,6 +19,8 @@ Row = dict[str, Any]
 class Problem:
     """A question with its gold answer; ``steps`` is a worked solution, if there is one.
 
+    The answer of a problem with tests is a solution, empty if there is none.
+
     The next four fields say how answers are compared: ``list_answer``, the gold answer is a list and all of it is
     required; tolerances of numbers, relative to the gold answer or absolute; ``text``, compared as text. The others
     are those of a problem whose answer is a program: its ``tests``, the function ``entry_point`` that they call,
@@ -81,7 +83,7 @@ def read_rows(path: Path) -> Iterator[tuple[int, Row]]:
             json.dumps(row, ensure_ascii=False).encode("utf-8")
         except UnicodeEncodeError as error:
             raise UserError(f"{where}: half a character (a lone surrogate), which no tokenizer reads.") from error
-        for key in ("problem", "answer"):
+        for key in ("problem",) if row.get("tests") else ("problem", "answer"):
             if row.get(key) in (None, ""):
                 raise UserError(f"{where}: no {key!r}; the keys are {', '.join(map(repr, row))}.")
         yield number, row
@@ -107,7 +109,7 @@ def _problem(row: Row, path: Path, number: int) -> Problem:
     return Problem(
         str(row.get("id", f"{path.stem}-{number:05d}")),
         str(row["problem"]),
-        str(row["answer"]),
+        str(row.get("answer") or "") if programs["tests"] else str(row["answer"]),
         str(row.get("source", path.stem)),
         str(row.get("steps", "")),
         list_answer=switches["list_answer"],

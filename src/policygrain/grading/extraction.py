@@ -8,7 +8,11 @@ from typing import NamedTuple
 
 from ..errors import UserError, did_you_mean
 
-_BRACES = re.compile(r"\\boxed\s*\{|[{}]")
+# A box without braces is read if it is one number or letter with nothing to add to it: `\boxed 5`.
+_BRACES = re.compile(
+    r"\\boxed\s*\{|[{}]|\\boxed(?:\s*(?P<number>-?\d+(?:\.\d+)?)|\s+(?P<letter>[A-Za-z]))"
+    r"(?=\s*(?:$|[$,;)\]]|\.(?!\d)|\\[)\]]|\\text(?![a-z])))"
+)
 # What may stand between boxes that are one list: `\boxed{1}$, $\boxed{2}$ \text{ and } \boxed{3}`.
 _BETWEEN = re.compile(r"(?:[\s$,;&]|\\[,;!() ]|\\q?quad|\\(?:text|mbox|textnormal)\s*\{[\s,]*(?:and|or)?\s*\}|and|or)*")
 _ANSWER_LINE = re.compile(r"(?i)answer\s*:\s*([^\n]+)")
@@ -25,7 +29,7 @@ class Box(NamedTuple):
 
 
 def boxed(text: str) -> str | None:
-    r"""The content of the last complete `\boxed{…}`, or None."""
+    r"""The content of the last complete `\boxed{…}` or `\boxed 5`, or None."""
     boxes = _boxes(text)
     if not boxes:
         return None
@@ -72,6 +76,8 @@ def _boxes(text: str) -> list[Box]:
         if match.group() == "}":
             if stack and (box := stack.pop()):
                 found.append(Box(*box, match.start()))
+        elif token := match.lastgroup:
+            found.append(Box(match.start(), match.start(token), match.end()))
         else:
             stack.append((match.start(), match.end()) if len(match.group()) > 1 else None)
     return found

@@ -54,38 +54,59 @@ _TABLE = str.maketrans(
     | {c: "\\frac{{{}}}{{{}}}".format(*unicodedata.normalize("NFKC", c).split("⁄")) for c in "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"}
 )
 _ROOT = re.compile(r"√\s*(?:\((?P<group>[^()]*)\)|(?P<token>\d+|[A-Za-z]))")
-_SEPARATOR = re.compile(r"\\text ?\{ ?(?P<content>[,;]? ?(?:and|or)?[,;]?) ?\}")
 _DEGREES = r" ?([\d.]+) ?\^\\circ ?"
 _FUNCTION = r"\\(?:sin|cos|tan|cot|sec|csc)(?:\^ ?(?:\{ ?-?\d ?\}|\d))? ?"
 _OF_DEGREES = re.compile(rf"({_FUNCTION})(?:\({_DEGREES}\)|\{{{_DEGREES}\}}|{_DEGREES})")
-_AND = re.compile(r"(?<=[\d)}\]]),? ?\b(?:and|or)\b ?")
+_END = r"(?![a-zA-Z])"
 _REWRITTEN = [
-    (re.compile(r"\\(?:textnormal|textbf|textit|textrm|textsf|texttt|textup|mbox|hbox)(?![a-zA-Z])"), r"\\text"),
-    (re.compile(r"\\[hv]?phantom ?\{[^{}]*\}"), ""),
+    (re.compile(r"\\\\(?=[a-zA-Z])(?!.*\\end)"), r"\\"),
+    (
+        re.compile(
+            r"\\(?:text(?:normal|bf|it|rm|sf|tt|up)|math(?:rm|bf|it|sf|normal)|mbox|hbox|rm|bf|boldsymbol)" + _END
+        ),
+        r"\\text",
+    ),
+    (re.compile(r"\\[hv]?phantom ?(?:\{[^{}]*\}|[-+\d])"), ""),
+    (re.compile(r"\\(?:text)?color ?\{[^{}]*\}|\\(?:underline|displaystyle|textstyle)" + _END), ""),
     (re.compile(r"(?<=\d)(?:, ?\\!|\{ ?, ?\}) ?(?=\d{3}(?!\d))"), ""),
     (re.compile(r"(?<!\\)\\! ?"), ""),
-    (re.compile(r"(?<!\\)\\[,;:>]|(?<!\\)\\ |~|\\q?quad(?![a-zA-Z])|\\(?:thin|med|thick|en)?space(?![a-zA-Z])"), " "),
+    (re.compile(r"(?<!\\)\\[,;:>]|(?<!\\)\\ |~|\\q?quad(?![a-zA-Z])|\\(?:thin|med|thick|en)?space" + _END), " "),
     (re.compile(r"(?<![a-z] )(?<![a-z])\{ ?, ?\}"), ","),
     (re.compile(r"(?<!\\)\$"), ""),
     (re.compile(r"\\(?:left|right|[bB]igg?[lr]?)(?![a-zA-Z])\s*\.?"), ""),
-    (re.compile(r"(?:\{ ?\})?\^ ?(?:\{ ?\\circ ?\}|\\circ(?![a-zA-Z]))|\\degree(?![a-zA-Z])"), r"^\\circ "),
+    (re.compile(r"\\langle" + _END), "("),
+    (re.compile(r"\\rangle" + _END), ")"),
+    (re.compile(r"\\[dtc]frac" + _END), r"\\frac"),
+    (re.compile(r"\\log ?_ ?(?:e(?![a-zA-Z])|\{ ?e ?\})"), r"\\ln "),
+    (re.compile(r"(?:\{ ?\})?\^ ?(?:\{ ?\\circ ?\}|\\circ(?![a-zA-Z]))|\\degree" + _END), r"^\\circ "),
     (re.compile(r"(?<![\d.,/] )(?<![\d.,/])(\d+) (\d+)/(\d+)(?![\d/])"), r"\1 \\frac{\2}{\3}"),
-    (re.compile(r"\\\{ ?\\\}|\\varnothing(?![a-zA-Z])"), r"\\emptyset "),
-    (re.compile(r"\\(?:leq|leqslant)(?![a-zA-Z])"), r"\\le "),
-    (re.compile(r"\\(?:geq|geqslant)(?![a-zA-Z])"), r"\\ge "),
+    (re.compile(r"\\\{ ?\\\}|\\varnothing" + _END), r"\\emptyset "),
+    (re.compile(r"\\(?:leq|leqslant)(?![a-zA-Z])|<=|=<"), r"\\le "),
+    (re.compile(r"\\(?:geq|geqslant)(?![a-zA-Z])|>=|=>"), r"\\ge "),
+    (re.compile(r"\\neq(?![a-zA-Z])|!="), r"\\ne "),
+    (re.compile(r"\\lt" + _END), "<"),
+    (re.compile(r"\\gt" + _END), ">"),
+    (re.compile(r"(?<=[A-Za-z)])['\u2019\u2032]"), r"^{\\prime}"),
 ]
+_REPEATING = re.compile(r"(\d*)\.(\d*)\\overline ?(?:\{ ?(\d+) ?\}|(\d))")
+# `and` and `or`, in text or after a value. Between equal values both are commas; between inequalities they differ.
+_AND_OR = re.compile(
+    r",? ?(?:\\text ?\{ ?,? ?(and|or),? ?\}|(?<=[\d)}\]\s])\b(and|or)\b(?![^{}]*\})"
+    r"|\\(land|lor|wedge|vee)(?![a-zA-Z])) ?"
+)
+_EMPTY_TEXT = re.compile(r"\\text ?\{( ?,? ?)\}")
 APPROXIMATELY = "≈"
 _APPROXIMATELY = re.compile(r"\\(?:approx|simeq|doteq|cong)(?![a-zA-Z])")
 _LEADING = re.compile(r"(?:[=≈]|\\sim(?![a-zA-Z])|\\therefore(?![a-zA-Z])) ?")
 _DISPLAY = re.compile(r"\\[\[(] ?((?:(?!\\[\[\]()]).)*?) ?\\[\])]", re.DOTALL)
 _COMMAS = re.compile(r",(?: ?,)+")
-_MEMBER = re.compile(r"[A-Za-z](?:_\w)? ?\\in(?![a-zA-Z]) ?")
-_THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
+_RELATION = re.compile(r"[<>]|\\(?:le|ge|ne)(?![a-zA-Z])")
+_THOUSANDS = re.compile(r"(?<![\d.,])(?<![(\[])\d{1,3}(?:,\d{3})+(?![\d,])|(?<=[(\[])\d{1,3}(?:,\d{3})+(?![\d,)\]])")
 
 _BASES = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10}
 _BASES |= {"twelve": 12, "sixteen": 16}
 _BASED = re.compile(
-    r"(?<![\w}\\])\(?([0-9][0-9A-Za-z]*)\)? ?_ ?"
+    r"(?<![\w}\\])(?:\(([0-9][0-9A-Za-z]*)\)|([0-9][0-9A-Za-z]*)) ?_ ?"
     r"(?:\{ ?(?:\\text ?\{)? ?(\d{1,2}|[a-z]+) ?\}? ?\}|(?:\\text ?\{ ?([a-z]+) ?\})|(\d{1,2}))"
 )
 _TIME = re.compile(r"(\d{1,2}):(\d\d)(?::(\d\d))?(?:(?:\\text\{)?([apAP])\.?[mM]\.?\}?)?")
@@ -93,13 +114,15 @@ _TIME = re.compile(r"(\d{1,2}):(\d\d)(?::(\d\d))?(?:(?:\\text\{)?([apAP])\.?[mM]
 
 @functools.lru_cache(maxsize=10_000)
 def normalize(text: str) -> str:
-    """``text`` in one notation: spaces, dashes, separators, degrees, brackets and text commands."""
+    """``text`` in one notation: spaces, dashes, separators, degrees, brackets, bases and text commands."""
     text = " ".join(text.translate(_TABLE).split())
     text = _ROOT.sub(lambda m: f"\\sqrt{{{m['group'] or m['token']}}}", text) if "√" in text else text
     for pattern, replacement in _REWRITTEN:
         text = pattern.sub(replacement, text)
-    text = _AND.sub(", ", _SEPARATOR.sub(lambda m: ", " if m["content"].strip() else " ", text))
+    text = _EMPTY_TEXT.sub(r"\1 ", text)
+    text = _AND_OR.sub(_connective if is_relation(text) else ", ", text)
     text = _COMMAS.sub(",", _APPROXIMATELY.sub(APPROXIMATELY, text))
+    text = _BASED.sub(_based, _REPEATING.sub(_fraction, text))
     # Degrees in trigonometric functions become radians: the parser drops the degree sign.
     text = _OF_DEGREES.sub(lambda m: f"{m[1]}({m[2] or m[3] or m[4]} \\cdot \\frac{{\\pi}}{{180}})", text)
     text = unbraced(" ".join(text.split()).rstrip(" .,;")).rstrip(" .,;")
@@ -108,6 +131,24 @@ def normalize(text: str) -> str:
     if match := _LEADING.match(text):
         text = text[match.end() :]
     return text
+
+
+def _connective(match: re.Match[str]) -> str:
+    return " \\land " if (match[1] or match[2] or match[3]) in ("and", "land", "wedge") else " \\lor "
+
+
+def _fraction(match: re.Match[str]) -> str:
+    r"""A repeating decimal as a fraction: `0.1\overline{6}` is (16 - 1)/90."""
+    whole, fixed, repeated = match[1], match[2], match[3] or match[4]
+    value = int(whole + fixed + repeated) - int(whole + fixed or 0)
+    return f"\\frac{{{value}}}{{{'9' * len(repeated)}{'0' * len(fixed)}}}"
+
+
+def _based(match: re.Match[str]) -> str:
+    """A numeral with its base in digits; base ten is left out."""
+    digits, base = match[1] or match[2], match[3] or match[4] or match[5]
+    number = int(base) if base.isdecimal() else _BASES.get(base)
+    return match[0] if number is None else digits if number == 10 else f"{digits.upper()}_{{{number}}}"
 
 
 _REMOVED = re.compile(r"\s+(?![\d.])|(?<![\d.,])\s+")
@@ -119,40 +160,31 @@ def compact(text: str) -> str:
     return unbraced(_REMOVED.sub("", normalize(text)).replace("\\$", ""))
 
 
-def split_top(text: str, separators: str) -> list[str]:
-    """``text`` at the separators that are outside brackets."""
+def split_top(text: str, separator: str) -> list[str]:
+    """``text`` at what matches the regular expression ``separator`` outside brackets."""
     parts, depth, begin = [], 0, 0
-    for place, character in enumerate(text):
-        if character in "([{":
-            depth += 1
-        elif character in ")]}":
-            depth -= 1
-        elif character in separators and depth <= 0:
-            parts.append(text[begin:place].strip())
-            begin = place + 1
+    for match in re.finditer(rf"(?P<bracket>[(\[{{)\]}}])|(?:{separator})", text):
+        if match["bracket"]:
+            depth += 1 if match[0] in "([{" else -1
+        elif depth <= 0:
+            parts.append(text[begin : match.start()].strip())
+            begin = match.end()
     parts.append(text[begin:].strip())
     return parts
 
 
 def equation_members(text: str) -> list[str]:
     """``text`` at its equality signs; a text with another relation is one member."""
-    if re.search(r"[<>!:]=|=[<>]|[<>]|\\(?:le|ge|ne|neq|lt|gt|equiv|in)(?![a-zA-Z])", text):
-        return [text]
-    return split_top(text, "=")
+    return [text] if is_relation(text) or re.search(r":=|\\equiv(?![a-zA-Z])", text) else split_top(text, "=")
 
 
 def is_relation(text: str) -> bool:
     """Whether ``text`` has an inequality sign."""
-    return re.search(r"[<>]|\\(?:le|ge|lt|gt)(?![a-zA-Z])", text) is not None
-
-
-def without_member(text: str) -> str:
-    r"""``text`` without the variable of `x \in`."""
-    return text[match.end() :] if (match := _MEMBER.match(text)) else text
+    return _RELATION.search(text) is not None
 
 
 def without_thousands(text: str) -> str:
-    """``text`` without the commas of `12,345`."""
+    """``text`` without the commas of `12,345`; `(12,345)` is a pair."""
     return _THOUSANDS.sub(lambda m: m[0].replace(",", ""), text)
 
 
@@ -168,10 +200,16 @@ def bracketed(text: str) -> tuple[str, list[str]]:
         opening, inner, closing = "{", text[2:-2], "}"
     pairs = {"(": ")]", "[": ")]", "{": "}"}
     if len(text) > 2 and closing and closing in pairs.get(opening, "") and _encloses(inner):
-        items = split_top(inner, ",;")
+        items = split_items(inner)
         if (opening == "{" and text[0] == "\\") or (len(items) > 1 and opening != "{"):
             return opening + closing, items
-    return "", split_top(text, ",;")
+    return "", split_items(text)
+
+
+def split_items(text: str) -> list[str]:
+    """``text`` at its commas and semicolons, or at semicolons between items that have commas: `p=5,q=2; p=7,q=2`."""
+    groups = split_top(text, ";")
+    return groups if len(groups) > 1 and all("," in group for group in groups) else split_top(text, "[,;]")
 
 
 def _encloses(inner: str) -> bool:
@@ -195,20 +233,9 @@ def both_signs(items: list[str]) -> list[str]:
     return found
 
 
-def bases(text: str) -> list[tuple[str, int]]:
-    """(digits, base) of the numerals with a base other than ten, as `12_8`, sorted."""
-    found = []
-    for match in _BASED.finditer(text):
-        base = next(group for group in match.groups()[1:] if group)
-        number = int(base) if base.isdecimal() else _BASES.get(base)
-        if number is not None and number != 10:
-            found.append((match[1].upper(), number))
-    return sorted(found)
-
-
-def without_base_ten(text: str) -> str:
-    """``text`` without the subscripts that say that a numeral is in base ten."""
-    return _BASED.sub(lambda m: m[1] if "10" in m.groups()[1:] or "ten" in m.groups()[1:] else m[0], text)
+def bases(text: str) -> list[str]:
+    """The numerals of a normalized ``text`` with a base other than ten, as `12_{8}`, sorted."""
+    return sorted(match[0] for match in _BASED.finditer(text))
 
 
 def clock(text: str) -> tuple[int, int, int, str] | None:

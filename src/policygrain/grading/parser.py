@@ -13,12 +13,13 @@ from latex2sympy2_extended.latex2sympy2 import ConversionConfig
 from latex2sympy2_extended.math_normalization import NormalizationConfig, normalize_latex
 from math_verify.parser import should_treat_as_complex
 
-_NORMALIZATION = NormalizationConfig(malformed_operators=True, nits=True, boxed="none")
+_NORMALIZATION = NormalizationConfig(basic_latex=False, malformed_operators=True, nits=True, boxed="none")
 _CONVERSION = ConversionConfig(lowercase_symbols=False)
 # Notation that the parser does not read, or reads differently: `4.5e33`, `1./3`, `\frac\pi 2`.
 _REWRITTEN = [
     (re.compile(r"(?<![\w.\\])([0-9]+\.?[0-9]*|\.[0-9]+)[eE]([-+]?[0-9]{1,3})(?!\w)"), r"\1 \\cdot 10^{\2}"),
     (re.compile(r"(?<=[0-9])\.(?=[/ }])"), ""),
+    (re.compile(r"\\text ?\{ ?([A-Za-z]|[0-9]+) ?\}"), r" \1 "),
     (re.compile(r"\\[dtc]?frac\s*(?:\{([^{}]*)\}|(\\[a-z]+|\b\w))\s+(\w)"), r"\\frac{\1\2}{\3}"),
 ]
 _IN_BRACES = re.compile(r"(?<!\\)\{\d{1,3}(?:,\d{3})+\}")  # `\frac{1}{20,000}`
@@ -27,6 +28,7 @@ _GROUPS = re.compile(r"(?<![\d.,] )(?<![\d.,])\d{1,3}(?: \d{3})+(?![\d,]| \d)") 
 _SEPARATE_DIGITS = re.compile(
     r"\d\s+[\d.](?!\d*\s*/)|(?<![\d.])(?<![_^])\d[\d.]*\s*\{\s*\d|(?:^|[\s(=,+*/-])\{[\d.]+\}\s*\{?\d"
 )
+_DROPPED = re.compile(r"['\"]")  # what the parser leaves out without an error
 
 
 @functools.lru_cache(maxsize=10_000)
@@ -39,7 +41,7 @@ def parse(text: str) -> Any:
         text = pattern.sub(replacement, text)
     try:
         text = normalize_latex(text, _NORMALIZATION)
-        if _SEPARATE_DIGITS.search(text):
+        if _SEPARATE_DIGITS.search(text) or _DROPPED.search(text):
             return None
         found = latex2sympy(
             text,

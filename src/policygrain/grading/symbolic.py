@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import re
 from itertools import chain
+from typing import Any
 
 import sympy
 
-from . import notation, units
+from . import notation, relations, units
 from .messages import UnreadableGold
 from .numbers import agree, parse_number
 from .options import Options
@@ -19,6 +20,9 @@ from .warm_up import PAIRS
 
 _NUMBER_OF_DEGREES = re.compile(r"(\d+(?:\.\d+)?|[A-Za-z]|\)|\}) ?\^\\circ ?")
 _RESIDUE = re.compile(r"\\[bp]?mod(?![a-zA-Z])")
+_SYMBOL = r"(?:[A-Za-z]|\\(?:text ?\{ ?[\w ]+ ?\}|[a-zA-Z]+))(?: ?_ ?(?:\w|\\?[a-z]+|\{[^{}]*\}))?"
+_NAME = re.compile(rf"{_SYMBOL}(?: ?\([^()=]*\))?|{_SYMBOL}(?: ?: ?{_SYMBOL})+")
+_POINTS = re.compile(r"(?:\\(?:angle|triangle|overline|frac)|[{}|/ ]|[A-Z](?:_\w|_\{\w\})?(?=.*[A-Z]|[^A-Z]*$))+")
 LARGEST_FILE = 0  # bytes: no answer may write files
 ROUNDING = 0.01  # largest relative difference of a value and its rounding in `3.14159 ≈ 3.14`
 
@@ -45,36 +49,37 @@ def grade_pair(gold: str, answer: str, options: Options) -> Outcome:
 
 
 def _is_readable(gold: str) -> bool:
-    if notation.clock(gold) or parse(gold) is not None:
+    if notation.clock(gold) or parse(gold) is not None or relations.real_set(gold):
         return True
-    items = notation.bracketed(notation.without_member(gold))[1]
+    items = notation.bracketed(relations.without_variable(gold))[1]
+    if len(items) == 1 and notation.is_relation(gold):
+        return relations.are_conditions(gold)
     return all(item and parse(units.read_quantity(item, True).value) is not None for item in items)
 
 
 def _same(gold: str, answer: str, options: Options) -> bool:
     """Whether a normalized answer, a single one or a collection, is the same as the gold answer."""
-    gold, answer = notation.without_base_ten(gold), notation.without_base_ten(answer)
+    if gold == answer:
+        return True
     if notation.bases(gold) != notation.bases(answer):
         return False
     if time := notation.clock(gold):
         # Not as a ratio: 12:30 is not 2:5. The answer may leave out a.m. and p.m.
         given = notation.clock(answer)
         return given is not None and given[:3] == time[:3] and given[3] in ("", time[3])
-    if len(notation.split_top(gold, ":")) != len(notation.split_top(answer, ":")):
-        return False  # a ratio and its quotient, or a time and a number, are not the same
-    gold, answer = notation.without_member(gold), notation.without_member(answer)
     if not options.list_answer or ", " in gold:
         gold = notation.without_thousands(gold)
     if not options.list_answer or ", " in answer:
         answer = notation.without_thousands(answer)
-    if "\\begin" in gold + answer or notation.is_relation(gold + answer):
+    if "\\begin" in gold + answer:
         return _same_value(gold, answer, options)
-    brackets, golds = notation.bracketed(gold)
-    given_brackets, answers = notation.bracketed(answer)
-    if len(golds) == 1 and len(answers) == 1 and brackets == given_brackets == "":
-        expanded = notation.both_signs(golds), notation.both_signs(answers)
-        if len(expanded[0]) == len(expanded[1]) == 1:
-            return _same_value(gold, answer, options)
+    brackets, golds = notation.bracketed(relations.without_variable(gold))
+    given_brackets, answers = notation.bracketed(relations.without_variable(answer))
+    if relations.is_set(gold + answer) and (len(golds) == len(answers) == 1 or brackets or given_brackets):
+        return relations.same_sets(gold, answer)
+    single = len(notation.both_signs(golds)) == len(notation.both_signs(answers)) == 1
+    if single and brackets == given_brackets == "":
+        return _same_value(golds[0], answers[0], options)
     return _same_items(brackets, golds, given_brackets, answers, options)
 
 
@@ -96,22 +101,31 @@ def _same_items(brackets: str, golds: list[str], given_brackets: str, answers: l
     if len(kinds) > 1:
         return False
     if "{}" in kinds or not kinds:
-        return _match(golds, answers, options)
+        if brackets != given_brackets and any(map(_is_finite_set, golds + answers)):
+            return False  # a set is not the set that contains it
+        same_kind = lambda g, a: not kinds or _is_finite_set(g) == _is_finite_set(a)  # noqa: E731
+        return relations.matched(golds, answers, lambda g, a: same_kind(g, a) and _same_item(g, a, options))
     if kinds != {"()"} and not (brackets and given_brackets):
         return False  # an interval without its brackets
     return all(_same_item(g, a, options) for g, a in zip(golds, answers, strict=True))
 
 
+def _is_finite_set(text: str) -> bool:
+    return text.startswith(("\\{", "\\emptyset"))
+
+
 def _assigned(items: list[str], brackets: str) -> tuple[list[str], str]:
-    """`(x,y) = (1,2)` as assignments; other items as they are."""
-    if len(items) == 1 and not brackets:
-        sides = notation.equation_members(items[0])
-        if len(sides) == 2:
-            names, values = notation.bracketed(sides[0]), notation.bracketed(sides[1])
-            if names[0] == values[0] == "()" and len(names[1]) == len(values[1]):
-                return [f"{n} = {v}" for n, v in zip(names[1], values[1], strict=True)], ""
-            if values[0] and not names[0] and len(names[1]) == 1:  # A = {1, 2}
-                return values[1], values[0]
+    """`(x,y) = (1,2)` as assignments, `x = 1, 2` and `A = \\{1, 2\\}` as `1, 2`; other items as they are."""
+    sides = notation.equation_members(items[0])
+    if brackets or len(sides) != 2 or any("=" in item for item in items[1:]):
+        return items, brackets
+    names, values = notation.bracketed(sides[0]), notation.bracketed(sides[1])
+    if len(items) > 1:
+        return ([sides[1], *items[1:]], "") if _NAME.fullmatch(sides[0]) else (items, "")
+    if names[0] == values[0] == "()" and len(names[1]) == len(values[1]):
+        return [f"{n} = {v}" for n, v in zip(names[1], values[1], strict=True)], ""
+    if values[0] and _NAME.fullmatch(sides[0]):
+        return values[1], values[0]
     return items, brackets
 
 
@@ -120,21 +134,10 @@ def _assignments(items: list[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for item in items:
         sides = notation.equation_members(item)
-        if len(sides) != 2 or not re.fullmatch(r"\\?[A-Za-z]+(?:_(?:\w|\{\w+\}))?", sides[0]) or sides[0] in found:
+        if len(sides) != 2 or not _is_name(*sides) or sides[0] in found:
             return {}
         found[sides[0]] = sides[1]
     return found if len(found) > 1 else {}
-
-
-def _match(golds: list[str], answers: list[str], options: Options) -> bool:
-    """Whether each answer equals a gold answer of its own."""
-    remaining = list(answers)
-    for gold in golds:
-        place = next((i for i, a in enumerate(remaining) if _same_item(gold, a, options)), None)
-        if place is None:
-            return False
-        del remaining[place]
-    return True
 
 
 def _same_item(gold: str, answer: str, options: Options) -> bool:
@@ -149,16 +152,79 @@ def _same_value(gold: str, answer: str, options: Options) -> bool:
     if notation.APPROXIMATELY in gold + answer:
         exact, rounded = _with_roundings(gold), _with_roundings(answer)
         return any(_same_value(g, a, options) for g in exact for a in rounded)
-    golds, answers = notation.equation_members(gold), notation.equation_members(answer)
-    golds = _shortened(golds) or golds
-    if len(answers) > 1:
-        shortened = _shortened(answers)
-        if shortened is None or (len(golds) == 1 and len(shortened) == 2 and not _is_name(shortened[0])):
-            return False
-        answers = shortened[-1:] if len(golds) == 1 else shortened
-    if len(golds) == 2 and len(answers) == 1 and _is_name(golds[0]):
-        golds = golds[1:]
-    return _same_quantity(" = ".join(golds), " = ".join(answers), options)
+    golds, answers = _sides(gold) or notation.equation_members(gold), _sides(answer)
+    if answers is None:
+        return False
+    if len(golds) > 2 or len(answers) > 2:
+        return len(golds) == len(answers) and all(
+            _same_value(g, a, options) for g, a in zip(golds, answers, strict=True)
+        )
+    if len(golds) == 2 and len(answers) == 2:
+        golds, answers = _renamed(golds, answers)
+        if golds[0] != answers[0] or not _is_name(*golds):
+            return relations.same_equations(golds, answers)
+    elif len(golds) == 2 and not _is_name(*golds):
+        return False  # an equation is not its right side
+    elif len(answers) == 2 and not (_is_name(*answers) or _is_quantity_asked_for(answers[0], golds[0])):
+        return False
+    return _same_quantity(golds[-1], answers[-1], options)
+
+
+def _sides(text: str) -> list[str] | None:
+    """A value as [value], an equation as [left, right] with a name on the left if it has one; None if it is false.
+
+    Of a chain such as `x = 1 + 1 = 2`, the name and the last value remain.
+    """
+    members = notation.equation_members(text)
+    if len(members) == 2 and _NAME.fullmatch(members[1]) and not _NAME.fullmatch(members[0]):
+        members.reverse()
+    values = [_value(member) for member in members]
+    numbers = [is_number(value) for value in values]
+    if len(members) > 1 and all(numbers[1:]):
+        first = 0 if numbers[0] else 1
+        if any(is_endless(value) for value in values[first:]):
+            raise _Endless
+        if not all(equal(values[-1], value, Options()) for value in values[first:-1]):
+            return None
+        return [*members[:first], members[-1]]
+    if len(members) > 2:  # a name with other names or forms of its value: `f = a = x + 1`
+        return (
+            [members[0], members[-1]]
+            if all(
+                getattr(v, "is_Symbol", False) or (v is not None and equal(values[-1], v, Options()))
+                for v in values[1:-1]
+            )
+            else members
+        )
+    return members
+
+
+def _value(text: str) -> Any:
+    """The value of a quantity without its unit, or None."""
+    quantity = units.read_quantity(text, True)
+    return parse(rf"\frac{{{quantity.value}}}{{100}}" if quantity.unit == units.PERCENT else quantity.value)
+
+
+def _is_name(left: str, right: str) -> bool:
+    """Whether the left side of an equation names a value: a symbol, f(x), or points (`AB = 5`) for a number."""
+    return bool(_NAME.fullmatch(left)) or bool(_POINTS.fullmatch(left) and is_number(_value(right)))
+
+
+def _is_quantity_asked_for(left: str, gold: str) -> bool:
+    """Whether the left side of an answer such as `m + n = 5` can be what a problem with the gold answer 5 asks for."""
+    found = parse(left)
+    return found is None or (isinstance(found, sympy.Expr) and len(found.free_symbols) > 1 and is_number(parse(gold)))
+
+
+def _renamed(golds: list[str], answers: list[str]) -> tuple[list[str], list[str]]:
+    """Equations with the argument of the gold answer's function in both: `f(n) = n + 1` and `f(x) = x + 1`."""
+    gold, given = (re.fullmatch(r"([A-Za-z]) ?\( ?([a-z]) ?\)", left) for left, _ in (golds, answers))
+    if gold is None or given is None or gold[1] != given[1]:
+        return golds, answers
+    words = re.compile(r"\\[a-zA-Z]+|[a-z]")
+    if gold[2] in words.findall(answers[1]):
+        return golds, answers  # it is a constant of the answer
+    return golds, [golds[0], words.sub(lambda m: gold[2] if m[0] == given[2] else m[0], answers[1])]
 
 
 def _with_roundings(text: str) -> list[str]:
@@ -166,11 +232,11 @@ def _with_roundings(text: str) -> list[str]:
     first, *rest = (part.strip() for part in text.split(notation.APPROXIMATELY))
     if not rest:
         return [first]
-    if len(notation.equation_members(first)) == 1 and not is_number(parse(units.read_quantity(first, True).value)):
+    if len(notation.equation_members(first)) == 1 and not is_number(_value(first)):
         return [f"{first} = {rest[0]}"]
-    value = parse(units.read_quantity(notation.equation_members(first)[-1], True).value)
+    value = _value(notation.equation_members(first)[-1])
     for other in rest:
-        rounding = parse(units.read_quantity(other, True).value)
+        rounding = _value(other)
         if value is None or rounding is None or is_endless(value) or is_endless(rounding):
             return []
         if not equal(value, rounding, Options(relative_tolerance=ROUNDING)):
@@ -178,31 +244,9 @@ def _with_roundings(text: str) -> list[str]:
     return [first, *rest]
 
 
-def _shortened(members: list[str]) -> list[str] | None:
-    """An equation or chain as [name, value], or [value] if it has no name; None if its values differ."""
-    if len(members) < 2:
-        return members
-    named = any(c.isalpha() for c in re.sub(r"\\[a-z]+", "", members[0])) or not is_number(parse(members[0]))
-    values = [units.read_quantity(member, True).value for member in members[named:]]
-    last = parse(values[-1])
-    for text in values[:-1]:
-        found = parse(text)
-        if getattr(found, "is_Symbol", False):
-            continue  # another name, as in `a = b = 5`
-        if found is None or last is None or is_endless(found) or not equal(last, found, Options()):
-            return None
-    return [members[0], members[-1]] if named else members[-1:]
-
-
-def _is_name(text: str) -> bool:
-    """Whether the left side of an equation names a value (`x`, `AB`, `f(x)`, `m + n`), unlike `2x` or `x^2`."""
-    found = parse(text)
-    if found is None or not isinstance(found, sympy.Expr):
-        return True
-    return bool(found.is_Symbol or found.is_Function or len(found.free_symbols) > 1)
-
-
 def _same_quantity(gold: str, answer: str, options: Options) -> bool:
+    if len(notation.split_top(gold, ":")) != len(notation.split_top(answer, ":")):
+        return False  # a ratio and its quotient are not the same
     wanted = units.read_quantity(gold, False)
     if wanted.unit is None and re.match(r"[-+]?[\d.,/]+ ", gold):
         wanted = units.read_quantity(gold, True)
@@ -213,11 +257,25 @@ def _same_quantity(gold: str, answer: str, options: Options) -> bool:
     angles = {wanted.unit, found.unit} == {units.DEGREE, units.RADIAN}
     if units.differ(wanted.unit, found.unit) and not angles:
         return False
-    if ("\\%" in gold and found.unit) or ("\\%" in answer and wanted.unit):
-        return False  # a percentage is no amount of a unit
+    if units.PERCENT in (wanted.unit, found.unit) and () in (wanted.unit, found.unit):
+        return False  # a percentage is no number of things
     if _RESIDUE.search(answer) and not _RESIDUE.search(gold):
         return False
+    if {wanted.unit, found.unit} == {units.PERCENT, None}:
+        return _same_percentage(wanted, found, options)
     gold_text, answer_text = _in_one_angle(wanted, found, options)
+    return _same_number(gold_text, answer_text, options)
+
+
+def _same_percentage(gold: units.Quantity, given: units.Quantity, options: Options) -> bool:
+    """Whether a percentage and a number without a sign are the same: 10 or 0.1 for 10%, but no 2 for 200%."""
+    if _same_number(gold.value, given.value, options):
+        return True
+    percentage, number = (gold.value, given.value) if gold.unit else (given.value, gold.value)
+    return number.lstrip("-").isdecimal() is False and _same_number(number, rf"\frac{{{percentage}}}{{100}}", options)
+
+
+def _same_number(gold_text: str, answer_text: str, options: Options) -> bool:
     a, b = parse_number(notation.compact(gold_text)), parse_number(notation.compact(answer_text))
     if a and b:
         return agree(a, b, options)

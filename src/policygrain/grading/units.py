@@ -39,7 +39,9 @@ _ORDINAL = re.compile(r"(?<=\d)(?:\^ ?\{ ?)?(?:\\(?:text|mathrm) ?\{ ?)?(?:st|nd
 _CURRENCY = re.compile(
     r"^(?P<sign>[-+]? ?)(?P<name>\\\$|\\text ?\{ ?(?:euro|yen|pound sterling|Rs\.?|USD) ?\}|Rs\.? ?|USD ?)"
 )
-_PERCENT = re.compile(r" ?(?:\\text ?\{ ?(?:percent|pct|per cent) ?\}|(?<=[\d}) ])(?:percent|pct))$")
+_PERCENT = re.compile(
+    r" ?(?:\\text ?\{ ?(?:percent(?:age)?|pct|per cent|\\?%) ?\}|(?<=[\d}) ])(?:percent(?:age)?|pct)|\\?%)$"
+)
 _WORD = re.compile(r"[A-Za-z][A-Za-z'-]{2,}|of|a|an|in|on")
 _RATE = re.compile(r"/|\bper\b")
 
@@ -55,6 +57,7 @@ class Quantity(NamedTuple):
 
 DEGREE: Unit = (("degree", 1),)
 RADIAN: Unit = (("radian", 1),)
+PERCENT: Unit = (("percent", 1),)
 
 
 @functools.lru_cache(maxsize=10_000)
@@ -69,7 +72,9 @@ def read_quantity(text: str, bare: bool) -> Quantity:
         name = re.sub(r"\\text|[{}. ]", "", match["name"])
         powers[_UNITS.get(name, "sterling" if name == "poundsterling" else name)] = 1
         text, found = match["sign"] + rest, True
-    text = _scaled(_PERCENT.sub(r"\\%", text))
+    if match := _PERCENT.search(text):
+        powers["percent"], text, found = 1, text[: match.start()], True
+    text = _scaled(text)
     while True:
         rest, more = _cut_unit(text, bare)
         if more is None or not rest:

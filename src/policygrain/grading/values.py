@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import sympy
@@ -9,7 +10,6 @@ from math_verify import verify
 
 from .options import Options
 
-_PERCENT = sympy.UnevaluatedExpr(sympy.Rational(1, 100))
 _DIGITS = 15
 _BITS_PER_DIGIT = 3.3219
 _MAX_EXPONENT = 12  # digits of an exponent beyond which its size does not matter
@@ -18,10 +18,12 @@ _DIFFERENT = 1e-5  # relative difference from which two values of 15 digits are 
 
 def equal(gold: Any, given: Any, options: Options) -> bool:
     """Whether two expressions are equal, or numbers within a tolerance."""
-    given = _with_symbols_of(gold, given)
-    if _equations_differ(gold, given):
-        return False
-    values = _values(gold, given)
+    given = with_symbols_of(gold, given)
+    if isinstance(gold, sympy.MatrixBase) and isinstance(given, sympy.MatrixBase):
+        return gold.shape == given.shape and all(equal(a, b, options) for a, b in zip(gold, given, strict=True))
+    if not (isinstance(gold, sympy.Expr) and isinstance(given, sympy.Expr)):
+        return bool(gold == given)
+    values = evaluated([gold, given]) if gold.free_symbols == given.free_symbols else None
     if values:
         expected, value = values
         if options.within_tolerance(expected, value):
@@ -37,10 +39,10 @@ def equal(gold: Any, given: Any, options: Options) -> bool:
         return False  # math-verify takes the variable E for e
     if values and (gold.is_Symbol or given.is_Symbol):
         return bool(sympy.simplify(gold - given) == 0)  # math-verify would compare names
-    return verify(gold, given, timeout_seconds=None, allow_set_relation_comp=True)
+    return verify(gold, given, timeout_seconds=None)
 
 
-def _with_symbols_of(gold: Any, given: Any) -> Any:
+def with_symbols_of(gold: Any, given: Any) -> Any:
     """``given`` with the variables of ``gold`` of the same name: the parser may assume that they are real, or not."""
     known = {symbol.name: symbol for symbol in getattr(gold, "free_symbols", ())}
     names = {s: known[s.name] for s in getattr(given, "free_symbols", ()) if known.get(s.name, s) != s}
@@ -65,33 +67,11 @@ def _differ(a: Any, b: Any) -> bool:
     return bool(abs(a - b) > _DIFFERENT * max(abs(a), abs(b)))
 
 
-def _equations_differ(gold: Any, given: Any) -> bool:
-    """Whether two polynomial equations are no multiples of each other; solving them would take long."""
-    if not (isinstance(gold, sympy.Eq) and isinstance(given, sympy.Eq) and gold.free_symbols == given.free_symbols):
-        return False
-    if not all(isinstance(side, sympy.Expr) for e in (gold, given) for side in e.args):
-        return False  # x = [1, 2]
-    sides = [e.lhs - e.rhs for e in (gold, given)]
-    if not all(side.is_polynomial(*gold.free_symbols) for side in sides):
-        return False
-    first, second = _evaluated(sides, 0), _evaluated(sides, 1)
-    return bool(first and second) and _differ(first[0] * second[1], second[0] * first[1])  # type: ignore[index]
-
-
-def _values(gold: Any, given: Any) -> list[Any] | None:
-    """The values of two expressions, at one point if they have variables; None if they may not be exact."""
-    if isinstance(gold, sympy.Eq) and isinstance(given, sympy.Eq) and gold.lhs == given.lhs:
-        gold, given = gold.rhs, given.rhs
-    # 9\% may stand for 9.
-    if not all(isinstance(e, sympy.Expr) and not e.has(_PERCENT) for e in (gold, given)):
-        return None
-    return _evaluated([gold, given]) if gold.free_symbols == given.free_symbols else None
-
-
-def _evaluated(expressions: list[Any], point: int = 0) -> list[Any] | None:
-    """Their values with one number for each variable; ``point`` chooses the numbers."""
+def evaluated(expressions: list[Any], point: int = 0) -> list[Any] | None:
+    """The values of expressions with one number for each variable; ``point`` chooses the numbers."""
     names = sorted(set().union(*(e.free_symbols for e in expressions)), key=str)
-    numbers = {name: sympy.Rational(7919 + 1013 * i + 2741 * point, 4211) for i, name in enumerate(names)}
+    draw = random.Random(point)
+    numbers = {name: sympy.Rational(draw.randrange(5_000, 12_000), 4211) for name in names}
     try:
         # Strict: an error if cancellation leaves no digits, as in a sum of roots that is zero.
         values = [e.evalf(_DIGITS, subs=numbers, strict=True) for e in expressions]

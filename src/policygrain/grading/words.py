@@ -87,7 +87,7 @@ pairs couple gross hundred thousand million billion trillion hundreds thousands 
 half halves third thirds quarter quarters fourth fourths fifth fifths sixth sixths seventh sevenths eighth
 eighths ninth ninths tenth tenths hundredth hundredths thousandth thousandths percent percents percentage pct
 permille squared cubed square cube root power powers exponent factorial times plus minus over divided
-multiplied by double twice triple point and or nor not no none any anything other others otherwise else unless
+multiplied by double twice triple point and or nor not no none anything otherwise else unless
 except but if when where for all every everything either both neither negative positive mod modulo base log ln
 exp sin cos tan cot csc to through until between at least most more less greater fewer larger smaller than
 about around approximately roughly nearly almost infinity infinite infinitely inf does exist undefined

@@ -74,6 +74,11 @@ def hasty() -> Iterator[MathGrader]:
         ("N = n", "N = n + 1", "incorrect"),
         ("x", "\\frac{x}{2} + \\frac{x}{2}", "correct"),
         ("y = 2x + 3", "2x + 3 = y", "correct"),
+        ("0.\\overline{3}", "\\frac{1}{3}", "correct"),
+        ("\\{\\emptyset\\}", "\\{\\}", "incorrect"),
+        ("2", "200\\%", "incorrect"),
+        ("MR = SRMC", "SRMC", "incorrect"),
+        ("(2,12) \\cup (12,102)", "(2, 12) \\cup (12, 102)", "correct"),
         ("(1, 2)", "(2, 1)", "incorrect"),
         ("1, 2", "2, 1", "correct"),
         ("[1, 2)", "[1, 2]", "incorrect"),
@@ -126,10 +131,24 @@ def test_options(grader: MathGrader, options: Options, gold: str, answer: str, o
 def test_adjacent_boxes_are_one_answer_if_the_gold_answer_is_a_list(grader: MathGrader) -> None:
     response = "first \\boxed{7}, thus $\\boxed{1}$, $\\boxed{2}$ and \\boxed{3}."
     assert joined_boxes(response) == "1, 2, 3"
-    assert grader.grade(["3, 1, 2"] * 2, [response] * 2, [Options(list_answer=True), Options()]) == [
-        "correct",
-        "incorrect",
+    golds = ["3, 1, 2", "3, 1, 2", "3"]
+    options = [Options(list_answer=True), Options(), Options()]
+    assert grader.grade(golds, [response] * 3, options) == ["correct"] * 3
+    joined = "$\\boxed{1} \\quad \\text{and} \\quad \\boxed{2}$"
+    assert grader.grade(["2, 1", "(1, 2)", "1,200"], [joined] * 3) == ["correct", "incorrect", "incorrect"]
+
+
+def test_a_box_without_braces(grader: MathGrader) -> None:
+    responses = [
+        "so $\\boxed 5$",
+        "\\boxed 5.",
+        "\\boxed 5.5",
+        "\\boxed 55",
+        "\\boxed 5 + 3",
+        "\\boxed 5^2",
+        "\\boxed 5x",
     ]
+    assert grader.grade(["5"] * 7, responses) == ["correct"] * 2 + ["incorrect"] * 2 + ["unparsable"] * 3
 
 
 HOSTILE = [

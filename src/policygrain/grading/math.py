@@ -11,7 +11,7 @@ from typing import Self, cast
 from ..errors import UserError
 from .extraction import check_protocol, extract, joined_boxes
 from .messages import UNREADABLE_GOLD
-from .notation import compact
+from .notation import compact, is_list
 from .numbers import agree, depth, parse_number
 from .options import DEFAULT, Options
 from .outcome import Outcome
@@ -57,7 +57,10 @@ class MathGrader:
         text (see ``check_golds``).
         """
         each = [options] * len(golds) if isinstance(options, Options) else options
-        answers = [extract(r, self.extraction, o.list_answer) for r, o in zip(responses, each, strict=True)]
+        answers = [
+            extract(response, self.extraction, o.list_answer or is_list(gold))
+            for gold, response, o in zip(golds, responses, each, strict=True)
+        ]
         return self.compare(golds, answers, each, ids)
 
     def compare(

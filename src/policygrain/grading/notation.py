@@ -125,12 +125,18 @@ def normalize(text: str) -> str:
     text = _BASED.sub(_based, _REPEATING.sub(_fraction, text))
     # Degrees in trigonometric functions become radians: the parser drops the degree sign.
     text = _OF_DEGREES.sub(lambda m: f"{m[1]}({m[2] or m[3] or m[4]} \\cdot \\frac{{\\pi}}{{180}})", text)
-    text = unbraced(" ".join(text.split()).rstrip(" .,;")).rstrip(" .,;")
+    text = _trimmed(unbraced(_trimmed(" ".join(text.split()))))
     if match := _DISPLAY.fullmatch(text):
-        text = unbraced(match[1].rstrip(" .,;"))
+        text = unbraced(_trimmed(match[1]))
     if match := _LEADING.match(text):
         text = text[match.end() :]
     return text
+
+
+def _trimmed(text: str) -> str:
+    """``text`` without punctuation at its end; dots that stand for more digits or terms remain."""
+    text = text.rstrip(" ,;")
+    return text if text.endswith("..") else text.removesuffix(".").rstrip(" ,;")
 
 
 def _connective(match: re.Match[str]) -> str:
@@ -204,6 +210,11 @@ def bracketed(text: str) -> tuple[str, list[str]]:
         if (opening == "{" and text[0] == "\\") or (len(items) > 1 and opening != "{"):
             return opening + closing, items
     return "", split_items(text)
+
+
+def is_list(gold: str) -> bool:
+    """Whether a gold answer is several answers without brackets around them."""
+    return len(bracketed(without_thousands(normalize(gold)))[1]) > 1 and not bracketed(normalize(gold))[0]
 
 
 def split_items(text: str) -> list[str]:

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import sympy
+from sympy.core.function import AppliedUndef
 
 from . import notation
 from .options import Options
@@ -99,7 +100,7 @@ def _unknowns(expression: Any) -> set[Any]:
 
 
 def _functions(expression: Any) -> set[Any]:
-    found: set[Any] = expression.atoms(sympy.core.function.AppliedUndef)
+    found: set[Any] = expression.atoms(AppliedUndef)
     return found
 
 
@@ -179,9 +180,7 @@ def _proportional(a: Relation, b: Relation) -> bool:
     if a[1] != b[1] or a[0].free_symbols != b[0].free_symbols:
         return False
     differences = [sympy.fraction(sympy.together(d))[0] if a[1] == "=" else d for d in (a[0], b[0])]
-    differences = [
-        d.subs({f: sympy.Symbol(str(f)) for f in d.atoms(sympy.core.function.AppliedUndef)}) for d in differences
-    ]
+    differences = [d.subs({f: sympy.Symbol(str(f)) for f in d.atoms(AppliedUndef)}) for d in differences]
     values = [evaluated(differences, point) for point in range(_POINTS)]
     if None in values:
         return equal(a[0], b[0], Options())
@@ -189,4 +188,4 @@ def _proportional(a: Relation, b: Relation) -> bool:
         return False
     ratios = [v[0] / v[1] for v in values]  # type: ignore[index]
     close = all(abs(r - ratios[0]) <= 1e-9 * abs(ratios[0]) for r in ratios)
-    return bool(close and ratios[0] != 0 and (a[1] in ("=", "\\ne") or ratios[0] > 0))
+    return bool(close and ratios[0] != 0 and (a[1] in ("=", "\\ne") or ratios[0].is_positive))

@@ -7,6 +7,7 @@ from typing import Any
 
 import sympy
 from math_verify import verify
+from sympy.core.function import AppliedUndef
 
 from .options import Options
 
@@ -59,8 +60,8 @@ def is_endless(expression: Any) -> bool:
 
 
 def is_number(expression: Any) -> bool:
-    """Whether an expression has no variables."""
-    return not getattr(expression, "free_symbols", True)
+    """Whether an expression has no variables and no unknown functions: `f(2)` is no number."""
+    return isinstance(expression, sympy.Basic) and not expression.free_symbols and not expression.has(AppliedUndef)
 
 
 def _differ(a: Any, b: Any) -> bool:
@@ -68,10 +69,11 @@ def _differ(a: Any, b: Any) -> bool:
 
 
 def evaluated(expressions: list[Any], point: int = 0) -> list[Any] | None:
-    """The values of expressions with one number for each variable; ``point`` chooses the numbers."""
+    """The values of expressions with one number for each variable; ``point`` chooses it, below 0 if odd."""
     names = sorted(set().union(*(e.free_symbols for e in expressions)), key=str)
     draw = random.Random(point)
-    numbers = {name: sympy.Rational(draw.randrange(5_000, 12_000), 4211) for name in names}
+    sign = -1 if point % 2 else 1
+    numbers = {name: sympy.Rational(sign * draw.randrange(5_000, 12_000), 4211) for name in names}
     try:
         # Strict: an error if cancellation leaves no digits, as in a sum of roots that is zero.
         values = [e.evalf(_DIGITS, subs=numbers, strict=True) for e in expressions]

@@ -218,9 +218,16 @@ def is_list(gold: str) -> bool:
 
 
 def split_items(text: str) -> list[str]:
-    """``text`` at its commas and semicolons, or at semicolons between items that have commas: `p=5,q=2; p=7,q=2`."""
+    """``text`` at its commas and semicolons; `p=5,q=2; p=7,q=2`, also with a comma in its middle, is two items."""
     groups = split_top(text, ";")
-    return groups if len(groups) > 1 and all("," in group for group in groups) else split_top(text, "[,;]")
+    if len(groups) > 1 and all("," in group for group in groups):
+        return groups
+    items = split_top(text, "[,;]")
+    names = [item.partition("=")[0].strip() for item in items if "=" in item]
+    size = len(dict.fromkeys(names))
+    if 1 < size < len(items) == len(names) and names == names[:size] * (len(names) // size):
+        return [", ".join(items[i : i + size]) for i in range(0, len(items), size)]
+    return items
 
 
 def _encloses(inner: str) -> bool:

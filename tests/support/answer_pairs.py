@@ -136,6 +136,12 @@ def function(draw: random.Random) -> Answers:
     )
 
 
+def equation_with_a_letter_on_the_right(draw: random.Random) -> Answers:
+    a, b = different(draw, 2)
+    left = rf"{a} \frac{{dv}}{{dt}} + {b}v"
+    return f"{left} = f", [f"f = {left}"], ["f", left, "v", f"{left} = g", f"{left} = -f", f"f = {a}", "f = f"]
+
+
 def function_value(draw: random.Random) -> Answers:
     a, b, c = different(draw, 3)
     return (
@@ -362,10 +368,10 @@ def quantity(draw: random.Random) -> Answers:
 
 
 def number(draw: random.Random) -> Answers:
-    n, m = different(draw, 2)
+    n, m = different(draw, 2, low=3)
     right = [
         rf"\boxed{{{n}}}", f"$\\boxed {n}$", rf"\textcolor{{red}}{{{n}}}", rf"\underline{{{n}}}", rf"\mathbf{{{n}}}",
-        rf"{n}\text{{ any text}}", rf"\text{{{n}}}", f"{n}.", f"x = {n}", rf"{n}\%", f"+{n}", f"({n})",
+        rf"{n}\text{{ any text}}", f"{n} bananas", rf"\text{{{n}}}", f"{n}.", f"x = {n}", rf"{n}\%", f"+{n}", f"({n})",
         f"m + n = {n}"]
     wrong = [
         f"{n}'", f"{n}''", f'{n}"', rf"{n}\ldots", rf"{n}\dots", f"{n}...", rf"{100 * n}\%", rf"\overline{{{n}}}",
@@ -464,7 +470,8 @@ def letter(draw: random.Random) -> Answers:
 
 
 KINDS: list[Callable[[random.Random], Answers]] = [
-    line, plane, conic, explicit_line, named_value, unnamed_equation, function, function_value, interval, union,
+    line, plane, conic, explicit_line, named_value, unnamed_equation, function, function_value,
+    equation_with_a_letter_on_the_right, interval, union,
     inequality, inequality_of_two, all_numbers, empty_set, numbers_in_a_set, numbers_in_a_list, point, list_of_points,
     column, matrix, named_values, quantity, number, percentage, numeral, ratio, angle, repeating_decimal,
     logarithm, letter,

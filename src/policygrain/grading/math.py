@@ -39,7 +39,7 @@ class MathGrader:
             raise UserError("grader 'math': the package math-verify is missing; install it or use 'numeric'.")
         self.extraction = check_protocol(extraction)
         protocol = "" if extraction == "boxed" else f", {extraction}"
-        self.name = f"math-2 (math-verify {version('math-verify')}, {seconds:g} s{protocol})"
+        self.name = f"math-3 (math-verify {version('math-verify')}, {seconds:g} s{protocol})"
         self.pool = Pool(workers or default_workers(), seconds, memory)
         self._cache: dict[Task, Outcome] = {}
         self._lock = threading.Lock()  # the pool serves one call at a time

@@ -99,7 +99,6 @@ APPROXIMATELY = "≈"
 _APPROXIMATELY = re.compile(r"\\(?:approx|simeq|doteq|cong)(?![a-zA-Z])")
 _LEADING = re.compile(r"(?:[=≈]|\\sim(?![a-zA-Z])|\\therefore(?![a-zA-Z])) ?")
 _DISPLAY = re.compile(r"\\[\[(] ?((?:(?!\\[\[\]()]).)*?) ?\\[\])]", re.DOTALL)
-_COMMAS = re.compile(r",(?: ?,)+")
 _RELATION = re.compile(r"[<>]|\\(?:le|ge|ne)(?![a-zA-Z])")
 _THOUSANDS = re.compile(r"(?<![\d.,])(?<![(\[])\d{1,3}(?:,\d{3})+(?![\d,])|(?<=[(\[])\d{1,3}(?:,\d{3})+(?![\d,)\]])")
 
@@ -121,7 +120,7 @@ def normalize(text: str) -> str:
         text = pattern.sub(replacement, text)
     text = _EMPTY_TEXT.sub(r"\1 ", text)
     text = _AND_OR.sub(_connective if is_relation(text) else ", ", text)
-    text = _COMMAS.sub(",", _APPROXIMATELY.sub(APPROXIMATELY, text))
+    text = _APPROXIMATELY.sub(APPROXIMATELY, text)
     text = _BASED.sub(_based, _REPEATING.sub(_fraction, text))
     # Degrees in trigonometric functions become radians: the parser drops the degree sign.
     text = _OF_DEGREES.sub(lambda m: f"{m[1]}({m[2] or m[3] or m[4]} \\cdot \\frac{{\\pi}}{{180}})", text)

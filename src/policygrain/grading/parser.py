@@ -22,7 +22,6 @@ _REWRITTEN = [
     (re.compile(r"\\text ?\{ ?([A-Za-z]|[0-9]+) ?\}"), r" \1 "),
     (re.compile(r"\\[dtc]?frac\s*(?:\{([^{}]*)\}|(\\[a-z]+|\b\w))\s+(\w)"), r"\\frac{\1\2}{\3}"),
 ]
-_IN_BRACES = re.compile(r"(?<!\\)\{\d{1,3}(?:,\d{3})+\}")  # `\frac{1}{20,000}`
 _GROUPS = re.compile(r"(?<![\d.,] )(?<![\d.,])\d{1,3}(?: \d{3})+(?![\d,]| \d)")  # `1 000 000`
 # Numbers side by side, which the parser adds: `2 3` and `2{3}` are 5 to it.
 _SEPARATE_DIGITS = re.compile(
@@ -36,7 +35,6 @@ def parse(text: str) -> Any:
     """The sympy expression of a normalized ``text`` in LaTeX, or None. Unclosed braces are closed."""
     text += "}" * (text.count("{") - text.count("}"))
     text = _GROUPS.sub(lambda m: m[0].replace(" ", ""), text)
-    text = _IN_BRACES.sub(lambda m: m[0].replace(",", ""), text)
     for pattern, replacement in _REWRITTEN:
         text = pattern.sub(replacement, text)
     try:

@@ -19,7 +19,6 @@ from .values import equal, is_endless, is_number
 from .warm_up import PAIRS
 
 _NUMBER_OF_DEGREES = re.compile(r"(\d+(?:\.\d+)?|[A-Za-z]|\)|\}) ?\^\\circ ?")
-_RESIDUE = re.compile(r"\\[bp]?mod(?![a-zA-Z])")
 _SYMBOL = r"(?:[A-Za-z]|\\(?:text ?\{ ?[\w ]+ ?\}|[a-zA-Z]+))(?: ?_ ?(?:\w|\\?[a-z]+|\{[^{}]*\}))?"
 _NAME = re.compile(rf"{_SYMBOL}(?: ?\([^()=]*\))?|{_SYMBOL}(?: ?: ?{_SYMBOL})+")
 _POINTS = re.compile(r"(?:\\(?:angle|triangle|overline|frac)|[{}|/ ]|[A-Z](?:_\w|_\{\w\})?(?=.*[A-Z]|[^A-Z]*$))+")
@@ -152,7 +151,7 @@ def _same_value(gold: str, answer: str, options: Options) -> bool:
     if notation.APPROXIMATELY in gold + answer:
         exact, rounded = _with_roundings(gold), _with_roundings(answer)
         return any(_same_value(g, a, options) for g in exact for a in rounded)
-    golds, answers = _sides(gold) or notation.equation_members(gold), _sides(answer)
+    golds, answers = _sides(gold) or notation.equation_members(gold), _sides(answer, turn=True)
     if answers is None:
         return False
     if len(golds) > 2 or len(answers) > 2:
@@ -170,13 +169,13 @@ def _same_value(gold: str, answer: str, options: Options) -> bool:
     return _same_quantity(golds[-1], answers[-1], options)
 
 
-def _sides(text: str) -> list[str] | None:
+def _sides(text: str, turn: bool = False) -> list[str] | None:
     """A value as [value], an equation as [left, right] with a name on the left if it has one; None if it is false.
 
-    Of a chain such as `x = 1 + 1 = 2`, the name and the last value remain.
+    Of a chain such as `x = 1 + 1 = 2`, the name and the last value remain. With ``turn``, `5 = x` is read as `x = 5`.
     """
     members = notation.equation_members(text)
-    if len(members) == 2 and _NAME.fullmatch(members[1]) and not _NAME.fullmatch(members[0]):
+    if turn and len(members) == 2 and _NAME.fullmatch(members[1]) and not _NAME.fullmatch(members[0]):
         members.reverse()
     values = [_value(member) for member in members]
     numbers = [is_number(value) for value in values]
@@ -259,8 +258,6 @@ def _same_quantity(gold: str, answer: str, options: Options) -> bool:
         return False
     if units.PERCENT in (wanted.unit, found.unit) and () in (wanted.unit, found.unit):
         return False  # a percentage is no number of things
-    if _RESIDUE.search(answer) and not _RESIDUE.search(gold):
-        return False
     if {wanted.unit, found.unit} == {units.PERCENT, None}:
         return _same_percentage(wanted, found, options)
     gold_text, answer_text = _in_one_angle(wanted, found, options)

@@ -23,7 +23,6 @@ _SHORT = frozenset("mgsh")
 _SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 _ANY_SCALE = "|".join(_SCALES)
 _MEANINGFUL = frozenset(words.MEANINGFUL.split())
-_NOUNS = frozenset(words.NOUNS.split())
 
 _TEXT = r"\\(?:text|mathrm|rm|operatorname|mathit|mathbf) ?\{(?P<content>[^{}]*)\} ?"
 _POWER = r"(?:\^ ?(?:\{ ?(?P<braced>-?\d) ?\}|(?P<digit>\d)) ?)?"
@@ -145,7 +144,8 @@ def _powers(content: str, text: bool, spaced: bool = True) -> dict[str, int] | N
         return None
     if text:
         return {} if all(_WORD.fullmatch(word) for word in others) else None
-    return {} if spaced and all(word.lower() in _NOUNS for word in others) else None
+    # In plain letters, four make a word: `5 apples`, but `3 abc` is a product.
+    return {} if spaced and all(word.isalpha() and len(word) > 3 for word in others) else None
 
 
 def _readable(content: str, spaced: bool) -> bool:

@@ -1,4 +1,4 @@
-"""Words after a quantity: units with their names, words that change the value, and nouns that do not."""
+"""Words after a quantity: units with their names, and words that change the value."""
 
 from __future__ import annotations
 
@@ -93,16 +93,4 @@ exp sin cos tan cot csc to through until between at least most more less greater
 about around approximately roughly nearly almost infinity infinite infinitely inf does exist undefined
 impossible unknown wrong incorrect false maybe perhaps possibly probably is are was equals equal reciprocal
 inverse conjugate complex imaginary i e pi many several first last choice option versus vs ratio
-"""
-
-# Nouns that are dropped in plain letters, too, after a space: `12 apples`.
-NOUNS = """
-apple apples ball balls bird birds book books bottle bottles box boxes boy boys card cards cat cats chair
-chairs chicken chickens child children coin coins cookie cookies customer customers digit digits dog dogs egg
-eggs edge edges face faces flower flowers friend friends game games girl girls handshake handshakes integer
-integers item items man marble marbles meal meals men minute minutes mark marks member members number numbers
-orange oranges page pages people pen pens pencil pencils person persons piece pieces player players point
-points problem problems question questions row rows seat seats solution solutions step steps student students
-team teams ticket tickets tile tiles toy toys tree trees triangle triangles unit units value values vertex
-vertices way ways woman women word words
 """

@@ -76,7 +76,7 @@ def read_json(path: Path) -> Any:
     """Read JSON. UserError with the path if the file is missing or invalid."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(
             f"{path}: cannot be read: {error}. Delete it and run the command again to create a new one."
         ) from error
@@ -90,7 +90,7 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
             for number, line in enumerate(file, start=1):
                 try:
                     rows.append(json.loads(line))
-                except ValueError as error:
+                except (ValueError, RecursionError) as error:
                     raise UserError(f"{path}, line {number}: not JSON ({error}).") from error
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read: {error}.") from error

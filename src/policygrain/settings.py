@@ -8,8 +8,9 @@ that 1 and 1.0 are the same in records.
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
+import reprlib
+import sys
 import types
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -112,13 +113,13 @@ def problem_of(value: Any, kind: Any, bounds: Mapping[str, float] = types.Mappin
         *others, last = map(repr, choices)
         return "" if value in choices else f"{value!r} is not {' or '.join(filter(None, [', '.join(others), last]))}."
     said = _not_a(value, [k for k in _kinds(kind) if k is not type(None)])
-    if not said and isinstance(value, float) and not math.isfinite(value):
+    if not said and isinstance(value, int | float) and not abs(value) <= sys.float_info.max:
         said = "must be a finite number"
     for name, bound in bounds.items() if not said else ():
         words, holds = BOUNDS[name]
         if not holds(value, bound):
             said = f"must be {words} {bound:g}"
-    return said and f"{said} (got {value!r})."
+    return said and f"{said} (got {reprlib.repr(value)})."
 
 
 def _not_a(value: Any, kinds: list[Any]) -> str:

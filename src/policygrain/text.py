@@ -49,6 +49,12 @@ def _markdown_row(cells: Sequence[str], count: int) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
+def shortened(text: str, most: int = 200) -> str:
+    """``text``, its middle left out if it is longer than ``most`` characters."""
+    half = (most - 1) // 2
+    return text if len(text) <= most else f"{text[: most - 1 - half]}…{text[-half:]}"
+
+
 def redacted(text: str) -> str:
     """``text`` with every address in it shown without user name, password and query, which may hold a token.
 

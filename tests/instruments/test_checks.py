@@ -39,10 +39,8 @@ def test_sections_that_are_right_or_missing_pass() -> None:
 
 def test_numbers_that_no_measurement_is_possible_with() -> None:
     for key in ("batches", "true_prompts"):
-        with pytest.raises(UserError, match=rf"estimators\.{key}: an interval needs at least 3"):
+        with pytest.raises(UserError, match=rf"estimators\.{key}: .*greater than or equal to 3"):
             check_instruments(small_study(estimators=GOOD | {key: 2}))
-    with pytest.raises(UserError, match=r"training\.group: a group of one"):
-        check_instruments(small_study(rounds=GOOD, training={"group": 1}))
     with pytest.raises(UserError, match="17 updates of a batch of 16"):
         check_instruments(small_study(rounds=GOOD, training={"updates_per_batch": 17}))
 

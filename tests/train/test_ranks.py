@@ -83,7 +83,7 @@ def test_batches_may_have_widths_of_their_own(name: str, data: dict, choice: st.
 LENGTHS = [5, 9, 3, 7, 1, 6]
 SPEC = TinyModel(hidden=16, intermediate=16, layers=1, heads=1, context=32)
 # About one response a micro-batch: each of two ranks gets some, and not as many as the other.
-SETTINGS = Training(micro_batch_tokens=14, max_grad_norm=1e9, group=1)
+SETTINGS = Training(micro_batch_tokens=14, max_grad_norm=1e9)
 RANKS = 2
 
 

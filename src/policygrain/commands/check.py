@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from . import add_study_option
 
@@ -10,6 +11,7 @@ from . import add_study_option
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     add_study_option(parser)
+    parser.add_argument("study", type=Path, nargs="?", metavar="STUDY", help="study file, without --config")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -19,7 +21,7 @@ def run(arguments: argparse.Namespace) -> None:
     from ..study.fingerprint import Fingerprints
     from ..tasks.sources import source_digests
 
-    study = load_study(arguments.config)
+    study = load_study(arguments.study or arguments.config)
     check_study(study)
     fingerprints = Fingerprints(study, source_digests(study))
     matrix = fingerprints.matrix

@@ -74,7 +74,7 @@ def read_constants(over: Path | None = None) -> Constants:
         try:
             for section, entries in (yaml.safe_load(over.read_text(encoding="utf-8")) or {}).items():
                 data[section] = {**data.get(section, {}), **entries}
-        except (OSError, UnicodeDecodeError, yaml.YAMLError, AttributeError, TypeError) as error:
+        except (OSError, ValueError, RecursionError, yaml.YAMLError, AttributeError, TypeError) as error:
             raise UserError(f"{over}: not readable as a file of constants: {error}") from error
     try:
         constants = Constants.model_validate(data)

@@ -11,14 +11,19 @@ from ..analysis.ledger import load_claims
 from ..analysis.planned import plan_notes
 from ..errors import UserError
 from ..figures.requirements import check_figures
+from ..grading.options import Options
 from ..sandbox import isolation
 from ..study import Study
+from ..study.checks import check_prompts
 from ..study.comparable import check_references
 from ..study.runs import check_methods, run_matrix
-from ..tasks.families import FAMILIES
+from ..tasks.characters import check_characters
+from ..tasks.families import FAMILIES, families_to_demonstrate, generate
 from ..tasks.registry import sampling_of
 from ..tasks.sources import check_sources, load
 from ..train.published import MODELS
+
+SOME = 60  # problems of a family, which are all alike
 
 
 def check_study(study: Study) -> None:
@@ -30,6 +35,7 @@ def check_study(study: Study) -> None:
     check_references(study)
     check_figures(study)
     check_sources(study)
+    _check_tiny(study)
     _check_problems(study)
     _check_lengths(study, _context(study))
     load_claims()
@@ -97,9 +103,34 @@ def _check_problems(study: Study) -> None:
 
     Where there are programs to run, this machine must have a way to run them safely.
     """
-    for source in dict.fromkeys([*study.data.train, *(b.source for b in study.evaluation.benchmarks)]):
-        if source not in FAMILIES and any(problem.tests for problem in load(source, study.data.root)):
-            isolation()
+    data, available = study.data, 0
+    keys = {b.source: f"evaluation.benchmarks: {b.name}" for b in study.evaluation.benchmarks}
+    for source in dict.fromkeys([*data.train, *keys]):
+        where = "data.train" if source in data.train else keys[source]
+        if source in FAMILIES:
+            problems = generate(source, "train", SOME, data.seed)
+        else:
+            problems = load(source, data.root)
+            if any(problem.tests for problem in problems):
+                isolation()
+            inexact = next((p.id for p in problems if not (p.tests or Options.of(p).exact)), None)
+            if study.grader == "numeric" and inexact is not None:
+                raise UserError(f"grader: {where}: {inexact} has a tolerance or a list of answers; set grader: math.")
+        check_characters(study, problems, where)
+        if source in data.train:
+            available += data.train_size if source in FAMILIES else min(len(problems), data.train_size)
+    for name, section in (("estimators", study.estimators), ("rounds", study.rounds)):
+        if section is not None:
+            check_prompts(name, section, available)
+
+
+def _check_tiny(study: Study) -> None:
+    """What a tiny model cannot do."""
+    if study.model.start != "tiny":
+        return
+    if study.prompt.chat:
+        raise UserError("prompt.chat: the tiny model's tokenizer has no chat template; set it to false.")
+    families_to_demonstrate(study)
 
 
 def _context(study: Study) -> int | None:
@@ -117,7 +148,7 @@ def _context(study: Study) -> int | None:
         config = _hub_config(start, study.model.revision)
     try:
         found = json.loads(config.read_text(encoding="utf-8")).get("max_position_embeddings")
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, RecursionError, AttributeError) as error:
         raise UserError(f"model.start: {config} cannot be read: {error}") from error
     return found if isinstance(found, int) else None
 

@@ -103,7 +103,7 @@ def read_profile(profile: Path) -> Generator[Finding, None, tuple[list[ResourceR
     except FileNotFoundError:
         yield Finding("profile", f"{profile}: no such file", "wrong", "Run this from the repository's root.")
         return [], 0.0
-    except (OSError, yaml.YAMLError, AttributeError, TypeError, ValueError, *UNREADABLE) as error:
+    except (OSError, yaml.YAMLError, AttributeError, TypeError, ValueError, RecursionError, *UNREADABLE) as error:
         reason = str(error).replace("\n", " ")
         yield Finding("profile", f"{profile}: {reason}", "wrong", "It is a mapping; `git diff` shows what was changed.")
         return [], 0.0

@@ -122,7 +122,7 @@ def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
             continue
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UserError(f"{path}, line {number}: not JSON ({error}); was the file cut off?") from error
         if not isinstance(row, dict):
             raise UserError(f"{path}, line {number}: expected an object, got {type(row).__name__}.")

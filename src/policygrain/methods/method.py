@@ -29,13 +29,17 @@ class Sampler(Settings):
     oversample: float = setting(
         2.0,
         ge=1,
+        le=100,
         description="prompts sampled per missing prompt; one large round of sampling is cheaper than "
         "several small ones",
     )
-    max_batches: int = setting(4, ge=1, description="dynamic sampling stops after this many batches of prompts")
+    max_batches: int = setting(
+        4, ge=1, le=1000, description="dynamic sampling stops after this many batches of prompts"
+    )
     overlong_buffer: float = setting(
         0.0,
         ge=0,
+        le=1,
         description="size of the overlong buffer as a share of max_tokens; responses that end in it "
         "lose up to 1 of reward; 0: off",
     )
@@ -65,9 +69,11 @@ class Sampler(Settings):
 class MtpHeads(Settings):
     """Multi-token prediction heads, where the ratio has `future: mtp_heads` (our reading of MPO's published form)."""
 
-    warmup_batches: int = setting(8, ge=0, description="batches that the heads are trained on before the first step")
+    warmup_batches: int = setting(
+        8, ge=0, le=100_000, description="batches that the heads are trained on before the first step"
+    )
     learning_rate: float = setting(
-        3e-3, ge=0, description="learning rate of AdamW for the heads, during and after warm-up"
+        3e-3, ge=0, le=1, description="learning rate of AdamW for the heads, during and after warm-up"
     )
     loss_weight: float = setting(
         1.0, ge=0, description="weight of the heads' cross-entropy in the loss; 0: the objective alone"

@@ -101,7 +101,7 @@ class Block(Part):
     """K consecutive tokens are one action."""
 
     name: Literal["block"] = "block"
-    size: int = setting(5, ge=1, description="block size K, in tokens")
+    size: int = setting(5, ge=1, le=1_000_000, description="block size K, in tokens")
     layout: Literal["sliding", "tiled", "segments"] = setting(
         "sliding",
         description="sliding: a window starts at each token; tiled: disjoint blocks; segments: sentences or steps, "
@@ -205,7 +205,7 @@ class Kl(Part):
     """KL divergence between the policy and a reference (k3 estimator), over all or some tokens."""
 
     name: Literal["kl"] = "kl"
-    coefficient: float = setting(1.0, description="λ")
+    coefficient: float = setting(1.0, ge=0, description="λ")
     reference: Literal["initial", "old"] = setting(
         "initial", description="initial: the start policy; old: the policy that sampled the batch"
     )
@@ -243,7 +243,7 @@ class KlCov(Part):
     """KL penalty to the policy that sampled the batch, on the tokens with the highest covariance."""
 
     name: Literal["kl_cov"] = "kl_cov"
-    coefficient: float = setting(1.0, description="λ")
+    coefficient: float = setting(1.0, ge=0, description="λ")
     fraction: float = setting(2e-3, ge=0, le=1, description="share of the step's tokens")
 
     @property
@@ -257,7 +257,7 @@ class SquaredLogRatio(Part):
     """Half the squared log-ratio of each token (DRO)."""
 
     name: Literal["squared_log_ratio"] = "squared_log_ratio"
-    coefficient: float = setting(0.05, description="β")
+    coefficient: float = setting(0.05, ge=0, description="β")
 
 
 # ---- one choice for each axis ---------------------------------------------------------------------------------------

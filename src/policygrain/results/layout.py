@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..study.runs import START
 from .folders import DataFolder, EvaluationFolder, RunFolder, StartFolder
 
 __all__ = ["START", "DataFolder", "EvaluationFolder", "RunFolder", "StartFolder", "StudyFolder", "study_of"]
@@ -104,9 +105,6 @@ class StudyFolder:
     def done(self, rule: str, name: str, fingerprint: str) -> Path:
         """The marker file of a finished job, with the fingerprint of everything that its result depends on."""
         return self.path / "done" / rule / f"{name}-{fingerprint}.json"
-
-
-START = "start"  # arm name of the start models in evaluations
 
 
 def study_of(path: Path) -> StudyFolder | None:

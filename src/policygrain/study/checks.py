@@ -1,31 +1,121 @@
-"""Checks of the sections `estimators` and `rounds` that involve several keys; imports no torch."""
+"""Checks of a study file that involve several keys; imports no torch."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
 
 from ..errors import UserError, did_you_mean
 from ..methods import method, method_names
 from .design import Estimators, Rounds
-from .schema import Study
+from .fingerprint import start_seeds
+from .kinds import distinct
+from .runs import CONTROLS, START, Arm, arms_of, control_arms, run_matrix
+from .schema import Experiment, Study, Training
+
+LONGEST_ARM = 150  # characters of a folder's name, which has at most 255 bytes with what is added to it
+
+
+def check_keys(study: Study) -> None:
+    """UserError for the first key that contradicts another one, and what to write instead."""
+    _check_alone(study)
+    for name in study.methods:
+        method(name, study.methods)
+    check_instruments(study)
+    if study.controls is not None and CONTROLS in study.experiments:
+        raise UserError(f"experiments.{CONTROLS}: is the name of the runs of `controls`; choose another.")
+    for name, experiment in study.experiments.items():
+        _check_experiment(name, experiment, study)
+    for role, arm in control_arms(study).items():
+        try:
+            arm.method(study)
+        except UserError as error:
+            key = "worse" if role == "worse" else "method"
+            raise UserError(f"controls.{key}: {error}") from error
+    if study.controls is not None and study.controls.worse == study.controls.method:
+        raise UserError(f"controls.worse: {study.controls.worse!r} is controls.method, too, which cannot be worse.")
+    try:
+        distinct([name.lower() for name in run_matrix(study).arms])
+    except ValueError as error:
+        raise UserError(f"methods: some file systems ignore case, and there {error}.") from error
+
+
+def _check_alone(study: Study) -> None:
+    """Keys of sections that are read by themselves."""
+    if re.search(r"://[^/\s]*@|[?&](?:password|token)=", study.tracking.uri or ""):
+        raise UserError(  # without the address, which has the password in it
+            "tracking.uri: contains a user name, password or token, and a study file is copied with its results. Set "
+            "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD instead."
+        )
+    tiny = study.model.tiny
+    if tiny.hidden % tiny.heads:
+        raise UserError(f"model.tiny.heads: hidden size {tiny.hidden} is not divisible by {tiny.heads} heads.")
+    if tiny.hidden // tiny.heads % 32:
+        raise UserError(
+            f"model.tiny.heads: the head size {tiny.hidden} / {tiny.heads} must be a multiple of 32 (vLLM on CPUs)."
+        )
+    if study.prompt.system and not study.prompt.chat:
+        raise UserError("prompt.system: only prompts with prompt.chat: true have it. Set that, or leave it out.")
+    if study.evaluation.after_training and study.training.engine == "vllm":
+        raise UserError(
+            "evaluation.after_training: only with training.engine: transformers; vLLM evaluates many models per engine."
+        )
+
+
+def _check_experiment(name: str, experiment: Experiment, study: Study) -> None:
+    for arm in arms_of(experiment, study):
+        try:
+            settings, heads = arm.training(study), arm.method(study).n_mtp_heads
+            _check_updates(settings)
+        except UserError as error:
+            raise UserError(f"experiments.{name}: {error}") from error
+        if heads and settings.compute != "float32":
+            raise UserError(f"experiments.{name}: training.compute: prediction heads need float32.")
+        _check_name(name, arm)
+
+
+def _check_updates(settings: Training) -> None:
+    """The numbers of steps, updates and batches of a run fit to each other."""
+    updates, responses = settings.updates_per_batch, settings.prompts_per_step * settings.group
+    if updates > responses:
+        raise UserError(
+            f"training.updates_per_batch: {updates} updates of a batch of {responses} responses; there must be at "
+            "least one per update."
+        )
+    if settings.warmup_updates > settings.steps * updates:
+        raise UserError(
+            f"training.warmup_updates: {settings.warmup_updates} are more than the {settings.steps * updates} "
+            "optimizer steps of the run."
+        )
+    if settings.ahead >= settings.steps:
+        raise UserError(f"training.ahead: {settings.ahead} batches ahead, and the run has {settings.steps} steps.")
+
+
+def _check_name(experiment: str, arm: Arm) -> None:
+    """The name of an arm can name a folder."""
+    if (odd := re.search(r"[^A-Za-z0-9_.+=-]", arm.name)) is not None:
+        raise UserError(
+            f"experiments.{experiment}.vary: {arm.name!r} contains {odd[0]!r} and cannot name a folder; only "
+            "keys whose values are numbers or words can be varied. Write one study per value instead."
+        )
+    if len(arm.name) > LONGEST_ARM:
+        raise UserError(
+            f"experiments.{experiment}.vary: {arm.name!r} has {len(arm.name)} characters, too many to name a folder "
+            f"(at most {LONGEST_ARM}). Vary fewer keys, or write one study per value."
+        )
+    if arm.name == START:
+        raise UserError(f"experiments.{experiment}.methods: {START!r} is what start models are called.")
 
 
 def check_instruments(study: Study) -> None:
-    """Check the sections that a study has. UserError names the first key that is wrong, and what to write instead."""
+    """Check the sections `estimators` and `rounds`, where a study has them."""
     for where, section in (("estimators", study.estimators), ("rounds", study.rounds)):
         if section is not None:
             _check_methods(study, where, section)
             _check_numbers(study, where, section)
-    if (spec := study.estimators) is not None:
-        for key, count in (("batches", spec.batches), ("true_prompts", spec.true_prompts)):
-            if count < 3:  # one is left out at a time, and the squared mean of the rest is estimated
-                raise UserError(f"estimators.{key}: an interval needs at least 3, not {count}.")
 
 
 def _check_methods(study: Study, where: str, section: Estimators | Rounds) -> None:
     names, reference = section.methods, section.reference
-    if (twice := _repeated(names)) is not None:
-        raise UserError(f"{where}.methods: {twice!r} is there twice.")
     known = [*study.methods, *method_names()]
     for name in names:
         if name not in known:
@@ -43,17 +133,18 @@ def _check_methods(study: Study, where: str, section: Estimators | Rounds) -> No
 
 
 def _check_numbers(study: Study, where: str, section: Estimators | Rounds) -> None:
-    for key, numbers in (("steps", section.steps), ("updates", section.updates)):
-        if (twice := _repeated(numbers)) is not None:
-            raise UserError(f"{where}.{key}: {twice} is there twice.")
-    training = study.training
-    if training.group < 2:
-        raise UserError(f"{where}: training.group: a group of one response has no advantage; the smallest is 2.")
-    if max(section.steps) and training.updates_per_batch > training.prompts_per_step * training.group:
-        raise UserError(
-            f"{where}: training.updates_per_batch: {training.updates_per_batch} updates of a batch of "
-            f"{training.prompts_per_step * training.group} responses; there must be at least one per update."
-        )
+    training, planned = study.training, len(start_seeds(study))
+    if (section.starts or 0) > planned:
+        raise UserError(f"{where}.starts: {section.starts}, and the study has {planned} start models.")
+    if max(section.steps) > training.steps:
+        raise UserError(f"{where}.steps: {max(section.steps)}, and training.steps is {training.steps}.")
+    if not max(section.updates):
+        raise UserError(f"{where}.updates: 0 alone measures nothing; add a number after which ratios differ.")
+    if max(section.steps):
+        try:
+            _check_updates(training)
+        except UserError as error:
+            raise UserError(f"{where}: {error}") from error
 
 
 def check_prompts(where: str, section: Estimators | Rounds, available: int) -> None:
@@ -71,7 +162,3 @@ def check_prompts(where: str, section: Estimators | Rounds, available: int) -> N
                 f"{where}.{key}: needs {count} prompts, and there are {available} training problems "
                 f"(prompts_per_update is {per_update}). Choose fewer, or a larger data.train_size."
             )
-
-
-def _repeated(values: Sequence[object]) -> object | None:
-    return next((value for value in values if values.count(value) > 1), None)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PositiveFloat, PositiveInt
+from pydantic import BeforeValidator, Field
 
 from ..sections import Section
 from .artefacts import ESTIMATORS, INTERIM, ROUNDS, RUN_MATRIX
+from .kinds import MOST, NonNegativeInt, PositiveFloat, PositiveInt, Seed, Several
 
-NonNegativeInt = Annotated[int, Field(ge=0)]
 Ledger = Literal["claims", "findings"]
 UNITS = {"second": 1 / 60, "minute": 1.0, "hour": 60.0}
 
@@ -33,8 +33,7 @@ class Estimators(Section):
     there.
     """
 
-    methods: list[str] = Field(
-        min_length=1,
+    methods: Several[str] = Field(
         description="estimators: names of presets or of methods defined under `methods`; their samplers are not used",
         json_schema_extra=ESTIMATORS,
     )
@@ -45,26 +44,31 @@ class Estimators(Section):
     starts: PositiveInt | None = Field(
         None, description="number of start models that are measured; null: all", json_schema_extra=RUN_MATRIX
     )
-    steps: list[NonNegativeInt] = Field(
+    steps: Several[NonNegativeInt] = Field(
         [4],
-        min_length=1,
         description="stages of training: numbers of training steps before rollouts are sampled",
         json_schema_extra=ESTIMATORS,
     )
-    updates: list[NonNegativeInt] = Field(
+    updates: Several[NonNegativeInt] = Field(
         [4, 16],
-        min_length=1,
         description="distances: numbers of optimizer steps between the policy that sampled and the one that is updated",
         json_schema_extra=ESTIMATORS,
     )
     prompts_per_update: PositiveInt = Field(
         3, description="prompts in an ordinary batch, of one optimizer step", json_schema_extra=ESTIMATORS
     )
-    batches: PositiveInt = Field(
-        100, description="number of ordinary batches, the same for all estimators", json_schema_extra=ESTIMATORS
+    # One is left out at a time, and the squared mean of the rest is estimated: an interval needs three.
+    batches: int = Field(
+        100,
+        ge=3,
+        le=MOST,
+        description="number of ordinary batches, the same for all estimators",
+        json_schema_extra=ESTIMATORS,
     )
-    true_prompts: PositiveInt = Field(
+    true_prompts: int = Field(
         400,
+        ge=3,
+        le=MOST,
         description="prompts whose fresh responses, sampled at each distance, give the true gradient",
         json_schema_extra=ESTIMATORS,
     )
@@ -77,8 +81,7 @@ class Rounds(Section):
     pool of its rollouts, each method makes the same updates; after some of them the policy is validated.
     """
 
-    methods: list[str] = Field(
-        min_length=1,
+    methods: Several[str] = Field(
         description="names of presets or of methods defined under `methods`; their samplers are not used",
         json_schema_extra=ROUNDS,
     )
@@ -89,15 +92,13 @@ class Rounds(Section):
     starts: PositiveInt | None = Field(
         None, description="number of start models that are measured; null: all", json_schema_extra=RUN_MATRIX
     )
-    steps: list[NonNegativeInt] = Field(
+    steps: Several[NonNegativeInt] = Field(
         [4],
-        min_length=1,
         description="stages of training: numbers of training steps before rollouts are sampled",
         json_schema_extra=ROUNDS,
     )
-    updates: list[PositiveInt] = Field(
+    updates: Several[PositiveInt] = Field(
         [1, 2, 4, 8, 16],
-        min_length=1,
         description="numbers of updates after which the policy is validated; the largest ends the round",
         json_schema_extra=ROUNDS,
     )
@@ -122,7 +123,7 @@ class Controls(Section):
     worse: str = Field(
         description="a method known to be worse, such as one with a poor clip", json_schema_extra=RUN_MATRIX
     )
-    seeds: list[NonNegativeInt] | None = Field(
+    seeds: Several[Seed] | None = Field(
         None, description="seeds of the control runs; null: the seeds of the study", json_schema_extra=RUN_MATRIX
     )
 
@@ -130,21 +131,22 @@ class Controls(Section):
 class Sequential(Section):
     """Seeds are added, in rounds, to the arms of claims that are undecided, until decided, futile or out of budget."""
 
-    ledgers: list[Ledger] = Field(
+    ledgers: Several[Ledger] = Field(
         ["claims"],
-        min_length=1,
         description="what seeds are added for: `claims` of the papers; `findings`, this project's own questions, each "
         "comparison for itself",
         json_schema_extra=INTERIM,
     )
-    add: PositiveInt = Field(4, description="seeds added to an arm in a round", json_schema_extra=INTERIM)
+    add: int = Field(4, ge=1, le=1000, description="seeds added to an arm in a round", json_schema_extra=INTERIM)
     budget: Annotated[PositiveFloat, BeforeValidator(minutes)] = Field(
         description="time for all training runs with their evaluation, such as '20 minutes', summed over processes: "
         "two processes for 10 minutes are 20",
         json_schema_extra=INTERIM,
     )
-    max_rounds: NonNegativeInt = Field(
+    max_rounds: int = Field(
         20,
+        ge=0,
+        le=1000,
         description="rounds at most; 0: the claims are tested by sequential methods, and no seed is added",
         json_schema_extra=INTERIM,
     )

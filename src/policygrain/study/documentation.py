@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -53,12 +55,8 @@ def _rows(model: type[BaseModel], prefix: str) -> Iterator[str]:
             yield f"| **`{key}{marker}`** | | | {field.description} | {_dependents(field)} |"
             yield from _rows(section, f"{key}{marker}.")
             continue
-        kind = (
-            getattr(field.annotation, "__name__", "") if isinstance(field.annotation, type) else str(field.annotation)
-        )
-        kind = kind.replace("typing.", "").replace("pathlib._local.", "").replace("pathlib.", "").split(", Gt")[0]
         default = "required" if field.default is PydanticUndefined else f"`{field.default!r}`"
-        yield f"| `{key}` | {_plain(kind)} | {default} | {field.description} | {_dependents(field)} |"
+        yield f"| `{key}` | {_type(field.annotation)} | {default} | {field.description} | {_dependents(field)} |"
 
 
 def _dependents(field: FieldInfo) -> str:
@@ -67,6 +65,16 @@ def _dependents(field: FieldInfo) -> str:
     return "" if direct is None else ", ".join(NAMES[artefact] for artefact in direct) or "nothing"
 
 
-def _plain(kind: str) -> str:
-    kind = kind.replace("Annotated[", "").replace("|", "or").split(", FieldInfo")[0].split(", Ge")[0]
-    return kind + "]" * (kind.count("[") - kind.count("]"))
+def _type(annotation: Any) -> str:
+    """The type of a key without its bounds."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _type(arguments[0])
+    if origin in (Union, UnionType):
+        return " or ".join(map(_type, arguments))
+    if origin is Literal:
+        return f"Literal[{', '.join(map(repr, arguments))}]"
+    if origin is not None:
+        return f"{origin.__name__}[{', '.join(map(_type, arguments))}]"
+    names = {type(None): "None", ...: "..."}
+    return names.get(annotation) or getattr(annotation, "__name__", str(annotation))

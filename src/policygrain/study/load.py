@@ -12,6 +12,8 @@ from pydantic import BaseModel, ValidationError
 
 from ..errors import UserError, did_you_mean
 from ..merging import merge
+from ..text import shortened
+from .checks import check_keys
 from .schema import Study
 
 
@@ -42,7 +44,7 @@ def parse_study(data: Mapping[str, Any], path: Path) -> Study:
         lines = "\n".join(f"  {_explain(e)}" for e in error.errors())
         raise UserError(f"{path}: the study cannot be read.\n{lines}") from error
     try:
-        _check(study)
+        check_keys(study)
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
     return study
@@ -78,7 +80,9 @@ def _read(path: Path) -> dict[str, Any]:
         data = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such study file.") from error
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except RecursionError as error:
+        raise UserError(f"{path}: not readable as YAML: nested too deeply.") from error
+    except (OSError, TypeError, ValueError, yaml.YAMLError) as error:  # a date such as 2026-13-01 is a ValueError
         raise UserError(f"{path}: not readable as YAML: {error}") from error
     if not isinstance(data, dict):
         raise UserError(f"{path}: a study file is a mapping of keys, see config.yaml.")
@@ -89,7 +93,10 @@ def _with_base(data: dict[str, Any], path: Path, seen: tuple[Path, ...]) -> dict
     base = data.get("base")
     if base is None:
         return data
-    below = (path.parent / str(base)).resolve()
+    try:
+        below = (path.parent / base).resolve()
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{path}: base: {shortened(repr(base))} is no name of a study file.") from error
     if below in seen:
         raise UserError(f"{path}: base: the bases form a circle ({base!r}).")
     if "name" not in data:
@@ -120,7 +127,9 @@ def _explain(error: Any) -> str:
         return f"{where}: {error['input']!r} is not one of the values of this key.{did_you_mean(error['input'], known)}"
     if error["type"] == "string_type" and isinstance(error["input"], bool):
         return f"{where}: a text is expected here; YAML reads on, off, yes and no as true and false: quote it."
-    return f"{where}: {error['msg']} (got {error['input']!r})."
+    if error["type"] == "value_error":  # of the schema's own validators, whose texts say what was wrong
+        return f"{where}: {error['msg'].removeprefix('Value error, ')}."
+    return f"{where}: {error['msg']} (got {shortened(repr(error['input']))})."
 
 
 def _keys_at(location: list[Any]) -> list[str]:
@@ -132,72 +141,3 @@ def _keys_at(location: list[Any]) -> list[str]:
             while not (isinstance(current, type) and issubclass(current, BaseModel)) and get_args(current):
                 current = next((a for a in reversed(get_args(current)) if a is not type(None)), None)
     return list(current.model_fields) if isinstance(current, type) and issubclass(current, BaseModel) else []
-
-
-def _check(study: Study) -> None:
-    """Checks that involve several keys. UserError for the first that fails."""
-    from ..methods import method
-    from .checks import check_instruments
-    from .runs import arms_of, control_arms
-
-    if re.search(r"://[^/\s]*@|[?&](?:password|token)=", study.tracking.uri or ""):
-        raise UserError(  # without the address, which has the password in it
-            "tracking.uri: contains a user name, password or token, and a study file is copied with its results. Set "
-            "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD instead."
-        )
-    tiny = study.model.tiny
-    if tiny.hidden % tiny.heads:
-        raise UserError(f"model.tiny.heads: hidden size {tiny.hidden} is not divisible by {tiny.heads} heads.")
-    if tiny.hidden // tiny.heads % 32:
-        raise UserError(
-            f"model.tiny.heads: the head size {tiny.hidden} / {tiny.heads} must be a multiple of 32 (vLLM on CPUs)."
-        )
-    seeds_by_key = {"seeds": study.seeds} | {
-        f"experiments.{n}.seeds": e.seeds or [] for n, e in study.experiments.items()
-    }
-    for where, seeds in seeds_by_key.items():
-        if len(set(seeds)) < len(seeds):
-            raise UserError(f"{where}: {max(seeds, key=seeds.count)} is there twice; a repeated seed is the same run.")
-    names = [b.name for b in study.evaluation.benchmarks]
-    if len(set(names)) < len(names):
-        raise UserError(f"evaluation.benchmarks: two have the name {max(names, key=names.count)!r}.")
-    if study.evaluation.after_training and study.training.engine == "vllm":
-        raise UserError(
-            "evaluation.after_training: only with training.engine: transformers; vLLM evaluates many models per engine."
-        )
-    for name in study.methods:
-        method(name, study.methods)
-    check_instruments(study)
-    for name, experiment in study.experiments.items():
-        twice = [m for m in experiment.methods if experiment.methods.count(m) > 1]
-        if twice:
-            raise UserError(f"experiments.{name}.methods: {twice[0]!r} is there twice.")
-        for arm in arms_of(experiment, study):
-            try:
-                settings, heads = arm.training(study), arm.method(study).n_mtp_heads
-            except UserError as error:
-                raise UserError(f"experiments.{name}: {error}") from error
-            if settings.group < 2:
-                raise UserError(
-                    f"experiments.{name}: training.group: a group of one response has no advantage; "
-                    "the smallest group is 2."
-                )
-            if heads and settings.compute != "float32":
-                raise UserError(f"experiments.{name}: training.compute: prediction heads need float32.")
-            if (odd := re.search(r"[^A-Za-z0-9_.+=-]", arm.name)) is not None:
-                raise UserError(
-                    f"experiments.{name}.vary: {arm.name!r} contains {odd[0]!r} and cannot name a folder; only "
-                    "keys whose values are numbers or words can be varied. Write one study per value instead."
-                )
-            updates = settings.updates_per_batch
-            if updates > settings.prompts_per_step * settings.group:
-                raise UserError(
-                    f"experiments.{name}: training.updates_per_batch: {updates} updates of a batch of "
-                    f"{settings.prompts_per_step * settings.group} responses; there must be at least one per update."
-                )
-    for role, arm in control_arms(study).items():
-        try:
-            arm.method(study)
-        except UserError as error:
-            key = "worse" if role == "worse" else "method"
-            raise UserError(f"controls.{key}: {error}") from error

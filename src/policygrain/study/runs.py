@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 
 CONTROLS = "controls"  # the name of the controls among the experiments
+START = "start"  # the name of the start models among the arms that are evaluated
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import AfterValidator, Field, model_validator
 
 from ..sections import Section
 from .artefacts import (
@@ -29,13 +29,8 @@ from .artefacts import (
     TRAINING_DATA,
 )
 from .design import Controls, Estimators, Rounds, Sequential
+from .kinds import MOST, Name, NonNegativeInt, PositiveFloat, PositiveInt, Seed, Several, Share, Text, distinct
 from .methods import MethodChanges
-
-NonNegativeInt = Annotated[int, Field(ge=0)]
-Share = Annotated[float, Field(ge=0, le=1)]
-# Names are used for folders, files, MLflow runs and command-line arguments.
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]
-
 
 FigureName = Literal[
     "benchmarks",
@@ -61,19 +56,25 @@ FigureName = Literal[
 class TinyModel(Section):
     """The architecture of a tiny model that the pipeline builds (Qwen2 with tied embeddings)."""
 
-    hidden: PositiveInt = Field(64, description="hidden size", json_schema_extra=START)
-    intermediate: PositiveInt = Field(128, description="size of the feed-forward layers", json_schema_extra=START)
-    layers: PositiveInt = Field(3, description="number of transformer layers", json_schema_extra=START)
-    heads: PositiveInt = Field(
+    hidden: int = Field(64, ge=1, le=8192, description="hidden size", json_schema_extra=START)
+    intermediate: int = Field(
+        128, ge=1, le=65_536, description="size of the feed-forward layers", json_schema_extra=START
+    )
+    layers: int = Field(3, ge=1, le=128, description="number of transformer layers", json_schema_extra=START)
+    heads: int = Field(
         2,
+        ge=1,
+        le=128,
         description="number of attention heads; hidden size / heads must be a multiple of 32",
         json_schema_extra=START,
     )
     context: PositiveInt = Field(
         256, description="maximum length of a prompt with its response, in tokens", json_schema_extra=START
     )
-    vocabulary: PositiveInt | None = Field(
+    vocabulary: int | None = Field(
         None,
+        ge=258,  # 256 bytes, the end of a sequence, padding
+        le=MOST,
         description="vocabulary size of a byte-level BPE tokenizer, trained on the prompts; "
         "null: one token per character",
         json_schema_extra=START,
@@ -91,9 +92,13 @@ class WarmStart(Section):
         description="number of final steps in which some demonstrations have no scratchpad",
         json_schema_extra=START,
     )
-    batch_size: PositiveInt = Field(32, description="demonstrations per optimizer step", json_schema_extra=START)
-    learning_rate: PositiveFloat = Field(
+    batch_size: int = Field(
+        32, ge=1, le=65_536, description="demonstrations per optimizer step", json_schema_extra=START
+    )
+    learning_rate: float = Field(
         3e-3,
+        gt=0,
+        le=1,
         description="peak learning rate of AdamW; for weight matrices Muon is used with five times this rate",
         json_schema_extra=START,
     )
@@ -112,13 +117,12 @@ class WarmStart(Section):
 class Lora(Section):
     """Low-rank adapters (LoRA); the model's own weights are frozen. Needs the package peft."""
 
-    rank: PositiveInt = Field(16, description="rank of the adapters", json_schema_extra=POLICY)
-    alpha: PositiveFloat = Field(
-        32.0, description="the adapter output is scaled by alpha / rank", json_schema_extra=POLICY
+    rank: int = Field(16, ge=1, le=8192, description="rank of the adapters", json_schema_extra=POLICY)
+    alpha: float = Field(
+        32.0, gt=0, le=10_000, description="the adapter output is scaled by alpha / rank", json_schema_extra=POLICY
     )
-    targets: list[str] = Field(
+    targets: Several[Text] = Field(
         ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
-        min_length=1,
         description="modules with an adapter, by the last part of their names",
         json_schema_extra=POLICY,
     )
@@ -127,13 +131,13 @@ class Lora(Section):
 class Model(Section):
     """The model that training starts from."""
 
-    start: str = Field(
+    start: Text = Field(
         "tiny",
         description="'tiny': built and fine-tuned by the pipeline; otherwise a folder or a Hugging Face name of a "
         "causal language model",
         json_schema_extra=EVERY_MODEL,
     )
-    revision: str | None = Field(
+    revision: Text | None = Field(
         None, description="revision (commit, tag or branch) of a Hugging Face model", json_schema_extra=EVERY_MODEL
     )
     dtype: Literal["float32", "bfloat16"] = Field(
@@ -142,8 +146,10 @@ class Model(Section):
     lora: Lora | None = Field(None, description="low-rank adapters; null: all weights are trained")
     tiny: TinyModel = Field(TinyModel(), description="architecture, with start: tiny")
     warm_start: WarmStart = Field(WarmStart(), description="supervised fine-tuning, with start: tiny")
-    starts: PositiveInt | None = Field(
+    starts: int | None = Field(
         None,
+        ge=1,
+        le=1000,
         description="number of start models: seeds take turns, so with 6 the seeds 0 and 6 begin from the same one; "
         "null: each seed has its own",
         json_schema_extra=POLICY_AND_EVALUATION,
@@ -178,8 +184,7 @@ class Data(Section):
         description="folder that file sources are relative to; null: POLICYGRAIN_DATA, else the working directory",
         json_schema_extra=NOTHING,
     )
-    train: list[str] = Field(
-        min_length=1,
+    train: Several[Text] = Field(
         description="sources of training problems: synthetic families, registered sets (`policygrain data list`) or "
         ".jsonl files",
         json_schema_extra=TRAINING_DATA,
@@ -194,17 +199,21 @@ class Data(Section):
         description="validation problems per source; they are not in training or benchmarks",
         json_schema_extra=TRAINING_DATA,
     )
-    seed: int = Field(1, description="seed of the synthetic problems", json_schema_extra=ALL_DATA)
+    seed: Seed = Field(1, description="seed of the synthetic problems", json_schema_extra=ALL_DATA)
 
 
 class Sampling(Section):
     """Sampling parameters of evaluation."""
 
-    n: PositiveInt = Field(
-        1, description="responses per problem; the score is their mean accuracy (avg@n)", json_schema_extra=EVALUATION
+    n: int = Field(
+        1,
+        ge=1,
+        le=100_000,
+        description="responses per problem; the score is their mean accuracy (avg@n)",
+        json_schema_extra=EVALUATION,
     )
     temperature: float = Field(
-        0.0, ge=0, description="sampling temperature; 0: greedy decoding", json_schema_extra=EVALUATION
+        0.0, ge=0, le=10, description="sampling temperature; 0: greedy decoding", json_schema_extra=EVALUATION
     )
     top_p: float = Field(
         1.0,
@@ -217,6 +226,12 @@ class Sampling(Section):
         128, description="maximum length of a response, in tokens", json_schema_extra=EVALUATION
     )
 
+    @model_validator(mode="after")
+    def _several_differ(self) -> Sampling:
+        if self.n > 1 and self.temperature == 0:
+            raise ValueError("n: several greedy responses are the same; set a temperature")
+        return self
+
 
 Extraction = Literal["boxed", "answer_line", "qwen_math"]
 
@@ -225,7 +240,7 @@ class Benchmark(Section):
     """A benchmark."""
 
     name: Name = Field(description="name in figures and tables", json_schema_extra=BENCHMARKS_AND_EVALUATION)
-    source: str = Field(
+    source: Text = Field(
         description="a synthetic family, a registered set (`policygrain data list`) or a .jsonl file",
         json_schema_extra=BENCHMARKS_AND_EVALUATION,
     )
@@ -243,6 +258,14 @@ class Benchmark(Section):
     sampling: Sampling | None = Field(None, description="sampling parameters; null: those of `evaluation`")
 
 
+def distinct_names(benchmarks: list[Benchmark]) -> list[Benchmark]:
+    """``benchmarks``; ValueError if two have the same name, or one that figures use."""
+    distinct([benchmark.name.lower() for benchmark in benchmarks])  # a file each, and some file systems ignore case
+    if any(benchmark.name.lower() == "average" for benchmark in benchmarks):
+        raise ValueError("'average' is what tables call the mean of all benchmarks")
+    return benchmarks
+
+
 class Evaluation(Section):
     """The evaluation of start and final models on benchmarks."""
 
@@ -258,7 +281,9 @@ class Evaluation(Section):
         "from the registry (`policygrain data list`) and max_tokens from `evaluation.sampling`",
         json_schema_extra=EVALUATION,
     )
-    benchmarks: list[Benchmark] = Field(min_length=1, description="benchmarks, in the order of figures and tables")
+    benchmarks: Annotated[list[Benchmark], AfterValidator(distinct_names)] = Field(
+        min_length=1, description="benchmarks, in the order of figures and tables"
+    )
     greedy: bool = Field(
         False,
         description="besides the sampled responses, decode one greedily per problem; reported in a table of its own",
@@ -275,12 +300,14 @@ class Evaluation(Section):
         description="models that one process evaluates one after the other, with the same engine",
         json_schema_extra=NOTHING,
     )
-    parts: PositiveInt = Field(
+    parts: int = Field(
         1,
+        ge=1,
+        le=1000,
         description="number of jobs that share the sampling for these models; changes no result",
         json_schema_extra=NOTHING,
     )
-    seed: int = Field(7, description="sampling seed", json_schema_extra=EVALUATION)
+    seed: Seed = Field(7, description="sampling seed", json_schema_extra=EVALUATION)
 
 
 class Fsdp(Section):
@@ -293,32 +320,45 @@ class Fsdp(Section):
     )
 
 
+Beta = Annotated[float, Field(ge=0, lt=1)]
+
+
 class Training(Section):
     """The training loop. A batch of prompts_per_step × group responses gets updates_per_batch optimizer steps."""
 
     steps: PositiveInt = Field(30, description="training steps; each samples one batch", json_schema_extra=RUN)
     prompts_per_step: PositiveInt = Field(16, description="prompts per batch", json_schema_extra=POLICY)
-    group: PositiveInt = Field(8, description="responses per prompt (group size G)", json_schema_extra=POLICY)
+    group: int = Field(
+        8,
+        ge=2,
+        le=100_000,
+        description="responses per prompt (group size G); a single one has no advantage",
+        json_schema_extra=POLICY,
+    )
     updates_per_batch: PositiveInt = Field(
         4,
         description="optimizer steps per batch; with more of them, training is more off-policy",
         json_schema_extra=POLICY,
     )
     learning_rate: float = Field(
-        2e-4, ge=0, description="learning rate of AdamW; 0 as a control: nothing is learned", json_schema_extra=POLICY
+        2e-4,
+        ge=0,
+        le=1,
+        description="learning rate of AdamW; 0 as a control: nothing is learned",
+        json_schema_extra=POLICY,
     )
     warmup_updates: NonNegativeInt = Field(
         0, description="optimizer steps of linear learning-rate warmup", json_schema_extra=POLICY
     )
-    weight_decay: float = Field(0.0, ge=0, description="weight decay of AdamW", json_schema_extra=POLICY)
-    betas: tuple[float, float] = Field(
-        (0.9, 0.95), strict=False, description="betas of AdamW", json_schema_extra=POLICY
-    )
+    weight_decay: float = Field(0.0, ge=0, le=10, description="weight decay of AdamW", json_schema_extra=POLICY)
+    betas: tuple[Beta, Beta] = Field((0.9, 0.95), strict=False, description="betas of AdamW", json_schema_extra=POLICY)
     max_grad_norm: PositiveFloat = Field(
         1.0, description="maximum gradient norm; larger gradients are scaled down", json_schema_extra=POLICY
     )
-    temperature: PositiveFloat = Field(
+    temperature: float = Field(
         1.0,
+        gt=0,
+        le=10,
         description="sampling temperature of rollouts; also applied to log-probabilities and entropy",
         json_schema_extra=POLICY,
     )
@@ -333,19 +373,25 @@ class Training(Section):
     engine: Literal["transformers", "vllm"] = Field(
         "transformers", description="engine that samples rollouts", json_schema_extra=POLICY
     )
-    kv_gib: PositiveFloat | None = Field(
+    kv_gib: float | None = Field(
         None,
+        gt=0,
+        le=10_000,
         description="size of vLLM's KV cache in GiB; null: 1 on a CPU, half of the free memory on a GPU",
         json_schema_extra=NOTHING,
     )
-    max_mismatch: PositiveFloat | None = Field(
+    max_mismatch: float | None = Field(
         None,
+        gt=0,
+        le=10,
         description="the run stops if the log-probabilities of trainer and engine differ by more than this on average, "
         "in nats per token; null: 0.01 in float32, 0.02 in float16, 0.1 in bfloat16",
         json_schema_extra=NOTHING,
     )
-    ahead: NonNegativeInt = Field(
+    ahead: int = Field(
         0,
+        ge=0,
+        le=1000,
         description="batches sampled ahead; each is trained on this many steps after it was sampled, off-policy",
         json_schema_extra=RUN,
     )
@@ -359,7 +405,7 @@ class Training(Section):
         "the engine sampled with, where a quarter of the batch agrees with the trainer's to 1e-4 nats",
         json_schema_extra=RUN,
     )
-    sampling_seed: NonNegativeInt = Field(
+    sampling_seed: Seed = Field(
         0,
         description="another stream of prompts and samples with the same seed and start model, for controls",
         json_schema_extra=RUN,
@@ -374,15 +420,17 @@ class Training(Section):
         description="keep the checkpoints of every n-th step; of the others the newest two are kept until the run ends",
         json_schema_extra=NOTHING,
     )
-    segment_ends: tuple[str, ...] = Field(
+    segment_ends: tuple[Text, ...] = Field(
         ("\n",),
+        min_length=1,
         strict=False,
         description="texts that end a segment, for methods whose blocks are segments: a token that contains one is the "
         "last of its segment",
         json_schema_extra=POLICY,
     )
-    max_ratio: PositiveFloat | None = Field(
+    max_ratio: float | None = Field(
         None,
+        gt=1,
         description="stop the run and save the batch if a ratio is larger than this; null: no limit",
         json_schema_extra=NOTHING,
     )
@@ -397,19 +445,19 @@ class Training(Section):
     activation_checkpointing: bool = Field(
         False, description="recompute activations in the backward pass to save memory", json_schema_extra=NOTHING
     )
-    threads: PositiveInt = Field(1, description="CPU threads per run", json_schema_extra=NOTHING)
+    threads: int = Field(1, ge=1, le=1024, description="CPU threads per run", json_schema_extra=NOTHING)
 
 
 class Experiment(Section):
     """A set of runs: methods × settings × seeds."""
 
-    methods: list[str] = Field(
-        min_length=1, description="names of presets or of methods defined under `methods`", json_schema_extra=RUN_MATRIX
+    methods: Several[str] = Field(
+        description="names of presets or of methods defined under `methods`", json_schema_extra=RUN_MATRIX
     )
-    seeds: list[NonNegativeInt] | None = Field(
+    seeds: Several[Seed] | None = Field(
         None, description="seeds of the runs; null: the seeds of the study", json_schema_extra=RUN_MATRIX
     )
-    vary: dict[str, list[Any]] = Field(
+    vary: dict[str, Several[Any]] = Field(
         {},
         description="training keys, each with a list of values (numbers or single words); every combination is run",
         json_schema_extra=RUN_MATRIX,
@@ -430,7 +478,9 @@ class Tracking(Section):
 
     uri: str | None = Field(
         None,
-        description="tracking URI; null: MLFLOW_TRACKING_URI, else a SQLite file next to the study's results. User "
+        pattern=r"^((https?|file|sqlite|postgresql|mysql|mssql|databricks)(\+\w+)?://?\S+|databricks)$",
+        description="tracking URI, such as http://HOST:5000 or sqlite:///FILE; null: MLFLOW_TRACKING_URI, else a "
+        "SQLite file next to the study's results. User "
         "name and password belong in MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD",
         json_schema_extra=TRACKING,
     )
@@ -460,11 +510,13 @@ class Study(Section):
         json_schema_extra=FIGURES,
     )
     title: str = Field("", description="title in reports", json_schema_extra=FIGURES)
-    seeds: list[NonNegativeInt] = Field(
-        [0, 1, 2], min_length=1, description="seeds of training runs and start models", json_schema_extra=RUN_MATRIX
+    seeds: Several[Seed] = Field(
+        [0, 1, 2], description="seeds of training runs and start models", json_schema_extra=RUN_MATRIX
     )
-    seeds_per_process: PositiveInt = Field(
+    seeds_per_process: int = Field(
         1,
+        ge=1,
+        le=1000,
         description="runs of an arm, or start models, that one process trains or measures one after the other; larger "
         "values save start-up time",
         json_schema_extra=NOTHING,
@@ -490,7 +542,7 @@ class Study(Section):
         description="new methods, each with the method (`base`) that it changes, and changes to presets",
         json_schema_extra=POLICY,
     )
-    experiments: dict[str, Experiment] = Field(
+    experiments: dict[Name, Experiment] = Field(
         min_length=1, description="experiments by name: methods × settings × seeds"
     )
     evaluation: Evaluation = Field(description="evaluation on benchmarks")
@@ -506,7 +558,7 @@ class Study(Section):
     sequential: Sequential | None = Field(
         None, description="seeds added to arms of undecided claims; null: the seeds of the study and no more"
     )
-    figures: list[FigureName] = Field(
+    figures: Annotated[list[FigureName], AfterValidator(distinct)] = Field(
         ["benchmarks", "dynamics", "clip_ratio", "stress"],
         description="figures to draw",
         json_schema_extra=FIGURES,

@@ -35,7 +35,7 @@ def source_rows(path: Path) -> Iterator[tuple[str, Any]]:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
         text = content.decode("utf-8")
         listed = json.loads(text) if path.suffix == ".json" else None
-    except (OSError, ValueError, EOFError, zlib.error) as error:
+    except (OSError, ValueError, RecursionError, EOFError, zlib.error) as error:
         raise UserError(f"{path}: cannot be read: {error}.") from error
     if listed is not None:
         for number, row in enumerate(listed, start=1):
@@ -46,7 +46,7 @@ def source_rows(path: Path) -> Iterator[tuple[str, Any]]:
         if line.strip():
             try:
                 yield f"{path}, line {number}", json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise UserError(f"{path}, line {number}: not JSON ({error}).") from error
 
 

@@ -14,8 +14,13 @@ import string
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from ..errors import UserError
 from .problem import Problem
+
+if TYPE_CHECKING:
+    from ..study.schema import Study
 
 
 @dataclass
@@ -193,6 +198,14 @@ def generate(family: str, split: str, size: int, seed: int) -> list[Problem]:
             identity = f"{family}-{split}-{len(seen):05d}"
             seen[question] = Problem(identity, question, answer, family, steps)
     return list(seen.values())
+
+
+def families_to_demonstrate(study: Study) -> list[str]:
+    """The families among a study's training problems. UserError if a tiny model is to be fine-tuned on none."""
+    families = [source for source in study.data.train if source in FAMILIES]
+    if study.model.warm_start.steps and not families:
+        raise UserError("model.warm_start.steps: only synthetic families have demonstrations; set it to 0.")
+    return families
 
 
 def demonstrations(families: list[str], seed: str, error_rate: float, direct_share: float) -> Iterator[tuple[str, str]]:

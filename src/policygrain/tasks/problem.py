@@ -75,7 +75,7 @@ def read_rows(path: Path) -> Iterator[tuple[int, Row]]:
         where = f"{path}, line {number}"
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UserError(f"{where}: not JSON ({error}). Each line must be one JSON object.") from error
         if not isinstance(row, dict):
             raise UserError(f"{where}: expected a JSON object with 'problem' and 'answer', got {type(row).__name__}.")

@@ -12,7 +12,7 @@ from ..results.layout import DataFolder, StartFolder
 from ..results.reader import start_model
 from ..results.schema import StartModelRecord, write_record
 from ..study.fingerprint import Fingerprints
-from ..tasks.families import FAMILIES
+from ..tasks.families import families_to_demonstrate
 from ..tasks.problem import read_problems
 from .model_folder import model_folder
 
@@ -37,9 +37,7 @@ def build_start_model(study: Study, seed: int, data: DataFolder, out: StartFolde
     else:
         tokenizer = tiny.bpe_tokenizer([p.problem for p in problems], spec.vocabulary)
     model = tiny.build(spec, tokenizer, seed)
-    families = [source for source in study.data.train if source in FAMILIES]
-    if warm_start.steps and not families:
-        raise UserError("model.warm_start.steps: only synthetic families have demonstrations; set it to 0.")
+    families = families_to_demonstrate(study)
     losses: list[float] = []
     if warm_start.steps:
         history = finetune(model, PromptRenderer(tokenizer, study.prompt), families, warm_start, seed)

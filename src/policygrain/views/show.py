@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ..analysis import Difference, Estimate, accuracy
 from ..analysis.models import average, average_difference, difference, summary
 from ..results.models import ModelGroup, benchmarks_of
-from ..text import columns
+from ..text import columns, shortened
 
 WIDTH = 100  # characters
 Column = tuple[str, list[str]]  # a heading, and a cell per row
@@ -34,10 +34,10 @@ def detail(group: ModelGroup) -> str:
     ]
     over = rows[0]["accuracy"]["unit"]
     whole = average(group, benchmarks) if len(benchmarks) > 1 else None
-    named = [_short(b, 24) for b in benchmarks]
+    named = [shortened(b, 24) for b in benchmarks]
     return _text(
         [
-            _short(group.name, WIDTH - 20)
+            shortened(group.name, WIDTH - 20)
             + (f", seeds {', '.join(m.seed for m in group.models)}" if len(group.models) > 1 else ""),
             "",
             f"Scores in %, 95% intervals over {over}; n responses per problem.",
@@ -54,7 +54,7 @@ def overview(groups: Sequence[ModelGroup], first: ModelGroup, differing: Sequenc
     """A line per group: the average accuracy, its paired difference to ``first``, then as many benchmarks as fit."""
     benchmarks = benchmarks_of(groups)
     several = len(benchmarks) > 1
-    table: list[Column] = [("", [_short(e.name, 34) for e in groups])]
+    table: list[Column] = [("", [shortened(e.name, 34) for e in groups])]
     if any(len(e.models) > 1 for e in groups):
         table.append(("seeds", [str(len(e.models)) for e in groups]))
     if several:
@@ -63,10 +63,10 @@ def overview(groups: Sequence[ModelGroup], first: ModelGroup, differing: Sequenc
     else:
         table.append(("accuracy", [_cell(_accuracy(e, benchmarks[0])) for e in groups]))
         apart = [difference(e, first, benchmarks[0]) if e.records(benchmarks[0]) else None for e in groups]
-    table.append((f"− {_short(first.name, 24)}", [_cell(d, "+") if d else "" for d in apart]))
+    table.append((f"− {shortened(first.name, 24)}", [_cell(d, "+") if d else "" for d in apart]))
     left_out: list[str] = []
     for b in benchmarks if several else ():
-        column = (_short(b, 9), [_percent(_accuracy(e, b).mean) if e.records(b) else "" for e in groups])
+        column = (shortened(b, 9), [_percent(_accuracy(e, b).mean) if e.records(b) else "" for e in groups])
         if left_out or max(map(len, _lines([*table, column]))) > WIDTH:
             left_out.append(b)
         else:
@@ -98,16 +98,16 @@ def comparison(groups: Sequence[ModelGroup], first: ModelGroup, differing: Seque
     every = [row for _, rows in blocks for row in rows]
     several = any(len(e.models) > 1 for e in groups)
     table: list[Column] = [
-        ("", [_short(e.name, 34) for e, _, _ in every]),
+        ("", [shortened(e.name, 34) for e, _, _ in every]),
         *([("seeds", [str(len(e.models)) for e, _, _ in every])] if several else []),
         ("accuracy", [_cell(a) for _, a, _ in every]),
-        (f"− {_short(first.name, 24)}", [_cell(d, "+") if d else "" for _, _, d in every]),
+        (f"− {shortened(first.name, 24)}", [_cell(d, "+") if d else "" for _, _, d in every]),
     ]
     heading, *lines = _lines(table)
     over = " or ".join(dict.fromkeys(part.unit for _, *parts in every for part in parts if part))
     text = [
         f"Accuracy in %, 95% intervals over {over}.",
-        f"− {_short(first.name, 24)}: paired difference; * its interval (not corrected) excludes 0.",
+        f"− {shortened(first.name, 24)}: paired difference; * its interval (not corrected) excludes 0.",
         "",
     ]
     if differing:
@@ -139,7 +139,7 @@ def protocol(groups: Sequence[ModelGroup]) -> list[str]:
         facts.append(("seconds", _fact(models[0].facts.seconds)))
     facts = [(key, text) for key, text in facts if text]
     width = max((len(key) for key, _ in facts), default=0)
-    lines = ["Protocol" if len(groups) == 1 else f"Protocol of {_short(groups[0].name, WIDTH - 12)}"]
+    lines = ["Protocol" if len(groups) == 1 else f"Protocol of {shortened(groups[0].name, WIDTH - 12)}"]
     for key, text in facts:
         parts = textwrap.wrap(text, WIDTH - width - 4, break_on_hyphens=False)
         lines += [f"  {'' if i else key:{width}}  {part}" for i, part in enumerate(parts)]
@@ -188,9 +188,3 @@ def _fact(value: object) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{k} {_fact(v)}" for k, v in value.items())
     return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _short(text: str, most: int) -> str:
-    """``text``, its middle left out if it is longer than ``most`` characters."""
-    half = (most - 1) // 2
-    return text if len(text) <= most else f"{text[: most - 1 - half]}…{text[-half:]}"

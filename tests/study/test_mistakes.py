@@ -1,0 +1,487 @@
+"""Plausible mistakes in every key of a study file: each is refused, before anything is spent, and its key is named."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from policygrain.cli import main
+from policygrain.doctor.gate import check_study
+from policygrain.errors import UserError
+from policygrain.study import load_study, parse_study
+from policygrain.study.fingerprint import section_of
+from policygrain.study.schema import Study
+
+from ..support.files import write_lines
+from ..support.small import SMALL, write_study
+
+HUGE, LONG = 10**20, "x" * 300
+SUM = {"problem": "what is 2 + 3?", "answer": "5"}
+PROGRAM = {"problem": "add two numbers", "answer": "x", "tests": "assert f(1) == 1", "entry_point": "f"}
+
+# With every optional section. `PATH` stands for the folder of files of problems.
+VALID: dict[str, Any] = SMALL | {
+    "title": "A study",
+    "seeds": [0, 1],
+    "methods": {"mine": {"base": "grpo", "clip": {"low": 0.1, "high": 0.2}}},
+    "experiments": {
+        "headline": {"methods": ["grpo", "mine"]},
+        "other": {"methods": ["grpo"], "vary": {"group": [4, 8]}, "seeds": [0]},
+    },
+    "estimators": {
+        "methods": ["grpo", "mine"],
+        "reference": "grpo",
+        "steps": [2],
+        "updates": [2],
+        "batches": 5,
+        "true_prompts": 20,
+    },
+    "rounds": {"methods": ["grpo", "mine"], "reference": "grpo", "steps": [2], "updates": [1, 2]},
+    "controls": {"method": "grpo", "worse": "mine"},
+    "sequential": {"budget": "10 hours"},
+    "tracking": {"uri": "sqlite:///mlflow.db"},
+    "prompt": {"template": "{problem}\n"},
+    "rollouts": {"where": "colocated"},
+}
+OWN = {"model.warm_start.steps": 0, "estimators": None, "rounds": None, "data.root": "PATH", "data.train_size": 2}
+
+# (key, value) or (key, value, other keys that are set for it); the message must name the key.
+MISTAKES: list[tuple[Any, ...]] = [
+    # what it is called
+    ("name", LONG),
+    ("name", ""),
+    ("name", "a/b"),
+    ("name", "my study"),
+    ("name", "étude"),
+    ("name", 7),
+    ("title", 2026),
+    ("title", ["A", "title"]),
+    ("base", 3),
+    # seeds
+    ("seeds", [HUGE, 1]),
+    ("seeds", [-1]),
+    ("seeds", []),
+    ("seeds", 3),
+    ("seeds", "0-7"),
+    ("seeds", [0, 0]),
+    ("seeds", [0.5]),
+    ("seeds", [True]),
+    ("seeds", list(range(2000))),
+    ("seeds_per_process", 0),
+    ("seeds_per_process", HUGE),
+    # model
+    ("model", "tiny"),
+    ("model.start", ""),
+    ("model.start", "no/such-model"),
+    ("model.start", "./no-such-folder"),
+    ("model.start", ["tiny"]),
+    ("model.revision", 5),
+    ("model.revision", ""),
+    ("model.dtype", "float16"),
+    ("model.dtype", "fp32"),
+    ("model.starts", 0),
+    ("model.starts", 100_000),
+    ("model.lora.rank", 0),
+    ("model.lora.rank", 10**6),
+    ("model.lora.alpha", -1),
+    ("model.lora.alpha", 1e9),
+    ("model.lora.targets", []),
+    ("model.lora.targets", [""]),
+    ("model.lora.targets", "all"),
+    ("model.lora.targets", ["q_proj", "q_proj"]),
+    ("model.tiny.hidden", 0),
+    ("model.tiny.hidden", 10**7),
+    ("model.tiny.heads", 3),
+    ("model.tiny.heads", 0),
+    ("model.tiny.intermediate", HUGE),
+    ("model.tiny.layers", 0),
+    ("model.tiny.layers", 1000),
+    ("model.tiny.context", 0),
+    ("model.tiny.vocabulary", 100),
+    ("model.tiny.vocabulary", HUGE),
+    ("model.warm_start.steps", -1),
+    ("model.warm_start.steps", 10**8),
+    ("model.warm_start.steps", 10, OWN | {"data.train": ["own.jsonl"]}),
+    ("model.warm_start.mixed_steps", -5),
+    ("model.warm_start.batch_size", 0),
+    ("model.warm_start.batch_size", 10**6),
+    ("model.warm_start.learning_rate", 0),
+    ("model.warm_start.learning_rate", 100),
+    ("model.warm_start.direct_share", 70),
+    ("model.warm_start.error_rate", 2),
+    # prompt
+    ("prompt.template", "Solve the problem."),
+    ("prompt.template", "{question}\n"),
+    ("prompt.template", "Solve: {problem}\n"),  # no token for S
+    ("prompt.program", "Write a program."),
+    ("prompt.program", "Write {problem}", OWN | {"data.train": ["programs.jsonl"]}),
+    ("prompt.chat", "yes"),
+    ("prompt.chat", True),
+    ("prompt.system", "You are a helpful assistant."),
+    ("prompt.system", 3),
+    # data
+    ("data.root", 3),
+    ("data.train", []),
+    ("data.train", "count"),
+    ("data.train", ["cuont"]),
+    ("data.train", ["count", "count"]),
+    ("data.train", ["nothing.jsonl"]),
+    ("data.train", [""]),
+    ("data.train", ["plain_sum"]),  # capitals
+    ("data.train", ["accents.jsonl"], OWN),
+    ("data.train_size", 10**8),
+    ("data.train_size", 0),
+    ("data.train_size", "all"),
+    ("data.validation_size", 0),
+    ("data.validation_size", 10**9),
+    ("data.seed", -1),
+    ("data.seed", HUGE),
+    # grading
+    ("grader", "exact"),
+    ("grader", None),
+    ("grader", "numeric", OWN | {"data.train": ["tolerance.jsonl"]}),
+    ("extraction", "box"),
+    # training
+    ("training.steps", 0),
+    ("training.steps", 10**9),
+    ("training.steps", 2.5),
+    ("training.prompts_per_step", 0),
+    ("training.prompts_per_step", HUGE),
+    ("training.group", 1),
+    ("training.group", 10**7),
+    ("training.updates_per_batch", 0),
+    ("training.updates_per_batch", 17),
+    ("training.learning_rate", 100),
+    ("training.learning_rate", -1e-4),
+    ("training.learning_rate", "1e-4x"),
+    ("training.learning_rate", float("nan")),
+    ("training.warmup_updates", -1),
+    ("training.warmup_updates", 10_000),
+    ("training.weight_decay", -0.1),
+    ("training.weight_decay", 100),
+    ("training.betas", [0.9]),
+    ("training.betas", [0.9, 1.0]),
+    ("training.betas", [9, 0.95]),
+    ("training.max_grad_norm", 0),
+    ("training.temperature", 0),
+    ("training.temperature", 100),
+    ("training.max_tokens", 0),
+    ("training.max_tokens", 96),
+    ("training.max_tokens", HUGE),
+    ("training.micro_batch_tokens", 0),
+    ("training.engine", "hf"),
+    ("training.kv_gib", 0),
+    ("training.kv_gib", 80_000),
+    ("training.max_mismatch", 0),
+    ("training.max_mismatch", 1000),
+    ("training.ahead", -1),
+    ("training.ahead", 4),
+    ("training.validate_every", 0),
+    ("training.checkpoint_every", 0),
+    ("training.checkpoint_every", -1),
+    ("training.old_log_probs", "vllm"),
+    ("training.sampling_seed", -1),
+    ("training.sampling_seed", HUGE),
+    ("training.shuffle_rewards", 1),
+    ("training.keep_every", 0),
+    ("training.segment_ends", []),
+    ("training.segment_ends", [""]),
+    ("training.segment_ends", "."),
+    ("training.max_ratio", 0.5),
+    ("training.compute", "fp16"),
+    ("training.fsdp", True),
+    ("training.fsdp.cpu_offload", "no"),
+    ("training.activation_checkpointing", "off"),
+    ("training.threads", 0),
+    ("training.threads", 100_000),
+    ("training.lr", 1e-4),
+    # rollouts
+    ("rollouts.where", "server"),
+    ("rollouts.servers", -1),
+    ("rollouts.servers", 10**5),
+    ("rollouts.submit", ["--gpus=1"]),
+    ("rollouts.chunk", 0),
+    ("rollouts.wait_minutes", 0),
+    ("rollouts.wait_minutes", 10**7),
+    # methods
+    ("methods", ["mine"]),
+    ("methods.mine", "dapo"),
+    ("methods.my method", {"base": "grpo"}),
+    (f"methods.{LONG}", {"base": "grpo"}),
+    ("methods.mine.base", "grop"),
+    ("methods.mine.base", 3),
+    ("methods.mine.summary", 3),
+    ("methods.mine.source", ["a", "b"]),
+    ("methods.mine.advantage", "gae"),
+    ("methods.mine.ratio", "tokens"),
+    ("methods.mine.ratio", {"name": "block", "size": 0}),
+    ("methods.mine.ratio", {"name": "block", "size": HUGE}),
+    ("methods.mine.ratio", {"name": "block", "future_weight": 1.5}),
+    ("methods.mine.ratio", ["token"]),
+    ("methods.mine.ratio", "my_parts.f"),
+    ("methods.mine.clip", 0.2),
+    ("methods.mine.clip", {"low": 20, "high": 28}),
+    ("methods.mine.clip", {"low": -0.2}),
+    ("methods.mine.clip", {"high": 10**400}),
+    ("methods.mine.clip", {"epsilon": 0.2}),
+    ("methods.mine.aggregation", "mean"),
+    ("methods.mine.penalties", "kl"),
+    ("methods.mine.penalties", [{"name": "kl", "coefficient": -0.1}]),
+    ("methods.mine.penalties", [{"name": "entropy"}]),
+    ("methods.mine.sampler", {"oversample": 0.5}),
+    ("methods.mine.sampler", {"overlong_buffer": 4096}),
+    ("methods.mine.sampler", {"max_batches": HUGE}),
+    ("methods.mine.sampler", "dynamic"),
+    ("methods.mine.mtp_heads", {"learning_rate": 100}),
+    ("methods.mine.off_policy_bound", -1),
+    # experiments
+    ("experiments", {}),
+    ("experiments", ["headline"]),
+    ("experiments.a/b", {"methods": ["grpo"]}),
+    ("experiments.controls", {"methods": ["grpo"]}),
+    ("experiments.headline.methods", []),
+    ("experiments.headline.methods", "grpo"),
+    ("experiments.headline.methods", ["grpo", "grpo"]),
+    ("experiments.headline", {"methods": ["ppo"]}),
+    ("experiments.headline.seeds", []),
+    ("experiments.headline.seeds", [HUGE]),
+    ("experiments.headline.seeds", [1, 1]),
+    ("experiments.headline.evaluate", "no"),
+    ("experiments.other.vary", {"group": []}),
+    ("experiments.other.vary", {"group": 4}),
+    ("experiments.other.vary", {"group": [4, 4]}),
+    ("experiments.other", {"methods": ["grpo"], "vary": {"seed": [1, 2]}}),
+    ("experiments.other", {"methods": ["grpo"], "vary": {"group": [1, 4]}}),
+    ("experiments.other", {"methods": ["grpo"], "vary": {"learning_rate": [100]}}),
+    ("experiments.other.vary", {"segment_ends": [["\n"], ["."]]}),
+    ("experiments.other.methods", ["start"], {"methods.start": {"base": "grpo"}}),
+    ("methods", {"MINE": {"base": "grpo"}, "mine": {"base": "grpo"}}, {"experiments.e": {"methods": ["mine", "MINE"]}}),
+    # estimators
+    ("estimators.methods", []),
+    ("estimators.methods", ["grpo", "grpo"]),
+    ("estimators.methods", ["grpo", "ppo"]),
+    ("estimators.reference", "dapo"),
+    ("estimators.starts", 0),
+    ("estimators.starts", 50),
+    ("estimators.steps", [1000]),
+    ("estimators.steps", []),
+    ("estimators.steps", 2),
+    ("estimators.updates", [0]),
+    ("estimators.updates", [-1]),
+    ("estimators.updates", [2, 2]),
+    ("estimators.updates", [500]),
+    ("estimators.prompts_per_update", 0),
+    ("estimators.batches", 2),
+    ("estimators.batches", 5000),
+    ("estimators.true_prompts", 2),
+    ("estimators.true_prompts", 10**5),
+    # rounds
+    ("rounds.methods", ["grpo", "grpo"]),
+    ("rounds.methods", ["grop"]),
+    ("rounds.reference", "dapo"),
+    ("rounds.starts", 50),
+    ("rounds.steps", [1000]),
+    ("rounds.updates", [0]),
+    ("rounds.updates", [1, 1]),
+    ("rounds.updates", [1000]),
+    ("rounds.pools", 0),
+    ("rounds.prompts_per_update", 0),
+    ("rounds.samples", 0),
+    # controls and added seeds
+    ("controls.method", "ppo"),
+    ("controls.worse", "bad"),
+    ("controls.worse", "grpo"),
+    ("controls.seeds", []),
+    ("controls.seeds", [0, 0]),
+    ("sequential.ledgers", ["claim"]),
+    ("sequential.ledgers", []),
+    ("sequential.ledgers", ["claims", "claims"]),
+    ("sequential.add", 0),
+    ("sequential.add", 10**6),
+    ("sequential.budget", 20),
+    ("sequential.budget", "20"),
+    ("sequential.budget", "0 minutes"),
+    ("sequential.budget", "1 second"),
+    ("sequential.max_rounds", -1),
+    ("sequential.max_rounds", 10**6),
+    # evaluation
+    ("evaluation.engine", "sglang"),
+    ("evaluation.registered_sampling", "true"),
+    ("evaluation.greedy", "true"),
+    ("evaluation.after_training", True, {"training.engine": "vllm"}),
+    ("evaluation.after_training", 1),
+    ("evaluation.runs_per_engine", 0),
+    ("evaluation.parts", 0),
+    ("evaluation.parts", 10**5),
+    ("evaluation.seed", -7),
+    ("evaluation.sampling.n", 0),
+    ("evaluation.sampling.n", 10**7),
+    ("evaluation.sampling", {"n": 8}),  # greedy eight times
+    ("evaluation.sampling.temperature", -1),
+    ("evaluation.sampling.temperature", 70),
+    ("evaluation.sampling.top_p", 0),
+    ("evaluation.sampling.top_p", 95),
+    ("evaluation.sampling.max_tokens", 0),
+    ("evaluation.benchmarks", []),
+    ("evaluation.benchmarks", ["count"]),
+    ("evaluation.benchmarks", [{"name": "a", "source": "count"}, {"name": "A", "source": "largest"}]),
+    ("evaluation.benchmarks", [{"name": "average", "source": "count"}]),
+    ("evaluation.benchmarks", [{"name": "words", "source": "word_problem"}]),  # capitals
+    ("evaluation.benchmarks[0].name", LONG),
+    ("evaluation.benchmarks[0].name", "AIME 24"),
+    ("evaluation.benchmarks[0].source", "aime"),
+    ("evaluation.benchmarks[0].source", "nothing.jsonl"),
+    ("evaluation.benchmarks[0].source", ""),
+    ("evaluation.benchmarks[0].size", 0),
+    ("evaluation.benchmarks[0].size", HUGE),
+    ("evaluation.benchmarks[0].extraction", "boxes"),
+    ("evaluation.benchmarks[0].sampling", 4),
+    ("evaluation.benchmarks[0].sampling", {"max_tokens": 96}),
+    # figures and tracking
+    ("figures", ["grain"]),
+    ("figures", ["dynamics", "dynamics"]),
+    ("figures", ["loss"]),
+    ("figures", "all"),
+    ("tracking.uri", "foo"),
+    ("tracking.uri", "localhost:5000"),
+    ("tracking.uri", "http//server:5000"),
+    ("tracking.uri", "https://me:secret@server"),
+    ("tracking.uri", 5000),
+    ("tracking.live", "yes"),
+    ("tracking.log_models", "no"),
+]
+
+
+def put(data: dict[str, Any], key: str, value: Any) -> None:
+    """Set ``key``, such as `evaluation.benchmarks[0].name`, in the data of a study."""
+    *parents, last = re.sub(r"\[(\d+)\]", r".\1", key).split(".") if LONG not in key else key.split(".", 1)
+    for part in parents:
+        data = data[int(part)] if part.isdecimal() else data.setdefault(part, {})
+    data[int(last) if last.isdecimal() else last] = value
+
+
+def with_mistake(folder: Path, key: str, value: Any, others: dict[str, Any] | None = None) -> Study:
+    data = copy.deepcopy(VALID)
+    for name, content in [*(others or {}).items(), (key, value)]:
+        put(data, name, str(folder) if content == "PATH" else content)
+    return parse_study(data, folder / "study.yaml")
+
+
+@pytest.fixture(scope="module")
+def problems(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder of problems, without a model hub."""
+    folder = tmp_path_factory.mktemp("problems")
+    write_lines(folder / "own.jsonl", [SUM] * 5)
+    write_lines(folder / "accents.jsonl", [SUM, {"problem": "où est la somme de 2 et 3 ?", "answer": "5"}])
+    write_lines(folder / "tolerance.jsonl", [SUM | {"absolute_tolerance": 0.1}] * 5)
+    write_lines(folder / "programs.jsonl", [PROGRAM] * 5)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HF_HOME", str(folder / "hub"))
+        patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+        yield folder
+
+
+def test_the_study_without_a_mistake_is_valid(problems: Path) -> None:
+    check_study(with_mistake(problems, "name", "right"))
+    check_study(with_mistake(problems, "data.train", ["own.jsonl"], OWN))
+
+
+@pytest.mark.parametrize(
+    "mistake", MISTAKES, ids=lambda mistake: re.sub(r"[^\w.=/-]+", "_", f"{mistake[0]}={mistake[1]!r}")[:60]
+)
+def test_a_mistake_is_refused_and_its_key_is_named(problems: Path, mistake: tuple[Any, ...]) -> None:
+    with pytest.raises(UserError) as refused:
+        check_study(with_mistake(problems, *mistake))
+    message, key = re.sub(r"\[(\d+)\]", r".\1", str(refused.value)), re.sub(r"\[(\d+)\]", r".\1", mistake[0])
+    parents, _, name = key.rpartition(".")
+    named = key in message or (parents in message and repr(name) in message)  # a name that is no valid key
+    assert named, f"{key} is not named: {message}"
+    assert len(message) < 1500 and "object at 0x" not in message
+
+
+def keys(section: type[BaseModel] = Study, prefix: str = "") -> Iterator[str]:
+    for name, field in section.model_fields.items():
+        yield f"{prefix}{name}"
+        if (inside := section_of(field.annotation)) is not None:
+            yield from keys(inside, f"{prefix}{name}.")
+
+
+def test_every_key_has_a_mistake() -> None:
+    tried = {re.sub(r"^(methods|experiments)\.[^.]*", r"\1", re.sub(r"\[0\]", "", mistake[0])) for mistake in MISTAKES}
+    tried |= {f"evaluation.benchmarks.sampling.{key}" for key in ("n", "temperature", "top_p", "max_tokens")}
+    tried |= {key.rpartition(".")[0] for key in tried}
+    assert {*keys()} - tried == set() or {*keys()} - tried <= {*_of_method_sections()}
+
+
+def _of_method_sections() -> Iterator[str]:
+    """The keys of a method's sampler and heads, whose bounds are those of the settings themselves."""
+    return (key for key in keys() if key.startswith(("methods.sampler.", "methods.mtp_heads.")))
+
+
+@pytest.mark.parametrize("value", [10**400, -(10**400), "\ud800", LONG * 100, {}, [], [[]], None, float("inf"), b"x"])
+def test_no_value_of_a_key_is_a_traceback(problems: Path, value: Any) -> None:
+    """Each is accepted, or refused with the key; numbers have no end in YAML."""
+    for key in keys():
+        place = re.sub(r"^methods\.", "methods.mine.", re.sub(r"^experiments\.", "experiments.headline.", key))
+        place = place.replace("evaluation.benchmarks.", "evaluation.benchmarks[0].")
+        with contextlib.suppress(UserError):
+            with_mistake(problems, place, value)
+
+
+UNREADABLE = {
+    "deep lists": "[" * 100_000,
+    "deep mappings": "{a: " * 100_000,
+    "a deep value": f"name: t\ntitle: {'[' * 5000}{']' * 5000}\n",
+    "an impossible date": "name: t\ntitle: 2026-13-45\n",
+    "a key that is a list": "? [a, b]\n: 1\n",
+    "a key that is a mapping": "{{a: 1}: 2}",
+    "an integer without end": f"name: t\nseeds: [{'9' * 5000}]\n",
+    "an object of Python": "name: !!python/object/apply:os.getcwd []\n",
+    "a value inside itself": "name: t\nmethods: &m {mine: *m}\n",
+    "a list": "- name: t\n",
+    "nothing": "",
+    "a tab": "name: t\n\tseeds: [0]\n",
+    "no text": "\0\1",
+}
+
+
+@pytest.mark.parametrize("text", UNREADABLE.values(), ids=UNREADABLE)
+def test_a_file_that_is_no_study_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "study.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError, match=re.escape(str(path))) as refused:
+        load_study(path)
+    assert len(str(refused.value)) < 1500
+
+
+def test_deep_lines_of_problems_are_refused_with_their_number(
+    problems: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By `check`, and by all commands that read files of a user."""
+    path = problems / "deep.jsonl"
+    path.write_text("[" * 100_000 + "\n")
+    study = copy.deepcopy(VALID)
+    for key, value in (OWN | {"data.train": ["deep.jsonl"], "data.root": str(problems)}).items():
+        put(study, key, value)
+    for command in (
+        ["check", str(write_study(problems / "study.yaml", study))],
+        ["grade", str(path), "--out", str(problems / "graded.jsonl")],
+        ["calibrate", "--rollouts", str(path)],
+    ):
+        assert main(command) == 2
+        assert re.search(r"deep\.jsonl, line 1: ", capsys.readouterr().err), command
+
+
+def test_check_takes_the_study_as_plan_does(in_root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in (["check", "studies/smoke.yaml"], ["check", "--config", "studies/smoke.yaml"]):
+        assert main(command) == 0
+        assert capsys.readouterr().out.startswith("smoke: 6 arms, 12 runs")
+    assert main(["check"]) == 0
+    assert capsys.readouterr().out.startswith("laptop: ")

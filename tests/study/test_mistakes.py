@@ -19,7 +19,7 @@ from policygrain.study import load_study, parse_study
 from policygrain.study.fingerprint import section_of
 from policygrain.study.schema import Study
 
-from ..support.files import write_lines
+from ..support.made_up import write_lines
 from ..support.small import SMALL, write_study
 
 HUGE, LONG = 10**20, "x" * 300

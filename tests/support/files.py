@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
 from pathlib import Path
 
 
@@ -18,9 +16,3 @@ def flip_bit(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
-
-
-def write_lines(path: Path, rows: Iterable[object]) -> Path:
-    """A JSON Lines file with these rows."""
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path

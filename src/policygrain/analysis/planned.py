@@ -12,6 +12,8 @@ from .findings import planned_questions
 from .ledger import Claim, Comparison, tested_claims
 from .statistics import STARTS
 
+SOME = 2  # claims that a note names
+
 
 def plan_notes(study: Study) -> list[str]:
     """Notes on claims without verdicts: arms that are missing, arms without a common seed, and single seeds."""
@@ -21,8 +23,9 @@ def plan_notes(study: Study) -> list[str]:
     if len(without) == len(claims):
         found.append("claims: none of the claims of the papers will have a verdict; the study lacks arms.")
     elif without:
-        listed = "; ".join(f"{name} (needs {why})" for name, why in without.items())
-        found.append(f"claims: these claims will have no verdict: {listed}.")
+        listed = ", ".join(f"{name} (needs {why})" for name, why in list(without.items())[:SOME])
+        more = f" and {len(without) - SOME} more" if len(without) > SOME else ""
+        found.append(f"claims: {len(without)} of {len(claims)} will have no verdict: {listed}{more}.")
     planned = {name: claim for name, claim in claims.items() if name not in without}
     for name, c in _comparisons(planned):
         if c.replicates != STARTS and not common_seeds(matrix, c):
@@ -52,9 +55,8 @@ def _comparisons(claims: dict[str, Claim]) -> Iterator[tuple[str, Comparison]]:
 
 
 def _missing(study: Study, matrix: RunMatrix, claim: Claim) -> str:
-    """What the study does not plan and the claim needs; empty if it plans all."""
-    found = [why for c in claim.comparisons if (why := lacking(study, matrix, c)) is not None]
-    return ", ".join(dict.fromkeys(found))
+    """What the first comparison that the study does not plan needs; empty if it plans all."""
+    return next(filter(None, (lacking(study, matrix, c) for c in claim.comparisons)), "")
 
 
 def _replicates(study: Study, matrix: RunMatrix, c: Comparison) -> int:

@@ -5,6 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..analysis.claims import ClaimResult
+    from ..analysis.controls import Control
+    from ..results.reader import StudyResults
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -12,7 +18,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "results", type=Path, metavar="RESULTS", help="a study's results, such as results/laptop, or its study file"
     )
-    parser.add_argument("--brief", action="store_true", help="one verdict per claim, and the findings, a sentence each")
+    parser.add_argument(
+        "--brief",
+        action="store_true",
+        help="one verdict per claim, the findings, and the study's own methods, a sentence each",
+    )
     parser.add_argument("--json", action="store_true", help="everything, as JSON")
     parser.add_argument(
         "--design",
@@ -23,12 +33,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _brief(results: StudyResults, decided: list[ClaimResult], judged: list[Control]) -> list[str]:
+    """Paragraphs: the claims, the questions and, at the end, the study's own methods, where it has any.
+
+    With methods of its own a study is about these: what has no records is left out.
+    """
+    from ..analysis.claim_text import verdicts_text
+    from ..analysis.controls import controls_warning
+    from ..analysis.findings import answers_text, findings
+    from ..analysis.own import own_differences, own_text
+
+    answers, own = findings(results), own_differences(results)
+    if not own:
+        return [verdicts_text(decided, judged), answers_text(answers)]
+    decided, answers = ([result for result in ledger if result.findings] for ledger in (decided, answers))
+    said = [verdicts_text(decided, judged) if decided else controls_warning(judged), answers_text(answers)]
+    return [*filter(None, said), "\n".join(map(own_text, own))]
+
+
 def run(arguments: argparse.Namespace) -> None:
     """Print every claim with its verdict; if a control failed, that comes first."""
-    from ..analysis.claim_text import claims_data, claims_text, verdicts_text
+    from ..analysis.claim_text import claims_data, claims_text
     from ..analysis.claims import decide_study
     from ..analysis.controls import controls
-    from ..analysis.findings import answers_text, findings
     from ..results.reader import StudyResults
     from ..study import load_recorded_study
 
@@ -40,6 +67,6 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print(json.dumps(claims_data(decided, judged), indent=1, ensure_ascii=False))
     elif arguments.brief:
-        print(f"{verdicts_text(decided, judged)}\n\n{answers_text(findings(results))}")
+        print("\n\n".join(_brief(results, decided, judged)))
     else:
         print(claims_text(decided, judged))

@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Print the addresses; serve a local store until Ctrl-C."""
+    """Print the addresses; serve a local store until Ctrl-C, SIGTERM or SIGHUP."""
     from ..results.layout import StudyFolder
     from ..study import load_recorded_study
     from ..track.ui import serve

@@ -11,6 +11,7 @@ from ..analysis.abstract import QUESTION, abstract
 from ..analysis.claims import decide_study
 from ..analysis.controls import controls, controls_warning
 from ..analysis.findings import answer, findings
+from ..analysis.own import own_differences, own_text
 from ..errors import UserError
 from ..figures import TABLES
 from ..figures.claims import UNDECIDED
@@ -21,7 +22,7 @@ from ..views.html import content_security_policy, render
 from .facts import cost, protocol, provenance, tracked
 from .tables import tables
 
-FIRST = "grain"  # the first figure of the report
+FIRST, FIRST_OF_OWN = "grain", "benchmarks"  # the first figure of the report, and that of a study of own methods
 
 
 def write_report(results: StudyResults, captions: Path, out: Path) -> None:
@@ -30,7 +31,8 @@ def write_report(results: StudyResults, captions: Path, out: Path) -> None:
     ``captions`` is a folder with a file NAME.rst per figure and table. UserError if a figure or table is missing.
     """
     study, folder = results.study, results.folder
-    names = sorted(study.figures, key=lambda name: name != FIRST)
+    own = own_differences(results)
+    names = sorted(study.figures, key=lambda name: name != (FIRST_OF_OWN if own else FIRST))
     texts = {name: _read(folder.table(name, ".md")) for name in TABLES}
     texts["claims"], _, undecided = texts["claims"].partition(f"{UNDECIDED}\n")
     found, tested = findings(results), controls(results)
@@ -44,7 +46,10 @@ def write_report(results: StudyResults, captions: Path, out: Path) -> None:
             {"name": name, "image": _image(folder.figure(name, ".svg")), "caption": _caption(captions, name)}
             for name in names
         ],
-        abstract=abstract(results, decide_study(results), found, tested, label),
+        abstract=[
+            *(own_text(difference, label) for difference in own),
+            *abstract(results, decide_study(results), found, tested, label),
+        ],
         tables={name: tables(text) for name, text in texts.items()},
         undecided=tables(undecided),
         captions={name: _caption(captions, name) for name in TABLES},

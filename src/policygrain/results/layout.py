@@ -98,6 +98,11 @@ class StudyFolder:
         """Messages of the process that follows runs in MLflow."""
         return self.path / "mlflow.log"
 
+    @property
+    def server_log(self) -> Path:
+        """Messages of the MLflow server that `policygrain ui` starts."""
+        return self.path / "mlflow-server.log"
+
     def log(self, rule: str, name: str) -> Path:
         """The log of a job."""
         return self.path / "logs" / rule / f"{name}.log"

@@ -39,6 +39,7 @@ HEADLINE = (
 BY_TOKENS = ("sampled_accuracy", "validation_accuracy", "entropy_old")
 # A metric of every step: its last point in MLflow is the last step that was logged.
 CURSOR = "total_tokens"
+SINGLE = 0  # the step of a metric with one value: MLflow draws a bar for each run, and a curve for later steps
 
 SAMPLES = 5  # per benchmark in the table of samples; all samples are artefacts of the run
 SHOWN = ("id", "problem", "response", "gold", "outcome")
@@ -81,11 +82,10 @@ def steps(record: Finished, after: int) -> Iterator[list[Point]]:
 
 
 def scores(record: Finished) -> list[Point]:
-    """Benchmark scores, at the last step."""
+    """Benchmark scores, one point each."""
     at = {row["step"]: _time(row) for row in run_timings(record.folder)}
-    step = record.summary.final.steps
-    found = _scores(record).items()
-    return [Point(f"test/{name}", step, value, max(at.values(), default=step)) for name, value in found]
+    time = max(at.values(), default=record.summary.final.steps)
+    return [Point(f"test/{name}", SINGLE, value, time) for name, value in _scores(record).items()]
 
 
 def means(records: Sequence[Finished]) -> Iterator[list[Point]]:
@@ -101,7 +101,7 @@ def means(records: Sequence[Finished]) -> Iterator[list[Point]]:
                 if name in row:
                     values[name, row["step"]].append(row[name])
         for name, value in _scores(record).items():
-            values[f"test/{name}", rows[-1]["step"]].append(value)
+            values[f"test/{name}", SINGLE].append(value)
     at = {row["step"]: _time(row) for row in run_timings(records[0].folder)}
     last = max(at.values(), default=0)
     by_step: defaultdict[int, list[Point]] = defaultdict(list)

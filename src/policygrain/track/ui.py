@@ -4,33 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
-from urllib.parse import quote
+from collections.abc import Iterator
+from pathlib import Path
 
 from ..errors import UserError
 from ..results.layout import StudyFolder
 from ..study import Study
 from ..text import redacted
 from .store import connect, reason, tracking_uri
+from .view import share
 
-START_SECONDS = 120.0
-
-
-def charts(server: str, experiment: str, role: str) -> str:
-    """The address of the charts of a study's runs; ``role``: `seed`, or `method` for the means over seeds.
-
-    Without `workflowType` MLflow would open its view of language-model traces, which is empty.
-    """
-    chosen = "&searchFilter=" + quote(f'tags."grain.role" = "{role}"')
-    return f"{server}/#/experiments/{experiment}/runs?workflowType=machine_learning&compareRunsMode=CHART{chosen}"
+START_SECONDS, END_SECONDS = 120.0, 10.0
 
 
 def serve(folder: StudyFolder, study: Study, port: int) -> None:
-    """Print the addresses of the study's charts. A local store is served until Ctrl-C.
+    """Print the addresses of the study's charts. A local store is served until Ctrl-C, or SIGTERM or SIGHUP.
 
     UserError if nothing has been logged, or if the server does not start.
     """
@@ -40,42 +34,74 @@ def serve(folder: StudyFolder, study: Study, port: int) -> None:
             f"{folder.path}: there are no results yet. Run `snakemake all`, and see the runs while they train."
         )
     try:
-        _, experiment = connect(folder, study)
+        client, experiment = connect(folder, study)
+        runs, methods = (share(client, experiment, role) for role in ("seed", "method"))
     except UserError:
         raise
     except Exception as error:
         raise UserError(f"tracking.uri: MLflow at {redacted(uri)} does not answer ({reason(error, uri)}).") from None
-    if uri.startswith(("http://", "https://")):
-        _print(redacted(uri).rstrip("/"), experiment)
+    local = not uri.startswith(("http://", "https://"))
+    address = f"http://127.0.0.1:{port}" if local else redacted(uri).rstrip("/")
+    lines = (
+        f"Runs, also while they are trained:  {address}{runs}\nMethods, when all is done:          {address}{methods}"
+    )
+    if not local:
+        print(lines)
         return
+    with mlflow_server(uri, address, port, folder.server_log) as server:
+        print(f"{lines}\nCtrl-C ends the server.", flush=True)
+        if code := server.wait():
+            raise UserError(f"mlflow ui ended with exit code {code}; its messages are in {folder.server_log}.")
+
+
+@contextlib.contextmanager
+def mlflow_server(uri: str, address: str, port: int, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Context of an MLflow server with its workers, which end with it, also by a signal. Its messages go to ``log``."""
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=5):
         raise UserError(f"port {port}: another program uses it, maybe another MLflow. Choose another by --port.")
-    command = [sys.executable, "-m", "mlflow", "ui", "--host", "127.0.0.1", "--port", str(port)]
+    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
     environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
-    server = subprocess.Popen([*command, "--backend-store-uri", uri], env=environment)
+    before = {number: signal.signal(number, _stop) for number in (signal.SIGTERM, signal.SIGHUP)}
+    server = None
     try:
-        address = f"http://127.0.0.1:{port}"
-        _wait(server, address)
-        _print(address, experiment)
-        if code := server.wait():
-            raise UserError(f"mlflow ui ended with exit code {code}; its messages are above.")
+        with log.open("wb") as messages:
+            server = subprocess.Popen(
+                [*command, "--backend-store-uri", uri],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=messages,
+                stderr=messages,
+                start_new_session=True,
+            )
+        _wait(server, address, log)
+        yield server
     except KeyboardInterrupt:
         pass
     finally:
-        server.terminate()
-        server.wait()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if server is not None:
+            _end(server)
 
 
-def _print(server: str, experiment: str) -> None:
-    print(f"Runs, also while they are trained:  {charts(server, experiment, 'seed')}")
-    print(f"Methods, when all is done:          {charts(server, experiment, 'method')}", flush=True)
+def _stop(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
-def _wait(server: subprocess.Popen[bytes], address: str) -> None:
+def _end(server: subprocess.Popen[bytes]) -> None:
+    """End the server and its workers, and do not wait for long."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(server.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            server.wait(END_SECONDS)
+
+
+def _wait(server: subprocess.Popen[bytes], address: str, log: Path) -> None:
     end = time.monotonic() + START_SECONDS
     while server.poll() is None and time.monotonic() < end:
         with contextlib.suppress(OSError):
             urllib.request.urlopen(f"{address}/health", timeout=5).close()
             return
         time.sleep(0.3)
-    raise UserError(f"mlflow ui did not start at {address}. Is another program using the port? Give another by --port.")
+    raise UserError(f"mlflow did not start at {address}; its messages are in {log}. Another port may help: --port.")

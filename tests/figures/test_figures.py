@@ -57,7 +57,9 @@ NEEDED: dict[str, dict[str, Any]] = {
             }
         }
     },
-    "pass_at_k": {"evaluation": {"sampling": {"n": 4}, "benchmarks": [{"name": "count", "source": "count"}]}},
+    "pass_at_k": {
+        "evaluation": {"sampling": {"n": 4, "temperature": 1.0}, "benchmarks": [{"name": "count", "source": "count"}]}
+    },
 }
 
 

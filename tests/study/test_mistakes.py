@@ -263,6 +263,7 @@ MISTAKES: list[tuple[Any, ...]] = [
     ("experiments.other.vary", {"segment_ends": [["\n"], ["."]]}),
     ("experiments.other.methods", ["start"], {"methods.start": {"base": "grpo"}}),
     ("methods", {"MINE": {"base": "grpo"}, "mine": {"base": "grpo"}}, {"experiments.e": {"methods": ["mine", "MINE"]}}),
+    ("experiments.headline.reference", "dapo"),
     # estimators
     ("estimators.methods", []),
     ("estimators.methods", ["grpo", "grpo"]),

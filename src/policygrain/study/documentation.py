@@ -76,5 +76,5 @@ def _type(annotation: Any) -> str:
         return f"Literal[{', '.join(map(repr, arguments))}]"
     if origin is not None:
         return f"{origin.__name__}[{', '.join(map(_type, arguments))}]"
-    names = {type(None): "None", ...: "..."}
-    return names.get(annotation) or getattr(annotation, "__name__", str(annotation))
+    names: dict[Any, str] = {type(None): "None", ...: "..."}
+    return names[annotation] if annotation in names else str(getattr(annotation, "__name__", annotation))

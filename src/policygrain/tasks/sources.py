@@ -14,7 +14,6 @@ from ..results.reader import prepared_data
 from ..results.schema import Contamination, PreparedData, read_record, write_record
 from ..study.fingerprint import Fingerprints
 from . import check, registry
-from .characters import check_characters
 from .check import ROOT_VARIABLE, data_root
 from .contamination import TrainingIndex, as_data
 from .families import FAMILIES, generate
@@ -129,7 +128,6 @@ def _write(study: Study, out: DataFolder) -> None:
         train += kept
     if not train:
         raise UserError("data.train: nothing is left to train on; the files hold too few problems.")
-    check_characters(study, [*train, *validation], "data.train")
     write_problems(out.train, train)
     write_problems(out.validation, validation)
     compared: dict[str, list[Problem]] = {}
@@ -139,7 +137,6 @@ def _write(study: Study, out: DataFolder) -> None:
             compared[benchmark.name] = []
         else:
             problems = compared[benchmark.name] = load(benchmark.source, data.root, benchmark.size)
-        check_characters(study, problems, f"evaluation.benchmarks: {benchmark.name}")
         write_problems(out.benchmark(benchmark.name), problems)
     write_contamination(out.contamination, foreign, compared)
     sources = source_digests(study)

@@ -12,6 +12,7 @@ from ..results.layout import DataFolder, StartFolder
 from ..results.reader import start_model
 from ..results.schema import StartModelRecord, write_record
 from ..study.fingerprint import Fingerprints
+from ..tasks.characters import check_characters
 from ..tasks.families import families_to_demonstrate
 from ..tasks.problem import read_problems
 from .model_folder import model_folder
@@ -32,6 +33,7 @@ def build_start_model(study: Study, seed: int, data: DataFolder, out: StartFolde
     torch.set_num_threads(study.training.threads)
     spec, warm_start = study.model.tiny, study.model.warm_start
     problems = read_problems(data.train)
+    check_characters(study, problems, "data.train")
     if spec.vocabulary is None:
         tokenizer = tiny.character_tokenizer()
     else:

@@ -48,7 +48,6 @@ VALID: dict[str, Any] = SMALL | {
     "sequential": {"budget": "10 hours"},
     "tracking": {"uri": "sqlite:///mlflow.db"},
     "prompt": {"template": "{problem}\n"},
-    "rollouts": {"where": "colocated"},
 }
 OWN = {"model.warm_start.steps": 0, "estimators": None, "rounds": None, "data.root": "PATH", "data.train_size": 2}
 
@@ -202,14 +201,6 @@ MISTAKES: list[tuple[Any, ...]] = [
     ("training.threads", 0),
     ("training.threads", 100_000),
     ("training.lr", 1e-4),
-    # rollouts
-    ("rollouts.where", "server"),
-    ("rollouts.servers", -1),
-    ("rollouts.servers", 10**5),
-    ("rollouts.submit", ["--gpus=1"]),
-    ("rollouts.chunk", 0),
-    ("rollouts.wait_minutes", 0),
-    ("rollouts.wait_minutes", 10**7),
     # methods
     ("methods", ["mine"]),
     ("methods.mine", "dapo"),

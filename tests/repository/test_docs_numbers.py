@@ -26,7 +26,7 @@ def test_steps_whose_groups_were_all_dropped_count(arm: str) -> None:
             assert len(steps) == 40
             seeds.append(np.mean(steps[-10:]))
     page = (ROOT / "docs/pretrained.md").read_text()
-    (row,) = re.findall(rf"^\| {re.escape(arm)} \|(.*)\|$", page, flags=re.M)
+    row = re.findall(rf"^\| {re.escape(arm)} \|(.*)\|$", page, flags=re.M)[0]  # later tables are of other studies
     cells = [cell.strip() for cell in row.split("|")]
     assert cells[1] == f"{100 * np.mean(seeds):.0f}%"
     assert cells[2] == ", ".join(f"{100 * seed:.0f}%" for seed in seeds)

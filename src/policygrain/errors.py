@@ -12,6 +12,10 @@ class UserError(Exception):
     exit_code = 2
 
 
+class NoResults(UserError):
+    """A stage of the study has not run, so a table or figure has nothing to show."""
+
+
 class Stopped(Exception):
     """A run that ended early; the same command resumes it from what it has saved."""
 

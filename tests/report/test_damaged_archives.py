@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policygrain import digests
+from policygrain.cli import main
 from policygrain.errors import UserError
 from policygrain.report import freeze as freezing
 from policygrain.report.freeze import MANIFEST, thaw
@@ -196,3 +197,22 @@ def test_an_encrypted_member_is_refused(archive: Path, tmp_path: Path) -> None:
         struct.pack_into("<H", content, offset, struct.unpack_from("<H", content, offset)[0] | 1)
     (tmp_path / "encrypted.zip").write_bytes(content)
     assert "encrypted" in refused(tmp_path / "encrypted.zip", tmp_path / "out")
+
+
+def test_a_record_that_cannot_be_read_leaves_no_folder(
+    archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its checksum is right, but drawing fails: the message names it in the archive, also at the second attempt."""
+    name = "runs/tepo/seed0/evaluation/records.json"
+
+    def outdate(members: dict[str, bytes]) -> None:
+        members[name] = b"{}"
+        entry = {"sha256": digests.of_bytes(b"{}", full=True), "size": 2}
+        with_manifest(lambda m: m | {"files": m["files"] | {name: entry}})(members)
+
+    other = rewritten(archive, tmp_path / "other.zip", outdate)
+    for _ in range(2):
+        assert main(["thaw", str(other), "--out", str(tmp_path / "new")]) == 2
+        said = capsys.readouterr().err
+        assert f"{other}/{name}" in said and "Nothing was unpacked." in said
+        assert list(tmp_path.iterdir()) == [other]

@@ -158,3 +158,18 @@ def test_a_small_archive_has_all_that_tables_need_and_no_responses(results: Path
     thaw(tmp_path / "small.zip", tmp_path / "new")
     one, two = StudyResults(results), StudyResults(tmp_path / "new")
     assert one.model_evaluations == two.model_evaluations and one.steps.equals(two.steps)
+
+
+def test_a_study_without_evaluations_is_thawed_without_their_table(
+    study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = make_up(study.model_copy(update={"figures": []}), tmp_path / "smoke", {"start": 0})
+    for record in [*results.glob("runs/*/*/evaluation"), *results.glob("start/*/evaluation")]:
+        shutil.rmtree(record)
+    freeze(results, tmp_path / "study.zip")
+    assert main(["thaw", str(tmp_path / "study.zip"), "--out", str(tmp_path / "new")]) == 0
+    said = capsys.readouterr().out
+    assert "note: results is not redrawn" in said and "note: ablation is not redrawn" in said
+    assert f"{tmp_path / 'new'}: nothing has been evaluated" in said
+    drawn = {path.stem for path in (tmp_path / "new" / "redrawn").iterdir()}
+    assert drawn == {"findings", "claims"}

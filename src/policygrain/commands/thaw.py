@@ -18,13 +18,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Unpack, verify and redraw."""
+    from ..errors import NoResults
     from ..figures import TABLES
     from ..figures.catalogue import draw
     from ..report.freeze import thaw
     from ..results.reader import StudyResults
 
-    manifest = thaw(arguments.archive, arguments.out, arguments.trust)
-    results = StudyResults(arguments.out)
-    for name in (*results.study.figures, *TABLES):
-        draw(name, results, arguments.out / "redrawn" / name)
+    notes = []
+
+    def redraw(folder: Path) -> None:
+        results = StudyResults(folder)
+        for name in (*results.study.figures, *TABLES):
+            try:
+                draw(name, results, folder / "redrawn" / name)
+            except NoResults as error:  # the study was frozen before this stage, or has none
+                notes.append(f"note: {name} is not redrawn: {str(error).replace(str(folder), str(arguments.out))}")
+
+    manifest = thaw(arguments.archive, arguments.out, arguments.trust, redraw)
     print(f"{arguments.out}: {len(manifest.files)} files verified; new figures and tables are in its `redrawn/`.")
+    for note in notes:
+        print(note)

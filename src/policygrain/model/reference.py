@@ -15,21 +15,25 @@ if TYPE_CHECKING:
 
 @contextmanager
 def on_device(reference: PreTrainedModel | None, model: PreTrainedModel) -> Iterator[PreTrainedModel]:
-    """Context in which ``reference`` is on the compute device; outside it is in host memory.
+    """Context in which ``reference`` is on the compute device; outside it is in host memory, after an error too.
 
     With ``reference=None`` the start policy is ``model`` with its adapter disabled.
     """
     if reference is None:
         model.disable_adapters()
-        yield model
-        model.enable_adapters()
+        try:
+            yield model
+        finally:
+            model.enable_adapters()
     elif is_sharded(reference):  # FSDP moves each layer when it is needed
         yield reference
     else:
         # Its weights never change, so nothing has to be copied back.
         on_host = [(tensor, tensor.data) for tensor in (*reference.parameters(), *reference.buffers())]
-        for tensor, host in on_host:
-            tensor.data = host.to(device(), non_blocking=True)
-        yield reference
-        for tensor, host in on_host:
-            tensor.data = host
+        try:
+            for tensor, host in on_host:
+                tensor.data = host.to(device(), non_blocking=True)
+            yield reference
+        finally:
+            for tensor, host in on_host:
+                tensor.data = host

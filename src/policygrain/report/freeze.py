@@ -9,7 +9,7 @@ import shutil
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from importlib.metadata import distributions
 from pathlib import Path, PurePosixPath
@@ -117,34 +117,48 @@ def _all_in(path: Path) -> Iterator[Path]:
     return (p for p in path.rglob("*") if p.is_file() and not p.name.startswith("."))
 
 
-def thaw(archive: Path, out: Path, trust: bool = False) -> Manifest:
+def thaw(
+    archive: Path, out: Path, trust: bool = False, finish: Callable[[Path], None] = lambda folder: None
+) -> Manifest:
     """Unpack ``archive`` into the empty folder ``out``, each file checked against its size and checksum.
 
-    The folder is created only if all files are correct. No content of the archive is executed or imported. A study that
-    names custom functions, which training it would import, is refused unless ``trust``.
+    The folder is created only if all files are correct and ``finish``, which is called with it under a temporary name,
+    raises nothing. No content of the archive is executed or imported. A study that names custom functions, which
+    training it would import, is refused unless ``trust``.
     """
     if out.exists() and any(out.iterdir()):
         raise UserError(f"{out}: is not empty; choose another folder, because no file is overwritten.")
     temporary = out.with_name(f".{out.name}.thawing")
     shutil.rmtree(temporary, ignore_errors=True)
     try:
+        manifest = _unpacked(archive, temporary)
+        try:
+            if (own := _own_functions(temporary)) and not trust:
+                raise UserError(
+                    f"{archive}: its study names functions that training it would import: {', '.join(own)}. Read them, "
+                    "then use --trust."
+                )
+            finish(temporary)
+        except UserError as error:  # about a record, in a folder that is removed below
+            raise UserError(f"{str(error).replace(str(temporary), str(archive))} {AGAIN}") from error
+        if out.exists():
+            out.rmdir()
+        temporary.rename(out)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return manifest
+
+
+def _unpacked(archive: Path, out: Path) -> Manifest:
+    """Unpack into ``out``; UserError for a damaged archive."""
+    try:
         with zipfile.ZipFile(archive) as packed:
             manifest = _manifest(packed, archive)
             check_free_space(out.parent, sum(f.size for f in manifest.files.values()) // 2**20 + 10)
             for name, expected in Progress(manifest.files.items(), "files unpacked", len(manifest.files)):
-                _unpack(packed, archive, name, expected, temporary / name)
-        if (own := _own_functions(temporary)) and not trust:
-            raise UserError(
-                f"{archive}: its study names functions that training it would import: {', '.join(own)}. {AGAIN} Read "
-                "them, then use --trust."
-            )
-        if out.exists():
-            out.rmdir()
-        temporary.rename(out)
+                _unpack(packed, archive, name, expected, out / name)
     except BROKEN as error:
         raise UserError(f"{archive}: is not a frozen study ({error}). {AGAIN}") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
     return manifest
 
 

@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import UserError
+from ..errors import NoResults, UserError
 from ..study import Study, load_recorded_study
 from ..study.fingerprint import Fingerprints, measured_starts, start_seeds
 from ..study.runs import Run, RunMatrix, arms_of
@@ -200,7 +200,7 @@ class StudyResults:
                 frame = frame.merge(seconds, on="step", how="left")
             frames.append(frame.assign(arm=run.arm, seed=run.seed))
         if not frames:
-            raise UserError(f"{self.folder.path}: no run has been trained yet. {ALL}")
+            raise NoResults(f"{self.folder.path}: no run has been trained yet. {ALL}")
         return pd.concat(frames, ignore_index=True)
 
     @cached_property
@@ -209,7 +209,7 @@ class StudyResults:
         import pandas as pd
 
         if not self.model_evaluations:
-            raise UserError(f"{self.folder.path}: nothing has been evaluated yet. {ALL}")
+            raise NoResults(f"{self.folder.path}: nothing has been evaluated yet. {ALL}")
         protocols = {_without_model(e.protocol) for e in self.model_evaluations.values()}
         if len(protocols) > 1:
             raise UserError(
@@ -247,7 +247,7 @@ class StudyResults:
     def _measured(self, kind: type[AnyRecord], paths: list[Path], what: str) -> list[AnyRecord]:
         found = [read_record(kind, path, ALL) for path in paths if path.exists()]
         if not found or not any(record.rows for record in found):  # type: ignore[attr-defined]
-            raise UserError(f"{self.folder.path}: no {what} have been measured. {ALL}")
+            raise NoResults(f"{self.folder.path}: no {what} have been measured. {ALL}")
         return found
 
     @cached_property

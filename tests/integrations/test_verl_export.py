@@ -20,12 +20,12 @@ from policygrain.study.runs import run_matrix
 
 from ..support.small import small_study
 
-PROBLEMS = [{"id": str(i), "problem": f"What is {i} + 1?", "answer": str(i + 1)} for i in range(4)]
+PROBLEMS = [{"id": str(i), "problem": f"what is {i} + 1?", "answer": str(i + 1)} for i in range(4)]
 
 
 def study_of(method: str = "tepo", **training: Any) -> Study:
     settings = {"prompts_per_step": 16, "group": 8, "updates_per_batch": 4, "steps": 40, "temperature": 0.9} | training
-    prompt = {"template": "{problem} Box it.", "chat": True, "system": "Be brief."}
+    prompt = {"template": "{problem} box it.", "chat": True, "system": "be brief."}
     experiments = {"headline": {"methods": [method]}}
     return small_study(training=settings, prompt=prompt, experiments=experiments, name="small")
 
@@ -52,8 +52,8 @@ def test_the_folder_has_problems_with_messages_and_a_reward_that_grades(chat_sta
     rows = pd.read_parquet(out / "train.parquet")
     messages = [dict(message) for message in rows["prompt"][1]]
     assert messages == [
-        {"role": "system", "content": "Be brief."},
-        {"role": "user", "content": "What is 1 + 1? Box it."},
+        {"role": "system", "content": "be brief."},
+        {"role": "user", "content": "what is 1 + 1? box it."},
     ]
     assert rows["reward_model"][1]["ground_truth"] == "2" and rows["extra_info"][1]["id"] == "1"
     spec = importlib.util.spec_from_file_location("reward_of_verl", out / "reward.py")
@@ -75,8 +75,8 @@ def test_verl_reads_the_configuration_by_its_own_classes(
     monkeypatch.setenv(VARIABLE, "/moved")
     with initialize_config_dir(str(out), version_base=None):
         found = compose("verl")
-    # "What is 0 + 1? Box it." after "Be brief.", by a tokenizer of characters; a folder that was moved.
-    assert found.data.max_prompt_length == len("Be brief.What is 0 + 1? Box it.")
+    # "what is 0 + 1? box it." after "be brief.", by a tokenizer of characters; a folder that was moved.
+    assert found.data.max_prompt_length == len("be brief.what is 0 + 1? box it.")
     assert found.data.train_files == "/moved/train.parquet"
     actor: Any = omega_conf_to_dataclass(found.actor_rollout_ref.actor)
     # 16 prompts in 4 updates: 4 prompts each, of 8 responses.

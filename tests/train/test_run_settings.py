@@ -41,7 +41,7 @@ CHANGED: dict[str, Any] = {
     "model.warm_start.direct_share": 0.5,
     "model.warm_start.error_rate": 0.1,
     "model.starts": 1,
-    "prompt.template": "Q: {problem}\n",
+    "prompt.template": "q: {problem}\n",
     "prompt.program": "{problem}\nIn Python:\n",
     "prompt.chat": True,
     "prompt.system": "Think.",

@@ -63,7 +63,7 @@ def test_a_start_model_that_is_up_to_date_is_left(built: StartFolder) -> None:
     [
         (quick_study(warm_start={"steps": 4}), 0),
         (quick_study(warm_start={"learning_rate": 1e-3}), 0),
-        (quick_study(prompt={"template": "Q {problem}\n"}), 0),
+        (quick_study(prompt={"template": "q {problem}\n"}), 0),
         (quick_study(), 1),
         (quick_study(data={"train": ["clock"]}), 0),
     ],
@@ -168,3 +168,13 @@ def test_a_build_killed_at_any_rename_is_followed_by_a_whole_one(
                 build(study, folder)
         assert weights(build(study, folder)) == expected
         assert sorted(path.name for path in folder.iterdir()) == ["data", "start"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"data": {"train": ["plain_sum"]}}, {"prompt": {"template": "{problem} Answer:"}}],
+    ids=["problem", "template"],
+)
+def test_text_that_a_model_of_characters_would_not_see_is_refused(changes: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"has no token for '[WA]'.* Set model\.tiny\.vocabulary"):
+        build(quick_study(**changes), tmp_path)

@@ -91,7 +91,7 @@ def finished(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"methods": {"sequence_unclipped": {"advantage": "rloo"}}}, {"estimators": 1, **DECIDED}),
         ({"training": {"steps": 4}}, {"train": 4, "evaluate": 1, **DECIDED}),
         ({"model": {"lora": {}}}, EVERY_MODEL),
-        ({"prompt": {"template": "Solve: {problem}\n"}}, {"start_model": 1, **EVERY_MODEL}),
+        ({"prompt": {"template": "solve: {problem}\n"}}, {"start_model": 1, **EVERY_MODEL}),
         ({"data": {"seed": 2}}, {"prepare": 1, "start_model": 1, **EVERY_MODEL}),
         # A run that is left out is not trained again when it comes back; the others are evaluated together.
         ({"experiments": {"headline": {"methods": ["tepo"]}}}, {"evaluate": 1, **DECIDED}),

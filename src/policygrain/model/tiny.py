@@ -5,45 +5,48 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, pre_tokenizers, trainers
 
-from ..tasks.characters import CHARACTERS, EOS, PAD
+from ..tasks.characters import BOXED, CHARACTERS, EOS, PAD
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
+    from transformers import PreTrainedTokenizerBase, Qwen2ForCausalLM, Qwen2Tokenizer
 
     from ..study.schema import TinyModel
 
 
-def character_tokenizer() -> PreTrainedTokenizerFast:
-    r"""One token per character of the synthetic problems, and one for ``\boxed{``."""
-    vocabulary = {symbol: i for i, symbol in enumerate(CHARACTERS)}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=PAD))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"\\boxed\{|[\s\S]"), behavior="isolated")
-    tokenizer.decoder = decoders.Fuse()
-    return _fast(tokenizer)
+def character_tokenizer() -> Qwen2Tokenizer:
+    r"""One token per character of the synthetic problems, and one for ``\boxed{``; other characters have none."""
+    byte_level = {" ": "Ġ", "\n": "Ċ"}  # as a byte-level vocabulary writes them
+    tokenizer = _qwen2({byte_level.get(symbol, symbol): i for i, symbol in enumerate(CHARACTERS)})
+    tokenizer.add_tokens([AddedToken(BOXED, normalized=False)])
+    return tokenizer
 
 
-def bpe_tokenizer(texts: Iterable[str], size: int) -> PreTrainedTokenizerFast:
+def bpe_tokenizer(texts: Iterable[str], size: int) -> Qwen2Tokenizer:
     """Byte-level BPE with a vocabulary of ``size``, trained on ``texts``; it can encode any text."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer = _qwen2({symbol: i for i, symbol in enumerate((PAD, EOS))})
     trainer = trainers.BpeTrainer(
         vocab_size=size,
         special_tokens=[PAD, EOS],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(texts, trainer)
-    return _fast(tokenizer)
+    tokenizer.backend_tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
 
 
-def _fast(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
-    from transformers import PreTrainedTokenizerFast
+def _qwen2(vocabulary: dict[str, int]) -> Qwen2Tokenizer:
+    """A tokenizer of the class that AutoTokenizer opens for every Qwen2, whatever class its folder names.
 
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
+    That class splits text in its own way and takes only vocabulary, merges and added tokens from the folder, so that
+    these alone may decide which tokens a text has.
+    """
+    from transformers import Qwen2Tokenizer
+
+    return Qwen2Tokenizer(
+        vocab=vocabulary,
+        unk_token=PAD,
         pad_token=PAD,
         eos_token=EOS,
         padding_side="left",
@@ -51,7 +54,7 @@ def _fast(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
     )
 
 
-def build(spec: TinyModel, tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen2ForCausalLM:
+def build(spec: TinyModel, tokenizer: PreTrainedTokenizerBase, seed: int) -> Qwen2ForCausalLM:
     """A Qwen2 of the given shape, initialised at random from ``seed``: tied embeddings, float32."""
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM

@@ -1,0 +1,81 @@
+"""Every tool reads the same tokens out of a tiny model's folder."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policygrain.model import tiny
+from policygrain.model.loading import load_tokenizer
+from policygrain.study.schema import TinyModel
+from policygrain.tasks.characters import CHARACTERS, EOS
+from policygrain.tasks.families import FAMILIES, demonstrations, generate
+
+ENGLISH = ("plain_sum", "word_problem")  # for pretrained models: they have capital letters
+CHARACTER = tiny.character_tokenizer()
+
+
+def by_auto_tokenizer(folder: str) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(folder)
+
+
+def by_trl(folder: str) -> Any:
+    """As its GRPOTrainer does."""
+    from transformers import AutoProcessor
+
+    return AutoProcessor.from_pretrained(folder, truncation_side="left", padding_side="left")
+
+
+def by_vllm(folder: str) -> Any:
+    get_tokenizer = pytest.importorskip("vllm.tokenizers", reason="vLLM is not installed here").get_tokenizer
+    return get_tokenizer(folder)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Both kinds of tiny models, saved as start models are."""
+    texts = [problem.problem for family in FAMILIES for problem in generate(family, "train", 20, seed=0)]
+    kinds = {"characters": tiny.character_tokenizer(), "bpe": tiny.bpe_tokenizer(texts, 300)}
+    found = {}
+    for kind, tokenizer in kinds.items():
+        found[kind] = tmp_path_factory.mktemp(kind)
+        tiny.build(TinyModel(hidden=8, intermediate=8, layers=1, heads=1), tokenizer, seed=0).save_pretrained(
+            found[kind]
+        )
+        tokenizer.save_pretrained(found[kind])
+    return found
+
+
+@pytest.mark.parametrize("kind", ["characters", "bpe"])
+@pytest.mark.parametrize("opened", [load_tokenizer, by_auto_tokenizer, by_trl, by_vllm], ids=lambda f: f.__name__)
+def test_all_tools_read_the_same_tokens(opened: Callable[[str], Any], kind: str, folders: dict[str, Path]) -> None:
+    own = tiny.character_tokenizer() if kind == "characters" else load_tokenizer(str(folders[kind]))
+    other = opened(str(folders[kind]))
+    assert (other.pad_token_id, other.eos_token_id, len(other)) == (own.pad_token_id, own.eos_token_id, len(own))
+    families = [family for family in FAMILIES if kind == "bpe" or family not in ENGLISH]
+    worked = demonstrations(families, "tokens", error_rate=0.1, direct_share=0.2)
+    texts = [f"{question}\n{response}{EOS}" for question, response in islice(worked, 200)]
+    for family in families:
+        for split in ("train", "validation", "test"):
+            texts += [f"{problem.problem}\n" for problem in generate(family, split, 200, seed=1)]
+    for text, ids in zip(texts, own(texts, add_special_tokens=False).input_ids, strict=True):
+        assert other(text, add_special_tokens=False).input_ids == ids, text
+        assert other.decode(ids) == text
+
+
+@given(st.lists(st.sampled_from(CHARACTERS), max_size=40))
+def test_each_character_is_one_token_with_its_place_as_id(symbols: list[str]) -> None:
+    r"""Of any text in these characters, `\\boxed{` included; ids are what models were trained with."""
+    text = "".join(symbols)
+    ids = CHARACTER.encode(text, add_special_tokens=False)
+    assert CHARACTER.decode(ids) == text and all(token < len(CHARACTERS) for token in ids)
+    assert [CHARACTERS[token] for token in ids] == re.findall(r"\\boxed\{|<\|pad\|>|<\|end\|>|[\s\S]", text)

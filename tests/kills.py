@@ -45,7 +45,7 @@ EPISODE = 4
 SHARES = {"train": 0.35, "supersede": 0.25, "evaluate": 0.2, "track": 0.08, "thaw": 0.12}
 # Measurements of the machine, which differ from run to run.
 MEASURED = ("facts", "environment", "seconds")
-LEFT_OVER = re.compile(r"\.tmp$|^tmp|\.superseding|\.thawing|\.part\d*$|^\.model|^\.start")
+LEFT_OVER = re.compile(r"\.tmp$|^tmp|\.superseding|\.partial|\.part\d*$|^\.model|^\.start")
 
 
 @dataclass

@@ -8,6 +8,8 @@ import json
 import os
 import shutil
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +58,27 @@ def check_free_space(folder: Path, needed_mb: int = 200) -> None:
         raise UserError(f"{folder}: cannot be written: {error.strerror}.") from error
     if free < needed_mb:
         raise UserError(f"{folder}: only {free} MB are free on this disk, at least {needed_mb} MB are needed.")
+
+
+@contextmanager
+def new_folder(out: Path) -> Iterator[Path]:
+    """Context with a temporary neighbour of ``out``, which becomes ``out`` at its end and is removed after an error.
+
+    UserError if ``out`` contains anything. In messages of UserErrors the temporary folder is called ``out``.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"{out}: is not empty; choose another folder, because no file is overwritten.")
+    temporary = out.with_name(f".{out.name}.partial")
+    shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed
+    try:
+        yield temporary
+        if out.exists():
+            out.rmdir()
+        temporary.rename(out)
+    except UserError as error:
+        raise type(error)(str(error).replace(str(temporary), str(out))) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def flush(path: Path) -> None:

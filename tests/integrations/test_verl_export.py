@@ -2,32 +2,40 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 import sys
+import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
+from policygrain import TokenBatch, method
 from policygrain.cli import main
 from policygrain.errors import UserError
-from policygrain.exchange.verl_export import VARIABLE, config, differences, export
+from policygrain.exchange.verl_export import config, differences, export
+from policygrain.integrations.options import EXPORTED
+from policygrain.methods import method_names
 from policygrain.results.layout import DataFolder
 from policygrain.study import Study
 from policygrain.study.runs import run_matrix
 
+from ..support.batches import random_fields
 from ..support.small import small_study
 
 PROBLEMS = [{"id": str(i), "problem": f"what is {i} + 1?", "answer": str(i + 1)} for i in range(4)]
 
 
-def study_of(method: str = "tepo", **training: Any) -> Study:
+def study_of(method: str = "tepo", methods: dict[str, Any] | None = None, **training: Any) -> Study:
     settings = {"prompts_per_step": 16, "group": 8, "updates_per_batch": 4, "steps": 40, "temperature": 0.9} | training
     prompt = {"template": "{problem} box it.", "chat": True, "system": "be brief."}
     experiments = {"headline": {"methods": [method]}}
-    return small_study(training=settings, prompt=prompt, experiments=experiments, name="small")
+    return small_study(training=settings, prompt=prompt, experiments=experiments, name="small", methods=methods or {})
 
 
 def data_in(folder: Path) -> Path:
@@ -72,7 +80,7 @@ def test_verl_reads_the_configuration_by_its_own_classes(
     from verl.utils.config import omega_conf_to_dataclass
 
     out = exported(study_of(learning_rate=3e-6), tmp_path, chat_start)
-    monkeypatch.setenv(VARIABLE, "/moved")
+    monkeypatch.setenv(EXPORTED, "/moved")
     with initialize_config_dir(str(out), version_base=None):
         found = compose("verl")
     # "what is 0 + 1? box it." after "be brief.", by a tokenizer of characters; a folder that was moved.
@@ -81,7 +89,7 @@ def test_verl_reads_the_configuration_by_its_own_classes(
     actor: Any = omega_conf_to_dataclass(found.actor_rollout_ref.actor)
     # 16 prompts in 4 updates: 4 prompts each, of 8 responses.
     assert (actor.ppo_mini_batch_size, actor.ppo_epochs, actor.optim.lr) == (4, 1, 3e-6)
-    assert actor.policy_loss.loss_mode == "policygrain.tepo" and not actor.use_kl_loss
+    assert actor.policy_loss.loss_mode.startswith("policygrain.tepo-") and not actor.use_kl_loss
     rollout = found.actor_rollout_ref.rollout
     assert (rollout.n, rollout.temperature, rollout.response_length) == (8, 0.9, study_of().training.max_tokens)
     algorithm: Any = omega_conf_to_dataclass(found.algorithm)
@@ -122,7 +130,15 @@ def _unknown(written: dict[str, Any], own: dict[str, Any], place: str = "") -> l
 def test_what_verl_cannot_do_is_refused(study: Study, message: str, chat_start: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=message):
         exported(study, tmp_path, chat_start)
-    assert not (tmp_path / "out").exists()
+    assert {path.name for path in tmp_path.iterdir()} == {"data"}
+
+
+def test_a_folder_in_which_verl_may_have_trained_is_not_written_again(chat_start: Path, tmp_path: Path) -> None:
+    out = exported(study_of(), tmp_path, chat_start)
+    before = (out / "verl.yaml").read_bytes()
+    with pytest.raises(UserError, match="out: is not empty"):
+        exported(study_of("grpo"), tmp_path, chat_start)
+    assert (out / "verl.yaml").read_bytes() == before
 
 
 def test_a_tiny_start_model_is_refused(tmp_path: Path) -> None:
@@ -156,4 +172,79 @@ def test_the_command_prints_how_to_start_it(
     )
     assert main(["export", "verl", "--config", str(path), "--out", str(tmp_path / "out")]) == 0
     assert "python -m verl.trainer.main_ppo" in capsys.readouterr().out
-    assert {p.name for p in (tmp_path / "out").iterdir()} >= {"verl.yaml", "train.parquet", "reward.py"}
+    assert {p.name for p in (tmp_path / "out").iterdir()} >= {"verl.yaml", "train.parquet", "reward.py", "data"}
+
+
+def test_a_refused_command_leaves_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Though the problems were prepared in it before."""
+    path = tmp_path / "study.yaml"
+    path.write_text(yaml.safe_dump(study_of().model_dump(mode="json") | {"base": None}))
+    assert main(["export", "verl", "--config", str(path), "--out", str(tmp_path / "out")]) == 2
+    assert "model.start: verl needs" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [path]
+
+
+# A preset that the study changes, a method that only the study has, and a preset with a signal that verl does not give.
+OF_STUDIES: dict[str, dict[str, Any]] = {
+    "dapo": {"clip": {"low": 0.1, "high": 0.14}},
+    "narrow": {"base": "gspo", "clip": {"low": 0.003, "high": 0.004}, "aggregation": "token_mean"},
+    "tepo": {},
+}
+
+
+@pytest.fixture
+def register(monkeypatch: pytest.MonkeyPatch) -> Callable[[], dict[str, Any]]:
+    """What the integration registers in a worker of verl: name → loss. Without verl, its registry is a mapping."""
+    try:
+        from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY as registry
+
+        from policygrain.integrations import verl as integration
+    except ImportError:
+        registry = {}
+        for name in ("verl", "verl.trainer", "verl.trainer.ppo", "verl.trainer.ppo.core_algos"):
+            monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+        registering = sys.modules["verl.trainer.ppo.core_algos"]
+        registering.register_policy_loss = lambda name: functools.partial(registry.__setitem__, name)
+        spec = importlib.util.find_spec("policygrain.integrations.verl")
+        assert spec and spec.loader
+        integration = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(integration)
+
+    def register() -> dict[str, Any]:
+        integration.register()
+        return dict(registry)
+
+    return register
+
+
+@pytest.mark.filterwarnings("ignore:tepo:UserWarning")
+@pytest.mark.parametrize("name", OF_STUDIES)
+def test_the_loss_in_verl_is_the_studys_bit_for_bit(
+    name: str, chat_start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, register: Callable[[], dict[str, Any]]
+) -> None:
+    study = study_of(name, OF_STUDIES)
+    out = exported(study, tmp_path, chat_start)
+    mode = yaml.safe_load((out / "verl.yaml").read_text())["actor_rollout_ref"]["actor"]["policy_loss"]["loss_mode"]
+    assert mode not in register(), "a worker without the folder must not train with a preset of the same name"
+    monkeypatch.setenv(EXPORTED, str(out.rename(tmp_path / "moved")))
+    loss = register()[mode]
+    (arm,) = run_matrix(study).arms.values()
+    wanted = arm.method(study)
+    fields = {key: value for key, value in random_fields([7, 3, 1, 5], 0, 0.3).items() if "entropy" not in key}
+    known = {key: value for key, value in fields.items() if key != "max_length"}
+    ours = known | {"log_probs": fields["log_probs"].clone().requires_grad_()}
+    expected = wanted.loss(TokenBatch(**ours)).loss
+    theirs = fields["log_probs"].clone().requires_grad_()
+    advantages, mask = fields["advantages"].unsqueeze(1).expand_as(theirs), fields["mask"].bool()
+    found, _ = loss(fields["old_log_probs"], theirs, advantages, mask)
+    gradients = (torch.autograd.grad(found, theirs)[0], torch.autograd.grad(expected, ours["log_probs"])[0])
+    assert torch.equal(found, expected) and torch.equal(*gradients)
+    if OF_STUDIES[name]:  # which the preset's clip would not give
+        preset = method("dapo" if name == "dapo" else "gspo")
+        assert not torch.equal(preset.loss(TokenBatch(**known)).loss, expected)
+
+
+@pytest.mark.parametrize("name", method_names())
+def test_a_method_is_the_same_after_a_file(name: str) -> None:
+    written = yaml.safe_dump({"x": method(name).data()})
+    assert method("x", yaml.safe_load(written)).data() == method(name).data()

@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--arm", help="arm of the study (default: its first)")
     parser.add_argument("--seed", type=int, help="seed (default: the study's first)")
     parser.add_argument("--data", type=Path, help="folder written by `prepare` (default: prepared in OUT)")
-    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="folder to write")
+    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="new folder to write")
     parser.add_argument("--gpus", type=int, default=8, help="GPUs of a node")
 
 
@@ -27,14 +27,11 @@ def run(arguments: argparse.Namespace) -> None:
     from ..exchange import verl_export
     from ..results.layout import DataFolder
     from ..study import load_study
-    from ..tasks.sources import prepare
     from .train import find_arm
 
     study = load_study(arguments.config)
     arm = find_arm(study, arguments.arm)
-    data = DataFolder(arguments.data or arguments.out / "data")
-    if arguments.data is None:
-        prepare(study, data)
+    data = DataFolder(arguments.data) if arguments.data else None
     seed = study.seeds[0] if arguments.seed is None else arguments.seed
     said = verl_export.export(study, arm, seed, data, arguments.out, arguments.gpus)
     print(verl_export.describe(arguments.out, said))

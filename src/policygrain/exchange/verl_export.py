@@ -13,8 +13,8 @@ import yaml
 
 from .. import digests
 from ..errors import UserError
-from ..files import atomic_text
-from ..integrations.options import lacking
+from ..files import atomic_text, new_folder
+from ..integrations.options import EXPORTED, METHODS_FILE, lacking
 from ..methods import Method
 from ..model.loading import load_tokenizer
 from ..objective import Need
@@ -25,6 +25,7 @@ from ..study.runs import Arm
 from ..study.schema import Training
 from ..tasks.problem import Problem, read_problems
 from ..tasks.prompts import PromptRenderer
+from ..tasks.sources import prepare
 from ..train.run import run_config
 
 LACKS: tuple[Need, ...] = (
@@ -35,7 +36,6 @@ LACKS: tuple[Need, ...] = (
     "segments",
 )  # of what a method can need
 CONFIG, REWARD = "verl", "reward.py"
-VARIABLE = "POLICYGRAIN_EXPORTED"  # the folder, in the environment of verl
 RECORD, ROLLOUTS, VALIDATIONS = "export.json", "rollouts", "validations"
 # The trainer's reward: PolicyGrain's grader, with the study's grader and extraction.
 REWARD_SOURCE = '''"""verl's reward: 1 if PolicyGrain's grader finds the answer correct, else 0."""
@@ -51,11 +51,20 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None):
 '''
 
 
-def export(study: Study, arm: Arm, seed: int, data: DataFolder, out: Path, gpus: int) -> list[str]:
-    """Write `verl.yaml`, `train.parquet`, `validation.parquet` and `reward.py` to ``out``; returns what differs there.
+def export(study: Study, arm: Arm, seed: int, data: DataFolder | None, out: Path, gpus: int) -> list[str]:
+    """Write configuration, method, problems and reward to the empty folder ``out``; returns what differs in verl.
 
-    ``data`` is the folder of `policygrain prepare`. UserError if verl cannot do what the arm asks.
+    ``data`` is the folder of `policygrain prepare`; with None they are prepared in ``out``. UserError, which leaves no
+    folder, if verl cannot do what the arm asks.
     """
+    with new_folder(out) as folder:
+        if data is None:
+            data = DataFolder(folder / "data")
+            prepare(study, data)
+        return _write(study, arm, seed, data, folder, gpus)
+
+
+def _write(study: Study, arm: Arm, seed: int, data: DataFolder, out: Path, gpus: int) -> list[str]:
     settings, found = arm.training(study), arm.method(study)
     problems = {"train": read_problems(data.train), "validation": read_problems(data.validation)}
     _check(study, settings, found, problems["train"])
@@ -67,7 +76,8 @@ def export(study: Study, arm: Arm, seed: int, data: DataFolder, out: Path, gpus:
     longest = max(len(renderer.ids(problem.problem)) for listed in problems.values() for problem in listed)
     text = yaml.safe_dump(config(study, arm, seed, longest, gpus), sort_keys=False)
     atomic_text(out / f"{CONFIG}.yaml", text)
-    files = [f"{CONFIG}.yaml", REWARD, *(f"{name}.parquet" for name in problems)]
+    atomic_text(out / METHODS_FILE, yaml.safe_dump({registered_name(found): found.data()}, sort_keys=False))
+    files = [f"{CONFIG}.yaml", METHODS_FILE, REWARD, *(f"{name}.parquet" for name in problems)]
     record = ExportRecord(
         engine="verl",
         config=run_config(study, arm, seed, study.model.start, data),
@@ -79,13 +89,21 @@ def export(study: Study, arm: Arm, seed: int, data: DataFolder, out: Path, gpus:
     return differences(found, settings)
 
 
+def registered_name(found: Method) -> str:
+    """The name of the study's method in verl, where a preset or another study's method may have the plain name.
+
+    Without the file of methods, or with that of another arm, verl knows no loss of this name and does not train.
+    """
+    return f"{found.name}-{digests.of_json(found.data())[:8]}"
+
+
 def config(study: Study, arm: Arm, seed: int, longest: int, gpus: int) -> dict[str, Any]:
     """verl's configuration: what differs from verl's defaults, on top of its `ppo_trainer`.
 
-    Paths begin with the variable `VARIABLE`, so that the folder can be moved. ``longest``: of the prompts, in tokens.
+    Paths begin with the variable `EXPORTED`, so that the folder can be moved. ``longest``: of the prompts, in tokens.
     """
     settings, found = arm.training(study), arm.method(study)
-    out = f"${{oc.env:{VARIABLE}}}"
+    out = f"${{oc.env:{EXPORTED}}}"
     std = found.advantage.name == "grpo"
     return {
         "hydra": {"searchpath": ["pkg://verl.trainer.config"]},
@@ -101,7 +119,7 @@ def config(study: Study, arm: Arm, seed: int, longest: int, gpus: int) -> dict[s
         "actor_rollout_ref": {
             "model": {"path": _model_path(study.model.start)},
             "actor": {
-                "policy_loss": {"loss_mode": f"policygrain.{found.name}"},
+                "policy_loss": {"loss_mode": f"policygrain.{registered_name(found)}"},
                 "ppo_mini_batch_size": settings.prompts_per_step // settings.updates_per_batch,
                 "ppo_epochs": 1,
                 "grad_clip": settings.max_grad_norm,
@@ -224,9 +242,9 @@ def describe(out: Path, said: list[str]) -> str:
     """How the run is started, and what differs in it."""
     return "\n".join(
         [
-            f"export {VARIABLE}={shlex.quote(str(out.resolve()))}",
-            f"VERL_FILE_LOGGER_PATH=${VARIABLE}/metrics.jsonl \\",
-            f"  python -m verl.trainer.main_ppo --config-path ${VARIABLE} --config-name {CONFIG}",
+            f"export {EXPORTED}={shlex.quote(str(out.resolve()))}",
+            f"VERL_FILE_LOGGER_PATH=${EXPORTED}/metrics.jsonl \\",
+            f"  python -m verl.trainer.main_ppo --config-path ${EXPORTED} --config-name {CONFIG}",
             *(f"note: {s}." for s in said),
         ]
     )

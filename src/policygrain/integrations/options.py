@@ -9,6 +9,9 @@ from ..methods import Method, method
 from ..methods.parts import Kl
 from ..objective import Need
 
+EXPORTED = "POLICYGRAIN_EXPORTED"  # names the folder of an exported run, in the environment of the other trainer
+METHODS_FILE = "methods.yaml"  # in that folder: the method that the run trains with
+
 
 class UnsupportedOption(ValueError):
     """An option of the trainer, or a part of the method, that would give another objective than the method's."""

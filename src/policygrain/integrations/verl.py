@@ -1,7 +1,8 @@
 """verl: every method as a policy loss, `actor.policy_loss.loss_mode=policygrain.NAME` (docs/integrations/verl.md).
 
 verl imports this module by itself, as an entry point of the group `verl.plugins`, in every worker process. Methods of
-your own are in the YAML file that the environment variable POLICYGRAIN_METHODS names.
+your own are in the YAML file that the environment variable POLICYGRAIN_METHODS names; that of an exported arm is in the
+folder that POLICYGRAIN_EXPORTED names.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from verl.trainer.ppo.core_algos import register_policy_loss
 from ..methods import Method, method, method_names
 from ..objective.batch import StepTotals, TokenBatch
 from ..objective.loss import FLAGS, merge_metrics
-from .options import UnsupportedOption, lacking, reads_entropies, refuse
+from .options import EXPORTED, METHODS_FILE, UnsupportedOption, lacking, reads_entropies, refuse
 
 PREFIX = "policygrain."
 METHODS = "POLICYGRAIN_METHODS"
@@ -41,16 +42,25 @@ _entropies: ContextVar[tuple[Tensor, Tensor] | None] = ContextVar("policygrain_e
 
 
 def own_methods() -> dict[str, dict[str, Any]]:
-    """The methods in the file that POLICYGRAIN_METHODS names: a mapping of name to method, as in a study file."""
-    if not (path := os.environ.get(METHODS)):
-        return {}
+    """The methods in the file that POLICYGRAIN_METHODS names, and in an exported folder: name → method."""
+    files = {METHODS: os.environ.get(METHODS)}
+    if folder := os.environ.get(EXPORTED):
+        files[EXPORTED] = str(Path(folder) / METHODS_FILE)
+    found: dict[str, Any] = {}
+    for variable, path in files.items():
+        found |= _methods_in(variable, Path(path)) if path else {}
+    return found
+
+
+def _methods_in(variable: str, path: Path) -> dict[str, Any]:
+    """A mapping of name to method, as in a study file."""
     try:
-        found = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError) as error:
-        raise UnsupportedOption(f"{METHODS}: {path} cannot be read: {error}") from error
+        raise UnsupportedOption(f"{variable}: {path} cannot be read: {error}") from error
     if not isinstance(found, dict):
-        raise UnsupportedOption(f"{METHODS}: {path}: expected a mapping of names to methods.")
-    return found.get("methods", found)
+        raise UnsupportedOption(f"{variable}: {path}: expected a mapping of names to methods.")
+    return dict(found.get("methods", found))
 
 
 def register() -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import lzma
-import shutil
 import struct
 import zipfile
 import zlib
@@ -15,7 +14,7 @@ from importlib.metadata import distributions
 from pathlib import Path, PurePosixPath
 
 from ..errors import UserError
-from ..files import check_free_space
+from ..files import check_free_space, new_folder
 from ..methods import method
 from ..methods.part import Custom
 from ..progress import Progress
@@ -126,11 +125,7 @@ def thaw(
     raises nothing. No content of the archive is executed or imported. A study that names custom functions, which
     training it would import, is refused unless ``trust``.
     """
-    if out.exists() and any(out.iterdir()):
-        raise UserError(f"{out}: is not empty; choose another folder, because no file is overwritten.")
-    temporary = out.with_name(f".{out.name}.thawing")
-    shutil.rmtree(temporary, ignore_errors=True)
-    try:
+    with new_folder(out) as temporary:
         manifest = _unpacked(archive, temporary)
         try:
             if (own := _own_functions(temporary)) and not trust:
@@ -139,13 +134,8 @@ def thaw(
                     "then use --trust."
                 )
             finish(temporary)
-        except UserError as error:  # about a record, in a folder that is removed below
+        except UserError as error:  # about a record, in a folder that is removed
             raise UserError(f"{str(error).replace(str(temporary), str(archive))} {AGAIN}") from error
-        if out.exists():
-            out.rmdir()
-        temporary.rename(out)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
     return manifest
 
 

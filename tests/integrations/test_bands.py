@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from policygrain.cli import main
 from policygrain.errors import UserError
@@ -136,15 +138,20 @@ def test_parquet_is_read_too(many: Path, tmp_path: Path) -> None:
 
 WRONG: list[tuple[list[Any], str]] = [
     ([], "contains no response"),
-    ([{"log_probs": [0.1]}], "row 1: has none of 'old_log_probs'"),
-    ([row([0.1]) | {"log_probs": [-1.0, -2.0]}], "row 1: 1 old and 2 new log-probabilities"),
+    ([{"log_probs": [0.1]}], "line 1: has none of 'old_log_probs'"),
+    ([row([0.1]) | {"log_probs": [-1.0, -2.0]}], "line 1: 1 old and 2 new log-probabilities"),
     ([row([0.1], reward=1.0)], "needs `advantage`, or `reward` and `group`"),
     ([row([0.1], reward=1.0, group=7)], "group '7' has one response"),
-    ([row([0.1], advantage=1.0) | {"log_probs": "x"}], "row 1: log_probs: expected a list"),
-    ([row([0.1], advantage=1.0) | {"log_probs": [None]}], "row 1: log_probs: None is no finite number"),
-    ([row([0.1], advantage=1.0, mask=[1, 1])], "row 1: mask: 2 entries for 1 tokens"),
+    ([row([0.1], advantage=1.0) | {"log_probs": "x"}], "line 1: log_probs: expected a list"),
+    ([row([0.1], advantage=1.0) | {"log_probs": [None]}], "line 1: log_probs: None is no finite number"),
+    ([row([0.1], advantage=1.0, mask=[1, 1])], "line 1: mask: 2 entries for 1 tokens"),
     ([row([0.1], advantage=1.0, staleness=1), row([0.1], advantage=1.0)], "1 of 2 rows have a staleness"),
     ([row([0.0], advantage=1.0)], "all ratios are 1"),
+    ([row([0.1], advantage=1.0, staleness=-1)], "staleness: -1 updates"),
+    ([row([0.1], reward=r, group=0) for r in (1e308, -1e308)], r"line 1: reward: 1e\+308 is too large"),
+    ([row([0.1 * (-1) ** i], reward=1.0, group=0) for i in range(4)], "all advantages are 0"),
+    ([row([0.1], advantage=1.0)], "no band of the token ratio clips 0.50% .* 0.00% have a ratio below 1"),
+    ([row([0.1 if a > 0 else 0.2], advantage=a) for a in (1.0, -1.0)], "0.00% have a ratio below 1 and a negative"),
 ]
 
 
@@ -152,6 +159,30 @@ WRONG: list[tuple[list[Any], str]] = [
 def test_mistakes_are_named(rows: list[Any], says: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=says):
         measure(read_rollouts(write(tmp_path / "a.jsonl", rows)))
+
+
+ROW = row([0.1, -0.1, 0.2], advantage=1.0)
+
+
+@given(
+    column=st.sampled_from(["log_probs", "old_log_probs"]),
+    place=st.integers(0, 2),
+    number=st.floats(0.01, 1e308) | st.floats(-1e308, -10_001),
+)
+def test_what_is_no_log_probability_is_refused(
+    column: str, place: int, number: float, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Probabilities, logits and losses, in the third line of a file whose second is empty; but not under the mask."""
+    path = tmp_path_factory.mktemp("rollouts") / "a.jsonl"
+    values = [*ROW[column][:place], number, *ROW[column][place + 1 :]]
+    path.write_text(f"{json.dumps(ROW)}\n\n{json.dumps(ROW | {column: values})}\n")
+    with pytest.raises(
+        UserError, match=rf"a\.jsonl, line 3: {column}: token {place + 1}: .*cannot be a log-prob|large"
+    ):
+        read_rollouts(path)
+    if abs(number) < 1e100:
+        masked = ROW | {column: values, "mask": [i != place for i in range(3)]}
+        assert len(read_rollouts(write(path, [masked])).batch.mask) == 1
 
 
 def test_a_truncated_file_names_the_line(many: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -44,7 +44,8 @@ class Grain(NamedTuple):
 def measure(rollouts: Rollouts, share: float = 0.01) -> list[Grain]:
     """Every grain on the rollouts. ``share``: of the tokens that the band should clip, half of it on each side.
 
-    UserError if all ratios are 1: such rollouts cannot tell grains or bands apart.
+    UserError if all ratios are 1, or all advantages 0: such rollouts cannot tell grains or bands apart. UserError if no
+    band clips that share.
     """
     if not 0 < share < 1:
         raise UserError(f"--share: {share} is no share between 0 and 1.")
@@ -54,6 +55,11 @@ def measure(rollouts: Rollouts, share: float = 0.01) -> list[Grain]:
             "all ratios are 1: old and new log-probabilities are the same. With one update per batch and nothing "
             "sampled ahead no grain and no band has an effect; take rollouts after several updates."
         )
+    if not batch.advantages[batch.mask].any():
+        raise UserError(
+            "all advantages are 0: in every group all rewards are the same, so no token has a gradient and no band an "
+            "effect. Take rollouts in which some responses are right and others wrong."
+        )
     return [_grain(name, part, rollouts, share) for name, part in GRAINS.items()]
 
 
@@ -62,7 +68,7 @@ def _grain(name: str, part: Part, rollouts: Rollouts, share: float) -> Grain:
     log_ratio = function(part)(batch).clamp(-LARGEST_LOG, LARGEST_LOG)
     values, sign = log_ratio[batch.mask], batch.advantages[batch.mask].sign()
     # Only tokens with the right sign of the advantage can be clipped at a bound, so the shares of all are scaled.
-    low, high = (_edge(values, sign == side, share / 2, below) for side, below in ((-1, True), (1, False)))
+    low, high = (_edge(name, values, sign == side, share / 2, below) for side, below in ((-1, True), (1, False)))
     stale = {} if rollouts.staleness is None else _by_staleness(log_ratio, batch, rollouts.staleness)
     return Grain(
         name,
@@ -97,14 +103,22 @@ def _clipped(values: Tensor, sign: Tensor, low: float, high: float) -> tuple[flo
     return float(below.double().mean()), float(above.double().mean())
 
 
-def _edge(values: Tensor, side: Tensor, share: float, below: bool) -> float:
-    """The distance from 1 beyond which ``share`` of all tokens lie on a side; 0 if fewer tokens have its sign."""
+def _edge(name: str, values: Tensor, side: Tensor, share: float, below: bool) -> float:
+    """The distance from 1 beyond which ``share`` of all tokens lie on a side. UserError if fewer are on that side of 1.
+
+    ``side``: the tokens whose advantage has the sign with which they can be clipped there.
+    """
     own = values[side]
-    if share * len(values) >= len(own):
-        return 0.0
+    clippable = int(((own < 0) if below else (own > 0)).sum())
+    if clippable <= share * len(values):
+        what = "below 1 and a negative advantage" if below else "above 1 and a positive advantage"
+        raise UserError(
+            f"--share: no band of the {name} ratio clips {share:.2%} of the tokens on this side, since "
+            f"{clippable / len(values):.2%} have a ratio {what}. Choose a smaller share, or take more rollouts."
+        )
     within = share * len(values) / len(own)
     (edge,) = _quantiles(own, (within,) if below else (1 - within,))
-    return max(0.0, float(-torch.expm1(edge) if below else torch.expm1(edge)))
+    return float(-torch.expm1(edge) if below else torch.expm1(edge))
 
 
 def _quantiles(values: Tensor, at: tuple[float, ...]) -> Tensor:

@@ -22,6 +22,9 @@ MASK = ("mask", "response_mask", "completion_mask", "loss_mask")
 ADVANTAGE = ("advantage", "advantages")
 REWARD = ("reward", "rewards", "score", "acc")
 GROUP = ("group", "group_id", "uid", "prompt_id", "problem_id")
+ROUNDING = 1e-3  # by which a computed log-probability may exceed 0
+LEAST_LOG_PROB = -1e4
+LARGEST = 1e100  # of other numbers: their squares are finite
 STALENESS = ("staleness", "updates", "off_policy_steps")
 
 
@@ -42,8 +45,7 @@ def read_rollouts(path: Path) -> Rollouts:
     old, new, masks, staleness = [], [], [], []
     advantages: list[Tensor] = []  # [tokens] each
     rewards: dict[str, list[tuple[int, float]]] = {}
-    for number, row in enumerate(_rows(path), start=1):
-        where = f"{path}, row {number}"
+    for where, row in _rows(path):
         mask_key = _key(row, MASK)
         mask = None if mask_key is None else _numbers(row, MASK, where)
         before, after = (_numbers(row, names, where, mask) for names in (OLD, NEW))
@@ -52,6 +54,8 @@ def read_rollouts(path: Path) -> Rollouts:
                 f"{where}: {len(before)} old and {len(after)} new log-probabilities; expected as many, at least one."
             )
         mask = [1.0] * len(before) if mask is None else mask
+        for names, numbers in ((OLD, before), (NEW, after)):
+            _check_log_probs(numbers, mask, f"{where}: {_key(row, names)}")
         if len(mask) != len(before):
             raise UserError(f"{where}: {mask_key}: {len(mask)} entries for {len(before)} tokens.")
         if not any(mask):
@@ -75,6 +79,8 @@ def read_rollouts(path: Path) -> Rollouts:
             advantages.append(torch.zeros(len(before), dtype=torch.float64))  # those of its group, below
         if (key := _key(row, STALENESS)) is not None:
             staleness.append(_number(row[key], f"{where}: {key}"))
+            if staleness[-1] < 0:
+                raise UserError(f"{where}: {key}: {staleness[-1]:g} updates; expected 0 or more.")
     if not old:
         raise UserError(f"{path}: contains no response.")
     if staleness and len(staleness) != len(old):
@@ -94,8 +100,8 @@ def read_rollouts(path: Path) -> Rollouts:
     return Rollouts(batch, torch.tensor(staleness) if staleness else None)
 
 
-def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
-    """The rows of a JSON Lines or Parquet file, or of all such files in a folder and its folders."""
+def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """(place, row) of a JSON Lines or Parquet file, or of all such files in a folder and its folders."""
     if path.is_dir():
         files = sorted(file for file in path.rglob("*") if file.suffix in (".jsonl", ".parquet"))
         if not files:
@@ -109,9 +115,10 @@ def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
         except ImportError as error:
             raise UserError(f"{path}: Parquet needs pyarrow: pip install pyarrow, or give JSON Lines.") from error
         try:
-            yield from parquet.read_table(path).to_pylist()
+            rows = parquet.read_table(path).to_pylist()
         except (OSError, ValueError) as error:
             raise UserError(f"{path}: cannot be read as Parquet: {error}") from error
+        yield from ((f"{path}, row {number}", row) for number, row in enumerate(rows, start=1))
         return
     try:
         text = path.read_text(encoding="utf-8")
@@ -126,7 +133,7 @@ def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
             raise UserError(f"{path}, line {number}: not JSON ({error}); was the file cut off?") from error
         if not isinstance(row, dict):
             raise UserError(f"{path}, line {number}: expected an object, got {type(row).__name__}.")
-        yield row
+        yield f"{path}, line {number}", row
 
 
 def _key(row: Mapping[str, Any], names: Sequence[str]) -> str | None:
@@ -148,7 +155,19 @@ def _numbers(
     return [_number(item, f"{where}: {key}") for item in value]
 
 
+def _check_log_probs(values: Sequence[float], mask: Sequence[float], where: str) -> None:
+    """UserError for the first token, of those in ``mask``, whose number cannot be the logarithm of a probability."""
+    for place, (value, is_used) in enumerate(zip(values, mask, strict=False), start=1):
+        if is_used and not LEAST_LOG_PROB <= value <= ROUNDING:
+            raise UserError(
+                f"{where}: token {place}: {value:g} cannot be a log-probability, which is at most 0 and not below "
+                f"{LEAST_LOG_PROB:g}. Give natural logarithms of probabilities, not probabilities, logits or losses."
+            )
+
+
 def _number(value: Any, where: str) -> float:
     if not isinstance(value, int | float) or not math.isfinite(value):
         raise UserError(f"{where}: {value!r} is no finite number.")
+    if abs(value) > LARGEST:
+        raise UserError(f"{where}: {value:g} is too large to compute with (at most {LARGEST:g}).")
     return float(value)

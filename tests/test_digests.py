@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policygrain import digests
+from policygrain.errors import UserError
 
 FILES = {
     "model-00001-of-00002.safetensors": "weights, first part",
@@ -97,5 +99,25 @@ def test_other_files_and_the_folder_s_name_do_not_change_a_model_s_digest(model:
     assert digests.of_model(renamed) == before
 
 
-def test_a_name_on_a_hub_has_the_digest_of_the_name() -> None:
-    assert digests.of_model(Path("Qwen/Qwen2.5-0.5B")) == digests.of_text("Qwen/Qwen2.5-0.5B")
+def test_a_missing_folder_is_no_model(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no such folder with a model"):
+        digests.of_model(tmp_path / "missing")
+
+
+def test_a_large_file_that_has_not_changed_is_not_read_again(
+    model: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+    monkeypatch.setattr(digests, "LARGE", len("weights, second part"))
+    first = digests.of_model(model, remembered=True)
+    assert first == digests.of_model(model)
+    read: list[str] = []
+    of_file = digests.of_file
+    monkeypatch.setattr(digests, "of_file", lambda path, full=False: read.append(path.name) or of_file(path, full))
+    assert digests.of_model(model, remembered=True) == first
+    large = {name for name, content in FILES.items() if len(content) >= digests.LARGE}
+    assert large and not large & set(read)
+    weights = model / "model-00002-of-00002.safetensors"
+    weights.write_text("weights, other part!")  # as long as before
+    os.utime(weights, ns=(0, 1))
+    assert digests.of_model(model, remembered=True) == digests.of_model(model) != first

@@ -5,12 +5,18 @@ Each function returns the first 16 of the 64 digits, or all of them with ``full=
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from .errors import UserError
+
 SHORT = 16  # hexadecimal digits, 64 bits
+LARGE = 2**24  # bytes: a file whose digest is remembered
 
 # Every file in a model folder that can change what the model generates: weights, their index, configurations,
 # tokenizer (Hugging Face, BPE, WordPiece and SentencePiece files), special tokens, chat templates, custom code.
@@ -55,15 +61,34 @@ def of_file(path: Path, full: bool = False) -> str:
         return _digits(hashlib.file_digest(file, "sha256").hexdigest(), full)
 
 
-def of_model(folder: Path, full: bool = False) -> str:
+def of_model(folder: Path, full: bool = False, remembered: bool = False) -> str:
     """Digest of the names and contents of all files in ``folder`` that a model's output depends on (`MODEL_FILES`).
 
-    A name on a hub, which is no folder, has the digest of the name: the files behind it are not looked at.
+    ``remembered``: a large file whose size and time of change are as before is not read again. UserError if there is no
+    such folder.
     """
     if not folder.is_dir():
-        return of_text(str(folder), full)
+        raise UserError(f"{folder}: no such folder with a model.")
     paths = {path for pattern in MODEL_FILES for path in folder.glob(pattern) if path.is_file()}
-    return of_json({path.relative_to(folder).as_posix(): of_file(path, full=True) for path in paths}, full)
+    of = _remembered if remembered else partial(of_file, full=True)
+    return of_json({path.relative_to(folder).as_posix(): of(path) for path in paths}, full)
+
+
+def _remembered(path: Path) -> str:
+    """The full digest of a file; of a large one, that in the user's cache if the file has not changed since."""
+    stat = path.stat()
+    if stat.st_size < LARGE:
+        return of_file(path, full=True)
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "policygrain" / "digests"
+    entry = cache / of_json([str(path.resolve()), stat.st_ino, stat.st_size, stat.st_mtime_ns])
+    with contextlib.suppress(OSError):
+        if len(digest := entry.read_text()) == 64:  # hexadecimal digits: it was written whole
+            return digest
+    digest = of_file(path, full=True)
+    with contextlib.suppress(OSError):  # without a cache it is only slower
+        cache.mkdir(parents=True, exist_ok=True)
+        entry.write_text(digest)
+    return digest
 
 
 def _digits(digits: str, full: bool) -> str:

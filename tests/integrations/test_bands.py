@@ -176,9 +176,8 @@ def test_what_is_no_log_probability_is_refused(
     path = tmp_path_factory.mktemp("rollouts") / "a.jsonl"
     values = [*ROW[column][:place], number, *ROW[column][place + 1 :]]
     path.write_text(f"{json.dumps(ROW)}\n\n{json.dumps(ROW | {column: values})}\n")
-    with pytest.raises(
-        UserError, match=rf"a\.jsonl, line 3: {column}: token {place + 1}: .*cannot be a log-prob|large"
-    ):
+    said = rf"a\.jsonl, line 3: {column}: (token {place + 1}: \S+ cannot be a log-prob|\S+ is too large)"
+    with pytest.raises(UserError, match=said):
         read_rollouts(path)
     if abs(number) < 1e100:
         masked = ROW | {column: values, "mask": [i != place for i in range(3)]}

@@ -142,6 +142,18 @@ def own(root: Path, tmp_path: Path) -> tuple[Path, Path]:
     return tmp_path, study
 
 
+def test_other_weights_in_the_folder_of_the_start_model_train_again(root: Path, tmp_path: Path) -> None:
+    start = tmp_path / "start"
+    start.mkdir()
+    for name in ("config.json", "tokenizer_config.json", "model.safetensors"):
+        (start / name).write_text("{}")
+    study = write_study(tmp_path, root, model={"start": str(start)})
+    finish(tmp_path, root, study)
+    assert planned(root, tmp_path, study, "all") == {}
+    (start / "model.safetensors").write_text("other weights")
+    assert planned(root, tmp_path, study, "all") == EVERY_MODEL
+
+
 def test_an_edited_problem_file_schedules_what_is_made_from_it(own: tuple[Path, Path], root: Path) -> None:
     folder, study = own
     assert planned(root, folder, study, "all") == {}

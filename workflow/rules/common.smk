@@ -12,7 +12,7 @@ from policygrain.figures import SUFFIXES, TABLES
 from policygrain.files import atomic_text
 from policygrain.results.layout import START, StudyFolder
 from policygrain.results.measured import interim_record, interim_records
-from policygrain.results.reader import prepared_data
+from policygrain.results.reader import prepared_data, start_identity
 from policygrain.study import parse_study
 from policygrain.study.fingerprint import (
     Fingerprints,
@@ -38,12 +38,15 @@ try:
     STUDY = parse_study(config, CONFIG_FILE)
     FOLDER = StudyFolder(Path("results") / STUDY.name)
     PREPARED = prepared_data(FOLDER.data)
+    START_MODEL = start_identity(STUDY, FOLDER)
 except UserError as error:
     sys.exit(f"policygrain: {error}")
 
 # Digests of the files that problems are read from; of those that are not at hand, what `prepare` recorded.
 FINGERPRINTS = Fingerprints(
-    STUDY, {**(PREPARED.sources if PREPARED else {}), **source_digests(STUDY)}
+    STUDY,
+    {**(PREPARED.sources if PREPARED else {}), **source_digests(STUDY)},
+    start=START_MODEL,
 )
 MATRIX = FINGERPRINTS.matrix
 

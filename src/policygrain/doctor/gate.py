@@ -12,6 +12,7 @@ from ..analysis.planned import plan_notes
 from ..errors import UserError
 from ..figures.requirements import check_figures
 from ..grading.options import Options
+from ..hub import config_of
 from ..sandbox import isolation
 from ..study import Study
 from ..study.checks import check_prompts
@@ -145,32 +146,13 @@ def _context(study: Study) -> int | None:
                 raise UserError(f"model.start: {folder} is no model with a tokenizer: it has no {name}.")
         config = folder / "config.json"
     else:
-        config = _hub_config(start, study.model.revision)
+        fetch = f"policygrain fetch-model {folder.name} --out {start}" if folder.name in MODELS else ""
+        config = config_of(start, study.model.revision, fetch)
     try:
         found = json.loads(config.read_text(encoding="utf-8")).get("max_position_embeddings")
     except (OSError, ValueError, RecursionError, AttributeError) as error:
         raise UserError(f"model.start: {config} cannot be read: {error}") from error
     return found if isinstance(found, int) else None
-
-
-def _hub_config(start: str, revision: str | None) -> Path:
-    from huggingface_hub import hf_hub_download, try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError
-
-    try:
-        cached = try_to_load_from_cache(start, "config.json", revision=revision)
-        if isinstance(cached, str):
-            return Path(cached)
-        return Path(hf_hub_download(start, "config.json", revision=revision, etag_timeout=10))
-    except (HFValidationError, OSError, ValueError, RuntimeError) as error:
-        reason = str(error).strip().split("\n")[0]
-        at = f" --revision {revision}" if revision else ""
-        name = Path(start).name
-        how = f"policygrain fetch-model {name} --out {start}" if name in MODELS else f"hf download {start}{at}"
-        raise UserError(
-            f"model.start: {start!r} is neither a folder nor a model in this machine's cache, and the hub does not "
-            f"provide it ({reason}). Fetch it where there is a network: `{how}`."
-        ) from error
 
 
 def _check_lengths(study: Study, context: int | None) -> None:

@@ -13,6 +13,7 @@ from .. import digests
 from ..clock import Clock
 from ..errors import UserError
 from ..grading import open_grader
+from ..hub import commit_of
 from ..model.loading import context_length, load_model, load_tokenizer
 from ..progress import Progress
 from ..provenance import hardware, versions
@@ -28,6 +29,7 @@ from ..tasks.registry import sampling_of
 from ..tasks.sources import contaminated
 from ..train.run import check_final_model
 from ..train.start_model import check_start_model
+from .any_model import fetched
 from .grading import grade
 from .protocol import engine_of, protocol, response_key
 from .sampling import all_responses, queries_of, remove_responses, sample
@@ -50,6 +52,7 @@ def evaluate(
     longest = max(sampling_of(study, b).max_tokens for b in study.evaluation.benchmarks)
     seen = {name: contaminated(data, name) for name in problems}
     host = EngineHost(study)
+    models = {name: model if model.exists() else _of_hub(study, model) for name, model in models.items()}
     clock, started = Clock(), time.perf_counter()
     keys = {}
     with ExitStack() as stack:
@@ -98,6 +101,13 @@ def _digest(name: str, model: Path) -> str:
     if model == run.model and not (model / "config.json").exists():
         raise UserError(f"{model}: no model here; train it first ({name}).")
     return check_final_model(run) if model == run.model else check_start_model(model)
+
+
+def _of_hub(study: Study, model: Path) -> Path:
+    """The folder of the study's start model; of another model that is missing, its name, for the message."""
+    if str(model) != study.model.start:
+        return model
+    return fetched(study.model.start, commit_of(study.model.start, study.model.revision))
 
 
 def _evaluation(folder: EvaluationFolder) -> ModelEvaluation | None:

@@ -71,7 +71,7 @@ def measure_estimators(study: Study, seed: int, start: str, data: DataFolder, ou
     record = EstimatorsRecord(
         seed=seed,
         settings=Fingerprints(study).estimators_settings(seed),
-        made_from=made_from(start, data),
+        made_from=made_from(start, data, study.model.revision),
         reference=spec.reference,
         accuracy=accuracy,
         batches=spec.batches,

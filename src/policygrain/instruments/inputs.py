@@ -61,7 +61,9 @@ def measure_starts(
     with prepared(study, data, files[seeds[0]]) as problems:
         for seed, path in files.items():
             model = start.replace("{seed}", str(seed))
-            found = _kept(instrument, study, seed, path, made_from(model, problems)) if done else None
+            found = (
+                _kept(instrument, study, seed, path, made_from(model, problems, study.model.revision)) if done else None
+            )
             yield found or instrument.measure(study, seed, model, problems, path)
     if done:
         write_done(done, {f"{name}/seed{seed}": digests.of_file(path) for seed, path in files.items()})
@@ -83,9 +85,9 @@ def _kept(instrument: Instrument[R], study: Study, seed: int, path: Path, origin
     return found if same else None
 
 
-def made_from(start: str, data: DataFolder) -> str:
-    """Digest of a start model and the problems; of a model on a hub, its name."""
-    model = check_start_model(Path(start)) if Path(start).is_dir() else start
+def made_from(start: str, data: DataFolder, revision: str | None = None) -> str:
+    """Digest of a start model and the problems; of a model on a hub, its commit."""
+    model = check_start_model(Path(start), revision)
     return digests.of_json([model, digests.of_file(data.train), digests.of_file(data.validation)])
 
 

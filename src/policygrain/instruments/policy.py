@@ -19,6 +19,7 @@ from torch import Tensor
 from ..clock import Clock
 from ..errors import UserError
 from ..grading import Grader, open_grader
+from ..hub import pinned
 from ..methods import Method, Sampler, method
 from ..model.device import device
 from ..model.reference import on_device
@@ -208,7 +209,8 @@ def open_measured_policy(
     problems = read_problems(data.train), read_problems(data.validation)
     with_tests = any(problem.tests for listed in problems for problem in listed)
     with open_grader(study.grader, study.extraction, with_tests) as grader:
-        policy = open_policy(start, study.model, chosen, settings, seed)
+        spec = pinned(study.model)
+        policy = open_policy(start, spec, chosen, settings, seed)
         model, tokenizer = policy.model, policy.tokenizer
         renderer = PromptRenderer(tokenizer, study.prompt, model.config.max_position_embeddings - settings.max_tokens)
         engine = open_engine(
@@ -216,7 +218,7 @@ def open_measured_policy(
             start,
             model,
             tokenizer,
-            revision=study.model.revision,
+            revision=spec.revision,
             kv_gib=settings.kv_gib,
             colocated=True,
         )

@@ -63,7 +63,7 @@ def measure_rounds(study: Study, seed: int, start: str, data: DataFolder, out: P
     record = RoundsRecord(
         seed=seed,
         settings=Fingerprints(study).rounds_settings(seed),
-        made_from=made_from(start, data),
+        made_from=made_from(start, data, study.model.revision),
         reference=spec.reference,
         before=before,
         responses_per_update=spec.prompts_per_update * group,

@@ -78,12 +78,14 @@ class Fingerprints:
         study: Study,
         sources: Mapping[str, str] | None = None,
         added: Mapping[str, Sequence[int]] | None = None,
+        start: str | None = None,
     ) -> None:
         """``sources``: source of problems → digest of its file, for sources that are files.
 
-        ``added``: arm → seeds that interim analyses added to it.
+        ``added``: arm → seeds that interim analyses added to it. ``start``: which model is in the folder or under the
+        name that the study begins from; None for tiny models, whose settings say so, and where it is not known.
         """
-        self.study, self.sources, self.added = study, sources or {}, added or {}
+        self.study, self.sources, self.added, self.start = study, sources or {}, added or {}, start
         self._methods: dict[str, dict[str, Any]] = {}
 
     @cached_property
@@ -113,7 +115,8 @@ class Fingerprints:
 
     def start_model(self, seed: int) -> str:
         """A start model; ``seed`` is the seed of the start model, not of a run."""
-        return digests.of_json([self.start_settings(seed), self.training_data])
+        made_from = [self.start_settings(seed), self.training_data]
+        return digests.of_json(made_from if self.start is None else [*made_from, self.start])
 
     def run(self, run: Run) -> str:
         """A training run, including its data and start model."""

@@ -138,7 +138,9 @@ class Model(Section):
         json_schema_extra=EVERY_MODEL,
     )
     revision: Text | None = Field(
-        None, description="revision (commit, tag or branch) of a Hugging Face model", json_schema_extra=EVERY_MODEL
+        None,
+        description="revision (commit, tag or branch) of a Hugging Face model, whose commit is recorded; null: main",
+        json_schema_extra=EVERY_MODEL,
     )
     dtype: Literal["float32", "bfloat16"] = Field(
         "float32", description="data type of the policy's weights and computation", json_schema_extra=POLICY

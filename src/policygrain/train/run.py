@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from .. import digests
 from ..errors import UserError
 from ..files import atomic_json, check_free_space, read_json
+from ..hub import pinned
 from ..provenance import commit, hardware, versions
 from ..results.layout import DataFolder, RunFolder
 from ..results.reader import run_summary
@@ -77,7 +78,7 @@ def train_run(
                 extraction=study.extraction,
                 seed=seed,
                 start=start,
-                spec=study.model,
+                spec=pinned(study.model),
                 train_problems=read_problems(data.train),
                 validation_problems=read_problems(data.validation),
                 run=run,
@@ -116,7 +117,7 @@ def run_config(study: Study, arm: Arm, seed: int, start: str, data: DataFolder) 
     """The record of everything that the result of a run depends on, with the digest of it as key."""
     settings = Fingerprints(study).run_settings(arm, seed)
     inputs = RunInputs(
-        start_model=check_start_model(Path(start)),
+        start_model=check_start_model(Path(start), study.model.revision),
         train=digests.of_file(data.train),
         validation=digests.of_file(data.validation),
     )

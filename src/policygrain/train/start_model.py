@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import digests
 from ..errors import UserError
+from ..hub import identity
 from ..results.layout import DataFolder, StartFolder
 from ..results.reader import start_model
 from ..results.schema import StartModelRecord, write_record
@@ -82,9 +83,12 @@ def _made_from(study: Study, seed: int, data: DataFolder) -> dict[str, Any]:
     return {**Fingerprints(study).start_settings(seed), "training_data": digests.of_file(data.train)}
 
 
-def check_start_model(folder: Path) -> str:
-    """The digest of a start model. UserError if it differs from the digest in the model's record, if there is one."""
-    digest = digests.of_model(folder)
+def check_start_model(folder: Path, revision: str | None = None) -> str:
+    """The digest of a start model, or the commit of one on the hub.
+
+    UserError if it differs from the digest in the model's record, if there is one.
+    """
+    digest = identity(str(folder), revision)
     made = StartFolder(folder)
     if made.record.exists() and start_model(made).digest != digest:
         raise UserError(

@@ -1,0 +1,102 @@
+"""Which model a name on the hub or a folder means, with a cache as the hub's client writes it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from policygrain import digests
+from policygrain.errors import UserError
+from policygrain.evaluate.run import evaluate
+from policygrain.hub import identity, pinned
+from policygrain.results.layout import DataFolder, StudyFolder
+from policygrain.results.reader import StudyResults, run_config, start_identity
+from policygrain.results.schema import write_record
+from policygrain.study import Study
+from policygrain.study.fingerprint import Fingerprints
+from policygrain.study.runs import Run, run_matrix
+from policygrain.study.schema import Model
+from policygrain.train.run import run_config as config_of_run
+
+from .support.files import flip_bit
+from .support.small import small_study
+
+OLD, NEW = "a" * 40, "b" * 40
+
+
+@pytest.fixture
+def cache(tmp_path: Path, made: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The cache of a machine without network that has two commits of some/model, of which OLD is `main`."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    folder = tmp_path / "hub" / "models--some--model"
+    for commit in (OLD, NEW):
+        shutil.copytree(made[1], folder / "snapshots" / commit, ignore=shutil.ignore_patterns("start.json"))
+    flip_bit(folder / "snapshots" / NEW / "model.safetensors")
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text(OLD)
+    return folder
+
+
+def study_from(start: str) -> Study:
+    return small_study(model={"start": start}, evaluation={"parts": 1})
+
+
+def test_a_name_is_the_commit_that_is_in_the_cache(cache: Path) -> None:
+    assert identity("some/model") == identity("some/model", "main") == OLD
+    assert identity("some/model", NEW) == NEW
+    assert pinned(Model(start="some/model")).revision == OLD
+    assert pinned(Model(start="tiny")).revision is None
+    (cache / "refs" / "main").write_text(NEW)
+    assert identity("some/model") == NEW
+    with pytest.raises(UserError, match=r"other/model.*neither a folder nor a model"):
+        identity("other/model")
+
+
+def test_another_commit_or_other_weights_give_other_fingerprints(cache: Path, tmp_path: Path) -> None:
+    start = tmp_path / "start"
+    shutil.copytree(cache / "snapshots" / OLD, start)
+    results = StudyFolder(tmp_path / "results")
+    for name, change in (
+        ("some/model", lambda: (cache / "refs" / "main").write_text(NEW)),
+        (str(start), lambda: flip_bit(start / "model.safetensors")),
+    ):
+        study = study_from(name)
+        before = Fingerprints(study, start=start_identity(study, results))
+        change()
+        after = Fingerprints(study, start=start_identity(study, results))
+        assert before.training_data == after.training_data
+        for of in ("start_model", "estimators", "rounds"):
+            assert getattr(before, of)(0) != getattr(after, of)(0)
+        assert before.run(Run("grpo", 0)) != after.run(Run("grpo", 0)) and before.figures() != after.figures()
+
+
+def test_runs_record_their_commit_and_are_not_compared_with_those_of_another(
+    cache: Path, made: tuple[Path, Path], tmp_path: Path
+) -> None:
+    study, folder = study_from("some/model").model_copy(update={"seeds": [0, 1]}), StudyFolder(tmp_path / "results")
+    (arm,) = run_matrix(study).arms.values()
+    for seed in (0, 1):
+        config = config_of_run(study, arm, seed, "some/model", DataFolder(made[0]))
+        write_record(folder.run(arm.name, seed).config, config)
+        folder.run(arm.name, seed).metrics.touch()
+        (cache / "refs" / "main").write_text(NEW)
+    assert run_config(folder.run(arm.name, 0)).inputs.start_model == OLD
+    with pytest.raises(UserError, match=f"some/model' has changed: .*seed0 began from {OLD}, .*seed1 from {NEW}"):
+        _ = StudyResults(folder.path, study).trained
+    shutil.rmtree(cache)  # a machine with the results alone
+    assert start_identity(study, folder) == OLD
+
+
+def test_the_evaluated_start_model_is_that_of_the_revision(
+    cache: Path, made: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """Though the cache has another commit as `main`."""
+    study = study_from("some/model")
+    study = study.model_copy(update={"model": study.model.model_copy(update={"revision": NEW})})
+    results = StudyFolder(tmp_path / "results")
+    evaluate(study, {"start/seed0": Path("some/model")}, DataFolder(made[0]), results)
+    protocol = StudyResults(results.path, study).model_evaluations["start/seed0"].protocol
+    assert digests.of_model(cache / "snapshots" / NEW) in str(protocol)

@@ -12,8 +12,9 @@ from policygrain.errors import UserError
 from policygrain.evaluate.run import evaluate
 from policygrain.hub import identity, pinned
 from policygrain.results.layout import DataFolder, StudyFolder
-from policygrain.results.reader import StudyResults, run_config, start_identity
+from policygrain.results.reader import StudyResults, run_config
 from policygrain.results.schema import write_record
+from policygrain.results.start import start_identity
 from policygrain.study import Study
 from policygrain.study.fingerprint import Fingerprints
 from policygrain.study.runs import Run, run_matrix

@@ -258,3 +258,12 @@ def test_a_sampler_that_has_no_effect_is_said(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(GRPOTrainer, "__init__", lambda *_, **__: None)
     with pytest.warns(UserWarning, match="dapo: .*dynamic: True, overlong_buffer: 0.2"):
         PolicyGrainTrainer(model="no/such-model", reward_funcs=reward, args=config, objective="dapo")
+
+
+@pytest.mark.filterwarnings("ignore:.*sampler:UserWarning")
+def test_a_clip_range_that_clips_nothing_is_said_in_training(
+    start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("policygrain.integrations.idle_clip.BATCHES", 1)
+    with pytest.warns(UserWarning, match=r"tepo: the clip range 0\.2 / 0\.28 has clipped no token"):
+        train(start, tmp_path, PolicyGrainTrainer, objective="tepo")

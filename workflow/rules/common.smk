@@ -12,7 +12,8 @@ from policygrain.figures import SUFFIXES, TABLES
 from policygrain.files import atomic_text
 from policygrain.results.layout import START, StudyFolder
 from policygrain.results.measured import interim_record, interim_records
-from policygrain.results.reader import prepared_data, start_identity
+from policygrain.results.reader import prepared_data
+from policygrain.results.start import start_identity
 from policygrain.study import parse_study
 from policygrain.study.fingerprint import (
     Fingerprints,

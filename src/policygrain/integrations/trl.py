@@ -19,6 +19,7 @@ from ..methods import Method
 from ..methods.parts import Kl
 from ..objective.batch import Responses, StepTotals, TokenBatch
 from ..objective.loss import merge_metrics
+from .idle_clip import IdleClip
 from .options import chosen, lacking, reads_entropies, refuse, warn_sampler
 
 # Options of TRL's loss: with another value than its default they would be ignored, or act beside the objective.
@@ -70,6 +71,7 @@ class PolicyGrainTrainer(GRPOTrainer):
                 stacklevel=2,
             )
         self._reads_entropies = reads_entropies(self.objective)
+        self._idle_clip = IdleClip(self.objective, warnings.warn)
         self._scored: list[tuple[Tensor, Tensor | None]] = []  # of the passes without gradient, since the last rollouts
         self._totals: StepTotals | None = None
         self._parts: list[dict[str, float]] = []  # metrics of the micro-batches of this step so far
@@ -136,6 +138,8 @@ class PolicyGrainTrainer(GRPOTrainer):
         if training and alone:
             batch = batch.replace(step=batch)  # the whole step, with its tensors
         out = self.objective.loss(batch)
+        if training and self.accelerator.is_main_process:
+            self._idle_clip.see(batch)
         self._log(out.metrics, training)
         # Gradients are averaged over processes and must be summed. In evaluation each process reports its own loss.
         loss = out.loss * (self.accelerator.num_processes if training else 1)

@@ -24,6 +24,7 @@ from verl.trainer.ppo.core_algos import register_policy_loss
 from ..methods import Method, method, method_names
 from ..objective.batch import StepTotals, TokenBatch
 from ..objective.loss import FLAGS, merge_metrics
+from .idle_clip import IdleClip
 from .options import EXPORTED, METHODS_FILE, UnsupportedOption, lacking, reads_entropies, refuse
 
 PREFIX = "policygrain."
@@ -70,7 +71,9 @@ def register() -> list[str]:
     for name in dict.fromkeys([*method_names(), *own]):
         found = method(name, own)
         found.check()
-        register_policy_loss(PREFIX + name)(functools.partial(policy_loss, found))
+        register_policy_loss(PREFIX + name)(
+            functools.partial(policy_loss, found, idle_clip=IdleClip(found, logger.warning))
+        )
         names.append(PREFIX + name)
     logger.info("PolicyGrain: registered %d policy losses: %s", len(names), ", ".join(names))
     return names
@@ -87,6 +90,7 @@ def policy_loss(
     rollout_is_weights: Tensor | None = None,
     entropy: Tensor | None = None,
     old_entropy: Tensor | None = None,
+    idle_clip: IdleClip | None = None,
 ) -> tuple[Tensor, dict[str, float]]:
     """The method's loss of a micro-batch, and metrics. Tensors are [batch, tokens], as verl hands them over.
 
@@ -121,6 +125,8 @@ def policy_loss(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the same in the words of the library, of which a user of verl sees nothing
         out = found.loss(batch.replace(step=step))
+    if idle_clip is not None:
+        idle_clip.see(batch)
     return out.loss * ranks, _metrics(out.metrics, float(step.n_tokens) / float(totals.n_tokens))
 
 

@@ -6,12 +6,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .. import digests
 from ..errors import NoResults, UserError
-from ..hub import identity
 from ..study import Study, load_recorded_study
 from ..study.fingerprint import Fingerprints, measured_starts, start_seeds
 from ..study.runs import Run, RunMatrix, arms_of
-from .layout import START, RunFolder, StudyFolder
+from .layout import START, StudyFolder
 from .lines import read_lines, read_steps
 from .measured import (
     EstimatorsRecord,
@@ -37,15 +37,14 @@ from .schema import (
     parse,
     read_record,
 )
+from .start import check_one_start, start_identity
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import numpy as np
     import pandas as pd
     from numpy.typing import NDArray
 
-    from .layout import DataFolder, EvaluationFolder, StartFolder
+    from .layout import DataFolder, EvaluationFolder, RunFolder, StartFolder
 
 ALL = "Run `snakemake all`."
 TRAIN = "Train the run again: remove its folder first."
@@ -124,20 +123,6 @@ def prepared_data(folder: DataFolder) -> PreparedData | None:
     return read_record(PreparedData, folder.sources, "Prepare the data again: `policygrain prepare`.")
 
 
-def start_identity(study: Study, folder: StudyFolder) -> str | None:
-    """Which model a study begins from, by the digest of its folder or its commit; None for tiny models.
-
-    Of a model that is not at hand, what the runs in ``folder`` began from; None if there are none.
-    """
-    if study.model.start == "tiny":
-        return None
-    try:
-        return identity(study.model.start, study.model.revision, remembered=True)
-    except UserError:
-        runs = sorted(path.parent for path in folder.path.glob("runs/*/*/run.json"))
-        return run_config(RunFolder(runs[0])).inputs.start_model if runs else None
-
-
 class StudyResults:
     """The results of one study. They can be read without raw data, models and network."""
 
@@ -188,20 +173,8 @@ class StudyResults:
                 raise UserError(
                     f"{folder.path}: a run with other settings than the study's ({', '.join(differ)} differ). {ALL}"
                 )
-        self._check_start(found)
+        check_one_start(self.study, self.folder, {run.name: run_config(folder) for run, folder in found.items()})
         return found
-
-    def _check_start(self, trained: Mapping[Run, RunFolder]) -> None:
-        """UserError if runs began from different models under the same name."""
-        if self.study.model.start == "tiny":
-            return
-        began = {run_config(folder).inputs.start_model: run for run, folder in trained.items()}
-        if len(began) > 1:
-            (one, first), (other, second), *_ = began.items()
-            raise UserError(
-                f"{self.folder.path}: model.start: {self.study.model.start!r} has changed: {first.name} began from "
-                f"{one}, {second.name} from {other}. {ALL}"
-            )
 
     @cached_property
     def summaries(self) -> dict[Run, RunSummary]:
@@ -324,6 +297,4 @@ class StudyResults:
 
 
 def _without_model(protocol: dict[str, Any]) -> str:
-    from .. import digests
-
     return digests.of_json({k: v for k, v in protocol.items() if k != "model"})

@@ -1,0 +1,47 @@
+"""Says once that a clip range has clipped nothing for long: that of a token ratio is too wide for a sequence ratio."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from ..methods import Method
+from ..methods.clips import PpoClip
+from ..methods.compute import function
+from ..objective.batch import TokenBatch
+from ..objective.loss import importance
+
+BATCHES = 50  # micro-batches with ratios other than 1
+ALIKE = 1e-6  # ratios this close to 1 are 1 but for rounding
+
+
+class IdleClip:
+    """Watches the micro-batches of a run until its clip range clips a token, or has clipped none in `BATCHES`."""
+
+    def __init__(self, found: Method, say: Callable[[str], None]) -> None:
+        """``say`` is called with the message."""
+        self.found, self.say = found, say
+        self.batches, self.largest = 0, 0.0
+        self.watching = isinstance(found.clip, PpoClip) and found.ratio.name != "none"
+
+    def see(self, batch: TokenBatch) -> None:
+        """A micro-batch of training."""
+        if not self.watching:
+            return
+        with torch.no_grad():
+            ratio = importance(batch, function(self.found.ratio))
+            surrogate = function(self.found.clip)(ratio, batch)
+            clipped = bool(((surrogate.low | surrogate.high) & batch.mask).any())
+            largest = float(torch.where(batch.mask, (ratio - 1).abs(), 0.0).max())
+        self.batches += largest > ALIKE
+        self.largest = max(self.largest, largest)
+        self.watching = not clipped and self.batches < BATCHES
+        if not clipped and self.batches == BATCHES:
+            clip = self.found.clip.settings
+            self.say(
+                f"{self.found.name}: the clip range {clip['low']:g} / {clip['high']:g} has clipped no token in "
+                f"{BATCHES} micro-batches with ratios other than 1; the largest |ratio - 1| was {self.largest:.2g}. "
+                "It has no effect so far. `policygrain calibrate --rollouts` measures which range has one; "
+                f'method("{self.found.name}", clip={{"low": ..., "high": ...}}) sets it.'
+            )

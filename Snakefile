@@ -26,6 +26,12 @@ include: "workflow/rules/track.smk"
 
 # Not a rule: every other rule would depend on the whole study, while each depends on its own part of it.
 onstart:
+    try:
+        lock_workflow(FOLDER)
+        if not submits_to_slurm():
+            wait_for_jobs(FOLDER)
+    except UserError as error:
+        sys.exit(f"policygrain: {error}")
     write_study()
     if STUDY.tracking.live:
         follow_in_mlflow()
@@ -34,6 +40,7 @@ onstart:
 
 
 onsuccess:
+    exit_if_unfinished()
     if submits_to_slurm():
         cancel_leftovers(Path.cwd(), own_fingerprints())
 
@@ -44,10 +51,12 @@ localrules:
 
 
 # A dry run ends after the number of jobs of each rule; `snakemake -n -p` lists their commands, `-n --quiet host` their
-# reasons. These settings only affect dry runs.
-if not workflow.output_settings.printshellcmds and set(
-    workflow.output_settings.quiet or ()
-) == {Quietness.HOST, Quietness.REASON}:
+# reasons.
+if (
+    workflow.output_settings.dryrun
+    and not workflow.output_settings.printshellcmds
+    and set(workflow.output_settings.quiet or ()) == {Quietness.HOST, Quietness.REASON}
+):
     workflow.output_settings.quiet = {Quietness.RULES, Quietness.PROGRESS}
 
 

@@ -83,6 +83,10 @@ def _run(argv: Sequence[str]) -> None:
         # The first line of a job's log. Snakemake shows SLURM's own log as well, unless the rule's log is empty.
         job = os.environ["SLURM_JOB_ID"]
         print(f"{time.strftime('%F %T')} on {os.uname().nodename}, job {job}", file=sys.stderr)
+    if done := getattr(arguments, "done", None):  # a job of a workflow
+        from .results.locks import start_job
+
+        start_job(done[0] if isinstance(done, list) else done)
     arguments.run(arguments)
 
 

@@ -185,7 +185,7 @@ def test_mlflow_pages_open_in_a_browser(smoke: Path, mlflow_ui: str, chromium: C
 def kill_when(condition: Callable[[], bool], root: Path, folder: Path, *targets: str) -> None:
     """Call Snakemake and, as soon as the condition holds, kill it with its jobs, as a power cut would."""
     command = [sys.executable, "-m", "snakemake", "--snakefile", str(root / "Snakefile"), "--directory", str(folder)]
-    command += ["--configfile", str(root / SMOKE), "--cores", "2", "--nolock", *targets]
+    command += ["--configfile", str(root / SMOKE), "--cores", "2", *targets]
     output = subprocess.DEVNULL
     with subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True) as process:
         try:

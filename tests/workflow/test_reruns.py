@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from base64 import urlsafe_b64encode
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from policygrain.results.layout import StudyFolder
 from policygrain.results.measured import InterimRecord
 from policygrain.results.schema import write_record
 
-from ..support.snakemake import call, outputs, planned, snakemake
+from ..support.snakemake import call, jobs, outputs, planned, snakemake
 
 pytestmark = pytest.mark.pipeline
 
@@ -125,6 +126,30 @@ def test_files_that_are_gone_are_made_again_and_nothing_else(finished: Path, roo
     assert planned(root, folder, study, "figures") == {"figure": 9}
     study = write_study(folder, root, methods={"grpo": {"clip": {"low": 0.1}}})
     assert planned(root, folder, study, "all") == {"prepare": 1, "start_model": 1, **EVERY_MODEL}
+
+
+def test_a_finished_job_that_snakemake_takes_for_incomplete_hides_no_other(
+    finished: Path, root: Path, tmp_path: Path
+) -> None:
+    """As a Snakemake that is killed leaves it when its jobs then end by themselves."""
+    folder = tmp_path / "copy"
+    shutil.copytree(finished, folder)
+    study, results = write_study(folder, root), folder / "results" / "smoke"
+    for outdated in ("interim", "done/interim", "done/figure", "done/report", "done/track"):
+        shutil.rmtree(results / outdated)
+    (trained,) = (results / "done" / "train" / "grpo").iterdir()
+    mark = urlsafe_b64encode(str(trained.relative_to(folder)).encode()).decode()
+    (folder / ".snakemake" / "incomplete").mkdir(parents=True)
+    (folder / ".snakemake" / "incomplete" / mark).write_text('{"external_jobid": null}')
+    assert planned(root, folder, study, "all") == DECIDED
+
+
+def test_a_workflow_that_leaves_out_what_all_promises_ends_with_an_error(root: Path, tmp_path: Path) -> None:
+    study = write_study(tmp_path, root)
+    snakemake(root, tmp_path, study, "--until", "prepare", "--", "all")
+    done = call(root, tmp_path, study, "--forcerun", "prepare", "--", "all")
+    assert done.returncode != 0 and jobs(done) == {"prepare": 1}
+    assert "results/smoke: the study is not finished: " in done.stderr and "Traceback" not in done.stderr
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from policygrain.errors import UserError
 from policygrain.figures import SUFFIXES, TABLES
 from policygrain.files import atomic_text
 from policygrain.results.layout import START, StudyFolder
+from policygrain.results.locks import lock_workflow, wait_for_jobs
 from policygrain.results.measured import interim_record, interim_records
 from policygrain.results.reader import prepared_data
 from policygrain.results.start import start_identity
@@ -289,6 +290,20 @@ FIGURE_FILES = [
     *(str(FOLDER.figure(name, s)) for name in STUDY.figures for s in SUFFIXES),
     *(str(FOLDER.table(name, s)) for name in TABLES for s in (".csv", ".md")),
 ]
+
+
+def exit_if_unfinished():
+    """End with an error where files are missing that a target rule, such as `all`, asks for.
+
+    With `ancient` inputs Snakemake leaves out jobs behind one that is forced (`-f`, `-R`), and then ends with 0.
+    """
+    targets = [job for job in workflow.dag.targetjobs if job.rule.norun]
+    missing = [path for job in targets for path in job.input if not Path(path).exists()]
+    if missing:
+        sys.exit(
+            f"policygrain: {FOLDER.path}: the study is not finished: {len(missing)} files are missing, such as "
+            f"{missing[0]}. Run the same command again, without options that force jobs."
+        )
 
 
 def write_study():

@@ -103,6 +103,16 @@ class StudyFolder:
         """Messages of the MLflow server that `policygrain ui` starts."""
         return self.path / "mlflow-server.log"
 
+    @property
+    def workflow_lock(self) -> Path:
+        """The lock file of the workflow that runs this study; its text names the process."""
+        return self.path / "workflow.lock"
+
+    @property
+    def jobs_lock(self) -> Path:
+        """The lock file that every running job of this study holds."""
+        return self.path / "jobs.lock"
+
     def log(self, rule: str, name: str) -> Path:
         """The log of a job."""
         return self.path / "logs" / rule / f"{name}.log"

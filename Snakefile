@@ -33,6 +33,7 @@ onstart:
     except UserError as error:
         sys.exit(f"policygrain: {error}")
     write_study()
+    show_progress()
     if STUDY.tracking.live:
         follow_in_mlflow()
     if submits_to_slurm():
@@ -40,9 +41,16 @@ onstart:
 
 
 onsuccess:
+    end_progress()
     exit_if_unfinished()
+    if all(Path(path).exists() for path in REPORTED):
+        print(f"The report is in {FOLDER.report}.", file=sys.stderr)
     if submits_to_slurm():
         cancel_leftovers(Path.cwd(), own_fingerprints())
+
+
+onerror:
+    end_progress()
 
 
 localrules:

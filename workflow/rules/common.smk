@@ -3,8 +3,10 @@ import os
 import shlex
 import subprocess
 import sys
+from collections import Counter
 
 import yaml
+from snakemake.logging import logger
 
 from policygrain.doctor.leftover_jobs import cancel_leftovers, report_leftovers
 from policygrain.errors import UserError
@@ -26,6 +28,7 @@ from policygrain.study.fingerprint import (
 )
 from policygrain.study.runs import Run
 from policygrain.tasks.sources import source_digests
+from policygrain.views.workflow import WorkflowProgress
 
 # Snakemake would wait for a core for ever.
 for option in ("cores", "local_cores", "nodes"):
@@ -241,7 +244,9 @@ def records(before=None):
     found = [*dict.fromkeys(TRAINED.values()), *EVALUATED, *MEASURED]
     number = 0
     while STUDY.sequential is not None and number != before:
-        checkpoints.interim.get(number=number, fingerprint=FINGERPRINTS.interim(number))
+        fingerprint = FINGERPRINTS.interim(number)
+        if not Path(interim_done(number)).exists():
+            checkpoints.interim.get(number=number, fingerprint=fingerprint)
         found.append(interim_done(number))
         more = jobs_of_interim(number)
         if not more:
@@ -304,6 +309,37 @@ def exit_if_unfinished():
             f"policygrain: {FOLDER.path}: the study is not finished: {len(missing)} files are missing, such as "
             f"{missing[0]}. Run the same command again, without options that force jobs."
         )
+
+
+# Rules whose jobs take seconds.
+SHORT = frozenset({"prepare", "interim", "figure", "table", "track", "report_page"})
+PROGRESS = []  # the handler of Snakemake's log that shows the progress, while jobs are running
+
+
+def jobs_left():
+    """Jobs that have not ended, by rule."""
+    jobs = workflow.dag.needrun_jobs()
+    return Counter(job.rule.name for job in jobs if not job.rule.norun)
+
+
+def show_progress():
+    """Show a line instead of a paragraph for each job, unless other output is asked for (`-p`, `--verbose`, `--quiet`)."""
+    settings = workflow.output_settings
+    changed = set(settings.quiet or ()) != {Quietness.HOST, Quietness.REASON}
+    if settings.printshellcmds or settings.verbose or changed:
+        return
+    progress = WorkflowProgress(jobs_left, SHORT)
+    PROGRESS.append(progress)
+    for handler in logger.handlers:
+        if handler.name == "DefaultStreamHandler":
+            handler.addFilter(progress.lets_pass)
+    logger.addHandler(progress)
+
+
+def end_progress():
+    """Take the line away."""
+    for progress in PROGRESS:
+        progress.close()
 
 
 def write_study():

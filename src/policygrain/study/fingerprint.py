@@ -86,7 +86,13 @@ class Fingerprints:
         name that the study begins from; None for tiny models, whose settings say so, and where it is not known.
         """
         self.study, self.sources, self.added, self.start = study, sources or {}, added or {}, start
+        # Computed once: a workflow asks for each of these hundreds of times.
         self._methods: dict[str, dict[str, Any]] = {}
+        self._instruments: dict[Artefact, dict[str, Any]] = {}
+        self._settings: dict[Artefact, dict[str, Any]] = {}
+        self._runs: dict[Run, str] = {}
+        self._start_models: dict[int, str] = {}
+        self._interims: dict[int, str] = {}
 
     @cached_property
     def matrix(self) -> RunMatrix:
@@ -115,13 +121,19 @@ class Fingerprints:
 
     def start_model(self, seed: int) -> str:
         """A start model; ``seed`` is the seed of the start model, not of a run."""
-        made_from = [self.start_settings(seed), self.training_data]
-        return digests.of_json(made_from if self.start is None else [*made_from, self.start])
+        if seed not in self._start_models:
+            made_from = [self.start_settings(seed), self.training_data]
+            named = [] if self.start is None else [self.start]
+            self._start_models[seed] = digests.of_json([*made_from, *named])
+        return self._start_models[seed]
 
     def run(self, run: Run) -> str:
         """A training run, including its data and start model."""
-        own = self.run_settings(self.matrix.arms[run.arm], run.seed)
-        return digests.of_json([own, self.training_data, self.start_model(start_seed(self.study, run.seed))])
+        if run not in self._runs:
+            own = self.run_settings(self.matrix.arms[run.arm], run.seed)
+            start = self.start_model(start_seed(self.study, run.seed))
+            self._runs[run] = digests.of_json([own, self.training_data, start])
+        return self._runs[run]
 
     def runs(self, runs: Sequence[Run]) -> str:
         """Several runs that are trained by one process."""
@@ -146,12 +158,14 @@ class Fingerprints:
     def evaluation(self, runs: Sequence[Run], seeds: Sequence[int] = ()) -> str:
         """The evaluation of the final models of ``runs`` and of the start models of ``seeds``."""
         made_from = [self.run(run) for run in runs] + [self.start_model(seed) for seed in seeds]
-        own = settings(self.study, "evaluation")
+        own = self._settings_of("evaluation")
         return digests.of_json([own, self.training_data, self.benchmarks, made_from])
 
     def interim(self, number: int) -> str:
         """The interim analysis ``number``: what the study planned, and how seeds are added."""
-        return digests.of_json([settings(self.study, "interim"), number, self._measured()])
+        if number not in self._interims:
+            self._interims[number] = digests.of_json([settings(self.study, "interim"), number, self._measured])
+        return self._interims[number]
 
     def figures(self) -> str:
         """All figures and tables: everything that any number of the study depends on.
@@ -162,6 +176,7 @@ class Fingerprints:
         cited = {name: [method.summary, method.source] for name, method in labels.items()}
         return digests.of_json([settings(self.study, "figures"), cited, self.interim(0)])
 
+    @cached_property
     def _measured(self) -> list[Any]:
         """Everything that the study planned to measure."""
         matrix = self.planned
@@ -177,7 +192,7 @@ class Fingerprints:
 
     def start_settings(self, seed: int) -> dict[str, Any]:
         """The settings that a start model depends on directly."""
-        return {**settings(self.study, "start_model"), "seed": seed}
+        return {**self._settings_of("start_model"), "seed": seed}
 
     def run_settings(self, arm: Arm, seed: int) -> dict[str, Any]:
         """The settings that a run depends on directly: those of its arm, with the resolved method."""
@@ -196,9 +211,16 @@ class Fingerprints:
         return self._instrument(self.study.rounds, "rounds", start)
 
     def _instrument(self, section: Estimators | Rounds | None, artefact: Artefact, start: int) -> dict[str, Any]:
-        found = {name: _content(method(name, self.study.methods)) for name in (section.methods if section else ())}
-        own = {key: value for key, value in settings(self.study, artefact).items() if key != "methods"}
-        return {**own, "resolved": found, "start_seed": start}
+        if artefact not in self._instruments:
+            found = {name: _content(method(name, self.study.methods)) for name in (section.methods if section else ())}
+            own = {key: value for key, value in self._settings_of(artefact).items() if key != "methods"}
+            self._instruments[artefact] = {**own, "resolved": found}
+        return {**self._instruments[artefact], "start_seed": start}
+
+    def _settings_of(self, artefact: Artefact) -> dict[str, Any]:
+        if artefact not in self._settings:
+            self._settings[artefact] = settings(self.study, artefact)
+        return self._settings[artefact]
 
     def _digests_of(self, sources: Sequence[str]) -> dict[str, str]:
         return {source: self.sources[source] for source in sources if source in self.sources}

@@ -1,0 +1,202 @@
+"""Disturb whole workflows at random moments, run them to their end, and compare with an undisturbed one.
+
+    python -m tests.workflow_kills --kills 60 --seed 0 --out benchmarks/workflow_kills.json
+
+The study takes a minute on two cores and has every stage: start models, training, evaluation, both instruments, an
+interim analysis that adds seeds, figures, tables, the report and MLflow. After up to ``EPISODE`` disturbances the same
+command is run until it ends with 0. Prints a line per disturbance, and exits with 1 if a record differs or is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from policygrain import digests
+from policygrain.files import atomic_json, read_json
+from policygrain.provenance import commit, hardware
+from policygrain.results.layout import StudyFolder
+
+from .kills import LEFT_OVER, mirrored, record, run_records
+from .support.leftovers import swept, with_in_environment
+
+ROOT = Path(__file__).parents[1]
+EPISODE = 6
+STUDY: dict[str, Any] = {
+    "base": str(ROOT / "studies" / "smoke.yaml"),
+    "name": "killed",
+    "seeds_per_process": 2,
+    "training": {"steps": 2, "validate_every": 1},
+    "estimators": {"methods": ["token", "sequence_unclipped"], "updates": [1], "true_prompts": 40, "starts": 1},
+    # After two steps TEPO's entropy is within the margin, so that the interim analysis adds seeds.
+    "rounds": {"reference": "tepo", "methods": ["tepo", "tepo_max_entropy", "tepo_full_kl"], "starts": 1},
+    "controls": None,
+    "sequential": {"add": 1, "budget": "100000 minutes", "max_rounds": 1},  # what was measured in minutes decides nothing
+    "evaluation": {"engine": "transformers"},
+    "figures": ["dynamics"],
+}
+KINDS = {
+    "session": "SIGKILL to Snakemake and all jobs",
+    "snakemake": "SIGKILL to Snakemake alone",
+    "terminate": "SIGTERM to Snakemake",
+    "interrupt": "Ctrl-C",
+    "stopped": "SIGSTOP to Snakemake and all jobs, then SIGKILL",
+}
+REFUSED = "jobs of an earlier call, which was killed, are still running"
+
+
+class Workflow:
+    """One study in a folder of its own, called again and again by the same command."""
+
+    def __init__(self, folder: Path, mark: dict[str, str]) -> None:
+        folder.mkdir(parents=True)
+        self.folder, self.results, self.log = folder, folder / "results" / STUDY["name"], folder / "log"
+        self.mark = {"KILLED_IN": f"{folder}/"}
+        self.environment = {**os.environ, **mark, **self.mark, "MLFLOW_TRACKING_URI": "", "OMP_NUM_THREADS": "1"}
+        (folder / "study.yaml").write_text(yaml.safe_dump(STUDY))
+        self.log.touch()
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """`snakemake all`, in a session of its own."""
+        command = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--cores", "2"]
+        command += ["--directory", str(self.folder), "--configfile", str(self.folder / "study.yaml"), "--", "all"]
+        with self.log.open("ab") as log:
+            return subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.environment, start_new_session=True
+            )
+
+    def processes(self) -> list[int]:
+        """Snakemake, its jobs, and theirs."""
+        return with_in_environment(*(f"{key}={value}" for key, value in self.mark.items()))
+
+    def signal_all(self, number: int) -> None:
+        """Send a signal to every process, until there is no new one."""
+        reached: set[int] = set()
+        while new := set(self.processes()) - reached:
+            for process in new:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, number)
+            reached |= new
+
+    def disturb(self, process: subprocess.Popen[bytes], kind: str) -> None:
+        """End Snakemake in one of the ways of KINDS, and wait until it has ended."""
+        if kind == "stopped":
+            self.signal_all(signal.SIGSTOP)
+            time.sleep(2)
+        if kind in ("session", "stopped"):
+            self.signal_all(signal.SIGKILL)
+        elif kind == "snakemake":
+            process.kill()
+        elif kind == "terminate":
+            process.terminate()
+        else:
+            os.killpg(process.pid, signal.SIGINT)
+        process.wait(600)
+
+    def finish(self) -> int:
+        """Run to the end; jobs that are left are waited for, as the message says."""
+        for _ in range(60):
+            before = self.log.stat().st_size
+            code = self.start().wait(3600)
+            if code == 0 or REFUSED.encode() not in self.log.read_bytes()[before:]:
+                return code
+        return code
+
+    def records(self) -> dict[str, Any]:
+        """Everything that the study consists of, without times: name → digest or content."""
+        study = StudyFolder(self.results)
+        found: dict[str, Any] = {}
+        for run in sorted((self.results / "runs").glob("*/seed*")):
+            found |= {f"{run.parent.name}/{run.name}, {key}": value for key, value in run_records(run).items()}
+        for model in sorted((self.results / "start").glob("seed*")):
+            found[f"start/{model.name}"] = digests.of_model(model)
+        for name, folder in study.evaluations():
+            found[f"{name}, evaluation"] = record(folder.record)
+            found |= {f"{name}, {b}": digests.of_file(folder.samples(b)) for b in ("count", "running_total")}
+        for path in sorted([*self.results.glob("estimators/*.json"), *self.results.glob("rounds/*.json")]):
+            found[f"{path.parent.name}/{path.name}"] = record(path)
+        for path in sorted(self.results.glob("interim/*.json")):
+            content = read_json(path)
+            found[f"interim/{path.name}"] = [content["decided"], sorted(content["undecided"]), content["add"]]
+        for path in sorted(self.results.glob("data/**/*.json*")):
+            found[str(path.relative_to(self.results))] = digests.of_file(path)
+        found["done"] = sorted(str(path.relative_to(self.results)) for path in self.results.glob("done/**/*.json"))
+        found["drawn"] = sorted(path.name for part in ("figures", "tables") for path in (self.results / part).iterdir())
+        found["results.csv"] = digests.of_file(study.table("results", ".csv"))
+        found["report"] = study.report.exists()
+        return found | {f"MLflow, run {name}": digest for name, digest in mirrored(self.results).items()}
+
+
+def episode(workflow: Workflow, kinds: list[str], seconds: float, expected: dict[str, Any], rng: random.Random) -> Any:
+    """Disturb a workflow by ``kinds`` in turn, then run it to its end: (kinds that were tried, what was wrong)."""
+    tried: list[str] = []
+    for kind in kinds:
+        process = workflow.start()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(rng.uniform(0.02, 0.35) * seconds)
+            if REFUSED.encode() not in workflow.log.read_bytes()[-1000:]:
+                break  # it has ended
+        if process.poll() is None:
+            workflow.disturb(process, kind)
+            tried.append(kind)
+    code = workflow.finish()
+    if code != 0:
+        return tried, [f"ended with {code}:\n{workflow.log.read_text()[-4000:]}"]
+    found = workflow.records()
+    wrong = sorted(key for key in {*expected, *found} if expected.get(key) != found.get(key))
+    left = [str(path.relative_to(workflow.folder)) for path in workflow.results.rglob("*") if LEFT_OVER.search(path.name)]
+    return tried, [f"differs: {key}" for key in wrong] + [f"left over: {name}" for name in left]
+
+
+def main() -> int:
+    """Disturb workflows ``--kills`` times in all; the exit status is 1 if anything was wrong."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=60)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--kind", choices=[*KINDS], action="append", help="only this one (can be repeated)")
+    parser.add_argument("--out", type=Path, help="JSON file for the counts, written after every episode")
+    parser.add_argument("--keep", type=Path, help="folder for the workflows that differ")
+    arguments = parser.parse_args()
+    rng, counts, episodes, differ = random.Random(arguments.seed), Counter[str](), 0, 0
+    kinds = arguments.kind or [*KINDS]
+    with tempfile.TemporaryDirectory(prefix="workflow-kills-") as temporary, swept(Path(temporary)) as mark:
+        undisturbed = Workflow(Path(temporary) / "undisturbed", mark)
+        started = time.monotonic()
+        undisturbed.log.touch()
+        if undisturbed.finish() != 0:
+            print(undisturbed.log.read_text())
+            return 1
+        seconds, expected = time.monotonic() - started, undisturbed.records()
+        print(f"undisturbed: {seconds:.0f} s, {len(expected)} records", flush=True)
+        while counts.total() < arguments.kills:
+            episodes += 1
+            workflow = Workflow(Path(temporary) / str(episodes), mark)
+            planned = [rng.choice(kinds) for _ in range(min(EPISODE, arguments.kills - counts.total()))]
+            tried, wrong = episode(workflow, planned, seconds, expected, rng)
+            counts.update(tried)
+            differ += bool(wrong)
+            print(f"{episodes}: {', '.join(tried) or 'ended first'}: {'; '.join(wrong) or 'the same'}", flush=True)
+            if arguments.out:
+                content = {"seed": arguments.seed, "hardware": hardware(), "commit": commit(), "kills": dict(counts)}
+                atomic_json(arguments.out, {**content, "episodes": episodes, "differ": differ})
+            if wrong and arguments.keep:
+                shutil.copytree(workflow.folder, arguments.keep / str(episodes))
+            shutil.rmtree(workflow.folder)
+    return 1 if differ else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

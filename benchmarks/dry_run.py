@@ -1,7 +1,9 @@
 """How long planning takes: `snakemake --dry-run` of a study of many methods, seeds and benchmarks.
 
 20 methods × 10 seeds × 8 benchmarks by default, twice: with few jobs (one engine evaluates 20 models) and with many
-(one engine per model, and eight jobs that sample its responses).
+(one engine per model, and eight jobs that sample its responses). And of finished studies: the laptop study, and 20
+methods that 10 interim analyses brought from 24 to 64 seeds. There, too, what a job of a cluster pays: Snakemake reads
+the workflow again inside each.
 
     python benchmarks/dry_run.py [--profile slurm] [--out benchmarks/dry_run.json]
 
@@ -13,11 +15,11 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import resource
+import shutil
 import subprocess
 import sys
 import tempfile
-import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,12 @@ import yaml
 from policygrain.files import atomic_json
 from policygrain.methods import method_names
 from policygrain.provenance import commit, hardware, versions
+from policygrain.results.done import write_done
+from policygrain.results.layout import StudyFolder
+from policygrain.results.measured import InterimRecord
+from policygrain.results.schema import write_record
+from policygrain.study import load_study
+from policygrain.study.fingerprint import Fingerprints
 
 ROOT = Path(__file__).parents[1]
 
@@ -54,26 +62,78 @@ def study(methods: int, seeds: int, benchmarks: int, grain: dict[str, int]) -> d
     }
 
 
+def snakemake(folder: str, *arguments: str) -> tuple[str, dict[str, Any]]:
+    """The output of a call for the study in ``folder``, with its seconds and memory."""
+    command = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--directory", folder]
+    command += ["--configfile", str(Path(folder) / "study.yaml"), *arguments]
+    # A process of its own for each, because `ru_maxrss` is the largest of all children so far.
+    measured = "import json, resource, subprocess, sys, time; t = time.perf_counter()\n"
+    measured += "code = subprocess.call(sys.argv[1:]); u = resource.getrusage(resource.RUSAGE_CHILDREN)\n"
+    measured += "print(json.dumps([time.perf_counter() - t, u.ru_utime + u.ru_stime, u.ru_maxrss / 1024])); sys.exit(code)"
+    done = subprocess.run([sys.executable, "-c", measured, *command], cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        sys.exit(done.stdout[-2000:] + done.stderr[-4000:])
+    output, _, numbers = done.stdout.strip().rpartition("\n")
+    seconds, cpu_seconds, peak = json.loads(numbers)
+    costs = {"seconds": round(seconds, 1), "cpu_seconds": round(cpu_seconds, 1), "peak_mb": round(peak)}
+    return output + done.stderr, costs
+
+
 def measure(content: dict[str, Any], *profile: str) -> dict[str, Any]:
     """Seconds, memory and jobs of a dry run in an empty folder."""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "study.yaml"
-        path.write_text(yaml.safe_dump(content))
-        command = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--directory", folder]
-        command += [*profile, "--dry-run", "--quiet", "rules", "--configfile", str(path), "--", "all"]
-        started, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-        seconds, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
-    if done.returncode != 0:
-        sys.exit(done.stdout[-2000:] + done.stderr[-4000:])
-    table = re.findall(r"^(\w+) +(\d+)$", done.stdout + done.stderr, re.M)
-    jobs = {rule: int(count) for rule, count in table}
+        (Path(folder) / "study.yaml").write_text(yaml.safe_dump(content))
+        output, costs = snakemake(folder, *profile, "--dry-run", "--quiet", "rules", "--", "all")
+    jobs = {rule: int(count) for rule, count in re.findall(r"^(\w+) +(\d+)$", output, re.M)}
+    return {**costs, "jobs": jobs.pop("total"), "by_rule": jobs}
+
+
+def measure_finished(content: dict[str, Any], arms: Sequence[str], rounds: int, *profile: str) -> dict[str, Any]:
+    """A dry run where everything is finished, after ``rounds`` interim analyses that added 4 seeds to each of ``arms``.
+
+    And one of a single training job, which reads the workflow as a job of a cluster does.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "study.yaml").write_text(yaml.safe_dump(content))
+        study = load_study(folder / "study.yaml")
+        results, fingerprints = StudyFolder(folder / "results" / study.name), Fingerprints(study)
+        first = max(study.seeds) + 1
+        for number in range(rounds + 1):
+            seeds = range(first + 4 * number, first + 4 * number + 4) if number < rounds else ()
+            add = {arm: list(seeds) for arm in arms if seeds}
+            budget = {"minutes": 1.0, "budget": 20.0}
+            record = InterimRecord(number=number, decided={}, undecided={}, add=add, reason="as an example", **budget)
+            write_record(results.interim(number), record)
+            write_done(results.done("interim", str(number), fingerprints.interim(number)), {})
+        lines = snakemake(name, "--summary", "all")[0].splitlines()
+        outputs = [folder / line.split("\t")[0] for line in lines if line.startswith("results/")]
+        for path in outputs:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+        shutil.rmtree(folder / ".snakemake")
+        planned, whole = snakemake(name, *profile, "--dry-run", "--", "all")
+        if "Nothing to be done" not in planned:
+            sys.exit(f"the study is not finished:\n{planned}")
+        job = next(path for path in outputs if path.is_relative_to(results.path / "done" / "train"))
+        _, one = snakemake(name, *profile, "--dry-run", "--", str(job.relative_to(folder)))
+        return {"files": len(outputs), "plan": whole, "one job": one}
+
+
+def planned_studies(size: dict[str, int], *profile: str) -> dict[str, Any]:
+    """Studies of which nothing is there."""
+    return {name: measure(study(**size, grain=grain), *profile) for name, grain in GRAINS.items()}
+
+
+def finished_studies(*profile: str) -> dict[str, Any]:
+    """The laptop study, whose interim analyses added seeds twice, and a large one, where they did so 10 times."""
+    laptop = {"base": str(ROOT / "config.yaml"), "name": "laptop"}
+    added = [f"{method}{arm}" for method in ("grpo", "tepo") for arm in ("", "+updates_per_batch=1")]
+    sequential = {"add": 4, "budget": "20 minutes", "max_rounds": 10}
+    many = {**study(20, 24, 8, GRAINS["few jobs"]), "sequential": sequential}
     return {
-        "seconds": round(seconds, 1),
-        "cpu_seconds": round(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 1),
-        "peak_mb": round(after.ru_maxrss / 1024),
-        "jobs": jobs.pop("total"),
-        "by_rule": jobs,
+        "finished laptop study": measure_finished(laptop, added, 2, *profile),
+        "finished, 20 methods of 64 seeds": measure_finished(many, list(many["methods"]), 10, *profile),
     }
 
 
@@ -81,6 +141,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     for name, default in (("methods", 20), ("seeds", 10), ("benchmarks", 8)):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--only", choices=["new", "finished"], help="only studies without, or with, all results")
     parser.add_argument("--profile", help="Snakemake profile (default: jobs run on this machine)")
     parser.add_argument("--out", type=Path, help="JSON file for the numbers")
     arguments = parser.parse_args()
@@ -93,7 +154,8 @@ def main() -> None:
         "commit": commit(),
         **size,
         "profile": arguments.profile,
-        **{name: measure(study(**size, grain=grain), *profile) for name, grain in GRAINS.items()},
+        **(planned_studies(size, *profile) if arguments.only != "finished" else {}),
+        **(finished_studies(*profile) if arguments.only != "new" else {}),
     }
     print(json.dumps(report, indent=1))
     if arguments.out:

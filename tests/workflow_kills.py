@@ -4,7 +4,7 @@
 
 The study takes a minute on two cores and has every stage: start models, training, evaluation, both instruments, an
 interim analysis that adds seeds, figures, tables, the report and MLflow. After up to ``EPISODE`` disturbances the same
-command is run until it ends with 0. Prints a line per disturbance, and exits with 1 if a record differs or is missing.
+command is run to its end. Prints a line per disturbance, and exits with 1 if a record differs or is missing.
 """
 
 from __future__ import annotations
@@ -44,7 +44,11 @@ STUDY: dict[str, Any] = {
     # After two steps TEPO's entropy is within the margin, so that the interim analysis adds seeds.
     "rounds": {"reference": "tepo", "methods": ["tepo", "tepo_max_entropy", "tepo_full_kl"], "starts": 1},
     "controls": None,
-    "sequential": {"add": 1, "budget": "100000 minutes", "max_rounds": 1},  # what was measured in minutes decides nothing
+    "sequential": {
+        "add": 1,
+        "budget": "100000 minutes",
+        "max_rounds": 1,
+    },  # what was measured in minutes decides nothing
     "evaluation": {"engine": "transformers"},
     "figures": ["dynamics"],
 }
@@ -54,15 +58,23 @@ KINDS = {
     "terminate": "SIGTERM to Snakemake",
     "interrupt": "Ctrl-C",
     "stopped": "SIGSTOP to Snakemake and all jobs, then SIGKILL",
+    "second": "a second Snakemake, which must be refused, then SIGKILL",
+    "damaged": "SIGKILL, and what is in a `done` file is replaced by nothing, a half of it or something else",
+    "disk": "the disk is full until Snakemake has ended (root only: a file system in memory)",
 }
-REFUSED = "jobs of an earlier call, which was killed, are still running"
+STILL_RUNNING = "jobs of an earlier call, which was killed, are still running"
+ALREADY = "this study is being run already, by process"
+DISK = 600  # MB; jobs ask for 200 before they start
 
 
 class Workflow:
     """One study in a folder of its own, called again and again by the same command."""
 
-    def __init__(self, folder: Path, mark: dict[str, str]) -> None:
+    def __init__(self, folder: Path, mark: dict[str, str], disk: bool = False) -> None:
+        """``disk``: on a small file system of its own."""
         folder.mkdir(parents=True)
+        if disk:
+            subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK}m", "tmpfs", folder], check=True)
         self.folder, self.results, self.log = folder, folder / "results" / STUDY["name"], folder / "log"
         self.mark = {"KILLED_IN": f"{folder}/"}
         self.environment = {**os.environ, **mark, **self.mark, "MLFLOW_TRACKING_URI": "", "OMP_NUM_THREADS": "1"}
@@ -91,27 +103,46 @@ class Workflow:
                     os.kill(process, number)
             reached |= new
 
-    def disturb(self, process: subprocess.Popen[bytes], kind: str) -> None:
-        """End Snakemake in one of the ways of KINDS, and wait until it has ended."""
+    def disturb(self, process: subprocess.Popen[bytes], kind: str, rng: random.Random) -> list[str]:
+        """End Snakemake in one of the ways of KINDS, and wait until it has ended; returns what was wrong."""
+        wrong = []
+        if kind == "second":
+            before = self.log.stat().st_size
+            if self.start().wait(600) == 0 or ALREADY.encode() not in self.log.read_bytes()[before:]:
+                wrong = ["a second Snakemake was not refused"] if process.poll() is None else []
         if kind == "stopped":
             self.signal_all(signal.SIGSTOP)
             time.sleep(2)
-        if kind in ("session", "stopped"):
+        if kind in ("session", "stopped", "second", "damaged"):
             self.signal_all(signal.SIGKILL)
         elif kind == "snakemake":
             process.kill()
         elif kind == "terminate":
             process.terminate()
-        else:
+        elif kind == "interrupt":
             os.killpg(process.pid, signal.SIGINT)
+        if kind == "disk":
+            filler = self.folder / "filler"
+            with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+                while file.write(bytes(2**20)):
+                    pass
+            if process.wait(600) == 0:
+                wrong = ["a full disk was not noticed"] if not self.results.joinpath("report.html").exists() else []
+            filler.unlink()
         process.wait(600)
+        files = sorted(self.results.glob("done/**/*.json"))
+        if kind == "damaged" and files:
+            path = rng.choice(files)
+            content = path.read_bytes()
+            path.write_bytes(rng.choice([b"", content[: len(content) // 2], b'{"results": 1}', b"\x00" * 100]))
+        return wrong
 
     def finish(self) -> int:
         """Run to the end; jobs that are left are waited for, as the message says."""
         for _ in range(60):
             before = self.log.stat().st_size
             code = self.start().wait(3600)
-            if code == 0 or REFUSED.encode() not in self.log.read_bytes()[before:]:
+            if code == 0 or STILL_RUNNING.encode() not in self.log.read_bytes()[before:]:
                 return code
         return code
 
@@ -140,25 +171,29 @@ class Workflow:
         return found | {f"MLflow, run {name}": digest for name, digest in mirrored(self.results).items()}
 
 
-def episode(workflow: Workflow, kinds: list[str], seconds: float, expected: dict[str, Any], rng: random.Random) -> Any:
+def episode(
+    workflow: Workflow, kinds: list[str], seconds: float, expected: dict[str, Any], rng: random.Random
+) -> tuple[list[str], list[str]]:
     """Disturb a workflow by ``kinds`` in turn, then run it to its end: (kinds that were tried, what was wrong)."""
     tried: list[str] = []
+    wrong: list[str] = []
     for kind in kinds:
-        process = workflow.start()
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        before, process = workflow.log.stat().st_size, workflow.start()
+        try:
             process.wait(rng.uniform(0.02, 0.35) * seconds)
-            if REFUSED.encode() not in workflow.log.read_bytes()[-1000:]:
-                break  # it has ended
-        if process.poll() is None:
-            workflow.disturb(process, kind)
+        except subprocess.TimeoutExpired:
+            wrong += workflow.disturb(process, kind, rng)
             tried.append(kind)
+            continue
+        if STILL_RUNNING.encode() not in workflow.log.read_bytes()[before:]:
+            break  # it has ended
     code = workflow.finish()
     if code != 0:
-        return tried, [f"ended with {code}:\n{workflow.log.read_text()[-4000:]}"]
+        return tried, [*wrong, f"ended with {code}:\n{workflow.log.read_text()[-4000:]}"]
     found = workflow.records()
-    wrong = sorted(key for key in {*expected, *found} if expected.get(key) != found.get(key))
-    left = [str(path.relative_to(workflow.folder)) for path in workflow.results.rglob("*") if LEFT_OVER.search(path.name)]
-    return tried, [f"differs: {key}" for key in wrong] + [f"left over: {name}" for name in left]
+    wrong += [f"differs: {key}" for key in sorted({*expected, *found}) if expected.get(key) != found.get(key)]
+    left = [path for path in workflow.results.rglob("*") if LEFT_OVER.search(path.name)]
+    return tried, [*wrong, *(f"left over: {path.relative_to(workflow.folder)}" for path in left)]
 
 
 def main() -> int:
@@ -171,7 +206,7 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="folder for the workflows that differ")
     arguments = parser.parse_args()
     rng, counts, episodes, differ = random.Random(arguments.seed), Counter[str](), 0, 0
-    kinds = arguments.kind or [*KINDS]
+    kinds = arguments.kind or [kind for kind in KINDS if kind != "disk" or os.geteuid() == 0]
     with tempfile.TemporaryDirectory(prefix="workflow-kills-") as temporary, swept(Path(temporary)) as mark:
         undisturbed = Workflow(Path(temporary) / "undisturbed", mark)
         started = time.monotonic()
@@ -183,8 +218,8 @@ def main() -> int:
         print(f"undisturbed: {seconds:.0f} s, {len(expected)} records", flush=True)
         while counts.total() < arguments.kills:
             episodes += 1
-            workflow = Workflow(Path(temporary) / str(episodes), mark)
             planned = [rng.choice(kinds) for _ in range(min(EPISODE, arguments.kills - counts.total()))]
+            workflow = Workflow(Path(temporary) / str(episodes), mark, disk="disk" in planned)
             tried, wrong = episode(workflow, planned, seconds, expected, rng)
             counts.update(tried)
             differ += bool(wrong)
@@ -194,6 +229,8 @@ def main() -> int:
                 atomic_json(arguments.out, {**content, "episodes": episodes, "differ": differ})
             if wrong and arguments.keep:
                 shutil.copytree(workflow.folder, arguments.keep / str(episodes))
+            if "disk" in planned:
+                subprocess.run(["umount", "--lazy", workflow.folder], check=True)
             shutil.rmtree(workflow.folder)
     return 1 if differ else 0
 

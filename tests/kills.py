@@ -45,6 +45,7 @@ EPISODE = 4
 SHARES = {"train": 0.35, "supersede": 0.25, "evaluate": 0.2, "track": 0.08, "thaw": 0.12}
 # Measurements of the machine, which differ from run to run.
 MEASURED = ("facts", "environment", "seconds")
+OF_THE_MACHINE = re.compile(r"seconds|^system/|^tokens_per_second$|^peak_memory")
 LEFT_OVER = re.compile(r"\.tmp$|^tmp|\.superseding|\.partial|\.part\d*$|^\.model|^\.start")
 
 
@@ -85,8 +86,11 @@ def evaluation_records(results: Path) -> dict[str, str]:
     return {"record": record(folder.record), "samples": digests.of_file(folder.samples("count"))}
 
 
-def mirrored(results: Path) -> dict[str, str]:
-    """Everything that MLflow has of a study, without times and without the runs' random ids."""
+def mirrored(results: Path, measured: bool = True) -> dict[str, str]:
+    """Everything that MLflow has of a study, without times and without the runs' random ids.
+
+    ``measured``: with the measurements of the machine, which are the same where the files are.
+    """
     import mlflow
 
     found = StudyResults(results)
@@ -94,7 +98,7 @@ def mirrored(results: Path) -> dict[str, str]:
     experiments = client.search_experiments(filter_string=f"name = '{found.study.name}'")
     content: list[Any] = []
     for run in client.search_runs([e.experiment_id for e in experiments]):
-        names = sorted(run.data.metrics)
+        names = sorted(name for name in run.data.metrics if measured or not OF_THE_MACHINE.search(name))
         history = {n: sorted((m.step, m.value) for m in client.get_metric_history(run.info.run_id, n)) for n in names}
         tags = {k: v for k, v in run.data.tags.items() if k.startswith(("grain.", "arm", "seed"))}
         content.append([str(run.info.run_name), run.info.status, dict(run.data.params), tags, history])

@@ -168,7 +168,9 @@ class Workflow:
         found["drawn"] = sorted(path.name for part in ("figures", "tables") for path in (self.results / part).iterdir())
         found["results.csv"] = digests.of_file(study.table("results", ".csv"))
         found["report"] = study.report.exists()
-        return found | {f"MLflow, run {name}": digest for name, digest in mirrored(self.results).items()}
+        return found | {
+            f"MLflow, run {name}": digest for name, digest in mirrored(self.results, measured=False).items()
+        }
 
 
 def episode(

@@ -254,7 +254,9 @@ def test_seeds_that_an_interim_analysis_adds_are_trained_evaluated_and_drawn(roo
     content = {"base": str(root / SMOKE), "name": "smoke", "experiments": methods, "sequential": sequential, **left_out}
     path.write_text(yaml.safe_dump(content))
     done = snakemake(root, tmp_path, path, "all")
-    assert re.search(r" jobs done, \d+ running, \d+ waiting; .* so far", done.stderr) and "rule train:" not in done.stderr
+    assert (
+        re.search(r" jobs done, \d+ running, \d+ waiting; .* so far", done.stderr) and "rule train:" not in done.stderr
+    )
     assert "The report is in results/smoke/report.html." in done.stderr
     found = jobs(done)
     assert found["train"] == 4 and found["interim"] == 1, "what is known before the first interim analysis"

@@ -62,15 +62,24 @@ def study(methods: int, seeds: int, benchmarks: int, grain: dict[str, int]) -> d
     }
 
 
+# Runs a command and prints its costs.
+TIMED = """
+import json, resource, subprocess, sys, time
+started = time.perf_counter()
+code = subprocess.call(sys.argv[1:])
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+print(json.dumps([time.perf_counter() - started, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024]))
+sys.exit(code)
+"""
+
+
 def snakemake(folder: str, *arguments: str) -> tuple[str, dict[str, Any]]:
     """The output of a call for the study in ``folder``, with its seconds and memory."""
     command = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--directory", folder]
     command += ["--configfile", str(Path(folder) / "study.yaml"), *arguments]
     # A process of its own for each, because `ru_maxrss` is the largest of all children so far.
-    measured = "import json, resource, subprocess, sys, time; t = time.perf_counter()\n"
-    measured += "code = subprocess.call(sys.argv[1:]); u = resource.getrusage(resource.RUSAGE_CHILDREN)\n"
-    measured += "print(json.dumps([time.perf_counter() - t, u.ru_utime + u.ru_stime, u.ru_maxrss / 1024])); sys.exit(code)"
-    done = subprocess.run([sys.executable, "-c", measured, *command], cwd=ROOT, capture_output=True, text=True, check=False)
+    timed = [sys.executable, "-c", TIMED, *command]
+    done = subprocess.run(timed, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         sys.exit(done.stdout[-2000:] + done.stderr[-4000:])
     output, _, numbers = done.stdout.strip().rpartition("\n")

@@ -23,6 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="one verdict per claim, the findings, and the study's own methods, a sentence each",
     )
+    parser.add_argument(
+        "--complete", action="store_true", help="an error if a result of the study is missing; the report's place"
+    )
     parser.add_argument("--json", action="store_true", help="everything, as JSON")
     parser.add_argument(
         "--design",
@@ -63,6 +66,10 @@ def run(arguments: argparse.Namespace) -> None:
     if path.suffix in (".yaml", ".yml"):
         path = Path("results") / load_recorded_study(path).name
     results = StudyResults(path)
+    if arguments.complete:
+        from ..report.complete import check_complete
+
+        check_complete(results)
     decided, judged = decide_study(results, arguments.design), controls(results)
     if arguments.json:
         print(json.dumps(claims_data(decided, judged), indent=1, ensure_ascii=False))
@@ -70,3 +77,5 @@ def run(arguments: argparse.Namespace) -> None:
         print("\n\n".join(_brief(results, decided, judged)))
     else:
         print(claims_text(decided, judged))
+    if arguments.complete and not arguments.json:
+        print(f"\nThe report is in {results.folder.report}.")

@@ -18,7 +18,7 @@ def check_complete(results: StudyResults) -> None:
         folder, first = results.folder.path, missing[0].relative_to(results.folder.path)
         raise UserError(
             f"{folder}: the study is not finished: {len(missing)} of its results are missing, such as {first}. If "
-            "`snakemake all` finds nothing to do, they were removed after their jobs had ended: remove the folder `done` "
+            "`snakemake all` finds nothing to do, they were removed after their jobs ended: remove the folder `done` "
             "there and run it again, which keeps all other results."
         )
 

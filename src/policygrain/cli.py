@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 
 from . import __version__
-from .commands import COMMANDS
+from .commands import COMMANDS, note_job
 from .errors import Stopped, UserError, did_you_mean
 
 STOPPED = Stopped.exit_code
@@ -83,10 +83,7 @@ def _run(argv: Sequence[str]) -> None:
         # The first line of a job's log. Snakemake shows SLURM's own log as well, unless the rule's log is empty.
         job = os.environ["SLURM_JOB_ID"]
         print(f"{time.strftime('%F %T')} on {os.uname().nodename}, job {job}", file=sys.stderr)
-    if done := getattr(arguments, "done", None):  # a job of a workflow
-        from .results.locks import start_job
-
-        start_job(done[0] if isinstance(done, list) else done)
+    note_job(arguments)
     arguments.run(arguments)
 
 

@@ -313,7 +313,9 @@ def exit_if_unfinished():
 
 # Rules whose jobs take seconds.
 SHORT = frozenset({"prepare", "interim", "figure", "table", "track", "report_page"})
-PROGRESS = []  # the handler of Snakemake's log that shows the progress, while jobs are running
+PROGRESS = (
+    []
+)  # the handler of Snakemake's log that shows the progress, while jobs are running
 
 
 def jobs_left():

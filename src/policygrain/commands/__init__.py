@@ -66,6 +66,14 @@ COMMANDS = {
 }
 
 
+def note_job(arguments: argparse.Namespace) -> None:
+    """Where this is a job of a workflow (`--done`): lock the study's folder against other workflows until it ends."""
+    if done := getattr(arguments, "done", None):
+        from ..results.locks import start_job
+
+        start_job(done[0] if isinstance(done, list) else done)
+
+
 def add_study_option(parser: argparse.ArgumentParser) -> None:
     """Add the option that names the study file."""
     parser.add_argument("--config", type=Path, default=Path("config.yaml"), help="study file (default: config.yaml)")

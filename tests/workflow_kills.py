@@ -54,13 +54,13 @@ STUDY: dict[str, Any] = {
 }
 KINDS = {
     "session": "SIGKILL to Snakemake and all jobs",
-    "snakemake": "SIGKILL to Snakemake alone",
+    "snakemake": "SIGKILL to Snakemake alone; its jobs go on",
     "terminate": "SIGTERM to Snakemake",
     "interrupt": "Ctrl-C",
-    "stopped": "SIGSTOP to Snakemake and all jobs, then SIGKILL",
-    "second": "a second Snakemake, which must be refused, then SIGKILL",
-    "damaged": "SIGKILL, and what is in a `done` file is replaced by nothing, a half of it or something else",
-    "disk": "the disk is full until Snakemake has ended (root only: a file system in memory)",
+    "stopped": "everything is stopped (SIGSTOP), then killed",
+    "second": "a second Snakemake, which must be refused; then everything is killed",
+    "damaged": "everything is killed, and a `done` file is emptied, cut off or replaced",
+    "disk": "the disk is full until Snakemake has ended (on a file system in memory, by root)",
 }
 STILL_RUNNING = "jobs of an earlier call, which was killed, are still running"
 ALREADY = "this study is being run already, by process"
@@ -227,7 +227,8 @@ def main() -> int:
             differ += bool(wrong)
             print(f"{episodes}: {', '.join(tried) or 'ended first'}: {'; '.join(wrong) or 'the same'}", flush=True)
             if arguments.out:
-                content = {"seed": arguments.seed, "hardware": hardware(), "commit": commit(), "kills": dict(counts)}
+                by_kind = {text: counts[kind] for kind, text in KINDS.items()}
+                content = {"seed": arguments.seed, "hardware": hardware(), "commit": commit(), "kills": by_kind}
                 atomic_json(arguments.out, {**content, "episodes": episodes, "differ": differ})
             if wrong and arguments.keep:
                 shutil.copytree(workflow.folder, arguments.keep / str(episodes))

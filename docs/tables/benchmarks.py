@@ -247,6 +247,16 @@ def kills() -> str:
     return table(["stage", "kills", "times run to its end", "differences"], rows) + f"\n\nOn {found['hardware']}."
 
 
+def workflow_kills() -> str:
+    """Records of whole workflows that were disturbed."""
+    found = read("workflow_kills")
+    rows = [[kind, str(times)] for kind, times in found["kills"].items()]
+    return table(["disturbance", "times"], rows) + (
+        f"\n\n{found['episodes']} workflows were run to their end, and {found['differ']} of them differed, on "
+        f"{found['hardware']}."
+    )
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
     "programs": programs,
     "trivial-programs": trivial_programs,
@@ -260,6 +270,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "log-probs": log_probs,
     "coverage": coverage,
     "kills": kills,
+    "workflow-kills": workflow_kills,
     "planning": planning,
     "plan-laptop": plan_laptop,
 }

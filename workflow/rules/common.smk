@@ -313,9 +313,8 @@ def exit_if_unfinished():
 
 # Rules whose jobs take seconds.
 SHORT = frozenset({"prepare", "interim", "figure", "table", "track", "report_page"})
-PROGRESS = (
-    []
-)  # the handler of Snakemake's log that shows the progress, while jobs are running
+# The handler of Snakemake's log that shows the progress, while jobs are running.
+PROGRESS = []
 
 
 def jobs_left():

@@ -265,3 +265,22 @@ def test_a_base_is_what_it_adds(tmp_path: Path) -> None:
 def test_the_order_of_keys_and_defaults_that_are_written_out_change_nothing() -> None:
     whole = reference().model_dump(mode="json")
     assert fingerprints(reference(dict(reversed(whole.items())))) == fingerprints(reference())
+
+
+def test_what_a_workflow_asks_for_again_is_not_computed_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every figure, table and interim analysis asks for the fingerprints of all runs, hundreds of times in a workflow."""
+    found = Fingerprints(load_study(root / "studies" / "smoke.yaml"))
+    matrix = found.matrix
+
+    def ask() -> list[str]:
+        runs = [found.run(run) for run in matrix.runs]
+        starts = [part(seed) for seed in (0, 1) for part in (found.start_model, found.estimators, found.rounds)]
+        return [*runs, *starts, found.interim(0), found.interim(1), found.evaluation(matrix.evaluated, [0, 1])]
+
+    def computed(*_: object) -> None:
+        raise AssertionError("computed again")
+
+    first = ask()
+    for name in ("settings", "method"):
+        monkeypatch.setattr(f"policygrain.study.fingerprint.{name}", computed)
+    assert ask() == first

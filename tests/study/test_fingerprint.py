@@ -268,7 +268,7 @@ def test_the_order_of_keys_and_defaults_that_are_written_out_change_nothing() ->
 
 
 def test_what_a_workflow_asks_for_again_is_not_computed_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every figure, table and interim analysis asks for the fingerprints of all runs, hundreds of times in a workflow."""
+    """Every figure, table and interim analysis asks for the fingerprints of all runs."""
     found = Fingerprints(load_study(root / "studies" / "smoke.yaml"))
     matrix = found.matrix
 

@@ -156,7 +156,7 @@ def test_a_workflow_that_leaves_out_what_all_promises_ends_with_an_error(root: P
 def own(root: Path, tmp_path: Path) -> tuple[Path, Path]:
     """A finished study whose problems are JSON Lines files, with its prepared problems: (folder, study file)."""
     for name in ("own.jsonl", "test.jsonl"):
-        rows = [{"id": f"{name}-{i}", "problem": f"{name}: {i} + 1", "answer": str(i + 1)} for i in range(40)]
+        rows = [{"id": f"{name}-{i}", "problem": f"{name}: {i} + 1", "answer": str(i + 1)} for i in range(80)]
         (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "model").mkdir()
     for name in ("config.json", "tokenizer_config.json"):

@@ -23,7 +23,10 @@ DRAWN = {"figure": 9, "table": 4, "report_page": 1, "track": 1}
 DECIDED = {"interim": 1, **DRAWN}  # the claims are decided again
 MEASURED = {"estimators": 1, "rounds": 1}  # of both start models in one process
 EVERY_MODEL = {"train": 4, **MEASURED, "evaluate": 1, **DECIDED}
-OWN = {"data": {"train": ["own.jsonl"]}, "evaluation": {"benchmarks": [{"name": "own", "source": "test.jsonl"}]}}
+OWN = {
+    "data": {"train": ["own.jsonl"], "train_size": 100},
+    "evaluation": {"benchmarks": [{"name": "own", "source": "test.jsonl"}]},
+}
 
 
 def write_study(folder: Path, root: Path, **changes: object) -> Path:
@@ -156,7 +159,7 @@ def test_a_workflow_that_leaves_out_what_all_promises_ends_with_an_error(root: P
 def own(root: Path, tmp_path: Path) -> tuple[Path, Path]:
     """A finished study whose problems are JSON Lines files, with its prepared problems: (folder, study file)."""
     for name in ("own.jsonl", "test.jsonl"):
-        rows = [{"id": f"{name}-{i}", "problem": f"{name}: {i} + 1", "answer": str(i + 1)} for i in range(80)]
+        rows = [{"id": f"{name}-{i}", "problem": f"{name}: {i} + 1", "answer": str(i + 1)} for i in range(120)]
         (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "model").mkdir()
     for name in ("config.json", "tokenizer_config.json"):

@@ -18,4 +18,5 @@ def on_page_content(text: str, **_: Any) -> str:
 
 def _mathml(found: re.Match[str]) -> str:
     display = "block" if found[2] == "[" else "inline"
-    return convert(html.unescape(found[3]).strip(), display=display)
+    shown = convert(html.unescape(found[3]).strip(), display=display)
+    return f'<div class="formula">{shown}</div>' if display == "block" else shown

@@ -55,6 +55,12 @@ def shortened(text: str, most: int = 200) -> str:
     return text if len(text) <= most else f"{text[: most - 1 - half]}…{text[-half:]}"
 
 
+def unbroken(text: str) -> str:
+    """``text`` whose intervals are not broken into lines: `+0.8 [+0.3, +1.3]` with spaces that do not break."""
+    number = r"[-+−×]?[\d.∞]+"
+    return re.sub(rf"(?:(?<=\d) )?\[{number}, {number}\]", lambda found: found[0].replace(" ", "\u00a0"), text)
+
+
 def redacted(text: str) -> str:
     """``text`` with every address in it shown without user name, password and query, which may hold a token.
 

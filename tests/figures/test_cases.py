@@ -26,7 +26,7 @@ def test_it_is_drawn_twice_the_same(record, tmp_path):
 def test_the_first_column_names_every_ratio_and_marks_wrong_signs(record):
     figure = cases.draw(record)
     for row, case in enumerate(record.cases):
-        axes = figure.axes[3 * row]
+        axes = figure.axes[2 * row]
         found = [e for e in case.estimators if e.clip is None]
         assert [text.get_text() for text in axes.get_yticklabels()] == [e.name for e in found]
         crosses = {int(line.get_ydata()[0]) for line in axes.lines if line.get_marker() == "x"}

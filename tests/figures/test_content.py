@@ -7,7 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from matplotlib.axes import Axes
+from matplotlib.container import Container
 from matplotlib.figure import Figure
 
 from policygrain.analysis.claims import ClaimResult, Finding
@@ -33,15 +36,16 @@ from policygrain.figures import (
 from policygrain.figures.alike import band_text, resolved, same_but
 from policygrain.figures.ratio_variance import of_shares
 from policygrain.figures.requirements import check_figures
-from policygrain.figures.style import label, name_of
+from policygrain.figures.style import labels, name_of
 from policygrain.merging import merge
 from policygrain.results.reader import StudyResults, model_evaluation
 from policygrain.results.schema import write_record
-from policygrain.study import Study, parse_study
+from policygrain.study import Study, load_study, parse_study
 
 from ..support.made_up import STEPS, make_up
 
 ROOT = Path(__file__).parents[2]
+label = labels(load_study(ROOT / "config.yaml"))
 STARTS = np.arange(6)
 
 
@@ -66,7 +70,8 @@ def points(axes: Axes) -> list[tuple[float, float]]:
 def curves(axes: Axes) -> dict[str, list[float]]:
     """Legend text → means of the lines with error bars."""
     handles, labels = axes.get_legend_handles_labels()
-    return {text: [float(y) for y in handle[0].get_ydata()] for handle, text in zip(handles, labels, strict=True)}
+    lines = [(text, handle[0]) for handle, text in zip(handles, labels, strict=True) if isinstance(handle, Container)]
+    return {text: [float(y) for y in line.get_ydata()] for text, line in lines}
 
 
 def labels_of(axes: Axes) -> list[str]:
@@ -133,7 +138,7 @@ def test_estimators_show_two_distances_and_leave_out_clips_that_are_none(made: S
     assert labels_of(bias) == [label(name) for name in names]
     expected = [0.9 - 0.01 * n + 0.01 * STARTS.mean() for n in range(1, len(names) + 1)]
     assert [x for x, _ in points(bias)] == pytest.approx(expected * 2)
-    assert snr.get_xscale() == clipped.get_xscale() == "log" and batch.get_xscale() == "linear"
+    assert [axes.get_xscale() for axes in (snr, batch, clipped)] == ["log", "linear", "symlog"]
     free = [n for n, m in resolved(made.study, names).items() if m.clip.name == "none"]
     assert len(points(clipped)) == 2 * (len(names) - len(free)) > 0
     assert points(clipped)[0][0] == pytest.approx(0.1), "percent"
@@ -172,8 +177,8 @@ def test_block_sizes_are_compared_with_k_5_in_a_round(made: StudyResults) -> Non
 
 def test_bands_are_those_of_the_rounds_or_of_whole_runs(made: StudyResults, tmp_path: Path) -> None:
     (axes,) = bands.draw(made).axes
-    assert axes.get_title() == "sequence ratio" and "gain" in axes.get_ylabel()
-    assert [text.get_text() for text in axes.get_xticklabels()] == ["0.0003/0.0004", "0.003/0.004", "0.069/0.023"]
+    assert axes.get_title() == "sequence ratio" and "gain" in axes.figure.get_supylabel()
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["0.0003/\n0.0004", "0.003/\n0.004", "0.069/\n0.023"]
     assert curves(axes)["16 updates"] == pytest.approx([10 + by_start(n) for n in (4, 3, 5)])
     methods = {
         f"{ratio}_{low}_{high}": {"base": ratio, "clip": {"low": low, "high": high}}
@@ -195,7 +200,7 @@ def result(name: str, verdict: Any, effects: list[tuple[float, float, float]], m
     comparison = Comparison(
         statistic="accuracy", of="tepo", than="dapo", claimed="above", margin=margin, margin_reason="as an example"
     )
-    claim = Claim(source="s", text="t", comparisons=[comparison] * max(1, len(effects)))
+    claim = Claim(source="s", text="A claim.", comparisons=[comparison] * max(1, len(effects)))
     findings = [Finding(*effect, 8, "training seeds", PValues(1, 1, 1), verdict, None) for effect in effects]
     return ClaimResult(name, claim, findings, verdict, "" if effects else "no records of it")
 
@@ -210,9 +215,20 @@ def test_verdicts_are_in_units_of_the_margin_and_clipped_with_arrows() -> None:
     assert [x for x, _ in points(axes)] == pytest.approx([2.0, 0.5]), "the second effect is beyond the axis"
     arrows = [(float(line.get_xdata()[0]), line.get_marker()) for line in axes.lines if line.get_marker() in ("<", ">")]
     assert arrows == [(6.0, ">"), (-6.0, "<"), (6.0, ">")]
-    texts = [text.get_text() for text in axes.texts]
-    assert texts == ["one claim", "supported", "another", "not tested", "no records", "third", "undecided"]
-    assert labels_of(axes) == ["accuracy: TEPO − DAPO"] * 3
+    texts = [text.get_text() for text in axes.texts if text.get_text() != "A claim."]
+    assert texts == ["supported", "not tested", "no records", "undecided"]
+    assert labels_of(axes) == ["accuracy: TEPO > DAPO"] * 3
+
+
+@given(st.sampled_from(["above", "below", "apart"]), st.floats(-9, 9), st.floats(0, 9), st.floats(0.1, 5))
+def test_what_is_claimed_is_at_the_right(claimed: Any, effect: float, half: float, margin: float) -> None:
+    comparison = Comparison(statistic="accuracy", of="a", than="b", claimed=claimed, margin=margin, margin_reason="x")
+    finding = Finding(effect, effect - half, effect + half, 8, "training seeds", PValues(1, 1, 1), "undecided", None)
+    shown = verdicts.claimed_effect(comparison, finding)
+    expected = {"above": effect, "below": -effect, "apart": abs(effect)}[claimed]
+    assert (shown.mean, shown.low, shown.high) == pytest.approx(
+        (expected / margin, (expected - half) / margin, (expected + half) / margin)
+    )
 
 
 def test_headline_figures_show_the_study_s_own_updates_per_batch(made: StudyResults) -> None:

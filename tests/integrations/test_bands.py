@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from policygrain.cli import main
 from policygrain.errors import UserError
-from policygrain.integrations.bands import effective_share, measure, published_bands
+from policygrain.integrations.bands import draw, effective_share, measure, published_bands
 from policygrain.integrations.rollouts import read_rollouts
 
 
@@ -192,3 +192,22 @@ def test_a_truncated_file_names_the_line(many: Path, capsys: pytest.CaptureFixtu
     assert "line 101: not JSON" in said and "was the file cut off?" in said
     assert main(["calibrate"]) == 2
     assert "--work: needed" in capsys.readouterr().err
+
+
+def test_every_published_bound_is_within_its_panel(many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ratios of sequences are spread far less than some bounds for them."""
+    from matplotlib import pyplot
+
+    monkeypatch.setattr(pyplot, "close", lambda figure: None)
+    draw(read_rollouts(many), tmp_path / "ratios.png")
+    panels = {axes.get_title(): axes for axes in pyplot.gcf().axes}
+    for name, axes in panels.items():
+        low, high = axes.get_xlim()
+        shown = [float(line.get_xdata()[0]) for line in axes.lines]
+        bounds = [
+            end for a, b in published_bands(name).values() for end in (math.log1p(-a) if a < 1 else None, math.log1p(b))
+        ]
+        assert shown == pytest.approx([end for end in bounds if end is not None])
+        assert all(low < end < high for end in shown)
+    monkeypatch.undo()
+    pyplot.close("all")

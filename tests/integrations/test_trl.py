@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import warnings
@@ -267,3 +268,16 @@ def test_a_clip_range_that_clips_nothing_is_said_in_training(
     monkeypatch.setattr("policygrain.integrations.idle_clip.BATCHES", 1)
     with pytest.warns(UserWarning, match=r"tepo: the clip range 0\.2 / 0\.28 has clipped no token"):
         train(start, tmp_path, PolicyGrainTrainer, objective="tepo")
+
+
+def test_the_example_of_the_page_trains(start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it is printed, but for the model, the size of the run and the CPU."""
+    page = (Path(__file__).parents[2] / "docs" / "integrations" / "trl.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.S)
+    small = {key: value for key, value in SETTINGS.items() if key != "num_iterations"} | {"max_steps": 2}
+    code = code.replace('"Qwen/Qwen2.5-0.5B-Instruct"', repr(start)).replace("GRPOConfig(", f"GRPOConfig(**{small!r}, ")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(code, names)
+    assert names["trainer"].state.global_step == 2
+    assert names["reward"](["It is 12.", "13"], ["12", "12"]) == [1.0, 0.0]

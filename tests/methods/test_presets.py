@@ -12,6 +12,7 @@ from policygrain import TokenBatch, method
 from policygrain.cli import main
 from policygrain.errors import UserError
 from policygrain.methods import method_names
+from policygrain.methods.method import TEXTS
 from policygrain.methods.parts import Block
 from policygrain.methods.presets import parse, resolve
 
@@ -170,9 +171,10 @@ def test_what_a_method_needs():
     }
 
 
-def test_a_source_is_that_of_the_method_itself():
+def test_label_and_source_are_those_of_the_method_itself():
     own = {"narrow": {"base": "tepo", "clip": {"low": 0.1}}, "tepo": {"clip": {"low": 0.3}}}
-    assert (method("narrow", own).summary, method("narrow", own).source) == ("", "")
+    assert [getattr(method("narrow", own), key) for key in TEXTS] == ["", "", ""]
+    assert method("tepo", own).label == "TEPO"
     assert method("tepo", own).source == method("tepo").source != ""  # a changed preset is still that preset
     assert method("narrow", own).clip.settings == {"low": 0.1, "high": 0.28, "dual": None}
 

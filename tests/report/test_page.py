@@ -49,12 +49,24 @@ def test_a_report_of_what_was_not_drawn_says_so(study: Study, results: Path, tmp
 
 
 def test_the_abstract_has_five_sentences_of_the_records_verdicts(page: Path) -> None:
-    (text,) = re.findall(r'<p class="abstract" id="abstract">(.*?)</p>', page.read_text())
-    parts = html.unescape(text)
+    (text,) = re.findall(r'<ul class="abstract" id="abstract">(.*?)</ul>', page.read_text())
+    found = [html.unescape(part) for part in re.findall("<li>(.*?)</li>", text)]
+    parts = " ".join(found)
     assert parts.startswith("GRPO and TEPO") and "2 seeds each" in parts
     for begin in ("were trained in", " of ratios and clip ranges", "papers' claims", "stay undecided", "controls"):
         assert begin in parts, begin
-    assert len(re.findall(r"\.(?= [A-Z]|$)", parts)) == 5, parts
+    assert len(found) == 5 and all(re.findall(r"\.(?= [A-Z]|$)", part) == ["."] for part in found), found
+
+
+def test_each_finding_is_printed_once(page: Path) -> None:
+    text = page.read_text()
+    assert text.count("<li>Does the grain of the ratio matter") == 1
+
+
+def test_figures_have_titles_and_intervals_are_not_broken(page: Path) -> None:
+    text = page.read_text()
+    assert "<h3>Accuracy of the start model and the headline methods" in text
+    assert "75.0\u00a0[" in text and not re.search(r"\[[-+.\d]+, [-+.\d]+\]", re.sub("<[^>]*>", " ", text))
 
 
 def test_links_to_mlflow_are_there_only_where_others_can_open_them(results: Path, tmp_path: Path) -> None:

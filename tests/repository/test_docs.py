@@ -10,6 +10,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,10 +18,11 @@ from typing import Any
 import pytest
 import yaml
 
+from policygrain.figures import FIGURES
 from policygrain.files import read_json_lines
 from policygrain.merging import merge
 from policygrain.methods import Method, Sampler, method, method_names
-from policygrain.study import parse_study
+from policygrain.study import load_study, parse_study
 from policygrain.study.schema import Study
 
 from ..conftest import ROOT
@@ -310,11 +312,41 @@ def test_what_the_readme_says_of_the_exact_cases_is_what_was_measured(root: Path
     assert apart == {"MPO block, K=5", "prefix"}
 
 
-def test_the_site_shows_formulas_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(tmp_path)]
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(out)]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    pages = {path: path.read_text() for path in tmp_path.rglob("*.html")}
-    assert "<math" in pages[tmp_path / "methods" / "tepo" / "index.html"]
+    return out
+
+
+@pytest.mark.parametrize("width", [400, 1400])
+@pytest.mark.parametrize("page", ["methods/mpo", "methods", "results"])
+def test_wide_tables_and_formulas_scroll_in_their_box(
+    page: str, width: int, site: Path, chromium: Callable[..., Any], tmp_path: Path
+) -> None:
+    """A wide table or formula has a parent that scrolls; on a wide screen few tables need it."""
+    script = """<script>addEventListener("load", () => setTimeout(() => {
+      const wide = [...document.querySelectorAll("article table, article math[display=block]")], free = [];
+      for (const one of wide) {
+        let box = one.parentElement;
+        while (box.tagName !== "ARTICLE" && getComputedStyle(box).overflowX !== "auto") box = box.parentElement;
+        if (box.tagName === "ARTICLE") free.push(one.tagName);
+      }
+      const fits = document.documentElement.scrollWidth <= document.documentElement.clientWidth;
+      document.body.dataset.shown = `${wide.length > 0} ${free} ${fits}`;
+    }, 300))</script>"""
+    path = site / page / "index.html"
+    copy = path.with_name(f"probe{width}.html")
+    copy.write_text(path.read_text().replace("</body>", f"{script}</body>"))
+    done = chromium(copy.as_uri(), f"--window-size={width},900", "--virtual-time-budget=3000", "--dump-dom")
+    copy.unlink()
+    assert 'data-shown="true  true"' in done.stdout
+
+
+def test_the_site_shows_formulas_and_loads_nothing_from_elsewhere(site: Path) -> None:
+    pages = {path: path.read_text() for path in site.rglob("*.html")}
+    assert "<math" in pages[site / "methods" / "tepo" / "index.html"]
     for path, text in pages.items():
         assert "arithmatex" not in text, path
         assert not re.search(r"<(script|link rel=.stylesheet.|img)[^>]* (src|href)=.https?:", text), path
@@ -329,3 +361,37 @@ def test_parts_of_study_files_are_accepted(path: Path) -> None:
         part = yaml.safe_load(block)
         if isinstance(part, dict) and set(part) <= set(Study.model_fields):
             parse_study(merge(SMALL, part, replace=("model",)), path)
+
+
+@every_document
+def test_the_first_command_of_a_page_can_be_run(path: Path) -> None:
+    """A page says that commands are in .venv, or how they are installed, before it uses them."""
+    if path.name == "CHANGELOG.md":
+        return
+    for block in re.findall(r"```(?:bash)?\n(.*?)```", path.read_text(), re.S):
+        for line in block.splitlines():
+            if line.startswith(("source .venv/bin/activate", "pip install policygrain", "pip install 'policygrain")):
+                return
+            assert not re.match(r"(policygrain|snakemake)\b", line), f"{line!r}: nothing before it says where this is"
+
+
+def test_figures_of_the_documentation_are_shown_on_a_page() -> None:
+    text = "\n".join(path.read_text() for path in DOCUMENTS)
+    unlinked = [path.name for path in (DOCS / "figures").iterdir() if f"figures/{path.name}" not in text]
+    assert unlinked == []
+
+
+def test_the_page_on_results_has_the_figures_of_the_laptop_study() -> None:
+    (_, mine), (_, others) = (
+        table for table in tables((DOCS / "reading-results.md").read_text()) if table[0][0].startswith("figure")
+    )
+    drawn = load_study(ROOT / "config.yaml").figures
+    assert sorted(name for row in mine for name in code(row[0])) == sorted(drawn)
+    assert sorted(name for row in others for name in code(row[0])) == sorted(set(FIGURES) - set(drawn))
+
+
+def test_the_page_of_results_names_what_studies_write() -> None:
+    layout = (ROOT / "src" / "policygrain" / "results" / "layout.py").read_text()
+    ((_, rows),) = tables((ROOT / "results" / "README.md").read_text())
+    first = {name.split("/")[0] for row in rows for name in code(row[0])}
+    assert first == set(re.findall(r'self\.path / "([a-z]+(?:\.html|\.yaml)?)"', layout)) | {"runs", "start"}

@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from policygrain import digests
+from policygrain.methods.method import TEXTS
 from policygrain.study import Study, load_study
 from policygrain.study.artefacts import Artefact
 from policygrain.study.fingerprint import (
@@ -164,7 +165,7 @@ def test_the_optional_sections_are_those_of_the_reference() -> None:
 
 @pytest.mark.parametrize("key", MethodChanges.model_fields)
 def test_a_key_of_a_method_changes_the_arms_that_use_it(key: str) -> None:
-    """A summary and a source are printed with figures and change nothing else."""
+    """Label, summary and source are printed with figures and change nothing else."""
     data = copy.deepcopy(REFERENCE)
     data["methods"]["mine"][key] = OTHER_OF_METHOD[key]
     measured = {"estimators", "rounds"}
@@ -180,7 +181,7 @@ def test_a_key_of_a_method_changes_the_arms_that_use_it(key: str) -> None:
         del before["methods"]["mine"][key]
     one, two = fingerprints(reference(before)), fingerprints(reference(data))
     runs = {name for name in one["run"] if one["run"][name] != two["run"][name]}
-    if key in ("summary", "source"):
+    if key in TEXTS:
         assert not runs
         assert {a for a in one if one[a] != two[a]} == {"figures", "tracking"}
     else:

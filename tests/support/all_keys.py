@@ -81,6 +81,7 @@ OTHER: dict[str, Any] = {
 # The same for the keys of a method, whose base is `grpo` with a lower clip.
 OTHER_OF_METHOD: dict[str, Any] = {
     "base": "dapo",
+    "label": "Mine",
     "summary": "another",
     "source": "another",
     "advantage": "rloo",

@@ -15,6 +15,8 @@ from policygrain.results.layout import RunFolder
 from policygrain.results.schema import TokenSample, TokenView, write_record
 from policygrain.views.tokens import page, write_page
 
+from ..support.pages import with_script
+
 HOSTILE = "</i></p><script>document.title='owned'</script>"
 
 
@@ -138,3 +140,20 @@ def test_the_page_of_a_step_or_of_the_last(tmp_path: Path) -> None:
     run.tokens(2).write_text('{"step": 2}')
     with pytest.raises(UserError, match=r"step00002\.json: written by an older version"):
         write_page(run, 2, None)
+
+
+def test_the_page_has_a_dark_mode(chromium: Callable[..., Any], tmp_path: Path) -> None:
+    """All colours are of the two palettes at its beginning, and the browser chooses one of them."""
+    text = page(made_up(["1", "2"]), "t")
+    style = text.partition("<style>")[2].partition("</style>")[0]
+    head, _, rules = style.partition("  body {")
+    assert "prefers-color-scheme: dark" in head and not re.search(r"#[0-9a-f]{3,6}\b", rules)
+    script = "document.body.dataset.back = getComputedStyle(document.body).backgroundColor"
+    path = tmp_path / "page.html"
+    path.write_text(with_script(text, script))
+    for option, back in (
+        ("--blink-settings=preferredColorScheme=0", "rgb(22, 24, 27)"),
+        ("--disable-sync", "rgb(255, 255, 255)"),
+    ):
+        done = chromium(path.as_uri(), option, "--dump-dom")
+        assert f'data-back="{back}"' in done.stdout

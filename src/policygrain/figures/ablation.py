@@ -7,13 +7,14 @@ import pandas as pd
 from ..analysis import difference, measures
 from ..results.reader import StudyResults
 from ..text import markdown_table
-from .style import label, name_of
+from .style import labels, name_of
 
 PARTS = ("ratio", "clip", "aggregation", "penalties")
 
 
 def table(results: StudyResults) -> tuple[pd.DataFrame, str]:
     """A row per evaluated arm: parts, final accuracy, and paired difference from the method that it is a variant of."""
+    label = labels(results.study)
     rows = []
     arms = list(dict.fromkeys(run.arm for run in results.matrix.evaluated))
     for arm in arms:
@@ -50,7 +51,10 @@ def table(results: StudyResults) -> tuple[pd.DataFrame, str]:
         "\nAccuracy in percent, mean over benchmarks. Differences in points, paired; their 95% intervals are over "
         f"{over}, not corrected for how many there are.\n"
     )
-    return frame, markdown_table(["method", *PARTS, "accuracy", "difference"], cells) + note
+    header = ["method", *PARTS, "accuracy", "difference"]
+    kept = [i for i in range(len(header)) if any(row[i] for row in cells)]  # a study without variants has no difference
+    shown = markdown_table([header[i] for i in kept], [[row[i] for i in kept] for row in cells])
+    return frame, shown + note
 
 
 def _base(arm: str, arms: list[str]) -> str | None:

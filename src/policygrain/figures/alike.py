@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from ..methods import Method, method
+from ..methods.method import TEXTS
 from ..study import Study
 
 GRAINS = ("token", "block", "prefix", "sequence")  # ratios, and the methods that are named after them
 # What may differ between methods that are said to differ in one part only.
-NOT_COMPARED = ("summary", "source", "sampler")
+NOT_COMPARED = (*TEXTS, "sampler")
 
 
 def resolved(study: Study, names: Iterable[str]) -> dict[str, Method]:

@@ -13,15 +13,16 @@ from ..errors import UserError
 from ..results.reader import StudyResults
 from ..study.runs import arms_of
 from .alike import GRAINS, band, band_text, resolved, same_but
-from .forest import line
+from .forest import SHADE, line
 from .measured import area, round_gain, round_updates
-from .style import COLOURS, COLUMN, WIDE, look, updates_text
+from .style import ABOVE, COLUMN, legend, updates_look, updates_text
 
 Ends = tuple[float, float] | None
 # Label of a ratio → number of updates → clip band → one number per seed or start model
 Points = dict[str, dict[int, dict[Ends, NDArray[np.float64]]]]
 EXPERIMENT = "bands"
 MOST_LINES = 3
+COLUMNS = 2
 
 
 def draw(results: StudyResults) -> Figure:
@@ -30,16 +31,19 @@ def draw(results: StudyResults) -> Figure:
     points = _of_runs(results) if whole_runs else _of_rounds(results)
     if not points:
         raise UserError("bands: no two methods of `rounds.methods` differ in the clip band alone.")
-    figure = Figure(figsize=(max(COLUMN, min(WIDE, 1.9 * len(points) + 0.6)), 2.7))
-    panels = figure.subplots(1, len(points), sharey=True, squeeze=False)[0]
+    columns = min(COLUMNS, len(points))
+    rows = -(-len(points) // columns)
+    figure = Figure(figsize=(max(COLUMN, 2.2 * columns + 0.5), 1.9 * rows + 0.7))
+    panels = figure.subplots(rows, columns, sharey=True, squeeze=False).flatten()
     chosen = _chosen(results)
-    for axes, (ratio, lines) in zip(panels, points.items(), strict=True):
+    for axes, (ratio, lines) in zip(panels, points.items(), strict=False):
         _panel(axes, lines, chosen.get(ratio, ()), whole_runs)
         axes.set_title(f"{ratio} ratio")
-    panels[0].set_ylabel("mean accuracy during training (%)" if whole_runs else "gain of one round (points)")
+    for axes in panels[len(points) :]:
+        axes.remove()
+    figure.supylabel("mean accuracy during training (%)" if whole_runs else "gain of one round (points)", fontsize=8)
     figure.supxlabel("clip band: width below/above 1", fontsize=8)
-    handles, labels = max((axes.get_legend_handles_labels() for axes in panels), key=lambda found: len(found[0]))
-    figure.legend(handles, labels, loc="outside upper center", ncols=len(labels))
+    legend(figure, loc=ABOVE)
     return figure
 
 
@@ -77,12 +81,12 @@ def _panel(axes: Axes, lines: dict[int, dict[Ends, NDArray[np.float64]]], chosen
     bands = sorted({ends for values in lines.values() for ends in values}, key=order)
     for place, ends in enumerate(bands):
         if ends in chosen:
-            axes.axvline(place, color=COLOURS[-1], linewidth=5, alpha=0.12, zorder=0)
+            axes.axvline(place, color=SHADE, linewidth=5, alpha=0.3, zorder=0, label="chosen band")
     for i, (updates, values) in enumerate(sorted(lines.items())):
         there = [place for place, ends in enumerate(bands) if ends in values]
         text = f"{updates_text(updates)}{' per batch' if runs else ''}"
         shifted = np.array(there, dtype=float) + 0.09 * (i - (len(lines) - 1) / 2)
-        line(axes, shifted, [values[bands[place]] for place in there], {**look(i), "label": text})
-    texts = [band_text(ends) for ends in bands]
-    axes.set_xticks(range(len(bands)), texts, rotation=35, ha="right", rotation_mode="anchor")
+        line(axes, shifted, [values[bands[place]] for place in there], {**updates_look(i, len(lines)), "label": text})
+    texts = [band_text(ends).replace("/", "/\n") for ends in bands]
+    axes.set_xticks(range(len(bands)), texts)
     axes.set_xlim(-0.5, len(bands) - 0.5)

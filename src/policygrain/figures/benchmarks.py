@@ -9,13 +9,14 @@ from ..analysis import accuracy
 from ..results.layout import START
 from ..results.reader import StudyResults
 from .measured import headline
-from .style import WIDE, look, name_of
+from .style import ABOVE, WIDE, legend, looks, name_of
 
 
 def draw(results: StudyResults) -> Figure:
     """Points per benchmark with 95% intervals over training seeds, of the start model over start models."""
     arms = [START, *headline(results)]
     names = [*results.benchmarks, "average"]
+    found = looks(results.study)
     figure = Figure(figsize=(WIDE, 2.7))
     axes = figure.subplots()
     width = 0.72 / len(arms)
@@ -24,7 +25,6 @@ def draw(results: StudyResults) -> Figure:
         rows = [*(accuracy([s]) for s in scores), accuracy(scores)]
         means = np.array([r.mean for r in rows]) * 100
         errors = np.array([[r.mean - r.low, r.high - r.mean] for r in rows]).T.clip(min=0) * 100
-        style = {"color": "#777777", "marker": "_"} if arm == START else look(i - 1)
         axes.errorbar(
             np.arange(len(names)) + (i - (len(arms) - 1) / 2) * width,
             means,
@@ -33,11 +33,10 @@ def draw(results: StudyResults) -> Figure:
             markersize=7 if arm == START else 4,
             elinewidth=1.1,
             capsize=1.5,
-            **{**style, "linestyle": ""},
+            **{**found[arm], "linestyle": ""},
         )
-    for place in range(0, len(names), 2):
-        axes.axvspan(place - 0.5, place + 0.5, color="#000000", alpha=0.035, linewidth=0, zorder=0)
-    axes.axvline(len(names) - 1.5, color="#666666", linewidth=0.8)
+    for place in range(1, len(names)):
+        axes.axvline(place - 0.5, color="#666666", linewidth=0.8 if place == len(names) - 1 else 0.25)
     axes.set_xticks(np.arange(len(names)), [n.replace("_", " ") for n in names])
     axes.tick_params(axis="x", rotation=25)
     for text in axes.get_xticklabels():
@@ -47,5 +46,5 @@ def draw(results: StudyResults) -> Figure:
     axes.set_ylabel("accuracy (%)")
     axes.set_ylim(bottom=0)
     axes.grid(axis="x", visible=False)
-    figure.legend(loc="outside upper center", ncols=len(arms))
+    legend(figure, loc=ABOVE)
     return figure

@@ -7,10 +7,10 @@ from matplotlib.figure import Figure
 
 from ..analysis import measures
 from ..results.reader import StudyResults
-from .forest import line, shade
+from .forest import PLAIN, line, shade
 from .measured import MARGIN_OF_ROUNDS, round_difference, round_updates
 from .requirements import block_methods
-from .style import COLUMN, look
+from .style import ABOVE, COLUMN, legend
 from .sweeps import accuracy_interval, against, arms_by
 
 BASE = 5.0  # MPO's K, which differences are to
@@ -28,20 +28,20 @@ def draw(results: StudyResults) -> Figure:
         shade(axes, MARGIN_OF_ROUNDS)
         values = [round_difference(results, name, base, last).to_numpy() for name in found.values()]
         places = np.arange(len(found), dtype=float)
-        line(axes, places, values, {**look(0), "linestyle": ""})
+        line(axes, places, values, {**PLAIN, "linestyle": ""})
         for place, each in zip(places, values, strict=True):
-            axes.plot(np.full(len(each), place + 0.12), each, "_", color=look(0)["color"], markersize=5, alpha=0.55)
+            axes.plot(np.full(len(each), place + 0.12), each, "_", color=PLAIN["color"], markersize=5, alpha=0.55)
         axes.set_xticks(places, [f"{size:g}" for size in found])
         axes.set_xlim(-0.5, len(found) - 0.5)
         size = next(key for key, name in found.items() if name == base)
         axes.set_ylabel(f"points, minus K = {size:g},\nafter {last} updates")
+        legend(figure, loc=ABOVE)
         return figure
     arms = arms_by(results, "size")
     against(
         axes,
         arms,
         lambda arm: measures.accuracy(results, arm),
-        index=0,
         equidistant=True,
         interval=lambda arm: accuracy_interval(results, arm),
     )

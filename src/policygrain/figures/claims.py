@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pandas as pd
 
 from ..analysis.claim_text import comparison_text, counts_text, effect_text, instrument, margin_text
@@ -10,7 +12,7 @@ from ..analysis.controls import controls, controls_text, controls_warning
 from ..analysis.statistics import SEEDS
 from ..results.reader import StudyResults
 from ..text import markdown_table
-from .style import label
+from .style import labels
 
 UNDECIDED = "### Undecided claims"  # the heading of their table
 HEADER = ["claim", "comparison", "effect", "margin", "finding", "verdict"]
@@ -19,6 +21,7 @@ HEADER = ["claim", "comparison", "effect", "margin", "finding", "verdict"]
 def table(results: StudyResults) -> tuple[pd.DataFrame, str]:
     """A row per comparison, and the table of all claims as Markdown; if a control failed, that comes first."""
     decided, judged = decide_study(results), controls(results)
+    label = labels(results.study)
     rows = [row for claim in decided for row in _rows(claim)]
     units = sorted({(f.unit != SEEDS, f.n, f.unit) for claim in decided for f in claim.findings})
     over = " or ".join(f"{n} {unit}" for _, n, unit in units) or "no seeds"
@@ -36,7 +39,7 @@ def table(results: StudyResults) -> tuple[pd.DataFrame, str]:
     # Markdown: decided claims first; the others after a heading of their own, by which the report folds them.
     groups: dict[bool, list[list[str]]] = {True: [], False: []}
     for claim in decided:
-        groups[claim.verdict not in ("undecided", None)] += _cells(claim)
+        groups[claim.verdict not in ("undecided", None)] += _cells(claim, label)
     first = markdown_table(HEADER, groups[True]) if groups[True] else "No claim is decided.\n"
     others = f"\n{UNDECIDED}\n\n{markdown_table(HEADER, groups[False])}" if groups[False] else ""
     warning = f"**{text}**\n\n" if (text := controls_warning(judged)) else ""
@@ -59,7 +62,7 @@ def _rows(result: ClaimResult) -> list[dict[str, object]]:
     return rows
 
 
-def _cells(result: ClaimResult) -> list[list[str]]:
+def _cells(result: ClaimResult, label: Callable[[str], str]) -> list[list[str]]:
     """The rows of a claim in the Markdown table; only the first one has text and verdict."""
     claim = result.claim
     text = f"{claim.text} ({claim.source})" + (f" *{claim.reading}*" if claim.reading else "")

@@ -10,9 +10,9 @@ from ..analysis.statistics import Interval, over_seeds
 from ..results.reader import StudyResults
 from .forest import clipped
 from .measured import headline
-from .style import WIDE, label, look
+from .style import WIDE, labels, looks
 
-BY = {"steps": "optimizer steps", "tokens": "generated tokens", "seconds": "seconds of training"}
+BY = {"steps": "optimizer\nsteps", "tokens": "generated\ntokens", "seconds": "seconds of\ntraining"}
 TICKS = {2.0**k: f"{2**k}" if k >= 0 else {-1: "½", -2: "¼", -3: "⅛"}[k] for k in range(-3, 6)}
 
 
@@ -23,16 +23,17 @@ def draw(results: StudyResults) -> Figure:
     # As wide as the seeds lie, so that a single wide interval does not hide the others.
     every = np.concatenate([v for values in found.values() for v in values])
     low, high = max(-3.0, min(-1.5, every.min() - 0.3)), min(5.0, max(1.5, every.max() + 0.3))
-    figure = Figure(figsize=(WIDE * 0.95, 0.8 + 0.42 * len(arms)))
+    found_looks, label = looks(results.study), labels(results.study)
+    figure = Figure(figsize=(WIDE * 0.95, 0.95 + 0.42 * len(arms)))
     panels = figure.subplots(1, len(BY), sharey=True)
     for axes, (by, title) in zip(panels, BY.items(), strict=True):
         axes.axvline(1, color="#000000", linewidth=0.8)
         axes.axvline(0.5, color="#999999", linewidth=0.8, linestyle=(0, (3, 2)))
         for i, values in enumerate(found[by]):
-            style = look(i + 1)
+            style = found_looks[arms[i]]
             axes.plot(2**values, np.full(len(values), i + 0.24), "|", color=style["color"], markersize=5, alpha=0.6)
             interval = Interval(*(2.0 ** min(v, 60.0) for v in over_seeds(values)))
-            clipped(axes, i, interval, (2**low, 2**high), style["color"], style["marker"])
+            clipped(axes, i, interval, (2**low, 2**high), style)
         axes.set_xscale("log", base=2)
         axes.set_xlim(2**low, 2**high)
         shown = {value: text for value, text in TICKS.items() if 2**low <= value <= 2**high}

@@ -5,10 +5,13 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 
 from ..results.reader import StudyResults
-from .lines import over_steps
+from .lines import Panel, over_steps
 from .requirements import ENTROPY_ARMS
 
-PANELS = {"entropy_old": "entropy (nats per token)", "sampled_accuracy": "accuracy of samples (share)"}
+PANELS = (
+    Panel("entropy_old", "entropy (nats per token)"),
+    Panel("sampled_accuracy", "accuracy of samples (%)", scale=100, most=100),
+)
 
 
 def draw(results: StudyResults) -> Figure:

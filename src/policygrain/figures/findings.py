@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pandas as pd
 
 from ..analysis.claim_text import comparison_text, effect_text, margin_text
@@ -11,7 +13,7 @@ from ..analysis.findings import answer, findings
 from ..analysis.statistics import Difference
 from ..results.reader import StudyResults
 from ..text import markdown_table
-from .style import label
+from .style import labels
 
 REGIMES = ["regime", "comparison", "area", "final, sampled", "final, greedy", "p", "finding"]
 NOTHING = "Nothing is shown to matter here, not even leaving the ratio out: ties say nothing about the grain."
@@ -20,7 +22,7 @@ HEADER = ["question", "comparison", "effect", "margin", "over", "finding"]
 
 def table(results: StudyResults) -> tuple[pd.DataFrame, str]:
     """A sentence per question and a row per comparison; if a control failed, that comes first."""
-    found = findings(results)
+    found, label = findings(results), labels(results.study)
     warning = [f"**{text}**"] if (text := controls_warning(controls(results))) else []
     sentences = [f"* {answer(result, label)}" for result in found]
     rows: list[dict[str, object]] = []
@@ -49,11 +51,11 @@ def table(results: StudyResults) -> tuple[pd.DataFrame, str]:
     parts = [*warning, "\n".join(sentences), markdown_table(HEADER, cells) + note]
     for name, compared in contrasts(results).items():
         rows += [_row(name, c) for c in compared]
-        parts.append(_regimes(name, compared))
+        parts.append(_regimes(name, compared, label))
     return pd.DataFrame(rows), "\n\n".join(parts)
 
 
-def _regimes(name: str, compared: list[Contrast]) -> str:
+def _regimes(name: str, compared: list[Contrast], label: Callable[[str], str]) -> str:
     """The contrasts of an experiment, regime by regime."""
     cells = []
     for settings, found in by_regime(compared).items():

@@ -10,7 +10,7 @@ from ..results.reader import StudyResults
 from .forest import line
 from .measured import distances, estimated
 from .requirements import block_methods
-from .style import WIDE, look, updates_text
+from .style import ABOVE, WIDE, legend, updates_look, updates_text
 from .sweeps import accuracy_interval, against, arms_by
 
 
@@ -21,32 +21,30 @@ def draw(results: StudyResults) -> Figure:
     figure = Figure(figsize=(WIDE * 0.7, 2.4))
     left, right = figure.subplots(1, 2)
     if len(found) > 1:
-        for i, updates in enumerate(distances(results)):
+        steps = distances(results)
+        for i, updates in enumerate(steps):
             for axes, metric, scale in ((left, "clip_fraction", 100.0), (right, "cosine", 1.0)):
                 values = [scale * estimated(results, name, updates, metric).to_numpy() for name in found.values()]
                 line(
                     axes,
                     np.array(list(found)) + 0.006 * i,
                     values,
-                    {**look(i), "label": f"after {updates_text(updates)}"},
+                    {**updates_look(i, len(steps)), "label": f"after {updates_text(updates)}"},
                 )
                 axes.set_xticks(list(found))
         right.set_ylabel("cosine of one batch\nwith the true gradient")
-        handles, labels = left.get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper center", ncols=len(labels))
+        legend(figure, loc=ABOVE)
     else:
         arms = arms_by(results, "future_weight")
-        against(left, arms, lambda arm: measures.late(results, arm, "clip_fraction"), index=1)
+        against(left, arms, lambda arm: measures.late(results, arm, "clip_fraction"))
         against(
             right,
             arms,
             lambda arm: measures.accuracy(results, arm),
-            index=0,
             interval=lambda arm: accuracy_interval(results, arm),
         )
         right.set_ylabel("accuracy (%)")
     left.set_ylabel("tokens clipped (%)")
     left.set_ylim(bottom=0)
-    for axes in (left, right):
-        axes.set_xlabel("weight of future tokens φ")
+    figure.supxlabel("weight of future tokens φ", fontsize=8)
     return figure

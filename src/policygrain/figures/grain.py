@@ -11,7 +11,7 @@ from ..study.runs import arms_of
 from .alike import GRAINS, band, band_text, resolved, same_but
 from .forest import apart, line, powers_of_two, row, shade
 from .measured import MARGIN_OF_CURVES, MARGIN_OF_ROUNDS, area, paired, round_difference, round_reference, round_updates
-from .style import WIDE, label, look, ratio_look
+from .style import NARROW, labels, legend, looks, ratio_look
 
 BASE = "dapo"  # the method with a token ratio that whole runs are compared with
 IN_A_ROUND = ("block", "prefix", "sequence", "reinforce", "product")
@@ -19,11 +19,12 @@ IN_A_ROUND = ("block", "prefix", "sequence", "reinforce", "product")
 
 def draw(results: StudyResults) -> Figure:
     """Three panels of paired differences in points, with 95% intervals over training seeds or start models."""
-    figure = Figure(figsize=(WIDE, 7.4))
-    runs, rounds, bands = figure.subplots(3, 1, height_ratios=(1, 1, 0.75))
+    figure = Figure(figsize=(NARROW, 6.0))
+    runs, rounds, bands = figure.subplots(3, 1, height_ratios=(1, 1.1, 1))
     _runs(runs, results)
     _rounds(rounds, results)
     _bands(bands, results)
+    legend(figure)
     return figure
 
 
@@ -35,16 +36,17 @@ def _runs(axes: Axes, results: StudyResults) -> None:
     ticks = sorted(arms[BASE])
     others = [name for name in arms if name != BASE]
     ratios = {name: found.ratio.name for name, found in resolved(results.study, others).items()}
+    label, found_looks = labels(results.study), looks(results.study)
     shade(axes, MARGIN_OF_CURVES)
     for i, name in enumerate(others):
         values = [paired(area(results, arms[name][u]), area(results, arms[BASE][u])).to_numpy() for u in ticks]
-        line(axes, apart(ticks, i, len(others), 0.14), values, {**look(i), "label": f"{label(name)} ({ratios[name]})"})
+        style = {**found_looks[name], "label": f"{label(name)} ({ratios[name]})"}
+        line(axes, apart(ticks, i, len(others), 0.14), values, style)
     powers_of_two(axes, ticks)
     axes.set_xlim(ticks[0] / 1.5, ticks[-1] * 1.5)
-    axes.set_xlabel("updates per batch (more of them are more optimizer steps)")
+    axes.set_xlabel("updates per batch\n(more: more optimizer steps)")
     axes.set_ylabel(f"points, minus {label(BASE)}")
     axes.set_title("Whole methods, not ratios alone:\nmean accuracy during training", loc="left")
-    _legend(axes, 3)
 
 
 def _rounds(axes: Axes, results: StudyResults) -> None:
@@ -55,13 +57,12 @@ def _rounds(axes: Axes, results: StudyResults) -> None:
     for i, (name, found) in enumerate(methods.items()):
         values = [round_difference(results, name, reference, u).to_numpy() for u in ticks]
         ratio = found.ratio.name
-        style = {**ratio_look(ratio), "label": "no ratio" if ratio == "none" else ratio}
+        style = {**ratio_look(ratio), "label": "no ratio" if ratio == "none" else f"{ratio} alone"}
         line(axes, apart(ticks, i, len(methods), 0.09), values, style)
     powers_of_two(axes, ticks)
     axes.set_xlabel("updates since the rollouts")
-    axes.set_ylabel(f"points, minus {reference} ratio")
-    axes.set_title("One round from the same rollouts:\naccuracy afterwards", loc="left")
-    _legend(axes, 6)
+    axes.set_ylabel(f"points, minus\n{reference} ratio")
+    axes.set_title("One round from the same rollouts", loc="left")
 
 
 def _bands(axes: Axes, results: StudyResults) -> None:
@@ -88,7 +89,7 @@ def _bands(axes: Axes, results: StudyResults) -> None:
             place += 1
             ratio = methods[name].ratio.name
             values = round_difference(results, name, reference, last).to_numpy()
-            row(axes, place, values, ratio_look(ratio)["color"], ratio_look(ratio)["marker"])
+            row(axes, place, values, ratio_look(ratio))
             ticks.append((place, f"{ratio} {band_text(band(methods[name]))}"))
         place += 1.3
     axes.set_yticks([y for y, _ in ticks], [text for _, text in ticks])
@@ -96,12 +97,4 @@ def _bands(axes: Axes, results: StudyResults) -> None:
     axes.grid(axis="y", visible=False)
     axes.set_ylim(place - 0.6, -0.6)
     axes.set_xlabel(f"points, minus {reference} {band_text(band(methods[reference]))}")
-    axes.set_title(f"Ratio or clip band?\nOne round, after {last} updates", loc="left")
-
-
-def _legend(axes: Axes, columns: int) -> None:
-    """Beneath the x-axis."""
-    axes.legend(
-        loc="upper center", bbox_to_anchor=(0.48, -0.24), ncols=columns, handlelength=2.2, columnspacing=1.0,
-        borderaxespad=0.2,
-    )  # fmt: skip
+    axes.set_title(f"Ratio or clip band? After {last} updates", loc="left")

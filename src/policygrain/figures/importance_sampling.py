@@ -5,14 +5,14 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 
 from ..results.reader import StudyResults
-from .lines import over_steps
+from .lines import GRADIENT_NORM, Panel, over_steps
 from .requirements import RATIO_ARMS
 
-PANELS = {
-    "sampled_accuracy": "accuracy of samples (share)",
-    "effective_sample_share": "effective sample share",
-    "gradient_norm": "gradient norm",
-}
+PANELS = (
+    Panel("sampled_accuracy", "accuracy of samples (%)", scale=100, most=100),
+    Panel("effective_sample_share", "effective sample share", most=1),
+    GRADIENT_NORM._replace(title="gradient norm"),
+)
 
 
 def draw(results: StudyResults) -> Figure:

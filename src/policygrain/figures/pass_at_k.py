@@ -11,7 +11,7 @@ from ..evaluate.scores import pass_at_k, powers_of_two
 from ..results.layout import START
 from ..results.reader import StudyResults
 from .measured import headline
-from .style import WIDE, label, look
+from .style import WIDE, labels, legend, looks
 
 
 def draw(results: StudyResults) -> Figure:
@@ -24,17 +24,18 @@ def draw(results: StudyResults) -> Figure:
             "one in `evaluation.benchmarks` and run `snakemake all`."
         )
     arms = [START, *headline(results)]
+    label, found = labels(results.study), looks(results.study)
     columns = min(4, len(names))
     rows = -(-len(names) // columns)
     figure = Figure(figsize=(WIDE * max(0.45, columns / 4), 1.9 * rows + 0.4))
     panels = np.atleast_1d(figure.subplots(rows, columns, squeeze=False)).flatten()
     for axes, name in zip(panels, names, strict=False):
         n = int(responses[name])
-        for i, arm in enumerate(arms):
+        for arm in arms:
             correct = np.rint(results.scores(arm, name) * n).astype(int)
             ks = powers_of_two(n)
             points = [accuracy([np.array([[pass_at_k(n, c, k) for c in row] for row in correct.tolist()])]) for k in ks]
-            style = look(i)
+            style = found[arm]
             axes.plot(ks, [100 * p.mean for p in points], markersize=3, linewidth=1.1, label=label(arm), **style)
             axes.fill_between(
                 ks, [100 * p.low for p in points], [100 * p.high for p in points], color=style["color"], alpha=0.12,
@@ -49,6 +50,5 @@ def draw(results: StudyResults) -> Figure:
     for axes in panels[len(names) :]:
         axes.remove()
     panels[0].set_ylabel("pass@k (%)")
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(arms))
+    legend(figure)
     return figure

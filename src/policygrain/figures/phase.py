@@ -12,7 +12,7 @@ from ..analysis import measures
 from ..analysis.contrasts import Contrast, contrasts
 from ..results.reader import StudyResults
 from ..study.runs import Arm
-from .style import FULL_PAGE, label
+from .style import FULL_PAGE, labels
 
 REACH = 12.0  # points at which the colours end
 KEYS = {"ahead": "age of rollouts (optimizer steps)", "learning_rate": "learning rate"}
@@ -20,6 +20,7 @@ KEYS = {"ahead": "age of rollouts (optimizer steps)", "learning_rate": "learning
 
 def draw(results: StudyResults) -> Figure:
     """The reference's final accuracy, then the difference of each method from it, final and area under the curve."""
+    label = labels(results.study)
     name = next(n for n, e in results.study.experiments.items() if e.reference is not None and len(e.vary) == 2)
     experiment = results.study.experiments[name]
     found = contrasts(results)[name]
@@ -74,7 +75,7 @@ def _reference(
             cells[i, j] = measures.area(results, Arm(name, settings).name).mean()
             axes.text(j, i, f"{cells[i, j]:.0f}%", ha="center", va="center", fontsize=7)
     axes.imshow(cells, cmap="Greys", vmin=0, vmax=2.2 * cells.max(), aspect="auto", origin="lower")
-    axes.set_title(f"{label(name)}: mean accuracy")
+    axes.set_title(f"{labels(study)(name)}: mean accuracy")
 
 
 def _panel(axes: Axes, cells: list[list[Contrast]]) -> AxesImage:

@@ -12,7 +12,7 @@ from ..errors import UserError
 from ..results.reader import StudyResults
 from .alike import ratio_text, resolved
 from .measured import distances, estimated
-from .style import WIDE, look, updates_text
+from .style import ABOVE, WIDE, legend, updates_look, updates_text
 
 SMALLEST = 1e-12
 
@@ -29,10 +29,9 @@ def draw(results: StudyResults) -> Figure:
     _panel(share, results, free, "effective_sample_share", of_shares)
     variance.set_yscale("log")
     variance.set_title("variance of the ratio")
-    share.set_title("effective sample size / sample size")
+    share.set_title("effective sample size\n/ sample size")
     share.set_ylim(0, 1.05)
-    handles, labels = variance.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=len(labels))
+    legend(figure, loc=ABOVE)
     return figure
 
 
@@ -44,7 +43,7 @@ def _panel(axes: Axes, results: StudyResults, names: dict[str, str], metric: str
         points = np.array([interval(v) for v in values])
         errors = np.array([points[:, 0] - points[:, 1], points[:, 2] - points[:, 0]]).clip(min=0)
         x = np.arange(len(names)) + 0.14 * (i - (len(steps) - 1) / 2)
-        style = {**look(i), "linestyle": "", "label": f"after {updates_text(updates)}"}
+        style = {**updates_look(i, len(steps)), "linestyle": "", "label": f"after {updates_text(updates)}"}
         axes.errorbar(x, points[:, 0], yerr=errors, markersize=4, elinewidth=1, capsize=1.8, **style)
     axes.set_xticks(np.arange(len(names)), list(names.values()), rotation=40, ha="right", rotation_mode="anchor")
     axes.set_xlim(-0.5, len(names) - 0.5)

@@ -15,7 +15,7 @@ from ..results.reader import StudyResults
 from ..tasks.registry import sampling_of
 from ..text import markdown_table
 from .measured import headline
-from .style import label, name_of
+from .style import labels, name_of
 
 ENDS = ("mean", "low", "high")
 GREEDY = "greedy_"  # before the names of columns
@@ -136,6 +136,7 @@ def _pairs(results: StudyResults) -> str:
     pairs = list(itertools.combinations([*headline(results), START], 2))
     if not pairs:
         return ""
+    label = labels(results.study)
     found = [difference(*measures.paired_scores(results, a, b)).times(100) for a, b in pairs]
     lines = [
         [f"{label(a)} − {label(b)}", f"{d.mean:+.1f} [{d.low:+.1f}, {d.high:+.1f}]", f"{p:.2g}"]

@@ -12,8 +12,8 @@ from ..analysis import accuracy
 from ..analysis.statistics import Interval, over_seeds
 from ..errors import UserError
 from ..results.reader import StudyResults
+from .forest import PLAIN
 from .requirements import block_arms
-from .style import look
 
 
 def arms_by(results: StudyResults, parameter: str) -> dict[float, str]:
@@ -34,7 +34,6 @@ def against(
     axes: Axes,
     arms: Mapping[float, str],
     read: Callable[[str], pd.Series],
-    index: int,
     equidistant: bool = False,
     interval: Callable[[str], Interval] | None = None,
 ) -> None:
@@ -42,7 +41,7 @@ def against(
 
     ``interval`` of an arm is by default that of the numbers that ``read`` returns.
     """
-    style = look(index)
+    style = PLAIN
     x = np.arange(len(arms)) if equidistant else np.array(list(arms))
     values = [read(arm).to_numpy(dtype=float) for arm in arms.values()]
     intervals = [over_seeds(v) for v in values] if interval is None else [interval(arm) for arm in arms.values()]

@@ -198,18 +198,30 @@ def draw(rollouts: Rollouts, path: Path) -> None:
     except ImportError as error:
         raise UserError("--figure: needs matplotlib: pip install matplotlib.") from error
     batch = rollouts.batch
-    figure, axes = pyplot.subplots(1, len(GRAINS), figsize=(3.2 * len(GRAINS), 2.8), layout="constrained")
+    figure, axes = pyplot.subplots(1, len(GRAINS), figsize=(3.2 * len(GRAINS), 3.2), layout="constrained")
     for axis, (name, part) in zip(axes, GRAINS.items(), strict=True):
-        values = function(part)(batch)[batch.mask]
-        width = float(values.abs().quantile(0.995)) or 1.0
-        axis.hist(values.clamp(-width, width).numpy(), bins=80, color="0.6")
-        for number, (preset, (low, high)) in enumerate(published_bands(name).items()):
-            for end in (math.log1p(-low) if low < 1 else -width, math.log1p(high)):
-                if abs(end) <= width:
+        values = function(part)(batch)[batch.mask].double().clamp(-LARGEST_LOG, LARGEST_LOG)
+        typical, extreme = (float(size) for size in _quantiles(values.abs(), (0.5, 0.995)))
+        bands = {
+            preset: [math.log1p(-low) if low < 1 else -math.inf, math.log1p(high)]
+            for preset, (low, high) in published_bands(name).items()
+        }
+        ends = [abs(end) for both in bands.values() for end in both if math.isfinite(end)]
+        # Bounds and ratios can be apart by orders of magnitude: the axis is linear for most tokens, then logarithmic.
+        linear, width = max(typical, ALIKE), 1.2 * max(extreme, *ends)
+        edges = linear * torch.sinh(torch.linspace(-1, 1, 81, dtype=torch.float64) * math.asinh(width / linear))
+        axis.hist(values.clamp(-width, width).numpy(), bins=edges.numpy(), color="0.6")
+        for number, (preset, both) in enumerate(bands.items()):
+            for end in both:
+                if math.isfinite(end):
                     axis.axvline(end, color=f"C{number}", label=preset if end > 0 else None)
-        axis.set(title=name, xlabel="log-ratio", yticks=[])
-        axis.locator_params(axis="x", nbins=5)
-        if axis.get_legend_handles_labels()[0]:
-            axis.legend(fontsize=7)
+        axis.set_xscale("asinh", linear_width=linear)
+        powers = [10.0**k for k in range(-6, 3) if 3 * linear < 10.0**k < width][-2:]
+        ticks = [*(-power for power in reversed(powers)), 0, *powers]
+        axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        axis.minorticks_off()
+        axis.set(title=name, xlabel="log-ratio", yticks=[], xlim=(-width, width))
+        if bands:
+            axis.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.25), ncols=3, frameon=False)
     figure.savefig(path, dpi=150)
     pyplot.close(figure)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from ..objective.batch import StepTotals, TokenBatch
     from ..objective.loss import LossOutput
 
+TEXTS = ("label", "summary", "source")  # keys of a method that change no result
+
 
 @dataclass(frozen=True, kw_only=True)
 class Sampler(Settings):
@@ -85,6 +87,7 @@ class Method(Settings):
     """A ratio, a clip, an aggregation, penalties, an advantage and a sampler. The first computation imports torch."""
 
     name: str
+    label: str = setting("", later=True, description="its name in figures and tables")
     summary: str = ""
     source: str = ""
     advantage: Part = field(default=Grpo())

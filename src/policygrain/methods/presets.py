@@ -13,7 +13,7 @@ import yaml
 from ..errors import UserError, did_you_mean
 from ..merging import merge
 from ..settings import InvalidSettings, Settings, keys, read_number
-from .method import Method, MtpHeads, Sampler
+from .method import TEXTS, Method, MtpHeads, Sampler
 from .part import Custom, Part
 from .parts import CHOICES, by_name, names
 
@@ -26,7 +26,6 @@ class HasData(Protocol):
 
 
 Changes = Mapping[str, Any] | HasData
-TEXTS = ("summary", "source")
 SECTIONS: dict[str, type[Settings]] = {"sampler": Sampler, "mtp_heads": MtpHeads}
 
 
@@ -59,7 +58,7 @@ def resolve(name: str, own: Mapping[str, Changes] | None = None, _seen: tuple[st
     """The data of a method, merged with those of its base.
 
     ``own`` are a study's methods: new ones with ``base: NAME``, or changes to a preset of the same name. A method does
-    not inherit the summary and source of its base; a changed preset keeps them.
+    not inherit the label, summary and source of its base; a changed preset keeps them.
     """
     own = own or {}
     if name in _seen:
@@ -75,7 +74,7 @@ def resolve(name: str, own: Mapping[str, Changes] | None = None, _seen: tuple[st
         below = _preset(name, own, _seen)
     else:
         below = resolve(base, own, (*_seen, name))
-        below = {key: value for key, value in below.items() if key not in ("summary", "source")}
+        below = {key: value for key, value in below.items() if key not in TEXTS}
     return _with_clip_name(merge(below, changes))
 
 

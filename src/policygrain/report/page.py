@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import base64
+import importlib
+import re
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from .. import figures
 from ..analysis.abstract import QUESTION, abstract
 from ..analysis.claims import decide_study
 from ..analysis.controls import controls, controls_warning
-from ..analysis.findings import answer, findings
+from ..analysis.findings import findings
 from ..analysis.own import own_differences, own_text
 from ..errors import UserError
 from ..figures import TABLES
 from ..figures.claims import UNDECIDED
-from ..figures.style import label
+from ..figures.style import labels
 from ..files import atomic_text
 from ..results.reader import StudyResults
+from ..text import unbroken
 from ..views.html import content_security_policy, render
 from .facts import cost, protocol, provenance, tracked
 from .tables import tables
@@ -30,7 +34,7 @@ def write_report(results: StudyResults, captions: Path, out: Path) -> None:
 
     ``captions`` is a folder with a file NAME.rst per figure and table. UserError if a figure or table is missing.
     """
-    study, folder = results.study, results.folder
+    study, folder, label = results.study, results.folder, labels(results.study)
     own = own_differences(results)
     names = sorted(study.figures, key=lambda name: name != (FIRST_OF_OWN if own else FIRST))
     texts = {name: _read(folder.table(name, ".md")) for name in TABLES}
@@ -43,30 +47,37 @@ def write_report(results: StudyResults, captions: Path, out: Path) -> None:
         name=study.name,
         question=QUESTION,
         figures=[
-            {"name": name, "image": _image(folder.figure(name, ".svg")), "caption": _caption(captions, name)}
+            {
+                "name": name,
+                "title": _title(name),
+                **_image(folder.figure(name, ".svg")),
+                "caption": _caption(captions, name),
+            }
             for name in names
         ],
         abstract=[
-            *(own_text(difference, label) for difference in own),
-            *abstract(results, decide_study(results), found, tested, label),
+            unbroken(text)
+            for text in (
+                *(own_text(difference, label) for difference in own),
+                *abstract(results, decide_study(results), found, tested, label),
+            )
         ],
         tables={name: tables(text) for name, text in texts.items()},
         undecided=tables(undecided),
         captions={name: _caption(captions, name) for name in TABLES},
-        answers=[answer(result, label) for result in found],
         warning=controls_warning(tested),
         protocol=protocol(results),
         provenance=provenance(results),
         cost=cost(results),
-        tracked=_in_order(tracked(results), list(results.matrix.arms)),
+        tracked=_in_order(tracked(results), {label(arm): arm for arm in results.matrix.arms}),
     )
     atomic_text(out, page)
 
 
-def _in_order(found: dict[str, Any], arms: list[str]) -> dict[str, Any]:
-    """The links to MLflow with the arms in the order of the study, under their names in figures."""
+def _in_order(found: dict[str, Any], arms: dict[str, str]) -> dict[str, Any]:
+    """The links to MLflow with the arms in the order of ``arms``, their names in figures."""
     runs = found.get("runs", {})
-    return found | {"runs": [(label(arm), runs[arm]) for arm in arms if arm in runs]}
+    return found | {"runs": [(name, runs[arm]) for name, arm in arms.items() if arm in runs]}
 
 
 def _read(path: Path) -> str:
@@ -76,12 +87,18 @@ def _read(path: Path) -> str:
         raise UserError(f"{path}: cannot be read ({error.strerror}); run `snakemake figures` first.") from error
 
 
-def _image(path: Path) -> str:
-    """The image as a data URL."""
-    try:
-        return "data:image/svg+xml;base64," + base64.b64encode(path.read_bytes()).decode()
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); run `snakemake figures` first.") from error
+def _image(path: Path) -> dict[str, str]:
+    """An SVG file as a data URL, and its width on the page: a figure of five inches has 44 rem."""
+    svg = _read(path)
+    points = re.search(r'<svg [^>]*?width="([\d.]+)pt"', svg)
+    width = f"{44 / 5 / 72 * float(points[1]):.1f}rem" if points else "44rem"
+    return {"image": "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode(), "width": width}
+
+
+def _title(name: str) -> str:
+    """What a figure shows: the first line of its module."""
+    lines = (importlib.import_module(f"{figures.__name__}.{name}").__doc__ or name).splitlines()
+    return lines[0].rstrip(".")
 
 
 def _caption(folder: Path, name: str) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from markdown_it import MarkdownIt
 from markupsafe import Markup
 
+from ..text import unbroken
+
 
 def tables(text: str) -> Markup:
     """The HTML of a Markdown text; each cell of a table names its column (`data-label`), which cards show.
@@ -12,7 +14,7 @@ def tables(text: str) -> Markup:
     HTML in the text is escaped, so that a study cannot add code to the page.
     """
     markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
-    tokens = markdown.parse(text)
+    tokens = markdown.parse(unbroken(text))
     columns: list[str] = []
     place = 0
     for i, token in enumerate(tokens):

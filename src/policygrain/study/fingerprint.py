@@ -16,6 +16,7 @@ from pydantic.fields import FieldInfo
 
 from .. import digests
 from ..methods import Method, method
+from ..methods.method import TEXTS
 from .artefacts import Artefact
 from .design import Estimators, Rounds
 from .runs import Arm, Run, RunMatrix, run_matrix
@@ -172,8 +173,10 @@ class Fingerprints:
 
         Without the seeds that were added, which follow from the rest.
         """
-        labels = {name: arm.method(self.study) for name, arm in self.planned.arms.items()}
-        cited = {name: [method.summary, method.source] for name, method in labels.items()}
+        measured = [name for s in (self.study.estimators, self.study.rounds) if s for name in s.methods]
+        names = dict.fromkeys([arm.method_name for arm in self.planned.arms.values()] + measured)
+        shown = {name: method(name, self.study.methods) for name in names}
+        cited = {name: [getattr(found, key) for key in TEXTS] for name, found in shown.items()}
         return digests.of_json([settings(self.study, "figures"), cited, self.interim(0)])
 
     @cached_property
@@ -226,12 +229,9 @@ class Fingerprints:
         return {source: self.sources[source] for source in sources if source in self.sources}
 
 
-CITATION = ("summary", "source")  # keys of a method that change no result
-
-
 def _content(found: Method) -> dict[str, Any]:
     """A method as data, as the trainer uses it, without what changes no result."""
-    return {key: value for key, value in found.with_entropies().data().items() if key not in CITATION}
+    return {key: value for key, value in found.with_entropies().data().items() if key not in TEXTS}
 
 
 def settings(section: BaseModel, artefact: Artefact, prefix: str = "") -> dict[str, Any]:

@@ -54,6 +54,7 @@ class MethodChanges(Section):
     base: str | None = Field(
         None, description="preset or method of this study that this one changes; null: the defaults"
     )
+    label: str = Field("", description="its name in figures and tables, such as `TEPO, full KL`; default: from its key")
     summary: str = Field("", description="one line for lists")
     source: str = Field("", description="paper or other origin")
     advantage: Annotated[SomePart, _described("advantage")] = Field(

@@ -15,6 +15,7 @@ text.
 
 ## How to get them
 ```
+source .venv/bin/activate                                  # once per shell
 policygrain data list                                      # all sets, and which of them are in the folder
 policygrain data fetch math500 aime24 --root FOLDER        # without names: every set
 policygrain data check --root FOLDER                       # counts, content, columns, ids; exit code 2 when wrong

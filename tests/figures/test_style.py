@@ -1,0 +1,188 @@
+"""The look of methods in all figures: one colour and marker each, and nothing outside of the figure."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from matplotlib.colors import to_hex
+from matplotlib.container import Container
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.text import Text
+
+from policygrain.figures import benchmarks, cases, clip_ratio, dynamics, grain, pass_at_k
+from policygrain.figures.style import labels, looks
+from policygrain.merging import merge
+from policygrain.methods import method_names
+from policygrain.results.cases import CasesRecord
+from policygrain.results.layout import START
+from policygrain.results.reader import StudyResults
+from policygrain.results.schema import read_record
+from policygrain.study import Study, parse_study
+
+from ..support.made_up import make_up
+
+ROOT = Path(__file__).parents[2]
+SIX = ["grpo", "dapo", "tepo", "mpo", "gspo", "long_name"]
+MORE = {
+    "methods": {"long_name": {"base": "dapo", "label": "a method with quite a long name"}},
+    "experiments": {
+        "headline": {"methods": SIX, "seeds": [0, 1], "vary": {"updates_per_batch": [1, 4]}},
+        "more": {"methods": ["tepo_v1", "tepo_full_kl", "token", "sequence"], "seeds": [0, 1]},
+    },
+    "evaluation": {"sampling": {"n": 4}},
+    "figures": [
+        *("verdicts", "grain", "stress", "bands", "estimators", "rounds", "benchmarks", "dynamics", "clip_ratio"),
+        *("convergence", "block_size", "ratio_variance", "pass_at_k", "entropy_regularisation"),
+        *("importance_sampling", "future_weight"),
+    ],
+}
+
+
+def study_with(changes: dict[str, Any]) -> Study:
+    content = {"base": "config.yaml", "name": "six", "seeds": [0, 1], "controls": None, "sequential": None}
+    return parse_study(merge(content, changes), ROOT / "six.yaml")
+
+
+@pytest.fixture(scope="module")
+def six(tmp_path_factory: pytest.TempPathFactory) -> StudyResults:
+    return StudyResults(make_up(study_with(MORE), tmp_path_factory.mktemp("six"), {"start": 0, "tepo": 9}))
+
+
+def cut_off(figure: Figure) -> list[str]:
+    """What is drawn beyond the edges of the figure, by more than a hundredth of an inch."""
+    figure.draw_without_rendering()
+    drawn, edges = figure.get_tightbbox(), figure.bbox_inches
+    over = {"left": -drawn.x0, "bottom": -drawn.y0, "right": drawn.x1 - edges.x1, "top": drawn.y1 - edges.y1}
+    free = [text for text in figure.findobj(Text) if not text.get_in_layout() and text.get_text()]
+    wide = [text.get_text() for text in free if text.get_window_extent().x1 > figure.bbox.x1 + 1]
+    return [f"{side}: {inches:.2f} in" for side, inches in over.items() if inches > 0.01] + wide
+
+
+@pytest.mark.parametrize("name", MORE["figures"])
+def test_no_text_is_cut_off(name: str, six: StudyResults) -> None:
+    assert cut_off(importlib.import_module(f"policygrain.figures.{name}").draw(six)) == []
+
+
+def test_no_text_of_the_exact_cases_is_cut_off() -> None:
+    record = read_record(CasesRecord, ROOT / "docs" / "cases.json", "")
+    assert cut_off(cases.draw(record)) == []
+
+
+def legends(figure: Figure) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Text → colour and marker, of the lines in legends, with error bars or without."""
+    for axes in figure.axes:
+        for handle, text in zip(*axes.get_legend_handles_labels(), strict=True):
+            line = handle[0] if isinstance(handle, Container) else handle
+            if isinstance(line, Line2D):
+                yield text.split(" (")[0], (to_hex(line.get_color()), str(line.get_marker()))
+
+
+def test_a_method_has_one_colour_and_marker_in_all_figures(six: StudyResults) -> None:
+    label = labels(six.study)
+    chosen = {label(arm): (to_hex(one["color"]), one["marker"]) for arm, one in looks(six.study).items()}
+    seen = dict.fromkeys(map(label, SIX), 0)
+    for figure in (benchmarks, dynamics, clip_ratio, pass_at_k, grain):
+        for text, found in legends(figure.draw(six)):
+            if text in seen:
+                assert found == chosen[text], (figure.__name__, text)
+                seen[text] += 1
+    assert min(seen.values()) >= 4, seen
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.sampled_from(sorted(set(method_names()) - {"mpo_heads"})), min_size=1, max_size=20, unique=True))
+def test_methods_of_a_study_look_different(names: list[str]) -> None:
+    """Those that are compared most look the same in every study; up to seven have colours of their own."""
+    off = {"estimators": None, "rounds": None, "figures": []}
+    found = looks(study_with(off | {"experiments": {"headline": {"methods": names}}}))
+    pairs = [(one["color"], one["marker"], one.get("markerfacecolor")) for one in found.values()]
+    assert len(set(pairs)) == len(pairs) == len(names) + 1 and START in found
+    known = {"grpo": ("#0072B2", "o"), "dapo": ("#56B4E9", "s"), "tepo": ("#D55E00", "D"), "mpo": ("#009E73", "^")}
+    assert all((found[n]["color"], found[n]["marker"]) == one for n, one in known.items() if n in found)
+    if len(names) <= 7:
+        assert len({found[n]["color"] for n in names}) == len(names)
+
+
+def test_an_arm_looks_like_its_method_unless_that_is_missing() -> None:
+    varied = {"methods": ["tepo"], "vary": {"updates_per_batch": [1, 4]}}
+    found = looks(study_with({"experiments": {"headline": varied}}))
+    assert found["tepo+updates_per_batch=1"] == found["tepo"]
+    rates = {"methods": ["tepo"], "vary": {"learning_rate": [1e-4, 5e-4]}}
+    found = looks(study_with({"experiments": {"headline": rates}}))
+    assert found["tepo+learning_rate=0.0001"] != found["tepo+learning_rate=0.0005"]
+
+
+def test_labels_are_those_of_methods() -> None:
+    own = {
+        "mine": {"base": "tepo", "label": "Mine"},
+        "tepo_short": {"base": "tepo"},
+        "short_again": {"base": "tepo_short"},
+        "token": {"base": "dapo"},
+        "token_free": {"base": "token", "clip": None},
+        "tepo": {"clip": {"low": 0.1}},
+        "gspo": {"label": "GSPO here"},
+    }
+    label = labels(study_with({"methods": own}))
+    shown = {name: label(name) for name in own}
+    assert shown == {
+        "mine": "Mine",
+        "tepo_short": "TEPO, short",
+        "short_again": "short again",
+        "token": "token ratio",
+        "token_free": "token, free",
+        "tepo": "TEPO",
+        "gspo": "GSPO here",
+    }
+    assert label("mine+updates_per_batch=1") == "Mine, 1 update" and label("start") == "start model"
+    assert label("nobody_knows") == "nobody knows"
+
+
+def with_steps(results: StudyResults, metric: str, values: dict[int, float]) -> StudyResults:
+    """The results with a metric of all steps of GRPO changed, by seed."""
+    mine = results.steps["arm"] == "grpo"
+    for seed, value in values.items():
+        results.steps.loc[mine & (results.steps["seed"] == seed) & results.steps[metric].notna(), metric] = value
+    return results
+
+
+@pytest.fixture
+def changed(six: StudyResults) -> StudyResults:
+    return StudyResults(six.folder.path)
+
+
+def test_one_run_with_a_huge_gradient_does_not_decide_the_mean(changed: StudyResults) -> None:
+    """Norms 1 and 10⁶ have the geometric mean 10³, on a logarithmic axis."""
+    axes = dynamics.draw(with_steps(changed, "gradient_norm", {0: 1.0, 1: 1e6})).axes[1]
+    line = next(line for line in axes.lines if line.get_label() == "GRPO")
+    assert np.asarray(line.get_ydata()) == pytest.approx(1e3)
+    assert axes.get_yscale() == "log"
+
+
+def test_no_interval_of_a_share_leaves_0_to_100(changed: StudyResults) -> None:
+    """Accuracies 0 and 100%: Student's interval over two seeds would be ±635 points."""
+    axes = dynamics.draw(with_steps(changed, "validation_accuracy", {0: 0.0, 1: 1.0})).axes[0]
+    ends = np.concatenate([path.vertices[:, 1] for band in axes.collections for path in band.get_paths()])
+    assert ends.min() == 0 and ends.max() == 100
+
+
+def test_a_share_of_zero_is_drawn_at_zero(changed: StudyResults) -> None:
+    axes = clip_ratio.draw(with_steps(changed, "clip_fraction_low", {0: 0.0, 1: 0.0})).axes[0]
+    line = next(line for line in axes.lines if line.get_label() == "GRPO")
+    assert set(line.get_ydata()) == {0.0}
+    assert axes.get_ylim()[0] == 0 and axes.get_yticklabels()[0].get_text() == "0"
+
+
+@pytest.mark.parametrize("name", ["grain", "rounds", "block_size", "verdicts"])
+def test_what_is_shaded_is_in_the_legend(name: str, six: StudyResults) -> None:
+    figure = importlib.import_module(f"policygrain.figures.{name}").draw(six)
+    all_legends = [one for part in (figure, *figure.subfigs) for one in part.legends]
+    texts = [text.get_text() for one in all_legends for text in one.get_texts()]
+    assert any(text.startswith("within the margin") for text in texts)

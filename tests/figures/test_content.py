@@ -112,8 +112,8 @@ def test_grain_compares_runs_rounds_and_bands(made: StudyResults) -> None:
     runs, middle, right = grain.draw(made).axes
     assert curves(runs) == {"GRPO (token)": [0.0, 0.0], "TEPO (sequence)": [0.0, 0.0]}, "equal runs, at 1 and 4 updates"
     assert [text.get_text() for text in runs.get_xticklabels()] == ["1", "4"]
-    assert list(curves(middle)) == ["block", "prefix", "sequence", "no ratio", "product"]
-    assert curves(middle)["sequence"][-1] == pytest.approx(by_start(3))
+    assert list(curves(middle)) == ["block alone", "prefix alone", "sequence alone", "no ratio", "product alone"]
+    assert curves(middle)["sequence alone"][-1] == pytest.approx(by_start(3))
     chosen = ["block 0.1/0.14", "prefix 0.2/0.28", "sequence 0.003/0.004"]
     assert labels_of(right) == [*chosen, "sequence 0.0003/0.0004", "sequence 0.069/0.023"]
     assert [x for x, _ in points(right)] == pytest.approx([by_start(n) for n in (1, 2, 3, 4, 5)])

@@ -62,6 +62,7 @@ matplotlib.rcParams.update(
         "figure.constrained_layout.use": True,
         "pdf.fonttype": 42,
         "svg.hashsalt": "policygrain",  # without it, element names differ from call to call
+        "figure.dpi": 200,  # also where the layout is made: the width of texts depends on it
         "savefig.dpi": 200,
     }
 )
@@ -220,6 +221,12 @@ def legend(
 def save(figure: Figure, out: Path, suffixes: Iterable[str] = SUFFIXES) -> None:
     """Write the figure in all formats, without a date, so that the same figure gives the same files."""
     out.parent.mkdir(parents=True, exist_ok=True)
+    # The last digits of a layout differ from call to call, so it is made once and rounded.
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    for axes in figure.axes:
+        left, bottom, width, height = (round(end, 4) for end in axes.get_position().bounds)
+        axes.set_position((left, bottom, width, height))
     for suffix in suffixes:
         metadata = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}.get(suffix, {})
         figure.savefig(out.with_name(out.name + suffix), metadata=metadata)

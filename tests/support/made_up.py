@@ -73,7 +73,9 @@ def make_up_run(
         settings=fingerprints.run_settings(arm, run.seed),
         method={"ratio": "token"},
         training={"steps": steps},
-        inputs=RunInputs(start_model=f"s{run.seed}", train="d", validation="v"),
+        inputs=RunInputs(
+            start_model=f"s{run.seed}" if fingerprints.study.model.start == "tiny" else "s", train="d", validation="v"
+        ),
     )
     final = FinalMetrics(
         validation_accuracy=0.5,

@@ -9,9 +9,10 @@ import pytest
 
 from policygrain.analysis import measures
 from policygrain.analysis.claim_text import comparison_text
-from policygrain.analysis.comparisons import compare
+from policygrain.analysis.comparisons import compare, lacking
 from policygrain.analysis.ledger import Comparison
 from policygrain.errors import UserError
+from policygrain.study.runs import run_matrix
 
 from .records import study_of, write, write_estimators, write_rounds
 
@@ -101,6 +102,16 @@ def test_a_round_is_its_last_reward_over_pools(tmp_path: Path) -> None:
     found = compare(results, comparison(statistic="round", of="tepo", than="token"))
     assert found.values == pytest.approx((4.0, 4.0, 4.0)) and found.unit == "start models"
     assert compare(results, comparison(statistic="round", of="tepo", than="token", updates=1)).mean == pytest.approx(2)
+
+
+def test_effects_of_opposite_sign_at_two_stages_have_no_mean(tmp_path: Path) -> None:
+    rounds = {"methods": ["grpo", "tepo"], "reference": "grpo", "steps": [1, 2]}
+    study = study_of(2, rounds=rounds)
+    c = comparison(statistic="round", of="tepo", than="grpo")
+    with pytest.raises(UserError, match=r"needs one stage in `rounds\.steps`, not 2"):
+        compare(write(study, tmp_path, heights), c)
+    missing = lacking(study, run_matrix(study), c)
+    assert missing is not None and missing.startswith("one stage"), "`policygrain check` says so before anything is run"
 
 
 def test_start_models_that_are_not_measured_yet_are_waited_for(tmp_path: Path) -> None:

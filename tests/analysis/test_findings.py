@@ -47,7 +47,7 @@ def test_what_is_open_says_what_was_found() -> None:
     assert text.startswith("Does it matter? No difference shown in 2 of 2 comparisons (-2.0 to +0.5 points): block")
     # An interval that excludes 0 and not the margin.
     near = answer(decided({"block": 1.2, "sequence": 0.3}, spread=1.0))
-    assert "Undecided, though the interval, which is not corrected, excludes 0: block − token +1.2 [" in near
+    assert "Inconclusive after correction (uncorrected 95% intervals exclude 0): block − token +1.2 [" in near
     assert "Not beyond the margin in 1 of 2 comparisons (+0.3 points): sequence − token." in near
 
 

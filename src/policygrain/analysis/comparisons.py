@@ -58,6 +58,8 @@ def _by_seed(results: StudyResults, c: Comparison) -> pd.Series:
 
 def _over_starts(results: StudyResults, c: Comparison) -> Difference:
     """The difference over start models: of a round's reward, or of an estimator's column."""
+    if (wanted := _one_stage(results.study, c)) is not None:
+        raise UserError(f"{c.of} − {c.than}: needs {wanted}.")
     if c.statistic == "round":
         starts, what = measured_starts(results.study, results.study.rounds), "rounds"
         a, b = (measures.after_round(results, name, c.updates) for name in (c.of, c.than))
@@ -73,6 +75,14 @@ def _over_starts(results: StudyResults, c: Comparison) -> Difference:
             f"{', '.join(map(str, missing))}: run `snakemake all`."
         )
     return student(found.to_numpy(dtype=float), STARTS, [int(start) for start in found.index])
+
+
+def _one_stage(study: Study, c: Comparison) -> str | None:
+    """What a comparison of rounds needs where they are measured at several stages (rule 6 of docs/design.md)."""
+    stages = study.rounds.steps if study.rounds and c.statistic == "round" else []
+    if len(stages) < 2:
+        return None
+    return f"one stage in `rounds.steps`, not {len(stages)}: a mean over stages can hide effects of opposite sign"
 
 
 def _differences(a: pd.Series, b: pd.Series, c: Comparison) -> pd.Series:
@@ -110,7 +120,9 @@ def lacking(study: Study, matrix: RunMatrix, c: Comparison) -> str | None:
             return f"`{name}`"
         if missing := [method for method in (c.of, c.than) if method not in section.methods]:
             return f"{' and '.join(missing)} in `{name}`"
-        return None if c.updates in (None, *section.updates) else f"{c.updates} updates in `{name}`"
+        if c.updates not in (None, *section.updates):
+            return f"{c.updates} updates in `{name}`"
+        return _one_stage(study, c)
     runs = matrix.evaluated if c.statistic == "accuracy" else matrix.runs
     there = {run.arm for run in runs}
     if missing := [arm for arm in (c.of, c.than) if arm not in there]:

@@ -53,7 +53,7 @@ def answer(result: ClaimResult, label: Callable[[str], str] = str) -> str:
         said.append(f"{no} beyond the margin in {_named(groups[TIE], len(pairs), label)}.")
     apart = [pair for pair in groups[OPEN] if pair[1].low > 0 or pair[1].high < 0]
     if apart:
-        said.append(f"Undecided, though the interval, which is not corrected, excludes 0: {_listed(apart, label)}.")
+        said.append(f"Inconclusive after correction (uncorrected 95% intervals exclude 0): {_listed(apart, label)}.")
     if rest := [pair for pair in groups[OPEN] if pair not in apart]:
         said.append(f"No difference shown in {_named(rest, len(pairs), label)}.")
     return f"{result.claim.text} {' '.join(said)}"

@@ -16,7 +16,7 @@ METHODS: dict[str, Any] = {
     "none": {"base": "grpo", "ratio": "none", "clip": None},
     "token": {"base": "grpo", "clip": None},
     "token_clip": {"base": "grpo", "clip": {"low": 0.1, "high": 0.1}},
-    "sequence": {"base": "token", "ratio": "sequence"},
+    "sequence": {"base": "token", "ratio": "sequence", "label": "its own name", "summary": "S", "source": "ours"},
     "dynamic": {"base": "token", "sampler": {"dynamic": True}},
     "with_kl": {"base": "token_clip", "penalties": ["kl"]},
 }
@@ -36,6 +36,7 @@ def experiment(methods: list[str], reference: str, vary: dict[str, Any] | None =
         ("token", "dynamic", ["sampler"]),
         ("none", "with_kl", ["ratio", "clip", "penalties"]),
         ("token", "token", []),
+        ("token", "sequence", ["ratio"]),
     ],
 )
 def test_parts_that_differ(one: str, other: str, parts: list[str]) -> None:

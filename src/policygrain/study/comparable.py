@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import UserError, did_you_mean
+from ..methods.method import TEXTS
 from .runs import Arm, arms_of
 from .schema import Study
 
 if TYPE_CHECKING:
     from ..methods import Method
 
-NOT_PARTS = ("summary", "source")
 RULE = "(rule {} of docs/design.md)"
 # Settings that change the number of optimizer steps, responses or prompts of a run.
 SIZES = ("steps", "prompts_per_step", "group", "updates_per_batch")
@@ -42,7 +42,7 @@ def different_parts(one: Method, other: Method) -> list[str]:
     """The keys in which two methods differ."""
     first, second = one.data(), other.data()
     keys = dict.fromkeys([*first, *second])
-    return [key for key in keys if key not in NOT_PARTS and first.get(key) != second.get(key)]
+    return [key for key in keys if key not in TEXTS and first.get(key) != second.get(key)]
 
 
 def check_references(study: Study) -> None:

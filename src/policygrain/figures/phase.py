@@ -34,7 +34,7 @@ def draw(results: StudyResults) -> Figure:
     first = next(panels)
     _reference(first, results, str(experiment.reference), x_key, y_key, columns, rows)
     shown = None
-    for axes, method in zip(panels, methods, strict=False):
+    for method, axes in zip(methods, panels, strict=False):
         shown = _panel(axes, [[by_cell[method, x, y] for x in columns] for y in rows])
         axes.set_title(label(method))
     for axes in panels:
@@ -47,8 +47,8 @@ def draw(results: StudyResults) -> Figure:
     figure.supxlabel(KEYS.get(x_key, x_key.replace("_", " ")), fontsize=8)
     figure.supylabel(KEYS.get(y_key, y_key.replace("_", " ")), fontsize=8)
     if shown is not None:
-        bar = figure.colorbar(shown, ax=figure.axes, location="bottom", shrink=0.5, aspect=40, extend="both")
-        bar.set_label(f"area under the learning curve minus {label(str(experiment.reference))} (points)", fontsize=7.5)
+        bar = figure.colorbar(shown, ax=figure.axes, location="right", shrink=0.8, aspect=30, extend="both")
+        bar.set_label(f"area under the curve minus {label(str(experiment.reference))} (points)", fontsize=7.5)
     return figure
 
 

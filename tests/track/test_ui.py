@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -28,9 +29,9 @@ from ..support.leftovers import swept, with_in_environment
 from ..support.made_up import make_up
 
 SMOKE = ROOT / "studies" / "smoke.yaml"
-# A server that answers, with a worker that would outlive it, in place of MLflow's.
+# A server with a worker that would outlive it, in place of MLflow's; SILENT: it does not answer.
 SERVER = """
-import http.server, subprocess, sys
+import http.server, os, subprocess, sys, time
 
 class Answers(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
@@ -38,17 +39,19 @@ class Answers(http.server.BaseHTTPRequestHandler):
         self.end_headers()
 
 subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+if "SILENT" in os.environ:
+    time.sleep(600)
 port = int(sys.argv[sys.argv.index("--port") + 1])
 http.server.ThreadingHTTPServer(("127.0.0.1", port), Answers).serve_forever()
 """
 SERVE = """
 import sys
 from pathlib import Path
-from policygrain.track.ui import mlflow_server
-port = int(sys.argv[1])
-with mlflow_server("sqlite:///x.db", f"http://127.0.0.1:{port}", port, Path(sys.argv[2])) as server:
-    print("serving", flush=True)
-    server.wait()
+from policygrain.results.layout import StudyFolder
+from policygrain.study import load_study
+from policygrain.track import ui
+ui.connect, ui.share = lambda *_: (None, "0"), lambda *_: "/"
+ui.serve(StudyFolder(Path(sys.argv[2])), load_study(sys.argv[3]), int(sys.argv[1]))
 """
 
 
@@ -59,22 +62,34 @@ def port() -> int:
         return int(free.getsockname()[1])
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT], ids=lambda number: number.name)
-def test_a_signal_ends_the_server_and_its_workers(tmp_path: Path, port: int, number: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("number", "silent"),
+    [(signal.SIGTERM, {}), (signal.SIGHUP, {}), (signal.SIGINT, {}), (signal.SIGINT, {"SILENT": "1"})],
+    ids=["SIGTERM", "SIGHUP", "SIGINT", "SIGINT, while it starts"],
+)
+def test_a_signal_ends_the_server_and_its_workers(
+    tmp_path: Path, port: int, number: signal.Signals, silent: dict[str, str]
+) -> None:
     (tmp_path / "mlflow").mkdir()
     (tmp_path / "mlflow" / "__main__.py").write_text(SERVER)
     with swept(tmp_path / "swept") as mark:
-        environment = {**os.environ, **mark, "PYTHONPATH": str(tmp_path)}
-        command = [sys.executable, "-c", SERVE, str(port), str(tmp_path / "log")]
-        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as serving:
-            assert serving.stdout is not None and serving.stdout.readline() == "serving\n"
-            assert len(with_in_environment(*mark.values())) == 3
+        environment = {**os.environ, **mark, **silent, "PYTHONPATH": str(tmp_path)}
+        command = [sys.executable, "-c", SERVE, str(port), str(tmp_path), str(SMOKE)]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        with subprocess.Popen(command, env=environment, text=True, **pipes) as serving:  # type: ignore[call-overload]
+            if not silent:
+                assert serving.stdout.readline().startswith("Runs, also while they are trained:")
+            _wait_until(lambda: len(with_in_environment(*mark.values())) == 3)
             serving.send_signal(number)
-            assert serving.wait(60) == 0
-        end = time.monotonic() + 30  # zombies have gone when they are collected
-        while with_in_environment(*mark.values()) and time.monotonic() < end:
-            time.sleep(0.05)
-        assert with_in_environment(*mark.values()) == []
+            assert serving.wait(60) == 0 and serving.stderr.read() == ""
+        _wait_until(lambda: with_in_environment(*mark.values()) == [])  # zombies have gone when they are collected
+
+
+def _wait_until(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not holds() and time.monotonic() < end:
+        time.sleep(0.05)
+    assert holds()
 
 
 def test_the_view_shows_all_runs_and_learning_curves_first(tmp_path: Path) -> None:

@@ -48,15 +48,18 @@ def serve(folder: StudyFolder, study: Study, port: int) -> None:
     if not local:
         print(lines)
         return
-    with mlflow_server(uri, address, port, folder.server_log) as server:
+    with contextlib.suppress(KeyboardInterrupt), mlflow_server(uri, address, port, folder.server_log) as server:
         print(f"{lines}\nCtrl-C ends the server.", flush=True)
         if code := server.wait():
-            raise UserError(f"mlflow ui ended with exit code {code}; its messages are in {folder.server_log}.")
+            raise UserError(f"mlflow ended with exit code {code}; its messages are in {folder.server_log}.")
 
 
 @contextlib.contextmanager
 def mlflow_server(uri: str, address: str, port: int, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Context of an MLflow server with its workers, which end with it, also by a signal. Its messages go to ``log``."""
+    """Context of an MLflow server, which is ended with its workers at the end. Its messages go to ``log``.
+
+    KeyboardInterrupt for Ctrl-C, SIGTERM and SIGHUP, also while the server starts.
+    """
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=5):
         raise UserError(f"port {port}: another program uses it, maybe another MLflow. Choose another by --port.")
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
@@ -75,8 +78,6 @@ def mlflow_server(uri: str, address: str, port: int, log: Path) -> Iterator[subp
             )
         _wait(server, address, log)
         yield server
-    except KeyboardInterrupt:
-        pass
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

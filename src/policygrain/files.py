@@ -64,10 +64,13 @@ def check_free_space(folder: Path, needed_mb: int = 200) -> None:
 def new_folder(out: Path) -> Iterator[Path]:
     """Context with a temporary neighbour of ``out``, which becomes ``out`` at its end and is removed after an error.
 
-    UserError if ``out`` contains anything. In messages of UserErrors the temporary folder is called ``out``.
+    UserError if ``out`` contains anything or is the working directory. In messages of UserErrors the temporary folder
+    is called ``out``.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out}: is not empty; choose another folder, because no file is overwritten.")
+    if out.resolve() == Path.cwd():
+        raise UserError(f"{out}: is the working directory; give the name of a new folder.")
     temporary = out.with_name(f".{out.name}.partial")
     shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed
     try:

@@ -41,6 +41,16 @@ def test_an_empty_folder_that_exists_is_used(archive: Path, tmp_path: Path) -> N
     assert there == set(manifest.files) and list(tmp_path.iterdir()) == [tmp_path / "new"]
 
 
+def test_the_working_directory_is_refused(
+    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in (".", str(tmp_path)):
+        assert main(["thaw", str(archive), "--out", name]) == 2
+        assert f"{name}: is the working directory; give the name of a new folder." in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_manifest_says_what_is_in_the_archive(archive: Path, results: Path) -> None:
     with zipfile.ZipFile(archive) as packed:
         manifest = freezing.Manifest.model_validate_json(packed.read(MANIFEST))

@@ -65,7 +65,7 @@ def small(**changes: object) -> dict[str, object]:
         ({"verifier": "math"}, r"verifier: this key is now called 'grader'"),
         (
             {"rollouts": {"where": "servers", "servers": 2}},
-            r"rollouts: rollout servers do not exist any more; .* Remove this section\. .* train with TRL or verl",
+            r"rollouts: rollout servers were removed; .* Remove this section\. .* train with TRL or verl",
         ),
         ({"training": {"rollouts": {}}}, r"training\.rollouts: unknown key"),
         ({"trainig": {}}, r"trainig: unknown key\. Did you mean 'training'"),

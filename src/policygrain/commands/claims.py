@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _brief(results: StudyResults, decided: list[ClaimResult], judged: list[Control]) -> list[str]:
     """Paragraphs: the claims, the questions and, at the end, the study's own methods, where it has any.
 
-    With methods of its own a study is about these: what has no records is left out.
+    A study with methods of its own is about these, so claims and questions without records are left out.
     """
     from ..analysis.claim_text import verdicts_text
     from ..analysis.controls import controls_warning
@@ -50,8 +50,8 @@ def _brief(results: StudyResults, decided: list[ClaimResult], judged: list[Contr
     if not own:
         return [verdicts_text(decided, judged), answers_text(answers)]
     decided, answers = ([result for result in ledger if result.findings] for ledger in (decided, answers))
-    said = [verdicts_text(decided, judged) if decided else controls_warning(judged), answers_text(answers)]
-    return [*filter(None, said), "\n".join(map(own_text, own))]
+    paragraphs = [verdicts_text(decided, judged) if decided else controls_warning(judged), answers_text(answers)]
+    return [*filter(None, paragraphs), "\n".join(map(own_text, own))]
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -19,7 +19,7 @@ KEYS = {"ahead": "age of rollouts (optimizer steps)", "learning_rate": "learning
 
 
 def draw(results: StudyResults) -> Figure:
-    """The reference's final accuracy, then the difference of each method from it, final and area under the curve."""
+    """A panel with the reference's mean accuracy during training, then one per method with its differences from it."""
     label = labels(results.study)
     name = next(n for n, e in results.study.experiments.items() if e.reference is not None and len(e.vary) == 2)
     experiment = results.study.experiments[name]

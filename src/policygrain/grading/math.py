@@ -130,10 +130,6 @@ class MathGrader:
             found = dict(zip(distinct, self.pool.run([(g, g, options) for g in distinct]), strict=True))
         return [i for i, g in enumerate(golds) if _too_large(g) or found.get(g, "correct") != "correct"]
 
-    def clear_cache(self) -> None:
-        """Forget all outcomes."""
-        self._cache.clear()
-
     def close(self) -> None:
         """End the workers; they are started again when needed."""
         self.pool.close()

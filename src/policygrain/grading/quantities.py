@@ -49,7 +49,7 @@ def _same_percentage(gold: units.Quantity, given: units.Quantity, options: Optio
     if _same_number(gold.value, given.value, options):
         return True
     percentage, number = (gold.value, given.value) if gold.unit else (given.value, gold.value)
-    return number.lstrip("-").isdecimal() is False and _same_number(number, rf"\frac{{{percentage}}}{{100}}", options)
+    return not number.lstrip("-").isdecimal() and _same_number(number, rf"\frac{{{percentage}}}{{100}}", options)
 
 
 def _same_number(gold_text: str, answer_text: str, options: Options) -> bool:

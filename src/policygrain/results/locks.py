@@ -29,7 +29,7 @@ def lock_workflow(folder: StudyFolder) -> None:
     folder.workflow_lock.write_text(f"process {os.getpid()} on {socket.gethostname()} since {time.strftime('%F %T')}\n")
 
 
-def wait_for_jobs(folder: StudyFolder, seconds: float = 20) -> None:
+def wait_for_jobs(folder: StudyFolder, seconds: float = WAIT_FOR_JOBS) -> None:
     """Wait for jobs that a killed workflow left behind. UserError if some are still running after ``seconds``."""
     end = time.monotonic() + seconds
     while not _lock(folder.jobs_lock, fcntl.LOCK_EX, until_exit=False):

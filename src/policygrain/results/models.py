@@ -160,7 +160,7 @@ def _of_study(study: StudyFolder) -> list[ModelGroup]:
         seed = name.rpartition("/seed")[2]
         groups.setdefault(folder.path.parents[1], []).append(_model(folder, seed))
     starts = None
-    with suppress(UserError):  # records are compared without their study, too, or with one that is not read any more
+    with suppress(UserError):  # records are compared without their study, too, or with one of an earlier version
         starts = load_recorded_study(study.study).model.starts
     return [
         ModelGroup(path, models, is_only_start=starts == 1 and path.name == START) for path, models in groups.items()

@@ -52,7 +52,7 @@ def parse_study(data: Mapping[str, Any], path: Path) -> Study:
 
 # Keys of earlier versions.
 REMOVED = {
-    "rollouts": "rollout servers do not exist any more; every run samples in the process that trains. Remove this "
+    "rollouts": "rollout servers were removed; every run samples in the process that trains. Remove this "
     "section. To sample on other devices than those of the trainer, train with TRL or verl "
     "(docs/integrations/README.md; `policygrain export verl` translates an arm of a study)."
 }

@@ -176,7 +176,6 @@ FAMILIES: dict[str, Family] = {
         word_problem,
     )
 }
-SPLITS = ("train", "validation", "test")
 
 
 def split_of(question: str) -> str:

@@ -22,6 +22,7 @@ from policygrain.study.schema import Model
 from policygrain.train.run import run_config as config_of_run
 
 from .support.files import flip_bit
+from .support.made_up import make_up
 from .support.small import small_study
 
 OLD, NEW = "a" * 40, "b" * 40
@@ -54,6 +55,15 @@ def test_a_name_is_the_commit_that_is_in_the_cache(cache: Path) -> None:
     assert identity("some/model") == NEW
     with pytest.raises(UserError, match=r"other/model.*neither a folder nor a model"):
         identity("other/model")
+
+
+def test_results_are_read_without_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr("policygrain.results.start.identity", lambda start, *_, **__: asked.append(start))
+    study = study_from("some/model")
+    results = StudyResults(make_up(study, tmp_path / "results", {}))
+    assert set(results.trained) == set(run_matrix(study).runs)
+    assert not results.steps.empty and not results.evaluations.empty and asked == []
 
 
 def test_another_commit_or_other_weights_give_other_fingerprints(cache: Path, tmp_path: Path) -> None:

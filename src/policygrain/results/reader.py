@@ -10,7 +10,7 @@ from .. import digests
 from ..errors import NoResults, UserError
 from ..study import Study, load_recorded_study
 from ..study.fingerprint import Fingerprints, measured_starts, start_seeds
-from ..study.runs import Run, RunMatrix, arms_of
+from ..study.runs import Run, RunMatrix, arms_of, run_matrix
 from .layout import START, StudyFolder
 from .lines import read_lines, read_steps
 from .measured import (
@@ -137,7 +137,7 @@ class StudyResults:
 
     @cached_property
     def fingerprints(self) -> Fingerprints:
-        """What each result depends on."""
+        """What each result depends on. This looks for the start model, on the hub if it is not in the cache."""
         prepared = prepared_data(self.folder.data)
         sources = prepared.sources if prepared else {}
         return Fingerprints(self.study, sources, self.added, start_identity(self.study, self.folder))
@@ -152,10 +152,10 @@ class StudyResults:
         """Arm → seeds that interim analyses added to it."""
         return added_seeds(self.interims)
 
-    @property
+    @cached_property
     def matrix(self) -> RunMatrix:
         """All runs that the study defines."""
-        return self.fingerprints.matrix
+        return run_matrix(self.study, self.added)
 
     def run_folder(self, run: Run) -> RunFolder:
         """The folder of a run."""
@@ -166,8 +166,9 @@ class StudyResults:
         """The runs of the study that have metrics. UserError if one was trained with other settings."""
         found = {run: self.run_folder(run) for run in self.matrix.runs}
         found = {run: folder for run, folder in found.items() if folder.metrics.exists()}
+        settings = Fingerprints(self.study)
         for run, folder in found.items():
-            expected = self.fingerprints.run_settings(self.matrix.arms[run.arm], run.seed)
+            expected = settings.run_settings(self.matrix.arms[run.arm], run.seed)
             if (there := run_config(folder).settings) != expected:
                 differ = sorted(k for k in {*there, *expected} if there.get(k) != expected.get(k))
                 raise UserError(

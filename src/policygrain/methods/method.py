@@ -140,7 +140,7 @@ class Method(Settings):
         return self.ratio.n_mtp_heads
 
     def step_of(self, batch: TokenBatch) -> TokenBatch | StepTotals:
-        """The `step` of the micro-batches of ``batch``, a whole optimizer step: its totals, or ``batch`` if they read it."""
+        """The `step` of the micro-batches of ``batch``, an optimizer step: its totals, or ``batch`` if they read it."""
         return batch if "step_log_probs" in self.needs else batch.totals
 
     def advantages(self, rewards: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ Statistic = Literal["accuracy", "curve", "steps", "tokens", "metric", "estimator
 DEFAULTS: dict[str, tuple[float, str]] = {
     "accuracy": (2.0, "Published gains are of this order (MPO over PPO 1.6 points)."),
     "curve": (2.0, "Published gains are of this order (MPO over PPO 1.6 points)."),
-    "round": (1.0, "A fifth of what a round gains in the laptop study (5 points)."),
+    "round": (1.0, "A third of what the token ratio gains in a round of the laptop study (3 points)."),
 }
 LARGEST_MARGINS = {POINTS: 50.0, LOG_RATIO: 5.0}
 SMALLEST_MARGIN = 0.1  # points of accuracy; less is a share by mistake

@@ -126,6 +126,7 @@ pages: setup
 	{ echo "# The study of an hour"; echo; echo "Drawn by \`make pages\` from the record [hour.zip](records)."; \
 	  $(BIN)/policygrain check --config $(DRAWN)/hour/study.yaml; echo; \
 	  echo "## Accuracy, sampled and greedy"; echo; cat $(DRAWN)/hour/redrawn/results.md; echo; \
+	  echo "## Findings"; echo; cat $(DRAWN)/hour/redrawn/findings.md; echo; \
 	  echo "## The papers' claims"; echo; cat $(DRAWN)/hour/redrawn/claims.md; } >docs/hour.md
 	$(BIN)/policygrain compare $(DRAWN)/laptop $(DRAWN)/laptop-replicate >docs/replication.txt
 	$(BIN)/policygrain compare $(DRAWN)/laptop $(DRAWN)/hour >docs/hour.txt

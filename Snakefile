@@ -42,11 +42,11 @@ onstart:
 
 onsuccess:
     end_progress()
+    if submits_to_slurm():
+        cancel_leftovers(Path.cwd(), own_fingerprints())
     exit_if_unfinished()
     if all(Path(path).exists() for path in REPORTED):
         print(f"The report is in {FOLDER.report}.", file=sys.stderr)
-    if submits_to_slurm():
-        cancel_leftovers(Path.cwd(), own_fingerprints())
 
 
 onerror:

@@ -79,7 +79,7 @@ def _remembered(path: Path) -> str:
     stat = path.stat()
     if stat.st_size < LARGE:
         return of_file(path, full=True)
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "policygrain" / "digests"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "policygrain" / "digests"
     entry = cache / of_json([str(path.resolve()), stat.st_ino, stat.st_size, stat.st_mtime_ns])
     with contextlib.suppress(OSError):
         if len(digest := entry.read_text()) == 64:  # hexadecimal digits: it was written whole

@@ -72,4 +72,8 @@ def test_the_report_begins_with_them_and_benchmarks(tmp_path: Path) -> None:
         draw(name, results)
     write_report(results, ROOT / "workflow" / "report", out := tmp_path / "report.html")
     page = out.read_text()
-    assert page.index("pairs − DAPO: +25.0 [") < page.index('id="benchmarks"') < page.index('id="dynamics"')
+    assert (
+        page.index("pairs − DAPO: +25.0\N{NO-BREAK SPACE}[")
+        < page.index('id="benchmarks"')
+        < page.index('id="dynamics"')
+    )

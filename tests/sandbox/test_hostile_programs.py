@@ -440,8 +440,9 @@ def test_without_bubblewrap_no_program_is_run(tmp_path: Path) -> None:
     problem = {"problem": "p", "answer": "def f(): pass", "tests": "assert f() is None", "entry_point": "f"}
     (tmp_path / "own.jsonl").write_text("".join(json.dumps(problem | {"id": str(i)}) + "\n" for i in range(5)))
     data = {"root": str(tmp_path), "train": ["own.jsonl"], "train_size": 3, "validation_size": 2}
+    tiny = {"hidden": 32, "heads": 1, "context": 96, "vocabulary": 300}
     with pytest.raises(UserError, match=refused):
-        check_study(small_study(data=data))
+        check_study(small_study(data=data, model={"tiny": tiny, "warm_start": {"steps": 0}}))
 
 
 @pytest.mark.usefixtures("_no_bubblewrap")

@@ -96,6 +96,8 @@ def changed(key: str, value: Any) -> Study:
     for section in sections:
         place = place.setdefault(section, {})
     place[last] = value
+    if key == "prompt.system":
+        place["chat"] = True  # a system prompt needs a chat template
     return small_study(**data)
 
 

@@ -77,6 +77,8 @@ def curve(axes: Axes, results: StudyResults, arm: str, panel: Panel, look: Look)
     if panel.geometric:
         table = table.where(table > 0).map(np.log)  # a norm of 0 has no logarithm
     table = table.rolling(panel.smooth, min_periods=1, center=True).mean().dropna(how="all")
+    if table.empty:  # all norms are 0
+        return
     intervals = np.array([over_seeds(v[~np.isnan(v)]) for v in table.to_numpy(dtype=float)])
     intervals = (np.exp(intervals) if panel.geometric else intervals).clip(0, panel.most)
     every = max(1, len(table) // 8)

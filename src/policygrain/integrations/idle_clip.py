@@ -13,16 +13,17 @@ from ..objective.batch import TokenBatch
 from ..objective.loss import importance
 
 BATCHES = 50  # micro-batches with ratios other than 1
+MOST_BATCHES = 1000  # that are looked at in all: ratios that are always 1 say nothing
 ALIKE = 1e-6  # ratios this close to 1 are 1 but for rounding
 
 
 class IdleClip:
-    """Watches the micro-batches of a run until its clip range clips a token, or has clipped none in `BATCHES`."""
+    """Watches up to `MOST_BATCHES` micro-batches of a run until its clip range clips a token, or none in `BATCHES`."""
 
     def __init__(self, found: Method, say: Callable[[str], None]) -> None:
         """``say`` is called with the message."""
         self.found, self.say = found, say
-        self.batches, self.largest = 0, 0.0
+        self.batches, self.seen, self.largest = 0, 0, 0.0
         self.watching = isinstance(found.clip, PpoClip) and found.ratio.name != "none"
 
     def see(self, batch: TokenBatch) -> None:
@@ -34,9 +35,10 @@ class IdleClip:
             surrogate = function(self.found.clip)(ratio, batch)
             clipped = bool(((surrogate.low | surrogate.high) & batch.mask).any())
             largest = float(torch.where(batch.mask, (ratio - 1).abs(), 0.0).max())
+        self.seen += 1
         self.batches += largest > ALIKE
         self.largest = max(self.largest, largest)
-        self.watching = not clipped and self.batches < BATCHES
+        self.watching = not clipped and self.batches < BATCHES and self.seen < MOST_BATCHES
         if not clipped and self.batches == BATCHES:
             clip = self.found.clip.settings
             self.say(

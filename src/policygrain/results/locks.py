@@ -49,7 +49,10 @@ def start_job(done: Path) -> None:
 
 def _lock(path: Path, kind: int, until_exit: bool = True) -> bool:
     """Whether ``path`` could be locked, for a moment or ``until_exit``. File systems without locks exclude nobody."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written: {error.strerror}.") from error
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -5,6 +5,7 @@ A bound is where a value can only be a mistake.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Annotated, Any, TypeVar
 
@@ -20,6 +21,13 @@ def distinct(values: Sequence[Any]) -> Sequence[Any]:
     if twice is not None:
         raise ValueError(f"{twice!r} is there twice")
     return values
+
+
+def tracking_uri(value: str) -> str:
+    """``value``; ValueError if it is no address that MLflow knows."""
+    if value == "databricks" or re.match(r"(https?|file|sqlite|postgresql|mysql|mssql|databricks)(\+\w+)?:\S+$", value):
+        return value
+    raise ValueError(f"{value!r} is no tracking URI, such as http://HOST:5000, sqlite:///FILE or file:FOLDER")
 
 
 # A key with a bound of its own has a plain type: pydantic would drop one of two bounds of a kind.

@@ -29,13 +29,14 @@ def load_recorded_study(path: Path | str) -> Study:
     Unlike in a study that is to be run, sections that earlier versions had are ignored: no result depends on them.
     """
     path = Path(path)
-    return parse_study({key: value for key, value in _read(path).items() if key not in REMOVED}, path)
+    return parse_study({key: value for key, value in _read(path).items() if key not in REMOVED}, path, recorded=True)
 
 
-def parse_study(data: Mapping[str, Any], path: Path) -> Study:
+def parse_study(data: Mapping[str, Any], path: Path, recorded: bool = False) -> Study:
     """The study in ``data``, as read from ``path``; relative paths in it are relative to the working directory.
 
-    UserError names every wrong key. Raw data, models and the network are not accessed: `policygrain check` does that.
+    ``recorded``: it has been run already, so what only matters to a study that is to be run is not checked. UserError
+    names every wrong key. Raw data, models and the network are not accessed: `policygrain check` does that.
     """
     merged = _with_base(dict(data), path, (path.resolve(),))
     try:
@@ -44,7 +45,8 @@ def parse_study(data: Mapping[str, Any], path: Path) -> Study:
         lines = "\n".join(f"  {_explain(e)}" for e in error.errors())
         raise UserError(f"{path}: the study cannot be read.\n{lines}") from error
     try:
-        check_keys(study)
+        if not recorded:
+            check_keys(study)
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
     return study

@@ -29,7 +29,19 @@ from .artefacts import (
     TRAINING_DATA,
 )
 from .design import Controls, Estimators, Rounds, Sequential
-from .kinds import MOST, Name, NonNegativeInt, PositiveFloat, PositiveInt, Seed, Several, Share, Text, distinct
+from .kinds import (
+    MOST,
+    Name,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Seed,
+    Several,
+    Share,
+    Text,
+    distinct,
+    tracking_uri,
+)
 from .methods import MethodChanges
 
 FigureName = Literal[
@@ -478,9 +490,8 @@ class Experiment(Section):
 class Tracking(Section):
     """Tracking: the records of a study are copied to MLflow."""
 
-    uri: str | None = Field(
+    uri: Annotated[str, AfterValidator(tracking_uri)] | None = Field(
         None,
-        pattern=r"^((https?|file|sqlite|postgresql|mysql|mssql|databricks)(\+\w+)?://?\S+|databricks)$",
         description="tracking URI, such as http://HOST:5000 or sqlite:///FILE; null: MLFLOW_TRACKING_URI, else a "
         "SQLite file next to the study's results. User "
         "name and password belong in MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD",

@@ -285,11 +285,6 @@ class StudyResults:
         rows = self.evaluations[self.evaluations["benchmark"] == benchmark]
         return list(rows["contaminated"].iloc[0]) if len(rows) else []
 
-    def final_validation(self, arm: str) -> NDArray[np.float64]:
-        """Validation accuracy of each seed after the last step [seeds]."""
-        rows = self.steps[(self.steps["arm"] == arm) & self.steps["validation_accuracy"].notna()]
-        return rows.sort_values("step").groupby("seed")["validation_accuracy"].last().to_numpy(dtype=float)
-
     @cached_property
     def tracking(self) -> TrackingRecord | None:
         """The record of the study in MLflow; None if it was not tracked."""

@@ -8,7 +8,7 @@ BIN := .venv/bin
 FLAVOUR ?= $(if $(shell command -v nvidia-smi),gpu,cpu)
 LOCK := requirements/$(FLAVOUR).lock
 
-.PHONY: setup model-smollm2 all replicate figures test test-slurm test-oldest test-peers test-coding test-pretrained lint ui docs docs-tables publish pages clean schema lock
+.PHONY: setup model-smollm2 all replicate figures test test-slurm test-oldest test-peers test-coding test-disturbed test-pretrained lint ui docs docs-tables publish pages clean schema lock
 
 setup: .venv/.$(FLAVOUR)-ready
 
@@ -47,6 +47,10 @@ test: setup lint
 # `snakemake --profile slurm` on a SLURM that the tests start (Debian packages slurmctld, slurmd, slurm-client, munge).
 test-slurm: setup
 	$(BIN)/python -m pytest -m slurm tests/workflow/test_slurm.py
+
+# Whole workflows that are killed, refused a second time and given damaged files end with the same records (about 5 minutes).
+test-disturbed: setup
+	$(BIN)/python -m pytest -m disturbed tests/test_kills.py
 
 # All solutions of the published coding sets, and a changed one of each, where the files are (POLICYGRAIN_DATA).
 test-coding: setup

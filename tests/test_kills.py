@@ -19,7 +19,7 @@ def test_sixty_kills_change_no_record(root: Path) -> None:
     assert done.stdout.count(" kills in ") == 5, done.stdout
 
 
-@pytest.mark.pipeline
+@pytest.mark.disturbed
 def test_a_workflow_that_is_disturbed_three_times_ends_with_the_same_records(root: Path) -> None:
     kinds = [word for kind in ("snakemake", "second", "damaged") for word in ("--kind", kind)]
     command = [sys.executable, "-m", "tests.workflow_kills", "--kills", "3", "--seed", "0", *kinds]

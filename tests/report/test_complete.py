@@ -63,3 +63,12 @@ def test_claims_of_a_study_that_must_be_complete(
     (folder / "report.html").unlink()
     assert main(["claims", str(folder), "--brief", "--complete"]) == 2
     assert "such as report.html" in capsys.readouterr().err
+
+
+def test_a_record_that_is_cut_off_is_named(finished: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "smoke"
+    shutil.copytree(finished, folder)
+    summary = folder / "runs" / "tepo" / "seed1" / "summary.json"
+    summary.write_text(summary.read_text()[:50])
+    with pytest.raises(UserError, match=r"tepo/seed1/summary\.json"):
+        check_complete(StudyResults(folder))

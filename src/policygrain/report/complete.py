@@ -12,7 +12,7 @@ from ..study.fingerprint import measured_starts, start_seeds
 
 
 def check_complete(results: StudyResults) -> None:
-    """UserError if a result of the study is missing."""
+    """UserError if a result of the study is missing, or if the record of a run or an evaluation is damaged."""
     missing = missing_results(results)
     if missing:
         folder, first = results.folder.path, missing[0].relative_to(results.folder.path)
@@ -21,6 +21,7 @@ def check_complete(results: StudyResults) -> None:
             "`snakemake all` finds nothing to do, they were removed after their jobs ended: remove the folder `done` "
             "there and run it again, which keeps all other results."
         )
+    _ = results.summaries, results.model_evaluations  # reading them names a file that is damaged
 
 
 def missing_results(results: StudyResults) -> list[Path]:

@@ -39,13 +39,17 @@ def check_keys(study: Study) -> None:
         raise UserError(f"methods: some file systems ignore case, and there {error}.") from error
 
 
-def _check_alone(study: Study) -> None:
-    """Keys of sections that are read by themselves."""
+def check_credentials(study: Study) -> None:
+    """UserError if the study file contains a password: it is copied with its results."""
     if re.search(r"://[^/\s]*@|[?&](?:password|token)=", study.tracking.uri or ""):
         raise UserError(  # without the address, which has the password in it
             "tracking.uri: contains a user name, password or token, and a study file is copied with its results. Set "
             "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD instead."
         )
+
+
+def _check_alone(study: Study) -> None:
+    """Keys of sections that are read by themselves."""
     tiny = study.model.tiny
     if tiny.hidden % tiny.heads:
         raise UserError(f"model.tiny.heads: hidden size {tiny.hidden} is not divisible by {tiny.heads} heads.")

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from ..errors import UserError, did_you_mean
 from ..merging import merge
 from ..text import shortened
-from .checks import check_keys
+from .checks import check_credentials, check_keys
 from .schema import Study
 
 
@@ -45,6 +45,7 @@ def parse_study(data: Mapping[str, Any], path: Path, recorded: bool = False) -> 
         lines = "\n".join(f"  {_explain(e)}" for e in error.errors())
         raise UserError(f"{path}: the study cannot be read.\n{lines}") from error
     try:
+        check_credentials(study)
         if not recorded:
             check_keys(study)
     except UserError as error:

@@ -324,7 +324,7 @@ def jobs_left():
 
 
 def show_progress():
-    """Show a line instead of a paragraph for each job, unless other output is asked for (`-p`, `--verbose`, `--quiet`)."""
+    """Show a line instead of a paragraph for each job, unless other output is requested (`-p`, `--verbose`, `--quiet`)."""
     settings = workflow.output_settings
     changed = set(settings.quiet or ()) != {Quietness.HOST, Quietness.REASON}
     if settings.printshellcmds or settings.verbose or changed:

@@ -1,4 +1,4 @@
-"""Evaluation of models without a study file: the study that says what is asked for."""
+"""Evaluation of models without a study file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PROMPT = "{problem}\nPlease reason step by step, and put your final answer withi
 
 
 class Asked(NamedTuple):
-    """What is asked for, beside the models. None: what the registry says of a benchmark, else the study's defaults."""
+    """Options of an evaluation, without the models. None: what the registry says of a benchmark, else the study's defaults."""
 
     benchmarks: Sequence[str]  # registered sets, synthetic families or .jsonl files
     samples: int | None = None
@@ -36,7 +36,7 @@ class Asked(NamedTuple):
 
 
 def study_of(asked: Asked, name: str, start: str) -> Study:
-    """The study whose evaluation is what is asked for. UserError names what is wrong with it."""
+    """Build a Study for the requested evaluation. UserError names the option that is wrong."""
     sampling: dict[str, Any] = {"top_p": asked.top_p, "max_tokens": asked.max_tokens}
     sampling["n"] = 1 if asked.samples is None else asked.samples
     sampling["temperature"] = asked.temperature or 0.0
@@ -69,7 +69,7 @@ def study_of(asked: Asked, name: str, start: str) -> Study:
 
 
 def claim(folder: StudyFolder, study: Study) -> None:
-    """Write what is asked for into the folder of results. UserError if the folder has results of something else."""
+    """Write the requested evaluation into the folder of results. UserError if the folder has results of something else."""
     if folder.study.exists():
         try:
             there = load_recorded_study(folder.study)

@@ -171,7 +171,7 @@ def _model_path(start: str) -> str:
 
 
 def differences(found: Method, settings: Training) -> list[str]:
-    """What the run in verl does otherwise than the same arm here, a sentence each."""
+    """Differences of the run in verl from the same arm here, a sentence each."""
     said = [
         "prompts are shuffled and responses sampled with verl's seeds, so runs of the two engines are not paired",
         "gradients are clipped and averaged by verl's FSDP, and log-probabilities are computed in bfloat16",

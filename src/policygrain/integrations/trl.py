@@ -221,7 +221,7 @@ def _updates_of(config: Any) -> int:
 
 
 def _problems(objective: Method, config: Any, micro_batch_statistics: bool) -> list[str]:
-    """What of the configuration and the method does not go together, a sentence each."""
+    """Incompatible options of the configuration and the method, a sentence each."""
     found = lacking(objective, "TRL", ("mtp_heads", "segments"))
     if config is None:  # TRL's defaults
         return found

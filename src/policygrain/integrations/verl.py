@@ -189,7 +189,7 @@ def _metrics(parts: dict[str, float], scale: float) -> dict[str, float]:
 
 
 def _problems(found: Method, loss_agg_mode: str, config: Any) -> list[str]:
-    """Options of verl that do not go together with the method, a sentence each."""
+    """Options of verl that are incompatible with the method, a sentence each."""
     problems = []
     wanted = AGGREGATION.get(found.aggregation.name)
     if loss_agg_mode not in (wanted, DEFAULT_AGGREGATION):

@@ -18,7 +18,7 @@ PROMPT = "{problem}\nPlease reason step by step, and put your final answer withi
 
 
 class Asked(NamedTuple):
-    """Options of an evaluation, without the models. None: what the registry says of a benchmark, else the study's defaults."""
+    """Options of an evaluation. None: what the registry says of a benchmark, else the study's defaults."""
 
     benchmarks: Sequence[str]  # registered sets, synthetic families or .jsonl files
     samples: int | None = None
@@ -69,7 +69,7 @@ def study_of(asked: Asked, name: str, start: str) -> Study:
 
 
 def claim(folder: StudyFolder, study: Study) -> None:
-    """Write the requested evaluation into the folder of results. UserError if the folder has results of something else."""
+    """Write the requested evaluation into the folder of results. UserError if it has results of another one."""
     if folder.study.exists():
         try:
             there = load_recorded_study(folder.study)

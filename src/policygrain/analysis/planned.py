@@ -8,7 +8,7 @@ from ..study import Study
 from ..study.fingerprint import measured_starts
 from ..study.runs import RunMatrix, run_matrix
 from .comparisons import common_seeds, lacking
-from .findings import planned_questions
+from .contrasts import planned_contrasts
 from .ledger import Claim, Comparison, tested_claims
 from .statistics import STARTS
 
@@ -44,8 +44,7 @@ def comparisons_asked(study: Study) -> int:
     """Comparisons in the largest ledger that the study plans: what its p-values are corrected over."""
     matrix = run_matrix(study)
     claims = {name: claim for name, claim in tested_claims().items() if not _missing(study, matrix, claim)}
-    ledgers = (claims, planned_questions(study))
-    return max(sum(lacking(study, matrix, c) is None for _, c in _comparisons(ledger)) for ledger in ledgers)
+    return max(sum(lacking(study, matrix, c) is None for _, c in _comparisons(claims)), planned_contrasts(study))
 
 
 def _comparisons(claims: dict[str, Claim]) -> Iterator[tuple[str, Comparison]]:

@@ -31,7 +31,7 @@ COMMANDS = {
     ),
     "start-model": Command("start_model", "Build a study's tiny start model."),
     "calibrate": Command("calibrate", "Choose clip bands: from the rollouts of a run of your own, or for a study."),
-    "bands": Command("bands", "Choose a clip band per ratio from the runs of a study like studies/bands.yaml."),
+    "ranges": Command("ranges", "Choose a clip range per ratio from the runs of a study like studies/phase-ranges.yaml."),
     "train": Command("train", "Train runs, or resume them; finished runs are left as they are."),
     "cases": Command("cases", "Compare estimators on small tabular policies whose exact gradient is known."),
     "interim": Command(

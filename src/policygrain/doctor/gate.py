@@ -16,7 +16,7 @@ from ..hub import config_of
 from ..sandbox import isolation
 from ..study import Study
 from ..study.checks import check_prompts
-from ..study.comparable import check_references
+from ..study.comparable import check_comparisons
 from ..study.runs import check_methods, run_matrix
 from ..tasks.characters import check_characters
 from ..tasks.families import FAMILIES, families_to_demonstrate, generate
@@ -33,7 +33,7 @@ def check_study(study: Study) -> None:
     Prints what is allowed and probably not meant.
     """
     check_methods(study)
-    check_references(study)
+    check_comparisons(study)
     check_figures(study)
     check_sources(study)
     _check_tiny(study)

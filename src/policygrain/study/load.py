@@ -14,7 +14,7 @@ from ..errors import UserError, did_you_mean
 from ..merging import merge
 from ..text import shortened
 from .checks import check_credentials, check_keys
-from .schema import Study
+from .schema import FigureName, Study
 
 
 def load_study(path: Path | str) -> Study:
@@ -26,10 +26,14 @@ def load_study(path: Path | str) -> Study:
 def load_recorded_study(path: Path | str) -> Study:
     """The study that results were made from, as recorded beside them.
 
-    Unlike in a study that is to be run, sections that earlier versions had are ignored: no result depends on them.
+    Unlike in a study that is to be run, sections and figures that earlier versions had are ignored: no result depends
+    on them.
     """
     path = Path(path)
-    return parse_study({key: value for key, value in _read(path).items() if key not in REMOVED}, path, recorded=True)
+    data = {key: value for key, value in _read(path).items() if key not in REMOVED}
+    if isinstance(figures := data.get("figures"), list):
+        data["figures"] = [name for name in figures if name in get_args(FigureName)]
+    return parse_study(data, path, recorded=True)
 
 
 def parse_study(data: Mapping[str, Any], path: Path, recorded: bool = False) -> Study:

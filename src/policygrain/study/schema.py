@@ -55,9 +55,8 @@ FigureName = Literal[
     "future_weight",
     "ratio_variance",
     "pass_at_k",
-    "stress",
-    "grain",
-    "bands",
+    "regimes",
+    "ranges",
     "estimators",
     "rounds",
     "verdicts",
@@ -482,7 +481,19 @@ class Experiment(Section):
     reference: str | None = Field(
         None,
         description="one of `methods`, with which each other one is compared at equal settings; they differ in one "
-        "part (docs/design.md)",
+        "part, or in the ratio and its clip range (docs/design.md)",
+        json_schema_extra=FIGURES,
+    )
+    compare: list[Annotated[tuple[str, str], Field(strict=False)]] = Field(
+        [],
+        description="pairs of `methods` that are compared as well, the first minus the second",
+        json_schema_extra=FIGURES,
+    )
+    margin: float | None = Field(
+        None,
+        gt=0,
+        le=50,
+        description="points of accuracy; a difference that is shown to be smaller than this is reported as such",
         json_schema_extra=FIGURES,
     )
 
@@ -572,7 +583,7 @@ class Study(Section):
         None, description="seeds added to arms of undecided claims; null: the seeds of the study and no more"
     )
     figures: Annotated[list[FigureName], AfterValidator(distinct)] = Field(
-        ["benchmarks", "dynamics", "clip_ratio", "stress"],
+        ["benchmarks", "dynamics", "clip_ratio"],
         description="figures to draw",
         json_schema_extra=FIGURES,
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..study.runs import run_matrix
 from .claim_text import comparison_text, effect_text
-from .claims import ClaimResult, Design, Finding, decide_claims
+from .claims import ClaimResult, Finding, decide_claims
 from .comparisons import compare, lacking
 from .ledger import Claim, Comparison, load_claims
 
@@ -23,9 +23,7 @@ TIE, OPEN = "no difference larger than the margin", "undecided"
 
 def findings(results: StudyResults) -> list[ClaimResult]:
     """The answers, decided as the claims of the papers are, in a ledger of their own."""
-    questions = planned_questions(results.study)
-    design: Design = "sequential" if results.study.sequential else "fixed"
-    return decide_claims(questions, lambda c: compare(results, c), design, [i.add for i in results.interims])
+    return decide_claims(planned_questions(results.study), lambda c: compare(results, c))
 
 
 def planned_questions(study: Study) -> dict[str, Claim]:

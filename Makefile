@@ -114,6 +114,8 @@ publish:
 # The figures, tables and pages of the documentation, redrawn from the published records.
 PUBLISHED := laptop laptop-replicate hour newer bands
 DRAWN := results/published
+summary = $(BIN)/python -c "from policygrain.commands.check import summary; from policygrain.study import load_recorded_study; \
+  print(summary(load_recorded_study('$(DRAWN)/$(1)/study.yaml')))"
 pages: setup
 	rm -rf $(DRAWN) && mkdir -p $(DRAWN)
 	for study in $(PUBLISHED); do $(BIN)/policygrain thaw docs/records/$$study.zip --out $(DRAWN)/$$study; done
@@ -124,11 +126,11 @@ pages: setup
 	for figure in estimators rounds; do cp $(DRAWN)/newer/redrawn/$$figure.png docs/figures/newer_$$figure.png; done
 	for table in findings results ablation claims; do \
 	  { echo "# The laptop study: $$table"; echo; echo "Drawn by \`make pages\` from the record [laptop.zip](records)."; \
-	    $(BIN)/policygrain check --config $(DRAWN)/laptop/study.yaml; echo; cat $(DRAWN)/laptop/redrawn/$$table.md; \
+	    $(call summary,laptop); echo; cat $(DRAWN)/laptop/redrawn/$$table.md; \
 	  } >docs/$$table.md; \
 	done
 	{ echo "# The study of an hour"; echo; echo "Drawn by \`make pages\` from the record [hour.zip](records)."; \
-	  $(BIN)/policygrain check --config $(DRAWN)/hour/study.yaml; echo; \
+	  $(call summary,hour); echo; \
 	  echo "## Accuracy, sampled and greedy"; echo; cat $(DRAWN)/hour/redrawn/results.md; echo; \
 	  echo "## Findings"; echo; cat $(DRAWN)/hour/redrawn/findings.md; echo; \
 	  echo "## The papers' claims"; echo; cat $(DRAWN)/hour/redrawn/claims.md; } >docs/hour.md

@@ -7,12 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from policygrain.doctor import gate
-from policygrain.doctor.gate import check_study, notes, planned_minutes
+from policygrain.doctor.gate import check_study, notes
 from policygrain.errors import UserError
-from policygrain.study import Study, load_study
 
-from ..conftest import ROOT
 from ..support.ledger import nothing_withdrawn  # noqa: F401 (a fixture)
 from ..support.small import small_study
 
@@ -98,7 +95,7 @@ def claims_of(seeds: list[int], mpo: list[int] | None = None, **changes: object)
     experiments = {"headline": {"methods": ["grpo", "dapo", "tepo"], "vary": {"updates_per_batch": [2, 16]}}}
     experiments["more"] = {"methods": ["mpo"], "vary": {"updates_per_batch": [2, 16]}} | ({"seeds": mpo} if mpo else {})
     study = small_study(seeds=seeds, experiments=experiments, **changes)
-    return [note for note in notes(study) if note.startswith(("claims", "sequential"))]
+    return [note for note in notes(study) if note.startswith("claims")]
 
 
 @pytest.mark.usefixtures("nothing_withdrawn")
@@ -125,36 +122,6 @@ def test_one_seed_decides_nothing() -> None:
         "claims: one seed decides nothing, so these stay undecided: tepo_best_average, tepo_half_convergence, "
         "mpo_beats_token_level."
     )
-    *_, last = claims_of([0], sequential={"budget": "1 hour"})
-    assert last.startswith("sequential: one seed decides nothing")
-
-
-def test_a_budget_that_the_planned_runs_exceed_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By more than the factor of two that an estimate may be wrong; without `sequential` nothing is estimated."""
-    study = small_study(seeds=[0, 1], sequential={"budget": "10 minutes"})
-    monkeypatch.setattr(gate, "planned_minutes", lambda _: 19.0)
-    check_study(study)
-    monkeypatch.setattr(gate, "planned_minutes", lambda _: 21.0)
-    with pytest.raises(UserError, match=r"sequential\.budget: 10 minutes, and the planned runs alone take about 21"):
-        check_study(study)
-    check_study(small_study())
-
-
-def test_a_budget_for_a_model_of_unknown_cost_is_not_judged(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def unknown(_: Study) -> float:
-        raise UserError("model/config.json: the key 'hidden_size' is missing.")
-
-    monkeypatch.setattr(gate, "planned_minutes", unknown)
-    check_study(small_study(seeds=[0, 1], sequential={"budget": "10 minutes"}))
-    assert "note: sequential.budget is not compared with the planned runs: model/config.json" in capsys.readouterr().err
-
-
-def test_the_laptop_study_fits_its_budget() -> None:
-    study = load_study(ROOT / "config.yaml")
-    assert study.sequential is not None
-    assert 0.2 * study.sequential.budget < planned_minutes(study) < 2 * study.sequential.budget
 
 
 def test_prepare_checks_the_study_before_it_writes(problems: Path, tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ STARTS = np.arange(6)
 
 
 def study_with(**changes: Any) -> Study:
-    """The laptop study with six seeds and without controls and added seeds, changed key by key."""
+    """The laptop study with six seeds and without controls, changed key by key."""
     content = {"base": "config.yaml", "name": "reduced", "seeds": [0, 1, 2, 3, 4, 5], "controls": None}
     experiments = {"headline": {"methods": ["grpo", "dapo", "tepo"], "vary": {"updates_per_batch": [1, 4]}}}
     return parse_study(merge({**content, "experiments": experiments}, changes), ROOT / "x.yaml")
@@ -258,7 +258,7 @@ def test_the_ablation_compares_variants_with_the_same_settings(tmp_path: Path) -
     assert "| TEPO v1, 4 updates | sequence |" in text and "] to TEPO, 1 update |" in text
 
 
-def test_added_seeds_of_some_arms_do_not_stop_the_table(tmp_path: Path) -> None:
+def test_more_seeds_of_some_arms_do_not_stop_the_table(tmp_path: Path) -> None:
     """The best arm is found on the seeds that both of a pair have."""
     study = study_with(
         seeds=[0, 1, 2],

@@ -47,7 +47,7 @@ MORE = {
 
 
 def study_with(changes: dict[str, Any]) -> Study:
-    content = {"base": "config.yaml", "name": "six", "seeds": [0, 1], "controls": None, "sequential": None}
+    content = {"base": "config.yaml", "name": "six", "seeds": [0, 1], "controls": None}
     return parse_study(merge(content, changes), ROOT / "six.yaml")
 
 

@@ -67,6 +67,7 @@ def small(**changes: object) -> dict[str, object]:
             {"rollouts": {"where": "servers", "servers": 2}},
             r"rollouts: rollout servers were removed; .* Remove this section\. .* train with TRL or verl",
         ),
+        ({"sequential": None}, r"sequential: seeds are no longer added .* Remove this section, and plan as many"),
         ({"training": {"rollouts": {}}}, r"training\.rollouts: unknown key"),
         ({"trainig": {}}, r"trainig: unknown key\. Did you mean 'training'"),
         ({"training": {"lerning_rate": 1e-3}}, r"training\.lerning_rate: unknown key\. Did you mean 'learning_rate'"),

@@ -45,7 +45,6 @@ VALID: dict[str, Any] = SMALL | {
     },
     "rounds": {"methods": ["grpo", "mine"], "reference": "grpo", "steps": [2], "updates": [1, 2]},
     "controls": {"method": "grpo", "worse": "mine"},
-    "sequential": {"budget": "10 hours"},
     "tracking": {"uri": "sqlite:///mlflow.db"},
     "prompt": {"template": "{problem}\n"},
 }
@@ -288,23 +287,12 @@ MISTAKES: list[tuple[Any, ...]] = [
     ("rounds.pools", 0),
     ("rounds.prompts_per_update", 0),
     ("rounds.samples", 0),
-    # controls and added seeds
+    # controls
     ("controls.method", "ppo"),
     ("controls.worse", "bad"),
     ("controls.worse", "grpo"),
     ("controls.seeds", []),
     ("controls.seeds", [0, 0]),
-    ("sequential.ledgers", ["claim"]),
-    ("sequential.ledgers", []),
-    ("sequential.ledgers", ["claims", "claims"]),
-    ("sequential.add", 0),
-    ("sequential.add", 10**6),
-    ("sequential.budget", 20),
-    ("sequential.budget", "20"),
-    ("sequential.budget", "0 minutes"),
-    ("sequential.budget", "1 second"),
-    ("sequential.max_rounds", -1),
-    ("sequential.max_rounds", 10**6),
     # evaluation
     ("evaluation.engine", "sglang"),
     ("evaluation.registered_sampling", "true"),

@@ -40,7 +40,6 @@ REFERENCE: dict[str, Any] = {
     "estimators": {"methods": ["grpo", "mine"], "reference": "grpo", "updates": [1, 2]},
     "rounds": {"methods": ["grpo", "mine"], "reference": "grpo", "updates": [1, 2]},
     "controls": {"method": "grpo", "worse": "mine"},
-    "sequential": {"add": 2, "budget": "2 hours"},
     "tracking": {"uri": "sqlite:///x.db"},
 }
 SOURCES = {"own.jsonl": "a" * 16, "own_test.jsonl": "b" * 16}
@@ -62,7 +61,6 @@ OTHER: dict[str, Any] = {
     "experiments.NAME.methods": ["grpo", "mine", "dapo"],
     "experiments.NAME.seeds": [3],
     "experiments.NAME.reference": "grpo",
-    "sequential.ledgers": ["findings"],
     "experiments.NAME.vary": {"group": [4, 2]},
     "evaluation.benchmarks[].name": "renamed",
     "evaluation.benchmarks[].source": "largest",
@@ -74,7 +72,6 @@ OTHER: dict[str, Any] = {
     "controls.method": "dapo",
     "controls.worse": "tepo",
     "controls.seeds": [3],
-    "sequential.budget": "3 hours",
 }
 
 

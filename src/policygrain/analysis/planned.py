@@ -33,10 +33,6 @@ def plan_notes(study: Study) -> list[str]:
     single = [name for name, c in _comparisons(planned) if _replicates(study, matrix, c) == 1]
     if single:
         found.append(f"claims: one seed decides nothing, so these stay undecided: {', '.join(dict.fromkeys(single))}.")
-    if study.sequential is not None and not comparisons_asked(study):
-        found.append("sequential: no seed will be added: the study plans no comparison of its ledgers.")
-    if study.sequential is not None and len(study.seeds) == 1:
-        found.append("sequential: one seed decides nothing, and says nothing about how many would; plan at least two.")
     return found
 
 

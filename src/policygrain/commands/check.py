@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from . import add_study_option
+
+if TYPE_CHECKING:
+    from ..study import Study
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,12 +22,18 @@ def run(arguments: argparse.Namespace) -> None:
     """Read the study, which raises UserError for what is wrong, and count its arms and runs."""
     from ..doctor.gate import check_study
     from ..study import load_study
-    from ..study.fingerprint import Fingerprints
-    from ..tasks.sources import source_digests
 
     study = load_study(arguments.study or arguments.config)
     check_study(study)
+    print(summary(study))
+
+
+def summary(study: Study) -> str:
+    """How many arms and runs a study has, and the digest of everything that its figures depend on."""
+    from ..study.fingerprint import Fingerprints
+    from ..tasks.sources import source_digests
+
     fingerprints = Fingerprints(study, source_digests(study))
     matrix = fingerprints.matrix
     counts = f"{len(matrix.arms)} arms, {len(matrix.runs)} runs, {len(matrix.evaluated)} of them evaluated"
-    print(f"{study.name}: {counts}; digest {fingerprints.figures()}.")
+    return f"{study.name}: {counts}; digest {fingerprints.figures()}."

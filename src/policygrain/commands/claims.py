@@ -27,13 +27,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--complete", action="store_true", help="an error if a result of the study is missing; the report's place"
     )
     parser.add_argument("--json", action="store_true", help="everything, as JSON")
-    parser.add_argument(
-        "--design",
-        choices=("fixed", "sequential"),
-        default=None,
-        help="sequential: tests that stay valid while seeds are added; fixed: for a planned number of seeds (default: "
-        "sequential for studies with that section, else fixed)",
-    )
 
 
 def _brief(results: StudyResults, decided: list[ClaimResult], judged: list[Control]) -> list[str]:
@@ -66,7 +59,7 @@ def run(arguments: argparse.Namespace) -> None:
         from ..report.complete import check_complete
 
         check_complete(results)
-    decided, judged = decide_study(results, arguments.design), controls(results)
+    decided, judged = decide_study(results), controls(results)
     if arguments.json:
         print(json.dumps(claims_data(decided, judged), indent=1, ensure_ascii=False))
     elif arguments.brief:

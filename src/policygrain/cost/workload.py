@@ -224,7 +224,6 @@ def jobs(study: Study) -> dict[str, int]:
         "rounds": len(start_processes(study, measured_starts(study, study.rounds))),
         "evaluate_part": shards * parts if parts > 1 else 0,
         "evaluate": shards,
-        "interim": 1 if study.sequential else 0,
         "figures": len(study.figures) + len(TABLES),
         "report_page": 1,
         "track": 1,

@@ -6,7 +6,6 @@ import json
 import sys
 from pathlib import Path
 
-from ..analysis.interim import check_budget
 from ..analysis.ledger import load_claims
 from ..analysis.planned import plan_notes
 from ..errors import UserError
@@ -40,7 +39,6 @@ def check_study(study: Study) -> None:
     _check_problems(study)
     _check_lengths(study, _context(study))
     load_claims()
-    _check_budget(study)
     for note in notes(study):
         print(f"policygrain: note: {note}", file=sys.stderr)
 
@@ -69,34 +67,6 @@ def notes(study: Study) -> list[str]:
             "methods that differ in the ratio or clip alone are the same."
         )
     return found + plan_notes(study)
-
-
-def planned_minutes(study: Study) -> float:
-    """Minutes that the planned training runs take with their evaluation, summed over runs, by the cost model.
-
-    With the constants that `policygrain plan` uses by default: of one CPU core for tiny models, else of an H100.
-    """
-    from ..cost.constants import read_constants
-    from ..cost.estimate import planner_of, seconds
-
-    constants = read_constants()
-    device = constants.device("cpu" if study.model.start == "tiny" else "h100")
-    planner, matrix = planner_of(study, constants, device), run_matrix(study)
-    each = {name: seconds(planner.run(arm), device) for name, arm in matrix.arms.items()}
-    evaluated = len(matrix.evaluated) * seconds(planner.evaluation(), device)
-    return (sum(each[run.arm] for run in matrix.runs) + evaluated) / 60
-
-
-def _check_budget(study: Study) -> None:
-    """A budget that the planned runs alone exceed is an error before anything is spent, where their cost is known."""
-    if study.sequential is None:
-        return
-    try:
-        minutes = planned_minutes(study)
-    except UserError as error:
-        print(f"policygrain: note: sequential.budget is not compared with the planned runs: {error}", file=sys.stderr)
-        return
-    check_budget(study, minutes)
 
 
 def _check_problems(study: Study) -> None:

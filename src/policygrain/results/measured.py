@@ -1,19 +1,15 @@
-"""Records of measurements and interim analyses: estimators, rounds, added seeds; and tables of them."""
+"""Records of measurements, estimators and rounds, and tables of them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from .schema import Entry, Record, read_record
+from .schema import Entry, Record
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ..study import Study
-    from .layout import StudyFolder
-
-AGAIN = "Run `snakemake all`."
 Measured = tuple[float, float, float]  # a value with its 95% interval
 
 
@@ -85,18 +81,6 @@ class RoundsRecord(Record):
     rows: list[RoundRow]
 
 
-class InterimRecord(Record):
-    """`interim/N.json`: the interim analysis after N rounds of added seeds."""
-
-    number: int
-    decided: dict[str, str]  # claim → verdict, those that have one
-    undecided: dict[str, str]  # claim → why: more seeds are added, or futile, or what would decide it
-    add: dict[str, list[int]]  # arm → seeds that are added now; empty: this was the last
-    reason: str  # why seeds are added, or why not
-    minutes: float  # of training and evaluation so far, summed over processes
-    budget: float  # minutes
-
-
 def estimator_table(records: Sequence[EstimatorsRecord]) -> pd.DataFrame:
     """One row per start model (`seed`) and row of its record; intervals are in columns NAME_low and NAME_high."""
     import pandas as pd
@@ -119,27 +103,3 @@ def round_table(records: Sequence[RoundsRecord]) -> pd.DataFrame:
     import pandas as pd
 
     return pd.DataFrame([{"seed": record.seed, **row.model_dump()} for record in records for row in record.rows])
-
-
-def added_seeds(interims: Sequence[InterimRecord]) -> dict[str, list[int]]:
-    """Arm → all seeds that these interim analyses added to it."""
-    found: dict[str, list[int]] = {}
-    for interim in interims:
-        for arm, seeds in interim.add.items():
-            found.setdefault(arm, []).extend(seeds)
-    return found
-
-
-def interim_record(folder: StudyFolder, number: int) -> InterimRecord:
-    """One interim analysis."""
-    return read_record(InterimRecord, folder.interim(number), AGAIN)
-
-
-def interim_records(study: Study, folder: StudyFolder) -> list[InterimRecord]:
-    """The interim analyses of a study up to the last, which adds no seeds; none for a study that adds none."""
-    found: list[InterimRecord] = []
-    while study.sequential and folder.interim(len(found)).exists():
-        found.append(interim_record(folder, len(found)))
-        if not found[-1].add:
-            break
-    return found

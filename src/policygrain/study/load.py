@@ -36,6 +36,11 @@ def load_recorded_study(path: Path | str) -> Study:
     return parse_study(data, path, recorded=True)
 
 
+def had_added_seeds(path: Path) -> bool:
+    """Whether the study recorded in ``path`` is of an earlier version, which added seeds after interim analyses."""
+    return path.exists() and "\nsequential:\n" in path.read_text(encoding="utf-8", errors="replace")
+
+
 def parse_study(data: Mapping[str, Any], path: Path, recorded: bool = False) -> Study:
     """The study in ``data``, as read from ``path``; relative paths in it are relative to the working directory.
 
@@ -61,7 +66,9 @@ def parse_study(data: Mapping[str, Any], path: Path, recorded: bool = False) -> 
 REMOVED = {
     "rollouts": "rollout servers were removed; every run samples in the process that trains. Remove this "
     "section. To sample on other devices than those of the trainer, train with TRL or verl "
-    "(docs/integrations/README.md; `policygrain export verl` translates an arm of a study)."
+    "(docs/integrations/README.md; `policygrain export verl` translates an arm of a study).",
+    "sequential": "seeds are no longer added after interim analyses. Remove this section, and plan as many `seeds` as "
+    "decide a difference of the margin: `policygrain plan STUDY --power RESULTS` estimates how many.",
 }
 RENAMED = {"verifier": "grader", "slip": "error_rate", "probe": "estimators", "warm_start_per_seed": "starts"}
 

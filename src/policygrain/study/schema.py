@@ -28,7 +28,7 @@ from .artefacts import (
     TRACKING,
     TRAINING_DATA,
 )
-from .design import Controls, Estimators, Rounds, Sequential
+from .design import Controls, Estimators, Rounds
 from .kinds import (
     MOST,
     Name,
@@ -578,9 +578,6 @@ class Study(Section):
     )
     controls: Controls | None = Field(
         None, description="runs whose outcome is known, which show whether the study can be trusted; null: none"
-    )
-    sequential: Sequential | None = Field(
-        None, description="seeds added to arms of undecided claims; null: the seeds of the study and no more"
     )
     figures: Annotated[list[FigureName], AfterValidator(distinct)] = Field(
         ["benchmarks", "dynamics", "clip_ratio"],

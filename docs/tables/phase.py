@@ -135,13 +135,17 @@ def collapses() -> str:
 
 
 def warnings() -> str:
-    """How well a metric's mean over the first steps tells runs that will collapse from others: area under the ROC curve."""
+    """How well a metric's mean over the first steps tells runs that will collapse from others (area under the ROC)."""
     old = [run for run in runs() if run.age and run.method != "none"]
     rows = []
     for key, name in METRICS.items():
         found = []
         for window in WINDOWS:
-            known = [(np.nanmean(r.metrics[key][:window]), r.collapsed) for r in old if not np.isnan(r.metrics[key][:window]).all()]
+            known = [
+                (np.nanmean(r.metrics[key][:window]), r.collapsed)
+                for r in old
+                if not np.isnan(r.metrics[key][:window]).all()
+            ]
             values, collapsed = (np.array(column, dtype=float) for column in zip(*known, strict=True))
             found.append(_roc(values, collapsed.astype(bool)))
         lower = found[-1] < 0.5

@@ -41,7 +41,7 @@ from policygrain.results.reader import StudyResults, model_evaluation
 from policygrain.results.schema import write_record
 from policygrain.study import Study, load_study, parse_study
 
-from ..support.made_up import STEPS, make_up
+from ..support.made_up import make_up
 
 ROOT = Path(__file__).parents[2]
 label = labels(load_study(ROOT / "config.yaml"))
@@ -284,7 +284,11 @@ def test_more_seeds_of_some_arms_do_not_stop_the_table(tmp_path: Path) -> None:
             {"estimators": {"methods": ["token_clip", "none"]}},
             "a method with a ratio and `clip: null`",
         ),
-        ("block_size", {"rounds": {"methods": ["token_clip", "block"]}}, "differ in block.size alone, in `rounds.methods`"),
+        (
+            "block_size",
+            {"rounds": {"methods": ["token_clip", "block"]}},
+            "differ in block.size alone, in `rounds.methods`",
+        ),
         ("future_weight", {"estimators": {"methods": ["token_clip", "block"]}}, "differ in block.future_weight alone"),
     ],
 )

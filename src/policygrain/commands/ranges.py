@@ -8,7 +8,9 @@ from pathlib import Path
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.add_argument("results", type=Path, metavar="RESULTS", help="the study's results, such as results/phase-ranges")
+    parser.add_argument(
+        "results", type=Path, metavar="RESULTS", help="the study's results, such as results/phase-ranges"
+    )
     parser.add_argument("--out", type=Path, default=None, help="JSON file for all candidates and the choice")
 
 

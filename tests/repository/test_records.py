@@ -11,6 +11,7 @@ from policygrain.cli import main
 from policygrain.figures import TABLES, catalogue
 from policygrain.figures.catalogue import draw
 from policygrain.methods.method import TEXTS
+from policygrain.results.reader import StudyResults
 from policygrain.study import load_recorded_study, load_study
 
 RECORDS = {
@@ -52,6 +53,8 @@ def test_a_published_record_is_thawed(
     assert main(["thaw", str(archive), "--out", str(tmp_path / "new")]) == 0, capsys.readouterr().err
     without = {"results"} if name == "bands" else set()  # of which no model was evaluated
     assert {path.stem for path in (tmp_path / "new" / "redrawn").iterdir()} == {*TABLES} - without
+    runs = len(list((tmp_path / "new").glob("runs/*/*/metrics.jsonl")))
+    assert len(StudyResults(tmp_path / "new").trained) == runs, "those that an earlier version added are read, too"
 
 
 def test_every_published_record_is_tested() -> None:

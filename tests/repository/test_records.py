@@ -12,6 +12,7 @@ from policygrain.figures import TABLES, catalogue
 from policygrain.figures.catalogue import draw
 from policygrain.methods import method
 from policygrain.methods.method import TEXTS
+from policygrain.results.reader import StudyResults
 from policygrain.study import Study, load_recorded_study, load_study
 from policygrain.study.runs import run_matrix
 
@@ -59,6 +60,8 @@ def test_a_published_record_is_thawed(
     assert main(["thaw", str(archive), "--out", str(tmp_path / "new")]) == 0, capsys.readouterr().err
     without = {"results"} if name == "bands" else set()  # of which no model was evaluated
     assert {path.stem for path in (tmp_path / "new" / "redrawn").iterdir()} == {*TABLES} - without
+    runs = len(list((tmp_path / "new").glob("runs/*/*/metrics.jsonl")))
+    assert len(StudyResults(tmp_path / "new").trained) == runs, "those that an earlier version added are read, too"
 
 
 def test_every_published_record_is_tested() -> None:

@@ -52,7 +52,8 @@ def study_with(**changes: Any) -> Study:
     """The laptop study with six seeds and without controls, changed key by key."""
     content = {"base": "config.yaml", "name": "reduced", "seeds": [0, 1, 2, 3, 4, 5], "controls": None}
     experiments = {"headline": {"methods": ["grpo", "dapo", "tepo"], "vary": {"updates_per_batch": [1, 4]}}}
-    return parse_study(merge({**content, "experiments": experiments}, changes), ROOT / "x.yaml")
+    training = {"updates_per_batch": 4, "ahead": 0}
+    return parse_study(merge({**content, "experiments": experiments, "training": training}, changes), ROOT / "x.yaml")
 
 
 @pytest.fixture(scope="module")
@@ -99,8 +100,8 @@ def test_regimes_have_a_row_per_method_and_a_panel_per_regime(tmp_path: Path) ->
     """Areas are equal; the token ratio solves 9 of 12 problems, the others 6."""
     regime = {"methods": ["none", "token", "token_clip"], "reference": "none", "compare": [["token_clip", "token"]]}
     both = {"on_policy": regime | {"vary": {"ahead": [0]}}, "old": regime | {"vary": {"ahead": [2]}}}
-    study = study_with(training={"steps": 4}, experiments=both, figures=["regimes"])
-    figure = regimes.draw(StudyResults(make_up(study, tmp_path, {"token+ahead=0": 9})))
+    study = study_with(experiments=both, figures=["regimes"])
+    figure = regimes.draw(StudyResults(make_up(study, tmp_path, {"token": 9})))
     on_policy, old = figure.axes
     assert (on_policy.get_title(), old.get_title()) == ("on-policy", "rollouts 2 steps old")
     assert labels_of(on_policy) == ["token ratio", "token ratio, clip"]
@@ -129,9 +130,9 @@ def test_estimators_show_two_distances_and_leave_out_clips_that_are_none(made: S
 def test_ratio_variance_has_every_ratio_without_a_clip(made: StudyResults) -> None:
     variance, share = ratio_variance.draw(made).axes
     shown = [text.get_text() for text in variance.get_xticklabels()]
-    assert shown[:4] == ["token", "block K=5", "block K=5, normalised", "block K=5, joint"] and "no ratio" not in shown
+    assert shown[:3] == ["token", "block K=5, uniform", "block K=5, joint"] and "no ratio" not in shown
     found = curves(variance)
-    assert found["after 4 updates"][:2] == pytest.approx([0.01 * 2 * 4, 0.01 * 4 * 4]), "second and fourth estimator"
+    assert found["after 4 updates"][:2] == pytest.approx([0.01 * 2 * 4, 0.01 * 3 * 4]), "second and third estimator"
     assert curves(share)["after 16 updates"] == pytest.approx([0.9] * len(shown))
 
 
@@ -147,17 +148,17 @@ def test_block_sizes_are_compared_with_k_5_in_a_round(made: StudyResults) -> Non
     assert [text.get_text() for text in axes.get_xticklabels()] == ["2", "3", "5"]
     section = made.study.rounds
     assert section is not None
-    places = [section.methods.index(name) for name in ("mpo_k2", "mpo_k3", "block")]
+    places = [section.methods.index(name) for name in ("mpo_k2", "mpo_k3", "mpo")]
     means = [float(line.get_ydata()[i]) for line in axes.lines[1:2] for i in range(3)]
-    assert means == pytest.approx([by_start(n) - by_start(1) for n in places])
+    assert means == pytest.approx([by_start(n) - by_start(places[2]) for n in places])
     left, right = future_weight.draw(made).axes
-    assert [text.get_text() for text in left.get_xticklabels()] == ["0.1", "0.3", "0.6"]
+    assert [text.get_text() for text in left.get_xticklabels()] == ["0.1", "0.3", "0.4"]
     assert left.get_ylabel() == "tokens clipped (%)" and "cosine" in right.get_ylabel()
 
 
 def test_ranges_have_a_panel_per_ratio_and_a_line_per_regime(tmp_path: Path) -> None:
     methods = {
-        f"{ratio}_{low}": {"base": ratio, "clip": {"low": low, "high": high}}
+        f"{ratio}_{low}": {"base": f"{ratio}_clip", "clip": {"low": low, "high": high}}
         for ratio in ("token", "sequence")
         for low, high in ((0.1, 0.14), (0.003, 0.004), (0.4, 0.56))
     }

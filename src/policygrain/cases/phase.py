@@ -107,7 +107,7 @@ def moments(method: Method, logits: Tensor, behaviour: Tensor, rewards: Tensor) 
 
 
 def chosen_clip(ratio: Estimator, seeds: int) -> tuple[PpoClip, dict[str, float]]:
-    """The clip with the largest area, and the areas of all that were tried, by `low`, in points.
+    """The clip with the largest area, and the areas of all that were tried, by `high`, in points.
 
     The list is extended until the best is inside of it, or at a limit, where a clip acts always or never.
     """
@@ -122,7 +122,7 @@ def chosen_clip(ratio: Estimator, seeds: int) -> tuple[PpoClip, dict[str, float]
         best = max(tried, key=area)
         further = {min(tried): best - 1, max(tried): best + 1}.get(best)
         if further is None or not LIMITS[0] <= further <= LIMITS[1]:
-            return _band(best), {f"{_band(n).low:g}": round(area(n), 3) for n in sorted(tried)}
+            return _band(best), {f"{_band(n).high:g}": round(area(n), 3) for n in sorted(tried)}
         tried.append(further)
 
 
@@ -166,7 +166,12 @@ def text(record: MapRecord) -> str:
 
 def law(name: str, cells: Sequence[MapCell]) -> Law:
     """log relative bias = constant + Σ exponent · log setting, by least squares over the cells."""
-    bias = np.log([next(m.bias[0] for m in (cell.reference, *cell.methods) if m.name == name and m.clip is None) for cell in cells])
+    bias = np.log(
+        [
+            next(m.bias[0] for m in (cell.reference, *cell.methods) if m.name == name and m.clip is None)
+            for cell in cells
+        ]
+    )
 
     def fit(*columns: list[float]) -> tuple[list[float], float]:
         design = np.column_stack([np.ones(len(cells)), *np.log(columns)])
@@ -182,7 +187,7 @@ def law(name: str, cells: Sequence[MapCell]) -> Law:
 
 def _band(exponent: int) -> PpoClip:
     low = 0.2 * 2.0**exponent
-    return PpoClip(low=round(low, 6), high=round(1.4 * low, 6))
+    return PpoClip(low=round(min(low, 1.0), 6), high=round(1.4 * low, 6))  # from 1 on, nothing is below the range
 
 
 def _cell(cell: Cell, methods: Sequence[Estimator], seeds: int) -> MapCell:

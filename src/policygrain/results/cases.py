@@ -97,6 +97,6 @@ class MapRecord(Record):
     seeds: int  # random problems in each cell
     batch: int
     steps: int  # of a run
-    clips: dict[str, dict[str, float]]  # ratio → lower width of each clip that was tried → mean area in points
+    clips: dict[str, dict[str, float]]  # ratio → upper width of each clip that was tried → mean area in points
     cells: list[MapCell]
     laws: list[Law]

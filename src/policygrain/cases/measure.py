@@ -26,15 +26,21 @@ def update(
     """The estimate of ∇J for each policy: −∇ loss, per response instead of per token. [seeds, logits]."""
     logits = logits.detach().requires_grad_()
     now = policies.log_probs(logits, tokens, first)
+    (gradient,) = torch.autograd.grad(now, logits, token_weights(method, now, old_log_probs, advantages))
+    return gradient / tokens.shape[1]
+
+
+def token_weights(method: Method, log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor) -> Tensor:
+    """The factor c_t Â of each token's ∇log π in the estimate of ∇J by its response. [seeds, responses, tokens]."""
+    now = log_probs.detach().requires_grad_()
     batch = TokenBatch(
         log_probs=now.flatten(0, 1),
         old_log_probs=old_log_probs.flatten(0, 1),
         advantages=advantages.flatten(),
         mask=torch.ones_like(now.flatten(0, 1), dtype=torch.bool),
     )
-    (gradient,) = torch.autograd.grad(method.loss(batch).loss, logits)
-    seeds, _, length = tokens.shape
-    return -gradient * seeds * length
+    (gradient,) = torch.autograd.grad(method.loss(batch).loss, now)
+    return -gradient * now.numel()  # the loss is a mean over all tokens
 
 
 def expected_update(method: Method, case: Case) -> Tensor:

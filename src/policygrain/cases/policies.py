@@ -56,7 +56,7 @@ def sample(logits: Tensor, uniform: Tensor, first: int) -> Tensor:
 
 def every_response(length: int) -> Tensor:
     """All 2^length responses. [1, 2^length, length]."""
-    return torch.cartesian_prod(*[torch.tensor([0.0, 1.0], dtype=torch.float64)] * length)[None]
+    return torch.cartesian_prod(*[torch.tensor([0.0, 1.0], dtype=torch.float64)] * length).view(1, -1, length)
 
 
 def reward_probability(tokens: Tensor, first: int) -> Tensor:

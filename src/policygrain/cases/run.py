@@ -13,9 +13,8 @@ from ..progress import Progress
 from ..results.cases import CaseEstimator, CaseRecord, CasesRecord, Interval
 from ..text import columns
 from . import measure, policies
-from .cases import BASELINE, BATCH, CASES, NO_CLIP, RATIOS, STEP, UPDATES, Case, Estimator, estimators
+from .cases import BASELINE, BATCH, CASES, NO_CLIP, RATIOS, STEP, Case, Estimator, estimators
 
-EVERY = 4  # updates between two points of a recorded curve
 DIGITS = 6
 # Expected reward by update and seed. [UPDATES + 1, seeds].
 Curves = Mapping[tuple[Case, Estimator], Tensor]
@@ -60,7 +59,6 @@ def text(record: CasesRecord) -> str:
 def _estimator(case: Case, estimator: Estimator, curves: Curves) -> CaseEstimator:
     exact = measure.exact_gradient(case)
     expected = measure.expected_update(estimator.method, case)
-    points = [over_seeds(values.numpy()) for values in curves[case, estimator][::EVERY]]
     clip, doses = estimator.clip.settings, () if estimator.is_clipped else case.doses
     return CaseEstimator(
         name=estimator.name,
@@ -70,8 +68,6 @@ def _estimator(case: Case, estimator: Estimator, curves: Curves) -> CaseEstimato
         push=round(float(expected[policies.X1]), DIGITS),
         bias=round(float((expected - exact).norm() / exact.norm()), DIGITS),
         batch_cosine=_interval(measure.batch_cosines(estimator.method, case)),
-        curve=[round(point.mean, DIGITS) for point in points],
-        half_width=[round(point.high - point.mean, DIGITS) for point in points],
         difference=_difference(case, estimator, curves),
         doses=[_difference(case.at(dose), estimator, curves) for dose in doses],
     )
@@ -95,7 +91,6 @@ def _record(case: Case, found: list[CaseEstimator]) -> CaseRecord:
         **{key: getattr(case, key) for key in described},
         settings={k: v for k, v in asdict(case).items() if k not in (*described, "dose", "doses")},
         exact_push=round(float(measure.exact_gradient(case)[policies.X1]), DIGITS),
-        updates=list(range(0, UPDATES + 1, EVERY)),
         dose=case.dose,
         doses=list(case.doses),
         estimators=found,

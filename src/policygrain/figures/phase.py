@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import TwoSlopeNorm
@@ -9,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
 from ..analysis import measures
-from ..analysis.contrasts import Contrast, contrasts
+from ..analysis.contrasts import contrasts
 from ..results.reader import StudyResults
 from ..study.runs import Arm
 from .style import FULL_PAGE, labels
@@ -39,7 +42,8 @@ def draw(results: StudyResults) -> Figure:
     _reference(first, results, str(experiment.reference), x_key, y_key, columns, rows)
     shown = None
     for method, axes in zip(methods, panels, strict=False):
-        shown = _panel(axes, [[by_cell[method, x, y] for x in columns] for y in rows])
+        drawn = [[by_cell[method, x, y] for x in columns] for y in rows]
+        shown = panel(axes, [[Shown(c.area.mean, c.area.low, c.area.high, c.decided) for c in r] for r in drawn], REACH)
         axes.set_title(label(method))
     for axes in panels:
         axes.set_axis_off()
@@ -77,21 +81,36 @@ def _reference(
         for j, x in enumerate(columns):
             settings = tuple((k, v) for k, v in ((x_key, x), (y_key, y)) if getattr(study.training, k) != v)
             cells[i, j] = measures.area(results, Arm(name, settings).name).mean()
-            axes.text(j, i, f"{cells[i, j]:.0f}%", ha="center", va="center", fontsize=7)
-    axes.imshow(cells, cmap="Greys", vmin=0, vmax=2.2 * cells.max(), aspect="auto", origin="lower")
+    grey(axes, cells.tolist())
     axes.set_title(f"{labels(study)(name)}: mean accuracy")
 
 
-def _panel(axes: Axes, cells: list[list[Contrast]]) -> AxesImage:
-    """Differences in points with half of their intervals; in bold where the two are shown to differ."""
-    means = np.array([[c.area.mean for c in row] for row in cells])
+class Shown(NamedTuple):
+    """A difference in points with its interval, and whether it is shown to differ from 0."""
+
+    mean: float
+    low: float
+    high: float
+    decided: bool
+
+
+def panel(axes: Axes, cells: Sequence[Sequence[Shown]], reach: float, digits: int = 1) -> AxesImage:
+    """Differences with half of their intervals; in bold where the two are shown to differ. Colours end at ``reach``."""
     for i, row in enumerate(cells):
         for j, c in enumerate(row):
-            dark = abs(c.area.mean) > 0.75 * REACH
-            text = f"{c.area.mean:+.1f}\n±{(c.area.high - c.area.low) / 2:.1f}"
             axes.text(
-                j, i, text, ha="center", va="center", fontsize=6.5, color="white" if dark else "black",
+                j, i, f"{c.mean:+.{digits}f}\n±{(c.high - c.low) / 2:.{digits}f}", ha="center", va="center", fontsize=6.5,
+                color="white" if abs(c.mean) > 0.75 * reach else "black",
                 fontweight="bold" if c.decided else "normal", linespacing=1.0,
             )  # fmt: skip
-    norm = TwoSlopeNorm(0.0, -REACH, REACH)
+    norm = TwoSlopeNorm(0.0, -reach, reach)
+    means = [[c.mean for c in row] for row in cells]
     return axes.imshow(means, cmap="PuOr", norm=norm, aspect="auto", origin="lower")
+
+
+def grey(axes: Axes, percent: Sequence[Sequence[float]]) -> None:
+    """The reference's own values, in percent."""
+    for i, row in enumerate(percent):
+        for j, value in enumerate(row):
+            axes.text(j, i, f"{value:.0f}%", ha="center", va="center", fontsize=7)
+    axes.imshow(percent, cmap="Greys", vmin=0, vmax=2.2 * np.max(percent), aspect="auto", origin="lower")

@@ -19,8 +19,6 @@ class CaseEstimator(Entry):
     push: float  # of the expected update on the logit of x1
     bias: float  # |expected update − exact gradient| / |exact gradient|
     batch_cosine: Interval  # of updates from single batches with the exact gradient
-    curve: list[float]  # mean expected reward at the case's `updates`
-    half_width: list[float]  # half of the 95% interval of each
     difference: Interval  # of the expected reward, averaged over all updates
     doses: list[Interval]  # the same at the case's `doses`; empty with a clip
 
@@ -34,7 +32,6 @@ class CaseRecord(Entry):
     order: str  # the prediction as a formula
     settings: dict[str, Any]
     exact_push: float  # the exact gradient by the logit of x1
-    updates: list[int]
     dose: str  # what is varied
     doses: list[float]
     estimators: list[CaseEstimator]
@@ -55,3 +52,51 @@ class CasesRecord(Record):
     step_length: float  # of an update, in logits
     baseline: str  # the ratio that differences are to
     cases: list[CaseRecord]
+
+
+class MapMethod(Entry):
+    """One method in one cell of the map, without its updates' feedback but for ``difference``."""
+
+    name: str
+    clip: tuple[float, float] | None
+    cosine: Interval  # of the expected estimate with the exact gradient
+    bias: Interval  # |expected estimate − exact gradient| / |exact gradient|, of the means over problems
+    snr: Interval  # |expected estimate|² / total variance of the estimate from one batch, of the means over problems
+    difference: Interval  # of the expected reward, mean over a run, to that of the reference, in points
+    p: float  # of no such difference, corrected by Holm's method over the whole map
+
+
+class MapCell(Entry):
+    """One regime. Bias and variance are those of the reference's policy after ``age`` steps."""
+
+    age: int  # of rollouts, in steps
+    length: int  # of a response, in tokens
+    group: int  # how many tokens a part of the reward depends on
+    learning_rate: float
+    nats: Interval  # KL divergence from the behaviour policy to the present one, per token
+    enumerated: int  # problems of the exact expectations: the first ones
+    area: Interval  # expected reward of the reference, mean over a run, in percent
+    reference: MapMethod
+    methods: list[MapMethod]
+
+
+class Law(Entry):
+    """How the relative bias of a method without a clip grows, over all cells."""
+
+    name: str
+    staleness: float  # exponent of age × learning rate, alone
+    r2: float
+    exponents: dict[str, float]  # of each setting by itself, together
+    r2_each: float
+
+
+class MapRecord(Record):
+    """`cases_map.json`."""
+
+    commit: str
+    seeds: int  # random problems in each cell
+    batch: int
+    steps: int  # of a run
+    clips: dict[str, dict[str, float]]  # ratio → upper width of each clip that was tried → mean area in points
+    cells: list[MapCell]
+    laws: list[Law]

@@ -36,11 +36,8 @@ def test_the_small_study_passes() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"figures": ["grain"]},
-            r"figures: 'grain' needs dapo, another method and `vary: \{updates_per_batch: \[1, 4, 16\]\}` in the exp",
-        ),
-        ({"figures": ["stress"]}, r"figures: 'stress' needs measurements of rounds; set `rounds: "),
+        ({"figures": ["regimes"]}, r"figures: 'regimes' needs an experiment with a `reference`"),
+        ({"figures": ["rounds"]}, r"figures: 'rounds' needs measurements of rounds; set `rounds: "),
         ({"training": {"max_tokens": 96}}, r"training\.max_tokens: 96 tokens leave no room .* of 96 tokens"),
         (
             {"evaluation": {"sampling": {"max_tokens": 500}}},

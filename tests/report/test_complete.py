@@ -33,7 +33,7 @@ def finished(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "start/seed0/evaluation/records.json",
         "estimators/seed1.json",
         "rounds/seed0.json",
-        "figures/stress.svg",
+        "figures/rounds.svg",
         "tables/claims.csv",
         "report.html",
         "mlflow.json",

@@ -144,7 +144,7 @@ def test_what_a_study_says_stays_text(
     odd = study.model_copy(update={"title": HOSTILE})
     captions = tmp_path / "captions"
     captions.mkdir()
-    for name in ("benchmarks", "ablation", "stress"):
+    for name in ("benchmarks", "ablation", "rounds"):
         (captions / f"{name}.rst").write_text(f"Caption of {name} {HOSTILE}")
     found = StudyResults(folder, odd)
     for table in TABLES:

@@ -239,6 +239,8 @@ MISTAKES: list[tuple[Any, ...]] = [
     ("experiments.controls", {"methods": ["grpo"]}),
     ("experiments.headline.methods", []),
     ("experiments.headline.reference", 5),
+    ("experiments.headline.compare", [["grpo"]]),
+    ("experiments.headline.margin", 0),
     ("experiments.headline.methods", "grpo"),
     ("experiments.headline.methods", ["grpo", "grpo"]),
     ("experiments.headline", {"methods": ["ppo"]}),
@@ -464,6 +466,6 @@ def test_deep_lines_of_problems_are_refused_with_their_number(
 def test_check_takes_the_study_as_plan_does(in_root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for command in (["check", "studies/smoke.yaml"], ["check", "--config", "studies/smoke.yaml"]):
         assert main(command) == 0
-        assert capsys.readouterr().out.startswith("smoke: 6 arms, 12 runs")
+        assert capsys.readouterr().out.startswith("smoke: 8 arms, 16 runs")
     assert main(["check"]) == 0
     assert capsys.readouterr().out.startswith("laptop: ")

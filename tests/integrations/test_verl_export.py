@@ -122,10 +122,11 @@ def _unknown(written: dict[str, Any], own: dict[str, Any], place: str = "") -> l
         (study_of(prompts_per_step=6), "4 updates of 6 prompts"),
         (study_of().model_copy(update={"prompt": small_study().prompt}), "prompt.chat: false"),
         (study_of(ahead=1), "training.ahead"),
+        (study_of(sampler_bits=8), "training.sampler_bits"),
         (study_of(shuffle_rewards=True), "the arm is a control"),
         (study_of(old_log_probs="engine"), "training.old_log_probs"),
     ],
-    ids=["needs", "division", "chat", "ahead", "control", "log-probabilities"],
+    ids=["needs", "division", "chat", "ahead", "bits", "control", "log-probabilities"],
 )
 def test_what_verl_cannot_do_is_refused(study: Study, message: str, chat_start: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=message):

@@ -54,6 +54,7 @@ OTHER: dict[str, Any] = {
     "data.train": ["count", "largest"],
     "training.betas": [0.8, 0.9],
     "training.max_ratio": 2.0,
+    "training.sampler_bits": 4,
     "model.tiny.vocabulary": 300,
     "estimators.steps": [3],
     "rounds.steps": [3],

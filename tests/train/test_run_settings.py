@@ -62,6 +62,7 @@ CHANGED: dict[str, Any] = {
     "training.engine": "vllm",
     "training.kv_gib": 0.5,
     "training.max_mismatch": 0.5,
+    "training.sampler_bits": 4,
     "training.ahead": 1,
     "training.old_log_probs": "engine",
     "training.sampling_seed": 1,

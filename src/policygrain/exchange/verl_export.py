@@ -200,6 +200,8 @@ def _check(study: Study, settings: Training, found: Method, train: list[Problem]
         )
     if settings.ahead:
         problems.append("training.ahead: verl's own asynchronous trainers have other keys; set it to 0.")
+    if settings.sampler_bits is not None:
+        problems.append("training.sampler_bits: verl's engines quantize by their own keys; leave it out.")
     if found.advantage.name not in ("grpo", "dr_grpo"):
         problems.append(f"its advantage {found.advantage.name!r} is none of verl's; verl has grpo and dr_grpo.")
     if any(problem.tests for problem in train):

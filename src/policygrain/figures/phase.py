@@ -18,7 +18,11 @@ from ..study.runs import Arm
 from .style import FULL_PAGE, labels
 
 REACH = 12.0  # points at which the colours end
-KEYS = {"ahead": "age of rollouts (optimizer steps)", "learning_rate": "learning rate"}
+KEYS = {
+    "ahead": "age of rollouts (optimizer steps)",
+    "learning_rate": "learning rate",
+    "sampler_bits": "bits of the sampler's weights",
+}
 
 
 def draw(results: StudyResults) -> Figure:

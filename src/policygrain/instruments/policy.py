@@ -195,6 +195,7 @@ PLAIN: dict[str, Any] = {
     "max_ratio": None,
     "shuffle_rewards": False,
     "old_log_probs": "trainer",
+    "sampler_bits": None,
 }
 
 

@@ -78,7 +78,7 @@ def _check_experiment(name: str, experiment: Experiment, study: Study) -> None:
 
 
 def _check_updates(settings: Training) -> None:
-    """The numbers of steps, updates and batches of a run fit to each other."""
+    """The numbers of steps, updates and batches of a run fit to each other, its sampler to its engine."""
     updates, responses = settings.updates_per_batch, settings.prompts_per_step * settings.group
     if updates > responses:
         raise UserError(
@@ -92,6 +92,11 @@ def _check_updates(settings: Training) -> None:
         )
     if settings.ahead >= settings.steps:
         raise UserError(f"training.ahead: {settings.ahead} batches ahead, and the run has {settings.steps} steps.")
+    if settings.sampler_bits is not None and settings.engine == "vllm":
+        raise UserError(
+            f"training.sampler_bits: {settings.sampler_bits} bits, and the weights of vLLM are not rounded here. Set "
+            "training.engine to transformers, or leave sampler_bits out."
+        )
 
 
 def _check_name(experiment: str, arm: Arm) -> None:

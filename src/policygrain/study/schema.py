@@ -398,8 +398,16 @@ class Training(Section):
         gt=0,
         le=10,
         description="the run stops if the log-probabilities of trainer and engine differ by more than this on average, "
-        "in nats per token; null: 0.01 in float32, 0.02 in float16, 0.1 in bfloat16",
+        "in nats per token; null: 0.01 in float32, 0.02 in float16, 0.1 in bfloat16, and no limit with sampler_bits",
         json_schema_extra=NOTHING,
+    )
+    sampler_bits: int | None = Field(
+        None,
+        ge=2,
+        le=8,
+        description="training–inference mismatch on purpose: rollouts are sampled with weight matrices rounded to this "
+        "many bits, while updates and validation have the exact ones; null: rollouts, too",
+        json_schema_extra=RUN,
     )
     ahead: int = Field(
         0,

@@ -73,6 +73,7 @@ def test_each_arm_is_paired_with_the_reference_at_its_own_settings() -> None:
             r"vary\.updates_per_batch changes the number.*rule 2",
         ),
         (["token", "sequence"], "token", {"steps": [2, 4]}, r"rule 2"),
+        (["token", "sequence"], "token", {"epochs": [1, 2]}, r"vary\.epochs changes the number.*rule 2"),
     ],
 )
 def test_a_comparison_that_breaks_a_rule_is_refused(

@@ -63,10 +63,10 @@ def notes(study: Study) -> list[str]:
             )
     arms = run_matrix(study).arms
     trained = [arm.training(study) for arm in arms.values()]
-    if trained and all(t.updates_per_batch == 1 and not t.ahead for t in trained):
+    if trained and all(t.updates_of_batch == 1 and not t.ahead for t in trained):
         found.append(
-            "training.updates_per_batch is 1 everywhere and nothing is sampled ahead: all importance ratios are 1, and "
-            "methods that differ in the ratio or clip alone are the same."
+            "training.updates_per_batch and training.epochs are 1 everywhere and nothing is sampled ahead: all "
+            "importance ratios are 1, and methods that differ in the ratio or clip alone are the same."
         )
     return found + plan_notes(study)
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 RULE = "(rule {} of docs/design.md)"
 # Settings that change the number of optimizer steps, responses or prompts of a run.
-SIZES = ("steps", "prompts_per_step", "group", "updates_per_batch")
+SIZES = ("steps", "prompts_per_step", "group", "updates_per_batch", "epochs")
 
 
 class Pair(NamedTuple):

@@ -338,7 +338,7 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Training(Section):
-    """The training loop. A batch of prompts_per_step × group responses gets updates_per_batch optimizer steps."""
+    """The training loop. Each batch, prompts_per_step × group responses, gets epochs × updates_per_batch optimizer steps."""
 
     steps: PositiveInt = Field(30, description="training steps; each samples one batch", json_schema_extra=RUN)
     prompts_per_step: PositiveInt = Field(16, description="prompts per batch", json_schema_extra=POLICY)
@@ -351,7 +351,13 @@ class Training(Section):
     )
     updates_per_batch: PositiveInt = Field(
         4,
-        description="optimizer steps per batch; with more of them, training is more off-policy",
+        description="minibatches, and optimizer steps, in a pass over a batch; with more of them, training is more "
+        "off-policy",
+        json_schema_extra=POLICY,
+    )
+    epochs: PositiveInt = Field(
+        1,
+        description="passes over each batch, all with the same old log-probabilities",
         json_schema_extra=POLICY,
     )
     learning_rate: float = Field(
@@ -460,6 +466,11 @@ class Training(Section):
         False, description="recompute activations in the backward pass to save memory", json_schema_extra=NOTHING
     )
     threads: int = Field(1, ge=1, le=1024, description="CPU threads per run", json_schema_extra=NOTHING)
+
+    @property
+    def updates_of_batch(self) -> int:
+        """Optimizer steps that are made with each batch, in all passes over it."""
+        return self.epochs * self.updates_per_batch
 
 
 class Experiment(Section):

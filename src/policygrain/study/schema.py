@@ -338,7 +338,7 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Training(Section):
-    """The training loop. Each batch, prompts_per_step × group responses, gets epochs × updates_per_batch optimizer steps."""
+    """The training loop: epochs × updates_per_batch optimizer steps per batch of prompts_per_step × group responses."""
 
     steps: PositiveInt = Field(30, description="training steps; each samples one batch", json_schema_extra=RUN)
     prompts_per_step: PositiveInt = Field(16, description="prompts per batch", json_schema_extra=POLICY)

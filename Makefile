@@ -102,17 +102,18 @@ docs: setup
 docs-tables: setup
 	$(BIN)/python docs/generate.py
 
-# Freezes the records of the published studies, then writes the pages. Needs `make replicate`, and `make all` with
-# STUDY=studies/hour.yaml, studies/newer.yaml and studies/bands.yaml.
+# Freezes the records of the published studies, or of those that FREEZE names, then writes the pages. Each study was run by
+# `make all STUDY=…` at a commit of this repository with a clean tree; others are refused (rule 10 of docs/design.md).
 publish:
 	mkdir -p docs/records
-	for study in $(PUBLISHED); do \
-	  $(BIN)/policygrain freeze results/$$study --small --out docs/records/$$study.zip; \
+	for study in $(FREEZE); do \
+	  $(BIN)/policygrain freeze results/$$study --small --published --out docs/records/$$study.zip || exit 1; \
 	done
 	$(MAKE) pages
 
 # The figures, tables and pages of the documentation, redrawn from the published records.
 PUBLISHED := laptop laptop-replicate hour newer bands
+FREEZE ?= $(PUBLISHED)
 DRAWN := results/published
 pages: setup
 	rm -rf $(DRAWN) && mkdir -p $(DRAWN)

@@ -534,6 +534,12 @@ class Study(Section):
         json_schema_extra=FIGURES,
     )
     title: str = Field("", description="title in reports", json_schema_extra=FIGURES)
+    tuned_on: Annotated[list[Text], AfterValidator(distinct)] = Field(
+        [],
+        description="study files, relative to the working directory, whose results chose settings of this study; "
+        "problems, seeds and tiny start models of them are refused here (docs/design.md, rule 4)",
+        json_schema_extra=NOTHING,
+    )
     seeds: Several[Seed] = Field(
         [0, 1, 2], description="seeds of training runs and start models", json_schema_extra=RUN_MATRIX
     )

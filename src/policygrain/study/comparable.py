@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import UserError, did_you_mean
 from ..methods.method import TEXTS
@@ -15,7 +15,6 @@ from .schema import Study
 if TYPE_CHECKING:
     from ..methods import Method
 
-T = TypeVar("T")
 RULE = "(rule {} of docs/design.md)"
 # Settings that change the number of optimizer steps, responses or prompts of a run.
 SIZES = ("steps", "prompts_per_step", "group", "updates_per_batch", "epochs")
@@ -91,12 +90,12 @@ def check_tuning(study: Study) -> None:
         except UserError as error:
             raise UserError(f"tuned_on: {error}") from error
         if study.data.seed == other.data.seed and (same := _shared(study.data.train, other.data.train)):
-            _refuse(path, "data.seed", f"{study.data.seed} makes the same problems ({', '.join(same)}) for")
+            _refuse(path, "data.seed", f"{study.data.seed} makes the same problems ({same}) for")
         if same := _shared(_training_seeds(study), _training_seeds(other)):
-            _refuse(path, "seeds", f"training seeds {', '.join(map(str, same))} belong to both")
+            _refuse(path, "seeds", f"training seeds {same} belong to both")
         are_tiny = study.model.start == "tiny" == other.model.start
         if are_tiny and (same := _shared(start_seeds(study), start_seeds(other))):
-            _refuse(path, "seeds", f"start models {', '.join(map(str, same))} belong to both")
+            _refuse(path, "seeds", f"start models {same} belong to both")
 
 
 def _refuse(path: str, key: str, reason: str) -> None:
@@ -110,5 +109,5 @@ def _training_seeds(study: Study) -> list[int]:
     return sorted({run.seed for run in run_matrix(study).runs})
 
 
-def _shared(one: Sequence[T], other: Sequence[T]) -> list[T]:
-    return [value for value in one if value in other]
+def _shared(one: Sequence[object], other: Sequence[object]) -> str:
+    return ", ".join(str(value) for value in one if value in other)

@@ -41,6 +41,10 @@ def test_tokens_are_proportional_to_steps_and_larger_settings_cost_more() -> Non
     assert two["tokens_trained"] == 2 * one["tokens_trained"] == 2 * 4 * 16 * 12
     validation = 2 * 10 * 12
     assert two["tokens_sampled"] - validation == 2 * (one["tokens_sampled"] - validation)
+    again = training_estimate(study, validate_every=1000, epochs=2)
+    (passed,) = (r for r in again["rules"] if r["rule"] == "train")
+    assert (passed["tokens_trained"], passed["tokens_sampled"]) == (2 * one["tokens_trained"], one["tokens_sampled"])
+    assert once["total"]["device_hours"] < again["total"]["device_hours"] < twice["total"]["device_hours"]
     hours = [
         b["total"]["device_hours"]
         for b in (once, twice, training_estimate(study, steps=8, group=8), training_estimate(study, max_tokens=8))

@@ -11,7 +11,7 @@ from policygrain.doctor.gate import check_study, notes
 from policygrain.errors import UserError
 
 from ..support.ledger import nothing_withdrawn  # noqa: F401 (a fixture)
-from ..support.small import small_study
+from ..support.small import SMALL, small_study, write_study
 
 NO_CLAIMS = "claims: none of the claims of the papers will have a verdict; the study lacks arms."
 QUESTIONS = [{"id": str(i), "problem": f"What is {i} + {i}?", "answer": str(2 * i)} for i in range(5)]
@@ -38,6 +38,11 @@ def test_the_small_study_passes() -> None:
     [
         ({"figures": ["regimes"]}, r"figures: 'regimes' needs an experiment with a `reference`"),
         ({"figures": ["rounds"]}, r"figures: 'rounds' needs measurements of rounds; set `rounds: "),
+        (
+            {"experiments": {"headline": {"methods": ["grpo", "reinforce"], "reference": "reinforce"}}},
+            r"one seed .*rule 8 of docs/design\.md",
+        ),
+        ({"tuned_on": ["studies/smoke.yaml"]}, r"data\.seed: 1 makes the same .*rule 4 of docs/design\.md"),
         ({"training": {"max_tokens": 96}}, r"training\.max_tokens: 96 tokens leave no room .* of 96 tokens"),
         (
             {"evaluation": {"sampling": {"max_tokens": 500}}},
@@ -63,6 +68,14 @@ def test_a_start_that_is_no_model_is_said_at_once(tmp_path: Path, monkeypatch: p
     (tmp_path / "model" / "config.json").write_text('{"max_position_embeddings": 99}')
     with pytest.raises(UserError, match=r"is no model with a tokenizer: it has no tokenizer_config\.json"):
         check_study(small_study(model={**model, "start": str(tmp_path / "model")}))
+
+
+def test_settings_that_were_chosen_for_the_same_pretrained_model_are_said(tmp_path: Path) -> None:
+    pretrained = {**SMALL, "name": "ranges", "model": {"start": "some/model"}}
+    path = write_study(tmp_path / "ranges.yaml", pretrained)
+    model = {"start": "some/model"}
+    assert "nothing about other models (rule 4" in "".join(notes(small_study(model=model, tuned_on=[str(path)])))
+    assert "other models" not in "".join(notes(small_study(tuned_on=[str(path)])))
 
 
 def test_a_line_that_is_no_problem_is_named(problems: Path) -> None:

@@ -84,6 +84,7 @@ def small(**changes: object) -> dict[str, object]:
             r"experiments\.s: vary\.stepz: .*'steps'",
         ),
         ({"training": {"updates_per_batch": 999}}, r"updates_per_batch: 999 updates of a batch of 128 responses"),
+        ({"training": {"steps": 4, "epochs": 2, "warmup_updates": 33}}, r"33 are more than the 32 optimizer steps"),
         ({"methods": {"grpo": {"clip": {"lo": 0.1}}}}, r"methods\.grpo\.clip\.lo: .*no parameter 'lo'.*'low'"),
         ({"methods": {"grpo": {"ratio": "tokn"}}}, r"methods\.grpo\.ratio: no ratio is called 'tokn'.*'token'"),
         ({"methods": {"mpo": {"ratio": {"size": 0}}}}, r"methods\.mpo\.ratio\.size: .*greater than or equal to 1"),

@@ -58,6 +58,7 @@ OTHER: dict[str, Any] = {
     "model.tiny.vocabulary": 300,
     "estimators.steps": [3],
     "rounds.steps": [3],
+    "tuned_on": ["ranges.yaml"],
     "training.segment_ends": ["\n", "."],
     "experiments.NAME.methods": ["grpo", "mine", "dapo"],
     "experiments.NAME.seeds": [3],

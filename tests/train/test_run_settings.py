@@ -51,6 +51,7 @@ CHANGED: dict[str, Any] = {
     "training.prompts_per_step": 8,
     "training.group": 8,
     "training.updates_per_batch": 1,
+    "training.epochs": 2,
     "training.learning_rate": 2e-3,
     "training.warmup_updates": 3,
     "training.weight_decay": 0.1,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from . import add_study_option
 
 if TYPE_CHECKING:
-    from ..study import Study
+    from ..study.fingerprint import Fingerprints
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,15 +25,11 @@ def run(arguments: argparse.Namespace) -> None:
 
     study = load_study(arguments.study or arguments.config)
     check_study(study)
-    print(summary(study))
+    print(counts(Fingerprints(study, source_digests(study))))
 
 
-def summary(study: Study) -> str:
-    """How many arms and runs a study has, and the digest of everything that its figures depend on."""
-    from ..study.fingerprint import Fingerprints
-    from ..tasks.sources import source_digests
-
-    fingerprints = Fingerprints(study, source_digests(study))
+def counts(fingerprints: Fingerprints) -> str:
+    """How many arms and runs a study has, and the digest of all that its results depend on."""
     matrix = fingerprints.matrix
-    counts = f"{len(matrix.arms)} arms, {len(matrix.runs)} runs, {len(matrix.evaluated)} of them evaluated"
-    return f"{study.name}: {counts}; digest {fingerprints.figures()}."
+    found = f"{len(matrix.arms)} arms, {len(matrix.runs)} runs, {len(matrix.evaluated)} of them evaluated"
+    return f"{fingerprints.study.name}: {found}; digest {fingerprints.figures()}."

@@ -13,9 +13,9 @@ from ..figures.requirements import check_figures
 from ..grading.options import Options
 from ..hub import config_of
 from ..sandbox import isolation
-from ..study import Study
+from ..study import Study, load_study
 from ..study.checks import check_prompts
-from ..study.comparable import check_comparisons
+from ..study.comparable import check_comparisons, check_tuning
 from ..study.runs import check_methods, run_matrix
 from ..tasks.characters import check_characters
 from ..tasks.families import FAMILIES, families_to_demonstrate, generate
@@ -33,6 +33,7 @@ def check_study(study: Study) -> None:
     """
     check_methods(study)
     check_comparisons(study)
+    check_tuning(study)
     check_figures(study)
     check_sources(study)
     _check_tiny(study)
@@ -61,11 +62,17 @@ def notes(study: Study) -> list[str]:
             )
     arms = run_matrix(study).arms
     trained = [arm.training(study) for arm in arms.values()]
-    if trained and all(t.updates_per_batch == 1 and not t.ahead for t in trained):
+    if trained and all(t.updates_of_batch == 1 and not t.ahead for t in trained):
         found.append(
-            "training.updates_per_batch is 1 everywhere and nothing is sampled ahead: all importance ratios are 1, and "
-            "methods that differ in the ratio or clip alone are the same."
+            "training.updates_per_batch and training.epochs are 1 everywhere and nothing is sampled ahead: all "
+            "importance ratios are 1, and methods that differ in the ratio or clip alone are the same."
         )
+    for path in study.tuned_on:
+        if load_study(path).model.start == study.model.start != "tiny":
+            found.append(
+                f"tuned_on: {path} chose settings for {study.model.start}, which this study judges them on: it says "
+                "nothing about other models (rule 4 of docs/design.md)."
+            )
     return found + plan_notes(study)
 
 

@@ -42,6 +42,7 @@ class EstimatorsRecord(Record):
     seed: int
     settings: dict[str, Any]
     made_from: str = ""  # digest of the start model and the problems
+    commit: str | None = None  # as in `Environment`; None in records that are older than this entry
     reference: str
     accuracy: dict[str, float]  # "steps/updates" → accuracy of the fresh responses
     batches: int
@@ -73,6 +74,7 @@ class RoundsRecord(Record):
     seed: int
     settings: dict[str, Any]
     made_from: str = ""  # digest of the start model and the problems
+    commit: str | None = None  # as in `Environment`; None in records that are older than this entry
     reference: str
     before: dict[str, float]  # "steps" → reward before the round, with the same validation seeds
     responses_per_update: int

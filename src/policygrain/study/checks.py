@@ -85,10 +85,9 @@ def _check_updates(settings: Training) -> None:
             f"training.updates_per_batch: {updates} updates of a batch of {responses} responses; there must be at "
             "least one per update."
         )
-    if settings.warmup_updates > settings.steps * updates:
+    if settings.warmup_updates > (every := settings.steps * settings.updates_of_batch):
         raise UserError(
-            f"training.warmup_updates: {settings.warmup_updates} are more than the {settings.steps * updates} "
-            "optimizer steps of the run."
+            f"training.warmup_updates: {settings.warmup_updates} are more than the {every} optimizer steps of the run."
         )
     if settings.ahead >= settings.steps:
         raise UserError(f"training.ahead: {settings.ahead} batches ahead, and the run has {settings.steps} steps.")

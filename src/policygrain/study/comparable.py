@@ -1,13 +1,15 @@
-"""What a study compares, and rules 1 and 2 of docs/design.md: one part differs, steps and samples are equal."""
+"""What a study compares, and rules of docs/design.md that it can break: 1, 2 (equal steps), 4 (tuning), 8 (seeds)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import UserError, did_you_mean
 from ..methods import method_names
 from ..methods.method import TEXTS
+from .fingerprint import start_seeds
+from .load import load_study
 from .runs import CONTROLS, Arm, RunMatrix, arms_of, run_matrix
 from .schema import Study
 
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 
 RULE = "(rule {} of docs/design.md)"
 # Settings that change the number of optimizer steps, responses or prompts of a run.
-SIZES = ("steps", "prompts_per_step", "group", "updates_per_batch")
+SIZES = ("steps", "prompts_per_step", "group", "updates_per_batch", "epochs")
 RATIO_AND_CLIP = {"ratio", "clip"}  # a ratio comes with a clip range of its own
 
 
@@ -97,7 +99,7 @@ def different_parts(one: Method, other: Method) -> list[str]:
 
 
 def check_comparisons(study: Study) -> None:
-    """UserError for a `reference` or `compare` that breaks rule 1 or 2, or names methods that are not there."""
+    """UserError for a `reference` or `compare` that breaks rule 1, 2 or 8, or names methods that are not there."""
     for name, experiment in study.experiments.items():
         named = [("reference", experiment.reference)] if experiment.reference is not None else []
         named += [("compare", method) for pair in experiment.compare for method in pair]
@@ -111,6 +113,12 @@ def check_comparisons(study: Study) -> None:
                 "optimizer steps or responses, so its values are not regimes of one comparison; make an experiment for "
                 f"each {RULE.format(2)}."
             )
+        if named and len(seeds := experiment.seeds or study.seeds) == 1:
+            key = "seeds" if experiment.seeds is None else f"experiments.{name}.seeds"
+            raise UserError(
+                f"experiments.{name}.{named[0][0]}: a comparison with one seed ({key}: {seeds}) has no interval. Give it "
+                f"several, or leave `{named[0][0]}` out {RULE.format(8)}."
+            )
     for pair in _planned(study):
         parts = different_parts(pair.arm.method(study), pair.reference.method(study))
         if len(parts) > 1 and not set(parts) <= RATIO_AND_CLIP:
@@ -119,3 +127,37 @@ def check_comparisons(study: Study) -> None:
                 f"{pair.reference.method_name!r} in {' and '.join(parts)}. Compare methods that differ in one part, or "
                 f"in the ratio and its clip range {RULE.format(1)}."
             )
+
+
+def check_tuning(study: Study) -> None:
+    """UserError if a study that chose settings of this one (`tuned_on`) has problems, seeds or start models of it.
+
+    A pretrained start model may be the same: there, settings are chosen for this model and judged on it (`gate.notes`).
+    """
+    for path in study.tuned_on:
+        try:
+            other = load_study(path)
+        except UserError as error:
+            raise UserError(f"tuned_on: {error}") from error
+        if study.data.seed == other.data.seed and (same := _shared(study.data.train, other.data.train)):
+            _refuse(path, "data.seed", f"{study.data.seed} makes the same problems ({same}) for")
+        if same := _shared(_training_seeds(study), _training_seeds(other)):
+            _refuse(path, "seeds", f"training seeds {same} belong to both")
+        are_tiny = study.model.start == "tiny" == other.model.start
+        if are_tiny and (same := _shared(start_seeds(study), start_seeds(other))):
+            _refuse(path, "seeds", f"start models {same} belong to both")
+
+
+def _refuse(path: str, key: str, reason: str) -> None:
+    raise UserError(
+        f"{key}: {reason} this study and {path}, which chose its settings (tuned_on). Choose other values in one of "
+        f"them and run it again: what settings are chosen on judges nothing {RULE.format(4)}."
+    )
+
+
+def _training_seeds(study: Study) -> list[int]:
+    return sorted({run.seed for run in run_matrix(study).runs})
+
+
+def _shared(one: Sequence[object], other: Sequence[object]) -> str:
+    return ", ".join(str(value) for value in one if value in other)

@@ -337,7 +337,7 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Training(Section):
-    """The training loop. A batch of prompts_per_step × group responses gets updates_per_batch optimizer steps."""
+    """The training loop: epochs × updates_per_batch optimizer steps per batch of prompts_per_step × group responses."""
 
     steps: PositiveInt = Field(30, description="training steps; each samples one batch", json_schema_extra=RUN)
     prompts_per_step: PositiveInt = Field(16, description="prompts per batch", json_schema_extra=POLICY)
@@ -350,7 +350,13 @@ class Training(Section):
     )
     updates_per_batch: PositiveInt = Field(
         4,
-        description="optimizer steps per batch; with more of them, training is more off-policy",
+        description="minibatches, and optimizer steps, in a pass over a batch; with more of them, training is more "
+        "off-policy",
+        json_schema_extra=POLICY,
+    )
+    epochs: PositiveInt = Field(
+        1,
+        description="passes over each batch, all with the same old log-probabilities",
         json_schema_extra=POLICY,
     )
     learning_rate: float = Field(
@@ -468,6 +474,11 @@ class Training(Section):
     )
     threads: int = Field(1, ge=1, le=1024, description="CPU threads per run", json_schema_extra=NOTHING)
 
+    @property
+    def updates_of_batch(self) -> int:
+        """Optimizer steps that are made with each batch, in all passes over it."""
+        return self.epochs * self.updates_per_batch
+
 
 class Experiment(Section):
     """A set of runs: methods × settings × seeds."""
@@ -542,6 +553,12 @@ class Study(Section):
         json_schema_extra=FIGURES,
     )
     title: str = Field("", description="title in reports", json_schema_extra=FIGURES)
+    tuned_on: Annotated[list[Text], AfterValidator(distinct)] = Field(
+        [],
+        description="study files, relative to the working directory, whose results chose settings of this study; "
+        "problems, seeds and tiny start models of them are refused here (docs/design.md, rule 4)",
+        json_schema_extra=NOTHING,
+    )
     seeds: Several[Seed] = Field(
         [0, 1, 2], description="seeds of training runs and start models", json_schema_extra=RUN_MATRIX
     )

@@ -22,6 +22,8 @@ def run(arguments: argparse.Namespace) -> None:
     """Read the study, which raises UserError for what is wrong, and count its arms and runs."""
     from ..doctor.gate import check_study
     from ..study import load_study
+    from ..study.fingerprint import Fingerprints
+    from ..tasks.sources import source_digests
 
     study = load_study(arguments.study or arguments.config)
     check_study(study)

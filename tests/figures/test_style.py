@@ -115,7 +115,7 @@ def test_methods_of_a_study_look_different(names: list[str]) -> None:
 def test_an_arm_looks_like_its_method_unless_that_is_missing() -> None:
     varied = {"methods": ["tepo"], "vary": {"updates_per_batch": [1, 4]}}
     found = looks(study_with({"experiments": {"headline": varied}}))
-    assert found["tepo+updates_per_batch=1"] == found["tepo"]
+    assert found["tepo+updates_per_batch=4"] == found["tepo"]
     rates = {"methods": ["tepo"], "vary": {"learning_rate": [1e-4, 5e-4]}}
     found = looks(study_with({"experiments": {"headline": rates}}))
     assert found["tepo+learning_rate=0.0001"] != found["tepo+learning_rate=0.0005"]

@@ -245,6 +245,8 @@ MISTAKES: list[tuple[Any, ...]] = [
     ("experiments.headline.reference", 5),
     ("experiments.headline.compare", [["grpo"]]),
     ("experiments.headline.margin", 0),
+    ("tuned_on", ["nowhere.yaml"]),
+    ("training.epochs", 0),
     ("experiments.headline.methods", "grpo"),
     ("experiments.headline.methods", ["grpo", "grpo"]),
     ("experiments.headline", {"methods": ["ppo"]}),

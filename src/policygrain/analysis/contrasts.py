@@ -113,7 +113,7 @@ NOTHING = "Nothing is shown to matter here, not even leaving the ratio out, so t
 
 def regime_text(regime: Regime) -> str:
     """`rollouts 48 steps old, learning rate 0.0002`; on-policy where their age is 0."""
-    words = {"ahead": lambda v: f"rollouts {v} steps old" if v else "on-policy"}
+    words = {"ahead": lambda v: f"rollouts {_steps(v)} old" if v else "on-policy"}
     parts = [words.get(key, lambda v, key=key: f"{key.replace('_', ' ')} {v}")(value) for key, value in regime]
     return ", ".join(parts) or "the study's settings"
 
@@ -123,8 +123,11 @@ def pair_text(study: Study, pair: Pair, label: Callable[[str], str]) -> str:
     one, other = pair.arm, pair.reference
     if one.method_name != other.method_name:
         return f"{label(one.method_name)} − {label(other.method_name)}"
-    ages = [arm.training(study).ahead for arm in (one, other)]
-    return f"{label(one.method_name)}: {ages[0]} steps old − {'on-policy' if not ages[1] else f'{ages[1]} steps old'}"
+    return f"{label(one.method_name)}: {_steps(one.training(study).ahead)} old − on-policy"
+
+
+def _steps(count: int) -> str:
+    return f"{count} step{'s' * (count != 1)}"
 
 
 def effect_text(found: Difference | None) -> str:
@@ -185,12 +188,13 @@ def _beyond(pair: Pair, area: Difference) -> float:
 
 
 def _accuracies(results: StudyResults, pair: Pair) -> tuple[Difference | None, Difference | None]:
-    """Of samples, and of greedily decoded responses where there are any."""
+    """Of samples, and of greedily decoded responses, where there are any."""
     arms = (pair.arm.name, pair.reference.name)
-    seeds = measures.paired_seeds(results, *arms)
-    if not seeds:
+    try:
+        seeds = measures.paired_seeds(results, *arms)
+        sampled = difference(*measures.paired_scores(results, *arms)).times(100)
+    except UserError:
         return None, None
-    sampled = difference(*measures.paired_scores(results, *arms)).times(100)
     table = results.evaluations
     rows = [table[(table["arm"] == arm) & table["seed"].isin(seeds)].sort_values("seed") for arm in arms]
     if any(found["greedy"].isna().any() for found in rows):

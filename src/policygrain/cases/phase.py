@@ -1,7 +1,8 @@
 """The map of regimes on random policies: age of rollouts × length, dependence between tokens or learning rate.
 
 A run is one of `studies/phase-ranges.yaml` in small: as many steps, as many responses in a step, Adam, and rollouts
-that are ``age`` steps old. All methods see the same problems and random numbers. On-policy, all of them are the same estimator.
+that are ``age`` steps old. All methods see the same problems and random numbers. On-policy, all of them are the same
+estimator.
 """
 
 from __future__ import annotations

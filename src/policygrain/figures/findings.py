@@ -21,7 +21,7 @@ from ..results.reader import StudyResults
 from ..text import markdown_table
 from .style import labels
 
-HEADER = ["regime", "comparison", "area", "final, sampled", "final, greedy", "p", "finding"]
+HEADER = ["regime", "comparison", "area", "final, sampled", "final, greedy", "p, corrected", "finding"]
 
 
 def table(results: StudyResults) -> tuple[pd.DataFrame, str]:

@@ -39,7 +39,7 @@ def draw(results: StudyResults) -> Figure:
     axes.set_ylim(0.3, len(methods) + 0.45)
     figure.supxlabel(f"points minus {' / '.join(label(str(r)) for r in sorted(map(str, references)))}", fontsize=8)
     area = Line2D([], [], color="black", marker="o", label="area under the curve (filled: shown to differ)")
-    final = Line2D([], [], **FINAL, label="final accuracy: sampled, below it greedy")
+    final = Line2D([], [], color=FINAL["color"], marker=".", label="final accuracy: sampled, below it greedy")
     legend(figure, ([area, final], [str(area.get_label()), str(final.get_label())]), ABOVE)
     return figure
 

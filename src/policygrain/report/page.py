@@ -38,6 +38,7 @@ def write_report(results: StudyResults, captions: Path, out: Path) -> None:
     first = FIRST_OF_OWN if any(c.pair.whole for c in found) else FIRST
     names = sorted(study.figures, key=lambda name: name != first)
     texts = {name: _read(folder.table(name, ".md")) for name in TABLES}
+    texts["findings"] = re.sub(r"^\* .*\n", "", texts["findings"], flags=re.M)  # they are in the abstract
     texts["claims"], _, undecided = texts["claims"].partition(f"{UNDECIDED}\n")
     tested = controls(results)
     page = render(

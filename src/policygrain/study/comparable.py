@@ -116,8 +116,8 @@ def check_comparisons(study: Study) -> None:
         if named and len(seeds := experiment.seeds or study.seeds) == 1:
             key = "seeds" if experiment.seeds is None else f"experiments.{name}.seeds"
             raise UserError(
-                f"experiments.{name}.{named[0][0]}: a comparison with one seed ({key}: {seeds}) has no interval. Give it "
-                f"several, or leave `{named[0][0]}` out {RULE.format(8)}."
+                f"experiments.{name}.{named[0][0]}: a comparison with one seed ({key}: {seeds}) has no interval. Give "
+                f"it several, or leave `{named[0][0]}` out {RULE.format(8)}."
             )
     for pair in _planned(study):
         parts = different_parts(pair.arm.method(study), pair.reference.method(study))

@@ -37,7 +37,8 @@ PAGES = (
 
 def head(page: Page, thawed: Path) -> str:
     """Title, record and size of the study in the folder ``thawed``."""
-    size = counts(StudyResults(thawed).fingerprints)
+    results = StudyResults(thawed)
+    size = counts(results.fingerprints, results.matrix)
     return f"# {page.title}\n\nDrawn by `make pages` from the record [{page.record}.zip](records).\n{size}\n"
 
 

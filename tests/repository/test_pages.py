@@ -33,7 +33,8 @@ def test_a_page_has_its_record_s_size_and_tables(record: str, pages: ModuleType,
     (drawn / "ablation.md").write_text("| ablation |\n")
     for page in (page for page in pages.PAGES if page.record == record):
         committed = (ROOT / "docs" / page.path).read_text()
-        assert committed.startswith(pages.head(page, tmp_path / record))
+        # The digest changes with the version that reads the record.
+        assert committed.startswith(pages.head(page, tmp_path / record).partition("digest")[0])
         written = pages.text(page, tmp_path / record)
         for heading, table in page.tables.items():
             assert f"## {heading}\n\n| {table} |\n" in written if heading else written.endswith(f"\n| {table} |\n")

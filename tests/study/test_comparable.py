@@ -59,7 +59,8 @@ def test_each_arm_is_paired_with_the_reference_at_its_own_settings() -> None:
 
 def test_other_pairs_are_compared_at_each_setting() -> None:
     section = {"methods": ["token", "token_clip", "sequence"], "compare": [["sequence", "token_clip"]]}
-    study = small_study(methods=METHODS, experiments={"map": section | {"vary": {"ahead": [1, 2]}, "margin": 1.0}}, seeds=[0, 1])
+    more = {"vary": {"ahead": [1, 2]}, "margin": 1.0}
+    study = small_study(methods=METHODS, experiments={"map": section | more}, seeds=[0, 1])
     check_comparisons(study)
     assert [(p.arm.name, p.reference.name, p.margin) for p in pairs(study)] == [
         ("sequence+ahead=1", "token_clip+ahead=1", 1.0),

@@ -10,6 +10,7 @@ from . import add_study_option
 
 if TYPE_CHECKING:
     from ..study.fingerprint import Fingerprints
+    from ..study.runs import RunMatrix
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,8 +31,11 @@ def run(arguments: argparse.Namespace) -> None:
     print(counts(Fingerprints(study, source_digests(study))))
 
 
-def counts(fingerprints: Fingerprints) -> str:
-    """How many arms and runs a study has, and the digest of all that its results depend on."""
-    matrix = fingerprints.matrix
+def counts(fingerprints: Fingerprints, matrix: RunMatrix | None = None) -> str:
+    """How many arms and runs a study has, and the digest of all that its results depend on.
+
+    ``matrix``: the runs of its results; by default those that it plans.
+    """
+    matrix = matrix or fingerprints.matrix
     found = f"{len(matrix.arms)} arms, {len(matrix.runs)} runs, {len(matrix.evaluated)} of them evaluated"
     return f"{fingerprints.study.name}: {found}; digest {fingerprints.figures()}."

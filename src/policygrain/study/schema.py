@@ -556,7 +556,8 @@ class Study(Section):
     tuned_on: Annotated[list[Text], AfterValidator(distinct)] = Field(
         [],
         description="study files, relative to the working directory, whose results chose settings of this study; "
-        "problems, seeds and tiny start models of them are refused here (docs/design.md, rule 4)",
+        "problems, seeds and tiny start models of them are refused here (docs/design.md, rule 4). A study that "
+        "chooses settings and has this one as `base` sets []",
         json_schema_extra=NOTHING,
     )
     seeds: Several[Seed] = Field(

@@ -102,8 +102,12 @@ def write_estimators(results: StudyResults, value: Callable[[str, int, int], Map
         write_record(results.folder.estimators(start), EstimatorsRecord(**kept, **counts, rows=rows))
 
 
-def write_rounds(results: StudyResults, reward: Callable[[str, int, int, int], float]) -> None:
-    """Rounds' records: ``reward`` of method, start model, pool and number of updates."""
+def write_rounds(
+    results: StudyResults,
+    reward: Callable[[str, int, int, int], float],
+    entropy: Callable[[str], float] | None = None,
+) -> None:
+    """Rounds' records: ``reward`` of method, start model, pool and number of updates; ``entropy`` after the last."""
     study = results.study
     assert study.rounds is not None
     for start in measured_starts(study, study.rounds):
@@ -119,6 +123,8 @@ def write_rounds(results: StudyResults, reward: Callable[[str, int, int, int], f
                 kl_old=0.0,
                 entropy=1.0,
                 before=0.3,
+                pool_entropy=entropy(name) if entropy and updates == max(study.rounds.updates) else None,
+                pool_entropy_before=2.0 if entropy and updates == max(study.rounds.updates) else None,
             )
             for steps in study.rounds.steps
             for pool in range(study.rounds.pools)

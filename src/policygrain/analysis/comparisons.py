@@ -38,8 +38,8 @@ def compare(results: StudyResults, c: Comparison) -> Difference:
         return replace(difference(one, two).times(100), seeds=tuple(seeds))
     if c.statistic in COSTS and (rise := measures.late_rise(results, c.than)).above(0.0) < LEVEL:
         raise NotFlat(
-            f"Curves have not flattened: in the last quarter of training the validation accuracy of {c.than!r} rises by "
-            f"{rise.mean:.1f} points [{rise.low:.1f}, {rise.high:.1f}] over {rise.n} {rise.unit}."
+            f"Curves have not flattened: in the last quarter of training validation accuracy of {c.than!r} rises "
+            f"by {rise.mean:.1f} points [{rise.low:.1f}, {rise.high:.1f}] over {rise.n} {rise.unit}."
         )
     found = _by_seed(results, c).sort_index()
     if found.empty:

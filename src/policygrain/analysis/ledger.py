@@ -1,4 +1,4 @@
-"""The ledger as data (`claims.yaml`): the claims of the papers, the comparisons that test them, and what is not tested."""
+"""The ledger as data (`claims.yaml`): the claims of the papers, and the comparisons that test them."""
 
 from __future__ import annotations
 

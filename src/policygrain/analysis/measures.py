@@ -190,9 +190,7 @@ def estimated(results: StudyResults, method: str, column: str, updates: int | No
     return 100 * values if column == "clip_fraction" else values
 
 
-def after_round(
-    results: StudyResults, method: str, metric: str = "reward", updates: int | None = None
-) -> pd.Series:
+def after_round(results: StudyResults, method: str, metric: str = "reward", updates: int | None = None) -> pd.Series:
     """A number of the policy after one round by a method, mean over stages and pools, by start model.
 
     ``metric``: `reward` in percent, or `entropy` per token in nats, on the states of the pool, which are the same for

@@ -8,8 +8,8 @@ import pandas as pd
 
 from ..analysis.claim_text import comparison_text, counts_text, effect_text, finding_text, instrument, published_text
 from ..analysis.claims import ClaimResult, decide_study
-from ..analysis.ledger import excluded_claims
 from ..analysis.controls import controls, controls_text, controls_warning
+from ..analysis.ledger import excluded_claims
 from ..analysis.statistics import SEEDS
 from ..results.reader import StudyResults
 from ..text import markdown_table
@@ -32,10 +32,10 @@ def table(results: StudyResults) -> tuple[pd.DataFrame, str]:
         else ""
     )
     note = (
-        f"\n{counts_text(decided)} Each comparison is tested against 0, in the claimed direction and in the opposite one, "
-        f"and against the published size where the paper gives one, over {over}, paired, and corrected by Holm's method "
-        f"over all comparisons.{added} Intervals are 95%, not corrected. A claim holds if all its comparisons do; one that is "
-        "opposite or smaller than published is enough against it. These results are for "
+        f"\n{counts_text(decided)} Each comparison is tested against 0, in the claimed direction and in the opposite "
+        f"one, and against the published size where the paper gives one, over {over}, paired, and corrected by Holm's "
+        f"method over all comparisons.{added} Intervals are 95%, not corrected. A claim holds if all its comparisons "
+        "do; one that is opposite or smaller than published is enough against it. These results are for "
         f"{results.study.title or results.study.name} and do not decide the claims for other models.\n"
     )
     # Markdown: decided claims first; the others after a heading of their own, by which the report folds them.
@@ -63,7 +63,12 @@ def _rows(result: ClaimResult) -> list[dict[str, object]]:
         kept = {**numbers, **tests, "seeds_needed": f.seeds_needed, "finding": finding_text(c, f)}
         kept["verdict"] = result.outcome
         published = {"published": c.size, "where": c.published.where if c.published else ""}
-        asked = {**c.model_dump(exclude={"margin"}), **published, "instrument": instrument(c), "comparison": comparison_text(c)}
+        asked = {
+            **c.model_dump(exclude={"margin"}),
+            **published,
+            "instrument": instrument(c),
+            "comparison": comparison_text(c),
+        }
         rows.append({"claim": name, "source": claim.source, **asked, **kept})
     return rows
 
@@ -77,5 +82,7 @@ def _cells(result: ClaimResult, label: Callable[[str], str]) -> list[list[str]]:
     rows: list[list[str]] = []
     for c, f in zip(claim.comparisons, result.findings, strict=True):
         ends = ("", "") if rows else (text, f"**{result.outcome}**")
-        rows.append([ends[0], comparison_text(c, label), effect_text(c, f), published_text(c), finding_text(c, f), ends[1]])
+        rows.append(
+            [ends[0], comparison_text(c, label), effect_text(c, f), published_text(c), finding_text(c, f), ends[1]]
+        )
     return rows

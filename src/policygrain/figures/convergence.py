@@ -34,7 +34,8 @@ def draw(results: StudyResults) -> Figure:
         axes.axvline(0.5, color="#999999", linewidth=0.8, linestyle=(0, (3, 2)))
         for i, values in enumerate(found[by]):
             style = found_looks[arms[i]]
-            axes.plot(2 ** np.minimum(values, 60.0), np.full(len(values), i + 0.24), "|", color=style["color"], markersize=5, alpha=0.6)
+            places = 2 ** np.minimum(values, 60.0), np.full(len(values), i + 0.24)
+            axes.plot(*places, "|", color=style["color"], markersize=5, alpha=0.6)
             median = ranked(values)
             interval = Interval(*(2.0 ** min(v, 60.0) for v in (median.mean, median.low, median.high)))
             clipped(axes, i, interval, (2**low, 2**high), style)

@@ -74,7 +74,6 @@ def _claim(
     axes: Axes, result: ClaimResult, first: float, ticks: list[tuple[float, str]], named: Callable[[str], str]
 ) -> float:
     """The rows of one claim, the first at height ``first``; the height below them."""
-    verdict = result.outcome
     rows = list(zip(result.claim.comparisons, result.findings, strict=False))
     for i, (c, finding) in enumerate(rows):
         interval, size = claimed_effect(c, finding)
@@ -85,10 +84,11 @@ def _claim(
         ticks.append((first + i, _text(c, named)))
     last = first + max(1, len(rows)) - 1
     if not rows:
-        axes.text(0, last, "no records" if result.verdict is None else "not flat", ha="center", va="center", fontsize=6.5, color=GREY, style="italic")
+        why = "no records" if result.verdict is None else "curves still rise"
+        axes.text(0, last, why, ha="center", va="center", fontsize=6.5, color=GREY, style="italic")
     axes.text(
-        1.025, (first + last) / 2, textwrap.fill(verdict, BESIDE), transform=axes.get_yaxis_transform(), ha="left",
-        va="center", fontsize=7, color=LOOKS.get(verdict, LOOKS["undecided"])["color"], fontweight="bold",
+        1.025, (first + last) / 2, textwrap.fill(result.outcome, BESIDE), transform=axes.get_yaxis_transform(), ha="left",
+        va="center", fontsize=7, color=LOOKS[result.verdict or "undecided"]["color"], fontweight="bold",
     )  # fmt: skip
     return last + 1
 

@@ -74,7 +74,7 @@ class Truth:
 def measure_truths(
     measured: MeasuredPolicy, prompts: int, blocks: int, aggregations: Sequence[Part], metric: Tensor, *key: object
 ) -> list[Truth]:
-    """The on-policy gradient of each aggregation with the advantage reward − mean of the group, from ``prompts`` prompts.
+    """The on-policy gradient of each aggregation with the advantage reward − mean, from ``prompts`` prompts.
 
     It is what an unbiased estimator with this aggregation has as its mean: (1/N) Σ A ∇log π with the aggregation's
     weights over all N responses. A custom aggregation may read no log-probabilities: here they are 0.

@@ -140,10 +140,10 @@ def write_rounds(
 def laptop(folder: Path, **points: float) -> StudyResults:
     """Records of the laptop study with eight seeds, whose controls are as expected.
 
-    TEPO solves 9 of 12 problems, the other arms 6. Its learning curve is 20 points higher, and it gains three points
-    more in a round; the rest is equal but for noise.
+    TEPO solves 9 of 12 problems with either sampler, the other arms 6. Its learning curve is 20 points higher, and it
+    gains three points more in a round; the rest is equal but for noise.
     """
-    rise = effects(**{"tepo": 20.0, "poor_clip": -8.0} | points)
+    rise = effects(**{"tepo": 20.0, "tepo_dynamic": 20.0, "poor_clip": -8.0} | points)
 
     def curve(arm: str, seed: int) -> list[float]:
         if "learning_rate" in arm:
@@ -152,7 +152,7 @@ def laptop(folder: Path, **points: float) -> StudyResults:
         # With shuffled rewards: the luck of a seed, and no rise.
         return [0.3] + [0.3 + heights[1] - 0.4] * 5 if "shuffle_rewards" in arm else heights
 
-    right = {"tepo": 9, "tepo+updates_per_batch=16": 9}
+    right = {"tepo": 9, "tepo_dynamic": 9}
     experiments = {"headline": HEADLINE | {"vary": {"updates_per_batch": [1, 4, 16]}}}
     eight = {"seeds": list(range(8)), "experiments": experiments, "controls": {"seeds": None}}
     study = parse_study({"base": "config.yaml", "name": "eight", **eight}, ROOT / "laptop.yaml")

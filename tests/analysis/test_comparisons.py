@@ -77,7 +77,7 @@ def test_where_curves_still_rise_convergence_is_undecided(tmp_path: Path) -> Non
     """Heights of the reference rise to the end, on every seed; flat curves, and curves that fall, are no reason."""
     results = write(study_of(4), tmp_path / "rising", heights)
     asked = comparison(statistic="steps", of="tepo", than="grpo", claimed="below")
-    with pytest.raises(NotFlat, match="have not flattened: .* 'grpo' rises by 10.0 points .* over 4 training seeds"):
+    with pytest.raises(NotFlat, match=r"have not flattened: .* 'grpo' rises by 10.0 points .* over 4 training seeds"):
         compare(results, asked)
     claim = Claim(source="s", text="Half the time.", comparisons=[asked])
     (result,) = decide_claims({"half": claim}, lambda c: compare(results, c))
@@ -85,7 +85,7 @@ def test_where_curves_still_rise_convergence_is_undecided(tmp_path: Path) -> Non
     assert "half: undecided" in claims_text([result]) and "curves still rise" in {
         text.get_text() for text in verdicts.drawn([result], str).axes[0].texts
     }
-    falling = write(study_of(4), tmp_path / "falling", lambda arm, seed: flat(arm, 0)[:-1] + [0.3 + seed / 100])
+    falling = write(study_of(4), tmp_path / "falling", lambda arm, seed: [*flat(arm, 0)[:-1], 0.3 + seed / 100])
     assert compare(falling, asked).n == 4
 
 
@@ -182,6 +182,10 @@ def test_the_seeds_that_both_arms_have_are_compared(tmp_path: Path) -> None:
         assert compare(results, comparison(statistic=statistic, of="tepo", than="grpo")).seeds == (0, 2, 3)
 
 
+def published(size: str, where: str | None = "table 1", **keys: str) -> dict[str, Any]:
+    return {"statistic": "accuracy", "published": {"size": size, "where": where}} | keys
+
+
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
@@ -192,13 +196,13 @@ def test_the_seeds_that_both_arms_have_are_compared(tmp_path: Path) -> None:
         ({"statistic": "curve", "updates": 4}, "`estimator` and `round` have"),
         ({"statistic": "curve", "log": True}, "`estimator` and `round` have"),
         ({"statistic": "curve", "by": "samples"}, "Extra inputs are not permitted"),
-        ({"statistic": "curve", "margin": "2 points"}, "only `apart` has a margin"),
-        ({"statistic": "curve", "claimed": "apart", "margin": "0 points"}, "greater than 0"),
-        ({"statistic": "curve", "claimed": "apart", "margin": 2}, "the unit 'points'"),
-        (
-            {"statistic": "estimator", "metric": "clip_fraction", "claimed": "apart", "margin": "1 log2 ratio"},
-            "the unit 'points'",
-        ),
+        ({"statistic": "accuracy", "margin": "2 points"}, "margin\n  Extra inputs are not permitted"),
+        (published("0 points"), "greater than 0"),
+        (published("1.6"), "the unit 'points'"),
+        (published("0.016 share"), "the unit 'points'"),
+        (published("1 points", where=None), "valid string"),
+        (published("1 points", claimed="apart"), "a size needs a direction"),
+        (published("0.5 points", statistic="steps"), "the unit 'log2 ratio'"),
     ],
 )
 def test_keys_of_another_statistic_are_errors(keys: dict[str, Any], message: str) -> None:
@@ -211,9 +215,7 @@ def test_a_comparison_names_its_instrument() -> None:
         comparison_text(comparison(statistic="curve", of="tepo", than="grpo")),
         comparison_text(comparison(statistic="accuracy", of="tepo", than="grpo", claimed="apart"), str.upper),
         comparison_text(comparison(statistic="round", of="tepo", than="grpo", updates=4)),
-        comparison_text(
-            comparison(statistic="estimator", metric="ratio_variance", of="a", than="b", claimed="below")
-        ),
+        comparison_text(comparison(statistic="estimator", metric="ratio_variance", of="a", than="b", claimed="below")),
     ]
     assert said == [
         "full runs, area under the learning curve: tepo above grpo",

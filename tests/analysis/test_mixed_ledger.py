@@ -32,15 +32,15 @@ def decide(claims: dict[str, Claim], values: dict[Comparison, Values]) -> list[C
 def test_both_units_of_replication_are_tested() -> None:
     for unit in (SEEDS, STARTS):
         assert student([1.0, 2.0], unit).unit == unit
-        assert margin_tests(student([4.0, 4.1, 3.9], unit), "above").holds < 0.01
-        assert margin_tests(student([5.0], unit), "above") == (1, 1, 1)
-    assert margin_tests(student([5.0, 5.1], "problems"), "above") == (1, 1, 1)
+        assert effect_tests(student([4.0, 4.1, 3.9], unit), "above").holds < 0.01
+        assert effect_tests(student([5.0], unit), "above") == (1, 1, 1)
+    assert effect_tests(student([5.0, 5.1], "problems"), "above") == (1, 1, 1)
 
 
 def test_all_comparisons_are_in_one_correction() -> None:
     """The only round's p-value is multiplied by the number of comparisons over seeds and start models together."""
     values = [1.2, 2.0, 0.8]
-    p = margin_tests(student(values, STARTS), "above").holds
+    p = effect_tests(student(values, STARTS), "above").holds
     alone = decide({"one": claim_of(ROUNDS[0])}, {Comparison.model_validate(ROUNDS[0]): values})
     assert alone[0].findings[0].p.holds == pytest.approx(p)
     claims = {"one": claim_of(ROUNDS[0]), "more": claim_of(*CURVES)}
@@ -57,7 +57,7 @@ def test_a_claim_without_records_takes_no_part_in_the_correction() -> None:
 
     claims = {"one": claim_of(ROUNDS[0]), "more": claim_of(*CURVES)}
     one, more = decide_claims(claims, found)
-    assert one.findings[0].p.holds == margin_tests(found(one.claim.comparisons[0]), "above").holds
+    assert one.findings[0].p.holds == effect_tests(found(one.claim.comparisons[0]), "above").holds
     assert (more.verdict, more.missing) == (None, "no run of 'a0'")
 
 

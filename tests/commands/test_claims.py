@@ -31,7 +31,7 @@ def test_a_study_file_stands_for_its_results(
     for name in load_claims():
         (line,) = (line for line in lines if line.endswith(f"({name})"))
         assert line.startswith(
-            ("supported: ", "not supported: ", "undecided: ", "no difference", "no records: ", "undecided, ")
+            ("holds: ", "holds, smaller", "opposite: ", "smaller than", "undecided: ", "no records: ")
         )
     assert f"Of {len(load_claims())} claims: " in brief and "control worse" not in brief
     asked = [result.claim.text for result in findings(results)]

@@ -24,9 +24,7 @@ def abstract(
     return [
         _done(results, label),
         *sentences(results, [c for c in compared if not c.pair.whole], label),
-        _with_verdict(
-            claims, "holds", "Of the papers' claims, these hold here", "None of the papers' claims is shown"
-        ),
+        _with_verdict(claims, "holds", "Of the papers' claims, these hold here", "None of the papers' claims is shown"),
         _against(claims),
         _rests_on(results, controls),
     ]

@@ -99,11 +99,11 @@ def decide_claims(claims: dict[str, Claim], compare: Callable[[Comparison], Diff
 
 
 def _decided(asked: Sequence[Asked]) -> list[Finding]:
-    tests = corrected([effect_tests(d, c.claimed, c.size, c.margin or 0.0) for _, c, d in asked])
+    tests = corrected([effect_tests(d, c.claimed, c.size) for _, c, d in asked])
     findings = []
     for (_, c, d), p in zip(asked, tests, strict=True):
         verdict = decide(p)
-        distance = distance_to_decide(d.mean, c.claimed, c.size, c.margin or 0.0)
+        distance = distance_to_decide(d.mean, c.claimed, c.size)
         needed = seeds_needed(d, distance, len(asked)) if verdict == "undecided" else None
         findings.append(Finding(d.mean, d.low, d.high, d.n, d.unit, p, verdict, needed))
     return findings

@@ -37,10 +37,7 @@ class Published(BaseModel):
 
 
 class Comparison(BaseModel):
-    """A comparison of two arms: a statistic of arm ``of`` against that of arm ``than``, one number per replicate.
-
-    ``margin`` is for questions of this project, which ask for a difference in either direction (`apart`).
-    """
+    """A comparison of two arms: a statistic of arm ``of`` against that of arm ``than``, one number per replicate."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     statistic: Statistic
@@ -51,7 +48,6 @@ class Comparison(BaseModel):
     log: bool = False
     updates: int | None = None
     published: Published | None = None
-    margin: PositiveFloat | None = None
 
     @property
     def unit(self) -> str:
@@ -65,21 +61,20 @@ class Comparison(BaseModel):
 
     @property
     def size(self) -> float | None:
-        """The size against which "smaller" is tested: the published one, or the margin of a question."""
-        return self.published.size if self.published else self.margin
+        """The published size, without a sign; None: the paper gives none."""
+        return self.published.size if self.published else None
 
     @model_validator(mode="before")
     @classmethod
-    def _numbers_with_units(cls, data: Any) -> Any:
+    def _number_with_unit(cls, data: Any) -> Any:
         """Reads `size: 1.6 points`."""
-        if not isinstance(data, dict):
+        if not isinstance(data, dict) or "size" not in (given := data.get("published") or {}):
             return data
         unit = unit_of(str(data.get("statistic")), str(data.get("metric", "")), bool(data.get("log")))
-        if "margin" in data:
-            data = data | {"margin": _number("margin", data["margin"], unit)}
-        if isinstance(given := data.get("published"), dict) and "size" in given:
-            data = data | {"published": given | {"size": _number("published.size", given["size"], unit)}}
-        return data
+        found = re.fullmatch(r"([-+.\deE]+) (.+)", str(given["size"]).strip())
+        if not found or found[2] != unit:
+            raise ValueError(f"published.size: {given['size']!r}; it is a number and the unit {unit!r}")
+        return data | {"published": given | {"size": found[1]}}
 
     @model_validator(mode="after")
     def _keys_of_its_statistic(self) -> Comparison:
@@ -90,8 +85,6 @@ class Comparison(BaseModel):
         for key, given in (("metric", self.metric), ("log", self.log), ("updates", self.updates is not None)):
             if given and not columns:
                 raise ValueError(f"{key}: the statistic {self.statistic!r} has none; `estimator` and `round` have")
-        if self.margin is not None and self.claimed != "apart":
-            raise ValueError("margin: a claim is tested against 0 and a `published` size; only `apart` has a margin")
         if self.published is not None and self.claimed == "apart":
             raise ValueError("published: a size needs a direction, `claimed: above` or `below`")
         return self
@@ -123,14 +116,6 @@ def unit_of(statistic: str, metric: str, log: bool) -> str:
     if statistic == "benchmarks":
         return statistic
     return metric if statistic == "estimator" and metric != "clip_fraction" else POINTS
-
-
-def _number(key: str, value: Any, unit: str) -> str:
-    """The number of `1.6 points`, whose unit has to be ``unit``."""
-    found = re.fullmatch(r"([-+.\deE]+) (.+)", str(value).strip())
-    if not found or found[2] != unit:
-        raise ValueError(f"{key}: {value!r}; it is a number and the unit {unit!r}")
-    return found[1]
 
 
 def load_claims(path: Path | None = None) -> dict[str, Claim]:

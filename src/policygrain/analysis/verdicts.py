@@ -25,23 +25,20 @@ class PValues(NamedTuple):
     smaller: float  # it is smaller than the published size on the claimed side
 
 
-def effect_tests(difference: Difference, claimed: Side, size: float | None = None, margin: float = 0.0) -> PValues:
+def effect_tests(difference: Difference, claimed: Side, size: float | None = None) -> PValues:
     """Tests of a difference, all in its unit. A single replicate decides nothing about others.
 
-    The one-sided p-values of the two directions are doubled, so that one level holds for both together. ``size``: the
-    published one, without a sign; None: there is none. With ``claimed`` `apart`, `holds` is a difference of more than
-    ``margin`` on either side, `smaller` one of less than ``size`` on both, and nothing is `opposite`.
+    The one-sided p-values of the two directions are doubled, so that one level holds for both together; `apart` holds
+    in both. ``size``: the published one, without a sign; None: there is none.
     """
     if difference.unit not in REPLICATES or difference.n < 2:
         return PValues(1.0, 1.0, 1.0)
-    above, below = difference.above, difference.below
+    larger, lower = (min(1.0, 2 * p) for p in (difference.above(0.0), difference.below(0.0)))
     if claimed == "apart":
-        within = 1.0 if size is None else max(above(-size), below(size))  # two one-sided tests
-        return PValues(min(1.0, 2 * above(margin), 2 * below(-margin)), 1.0, within)
-    larger, lower = (min(1.0, 2 * p) for p in (above(0.0), below(0.0)))
+        return PValues(min(larger, lower), 1.0, 1.0)
     if claimed == "above":
-        return PValues(larger, lower, 1.0 if size is None else below(size))
-    return PValues(lower, larger, 1.0 if size is None else above(-size))
+        return PValues(larger, lower, 1.0 if size is None else difference.below(size))
+    return PValues(lower, larger, 1.0 if size is None else difference.above(-size))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -88,10 +85,9 @@ def seeds_needed(difference: Difference, distance: float, comparisons: int = 1) 
     return max(int(enough[0]) + 2, difference.n + 1) if len(enough) else None
 
 
-def distance_to_decide(effect: float, claimed: Side, size: float | None, margin: float = 0.0) -> float:
-    """How far an effect lies from the nearer end of what is undecided: the longest way by which it could be decided."""
-    on_side = {"above": effect, "below": -effect, "apart": abs(effect)}[claimed]
-    return max(abs(on_side) - margin, -np.inf if size is None else size - on_side)
+def distance_to_decide(effect: float, claimed: Side, size: float | None) -> float:
+    """How far an effect lies from 0 or, if that is farther, below the published size: what tests have to show."""
+    return max(abs(effect), 0.0 if size is None else size - (-effect if claimed == "below" else effect))
 
 
 @functools.cache

@@ -86,10 +86,10 @@ def _claim(
     if not rows:
         why = "no records" if result.verdict is None else "curves still rise"
         axes.text(0, last, why, ha="center", va="center", fontsize=6.5, color=GREY, style="italic")
-    axes.text(
-        1.025, (first + last) / 2, textwrap.fill(result.outcome, BESIDE), transform=axes.get_yaxis_transform(), ha="left",
-        va="center", fontsize=7, color=LOOKS[result.verdict or "undecided"]["color"], fontweight="bold",
-    )  # fmt: skip
+    verdict = textwrap.fill(result.outcome, BESIDE)
+    where = {"transform": axes.get_yaxis_transform(), "ha": "left", "va": "center", "fontsize": 7}
+    color = LOOKS[result.verdict or "undecided"]["color"]
+    axes.text(1.025, (first + last) / 2, verdict, **where, color=color, fontweight="bold")
     return last + 1
 
 

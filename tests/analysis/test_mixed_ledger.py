@@ -16,7 +16,7 @@ from policygrain.analysis.verdicts import effect_tests
 from policygrain.errors import UserError
 
 LEVEL = 0.05
-CURVES = [{"statistic": "curve", "of": f"a{i}", "than": f"b{i}", "claimed": "above"} for i in range(4)]
+CURVES = [{"statistic": "drop", "of": f"a{i}", "than": f"b{i}", "claimed": "above"} for i in range(4)]
 ROUNDS = [{"statistic": "round", "of": f"a{i}", "than": f"b{i}", "claimed": "above"} for i in range(4)]
 Values = Sequence[float]
 
@@ -51,7 +51,7 @@ def test_all_comparisons_are_in_one_correction() -> None:
 
 def test_a_claim_without_records_takes_no_part_in_the_correction() -> None:
     def found(c: Comparison) -> Difference:
-        if c.statistic == "curve":
+        if c.statistic == "drop":
             raise UserError("no run of 'a0'")
         return student([1.2, 2.0, 0.8], STARTS)
 

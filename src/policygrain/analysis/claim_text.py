@@ -18,7 +18,6 @@ INSTRUMENTS = {"estimator": ESTIMATORS, "round": ONE_ROUND}
 WHAT = {
     "accuracy": "accuracy",
     "benchmarks": "benchmarks won minus lost",
-    "curve": "area under the learning curve",
     "drop": "largest fall of validation accuracy",
     "steps": "optimizer steps to the same accuracy",
     "tokens": "tokens to the same accuracy",

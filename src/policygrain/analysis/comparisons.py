@@ -43,8 +43,7 @@ def compare(results: StudyResults, c: Comparison) -> Difference:
         )
     found = _by_seed(results, c).sort_index()
     if found.empty:
-        what = {"curve": "a learning curve", "drop": "a learning curve"}.get(c.statistic, c.statistic)
-        raise UserError(f"no seed with {what} of both {c.of!r} and {c.than!r}: run `snakemake all`.")
+        raise UserError(f"no seed with {c.statistic} of both {c.of!r} and {c.than!r}: run `snakemake all`.")
     values, seeds = found.to_numpy(dtype=float), [int(seed) for seed in found.index]
     return ranked(values, SEEDS, seeds) if c.statistic in COSTS else student(values, SEEDS, seeds)
 
@@ -55,8 +54,7 @@ def _by_seed(results: StudyResults, c: Comparison) -> pd.Series:
         return measures.reached(results, c.of, c.than, c.statistic)
     if c.statistic == "benchmarks":
         return measures.benchmarks_won(results, c.of, c.than)
-    measure = {"curve": measures.area, "drop": measures.largest_drop}[c.statistic]
-    return (measure(results, c.of) - measure(results, c.than)).dropna()
+    return (measures.largest_drop(results, c.of) - measures.largest_drop(results, c.than)).dropna()
 
 
 def _over_starts(results: StudyResults, c: Comparison) -> Difference:

@@ -16,7 +16,7 @@ from .statistics import SEEDS, STARTS
 from .verdicts import Side
 
 POINTS, LOG_RATIO = "points", "log2 ratio"
-Statistic = Literal["accuracy", "benchmarks", "curve", "drop", "steps", "tokens", "estimator", "round"]
+Statistic = Literal["accuracy", "benchmarks", "drop", "steps", "tokens", "estimator", "round"]
 EVALUATED = ("accuracy", "benchmarks")  # of final models
 COSTS = ("steps", "tokens")
 MEASURED_ONCE = ("estimator", "round")  # per start model

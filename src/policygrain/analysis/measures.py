@@ -205,7 +205,7 @@ def after_round(results: StudyResults, method: str, metric: str = "reward", upda
     if rows[column].isna().any():
         raise UserError(
             f"rounds by {method!r} have no {column} after {at} updates: only the end of a round has it, and records of "
-            "older versions do not. Delete the folder `rounds` of the study's results, then `snakemake all`."
+            "older versions do not: run `snakemake all`."
         )
     return (100 if metric == "reward" else 1) * rows.groupby("seed")[column].mean()
 

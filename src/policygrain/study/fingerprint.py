@@ -70,7 +70,7 @@ def section_of(annotation: Any) -> type[BaseModel] | None:
     return next((f for f in found if f is not None), None)
 
 
-# Of what instruments measure; records of another version are measured again. 2: a true gradient for each aggregation, and
+# Of what instruments measure; another version is measured again. 2: a true gradient per aggregation, and
 # entropies on pools.
 INSTRUMENTS = 2
 

@@ -12,7 +12,6 @@ from policygrain.analysis.claim_text import claims_text
 from policygrain.analysis.controls import (
     Control,
     controls,
-    controls_data,
     controls_status,
     controls_text,
     controls_warning,
@@ -126,7 +125,6 @@ def test_without_records_or_without_controls(tmp_path: Path) -> None:
         path.unlink()
     found = {c.role: c for c in controls(StudyResults(results.folder.path))}
     assert not found["worse"].passed and found["worse"].found.startswith("no records: no run of 'poor_clip'")
-    assert json.dumps(controls_data(list(found.values())), allow_nan=False)
     none = controls(write(study_of(2), tmp_path / "none", sound()))
     assert none == [] and controls_status(none) == "none" and controls_text(none) == ""
 

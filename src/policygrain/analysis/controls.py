@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ..errors import UserError
 from ..study.runs import control_arms
@@ -189,11 +189,3 @@ def controls_text(found: Sequence[Control]) -> str:
             what = CHANGE if c.role == "zero_learning_rate" else f"[{c.low:+.2g}, {c.high:+.2g}]"
             lines.append(f"  {c.arms}: {c.effect:+.2g} points, {what}, over {c.n} {c.unit}")
     return "\n".join(lines)
-
-
-def controls_data(found: Sequence[Control]) -> list[dict[str, Any]]:
-    """The controls as JSON data; numbers that are not known are null."""
-    return [
-        {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in c._asdict().items()}
-        for c in found
-    ]

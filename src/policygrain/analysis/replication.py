@@ -62,7 +62,7 @@ def replication_text(pairs: list[ClaimPair], first: StudyResults, second: StudyR
     lines.append("Claims, verdict of A | verdict of B:")
     for pair in pairs:
         said = " | ".join(r.outcome for r in (pair.first, pair.second))
-        lines.append(f"  {pair.name:26} {pair.agreement:12} {said}")
+        lines.append(f"  {pair.name:28} {pair.agreement:12} {said}")
     counts = Counter(pair.agreement for pair in pairs)
     lines.append(
         f"Of {len(pairs)} claims: {counts['same']} have the same verdict, {counts['differs']} differ, "

@@ -153,7 +153,10 @@ def laptop(folder: Path, **points: float) -> StudyResults:
         return [0.3] + [0.3 + heights[1] - 0.4] * 5 if "shuffle_rewards" in arm else heights
 
     right = {"tepo": 9, "tepo_dynamic": 9}
-    experiments = {"headline": HEADLINE | {"vary": {"updates_per_batch": [1, 4, 16]}}}
+    experiments = {
+        "headline": HEADLINE | {"vary": {"updates_per_batch": [1, 4, 16]}},
+        "dynamic": {"methods": ["dapo", "tepo_dynamic"]},
+    }
     eight = {"seeds": list(range(8)), "experiments": experiments, "controls": {"seeds": None}}
     study = parse_study({"base": "config.yaml", "name": "eight", **eight}, ROOT / "laptop.yaml")
     results = write(study, folder, curve, right)

@@ -45,8 +45,10 @@ def test_a_replication_with_other_seeds_is_compared_by_its_claims(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """TEPO is right on three problems of twelve fewer in one study, and on three more in the other."""
-    one = write(study_of(16), tmp_path / "one", effects(), {"tepo": 3})
-    two = write(study_of(range(20, 36)), tmp_path / "two", effects(), {"tepo": 9})
+    methods = ["grpo", "dapo", "tepo", "tepo_dynamic"]
+    plan = {"methods": {"tepo_dynamic": {"base": "tepo"}}, "experiments": {"headline": {"methods": methods}}}
+    one = write(study_of(16, **plan), tmp_path / "one", effects(), dict.fromkeys(methods[2:], 3))
+    two = write(study_of(range(20, 36), **plan), tmp_path / "two", effects(), dict.fromkeys(methods[2:], 9))
     assert shared_seeds(one, two) == []
     found = {pair.name: pair for pair in compare_claims(one, two)}
     assert found["tepo_best_average"].agreement == found["tepo_most_benchmarks"].agreement == "contradicts"

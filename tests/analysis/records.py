@@ -102,8 +102,12 @@ def write_estimators(results: StudyResults, value: Callable[[str, int, int], Map
         write_record(results.folder.estimators(start), EstimatorsRecord(**kept, **counts, rows=rows))
 
 
-def write_rounds(results: StudyResults, reward: Callable[[str, int, int, int], float]) -> None:
-    """Rounds' records: ``reward`` of method, start model, pool and number of updates."""
+def write_rounds(
+    results: StudyResults,
+    reward: Callable[[str, int, int, int], float],
+    entropy: Callable[[str], float] | None = None,
+) -> None:
+    """Rounds' records: ``reward`` of method, start model, pool and number of updates; ``entropy`` after the last."""
     study = results.study
     assert study.rounds is not None
     for start in measured_starts(study, study.rounds):
@@ -119,6 +123,8 @@ def write_rounds(results: StudyResults, reward: Callable[[str, int, int, int], f
                 kl_old=0.0,
                 entropy=1.0,
                 before=0.3,
+                pool_entropy=entropy(name) if entropy and updates == max(study.rounds.updates) else None,
+                pool_entropy_before=2.0 if entropy and updates == max(study.rounds.updates) else None,
             )
             for steps in study.rounds.steps
             for pool in range(study.rounds.pools)
@@ -134,10 +140,10 @@ def write_rounds(results: StudyResults, reward: Callable[[str, int, int, int], f
 def laptop(folder: Path, **points: float) -> StudyResults:
     """Records of the laptop study with eight seeds, whose controls are as expected.
 
-    TEPO solves 9 of 12 problems, the other arms 6. Its learning curve is 20 points higher, and it gains three points
-    more in a round; the rest is equal but for noise.
+    TEPO solves 9 of 12 problems with either sampler, the other arms 6. Its learning curve is 20 points higher, and it
+    gains three points more in a round; the rest is equal but for noise.
     """
-    rise = effects(**{"tepo": 20.0, "poor_clip": -8.0} | points)
+    rise = effects(**{"tepo": 20.0, "tepo_dynamic": 20.0, "poor_clip": -8.0} | points)
 
     def curve(arm: str, seed: int) -> list[float]:
         if "learning_rate" in arm:
@@ -146,8 +152,11 @@ def laptop(folder: Path, **points: float) -> StudyResults:
         # With shuffled rewards: the luck of a seed, and no rise.
         return [0.3] + [0.3 + heights[1] - 0.4] * 5 if "shuffle_rewards" in arm else heights
 
-    right = {"tepo": 9, "tepo+updates_per_batch=16": 9}
-    experiments = {"headline": HEADLINE | {"vary": {"updates_per_batch": [1, 4, 16]}}}
+    right = {"tepo": 9, "tepo_dynamic": 9}
+    experiments = {
+        "headline": HEADLINE | {"vary": {"updates_per_batch": [1, 4, 16]}},
+        "dynamic": {"methods": ["dapo", "tepo_dynamic"]},
+    }
     eight = {"seeds": list(range(8)), "experiments": experiments, "controls": {"seeds": None}}
     study = parse_study({"base": "config.yaml", "name": "eight", **eight}, ROOT / "laptop.yaml")
     results = write(study, folder, curve, right)

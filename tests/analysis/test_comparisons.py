@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from policygrain.analysis import measures
-from policygrain.analysis.claim_text import comparison_text
-from policygrain.analysis.comparisons import compare, lacking
-from policygrain.analysis.ledger import Comparison
+from policygrain.analysis.claim_text import claims_text, comparison_text
+from policygrain.analysis.claims import decide_claims
+from policygrain.analysis.comparisons import NotFlat, compare, lacking
+from policygrain.analysis.ledger import Claim, Comparison
 from policygrain.errors import UserError
+from policygrain.figures import verdicts
+from policygrain.results.reader import StudyResults
 from policygrain.study.runs import run_matrix
 
 from .records import study_of, write, write_estimators, write_rounds
 
 
 def comparison(**keys: Any) -> Comparison:
-    return Comparison.model_validate({"claimed": "above", "margin_reason": "a reason"} | keys)
+    return Comparison.model_validate({"claimed": "above"} | keys)
 
 
 def heights(arm: str, seed: int) -> list[float]:
@@ -31,28 +35,56 @@ def test_the_area_under_a_curve_by_hand(tmp_path: Path) -> None:
     """Heights 20, 30, 40, 50, 60 over four steps: (20/2 + 30 + 40 + 50 + 60/2) / 4 = 40. TEPO: 3.5 points / 4 more."""
     results = write(study_of(2), tmp_path, heights)
     assert measures.area(results, "grpo").to_dict() == pytest.approx({0: 40.0, 1: 40.0 + 0.1 * 3.5 / 4})
-    found = compare(results, comparison(statistic="curve", of="tepo", than="grpo"))
-    assert found.mean == pytest.approx(3.5 / 4) and found.unit == "training seeds"
-    assert (found.seeds, found.n) == ((0, 1), 2)
+    assert measures.area(results, "tepo")[0] == pytest.approx(40 + 3.5 / 4)
 
 
-def test_at_equal_numbers_of_samples_a_sampler_that_draws_twice_sees_half_the_curve(tmp_path: Path) -> None:
-    """DAPO samples 200 a step and GRPO 100: the area is up to 400 samples, which are DAPO's first two steps.
-
-    Its mean height there is (20/2 + 30 + 40/2) / 2 = 30, and GRPO's over all four steps 40.
-    """
-    results = write(study_of(2), tmp_path, lambda arm, seed: [0.2, 0.3, 0.4, 0.5, 0.6], samples={"dapo": 200})
-    found = compare(results, comparison(statistic="curve", by="samples", of="dapo", than="grpo"))
-    assert found.mean == pytest.approx(30 - 40)
-    assert compare(results, comparison(statistic="curve", of="dapo", than="grpo")).mean == pytest.approx(0)
+def test_a_fall_is_measured_from_the_best_before_it(tmp_path: Path) -> None:
+    """Heights 20, 50, 40, 60, 35: the largest fall is 25 points, and a curve that only rises has none."""
+    shaken = [0.2, 0.5, 0.4, 0.6, 0.35]
+    results = write(study_of(2), tmp_path, lambda arm, seed: shaken if arm == "grpo" else heights(arm, seed))
+    assert measures.largest_drop(results, "grpo").to_dict() == pytest.approx({0: 25.0, 1: 25.0})
+    found = compare(results, comparison(statistic="drop", of="tepo", than="grpo", claimed="below"))
+    assert found.mean == pytest.approx(-25)
 
 
-def test_a_curve_ends_between_two_validations(tmp_path: Path) -> None:
-    """300 samples of 100 against 120 per step: the other curve is cut after 300 of 360, at height 20 + 25 = 45."""
-    curve = [0.2, 0.3, 0.4, 0.5]
-    results = write(study_of(2), tmp_path, lambda arm, seed: curve, samples={"dapo": 120})
-    a, b = measures.areas_by_samples(results, "dapo", "grpo")
-    assert a[0] == pytest.approx((20 + 45) / 2) and b[0] == pytest.approx(35)
+def test_benchmarks_won_are_counted(tmp_path: Path) -> None:
+    """TEPO solves a problem more of every benchmark, seeds alike."""
+    results = write(study_of(3), tmp_path, heights, {"tepo": 7})
+    won = len(results.benchmarks)
+    found = compare(results, comparison(statistic="benchmarks", of="tepo", than="grpo"))
+    assert found.values == (won, won, won)
+    assert compare(results, comparison(statistic="benchmarks", of="dapo", than="grpo")).values == (0, 0, 0)
+
+
+def flat(arm: str, seed: int) -> list[float]:
+    """GRPO reaches its 40% with the fourth step; TEPO with its second, or never with seed 2."""
+    if arm == "tepo":
+        return [0.2] * 9 if seed == 2 else [0.2, 0.3, *[0.4] * 7]
+    return [0.2, 0.25, 0.3, 0.35, *[0.4] * 5]
+
+
+def test_a_run_that_never_arrives_takes_longer_than_any(tmp_path: Path) -> None:
+    results = write(study_of(3), tmp_path, flat)
+    for statistic in ("steps", "tokens"):
+        found = compare(results, comparison(statistic=statistic, of="tepo", than="grpo", claimed="below"))
+        assert found.values == pytest.approx((-1.0, -1.0, math.inf)) and found.mean == -1
+    assert measures.reached(results, "grpo", "grpo", "tokens").tolist() == [0, 0, 0]
+
+
+def test_where_curves_still_rise_convergence_is_undecided(tmp_path: Path) -> None:
+    """Heights of the reference rise to the end, on every seed; flat curves, and curves that fall, are no reason."""
+    results = write(study_of(4), tmp_path / "rising", heights)
+    asked = comparison(statistic="steps", of="tepo", than="grpo", claimed="below")
+    with pytest.raises(NotFlat, match=r"have not flattened: .* 'grpo' rises by 10.0 points .* over 4 training seeds"):
+        compare(results, asked)
+    claim = Claim(source="s", text="Half the time.", comparisons=[asked])
+    (result,) = decide_claims({"half": claim}, lambda c: compare(results, c))
+    assert (result.verdict, result.findings) == ("undecided", []) and "have not flattened" in result.missing
+    assert "half: undecided" in claims_text([result]) and "curves still rise" in {
+        text.get_text() for text in verdicts.drawn([result], str).axes[0].texts
+    }
+    falling = write(study_of(4), tmp_path / "falling", lambda arm, seed: [*flat(arm, 0)[:-1], 0.3 + seed / 100])
+    assert compare(falling, asked).n == 4
 
 
 INSTRUMENTS: dict[str, Any] = {
@@ -73,11 +105,11 @@ def test_an_estimator_is_compared_at_each_distance_then_averaged(tmp_path: Path)
             else {"norm": 1.0 + start, "clip_fraction": 0.01}
         ),
     )
-    norm = {"statistic": "estimator", "metric": "norm", "log": True, "of": "tepo", "than": "token", "margin": 0.1}
+    norm = {"statistic": "estimator", "metric": "norm", "log": True, "of": "tepo", "than": "token"}
     found = compare(results, comparison(**norm))
     assert found.values == pytest.approx((2.0, 2.0, 2.0)) and (found.n, found.unit) == (3, "start models")
     assert compare(results, comparison(**norm, updates=4)).mean == pytest.approx(1)
-    clip = comparison(statistic="estimator", metric="clip_fraction", of="tepo", than="token", margin="1 points")
+    clip = comparison(statistic="estimator", metric="clip_fraction", of="tepo", than="token")
     assert compare(results, clip).values == pytest.approx((2.0, 3.0, 4.0))
     with pytest.raises(UserError, match="no estimator 'tepo' after 8 updates was measured"):
         compare(results, comparison(**norm, updates=8))
@@ -88,7 +120,7 @@ def test_an_estimator_is_compared_at_each_distance_then_averaged(tmp_path: Path)
 def test_what_is_not_positive_has_no_logarithm(tmp_path: Path) -> None:
     results = write(study_of(2, **INSTRUMENTS), tmp_path, heights)
     write_estimators(results, lambda name, start, updates: {"snr": -0.1 if name == "tepo" else 1.0})
-    snr = comparison(statistic="estimator", metric="snr", log=True, of="tepo", than="token", margin=0.1)
+    snr = comparison(statistic="estimator", metric="snr", log=True, of="tepo", than="token")
     with pytest.raises(UserError, match=r"snr of 'tepo' is -0.1 .* no logarithm"):
         compare(results, snr)
 
@@ -100,6 +132,24 @@ def test_a_round_is_its_last_reward_over_pools(tmp_path: Path) -> None:
     found = compare(results, comparison(statistic="round", of="tepo", than="token"))
     assert found.values == pytest.approx((4.0, 4.0, 4.0)) and found.unit == "start models"
     assert compare(results, comparison(statistic="round", of="tepo", than="token", updates=1)).mean == pytest.approx(2)
+
+
+def test_entropies_are_those_of_the_same_states_before_and_after_a_round(tmp_path: Path) -> None:
+    """2 nats before; 1 after GRPO's loss and 1.5 after TEPO. Records of older versions lack them."""
+    results = write(study_of(3, **INSTRUMENTS), tmp_path, heights)
+    write_rounds(results, lambda *_: 0.3, lambda name: 1.5 if name == "tepo" else 1.0)
+    asked = {"statistic": "round", "metric": "entropy"}
+    found = compare(results, comparison(**asked, of="tepo", than="token"))
+    assert found.values == pytest.approx((0.5,) * 3) and found.unit == "start models"
+    fallen = comparison(**asked, of="token", than="before", claimed="below", log=True)
+    assert compare(results, fallen).mean == pytest.approx(-1) and lacking(results.study, results.matrix, fallen) is None
+    reward = comparison(statistic="round", of="token", than="before")
+    assert compare(results, reward).mean == pytest.approx(0)
+    with pytest.raises(UserError, match="no pool_entropy after 1 updates: only the end"):
+        compare(results, comparison(**asked, of="tepo", than="token", updates=1))
+    write_rounds(results, lambda *_: 0.3)
+    with pytest.raises(UserError, match="records of older versions do not"):
+        compare(StudyResults(results.folder.path), fallen)
 
 
 def test_effects_of_opposite_sign_at_two_stages_have_no_mean(tmp_path: Path) -> None:
@@ -126,25 +176,31 @@ def test_the_seeds_that_both_arms_have_are_compared(tmp_path: Path) -> None:
     results = write(study_of(4), tmp_path, heights)
     for path in results.folder.run("grpo", 1).path.rglob("*.json*"):
         path.unlink()
-    for statistic in ("curve", "accuracy"):
+    for statistic in ("drop", "accuracy"):
         assert compare(results, comparison(statistic=statistic, of="tepo", than="grpo")).seeds == (0, 2, 3)
+
+
+def published(size: str, where: str | None = "table 1", **keys: str) -> dict[str, Any]:
+    return {"statistic": "accuracy", "published": {"size": size, "where": where}} | keys
 
 
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"statistic": "probe"}, "'accuracy', 'curve'"),
-        (
-            {"statistic": "estimator", "metric": "beauty", "margin": 1},
-            "have no 'beauty'; there are bias_cosine",
-        ),
-        ({"statistic": "accuracy", "by": "samples"}, "only `curve` has"),
-        ({"statistic": "curve", "updates": 4}, "only `estimator` and `round` have"),
-        ({"statistic": "curve", "log": True, "margin": 1}, "only `metric` and `estimator` have"),
-        ({"statistic": "round", "margin": "0.01 points"}, "in points, not shares"),
-        ({"statistic": "curve", "margin": 0}, "larger than 0"),
-        ({"statistic": "estimator", "metric": "norm", "log": True, "margin": "2 points"}, "the unit 'log2 ratio'"),
-        ({"statistic": "estimator", "metric": "clip_fraction", "margin": "1 log2 ratio"}, "the unit 'points'"),
+        ({"statistic": "probe"}, "'accuracy', 'benchmarks', 'drop'"),
+        ({"statistic": "estimator", "metric": "beauty"}, "has no 'beauty'; there are bias_cosine"),
+        ({"statistic": "round", "metric": "beauty"}, "has no 'beauty'; there are reward, entropy"),
+        ({"statistic": "accuracy", "metric": "reward"}, "`estimator` and `round` have"),
+        ({"statistic": "drop", "updates": 4}, "`estimator` and `round` have"),
+        ({"statistic": "drop", "log": True}, "`estimator` and `round` have"),
+        ({"statistic": "drop", "by": "samples"}, "Extra inputs are not permitted"),
+        ({"statistic": "accuracy", "margin": "2 points"}, "margin\n  Extra inputs are not permitted"),
+        (published("0 points"), "greater than 0"),
+        (published("1.6"), "the unit 'points'"),
+        (published("0.016 share"), "the unit 'points'"),
+        (published("1 points", where=None), "valid string"),
+        (published("1 points", claimed="apart"), "a size needs a direction"),
+        (published("0.5 points", statistic="steps"), "the unit 'log2 ratio'"),
     ],
 )
 def test_keys_of_another_statistic_are_errors(keys: dict[str, Any], message: str) -> None:
@@ -152,22 +208,15 @@ def test_keys_of_another_statistic_are_errors(keys: dict[str, Any], message: str
         comparison(of="tepo", than="grpo", **keys)
 
 
-def test_margins_by_default() -> None:
-    assert comparison(statistic="curve", of="a", than="b").margin == 2
-    assert comparison(statistic="round", of="a", than="b").margin == 1
-
-
 def test_a_comparison_names_its_instrument() -> None:
     said = [
-        comparison_text(comparison(statistic="curve", by="samples", of="tepo", than="grpo")),
+        comparison_text(comparison(statistic="drop", of="tepo", than="grpo")),
         comparison_text(comparison(statistic="accuracy", of="tepo", than="grpo", claimed="apart"), str.upper),
         comparison_text(comparison(statistic="round", of="tepo", than="grpo", updates=4)),
-        comparison_text(
-            comparison(statistic="estimator", metric="ratio_variance", of="a", than="b", claimed="below", margin=1)
-        ),
+        comparison_text(comparison(statistic="estimator", metric="ratio_variance", of="a", than="b", claimed="below")),
     ]
     assert said == [
-        "full runs, area under the learning curve by samples: tepo above grpo",
+        "full runs, largest fall of validation accuracy: tepo above grpo",
         "full runs, accuracy: TEPO apart from GRPO",
         "one round, reward after 4 updates: tepo above grpo",
         "estimators, ratio variance: a below b",

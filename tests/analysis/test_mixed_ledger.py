@@ -12,12 +12,12 @@ import pytest
 from policygrain.analysis.claims import ClaimResult, decide_claims
 from policygrain.analysis.ledger import Claim, Comparison
 from policygrain.analysis.statistics import SEEDS, STARTS, Difference, student
-from policygrain.analysis.verdicts import margin_tests
+from policygrain.analysis.verdicts import effect_tests
 from policygrain.errors import UserError
 
 LEVEL = 0.05
-CURVES = [{"statistic": "curve", "of": f"a{i}", "than": f"b{i}", "claimed": "above", "margin": 1} for i in range(4)]
-ROUNDS = [{"statistic": "round", "of": f"a{i}", "than": f"b{i}", "claimed": "above", "margin": 1} for i in range(4)]
+CURVES = [{"statistic": "drop", "of": f"a{i}", "than": f"b{i}", "claimed": "above"} for i in range(4)]
+ROUNDS = [{"statistic": "round", "of": f"a{i}", "than": f"b{i}", "claimed": "above"} for i in range(4)]
 Values = Sequence[float]
 
 
@@ -32,48 +32,48 @@ def decide(claims: dict[str, Claim], values: dict[Comparison, Values]) -> list[C
 def test_both_units_of_replication_are_tested() -> None:
     for unit in (SEEDS, STARTS):
         assert student([1.0, 2.0], unit).unit == unit
-        assert margin_tests(student([5.0, 5.1, 4.9], unit), "above", 1.0).supports < 0.01
-        assert margin_tests(student([5.0], unit), "above", 1.0) == (1, 1, 1)
-    assert margin_tests(student([5.0, 5.1], "problems"), "above", 1.0) == (1, 1, 1)
+        assert effect_tests(student([4.0, 4.1, 3.9], unit), "above").holds < 0.01
+        assert effect_tests(student([5.0], unit), "above") == (1, 1, 1)
+    assert effect_tests(student([5.0, 5.1], "problems"), "above") == (1, 1, 1)
 
 
 def test_all_comparisons_are_in_one_correction() -> None:
     """The only round's p-value is multiplied by the number of comparisons over seeds and start models together."""
-    values = [2.2, 3.0, 1.8]
-    p = margin_tests(student(values, STARTS), "above", 1.0).supports
+    values = [1.2, 2.0, 0.8]
+    p = effect_tests(student(values, STARTS), "above").holds
     alone = decide({"one": claim_of(ROUNDS[0])}, {Comparison.model_validate(ROUNDS[0]): values})
-    assert alone[0].findings[0].p.supports == pytest.approx(p)
+    assert alone[0].findings[0].p.holds == pytest.approx(p)
     claims = {"one": claim_of(ROUNDS[0]), "more": claim_of(*CURVES)}
     asked = [c for claim in claims.values() for c in claim.comparisons]
-    found = {c: values if c.statistic == "round" else [1.0, 0.9, 1.1] for c in asked}
-    assert decide(claims, found)[0].findings[0].p.supports == pytest.approx(5 * p)
+    found = {c: values if c.statistic == "round" else [0.0, -0.1, 0.1] for c in asked}
+    assert decide(claims, found)[0].findings[0].p.holds == pytest.approx(5 * p)
 
 
 def test_a_claim_without_records_takes_no_part_in_the_correction() -> None:
     def found(c: Comparison) -> Difference:
-        if c.statistic == "curve":
+        if c.statistic == "drop":
             raise UserError("no run of 'a0'")
-        return student([2.2, 3.0, 1.8], STARTS)
+        return student([1.2, 2.0, 0.8], STARTS)
 
     claims = {"one": claim_of(ROUNDS[0]), "more": claim_of(*CURVES)}
     one, more = decide_claims(claims, found)
-    assert one.findings[0].p.supports == margin_tests(found(one.claim.comparisons[0]), "above", 1.0).supports
+    assert one.findings[0].p.holds == effect_tests(found(one.claim.comparisons[0]), "above").holds
     assert (more.verdict, more.missing) == (None, "no run of 'a0'")
 
 
 def test_a_mixed_ledger_rarely_makes_a_false_verdict() -> None:
-    """Two comparisons over eight seeds and three over six start models, all at the margin.
+    """Two comparisons over eight seeds and three over six start models, without any effect.
 
-    In at most 5% of 2,000 ledgers is any of them called supported, or any of them refuted (plus three errors).
+    In at most 5% of 2,000 ledgers does any of them have a direction (plus three errors).
     """
     rng = np.random.default_rng(11)
     claims = {f"claim{i}": claim_of(c) for i, c in enumerate([*CURVES[:2], *ROUNDS[:3]])}
-    wrong = np.zeros(2)
+    wrong = 0
     draws = 2000
     for _ in range(draws):
         asked = [claim.comparisons[0] for claim in claims.values()]
-        values = {c: rng.normal(1, 1, 6 if c.statistic == "round" else 8).tolist() for c in asked}
+        values = {c: rng.normal(0, 1, 6 if c.statistic == "round" else 8).tolist() for c in asked}
         verdicts = {result.verdict for result in decide(claims, values)}
-        wrong += ["supported" in verdicts, "not supported" in verdicts]
-    assert (wrong / draws <= LEVEL + 3 * math.sqrt(LEVEL * (1 - LEVEL) / draws)).all()
-    assert wrong.max() > 0, "it can be wrong, or this test shows nothing"
+        wrong += bool(verdicts & {"holds", "opposite"})
+    assert wrong / draws <= LEVEL + 3 * math.sqrt(LEVEL * (1 - LEVEL) / draws)
+    assert wrong > 0, "it can be wrong, or this test shows nothing"

@@ -12,7 +12,7 @@ import pytest
 from policygrain.analysis import power
 from policygrain.analysis.power import paired_spreads, seeds_to_decide
 from policygrain.analysis.statistics import student
-from policygrain.analysis.verdicts import margin_tests
+from policygrain.analysis.verdicts import effect_tests
 from policygrain.cli import main
 from policygrain.errors import UserError
 from policygrain.results.reader import StudyResults
@@ -40,7 +40,7 @@ def test_the_spread_is_the_standard_deviation_of_paired_differences(records: Pat
 
 
 @pytest.mark.parametrize("comparisons", [1, 27])
-def test_more_spread_and_smaller_margins_ask_for_more_seeds(comparisons: int) -> None:
+def test_more_spread_and_smaller_effects_ask_for_more_seeds(comparisons: int) -> None:
     needed = [seeds_to_decide(sd, 2.0, comparisons) or 1001 for sd in (0.5, 1, 2, 4, 8)]
     assert needed == sorted(needed) and needed[0] < needed[-1]
     # Only their ratio counts.
@@ -50,14 +50,14 @@ def test_more_spread_and_smaller_margins_ask_for_more_seeds(comparisons: int) ->
 
 
 @pytest.mark.parametrize(("sd", "comparisons"), [(1.0, 1), (4.0, 27)])
-def test_with_the_planned_seeds_four_of_five_studies_support_twice_the_margin(sd: float, comparisons: int) -> None:
+def test_with_the_planned_seeds_four_of_five_studies_show_the_direction(sd: float, comparisons: int) -> None:
     n = seeds_to_decide(sd, 2.0, comparisons)
     assert n is not None
     rng, level = np.random.default_rng(5), 0.05 / comparisons
 
     def supported(seeds: int) -> float:
-        found = (student(rng.normal(4.0, sd, seeds)) for _ in range(2000))
-        return sum(margin_tests(d, "above", 2.0).supports < level for d in found) / 2000
+        found = (student(rng.normal(2.0, sd, seeds)) for _ in range(2000))
+        return sum(effect_tests(d, "above").holds < level for d in found) / 2000
 
     assert supported(n) > 0.8 - 3 * 0.4 / math.sqrt(2000) and supported(n - 1) < 0.8 + 3 * 0.4 / math.sqrt(2000)
 
@@ -65,7 +65,7 @@ def test_with_the_planned_seeds_four_of_five_studies_support_twice_the_margin(sd
 def test_the_table_names_records_study_and_hours(records: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", str(ROOT / "studies" / "smoke.yaml"), "--power", str(records)]) == 0
     text = capsys.readouterr().out
-    assert "margin 2 points" in text and "the study smoke" in text and "device-hours a run" in text
+    assert "| 2 points |" in text and "the study smoke" in text and "device-hours a run" in text
 
 
 def test_records_of_one_seed_have_no_spread(tmp_path: Path) -> None:

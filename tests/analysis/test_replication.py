@@ -13,10 +13,9 @@ from policygrain.analysis.studies import compare_studies
 from policygrain.analysis.verdicts import Verdict
 from policygrain.cli import main
 
-from ..support.ledger import nothing_withdrawn  # noqa: F401 (a fixture)
 from .records import effects, study_of, write
 
-TIE: Verdict = "no difference larger than the margin"
+SMALLER: Verdict = "smaller than published"
 
 
 def result(verdict: Verdict | None) -> ClaimResult:
@@ -27,13 +26,13 @@ def result(verdict: Verdict | None) -> ClaimResult:
 @pytest.mark.parametrize(
     ("one", "two", "agreement"),
     [
-        ("supported", "supported", "same"),
-        ("not supported", "not supported", "same"),
-        ("not supported", TIE, "both reject"),
-        ("supported", "not supported", "contradicts"),
-        ("supported", TIE, "contradicts"),
-        ("supported", "undecided", "open"),
-        (None, "supported", "open"),
+        ("holds", "holds", "same"),
+        ("opposite", "opposite", "same"),
+        ("opposite", SMALLER, "differs"),
+        ("holds", SMALLER, "differs"),
+        ("holds", "opposite", "contradicts"),
+        ("holds", "undecided", "open"),
+        (None, "holds", "open"),
         (None, None, "open"),
     ],
 )
@@ -42,33 +41,34 @@ def test_agreement(one: Verdict | None, two: Verdict | None, agreement: str) -> 
     assert ClaimPair("claim", result(two), result(one)).agreement == agreement
 
 
-@pytest.mark.usefixtures("nothing_withdrawn")
 def test_a_replication_with_other_seeds_is_compared_by_its_claims(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """MPO is 9 points worse in both; TEPO 9 points worse in one and 9 better in the other, at 16 updates too."""
-    right = {"tepo+updates_per_batch=16": 9}
-    one = write(study_of(8), tmp_path / "one", effects(mpo=-9.0, tepo=-9.0))
-    other = study_of(range(20, 28))
-    two = write(other, tmp_path / "two", effects(mpo=-9.0, tepo=9.0), right)
+    """TEPO is right on three problems of twelve fewer in one study, and on three more in the other."""
+    methods = ["grpo", "dapo", "tepo", "tepo_dynamic"]
+    plan = {"methods": {"tepo_dynamic": {"base": "tepo"}}, "experiments": {"headline": {"methods": methods}}}
+    one = write(study_of(16, **plan), tmp_path / "one", effects(), dict.fromkeys(methods[2:], 3))
+    two = write(study_of(range(20, 36), **plan), tmp_path / "two", effects(), dict.fromkeys(methods[2:], 9))
     assert shared_seeds(one, two) == []
     found = {pair.name: pair for pair in compare_claims(one, two)}
-    assert found["mpo_beats_token_level"].agreement == "same"
-    assert found["tepo_best_average"].agreement == "contradicts" and found["mpo_block_size"].agreement == "open"
+    assert found["tepo_best_average"].agreement == found["tepo_most_benchmarks"].agreement == "contradicts"
+    assert found["tepo_stability"].agreement == found["mpo_block_size"].agreement == "open"
     folders = [str(results.folder.path) for results in (one, two)]
     assert main(["compare", *folders, "--out", str(tmp_path / "table.csv")]) == 0
     text = capsys.readouterr().out
     assert "No seed is in both studies" in text and "not independent" not in text
     assert (tmp_path / "table.csv").read_text().startswith("arm,benchmark,n,unit,change")
-    counts = [
-        sum(p.agreement == kind for p in found.values()) for kind in ("same", "both reject", "contradicts", "open")
-    ]
-    assert text.splitlines()[-1] == (
-        "Of 10 claims: {} have the same verdict, {} are rejected by both with different verdicts, {} contradict, "
-        "{} are open.".format(*counts)
+    *_, verdicts, intervals = text.splitlines()
+    counts = [sum(p.agreement == kind for p in found.values()) for kind in ("same", "differs", "contradicts", "open")]
+    assert verdicts == "Of {} claims: {} have the same verdict, {} differ, {} contradict, {} are open.".format(
+        len(found), *counts
     )
+    both = [pair for p in found.values() for pair in p.findings]
+    assert intervals.startswith(f"Of {len(both)} comparisons that both have, decided or not: ")
+    far = [p for name in ("tepo_best_average", "tepo_most_benchmarks") for p in found[name].findings]
+    assert len(far) == 4 and not any(a.effect * b.effect > 0 or a.high >= b.low for a, b in far)
     line = next(line for line in text.splitlines() if "tepo_best_average" in line)
-    assert line.split(maxsplit=2)[1:] == ["contradicts", "not supported | supported"]
+    assert line.split(maxsplit=2)[1:] == ["contradicts", "opposite | holds"]
 
 
 def test_studies_with_common_seeds_are_said_not_to_be_independent(tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
-"""Tests against a margin, their correction, and verdicts."""
+"""Tests against 0 and a published size, their correction, and verdicts."""
 
 from __future__ import annotations
 
 import math
-from typing import get_args
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -12,61 +12,80 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from policygrain.analysis import difference
-from policygrain.analysis.statistics import student
+from policygrain.analysis.statistics import Difference, ranked, student
 from policygrain.analysis.verdicts import (
     PValues,
-    Side,
-    Verdict,
     combine,
     corrected,
     decide,
+    distance_to_decide,
+    effect_tests,
     holm,
-    margin_tests,
     seeds_needed,
 )
 
-SIDES: tuple[Side, ...] = get_args(Side)
-TIE: Verdict = "no difference larger than the margin"
+SMALLER = "smaller than published"
+numbers = st.lists(st.floats(-9, 9), min_size=2, max_size=9)
+tests_of: list[Callable[[list[float]], Difference]] = [student, ranked]
 
 
-def test_tests_against_a_margin_by_hand() -> None:
-    """Mean 2, standard error 1/√3: the distance to 1 is √3 standard errors, to −1 it is 3√3."""
+def test_tests_against_0_and_a_size_by_hand() -> None:
+    """Mean 2, standard error 1/√3: the distance to 0 is 2√3 standard errors, to a size of 3 it is √3."""
     d = student([1.0, 2.0, 3.0])
-    p = margin_tests(d, "above", 1.0)
-    assert p.supports == pytest.approx(stats.t.sf(math.sqrt(3), 2)) and p.refutes == pytest.approx(1 - p.supports)
-    assert p.ties == pytest.approx(p.refutes), "of its two tests the weaker one counts"
-    below = margin_tests(d, "below", 1.0)
-    assert below.supports == pytest.approx(stats.t.cdf(3 * math.sqrt(3), 2))
-    assert margin_tests(d, "apart", 1.0).supports == pytest.approx(2 * p.supports)
-    assert margin_tests(student([-1.0, -2.0, -3.0]), "apart", 1.0) == pytest.approx(margin_tests(d, "apart", 1.0))
+    p = effect_tests(d, "above", 3.0)
+    assert p.holds == pytest.approx(2 * stats.t.sf(2 * math.sqrt(3), 2)), "two directions are looked at"
+    assert p.opposite == 1 and p.smaller == pytest.approx(stats.t.sf(math.sqrt(3), 2))
+    assert effect_tests(d, "below", 3.0).opposite == pytest.approx(p.holds)
+    assert effect_tests(d, "above").smaller == 1, "the paper gives no size"
+    for mirrored in (d, student([-1.0, -2.0, -3.0])):
+        assert effect_tests(mirrored, "apart") == pytest.approx((p.holds, 1, 1))
 
 
-@given(st.lists(st.floats(-9, 9), min_size=2, max_size=9), st.sampled_from(SIDES), st.floats(0.1, 5))
-def test_no_comparison_is_both_supported_and_not(values: list[float], side: Side, margin: float) -> None:
-    p = margin_tests(student(values), side, margin)
-    assert min(p.supports, p.refutes) >= 0 and p.supports + min(p.refutes, p.ties) >= 0.99
-    assert side == "apart" or p.ties >= p.refutes - 1e-12, "what is smaller than the margin on both sides is refuted"
+@given(numbers, st.floats(0.1, 5), st.sampled_from(tests_of))
+def test_mirrored_data_have_mirrored_verdicts(
+    values: list[float], size: float, test: Callable[[list[float]], Difference]
+) -> None:
+    p, mirrored = (effect_tests(test(v), "above", size) for v in (values, [-v for v in values]))
+    assert mirrored.holds == pytest.approx(p.opposite) and mirrored.opposite == pytest.approx(p.holds)
+    assert effect_tests(test([-v for v in values]), "below", size) == pytest.approx(p)
+    assert max(p.holds, p.opposite) >= 0.99 or math.isclose(p.holds + p.opposite, 2, abs_tol=0.02)
+    assert p.smaller <= p.opposite + 1e-12, "what is on the other side is smaller than any size"
+
+
+@given(numbers, numbers)
+def test_evidence_for_a_side_grows_with_every_value(values: list[float], more: list[float]) -> None:
+    larger = [v + abs(m) for v, m in zip(values, more, strict=False)] + values[len(more) :]
+    assert ranked(larger).above(0.0) <= ranked(values).above(0.0) and ranked(larger).mean >= ranked(values).mean
+
+
+def test_the_sign_test_by_hand() -> None:
+    """Seven of eight times are below the other arm's, one run never arrives: P(7 or more of 8) = 9/256."""
+    d = ranked([-1.0] * 7 + [math.inf])
+    assert d.below(0.0) == pytest.approx(9 / 256) and d.above(0.0) == pytest.approx(1 - 1 / 256)
+    assert (d.mean, d.low, d.high) == (-1.0, -1.0, math.inf), "the median, and the interval from the first to the last"
+    assert ranked([1.0, 2.0, 0.0]).above(0.0) == pytest.approx(1 / 4), "equal ones are left out"
+    assert ranked([0.0, 0.0]).above(0.0) == ranked([0.0, 0.0]).below(0.0) == 1
 
 
 def test_a_single_seed_decides_nothing_however_many_problems() -> None:
     d = difference([np.ones((1, 500))], [np.zeros((1, 500))])
     assert d.p < 1e-6, "about these problems there is no doubt"
-    assert margin_tests(d, "above", 0.02) == (1, 1, 1) and seeds_needed(d, "above", 0.02) is None
-    assert margin_tests(student([3.0]), "above", 1.0) == (1, 1, 1)
+    assert effect_tests(d, "above", 0.02) == (1, 1, 1) and seeds_needed(d, 1.0) is None
+    assert effect_tests(student([3.0]), "above", 1.0) == (1, 1, 1)
 
 
 def test_verdicts() -> None:
-    assert decide(PValues(0.01, 0.99, 0.99)) == "supported"
-    assert decide(PValues(0.99, 0.01, 0.2)) == "not supported"
-    assert decide(PValues(0.99, 0.01, 0.02)) == TIE
+    assert decide(PValues(0.01, 0.99, 0.01)) == "holds"
+    assert decide(PValues(0.99, 0.01, 0.01)) == "opposite"
+    assert decide(PValues(0.99, 0.2, 0.02)) == SMALLER
     assert decide(PValues(0.06, 0.94, 0.94)) == "undecided"
 
 
 def test_a_claim_needs_all_its_comparisons_and_falls_with_one() -> None:
-    assert combine(["supported", "supported"]) == "supported"
-    assert combine(["supported", "undecided"]) == "undecided"
-    assert combine(["supported", TIE, "undecided"]) == TIE
-    assert combine(["supported", TIE, "not supported"]) == "not supported"
+    assert combine(["holds", "holds"]) == "holds"
+    assert combine(["holds", "undecided"]) == "undecided"
+    assert combine(["holds", SMALLER, "undecided"]) == SMALLER
+    assert combine(["holds", SMALLER, "opposite"]) == "opposite"
 
 
 def test_holm_by_hand() -> None:
@@ -85,25 +104,34 @@ def test_holm_rejects_no_less_where_evidence_grows(p: list[float], data: st.Data
 
 
 def test_seeds_needed_would_decide() -> None:
-    """With spread 1 and distance 2, the one-sided t(n − 1) / √n falls below 2 at n = 3: 2.92 / √3 = 1.69."""
+    """With spread 1 and distance 2, the two-sided t(n − 1) / √n falls below 2 at n = 4: 3.18 / √4 = 1.59."""
     d = student([3.0, 4.0, 2.0])
-    assert d.spread == 1 and seeds_needed(d, "above", 1.0) == 4, "three were not enough, or nobody would ask"
-    assert seeds_needed(student([1.5, 1.0, 2.0]), "above", 1.0) == 5  # spread and distance 1/2: t(4) / √5 = 0.95 < 1
-    assert (seeds_needed(d, "above", 1.0, comparisons=18) or 0) > 4
-    assert seeds_needed(student([0.0, 2.0, 1.0]), "above", 1.0) is None, "at the margin itself nothing decides"
+    assert d.spread == 1 and seeds_needed(d, 2.0) == 4
+    assert (seeds_needed(d, 2.0, comparisons=18) or 0) > 4 and seeds_needed(d, 0.0) is None
+    assert distance_to_decide(3.0, "above", None) == distance_to_decide(-3.0, "above", None) == 3
+    assert distance_to_decide(0.5, "above", 2.0) == 1.5, "to be smaller than 2 is nearer than to be larger than 0"
+    assert distance_to_decide(-0.5, "below", 2.0) == 1.5
 
 
-def test_false_verdicts_are_as_rare_as_promised() -> None:
-    """At the margin exactly, 19 of 20 ledgers of ten comparisons support nothing, and 19 of 20 refute nothing."""
-    rng = np.random.default_rng(0)
-    wrong = np.zeros(3)
-    for _ in range(400):
-        tests = corrected([margin_tests(student(1 + rng.normal(size=4)), "above", 1.0) for _ in range(10)])
-        wrong += np.min(tests, axis=0) < 0.05
-    assert (wrong / 400 < 0.05 + 3 * math.sqrt(0.05 * 0.95 / 400)).all()
+def wrong(values: np.ndarray, size: float, verdicts: set[str], test: Callable[[list[float]], Difference]) -> float:
+    """How often any of the comparisons of a ledger has one of the verdicts; values [studies, comparisons, seeds]."""
+    found = 0
+    for study in values:
+        p = corrected([effect_tests(test(list(v)), "above", size) for v in study])
+        found += bool(({decide(one) for one in p} | {SMALLER for one in p if one.smaller < 0.05}) & verdicts)
+    return found / len(values)
 
 
-def test_a_tie_ends_as_one_with_enough_seeds() -> None:
-    """Differences of −1 and 1 in turn against a margin of 1: undecided with 4 seeds, a tie with 40."""
-    found = [decide(margin_tests(student([-1.0, 1.0] * (n // 2)), "above", 1.0)) for n in (4, 40)]
-    assert found == ["undecided", TIE]
+@pytest.mark.parametrize("test", tests_of)
+def test_false_verdicts_are_as_rare_as_promised(test: Callable[[list[float]], Difference]) -> None:
+    """Of ledgers of six comparisons at most 5% have a direction where there is none, or call the published size small.
+
+    Skewed values, of which the sign test knows the median, as those of the time to converge.
+    """
+    rng, limit = np.random.default_rng(0), 0.05 + 3 * math.sqrt(0.05 * 0.95 / 400)
+    shape = (400, 6, 10)
+    noise = rng.normal(size=shape) if test is student else np.expm1(rng.normal(size=shape))
+    assert wrong(noise, 1.0, {"holds", "opposite"}, test) <= limit
+    at_size = wrong(1.0 + noise, 1.0, {SMALLER, "opposite"}, test)
+    assert at_size <= limit
+    assert wrong(noise + 3.0, 1.0, {"holds"}, test) > 0.5, "and they can be right"

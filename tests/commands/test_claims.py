@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from policygrain.analysis.findings import findings
+from policygrain.analysis.contrasts import contrasts, sentences
 from policygrain.analysis.ledger import load_claims
 from policygrain.cli import main
+from policygrain.figures.style import labels
 from policygrain.results.reader import StudyResults
 from policygrain.study import load_study
 
@@ -19,7 +20,7 @@ from ..support.made_up import make_up
 def test_a_study_file_stands_for_its_results(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As `make all` calls it: a line for each claim and each question of the project, and no list of controls."""
+    """As `make all` calls it: a line for each claim and each regime, and no list of controls."""
     file = str(ROOT / "studies" / "smoke.yaml")
     results = StudyResults(make_up(load_study(file), tmp_path / "results" / "smoke", {"tepo": 9}))
     monkeypatch.chdir(tmp_path)
@@ -31,11 +32,11 @@ def test_a_study_file_stands_for_its_results(
     for name in load_claims():
         (line,) = (line for line in lines if line.endswith(f"({name})"))
         assert line.startswith(
-            ("supported: ", "not supported: ", "undecided: ", "no difference", "no records: ", "undecided, ")
+            ("holds: ", "holds, smaller", "opposite: ", "smaller than", "undecided: ", "no records: ")
         )
     assert f"Of {len(load_claims())} claims: " in brief and "control worse" not in brief
-    asked = [result.claim.text for result in findings(results)]
-    assert asked and lines[-len(asked) :] == [next(line for line in lines if line.startswith(text)) for text in asked]
+    shown = sentences(results, contrasts(results), labels(results.study))
+    assert shown and lines[-len(shown) :] == shown
     assert main(["claims", file]) == 0
     assert "control worse: passed" in capsys.readouterr().out
 

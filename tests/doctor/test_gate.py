@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from policygrain.analysis.ledger import load_claims
 from policygrain.doctor.gate import check_study, notes
 from policygrain.errors import UserError
 
-from ..support.ledger import nothing_withdrawn  # noqa: F401 (a fixture)
 from ..support.small import SMALL, small_study, write_study
 
 NO_CLAIMS = "claims: none of the claims of the papers will have a verdict; the study lacks arms."
@@ -100,37 +100,40 @@ def test_what_is_allowed_and_probably_not_meant_is_said(problems: Path) -> None:
     assert "all importance ratios are 1" in note
 
 
+METHODS = {"tepo_dynamic": {"base": "tepo"}, "token_clip": {"base": "grpo"}, "mpo_phi_0.1": {"base": "mpo"}}
+
+
 def claims_of(seeds: list[int], mpo: list[int] | None = None, **changes: object) -> list[str]:
-    """The notes on claims of a study with the arms of three claims; ``mpo``: seeds of its MPO."""
-    experiments = {"headline": {"methods": ["grpo", "dapo", "tepo"], "vary": {"updates_per_batch": [2, 16]}}}
-    experiments["more"] = {"methods": ["mpo"], "vary": {"updates_per_batch": [2, 16]}} | ({"seeds": mpo} if mpo else {})
-    study = small_study(seeds=seeds, experiments=experiments, **changes)
+    """The notes on claims of a study with the arms of five claims; ``mpo``: seeds of its MPO."""
+    experiments = {"headline": {"methods": ["grpo", "dapo", "tepo", "tepo_dynamic", "token_clip"]}}
+    experiments["more"] = {"methods": ["mpo"]} | ({"seeds": mpo} if mpo else {})
+    study = small_study(seeds=seeds, experiments=experiments, methods=METHODS, **changes)
     return [note for note in notes(study) if note.startswith("claims")]
 
 
-@pytest.mark.usefixtures("nothing_withdrawn")
 def test_claims_that_will_have_no_verdict_are_named() -> None:
+    count = len(load_claims())
     [note] = claims_of([0, 1])
-    assert note.startswith("claims: 7 of 10 will have no verdict: tepo_no_entropy_collapse (needs `rounds`), ")
-    assert note.endswith(" and 5 more.") and "mpo_beats_token_level" not in note and len(note) < 200
-    token = {"token": {"base": "grpo"}, "mpo_phi_0.1": {"base": "mpo"}}
-    estimators = {"methods": ["token", "mpo_phi_0.1"], "reference": "token"}
-    [note] = claims_of([0, 1], methods=token, estimators=estimators)
-    assert " of 10 will have no verdict: tepo_no_entropy_collapse (needs `rounds`), " in note
+    assert note.startswith(
+        f"claims: {count - 5} of {count} will have no verdict: grpo_entropy_falls (needs `rounds`), "
+    )
+    assert note.endswith(f" and {count - 7} more.") and "mpo_beats_token_level" not in note and len(note) < 200
+    estimators = {"methods": ["token_clip", "mpo_phi_0.1"], "reference": "token_clip"}
+    [note] = claims_of([0, 1], estimators=estimators)
+    assert f" of {count} will have no verdict: grpo_entropy_falls (needs `rounds`), " in note
 
 
-@pytest.mark.usefixtures("nothing_withdrawn")
 def test_arms_without_a_common_seed_are_named() -> None:
     notes_on = claims_of([0, 1], mpo=[2, 3])
-    assert "claims: mpo_beats_token_level compares mpo and dapo, which have no seed in common: no verdict." in notes_on
+    expected = "claims: mpo_beats_token_level compares mpo and token_clip, which have no seed in common: no verdict."
+    assert expected in notes_on
 
 
-@pytest.mark.usefixtures("nothing_withdrawn")
 def test_one_seed_decides_nothing() -> None:
     _, single = claims_of([0])
     assert single == (
-        "claims: one seed decides nothing, so these stay undecided: tepo_best_average, tepo_half_convergence, "
-        "mpo_beats_token_level."
+        "claims: one seed decides nothing, so these stay undecided: tepo_best_average, tepo_most_benchmarks, "
+        "tepo_half_convergence, tepo_stability, mpo_beats_token_level."
     )
 
 

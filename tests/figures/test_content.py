@@ -14,7 +14,7 @@ from matplotlib.container import Container
 from matplotlib.figure import Figure
 
 from policygrain.analysis.claims import ClaimResult, Finding
-from policygrain.analysis.ledger import Claim, Comparison
+from policygrain.analysis.ledger import Claim, Comparison, Published
 from policygrain.analysis.statistics import over_seeds
 from policygrain.analysis.verdicts import PValues
 from policygrain.errors import UserError
@@ -171,39 +171,38 @@ def test_ranges_have_a_panel_per_ratio_and_a_line_per_regime(tmp_path: Path) -> 
     assert curves(token)["updates per batch 4"] == pytest.approx([27.5] * 3), "areas of 25 and 30"
 
 
-def result(name: str, verdict: Any, effects: list[tuple[float, float, float]], margin: float = 2.0) -> ClaimResult:
-    comparison = Comparison(
-        statistic="accuracy", of="tepo", than="dapo", claimed="above", margin=margin, margin_reason="as an example"
-    )
+def result(name: str, verdict: Any, effects: list[tuple[float, float, float]]) -> ClaimResult:
+    published = Published(size=3.0, where="table 1")
+    comparison = Comparison(statistic="accuracy", of="tepo", than="dapo", claimed="above", published=published)
     claim = Claim(source="s", text="A claim.", comparisons=[comparison] * max(1, len(effects)))
-    findings = [Finding(*effect, 8, "training seeds", PValues(1, 1, 1), verdict, None) for effect in effects]
+    findings = [Finding(*effect, 8, "training seeds", PValues(1, 1, 0.01), verdict, None) for effect in effects]
     return ClaimResult(name, claim, findings, verdict, "" if effects else "no records of it")
 
 
-def test_verdicts_are_in_units_of_the_margin_and_clipped_with_arrows() -> None:
+def test_verdicts_are_in_units_of_half_the_interval_and_clipped_with_arrows() -> None:
+    """The published size, 3 points, is drawn where it is within the axis; an interval without an end is not."""
     decided = [
-        result("one_claim", "supported", [(4.0, 3.0, 5.0), (30.0, 10.0, 50.0)]),
+        result("one_claim", "holds", [(4.0, 3.0, 5.0), (30.0, 28.0, 32.0)]),
         result("another", None, []),
-        result("third", "undecided", [(0.5, -np.inf, np.inf)], margin=1.0),
+        result("third", "undecided", [(0.5, -np.inf, np.inf)]),
     ]
     (axes,) = verdicts.drawn(decided, label).axes
-    assert [x for x, _ in points(axes)] == pytest.approx([2.0, 0.5]), "the second effect is beyond the axis"
+    assert [x for x, _ in points(axes)] == pytest.approx([4.0]), "the second effect is beyond the axis"
     arrows = [(float(line.get_xdata()[0]), line.get_marker()) for line in axes.lines if line.get_marker() in ("<", ">")]
-    assert arrows == [(6.0, ">"), (-6.0, "<"), (6.0, ">")]
-    texts = [text.get_text() for text in axes.texts if text.get_text() != "A claim."]
-    assert texts == ["supported", "not tested", "no records", "undecided"]
+    assert arrows == [(6.0, ">")]
+    assert [float(line.get_xdata()[0]) for line in axes.lines if line.get_marker() == "|"] == [3.0, 1.5]
+    texts = [text.get_text().replace("\n", " ") for text in axes.texts if text.get_text() != "A claim."]
+    assert texts == ["holds, smaller than published", "no records", "no records", "undecided"]
     assert labels_of(axes) == ["accuracy: TEPO > DAPO"] * 3
 
 
-@given(st.sampled_from(["above", "below", "apart"]), st.floats(-9, 9), st.floats(0, 9), st.floats(0.1, 5))
-def test_what_is_claimed_is_at_the_right(claimed: Any, effect: float, half: float, margin: float) -> None:
-    comparison = Comparison(statistic="accuracy", of="a", than="b", claimed=claimed, margin=margin, margin_reason="x")
+@given(st.sampled_from(["above", "below", "apart"]), st.floats(-9, 9), st.floats(0.1, 9))
+def test_what_is_claimed_is_at_the_right(claimed: Any, effect: float, half: float) -> None:
+    comparison = Comparison(statistic="accuracy", of="a", than="b", claimed=claimed)
     finding = Finding(effect, effect - half, effect + half, 8, "training seeds", PValues(1, 1, 1), "undecided", None)
-    shown = verdicts.claimed_effect(comparison, finding)
+    shown, size = verdicts.claimed_effect(comparison, finding)
     expected = {"above": effect, "below": -effect, "apart": abs(effect)}[claimed]
-    assert (shown.mean, shown.low, shown.high) == pytest.approx(
-        (expected / margin, (expected - half) / margin, (expected + half) / margin)
-    )
+    assert shown == pytest.approx((expected / half, expected / half - 1, expected / half + 1)) and size is None
 
 
 def test_headline_figures_show_the_study_s_own_updates_per_batch(made: StudyResults) -> None:

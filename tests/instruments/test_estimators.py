@@ -17,8 +17,9 @@ from policygrain.instruments import gradients
 from policygrain.instruments.estimators import ESTIMATORS, adam_metric, measure_estimators
 from policygrain.instruments.inputs import made_from, measure_starts
 from policygrain.instruments.policy import open_measured_policy, plain
-from policygrain.instruments.truth import flat_gradient
+from policygrain.instruments.truth import flat_gradient, measure_truths
 from policygrain.methods import method
+from policygrain.methods.parts import names
 from policygrain.model.logprobs import score_tokens
 from policygrain.results.layout import DataFolder
 from policygrain.results.measured import EstimatorRow, EstimatorsRecord
@@ -33,6 +34,7 @@ METHODS: dict[str, Any] = {
     "token": {"ratio": "token", "clip": None, "advantage": "dr_grpo"},
     "sequence": {"base": "token", "ratio": "sequence"},
     "none": {"base": "token", "ratio": "none"},
+    "per_response": {"base": "token", "aggregation": "seq_mean_token_mean"},
     "bonus": {"base": "token", "penalties": [{"name": "entropy_bonus", "coefficient": 0.5}]},
     "anchored": {"base": "token", "penalties": [{"name": "kl", "coefficient": 0.1}]},
     "covariance": {"base": "token", "clip": {"name": "clip_cov", "fraction": 0.5, "cov_low": 0.0}},
@@ -81,11 +83,27 @@ def test_on_policy_all_ratios_are_the_gradient(measured: EstimatorsRecord) -> No
             assert getattr(rows[name], key) == pytest.approx(getattr(rows["token"], key), rel=1e-3, abs=1e-4), key
         assert rows[name].cosine_difference == pytest.approx((0, 0, 0), abs=1e-4)
     # The advantage of `token` is the true gradient's; how precise the intervals are is tested where signals are known.
-    for key in ("bias_cosine", "length"):
-        _, low, high = getattr(rows["token"], key)
-        assert low <= 1 <= high, key
+    for name in ("token", "per_response"):
+        for key in ("bias_cosine", "length"):
+            _, low, high = getattr(rows[name], key)
+            assert low <= 1 <= high, (name, key)
     assert rows["token"].ratio_variance == pytest.approx(0, abs=1e-8)
     assert rows["token"].effective_sample_share == pytest.approx(1)
+
+
+@pytest.mark.parametrize("name", names("aggregation"))
+def test_the_true_gradient_of_an_aggregation_is_that_of_its_unbiased_estimator(
+    name: str, made: tuple[Path, Path]
+) -> None:
+    """On-policy the update of the token ratio without a clip, on the fresh responses themselves, is exactly it."""
+    study = small_study(methods={"own": {"base": "token", "aggregation": name}} | METHODS)
+    chosen = plain(method("own", study.methods))
+    with open_measured_policy(study, "token", 0, str(made[1]), DataFolder(made[0])) as bench:
+        pool = bench.pool(9, "truth", 1, needs=frozenset({"groups"}))
+        (update,) = gradients.estimate(bench, pool.batch, pool.rollouts.rewards, [chosen], 7).updates
+        (truth,) = measure_truths(bench, 9, 3, [chosen.aggregation], adam_metric(bench), 1)
+    assert update is not None and torch.linalg.vector_norm(update) > 0
+    assert torch.allclose(truth.gradient.mean(0), update, rtol=1e-3, atol=1e-5 * float(update.abs().max()))
 
 
 def test_off_policy_ratios_differ_as_they_must(measured: EstimatorsRecord) -> None:

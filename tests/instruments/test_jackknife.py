@@ -72,9 +72,10 @@ def made_updates(signal: float, batches: int = 200, seed: int = 0, truth_noise: 
     truth = Truth(
         ones + truth_noise * torch.randn(20, 30, generator=generator),
         other + truth_noise * torch.randn(20, 30, generator=generator),
+        torch.ones(30),
         0.5,
     )
-    found = Updates(["good", "biased"], batches, 20, truth, torch.ones(30))
+    found = Updates({"good": truth, "biased": truth}, batches, 20)
     metrics = {"ratio_mean": 1.0, "ratio_variance": 0.0, "clip_fraction_low": 0.1, "clip_fraction_high": 0.1}
     for number in range(batches):
         noise = torch.randn(30, generator=generator)
@@ -126,7 +127,23 @@ def test_an_update_of_pure_noise_has_no_direction() -> None:
 def test_a_truth_of_pure_noise_is_none_or_weak() -> None:
     for seed in range(6):
         noise = torch.randn(2, 20, 50, generator=torch.Generator().manual_seed(seed))
-        found = Updates(["a"], 4, 3, Truth(noise[0], noise[1], 0.0), torch.ones(50))
-        assert not found.has_truth or found.has_weak_truth
-    assert not Updates(["a"], 4, 3, Truth(torch.zeros(3, 5), torch.zeros(3, 5), 0.0), torch.ones(5)).has_truth
-    assert made_updates(1.0).has_truth and not made_updates(1.0).has_weak_truth
+        truth = Truth(noise[0], noise[1], torch.ones(50), 0.0)
+        assert not truth.known or truth.weak
+    assert not Truth(torch.zeros(3, 5), torch.zeros(3, 5), torch.ones(5), 0.0).known
+    found = made_updates(1.0).truths["good"]
+    assert found.known and not found.weak
+
+
+def test_each_estimator_is_compared_with_the_gradient_of_its_own_aggregation() -> None:
+    """Two estimators, each equal to its own gradient and orthogonal to the other's, have no bias and no difference."""
+    ones, other = torch.ones(30), torch.tensor([2.0, -2.0]).repeat(15)
+    truths = {"a": Truth(ones.repeat(4, 1), ones.repeat(4, 1), ones, 0.5)}
+    truths["b"] = Truth(other.repeat(4, 1), ones.repeat(4, 1), ones, 0.5)
+    found = Updates(truths, 8, 4)
+    metrics = {"ratio_mean": 1.0, "ratio_variance": 0.0, "clip_fraction_low": 0.0, "clip_fraction_high": 0.0}
+    for number in range(8):
+        found.add(number, BatchOfEstimates([ones, other], {}, [metrics] * 2, tokens=10))
+    for name in truths:
+        values, _ = found.measures(name, "a")
+        assert values["bias_cosine"][0] == pytest.approx(1) and values["length"][0] == pytest.approx(1)
+        assert values["cosine"][0] == pytest.approx(1) and values["cosine_difference"] == pytest.approx((0, 0, 0))

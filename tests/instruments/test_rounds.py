@@ -72,6 +72,18 @@ def test_the_same_method_by_another_name_has_the_same_round(measured: RoundsReco
     assert by_method(measured, "anchored") != by_method(measured, "token")
 
 
+def test_entropies_are_of_the_same_states_for_all_methods(measured: RoundsRecord) -> None:
+    """Before a round they are equal, after it they are the methods' own; rows within a round have none."""
+    assert all(row.pool_entropy is None for row in measured.rows if row.updates != 3)
+    ends = [row for row in measured.rows if row.updates == 3]
+    for steps, pool in {(row.steps, row.pool) for row in ends}:
+        rows = {row.method: row for row in ends if (row.steps, row.pool) == (steps, pool)}
+        assert len({row.pool_entropy_before for row in rows.values()}) == 1
+        after = {name: row.pool_entropy for name, row in rows.items()}
+        assert after["same"] == after["token"] != rows["token"].pool_entropy_before
+        assert after["anchored"] != after["token"]
+
+
 def test_each_method_starts_from_the_same_policy(
     measured: RoundsRecord, made: tuple[Path, Path], tmp_path: Path
 ) -> None:
@@ -84,6 +96,7 @@ def test_a_learning_rate_of_0_changes_nothing(made: tuple[Path, Path], tmp_path:
     found = measure(study_of({"learning_rate": 0.0}, steps=[0], pools=1), made, tmp_path / "a.json")
     assert all(row.reward == row.before for row in found.rows)
     assert {round(row.kl_old, 6) for row in found.rows} == {0.0}
+    assert all(row.pool_entropy == pytest.approx(row.pool_entropy_before) for row in found.rows if row.updates == 3)
 
 
 def test_differences_are_paired_over_pools() -> None:

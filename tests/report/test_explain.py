@@ -13,7 +13,6 @@ from policygrain.report.explain import explain
 from policygrain.results.reader import StudyResults
 
 from ..analysis.records import laptop
-from ..support.ledger import nothing_withdrawn  # noqa: F401 (a fixture)
 
 
 def test_what_is_behind_a_number(results: Path) -> None:
@@ -28,21 +27,20 @@ def test_what_is_behind_a_number(results: Path) -> None:
         explain(results / "study.yaml", "tepo,average")
 
 
-@pytest.mark.usefixtures("nothing_withdrawn")
 def test_what_is_behind_a_claim(tmp_path: Path) -> None:
     """Its comparisons in words, each with the records of its instrument."""
     path = laptop(tmp_path).folder.path
     draw("claims", StudyResults(path))
     table = path / "tables" / "claims.csv"
-    claim = explain(table, "mpo_ratio_variance")
+    claim = explain(table, "mpo_clip_fraction")
     assert re.search(
-        r"estimators, ratio variance: block_unclipped below block_joint: 0 \[0, 0\] log2 ratio over 8 start models, "
-        r"margin 1: no difference larger than the margin \(corrected p 0\)\n  records  .*estimators/seed\*\.json",
+        r"estimators, clip fraction: mpo_phi_0.4 below mpo_phi_0.1: 0 \[0, 0\] points over 8 start models: undecided "
+        r"\(corrected p 1\)\n  records  .*estimators/seed\*\.json",
         claim,
     )
     claim = explain(table, "tepo_best_average")
-    assert re.search(r"full runs, accuracy: tepo\+updates_per_batch=16 above .* over 8 training seeds", claim)
-    assert re.search(r"records  .*runs/\{tepo,grpo\}/seed\*/metrics\.jsonl", claim)
-    assert "full runs, area under the learning curve by samples: tepo above grpo" in claim
-    entropy = explain(table, "tepo_no_entropy")
-    assert "one round, reward: tepo above tepo_full_kl" in entropy and "rounds/seed*.json" in entropy
+    assert re.search(r"full runs, accuracy: tepo above grpo: 25 .* over 8 training seeds: holds", claim)
+    assert re.search(r"records  .*\{tepo,grpo\}/seed", claim)
+    claim = explain(table, "tepo_entropy_regularisation")
+    assert "one round, reward: tepo above tepo_full_kl" in claim and "rounds/seed*.json" in claim
+    assert re.search(r"records  .*runs/\{tepo,grpo\}/seed\*/metrics\.jsonl", explain(table, "tepo_stability"))

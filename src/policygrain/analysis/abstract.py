@@ -9,6 +9,7 @@ from .claims import ClaimResult
 from .contrasts import Contrast, sentences
 from .controls import Control
 
+SMALLER = "smaller than published"
 QUESTION = "At what grain should a policy gradient act on a reasoning model: token, block, prefix or sequence?"
 
 
@@ -23,10 +24,8 @@ def abstract(
     return [
         _done(results, label),
         *sentences(results, [c for c in compared if not c.pair.whole], label),
-        _with_verdict(
-            claims, "supported", "Of the papers' claims, these hold here", "None of the papers' claims is shown"
-        ),
-        _not_supported(claims),
+        _with_verdict(claims, "holds", "Of the papers' claims, these hold here", "None of the papers' claims is shown"),
+        _against(claims),
         _rests_on(results, controls),
     ]
 
@@ -47,11 +46,15 @@ def _with_verdict(claims: Sequence[ClaimResult], verdict: str, begin: str, none:
     return f"{begin}: {'; '.join(texts)}." if texts else f"{none}."
 
 
-def _not_supported(claims: Sequence[ClaimResult]) -> str:
+def _against(claims: Sequence[ClaimResult]) -> str:
     open_ = sum(r.verdict in ("undecided", None) for r in claims)
     rest = f"{open_} of {len(claims)} stay undecided or have no records here"
-    texts = [_clause(r) for r in claims if r.verdict not in ("supported", "undecided", None)]
-    return f"Not supported: {'; '.join(texts)}; {rest}." if texts else f"No claim is refuted; {rest}."
+    texts = [
+        f"{begin}: {'; '.join(found)}"
+        for begin, verdict in (("The opposite is shown of these", "opposite"), ("Smaller than published", SMALLER))
+        if (found := [_clause(r) for r in claims if r.verdict == verdict])
+    ]
+    return f"{'. '.join(texts)}; {rest}." if texts else f"No claim is shown to be wrong; {rest}."
 
 
 def _clause(result: ClaimResult) -> str:
@@ -61,10 +64,12 @@ def _clause(result: ClaimResult) -> str:
 
 
 def _rests_on(results: StudyResults, controls: Sequence[Control]) -> str:
-    failed = [c.role for c in controls if not c.passed]
+    failed, unclear = ([c.role for c in controls if c.outcome == outcome] for outcome in ("failed", "inconclusive"))
     said = (
         f"Controls failed ({', '.join(failed)}), so none of this can be trusted yet"
         if failed
+        else f"No control failed, and the seeds are too few for {', '.join(unclear)}"
+        if unclear
         else f"All {len(controls)} controls passed"
         if controls
         else "The study has no controls"

@@ -9,7 +9,7 @@ from typing import Any
 
 from .claims import ClaimResult, Finding
 from .controls import Control, controls_status, controls_text, controls_warning
-from .ledger import LOG_RATIO, POINTS, Comparison
+from .ledger import COSTS, LOG_RATIO, POINTS, Comparison
 from .statistics import STARTS
 from .verdicts import MOST_SEEDS
 
@@ -17,10 +17,10 @@ FULL_RUNS, ESTIMATORS, ONE_ROUND = "full runs", "estimators", "one round"  # the
 INSTRUMENTS = {"estimator": ESTIMATORS, "round": ONE_ROUND}
 WHAT = {
     "accuracy": "accuracy",
-    "curve": "area under the learning curve",
+    "benchmarks": "benchmarks won minus lost",
+    "drop": "largest fall of validation accuracy",
     "steps": "optimizer steps to the same accuracy",
     "tokens": "tokens to the same accuracy",
-    "round": "reward",
 }
 
 
@@ -31,8 +31,7 @@ def instrument(c: Comparison) -> str:
 
 def comparison_text(c: Comparison, label: Callable[[str], str] = str) -> str:
     """A comparison in words, its instrument first; ``label`` names arms and methods."""
-    what = WHAT.get(c.statistic, c.metric.replace("_", " "))
-    what += " by samples" if c.by == "samples" else ""
+    what = WHAT.get(c.statistic, c.metric.replace("_", " ") or "reward")
     what += f" after {c.updates} updates" if c.updates is not None else ""
     relation = "apart from" if c.claimed == "apart" else c.claimed
     return f"{instrument(c)}, {what}: {label(c.of)} {relation} {label(c.than)}"
@@ -50,7 +49,7 @@ def effect_text(c: Comparison, finding: Finding) -> str:
         texts = ("+0.00" if text == "-0.00" else text for text in texts)
         effect, low, high = (t if math.isfinite(v) else "+-"[v < 0] + "∞" for t, v in zip(texts, values, strict=True))
         shown = f"{effect} [{low}, {high}]" + (" points" if c.unit == POINTS else "")
-    if finding.verdict != "undecided" or finding.n < 2:
+    if finding.verdict != "undecided" or finding.n < 2 or c.statistic in COSTS:
         return shown
     unit = STARTS if finding.unit == STARTS else "seeds"
     if needed := finding.seeds_needed:
@@ -58,9 +57,26 @@ def effect_text(c: Comparison, finding: Finding) -> str:
     return f"{shown}; over {MOST_SEEDS:,} {unit} would be needed"
 
 
-def margin_text(c: Comparison) -> str:
-    """The margin in the unit of the effect."""
-    return f"×{2**c.margin:.2f}" if c.unit == LOG_RATIO else f"{c.margin:g} {c.unit}"
+def size_text(c: Comparison) -> str:
+    """The size that an effect may be shown to be smaller than: `1.6 points`, `a factor of 0.5`; empty: none."""
+    if c.size is None:
+        return ""
+    if c.unit == LOG_RATIO:
+        return f"a factor of {2 ** (-c.size if c.claimed == 'below' else c.size):.2g}"
+    return f"{c.size:g} {c.unit}"
+
+
+def published_text(c: Comparison) -> str:
+    """The published size and where it stands; empty where the paper gives none."""
+    return f"{size_text(c)} ({c.published.where})" if c.published else ""
+
+
+def finding_text(c: Comparison, finding: Finding) -> str:
+    """The verdict on a comparison: `holds`, `holds, smaller than 1.6 points`, `smaller than 1.6 points`, …."""
+    smaller = f"smaller than {size_text(c)}"
+    if finding.verdict == "smaller than published":
+        return smaller
+    return f"holds, {smaller}" if finding.verdict == "holds" and finding.smaller else finding.verdict
 
 
 def counts_text(decided: Sequence[ClaimResult]) -> str:
@@ -76,8 +92,9 @@ def claims_text(decided: Sequence[ClaimResult], controls: Sequence[Control] = ()
         lines += [f"{result.name}: {result.outcome}", f"  {result.claim.text}"]
         lines += [f"  {result.missing}"] if result.missing else []
         for c, finding in zip(result.claim.comparisons, result.findings, strict=False):
-            over = f"over {finding.n} {finding.unit}, margin {margin_text(c)}"
-            lines += [f"  * {comparison_text(c)}", f"    {effect_text(c, finding)}, {over}: {finding.verdict}"]
+            over = f"over {finding.n} {finding.unit}"
+            over += f", published {published_text(c)}" if c.published else ""
+            lines += [f"  * {comparison_text(c)}", f"    {effect_text(c, finding)}, {over}: {finding_text(c, finding)}"]
         lines.append("")
     lines += [controls_text(controls), ""] if controls else []
     return "\n".join([*lines, counts_text(decided)])
@@ -106,14 +123,14 @@ def claims_data(decided: Sequence[ClaimResult], controls: Sequence[Control] = ()
             {
                 **c.model_dump(),
                 "instrument": instrument(c),
-                "finding": f.verdict,
+                "finding": finding_text(c, f),
                 "p_corrected": f.p._asdict(),
                 **_numbers(c, f),
             }
             for c, f in zip(result.claim.comparisons, result.findings, strict=False)
         ]
         first = result.claim.comparisons[0]
-        empty = {"effect": None, "interval": None, "n": 0, "unit": None, "margin": first.margin}
+        empty = {"effect": None, "interval": None, "n": 0, "unit": None}
         index = result.decisive if result.findings else 0
         chosen = result.claim.comparisons[index]
         numbers = _numbers(chosen, result.findings[index]) if result.findings else {**empty, "effect_unit": first.unit}
@@ -123,7 +140,7 @@ def claims_data(decided: Sequence[ClaimResult], controls: Sequence[Control] = ()
 
 
 def _numbers(c: Comparison, f: Finding) -> dict[str, Any]:
-    """Effect, interval and margin are in ``effect_unit``; ``n`` counts ``unit``. A limit that is not known is null."""
-    interval = [v if math.isfinite(v) else None for v in (f.low, f.high)]
-    kept = {"effect": f.effect, "interval": interval, "n": f.n, "unit": f.unit, "margin": c.margin}
+    """Effect and interval are in ``effect_unit``; ``n`` counts ``unit``. A number that is infinite is null."""
+    effect, *interval = (v if math.isfinite(v) else None for v in (f.effect, f.low, f.high))
+    kept = {"effect": effect, "interval": interval, "n": f.n, "unit": f.unit}
     return {**kept, "effect_unit": c.unit, "seeds_needed": f.seeds_needed}

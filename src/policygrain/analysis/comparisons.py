@@ -11,8 +11,8 @@ from ..study import Study
 from ..study.fingerprint import measured_starts
 from ..study.runs import RunMatrix
 from . import measures
-from .ledger import Comparison
-from .statistics import SEEDS, STARTS, Difference, difference, student
+from .ledger import BEFORE, COSTS, EVALUATED, MEASURED_ONCE, Comparison
+from .statistics import LEVEL, SEEDS, STARTS, Difference, difference, ranked, student
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,46 +20,50 @@ if TYPE_CHECKING:
     from ..results.reader import StudyResults
 
 
+class NotFlat(UserError):
+    """Learning curves still rise where they end, so nothing is known about how long they take."""
+
+
 def compare(results: StudyResults, c: Comparison) -> Difference:
     """The difference that a comparison asks for, in its unit.
 
     Over the training seeds that both arms have, or all start models that the study plans. UserError says what is
-    missing.
+    missing; NotFlat: convergence is asked for, and the curves of ``than`` have not flattened.
     """
-    if c.statistic in ("estimator", "round"):
+    if c.statistic in MEASURED_ONCE:
         return _over_starts(results, c)
     if c.statistic == "accuracy":
-        seeds = sorted(measures.paired_seeds(results, c.of, c.than))
+        seeds = measures.paired_seeds(results, c.of, c.than)
         one, two = measures.paired_scores(results, c.of, c.than, seeds)
         return replace(difference(one, two).times(100), seeds=tuple(seeds))
-    found = _by_seed(results, c)
-    if not (seeds := sorted(int(seed) for seed in found.index)):
-        what = c.metric or {"curve": "a learning curve"}.get(c.statistic, c.statistic)
-        raise UserError(f"no seed with {what} of both {c.of!r} and {c.than!r}: run `snakemake all`.")
-    return student(found.loc[seeds].to_numpy(dtype=float), SEEDS, seeds)
+    if c.statistic in COSTS and (rise := measures.late_rise(results, c.than)).above(0.0) < LEVEL:
+        raise NotFlat(
+            f"Curves have not flattened: in the last quarter of training validation accuracy of {c.than!r} rises "
+            f"by {rise.mean:.1f} points [{rise.low:.1f}, {rise.high:.1f}] over {rise.n} {rise.unit}."
+        )
+    found = _by_seed(results, c).sort_index()
+    if found.empty:
+        raise UserError(f"no seed with {c.statistic} of both {c.of!r} and {c.than!r}: run `snakemake all`.")
+    values, seeds = found.to_numpy(dtype=float), [int(seed) for seed in found.index]
+    return ranked(values, SEEDS, seeds) if c.statistic in COSTS else student(values, SEEDS, seeds)
 
 
 def _by_seed(results: StudyResults, c: Comparison) -> pd.Series:
     """The difference (or log2 ratio) of two arms by training seed."""
-    if c.statistic in ("steps", "tokens"):
+    if c.statistic in COSTS:
         return measures.reached(results, c.of, c.than, c.statistic)
-    if c.statistic == "curve" and c.by == "samples":
-        a, b = measures.areas_by_samples(results, c.of, c.than)
-    elif c.statistic == "curve":
-        a, b = (measures.area(results, arm) for arm in (c.of, c.than))
-    else:
-        a, b = (measures.late(results, arm, c.metric) for arm in (c.of, c.than))
-    seeds = sorted(set(a.index) & set(b.index))
-    return _differences(a.loc[seeds], b.loc[seeds], c)
+    if c.statistic == "benchmarks":
+        return measures.benchmarks_won(results, c.of, c.than)
+    return (measures.largest_drop(results, c.of) - measures.largest_drop(results, c.than)).dropna()
 
 
 def _over_starts(results: StudyResults, c: Comparison) -> Difference:
-    """The difference over start models: of a round's reward, or of an estimator's column."""
+    """The difference over start models: of a round's reward or entropy, or of an estimator's column."""
     if (wanted := _one_stage(results.study, c)) is not None:
         raise UserError(f"{c.of} − {c.than}: needs {wanted}.")
     if c.statistic == "round":
         starts, what = measured_starts(results.study, results.study.rounds), "rounds"
-        a, b = (measures.after_round(results, name, c.updates) for name in (c.of, c.than))
+        a, b = (measures.after_round(results, name, c.metric or "reward", c.updates) for name in (c.of, c.than))
     else:
         starts, what = measured_starts(results.study, results.study.estimators), "estimators"
         a, b = (measures.estimated(results, name, c.metric, c.updates) for name in (c.of, c.than))
@@ -95,26 +99,26 @@ def _differences(a: pd.Series, b: pd.Series, c: Comparison) -> pd.Series:
 
 
 def common_seeds(matrix: RunMatrix, c: Comparison) -> list[int]:
-    """The seeds with which both arms of a comparison are trained, or evaluated if it is one of accuracy."""
-    runs = matrix.evaluated if c.statistic == "accuracy" else matrix.runs
+    """The seeds with which both arms of a comparison are trained, or evaluated if it is one of final models."""
+    runs = matrix.evaluated if c.statistic in EVALUATED else matrix.runs
     one, two = ({run.seed for run in runs if run.arm == arm} for arm in (c.of, c.than))
     return sorted(one & two)
 
 
 def lacking(study: Study, matrix: RunMatrix, c: Comparison) -> str | None:
     """The arms or measurements that a comparison needs and a study does not plan; None if it plans all."""
-    if c.statistic in ("estimator", "round"):
+    if c.statistic in MEASURED_ONCE:
         name = "estimators" if c.statistic == "estimator" else "rounds"
         section = study.estimators if c.statistic == "estimator" else study.rounds
         if section is None:
             return f"`{name}`"
-        if missing := [method for method in (c.of, c.than) if method not in section.methods]:
+        if missing := [method for method in (c.of, c.than) if method not in (*section.methods, BEFORE)]:
             return f"{' and '.join(missing)} in `{name}`"
         if c.updates not in (None, *section.updates):
             return f"{c.updates} updates in `{name}`"
         return _one_stage(study, c)
-    runs = matrix.evaluated if c.statistic == "accuracy" else matrix.runs
+    runs = matrix.evaluated if c.statistic in EVALUATED else matrix.runs
     there = {run.arm for run in runs}
     if missing := [arm for arm in (c.of, c.than) if arm not in there]:
-        return f"{' and '.join(missing)} in {'evaluated ' if c.statistic == 'accuracy' else ''}experiments"
+        return f"{' and '.join(missing)} in {'evaluated ' if c.statistic in EVALUATED else ''}experiments"
     return None

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ..errors import UserError
 from ..study.runs import control_arms
 from . import measures
-from .ledger import DEFAULTS
 from .statistics import LEVEL, SEEDS, Difference, student
-from .verdicts import holm, margin_tests
+from .verdicts import holm
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from ..results.reader import StudyResults
 
-MARGIN = DEFAULTS["curve"][0]  # points
+SHARE = 0.25  # of what the method without a change gains in training: a smaller effect counts as none
+Outcome = Literal["passed", "failed", "inconclusive"]
 EXPECTED = {
     "other_seeds": "other sampling seeds make no difference",
     "shuffled_rewards": "shuffled rewards teach nothing",
@@ -29,7 +29,10 @@ CHANGE = "largest change of validation accuracy"
 
 
 class Control(NamedTuple):
-    """One control: what was expected, what was found (in points), and whether that is as expected."""
+    """One control: what was expected, what was found (in points), and whether that is as expected.
+
+    `inconclusive` is neither: the seeds are too few to show that an effect is small, or that it is not.
+    """
 
     role: str
     arms: str
@@ -40,18 +43,25 @@ class Control(NamedTuple):
     n: int
     unit: str
     p: float  # of the difference beyond the margin; for alarms corrected, see `controls`
-    passed: bool
+    outcome: Outcome
     found: str
+
+    @property
+    def passed(self) -> bool:
+        """Whether it is shown to be as expected."""
+        return self.outcome == "passed"
 
 
 def controls(results: StudyResults) -> list[Control]:
     """The controls of a study, in points of the area under the learning curve; empty if it has none.
 
-    Effects of `other_seeds` and `shuffled_rewards` must not be shown to lie beyond the margin: these two tests are a
-    family of their own, so that sound studies are called unsound in at most 5% of cases. `worse` must be shown to lie
-    beyond it; its error is the other one, to pass wrongly, so it is tested alone. A learning rate of 0 changes nothing
-    at all, which is no matter of chance and needs no test. The planned seeds are used, not those added later. A control
-    without records has not been shown to be as expected, so it failed.
+    The margin is a quarter of what the unchanged method gains over its start. `other_seeds` and `shuffled_rewards` pass
+    if their 95% interval lies within it (of the latter: below it, since shuffled rewards may unlearn), fail if the
+    effect is shown to lie beyond, and are inconclusive otherwise. The tests for failing are a family of their own, so
+    that sound studies are called unsound in at most 5% of cases. `worse` must be shown to lie beyond the margin; its
+    error is the other one, to pass wrongly, so it is tested alone. A learning rate of 0 changes nothing at all, which
+    is no matter of chance and needs no test. The planned seeds are used, not those added later. A control without
+    records has not been shown to be as expected, so it failed.
     """
     arms = control_arms(results.study)
     if not arms or results.study.controls is None:
@@ -78,32 +88,48 @@ def controls(results: StudyResults) -> list[Control]:
             found[role] = measure()
         except UserError as error:
             missing[role] = str(error)
-    p = {role: margin_tests(d, _SIDES.get(role, "above"), MARGIN).supports for role, d in found.items()}
+    margin = max(0.0, SHARE * _gain(results, base, seeds))
+    p = {role: _beyond(role, d, margin) for role, d in found.items()}
     alarms = [role for role in ("other_seeds", "shuffled_rewards") if role in p]
     p |= zip(alarms, holm([p[role] for role in alarms]), strict=True)
     judged = []
     for role, (text, _) in asked.items():
         if role in missing:
             empty = (math.nan, -math.inf, math.inf, 0, SEEDS, 1.0)
-            judged.append(Control(role, text, EXPECTED[role], *empty, False, f"no records: {missing[role]}"))
+            judged.append(Control(role, text, EXPECTED[role], *empty, "failed", f"no records: {missing[role]}"))
             continue
         d = found[role]
-        passed, said = _judge(role, d, p[role])
-        judged.append(Control(role, text, EXPECTED[role], d.mean, d.low, d.high, d.n, d.unit, p[role], passed, said))
+        outcome, said = _judge(role, d, p[role], margin)
+        judged.append(Control(role, text, EXPECTED[role], d.mean, d.low, d.high, d.n, d.unit, p[role], outcome, said))
     return judged
 
 
-_SIDES: dict[str, Any] = {"other_seeds": "apart"}
+def _beyond(role: str, d: Difference, margin: float) -> float:
+    """The p-value of an effect beyond the margin: in either direction for `other_seeds`, else above it."""
+    if d.n < 2:
+        return 1.0
+    return min(1.0, 2 * d.above(margin), 2 * d.below(-margin)) if role == "other_seeds" else d.above(margin)
 
 
-def _judge(role: str, d: Difference, p: float) -> tuple[bool, str]:
+def _judge(role: str, d: Difference, p: float, margin: float) -> tuple[Outcome, str]:
     """Whether a control came out as expected, and in words what was found."""
     if role == "zero_learning_rate":
-        return d.mean == 0, "constant" if d.mean == 0 else "validation accuracy changed"
-    beyond = p < LEVEL
+        return ("passed", "constant") if d.mean == 0 else ("failed", "validation accuracy changed")
     if role == "worse":
-        return beyond, "shown" if beyond else "not shown"
-    return not beyond, f"beyond {MARGIN:g} points" if beyond else f"not shown to be beyond {MARGIN:g} points"
+        return ("passed", "shown") if p < LEVEL else ("failed", "not shown")
+    if p < LEVEL:
+        return "failed", f"beyond {margin:.2g} points"
+    if d.n > 1 and d.high < margin and (role == "shuffled_rewards" or d.low > -margin):
+        return "passed", f"within {margin:.2g} points"
+    return "inconclusive", f"too few seeds to tell whether within {margin:.2g} points"
+
+
+def _gain(results: StudyResults, base: str, seeds: set[int]) -> float:
+    """What the unchanged method gains over its start, in points; 0 where it has no records."""
+    try:
+        return _learned(results, base, seeds).mean
+    except UserError:
+        return 0.0
 
 
 def _between(results: StudyResults, one: str, two: str, seeds: set[int]) -> Difference:
@@ -138,15 +164,16 @@ def _student(values: pd.Series, seeds: set[int], arms: str) -> Difference:
 
 
 def controls_status(found: Sequence[Control]) -> str:
-    """`passed`, `failed: ROLES`, or `none` for a study without controls."""
-    if failed := [control.role for control in found if not control.passed]:
-        return f"failed: {', '.join(failed)}"
+    """`passed`, `failed: ROLES`, `inconclusive: ROLES`, or `none` for a study without controls."""
+    for outcome in ("failed", "inconclusive"):
+        if roles := [control.role for control in found if control.outcome == outcome]:
+            return f"{outcome}: {', '.join(roles)}"
     return "passed" if found else "none"
 
 
 def controls_warning(found: Sequence[Control]) -> str:
     """What every output of claims begins with if a control failed; empty if none did."""
-    failed = [f"{c.role} ({c.expected}; found: {c.found})" for c in found if not c.passed]
+    failed = [f"{c.role} ({c.expected}; found: {c.found})" for c in found if c.outcome == "failed"]
     if not failed:
         return ""
     return f"A control of this study failed: {'; '.join(failed)}. Until that is explained, do not rely on its verdicts."
@@ -156,16 +183,9 @@ def controls_text(found: Sequence[Control]) -> str:
     """The controls for the terminal."""
     lines = []
     for c in found:
-        lines.append(f"control {c.role}: {'passed' if c.passed else 'FAILED'} ({c.expected}: {c.found})")
+        outcome = c.outcome.upper() if c.outcome == "failed" else c.outcome
+        lines.append(f"control {c.role}: {outcome} ({c.expected}: {c.found})")
         if c.n:
             what = CHANGE if c.role == "zero_learning_rate" else f"[{c.low:+.2g}, {c.high:+.2g}]"
             lines.append(f"  {c.arms}: {c.effect:+.2g} points, {what}, over {c.n} {c.unit}")
     return "\n".join(lines)
-
-
-def controls_data(found: Sequence[Control]) -> list[dict[str, Any]]:
-    """The controls as JSON data; numbers that are not known are null."""
-    return [
-        {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in c._asdict().items()}
-        for c in found
-    ]

@@ -1,4 +1,4 @@
-"""The ledger as data (`claims.yaml`): the claims of the papers, the comparisons that test them, and their margins."""
+"""The ledger as data (`claims.yaml`): the claims of the papers, and the comparisons that test them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, PositiveFloat, ValidationError, model_validator
 
 from ..errors import UserError
 from ..results.measured import EstimatorRow
@@ -17,17 +16,24 @@ from .statistics import SEEDS, STARTS
 from .verdicts import Side
 
 POINTS, LOG_RATIO = "points", "log2 ratio"
-Statistic = Literal["accuracy", "curve", "steps", "tokens", "metric", "estimator", "round"]
-# Statistic → default margin in points, and its reason.
-DEFAULTS: dict[str, tuple[float, str]] = {
-    "accuracy": (2.0, "Published gains are of this order (MPO over PPO 1.6 points)."),
-    "curve": (2.0, "Published gains are of this order (MPO over PPO 1.6 points)."),
-    "round": (1.0, "A third of what the token ratio gains in a round of the laptop study (3 points)."),
-}
-LARGEST_MARGINS = {POINTS: 50.0, LOG_RATIO: 5.0}
-SMALLEST_MARGIN = 0.1  # points of accuracy; less is a share by mistake
+Statistic = Literal["accuracy", "benchmarks", "drop", "steps", "tokens", "estimator", "round"]
+EVALUATED = ("accuracy", "benchmarks")  # of final models
+COSTS = ("steps", "tokens")
 MEASURED_ONCE = ("estimator", "round")  # per start model
-COLUMNS = tuple(name for name in EstimatorRow.model_fields if name not in ("steps", "updates", "estimator"))
+BEFORE = "before"  # in place of a method: the policy before its round
+ROUND_UNITS = {"reward": POINTS, "entropy": "nats"}
+COLUMNS = {
+    "estimator": [name for name in EstimatorRow.model_fields if name not in ("steps", "updates", "estimator")],
+    "round": list(ROUND_UNITS),
+}
+
+
+class Published(BaseModel):
+    """A published size of an effect: a number without a sign, in the comparison's unit, and where it stands."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    size: PositiveFloat
+    where: str
 
 
 class Comparison(BaseModel):
@@ -40,14 +46,12 @@ class Comparison(BaseModel):
     claimed: Side
     metric: str = ""
     log: bool = False
-    by: Literal["steps", "samples"] = "steps"
     updates: int | None = None
-    margin: float
-    margin_reason: str
+    published: Published | None = None
 
     @property
     def unit(self) -> str:
-        """The unit of the effect, its interval and the margin."""
+        """The unit of the effect, its interval and the published size."""
         return unit_of(self.statistic, self.metric, self.log)
 
     @property
@@ -55,78 +59,76 @@ class Comparison(BaseModel):
         """The unit of replication: training seeds or start models."""
         return STARTS if self.statistic in MEASURED_ONCE else SEEDS
 
+    @property
+    def size(self) -> float | None:
+        """The published size, without a sign; None: the paper gives none."""
+        return self.published.size if self.published else None
+
     @model_validator(mode="before")
     @classmethod
-    def _margin(cls, data: Any) -> Any:
-        """Reads `margin: 2 points`; what is in points of accuracy has a default."""
-        if not isinstance(data, dict):
+    def _number_with_unit(cls, data: Any) -> Any:
+        """Reads `size: 1.6 points`."""
+        if not isinstance(data, dict) or "size" not in (given := data.get("published") or {}):
             return data
-        statistic = str(data.get("statistic"))
-        unit = unit_of(statistic, str(data.get("metric", "")), bool(data.get("log")))
-        if statistic in DEFAULTS:
-            data = dict(zip(("margin", "margin_reason"), DEFAULTS[statistic], strict=True)) | data
-        if not isinstance(margin := data.get("margin"), str):
-            return data
-        found = re.fullmatch(r"([-+.\deE]+) (.+)", margin.strip())
+        unit = unit_of(str(data.get("statistic")), str(data.get("metric", "")), bool(data.get("log")))
+        found = re.fullmatch(r"([-+.\deE]+) (.+)", str(given["size"]).strip())
         if not found or found[2] != unit:
-            raise ValueError(f"margin: {margin!r}; it is a number and the unit {unit!r}")
-        return data | {"margin": found[1]}
-
-    @field_validator("margin")
-    @classmethod
-    def _positive(cls, margin: float) -> float:
-        if not 0 < margin < np.inf:
-            raise ValueError("a margin is the smallest difference that matters, so it is larger than 0")
-        return margin
-
-    @model_validator(mode="after")
-    def _in_its_unit(self) -> Comparison:
-        if self.margin > LARGEST_MARGINS.get(self.unit, np.inf):
-            raise ValueError(f"margin: {self.margin:g} {self.unit} is larger than any difference; check its unit")
-        if self.statistic in DEFAULTS and self.margin < SMALLEST_MARGIN:
-            raise ValueError(f"margin: {self.margin:g}; margins of accuracy are in points, not shares: 2 is 2%")
-        return self
+            raise ValueError(f"published.size: {given['size']!r}; it is a number and the unit {unit!r}")
+        return data | {"published": given | {"size": found[1]}}
 
     @model_validator(mode="after")
     def _keys_of_its_statistic(self) -> Comparison:
-        if self.statistic in ("metric", "estimator") and not self.metric:
-            raise ValueError(f"metric: the statistic {self.statistic!r} needs one")
-        if self.statistic == "estimator" and self.metric not in COLUMNS:
-            raise ValueError(f"metric: estimators have no {self.metric!r}; there are {', '.join(COLUMNS)}")
-        if self.by != "steps" and self.statistic != "curve":
-            raise ValueError(f"by: the statistic {self.statistic!r} has none; only `curve` has")
-        if self.updates is not None and self.statistic not in MEASURED_ONCE:
-            raise ValueError(f"updates: the statistic {self.statistic!r} has none; only `estimator` and `round` have")
-        if self.log and self.statistic not in ("metric", "estimator"):
-            raise ValueError(f"log: the statistic {self.statistic!r} has none; only `metric` and `estimator` have")
+        columns = COLUMNS.get(self.statistic, [])
+        metric = self.metric or ("reward" if self.statistic == "round" else "")
+        if columns and metric not in columns:
+            raise ValueError(f"metric: {self.statistic} has no {metric!r}; there are {', '.join(columns)}")
+        for key, given in (("metric", self.metric), ("log", self.log), ("updates", self.updates is not None)):
+            if given and not columns:
+                raise ValueError(f"{key}: the statistic {self.statistic!r} has none; `estimator` and `round` have")
+        if self.published is not None and self.claimed == "apart":
+            raise ValueError("published: a size needs a direction, `claimed: above` or `below`")
         return self
 
 
 class Claim(BaseModel):
-    """A claim of a paper, and the comparisons that test it."""
+    """A claim of a paper with the comparisons that test it, or the reason why none does."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    source: str
+    source: str  # the paper, and the table, figure or section
     text: str
     reading: str = ""
-    withdrawn: str = ""  # why its comparisons do not test it; it is then not tested, whatever the records are
-    comparisons: list[Comparison]
+    excluded: str = ""
+    comparisons: list[Comparison] = []
+
+    @model_validator(mode="after")
+    def _tested_or_excluded(self) -> Claim:
+        if bool(self.comparisons) == bool(self.excluded):
+            raise ValueError("a claim has either comparisons or, as `excluded`, the reason why it has none")
+        return self
 
 
 def unit_of(statistic: str, metric: str, log: bool) -> str:
     """The unit of a comparison's effect: points of percent, log2 of a ratio, or that of the metric."""
-    if log or statistic in ("steps", "tokens"):
+    if log or statistic in COSTS:
         return LOG_RATIO
-    return POINTS if statistic in DEFAULTS or metric == "clip_fraction" else metric
-
-
-def tested_claims() -> dict[str, Claim]:
-    """The claims of the package that are not withdrawn."""
-    return {name: claim for name, claim in load_claims().items() if not claim.withdrawn}
+    if statistic == "round":
+        return ROUND_UNITS.get(metric or "reward", metric)
+    if statistic == "benchmarks":
+        return statistic
+    return metric if statistic == "estimator" and metric != "clip_fraction" else POINTS
 
 
 def load_claims(path: Path | None = None) -> dict[str, Claim]:
-    """All claims by name; ``path`` is by default the ledger of the package."""
+    """The claims that are tested, by name; ``path`` is by default the ledger of the package."""
+    return {name: claim for name, claim in _all_claims(path).items() if not claim.excluded}
+
+
+def excluded_claims(path: Path | None = None) -> dict[str, Claim]:
+    """The claims that are not tested, with their reasons."""
+    return {name: claim for name, claim in _all_claims(path).items() if claim.excluded}
+
+
+def _all_claims(path: Path | None) -> dict[str, Claim]:
     where = path or resources.files(__package__).joinpath("claims.yaml")
     claims = {}
     for name, data in yaml.safe_load(where.read_text(encoding="utf-8")).items():

@@ -11,9 +11,8 @@ import pandas as pd
 from ..errors import UserError
 from ..results.layout import START
 from ..results.reader import StudyResults
-from .statistics import Array
-
-WINDOW = 5  # steps over which the accuracy of samples is smoothed
+from .ledger import BEFORE
+from .statistics import Array, Difference, student
 
 
 def accuracy(results: StudyResults, arm: str) -> pd.Series:
@@ -99,52 +98,58 @@ def runs_of(results: StudyResults, arm: str) -> pd.DataFrame:
 def reached(results: StudyResults, arm: str, than: str, by: str) -> pd.Series:
     """The cost of ``arm`` to reach the final accuracy of ``than``, relative to the cost of ``than``: log2, by seed.
 
-    ``by`` is `steps` (optimizer steps), `tokens` (generated) or `seconds`. Accuracy is that of training samples,
-    smoothed over five steps; the final accuracy is the mean over the last five. If ``arm`` does not reach it, the cost
-    is that of one more step, which is a lower bound.
+    ``by``: `steps`, `tokens` or `seconds`. Accuracy is that on validation problems; the final one is the mean over the
+    last quarter of training. Infinite where ``arm`` never reaches it.
     """
     column = {"steps": "total_updates", "tokens": "total_tokens", "seconds": "total_seconds"}[by]
-    own, other = (_smooth(results, name) for name in (arm, than))
+    costs, others = (_costs(results, name, column) for name in (arm, than))
     ratios = {}
-    for seed in sorted(set(own) & set(other)):
-        level = other[seed]["smooth"].iloc[-1]
-        costs = [_cost(frame[seed], level, column) for frame in (own, other)]
-        ratios[seed] = math.log2(costs[0] / costs[1])
+    for seed in sorted(set(costs) & set(others)):
+        level = _last_quarter(others[seed])["accuracy"].mean()
+        cost, other = (
+            float(found[column][found["accuracy"] >= level - 1e-12].min()) for found in (costs[seed], others[seed])
+        )
+        ratios[seed] = math.inf if math.isnan(cost) else math.log2(cost / other)
     return pd.Series(ratios, dtype=float)
 
 
-def _smooth(results: StudyResults, arm: str) -> dict[int, pd.DataFrame]:
-    rows = runs_of(results, arm).dropna(subset="sampled_accuracy")
-    return {
-        int(str(seed)): frame.assign(smooth=frame["sampled_accuracy"].rolling(WINDOW, min_periods=1).mean())
-        for seed, frame in rows.groupby("seed")
-    }
+def _costs(results: StudyResults, arm: str, column: str) -> dict[int, pd.DataFrame]:
+    """Learning curves by seed with what was spent before each validation, without that of the start model."""
+    spent = {int(str(seed)): frame for seed, frame in runs_of(results, arm).groupby("seed")}
+    found = {}
+    for seed, curve in learning_curve(results, arm).items():
+        # A step validates before it samples, so its validation has seen the steps before it.
+        before = spent[seed].set_index("step")[column].shift(1)
+        found[seed] = curve.assign(**{column: before.loc[curve["at"]].to_numpy()}).iloc[1:]
+    return found
 
 
-def _cost(frame: pd.DataFrame, level: float, column: str) -> float:
-    there = frame[frame["smooth"] >= level - 1e-12]
-    if there.empty:
-        return float(frame[column].iloc[-1]) * (len(frame) + 1) / len(frame)
-    return float(there[column].iloc[0])
+def _last_quarter(curve: pd.DataFrame) -> pd.DataFrame:
+    """The part of a learning curve after three quarters of training, and at least its last two validations."""
+    late = curve[curve["at"] >= 0.75 * curve["at"].iloc[-1]]
+    return late if len(late) > 1 else curve.iloc[-2:]
 
 
-def learning_curve(results: StudyResults, arm: str, by: str = "steps") -> dict[int, pd.DataFrame]:
+def late_rise(results: StudyResults, arm: str) -> Difference:
+    """By how many points validation accuracy rises in the last quarter of training: its slope there, over seeds."""
+    rises = []
+    for curve in learning_curve(results, arm).values():
+        late = _last_quarter(curve)
+        slope = float(np.polyfit(late["at"], late["accuracy"], 1)[0])
+        rises.append(100 * slope * float(late["at"].iloc[-1] - late["at"].iloc[0]))
+    return student(np.array(rises))
+
+
+def learning_curve(results: StudyResults, arm: str) -> dict[int, pd.DataFrame]:
     """Validation accuracy of an arm by seed: columns `at` and `accuracy` (0 to 1), from the start model to the end.
 
-    ``by``: `at` is the number of training steps made before a validation, or of `samples`, responses sampled before it.
-    Seeds with fewer than two validations are left out.
+    `at` is the number of training steps made before a validation. Seeds with fewer than two are left out.
     """
     curves = {}
     for seed, frame in runs_of(results, arm).groupby("seed"):
-        at = frame["step"]
-        if by == "samples":
-            if "total_samples" not in frame:
-                raise UserError(f"runs of {arm!r} have no total_samples: they were trained by an older version.")
-            # A step validates before it samples, so its validation has seen the samples of the steps before it.
-            at = frame["total_samples"].shift(1, fill_value=0)
-        kept = pd.DataFrame({"at": at, "accuracy": frame["validation_accuracy"]}).dropna()
-        if len(kept) > 1:
-            curves[int(str(seed))] = kept.astype(float)
+        validated = pd.DataFrame({"at": frame["step"], "accuracy": frame["validation_accuracy"]}).dropna()
+        if len(validated) > 1:
+            curves[int(str(seed))] = validated.astype(float)
     if not curves:
         raise UserError(f"no run of {arm!r} was validated twice: lower `training.validate_every`.")
     return curves
@@ -152,29 +157,26 @@ def learning_curve(results: StudyResults, arm: str, by: str = "steps") -> dict[i
 
 def area(results: StudyResults, arm: str) -> pd.Series:
     """Area under the learning curve: validation accuracy in percent, mean over all training steps, by seed."""
+    areas = {}
+    for seed, curve in learning_curve(results, arm).items():
+        x, y = curve["at"].to_numpy(), curve["accuracy"].to_numpy()
+        areas[seed] = 100 * float(np.trapezoid(y, x) / (x[-1] - x[0]))
+    return pd.Series(areas, dtype=float)
+
+
+def largest_drop(results: StudyResults, arm: str) -> pd.Series:
+    """How far validation accuracy falls below the best that it had before, at most, in points, by seed."""
     curves = learning_curve(results, arm)
-    return pd.Series({seed: 100 * _mean_height(c, c["at"].iloc[-1]) for seed, c in curves.items()}, dtype=float)
+    drops = {seed: 100 * float((c["accuracy"].cummax() - c["accuracy"]).max()) for seed, c in curves.items()}
+    return pd.Series(drops, dtype=float)
 
 
-def areas_by_samples(results: StudyResults, arm: str, than: str) -> tuple[pd.Series, pd.Series]:
-    """`area` of two arms over samples instead of steps, up to the smaller total of the two, on their common seeds."""
-    one, two = (learning_curve(results, name, "samples") for name in (arm, than))
-    areas: tuple[dict[int, float], dict[int, float]] = ({}, {})
-    for seed in sorted(set(one) & set(two)):
-        end = min(curves[seed]["at"].iloc[-1] for curves in (one, two))
-        for found, curves in zip(areas, (one, two), strict=True):
-            found[seed] = 100 * _mean_height(curves[seed], end)
-    return pd.Series(areas[0], dtype=float), pd.Series(areas[1], dtype=float)
-
-
-def _mean_height(curve: pd.DataFrame, end: float) -> float:
-    """The mean height of a piecewise linear curve from its first point to ``end``, by the trapezoid rule."""
-    x, y = curve["at"].to_numpy(dtype=float), curve["accuracy"].to_numpy(dtype=float)
-    if end <= x[0]:
-        return float(y[0])
-    inside = x < end
-    x, y = np.append(x[inside], end), np.append(y[inside], np.interp(end, x, y))
-    return float(np.trapezoid(y, x) / (end - x[0]))
+def benchmarks_won(results: StudyResults, arm: str, than: str) -> pd.Series:
+    """On how many benchmarks the final model of ``arm`` is more accurate, minus those on which it is less, by seed."""
+    seeds = paired_seeds(results, arm, than)
+    one, two = paired_scores(results, arm, than, seeds)
+    signs = [np.sign(a.mean(1) - b.mean(1)) for a, b in zip(one, two, strict=True)]
+    return pd.Series(np.sum(signs, axis=0), index=seeds, dtype=float)
 
 
 def estimated(results: StudyResults, method: str, column: str, updates: int | None = None) -> pd.Series:
@@ -188,15 +190,24 @@ def estimated(results: StudyResults, method: str, column: str, updates: int | No
     return 100 * values if column == "clip_fraction" else values
 
 
-def after_round(results: StudyResults, method: str, updates: int | None = None) -> pd.Series:
-    """Reward after one round by a method in percent, mean over stages and pools, by start model.
+def after_round(results: StudyResults, method: str, metric: str = "reward", updates: int | None = None) -> pd.Series:
+    """A number of the policy after one round by a method, mean over stages and pools, by start model.
 
-    ``updates``: after this many; None: at the end of the round.
+    ``metric``: `reward` in percent, or `entropy` per token in nats, on the states of the pool, which are the same for
+    all methods. ``updates``: after this many; None: at the end of the round. ``method`` `before`: before the round.
     """
     table = results.rounds
     at = int(table["updates"].max()) if updates is None else updates
-    rows = _measured(table, table["method"] == method, f"round by {method!r}", at)
-    return 100 * rows.groupby("seed")["reward"].mean()
+    chosen = table["method"].notna() if method == BEFORE else table["method"] == method
+    rows = _measured(table, chosen, f"round by {method!r}", at)
+    columns = {"reward": ("reward", "before"), "entropy": ("pool_entropy", "pool_entropy_before")}
+    column = columns[metric][method == BEFORE]
+    if rows[column].isna().any():
+        raise UserError(
+            f"rounds by {method!r} have no {column} after {at} updates: only the end of a round has it, and records of "
+            "older versions do not: run `snakemake all`."
+        )
+    return (100 if metric == "reward" else 1) * rows.groupby("seed")[column].mean()
 
 
 def _measured(table: pd.DataFrame, chosen: pd.Series, what: str, updates: int | None) -> pd.DataFrame:

@@ -9,7 +9,7 @@ from ..study.fingerprint import measured_starts
 from ..study.runs import RunMatrix, run_matrix
 from .comparisons import common_seeds, lacking
 from .contrasts import planned_contrasts
-from .ledger import Claim, Comparison, tested_claims
+from .ledger import Claim, Comparison, load_claims
 from .statistics import STARTS
 
 SOME = 2  # claims that a note names
@@ -17,7 +17,7 @@ SOME = 2  # claims that a note names
 
 def plan_notes(study: Study) -> list[str]:
     """Notes on claims without verdicts: arms that are missing, arms without a common seed, and single seeds."""
-    claims, matrix = tested_claims(), run_matrix(study)
+    claims, matrix = load_claims(), run_matrix(study)
     found = []
     without = {name: why for name, claim in claims.items() if (why := _missing(study, matrix, claim))}
     if len(without) == len(claims):
@@ -39,7 +39,7 @@ def plan_notes(study: Study) -> list[str]:
 def comparisons_asked(study: Study) -> int:
     """Comparisons in the largest ledger that the study plans: what its p-values are corrected over."""
     matrix = run_matrix(study)
-    claims = {name: claim for name, claim in tested_claims().items() if not _missing(study, matrix, claim)}
+    claims = {name: claim for name, claim in load_claims().items() if not _missing(study, matrix, claim)}
     return max(sum(lacking(study, matrix, c) is None for _, c in _comparisons(claims)), planned_contrasts(study))
 
 

@@ -23,7 +23,7 @@ ENDPOINTS: dict[str, Callable[[StudyResults, str], pd.Series]] = {
     "area under the learning curve": area,
     "accuracy of the final model": accuracy,
 }
-MARGINS = (1.0, 2.0, 4.0)  # points
+EFFECTS = (1.0, 2.0, 4.0)  # points
 POWER = 0.8  # share of studies
 
 
@@ -69,12 +69,12 @@ def paired_spreads(results: StudyResults) -> list[Spread]:
     return found
 
 
-def seeds_to_decide(sd: float, margin: float, comparisons: int) -> int | None:
-    """The seeds to plan for a true difference of twice the margin: those with which `POWER` of studies support it.
+def seeds_to_decide(sd: float, effect: float, comparisons: int) -> int | None:
+    """The seeds to plan for a true difference: those with which `POWER` of studies show its direction.
 
-    ``sd`` and ``margin`` in points; at the first step of Holm's correction over ``comparisons``. None: over 1,000.
+    ``sd`` and ``effect`` in points; at the first step of Holm's correction over ``comparisons``. None: over 1,000.
     """
     n = np.arange(2, MOST_SEEDS + 1)
-    power = nct.sf(stdtrit(n - 1, 1 - LEVEL / comparisons), n - 1, np.sqrt(n) * margin / sd)
+    power = nct.sf(stdtrit(n - 1, 1 - LEVEL / 2 / comparisons), n - 1, np.sqrt(n) * effect / sd)
     enough = np.flatnonzero(power >= POWER)
     return int(n[enough[0]]) if len(enough) else None

@@ -7,10 +7,10 @@ from typing import Literal, NamedTuple
 
 from ..results.reader import StudyResults
 from ..study.fingerprint import start_seeds
-from .claims import ClaimResult, decide_study
+from .claims import ClaimResult, Finding, decide_study
 from .controls import controls, controls_warning
 
-Agreement = Literal["same", "both reject", "contradicts", "open"]
+Agreement = Literal["same", "differs", "contradicts", "open"]
 
 
 class ClaimPair(NamedTuple):
@@ -22,13 +22,18 @@ class ClaimPair(NamedTuple):
 
     @property
     def agreement(self) -> Agreement:
-        """Open if a study has no verdict; "not supported" and "no difference" both reject the claim."""
+        """Open if a study has no verdict; only "holds" and "opposite" contradict each other."""
         verdicts = (self.first.verdict, self.second.verdict)
         if None in verdicts or "undecided" in verdicts:
             return "open"
         if verdicts[0] == verdicts[1]:
             return "same"
-        return "contradicts" if "supported" in verdicts else "both reject"
+        return "differs" if "smaller than published" in verdicts else "contradicts"
+
+    @property
+    def findings(self) -> list[tuple[Finding, Finding]]:
+        """The comparisons that both studies have, whatever was decided."""
+        return list(zip(self.first.findings, self.second.findings, strict=False))
 
 
 def compare_claims(first: StudyResults, second: StudyResults) -> list[ClaimPair]:
@@ -44,7 +49,7 @@ def shared_seeds(first: StudyResults, second: StudyResults) -> list[int]:
 
 
 def replication_text(pairs: list[ClaimPair], first: StudyResults, second: StudyResults) -> str:
-    """Verdicts side by side for the terminal; the last line counts."""
+    """Verdicts side by side for the terminal; the last lines count."""
     lines = []
     for name, results in (("A", first), ("B", second)):
         if warning := controls_warning(controls(results)):
@@ -57,10 +62,17 @@ def replication_text(pairs: list[ClaimPair], first: StudyResults, second: StudyR
     lines.append("Claims, verdict of A | verdict of B:")
     for pair in pairs:
         said = " | ".join(r.outcome for r in (pair.first, pair.second))
-        lines.append(f"  {pair.name:26} {pair.agreement:12} {said}")
+        lines.append(f"  {pair.name:28} {pair.agreement:12} {said}")
     counts = Counter(pair.agreement for pair in pairs)
     lines.append(
-        f"Of {len(pairs)} claims: {counts['same']} have the same verdict, {counts['both reject']} are rejected by both "
-        f"with different verdicts, {counts['contradicts']} contradict, {counts['open']} are open."
+        f"Of {len(pairs)} claims: {counts['same']} have the same verdict, {counts['differs']} differ, "
+        f"{counts['contradicts']} contradict, {counts['open']} are open."
+    )
+    both = [found for pair in pairs for found in pair.findings]
+    same = sum(a.effect * b.effect > 0 for a, b in both)
+    overlap = sum(a.low <= b.high and b.low <= a.high for a, b in both)
+    lines.append(
+        f"Of {len(both)} comparisons that both have, decided or not: {same} have effects of the same direction, "
+        f"{overlap} have intervals that overlap."
     )
     return "\n".join(lines)

@@ -8,6 +8,7 @@ docs/statistics.md explains the formulas and reports their simulated coverage.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaincinv, ndtri, stdtr, stdtrit
+from scipy.special import bdtr, bdtrc, gammaincinv, ndtri, stdtr, stdtrit
 
 from ..errors import UserError
 
@@ -142,6 +143,33 @@ def student(values: Sequence[float] | Array, unit: str = SEEDS, seeds: Sequence[
     half = float(stdtrit(n - 1, 1 - LEVEL / 2)) * error
     p = 2 * min(above(0.0), 1 - above(0.0))
     return Difference(mean, mean - half, mean + half, p, n, unit, spread, kept, above, tuple(seeds))
+
+
+@dataclass(frozen=True)
+class RankedDifference(Difference):
+    """The median of differences with the sign test's interval and p-values; ``mean`` is the median."""
+
+    def below(self, value: float) -> float:
+        """The one-sided p-value of "the true median is smaller than ``value``"."""
+        return _sign_test([-v for v in self.values], -value)
+
+
+def ranked(values: Sequence[float] | Array, unit: str = SEEDS, seeds: Sequence[int] = ()) -> RankedDifference:
+    """The median of a number per ``unit`` [n] by the exact sign test, for any distribution; values may be infinite."""
+    ordered, n = sorted(float(v) for v in values), len(values)
+    outside = next((k for k in range(n // 2, 0, -1) if bdtr(k - 1, n, 0.5) <= LEVEL / 2), 0)
+    low, high = (ordered[outside - 1], ordered[n - outside]) if outside else (-math.inf, math.inf)
+    given = tuple(float(v) for v in values)
+    p = min(1.0, 2 * min(_sign_test(given, 0.0), _sign_test([-v for v in given], 0.0)))
+    median = ordered[n // 2] if n % 2 else (ordered[n // 2 - 1] + ordered[n // 2]) / 2
+    above = functools.partial(_sign_test, given)
+    return RankedDifference(median, low, high, p, n, unit, math.nan, given, above, tuple(seeds))
+
+
+def _sign_test(values: Sequence[float], value: float) -> float:
+    """P(as many or more of n values larger than ``value``) where it is the median; equal ones are left out."""
+    differ = sum(v != value for v in values)
+    return float(bdtrc(sum(v > value for v in values) - 1, differ, 0.5))
 
 
 def _tail(distance: float, error: float, df: int) -> float:

@@ -1,4 +1,4 @@
-"""From differences to verdicts: tests against a margin, corrected for how many there are."""
+"""From differences to verdicts: tests against 0 and a published size, corrected for how many there are."""
 
 from __future__ import annotations
 
@@ -13,29 +13,32 @@ from scipy.special import stdtrit
 from .statistics import LEVEL, REPLICATES, Difference
 
 Side = Literal["above", "below", "apart"]
-Verdict = Literal["supported", "not supported", "no difference larger than the margin", "undecided"]
+Verdict = Literal["holds", "opposite", "smaller than published", "undecided"]
 MOST_SEEDS = 1000
 
 
 class PValues(NamedTuple):
-    """One-sided p-values of three statements about the true difference."""
+    """p-values of three statements about the true difference."""
 
-    supports: float  # it lies beyond the margin, on the claimed side
-    refutes: float  # it does not
-    ties: float  # it is smaller than the margin on either side
+    holds: float  # it lies on the claimed side of 0
+    opposite: float  # it lies on the other side of 0
+    smaller: float  # it is smaller than the published size on the claimed side
 
 
-def margin_tests(difference: Difference, claimed: Side, margin: float) -> PValues:
-    """Tests of a difference against a margin in the same unit. A single replicate decides nothing about others."""
+def effect_tests(difference: Difference, claimed: Side, size: float | None = None) -> PValues:
+    """Tests of a difference, all in its unit. A single replicate decides nothing about others.
+
+    The one-sided p-values of the two directions are doubled, so that one level holds for both together; `apart` holds
+    in both. ``size``: the published one, without a sign; None: there is none.
+    """
     if difference.unit not in REPLICATES or difference.n < 2:
         return PValues(1.0, 1.0, 1.0)
-    above, below = difference.above, difference.below
-    ties = max(above(-margin), below(margin))  # two one-sided tests
+    larger, lower = (min(1.0, 2 * p) for p in (difference.above(0.0), difference.below(0.0)))
     if claimed == "apart":
-        return PValues(min(1.0, 2 * min(above(margin), below(-margin))), 1.0, ties)
+        return PValues(min(larger, lower), 1.0, 1.0)
     if claimed == "above":
-        return PValues(above(margin), below(margin), ties)
-    return PValues(below(-margin), above(-margin), ties)
+        return PValues(larger, lower, 1.0 if size is None else difference.below(size))
+    return PValues(lower, larger, 1.0 if size is None else difference.above(-size))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -56,36 +59,35 @@ def corrected(tests: Sequence[PValues]) -> list[PValues]:
 
 def decide(p: PValues, level: float = LEVEL) -> Verdict:
     """The verdict on one comparison; ``p`` corrected."""
-    if p.supports < level:
-        return "supported"
-    if p.ties < level:
-        return "no difference larger than the margin"
-    return "not supported" if p.refutes < level else "undecided"
+    if p.holds < level:
+        return "holds"
+    if p.opposite < level:
+        return "opposite"
+    return "smaller than published" if p.smaller < level else "undecided"
 
 
 def combine(verdicts: Sequence[Verdict]) -> Verdict:
-    """The verdict on a claim: all its comparisons have to be supported, and one that is not is enough against it."""
-    for verdict in ("not supported", "no difference larger than the margin", "undecided"):
+    """The verdict on a claim, which says that all its comparisons hold: one is enough against it."""
+    for verdict in ("opposite", "smaller than published", "undecided"):
         if verdict in verdicts:
             return verdict
-    return "supported"
+    return "holds"
 
 
-def seeds_needed(difference: Difference, claimed: Side, margin: float, comparisons: int = 1) -> int | None:
-    """About how many units of replication would decide, if effect and spread stayed; None: over 1,000, or unknown.
+def seeds_needed(difference: Difference, distance: float, comparisons: int = 1) -> int | None:
+    """About how many units of replication would show this ``distance``, if effect and spread stayed.
 
-    At the level of the first step of Holm's correction over ``comparisons``.
+    At the level of the first step of Holm's correction over ``comparisons``. None: over 1,000, or unknown.
     """
     if difference.unit not in REPLICATES or difference.n < 2:
         return None
-    distance = abs(distance_to(difference, claimed, margin))
-    enough = np.flatnonzero(_half_widths(LEVEL / comparisons) * difference.spread < distance)
+    enough = np.flatnonzero(_half_widths(LEVEL / 2 / comparisons) * difference.spread < distance)
     return max(int(enough[0]) + 2, difference.n + 1) if len(enough) else None
 
 
-def distance_to(difference: Difference, claimed: Side, margin: float) -> float:
-    """How far a difference lies beyond the margin on the claimed side; negative where it does not."""
-    return {"above": difference.mean, "below": -difference.mean, "apart": abs(difference.mean)}[claimed] - margin
+def distance_to_decide(effect: float, claimed: Side, size: float | None) -> float:
+    """How far an effect lies from 0 or, if that is farther, below the published size: what tests have to show."""
+    return max(abs(effect), 0.0 if size is None else size - (-effect if claimed == "below" else effect))
 
 
 @functools.cache

@@ -124,8 +124,8 @@ def comparison(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def power(spreads: Sequence[Spread], estimate: dict[str, Any], records: str) -> str:
-    """Seeds that decide a comparison, and device-hours of two arms with as many, by margin; Markdown."""
-    from ..analysis.power import MARGINS, POWER, seeds_to_decide
+    """Seeds that decide a comparison, and device-hours of two arms with as many, by effect; Markdown."""
+    from ..analysis.power import EFFECTS, POWER, seeds_to_decide
 
     trained = [rule for rule in estimate["rules"] if rule["rule"].startswith(("train", "evaluate"))]
     each = sum(rule["device_hours"] for rule in trained) / max(1, estimate["runs"])
@@ -133,16 +133,16 @@ def power(spreads: Sequence[Spread], estimate: dict[str, Any], records: str) -> 
     rows = []
     for spread in spreads:
         cells = []
-        for margin in MARGINS:
-            seeds = seeds_to_decide(spread.sd, margin, count)
-            most = seeds_to_decide(spread.high, margin, count)
+        for effect in EFFECTS:
+            seeds = seeds_to_decide(spread.sd, effect, count)
+            most = seeds_to_decide(spread.high, effect, count)
             upper = f"{most}" if most else "over 1,000"
             cells.append(f"{seeds} (to {upper}): {hours(2 * seeds * each)} h" if seeds else "over 1,000")
         sd = f"{spread.sd:.1f} [{spread.low:.1f}, {spread.high:.1f}]"
         rows.append([spread.endpoint, str(spread.updates), sd, *cells])
-    header = ["endpoint", "updates per batch", "paired sd, points", *(f"margin {m:g} points" for m in MARGINS)]
+    header = ["endpoint", "updates per batch", "paired sd, points", *(f"{e:g} points" for e in EFFECTS)]
     return markdown_table(header, rows) + (
-        f"\nSeeds per arm with which {POWER:.0%} of studies find a true difference of twice the margin to exceed it; "
+        f"\nSeeds per arm with which {POWER:.0%} of studies show the direction of a true difference of so many points; "
         f"in brackets at the upper limit of the sd. Holm's correction over {count} comparisons. Hours: both arms "
         f"of {estimate['study']}, {hours(each)} device-hours a run with its evaluation. The sd is that of the study "
         f"{records}; that of another model is not known before its first seeds.\n"

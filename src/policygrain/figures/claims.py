@@ -6,16 +6,17 @@ from collections.abc import Callable
 
 import pandas as pd
 
-from ..analysis.claim_text import comparison_text, counts_text, effect_text, instrument, margin_text
+from ..analysis.claim_text import comparison_text, counts_text, effect_text, finding_text, instrument, published_text
 from ..analysis.claims import ClaimResult, decide_study
 from ..analysis.controls import controls, controls_text, controls_warning
+from ..analysis.ledger import excluded_claims
 from ..analysis.statistics import SEEDS
 from ..results.reader import StudyResults
 from ..text import markdown_table
 from .style import labels
 
 UNDECIDED = "### Undecided claims"  # the heading of their table
-HEADER = ["claim", "comparison", "effect", "margin", "finding", "verdict"]
+HEADER = ["claim", "comparison", "effect", "published", "finding", "verdict"]
 
 
 def table(results: StudyResults) -> tuple[pd.DataFrame, str]:
@@ -25,16 +26,16 @@ def table(results: StudyResults) -> tuple[pd.DataFrame, str]:
     rows = [row for claim in decided for row in _rows(claim)]
     units = sorted({(f.unit != SEEDS, f.n, f.unit) for claim in decided for f in claim.findings})
     over = " or ".join(f"{n} {unit}" for _, n, unit in units) or "no seeds"
-    tests = (
-        "all tests are for planned numbers, although seeds were added to arms of undecided claims, so that they decide "
-        "somewhat too often"
+    added = (
+        " Seeds were added to arms of claims that were undecided, so that tests decide somewhat too often."
         if results.added
-        else "all tests are for planned numbers"
+        else ""
     )
     note = (
-        f"\n{counts_text(decided)} Each comparison is tested against its margin over {over}, paired, and corrected by "
-        f"Holm's method over all comparisons; {tests}. Intervals are 95%, not corrected. A claim is supported if all "
-        "its comparisons are, and not supported if one is not. These results are for "
+        f"\n{counts_text(decided)} Each comparison is tested against 0, in the claimed direction and in the opposite "
+        f"one, and against the published size where the paper gives one, over {over}, paired, and corrected by Holm's "
+        f"method over all comparisons.{added} Intervals are 95%, not corrected. A claim holds if all its comparisons "
+        "do; one that is opposite or smaller than published is enough against it. These results are for "
         f"{results.study.title or results.study.name} and do not decide the claims for other models.\n"
     )
     # Markdown: decided claims first; the others after a heading of their own, by which the report folds them.
@@ -45,20 +46,29 @@ def table(results: StudyResults) -> tuple[pd.DataFrame, str]:
     others = f"\n{UNDECIDED}\n\n{markdown_table(HEADER, groups[False])}" if groups[False] else ""
     warning = f"**{text}**\n\n" if (text := controls_warning(judged)) else ""
     shown = f"\n```\n{controls_text(judged)}\n```\n" if judged else ""
+    excluded = [[f"{c.text} ({c.source})", c.excluded] for c in excluded_claims().values()]
+    others += f"\n### Claims that are not tested\n\n{markdown_table(['claim', 'why'], excluded)}"
     return pd.DataFrame(rows), warning + first + note + shown + others
 
 
 def _rows(result: ClaimResult) -> list[dict[str, object]]:
     """The rows of a claim in the CSV file, one per comparison."""
-    name, claim, verdict = result.name, result.claim, result.verdict
-    if verdict is None:
+    name, claim = result.name, result.claim
+    if not result.findings:
         return [{"claim": name, "source": claim.source, "verdict": result.outcome, "missing": result.missing}]
     rows: list[dict[str, object]] = []
     for c, f in zip(claim.comparisons, result.findings, strict=True):
         numbers = {"effect": f.effect, "low": f.low, "high": f.high, "effect_unit": c.unit, "n": f.n, "unit": f.unit}
         tests = {f"p_{name}": p for name, p in f.p._asdict().items()}
-        kept = {**numbers, **tests, "seeds_needed": f.seeds_needed, "finding": f.verdict, "verdict": verdict}
-        asked = {**c.model_dump(), "instrument": instrument(c), "comparison": comparison_text(c)}
+        kept = {**numbers, **tests, "seeds_needed": f.seeds_needed, "finding": finding_text(c, f)}
+        kept["verdict"] = result.outcome
+        published = {"published": c.size, "where": c.published.where if c.published else ""}
+        asked = {
+            **c.model_dump(exclude={"margin"}),
+            **published,
+            "instrument": instrument(c),
+            "comparison": comparison_text(c),
+        }
         rows.append({"claim": name, "source": claim.source, **asked, **kept})
     return rows
 
@@ -67,10 +77,12 @@ def _cells(result: ClaimResult, label: Callable[[str], str]) -> list[list[str]]:
     """The rows of a claim in the Markdown table; only the first one has text and verdict."""
     claim = result.claim
     text = f"{claim.text} ({claim.source})" + (f" *{claim.reading}*" if claim.reading else "")
-    if result.verdict is None:
+    if not result.findings:
         return [[text, "", result.missing, "", "", result.outcome]]
     rows: list[list[str]] = []
     for c, f in zip(claim.comparisons, result.findings, strict=True):
-        ends = ("", "") if rows else (text, f"**{result.verdict}**")
-        rows.append([ends[0], comparison_text(c, label), effect_text(c, f), margin_text(c), f.verdict, ends[1]])
+        ends = ("", "") if rows else (text, f"**{result.outcome}**")
+        rows.append(
+            [ends[0], comparison_text(c, label), effect_text(c, f), published_text(c), finding_text(c, f), ends[1]]
+        )
     return rows

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from ..analysis import measures
-from ..analysis.statistics import Interval, over_seeds
+from ..analysis.statistics import Interval, ranked
 from ..results.reader import StudyResults
 from .forest import clipped
 from .measured import headline
@@ -17,12 +17,15 @@ TICKS = {2.0**k: f"{2**k}" if k >= 0 else {-1: "½", -2: "¼", -3: "⅛"}[k] for
 
 
 def draw(results: StudyResults) -> Figure:
-    """A panel per cost: ratio to GRPO by seed, geometric mean with 95% interval over seeds; dashed line: half."""
+    """A panel per cost: ratio to GRPO by seed, median with 95% interval over seeds; dashed line: half.
+
+    A run that never reaches the accuracy has an infinite ratio.
+    """
     arms = [arm for arm in headline(results) if arm != "grpo"]
     found = {by: [measures.reached(results, arm, "grpo", by).to_numpy() for arm in arms] for by in BY}
     # As wide as the seeds lie, so that a single wide interval does not hide the others.
     every = np.concatenate([v for values in found.values() for v in values])
-    low, high = max(-3.0, min(-1.5, every.min() - 0.3)), min(5.0, max(1.5, every.max() + 0.3))
+    low, high = max(-3.0, min(-1.5, every.min() - 0.3)), min(5.0, max(1.5, every.max() + 0.3))  # of infinite ones 5
     found_looks, label = looks(results.study), labels(results.study)
     figure = Figure(figsize=(WIDE * 0.95, 0.95 + 0.42 * len(arms)))
     panels = figure.subplots(1, len(BY), sharey=True)
@@ -31,8 +34,10 @@ def draw(results: StudyResults) -> Figure:
         axes.axvline(0.5, color="#999999", linewidth=0.8, linestyle=(0, (3, 2)))
         for i, values in enumerate(found[by]):
             style = found_looks[arms[i]]
-            axes.plot(2**values, np.full(len(values), i + 0.24), "|", color=style["color"], markersize=5, alpha=0.6)
-            interval = Interval(*(2.0 ** min(v, 60.0) for v in over_seeds(values)))
+            places = 2 ** np.minimum(values, 60.0), np.full(len(values), i + 0.24)
+            axes.plot(*places, "|", color=style["color"], markersize=5, alpha=0.6)
+            median = ranked(values)
+            interval = Interval(*(2.0 ** min(v, 60.0) for v in (median.mean, median.low, median.high)))
             clipped(axes, i, interval, (2**low, 2**high), style)
         axes.set_xscale("log", base=2)
         axes.set_xlim(2**low, 2**high)

@@ -1,10 +1,11 @@
-"""All comparisons of the claims: effects in units of their margins, and the verdicts."""
+"""All comparisons of the claims: effects in units of their uncertainty, and the verdicts."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -14,23 +15,23 @@ from ..analysis.claims import ClaimResult, Finding, decide_study
 from ..analysis.ledger import Comparison
 from ..analysis.statistics import Interval
 from ..results.reader import StudyResults
-from .forest import clipped, shade
+from .forest import clipped
 from .style import BLUE, GREEN, GREY, ORANGE, WIDE, Look, labels, legend, updates_text
 
-REACH = 6.0  # margins; an arrow shows that an effect or interval goes on
+REACH = 6.0  # half widths of an interval; an arrow shows that an effect or interval goes on
 LOOKS: dict[str, Look] = {
-    "supported": {"color": GREEN, "marker": "^"},
-    "not supported": {"color": ORANGE, "marker": "v"},
-    "no difference larger than the margin": {"color": BLUE, "marker": "s"},
+    "holds": {"color": GREEN, "marker": "^"},
+    "opposite": {"color": ORANGE, "marker": "v"},
+    "smaller than published": {"color": BLUE, "marker": "s"},
     "undecided": {"color": GREY, "marker": "o"},
 }
 RELATIONS = {"above": ">", "below": "<", "apart": "≠"}
 LETTERS = 92  # of a heading, in a line as wide as the figure
 WHAT = {
-    "curve": "learning curve",
+    "benchmarks": "benchmarks won",
+    "drop": "largest fall of accuracy",
     "round": "one round",
     "snr": "signal to noise",
-    "entropy_old": "entropy",
     "steps": "steps needed",
     "tokens": "tokens needed",
 }
@@ -48,7 +49,7 @@ def drawn(decided: list[ClaimResult], named: Callable[[str], str]) -> Figure:
     height = sum(max(1, len(r.findings)) + 0.8 * len(h) + 0.5 for r, h in zip(decided, headings, strict=True))
     figure = Figure(figsize=(WIDE * 1.1, 1.0 + 0.175 * height))
     axes = figure.subplots()
-    shade(axes, 1.0, vertical=True)
+    axes.axvline(0, color="#000000", linewidth=0.7, zorder=1)
     place, ticks = 0.0, list[tuple[float, str]]()
     for result, heading in zip(decided, headings, strict=True):
         axes.text(
@@ -63,10 +64,9 @@ def drawn(decided: list[ClaimResult], named: Callable[[str], str]) -> Figure:
     axes.spines["left"].set_visible(False)
     axes.set_ylim(place, -0.3)
     axes.set_xlim(-REACH, REACH)
-    axes.set_xlabel("effect in units of the margin; right: in the direction of the claim")
+    axes.set_xlabel("effect in units of half its interval; right: in the direction of the claim; bar: published size")
     handles = [Line2D([], [], markersize=4.5, linewidth=1.3, **look) for look in LOOKS.values()]
-    shades, texts = axes.get_legend_handles_labels()
-    legend(figure, entries=([*handles, *shades], [*LOOKS, *texts]))
+    legend(figure, entries=(handles, list(LOOKS)))
     return figure
 
 
@@ -74,37 +74,42 @@ def _claim(
     axes: Axes, result: ClaimResult, first: float, ticks: list[tuple[float, str]], named: Callable[[str], str]
 ) -> float:
     """The rows of one claim, the first at height ``first``; the height below them."""
-    verdict = result.outcome
     rows = list(zip(result.claim.comparisons, result.findings, strict=False))
     for i, (c, finding) in enumerate(rows):
-        clipped(axes, first + i, claimed_effect(c, finding), (-REACH, REACH), LOOKS[finding.verdict])
+        interval, size = claimed_effect(c, finding)
+        if np.isfinite(interval).all():
+            clipped(axes, first + i, interval, (-REACH, REACH), LOOKS[finding.verdict])
+        if size is not None and size < REACH:
+            axes.plot([size], [first + i], "|", color=GREY, markersize=6)
         ticks.append((first + i, _text(c, named)))
     last = first + max(1, len(rows)) - 1
     if not rows:
-        axes.text(0, last, "not tested", ha="center", va="center", fontsize=6.5, color=GREY, style="italic")
-    axes.text(
-        1.025, (first + last) / 2, textwrap.fill(verdict, BESIDE), transform=axes.get_yaxis_transform(), ha="left",
-        va="center", fontsize=7, color=LOOKS.get(verdict, LOOKS["undecided"])["color"], fontweight="bold",
-    )  # fmt: skip
+        why = "no records" if result.verdict is None else "curves still rise"
+        axes.text(0, last, why, ha="center", va="center", fontsize=6.5, color=GREY, style="italic")
+    verdict = textwrap.fill(result.outcome, BESIDE)
+    where = {"transform": axes.get_yaxis_transform(), "ha": "left", "va": "center", "fontsize": 7}
+    color = LOOKS[result.verdict or "undecided"]["color"]
+    axes.text(1.025, (first + last) / 2, verdict, **where, color=color, fontweight="bold")
     return last + 1
 
 
-def claimed_effect(c: Comparison, finding: Finding) -> Interval:
-    """Effect and interval in units of the margin, positive in the direction of the claim.
+def claimed_effect(c: Comparison, finding: Finding) -> tuple[Interval, float | None]:
+    """Effect with interval, and published size, in units of half the interval; positive in the claimed direction.
 
-    A claim of any difference has the direction of the effect.
+    A claim of any difference has the direction of the effect. An interval without an end has no such unit.
     """
     sign = -1 if c.claimed == "below" or (c.claimed == "apart" and finding.effect < 0) else 1
-    effect, *ends = (sign * value / c.margin for value in (finding.effect, finding.low, finding.high))
-    return Interval(effect, min(ends), max(ends))
+    half = (finding.high - finding.low) / 2 or 1.0
+    if not np.isfinite(half):
+        return Interval(np.nan, np.nan, np.nan), None
+    effect, *ends = (sign * value / half for value in (finding.effect, finding.low, finding.high))
+    return Interval(effect, min(ends), max(ends)), c.size and c.size / half
 
 
 def _text(c: Comparison, named: Callable[[str], str]) -> str:
     """What is claimed: `entropy: TEPO > DAPO`, `steps needed: TEPO < GRPO`; settings of both are named once."""
-    data = c.model_dump()
     what = WHAT.get(c.metric or c.statistic, (c.metric or c.statistic).replace("_", " "))
-    what += " by samples" if data.get("by") == "samples" else ""
-    what += f" after {updates_text(data['updates'])}" if data.get("updates") else ""
+    what += f" after {updates_text(c.updates)}" if c.updates else ""
     first, settings = c.of.partition("+")[::2]
     one = first if settings and settings == c.than.partition("+")[2] else c.of
     return f"{what}: {named(one)} {RELATIONS[c.claimed]} {named(c.than)}"

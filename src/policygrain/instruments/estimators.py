@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..methods import Method, method
+from ..methods.part import Part
 from ..methods.parts import Kl
 from ..progress import Progress
 from ..provenance import commit, seed_of
@@ -22,7 +23,7 @@ from .gradients import estimate
 from .inputs import Instrument, made_from, no_section
 from .policy import MeasuredPolicy, Pool, all_needs, open_measured_policy, plain
 from .quality import Updates, blocks_for
-from .truth import measure_truth
+from .truth import measure_truths
 
 if TYPE_CHECKING:
     from ..study import Study
@@ -98,19 +99,24 @@ def _compare(
     steps, rewards = measured.steps, pool.rollouts.rewards
     where = f"{steps} steps, {updates} updates"
     count = sum(p.numel() for p in measured.parameters)
-    length = float(pool.batch.tokens.lengths.double().mean())
-    truth_blocks = blocks_for(2, count, spec.true_prompts)
-    truth = measure_truth(measured, spec.true_prompts, truth_blocks, length, steps, updates)
+    aggregations: list[Part] = []
+    for chosen in methods:
+        if chosen.aggregation not in aggregations:
+            aggregations.append(chosen.aggregation)
+    truth_blocks = blocks_for(len(aggregations) + 1, count, spec.true_prompts)
+    metric = adam_metric(measured)
+    truths = measure_truths(measured, spec.true_prompts, truth_blocks, aggregations, metric, steps, updates)
+    accuracy = truths[0].accuracy
     names = [m.name for m in methods]
     blocks = blocks_for(len(names), count, spec.batches)
-    found = Updates(names, spec.batches, blocks, truth, adam_metric(measured))
-    if not found.has_truth:
+    found = Updates({m.name: truths[aggregations.index(m.aggregation)] for m in methods}, spec.batches, blocks)
+    if not all(truth.known for truth in truths):
         notes.append(
             f"{where}: no rows, because the true gradient cannot be told from 0 by {spec.true_prompts} prompts (a "
-            f"policy that solves no problem, or every one, has none). Accuracy: {truth.accuracy:.3f}."
+            f"policy that solves no problem, or every one, has none). Accuracy: {accuracy:.3f}."
         )
-        return truth.accuracy, []
-    if found.has_weak_truth:
+        return accuracy, []
+    if any(truth.weak for truth in truths):
         notes.append(
             f"{where}: the squared norm of the true gradient is uncertain (its interval contains 0), and so are "
             "cosines and lengths; differences are less affected. More true_prompts help."
@@ -123,7 +129,7 @@ def _compare(
     empty = int((~found.any_gradient).sum())
     if empty == spec.batches:
         notes.append(f"{where}: no rows, because no batch has a gradient: all rewards of a group are equal.")
-        return truth.accuracy, []
+        return accuracy, []
     if empty:
         notes.append(
             f"{where}: {empty} of {spec.batches} batches have no gradient, because all rewards of a group are equal; "
@@ -138,7 +144,7 @@ def _compare(
                 f"{where}: {name}: its mean update cannot be told from 0 by {spec.batches} batches, so its bias_cosine "
                 "is not known. More batches may tell."
             )
-    return truth.accuracy, rows
+    return accuracy, rows
 
 
 def adam_metric(measured: MeasuredPolicy) -> Tensor:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -48,10 +48,12 @@ class Scalars:
 class Updates:
     """Sums over batches of the updates of each method; only block sums and a few vectors per method are kept."""
 
-    def __init__(self, methods: list[str], batches: int, blocks: int, truth: Truth, metric: Tensor) -> None:
-        """``metric`` [parameters]: the diagonal D of Adam's metric."""
+    def __init__(self, truths: Mapping[str, Truth], batches: int, blocks: int) -> None:
+        """``truths``: method → the true gradient of its aggregation."""
+        methods, self.truths = list(truths), truths
+        metric = truths[methods[0]].metric
         size, place = len(metric), metric.device
-        self.methods, self.truth, self.metric = methods, truth, metric
+        self.methods, self.metric = methods, metric
         self.block_of: Integers = np.arange(batches, dtype=np.int64) * blocks // batches
         self.sums = torch.zeros(len(methods), blocks, size, device=place)
         self.units = torch.zeros(len(methods), size, device=place)  # Σ ĝ / |ĝ|
@@ -59,8 +61,6 @@ class Updates:
         self.scalars = np.zeros((5, len(methods), batches))
         self.penalties: dict[str, list[float]] = {}
         self.ratios = np.zeros((len(methods), 4))  # Σ n, Σ n mean, Σ n square, Σ n clipped
-        mean, entropy = truth.gradient.mean(0), truth.entropy.mean(0)
-        self._directions = torch.stack([mean, entropy, metric * mean])
 
     def add(self, number: int, batch: BatchOfEstimates) -> None:
         """Add the updates of the batch ``number``."""
@@ -71,9 +71,10 @@ class Updates:
             if update is None:
                 continue
             scaled = self.metric * update
-            inner = torch.stack([update @ update, *(self._directions @ update), update @ scaled])
-            square, along, entropy, adam_along, adam_square = inner.tolist()
-            self.scalars[:, i, number] = square, along, entropy, adam_square, adam_along
+            along = self.truths[self.methods[i]].directions @ update
+            inner = torch.stack([update @ update, *along, update @ scaled])
+            square, reward, entropy, adam_reward, adam_square = inner.tolist()
+            self.scalars[:, i, number] = square, reward, entropy, adam_square, adam_reward
             self.sums[i, self.block_of[number]] += update
             self.units[i].add_(update, alpha=1 / math.sqrt(square))
             self.adam_units[i].add_(scaled, alpha=1 / math.sqrt(adam_square))
@@ -89,25 +90,11 @@ class Updates:
         """Which batches have a gradient for any method. [batches]."""
         return (self.scalars[0] > 0).any(0)
 
-    @cached_property
-    def norms(self) -> tuple[tuple[float, Numbers], tuple[float, Numbers]]:
-        """|g*|² and |g*|² in Adam's metric, each with its values without each block of the truth."""
-        return self.truth.squared_norm(), self.truth.squared_norm(self.metric)
-
-    @property
-    def has_truth(self) -> bool:
-        """Whether the true gradient can be told from 0: its squared norm is positive, also without any one block."""
-        return all(value > 0 and bool((left > 0).all()) for value, left in self.norms)
-
-    @property
-    def has_weak_truth(self) -> bool:
-        """Whether the 95% interval of the true gradient's squared norm, in either metric, contains 0."""
-        return any(interval(value, left)[1] <= 0 for value, left in self.norms)
-
     def measures(self, method: str, reference: str) -> tuple[dict[str, Any], bool]:
         """The columns of a row of the record, and whether `bias_cosine` is determined (docs/estimators.md)."""
         i, own = self.methods.index(method), self.of(method)
-        bias = self._bias(i, own)
+        truth = self.truths[method]
+        bias = self._bias(i, own, truth)
         tokens, first, second, clipped = self.ratios[i]
         second /= tokens
         mean = first / tokens
@@ -115,9 +102,9 @@ class Updates:
         penalty = math.sqrt(float(np.mean(self.penalties[method])) / squares.value) if self._penalised(i) else 0.0
         return {
             **bias,
-            "cosine": self._cosine(own.along, own.square, self.units[i]),
-            "adam_cosine": self._cosine(own.adam_along, own.adam_square, self.adam_units[i], adam=True),
-            "entropy_direction": self._entropy(own, self.units[i]),
+            "cosine": self._cosine(own.along, own.square, self.units[i], truth),
+            "adam_cosine": self._cosine(own.adam_along, own.adam_square, self.adam_units[i], truth, adam=True),
+            "entropy_direction": self._entropy(own, self.units[i], truth),
             "norm": interval(math.sqrt(squares.value), np.sqrt(np.maximum(squares.replicates, 0.0))),
             "cosine_difference": self._difference(i, self.methods.index(reference)),
             "clip_fraction": clipped / tokens,
@@ -129,12 +116,7 @@ class Updates:
     def _penalised(self, i: int) -> bool:
         return self.methods[i] in self.penalties and self.scalars[0, i].any()
 
-    def _left(self, row: Tensor) -> Numbers:
-        """Σ row · g* without each block of the truth, as means over blocks. [blocks of the truth]."""
-        inner = products(self.truth.gradient, row.unsqueeze(0))[:, 0]
-        return (inner.sum() - inner) / (len(inner) - 1)
-
-    def _bias(self, i: int, own: Scalars) -> dict[str, Interval]:
+    def _bias(self, i: int, own: Scalars, truth: Truth) -> dict[str, Interval]:
         n, block_of = len(own.square), self.block_of
         counts = np.bincount(block_of)
         total = self.sums[i].sum(0)
@@ -145,8 +127,8 @@ class Updates:
         # |E ĝ|², unbiased, and without each block of batches.
         signal = squared_mean(float(with_block.sum()), float(own.square.sum()), n)
         signals = squared_mean(with_block.sum() - 2 * with_block + of_block, squares.replicates * left, left)
-        along, norm = Mean(own.along, block_of), self.norms[0]
-        by_truth = self._left(total) / n
+        along, norm = Mean(own.along, block_of), truth.norms[0]
+        by_truth = truth.without_blocks(total) / n
         noise, noises = squares.value - signal, squares.replicates - signals
         return {
             "bias_cosine": _cosine_of_means(along, by_truth, (signal, signals), norm),
@@ -154,30 +136,35 @@ class Updates:
             "snr": interval(_over(signal, noise), np.array([_over(*x) for x in zip(signals, noises, strict=True)])),
         }
 
-    def _cosine(self, along: Numbers, square: Numbers, units: Tensor, adam: bool = False) -> Interval:
-        norm = self.norms[1 if adam else 0]
+    def _cosine(self, along: Numbers, square: Numbers, units: Tensor, truth: Truth, adam: bool = False) -> Interval:
+        norm = truth.norms[1 if adam else 0]
         found = Mean(along / np.sqrt(np.where(square > 0, square, 1.0)), self.block_of, square > 0)
-        by_truth = self._left(units) / max(1.0, found.count)
+        by_truth = truth.without_blocks(units) / max(1.0, found.count)
         root = math.sqrt(norm[0])
         return interval(found.value / root, found.replicates / root, by_truth / np.sqrt(norm[1]))
 
-    def _entropy(self, own: Scalars, units: Tensor) -> Interval:
+    def _entropy(self, own: Scalars, units: Tensor, truth: Truth) -> Interval:
         found = Mean(own.entropy / np.sqrt(np.where(own.live, own.square, 1.0)), self.block_of, own.live)
-        inner = products(self.truth.entropy, units.unsqueeze(0))[:, 0]
+        inner = products(truth.entropy, units.unsqueeze(0))[:, 0]
         by_truth = (inner.sum() - inner) / (len(inner) - 1) / max(1.0, found.count)
         return interval(found.value, found.replicates, by_truth)
 
     def _difference(self, i: int, j: int) -> Interval:
         if i == j:
             return 0.0, 0.0, 0.0
+        # Each cosine is with the true gradient of its own aggregation, in units of that one's length.
         square, along = self.scalars[0], self.scalars[1]
-        cosines = along / np.sqrt(np.where(square > 0, square, 1.0))
-        norm, both = self.norms[0], (square[i] > 0) & (square[j] > 0)
-        found = Mean(cosines[i] - cosines[j], self.block_of, both)
+        truths = [self.truths[self.methods[k]] for k in (i, j)]
+        roots = [math.sqrt(truth.norms[0][0]) for truth in truths]
+        cosines = [along[k] / np.sqrt(np.where(square[k] > 0, square[k], 1.0)) for k in (i, j)]
+        both = (square[i] > 0) & (square[j] > 0)
+        found = Mean(cosines[0] / roots[0] - cosines[1] / roots[1], self.block_of, both)
         counts = [max(1, int((square[k] > 0).sum())) for k in (i, j)]
-        by_truth = self._left(self.units[i] / counts[0] - self.units[j] / counts[1])
-        root = math.sqrt(norm[0])
-        return interval(found.value / root, found.replicates / root, by_truth / np.sqrt(norm[1]))
+        one, other = (
+            truth.without_blocks(self.units[k] / count) / np.sqrt(truth.norms[0][1])
+            for truth, k, count in zip(truths, (i, j), counts, strict=True)
+        )
+        return interval(found.value, found.replicates, one - other)
 
 
 UNDETERMINED = (-1.0, 1.0)

@@ -19,7 +19,7 @@ from ..results.measured import RoundRow, RoundsRecord
 from ..results.schema import write_record
 from ..study.checks import check_prompts
 from ..study.fingerprint import Fingerprints
-from ..train.update import TrainingBatch
+from ..train.update import TrainingBatch, score_sequences
 from .inputs import Instrument, made_from, no_section
 from .policy import MeasuredPolicy, Pool, all_needs, open_measured_policy, plain, with_advantages
 
@@ -53,9 +53,10 @@ def measure_rounds(study: Study, seed: int, start: str, data: DataFolder, out: P
             for number in range(spec.pools):
                 # From the policy as it was before any method changed it: `saved` is restored after each.
                 pool = measured.pool(prompts, "round", steps, number, needs=all_needs(methods))
+                entropy = _pool_entropy(measured, pool)
                 label = f"rounds, {steps} steps, pool {number + 1} of {spec.pools}"
                 for chosen in (progress := Progress(methods, label, len(methods))):
-                    found = _round(measured, spec, chosen, pool, number, starts)
+                    found = _round(measured, spec, chosen, pool, number, starts, entropy)
                     progress.note = f"{chosen.name} {found[-1].reward:.3f}"
                     rows += found
                     measured.restore(saved)
@@ -82,9 +83,18 @@ def _samples(spec: Rounds, updates: int) -> int:
 
 
 def _round(
-    measured: MeasuredPolicy, spec: Rounds, chosen: Method, pool: Pool, number: int, starts: Mapping[int, float]
+    measured: MeasuredPolicy,
+    spec: Rounds,
+    chosen: Method,
+    pool: Pool,
+    number: int,
+    starts: Mapping[int, float],
+    entropy: float,
 ) -> list[RoundRow]:
-    """A row for each of `updates`; the policy is left as the last update makes it. ``starts``: rewards before it."""
+    """A row for each of `updates`; the policy is left as the last update makes it.
+
+    ``starts`` and ``entropy``: rewards, and entropy on the pool, before the round.
+    """
     tokens = with_advantages(pool.batch.tokens, pool.rollouts.rewards, chosen)
     batch = TrainingBatch(pool.batch.sequences, tokens)
     rows = []
@@ -97,6 +107,7 @@ def _round(
         clipped += metrics["clip_fraction_low"] + metrics["clip_fraction_high"]
         norms += metrics["gradient_norm"]
         if update in spec.updates:
+            last = update == max(spec.updates)
             rows.append(
                 RoundRow(
                     steps=measured.steps,
@@ -109,9 +120,18 @@ def _round(
                     gradient_norm=norms / update,
                     kl_old=metrics["kl_old"],
                     entropy=metrics["entropy"],
+                    pool_entropy=_pool_entropy(measured, pool) if last else None,
+                    pool_entropy_before=entropy if last else None,
                 )
             )
     return rows
+
+
+def _pool_entropy(measured: MeasuredPolicy, pool: Pool) -> float:
+    """Mean entropy per token of the current policy on the responses of a pool, in nats."""
+    sequences = pool.batch.sequences
+    entropy = score_sequences(measured.policy.model, sequences, measured.settings).entropy
+    return float((entropy * sequences.mask).sum() / sequences.mask.sum())
 
 
 class Difference(NamedTuple):

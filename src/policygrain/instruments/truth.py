@@ -1,17 +1,22 @@
-"""The true gradient at a policy, from many fresh responses of that policy, in blocks."""
+"""The true gradient at a policy for each aggregation, from many fresh responses of that policy, in blocks."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..methods.compute import function
+from ..methods.part import Part
 from ..model.logprobs import score_tokens
 from ..model.sequences import Sequences, micro_batches
 from ..objective.advantage import dr_grpo
-from .jackknife import Numbers, products, squared_mean
+from ..objective.batch import TokenBatch
+from .jackknife import Numbers, interval, products, squared_mean
 from .policy import MeasuredPolicy
 
 ENTROPY_SHARE = 4  # the entropy's gradient is computed from one in this many prompts: it has far less noise
@@ -21,13 +26,41 @@ ENTROPY_SHARE = 4  # the entropy's gradient is computed from one in this many pr
 class Truth:
     """Means of the gradient of each block of responses.
 
-    ``gradient`` [blocks, parameters]: of the expected reward per token; ``entropy`` [blocks, parameters]: of the mean
-    entropy per token, at the states that the responses visit; ``accuracy`` of the responses, 0 to 1.
+    ``gradient`` [blocks, parameters]: of the expected reward as an aggregation weights its tokens; ``entropy`` [blocks,
+    parameters]: of the mean entropy per token, at the states that the responses visit; ``metric`` [parameters]: the
+    diagonal D of Adam's metric; ``accuracy`` of the responses, 0 to 1.
     """
 
     gradient: Tensor
     entropy: Tensor
+    metric: Tensor
     accuracy: float
+
+    @cached_property
+    def directions(self) -> Tensor:
+        """g*, the gradient of the entropy, and D g*. [3, parameters]."""
+        mean = self.gradient.mean(0)
+        return torch.stack([mean, self.entropy.mean(0), self.metric * mean])
+
+    @cached_property
+    def norms(self) -> tuple[tuple[float, Numbers], tuple[float, Numbers]]:
+        """|g*|² and |g*|² in Adam's metric, each with its values without each block."""
+        return self.squared_norm(), self.squared_norm(self.metric)
+
+    @property
+    def known(self) -> bool:
+        """Whether the gradient can be told from 0: its squared norms are positive, also without any one block."""
+        return all(value > 0 and bool((left > 0).all()) for value, left in self.norms)
+
+    @property
+    def weak(self) -> bool:
+        """Whether the 95% interval of the squared norm, in either metric, contains 0."""
+        return any(interval(value, left)[1] <= 0 for value, left in self.norms)
+
+    def without_blocks(self, row: Tensor) -> Numbers:
+        """Σ row · g* without each block. [blocks]."""
+        inner = products(self.gradient, row.unsqueeze(0))[:, 0]
+        return (inner.sum() - inner) / (len(inner) - 1)
 
     def squared_norm(self, metric: Tensor | None = None) -> tuple[float, Numbers]:
         """|g*|² in a diagonal ``metric``, without sampling noise, and the same without each block. They may be ≤ 0."""
@@ -38,46 +71,61 @@ class Truth:
         return squared_mean(total, float(own.sum()), n), left
 
 
-def measure_truth(measured: MeasuredPolicy, prompts: int, blocks: int, length: float, *key: object) -> Truth:
-    """The on-policy gradient with the advantage reward − mean of the group, from ``prompts`` prompts.
+def measure_truths(
+    measured: MeasuredPolicy, prompts: int, blocks: int, aggregations: Sequence[Part], metric: Tensor, *key: object
+) -> list[Truth]:
+    """The on-policy gradient of each aggregation with the advantage reward − mean, from ``prompts`` prompts.
 
-    Its expectation is (G − 1)/G ∇E[R] for groups of G. It is divided by ``length``, the mean number of tokens in the
-    responses of an ordinary batch, because losses are means over tokens.
+    It is what an unbiased estimator with this aggregation has as its mean: (1/N) Σ A ∇log π with the aggregation's
+    weights over all N responses. A custom aggregation may read no log-probabilities: here they are 0.
     """
     rollouts, sequences = measured.sample(prompts, "truth", *key)
-    advantages = dr_grpo(rollouts.rewards).flatten().to(sequences.ids.device)
-    group = rollouts.rewards.shape[1]
+    place, group = sequences.ids.device, rollouts.rewards.shape[1]
+    advantages = dr_grpo(rollouts.rewards).flatten().to(place)
+    nothing = torch.zeros(sequences.mask.shape, device=place)
+    batch = TokenBatch(
+        log_probs=nothing,
+        old_log_probs=nothing,
+        advantages=advantages,
+        mask=sequences.mask,
+        groups=torch.arange(prompts, device=place).repeat_interleave(group),
+        max_length=measured.settings.max_tokens,
+    )
+    weights = [function(aggregation)(batch) * batch.advantages for aggregation in aggregations]
     size = sum(p.numel() for p in measured.parameters)
-    sums = torch.zeros(2, blocks, size, device=sequences.ids.device)
+    sums = torch.zeros(len(aggregations) + 1, blocks, size, device=place)  # the last: of entropies
     for number, part in enumerate(torch.arange(prompts).tensor_split(blocks)):
-        rows = (part.unsqueeze(1) * group + torch.arange(group)).flatten().to(sequences.ids.device)
+        rows = (part.unsqueeze(1) * group + torch.arange(group)).flatten().to(place)
         some = max(1, len(part) // ENTROPY_SHARE) * group
         tokens = int(sequences.mask[rows[:some]].sum())
-        _add(measured, sequences, rows[:some], advantages / (len(rows) * length), sums[:, number], 1 / tokens)
+        scaled = [w * (prompts / len(part)) for w in weights]
+        _add(measured, sequences, rows[:some], scaled, sums[:, number], 1 / tokens)
         rest = rows[some:]
-        _add(measured, sequences, rest[advantages[rest] != 0], advantages / (len(rows) * length), sums[:, number], None)
-    return Truth(sums[0], sums[1], float(rollouts.correct.mean()))
+        _add(measured, sequences, rest[advantages[rest] != 0], scaled, sums[:, number], None)
+    accuracy = float(rollouts.correct.mean())
+    return [Truth(gradient, sums[-1], metric, accuracy) for gradient in sums[:-1]]
 
 
 def _add(
     measured: MeasuredPolicy,
     sequences: Sequences,
     rows: Tensor,
-    weights: Tensor,
+    weights: Sequence[Tensor],
     into: Tensor,
     by_entropy: float | None,
 ) -> None:
-    """Add to ``into`` [2, parameters] the gradients of Σ w log π and, with a weight, of the entropies of ``rows``."""
+    """Add to ``into`` [weights + 1, parameters] the gradients of each Σ w log π and, if given, of the entropies."""
     if not len(rows):
         return
     chosen, model = sequences.rows(rows), measured.policy.model
     for index in micro_batches(chosen, measured.settings.micro_batch_tokens):
         part = chosen.rows(index)
         scores = score_tokens(model, part, measured.settings.temperature, entropy_gradient=by_entropy is not None)
-        own = weights[rows[index]].unsqueeze(1) * part.mask
-        into[0] += flat_gradient(measured.parameters, [scores.log_probs], [own], again=by_entropy is not None)
+        wanted = [(scores.log_probs, w[rows[index], : part.mask.shape[1]]) for w in weights]
         if by_entropy is not None:
-            into[1] += flat_gradient(measured.parameters, [scores.entropy], [by_entropy * part.mask])
+            wanted.append((scores.entropy, by_entropy * part.mask))
+        for i, (output, own) in enumerate(wanted):
+            into[i] += flat_gradient(measured.parameters, [output], [own], again=i < len(wanted) - 1)
 
 
 def flat_gradient(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from ..analysis.ledger import EVALUATED
 from ..errors import UserError, did_you_mean
 from ..results.layout import START
 from ..results.reader import StudyResults
@@ -86,14 +87,14 @@ def _claim(rows: pd.DataFrame, results: StudyResults) -> str:
     lines = [f"{rows.iloc[0]['claim']}: {rows.iloc[0]['verdict']}"]
     folder = results.folder
     for _, row in rows.dropna(subset="statistic").iterrows() if "statistic" in rows else []:
-        p = min(row["p_supports"], row["p_refutes"], row["p_ties"])
+        p = min(row["p_holds"], row["p_opposite"], row["p_smaller"])
         lines.append(
             f"\n{row['comparison']}: {row['effect']:.4g} [{row['low']:.4g}, {row['high']:.4g}] {row['effect_unit']} "
-            f"over {row['n']:.0f} {row['unit']}, margin {row['margin']:g}: {row['finding']} (corrected p {p:.3g})"
+            f"over {row['n']:.0f} {row['unit']}: {row['finding']} (corrected p {p:.3g})"
         )
         both = f"{{{row['of']},{row['than']}}}"
         source = {
-            "accuracy": folder.evaluation(f"{both}/seed*").record,
+            **dict.fromkeys(EVALUATED, folder.evaluation(f"{both}/seed*").record),
             "estimator": folder.estimators("*"),
             "round": folder.rounds("*"),
         }

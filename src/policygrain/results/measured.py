@@ -65,7 +65,11 @@ class RoundRow(Entry):
     clip_fraction: float  # mean over the updates so far
     gradient_norm: float
     kl_old: float  # of the last update
-    entropy: float
+    entropy: float  # of the last update's minibatch, before it
+    # Mean entropy per token on all responses of the pool, the same states for all methods. Of the last row of a round;
+    # records of older versions have none.
+    pool_entropy: float | None = None
+    pool_entropy_before: float | None = None
 
 
 class RoundsRecord(Record):

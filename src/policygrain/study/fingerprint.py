@@ -70,6 +70,11 @@ def section_of(annotation: Any) -> type[BaseModel] | None:
     return next((f for f in found if f is not None), None)
 
 
+# Of what instruments measure; another version is measured again. 2: a true gradient per aggregation, and
+# entropies on pools.
+INSTRUMENTS = 2
+
+
 class Fingerprints:
     """The fingerprints of one study's artefacts: 16 hexadecimal digits each."""
 
@@ -199,7 +204,7 @@ class Fingerprints:
         if artefact not in self._instruments:
             found = {name: _content(method(name, self.study.methods)) for name in (section.methods if section else ())}
             own = {key: value for key, value in self._settings_of(artefact).items() if key != "methods"}
-            self._instruments[artefact] = {**own, "resolved": found}
+            self._instruments[artefact] = {**own, "resolved": found, "version": INSTRUMENTS}
         return {**self._instruments[artefact], "start_seed": start}
 
     def _settings_of(self, artefact: Artefact) -> dict[str, Any]:

@@ -105,7 +105,8 @@ def panel(axes: Axes, cells: Sequence[Sequence[Shown]], reach: float, digits: in
             text = f"{c.mean:+.{digits}f}\n±{(c.high - c.low) / 2:.{digits}f}"
             axes.text(
                 j, i, text, ha="center", va="center", fontsize=6.5,
-                color="white" if abs(c.mean) > 0.75 * reach else "black", fontweight="bold" if c.decided else "normal", linespacing=1.0,
+                color="white" if abs(c.mean) > 0.75 * reach else "black",
+                fontweight="bold" if c.decided else "normal", linespacing=1.0,
             )  # fmt: skip
     norm = TwoSlopeNorm(0.0, -reach, reach)
     means = [[c.mean for c in row] for row in cells]

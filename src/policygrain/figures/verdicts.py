@@ -87,9 +87,12 @@ def _claim(
         why = "no records" if result.verdict is None else "curves still rise"
         axes.text(0, last, why, ha="center", va="center", fontsize=6.5, color=GREY, style="italic")
     verdict = textwrap.fill(result.outcome, BESIDE)
-    where = {"transform": axes.get_yaxis_transform(), "ha": "left", "va": "center", "fontsize": 7}
     color = LOOKS[result.verdict or "undecided"]["color"]
-    axes.text(1.025, (first + last) / 2, verdict, **where, color=color, fontweight="bold")
+    axes.text(
+        *(1.025, (first + last) / 2, verdict),
+        transform=axes.get_yaxis_transform(),
+        **{"ha": "left", "va": "center", "fontsize": 7, "color": color, "fontweight": "bold"},
+    )
     return last + 1
 
 

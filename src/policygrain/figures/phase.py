@@ -94,10 +94,11 @@ def panel(axes: Axes, cells: Sequence[Sequence[Shown]], reach: float, digits: in
     """Differences with half of their intervals; in bold where the two are shown to differ. Colours end at ``reach``."""
     for i, row in enumerate(cells):
         for j, c in enumerate(row):
+            text = f"{c.mean:+.{digits}f}\n±{(c.high - c.low) / 2:.{digits}f}"
             axes.text(
-                j, i, f"{c.mean:+.{digits}f}\n±{(c.high - c.low) / 2:.{digits}f}", ha="center", va="center", fontsize=6.5,
+                j, i, text, ha="center", va="center", fontsize=6.5, linespacing=1.0,
                 color="white" if abs(c.mean) > 0.75 * reach else "black",
-                fontweight="bold" if c.decided else "normal", linespacing=1.0,
+                fontweight="bold" if c.decided else "normal",
             )  # fmt: skip
     norm = TwoSlopeNorm(0.0, -reach, reach)
     means = [[c.mean for c in row] for row in cells]

@@ -88,9 +88,10 @@ def _sentences(record: Any, methods: dict[str, list[tuple[Any, Any]]]) -> str:
     narrow = sum(2 * cell["group"] < cell["length"] for cell in worse)
     pairs = [(a, b) for name, found in clipped.items() for (a, _), (b, _) in zip(found, plain[name], strict=True)]
     apart = max(abs(a["difference"][0] - b["difference"][0]) for a, b in pairs)
+    narrowest = {name: next(iter(areas.items())) for name, areas in record["clips"].items()}
     falls = "; ".join(
-        ", ".join([name, *(f"{area:.1f} at {high}" for high, area in areas.items())])
-        for name, areas in record["clips"].items()
+        f"{name} {area:.1f} points at {high}, {max(record['clips'][name].values()):.1f} at best"
+        for name, (high, area) in narrowest.items()
     )
     quiet = [c for c in record["cells"] if all(abs(m["difference"][0]) < SMALL for m in c["methods"])]
     staleness = max(cell["age"] * cell["learning_rate"] for cell in quiet)
@@ -104,12 +105,12 @@ def _sentences(record: Any, methods: dict[str, list[tuple[Any, Any]]]) -> str:
         "**The product helps where the reward depends on many tokens together.** It is shown to be better in "
         f"{len(better)} regimes (in {wide} of them a part of the reward depends on at least half of the response) and "
         f"worse in {len(worse)} (in {narrow} of them on less than half).",
-        "**No clip that helps was found.** The rule chose ranges that hardly act: with and without them, results differ "
-        f"by at most {apart:.2f} points. Narrower ranges cost reward (mean area in points by `high`: {falls}).",
+        "**No clip that helps was found.** The rule chose ranges that hardly act: with and without them, results "
+        f"differ by at most {apart:.2f} points. Narrow ranges cost reward (mean area by `high`: {falls}).",
         f"**Nothing matters** (all differences below {SMALL:g} points) in {len(quiet)} regimes, whose age × learning "
         f"rate is at most {staleness:.2g}.",
-        "**The published law agrees.** Without a ratio, the relative bias grows with age × learning rate to the power of "
-        f"{none['staleness']:.2f} (R² {none['r2']:.2f}; the law says 1), with a ratio more slowly ({exponents}).",
+        "**The published law agrees.** Without a ratio, the relative bias grows with age × learning rate to the power "
+        f"of {none['staleness']:.2f} (R² {none['r2']:.2f}; the law says 1), with a ratio more slowly ({exponents}).",
         f"**Less bias is not more reward.** The product has no bias, but at age {age} its signal-to-noise ratio is "
         f"{noise:.2f} times that without a ratio (median).",
     ]

@@ -102,36 +102,28 @@ docs: setup
 docs-tables: setup
 	$(BIN)/python docs/generate.py
 
-# Freezes the records of the published studies, then writes the pages. Needs `make replicate`, and `make all` with
-# STUDY=studies/hour.yaml, studies/newer.yaml and studies/bands.yaml.
+# Freezes the records of the published studies, or of those that FREEZE names, then writes the pages. Each study was run by
+# `make all STUDY=…` at a commit of this repository with a clean tree; others are refused (rule 10 of docs/design.md).
 publish:
 	mkdir -p docs/records
-	for study in $(PUBLISHED); do \
-	  $(BIN)/policygrain freeze results/$$study --small --out docs/records/$$study.zip; \
+	for study in $(FREEZE); do \
+	  $(BIN)/policygrain freeze results/$$study --small --published --out docs/records/$$study.zip || exit 1; \
 	done
 	$(MAKE) pages
 
-# The figures, tables and pages of the documentation, redrawn from the published records.
+# The figures, tables and pages of the documentation, redrawn from the published records. A page of tables is a line of docs/pages.py.
 PUBLISHED := laptop laptop-replicate hour newer bands
+FREEZE ?= $(PUBLISHED)
 DRAWN := results/published
 pages: setup
 	rm -rf $(DRAWN) && mkdir -p $(DRAWN)
-	for study in $(PUBLISHED); do $(BIN)/policygrain thaw docs/records/$$study.zip --out $(DRAWN)/$$study; done
+	for study in $(PUBLISHED); do $(BIN)/policygrain thaw docs/records/$$study.zip --out $(DRAWN)/$$study || exit 1; done
 	for figure in docs/figures/*.png; do \
 	  name=$$(basename $$figure); [ ! -e $(DRAWN)/laptop/redrawn/$$name ] || cp $(DRAWN)/laptop/redrawn/$$name $$figure; \
 	done
 	cp $(DRAWN)/bands/redrawn/bands.png docs/figures/clip_bands.png
 	for figure in estimators rounds; do cp $(DRAWN)/newer/redrawn/$$figure.png docs/figures/newer_$$figure.png; done
-	for table in findings results ablation claims; do \
-	  { echo "# The laptop study: $$table"; echo; echo "Drawn by \`make pages\` from the record [laptop.zip](records)."; \
-	    $(BIN)/policygrain check --config $(DRAWN)/laptop/study.yaml; echo; cat $(DRAWN)/laptop/redrawn/$$table.md; \
-	  } >docs/$$table.md; \
-	done
-	{ echo "# The study of an hour"; echo; echo "Drawn by \`make pages\` from the record [hour.zip](records)."; \
-	  $(BIN)/policygrain check --config $(DRAWN)/hour/study.yaml; echo; \
-	  echo "## Accuracy, sampled and greedy"; echo; cat $(DRAWN)/hour/redrawn/results.md; echo; \
-	  echo "## Findings"; echo; cat $(DRAWN)/hour/redrawn/findings.md; echo; \
-	  echo "## The papers' claims"; echo; cat $(DRAWN)/hour/redrawn/claims.md; } >docs/hour.md
+	$(BIN)/python docs/pages.py $(DRAWN)
 	$(BIN)/policygrain compare $(DRAWN)/laptop $(DRAWN)/laptop-replicate >docs/replication.txt
 	$(BIN)/policygrain compare $(DRAWN)/laptop $(DRAWN)/hour >docs/hour.txt
 	$(BIN)/policygrain plan studies/grain-qwen2.5-math-1.5b.yaml --gpus 64 --per-run 8 --power $(DRAWN)/hour >docs/power.txt

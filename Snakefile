@@ -19,7 +19,6 @@ include: "workflow/rules/common.smk"
 include: "workflow/rules/data.smk"
 include: "workflow/rules/train.smk"
 include: "workflow/rules/evaluate.smk"
-include: "workflow/rules/interim.smk"
 include: "workflow/rules/figures.smk"
 include: "workflow/rules/track.smk"
 
@@ -71,7 +70,7 @@ if (
 rule all:
     default_target: True
     input:
-        lambda w: records(),
+        RECORDS,
         FIGURE_FILES,
         REPORTED,
         TRACKED,
@@ -79,5 +78,5 @@ rule all:
 
 rule figures:
     input:
-        lambda w: records(),
+        RECORDS,
         FIGURE_FILES,

@@ -2,8 +2,7 @@
 
 20 methods × 10 seeds × 8 benchmarks by default, twice: with few jobs (one engine evaluates 20 models) and with many
 (one engine per model, and eight jobs that sample its responses). And of finished studies: the laptop study, and 20
-methods that 10 interim analyses brought from 24 to 64 seeds. There, too, what a job of a cluster pays: Snakemake reads
-the workflow again inside each.
+methods of 64 seeds. There, too, what a job of a cluster pays: Snakemake reads the workflow again inside each.
 
     python benchmarks/dry_run.py [--profile slurm] [--out benchmarks/dry_run.json]
 
@@ -19,7 +18,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -29,12 +27,7 @@ import yaml
 from policygrain.files import atomic_json
 from policygrain.methods import method_names
 from policygrain.provenance import commit, hardware, versions
-from policygrain.results.done import write_done
 from policygrain.results.layout import StudyFolder
-from policygrain.results.measured import InterimRecord
-from policygrain.results.schema import write_record
-from policygrain.study import load_study
-from policygrain.study.fingerprint import Fingerprints
 
 ROOT = Path(__file__).parents[1]
 
@@ -53,7 +46,7 @@ def study(methods: int, seeds: int, benchmarks: int, grain: dict[str, int]) -> d
         "seeds_per_process": 1,
         "methods": {name: {"base": presets[i % len(presets)]} for i, name in enumerate(names)},
         "experiments": {"headline": {"methods": names}},
-        **dict.fromkeys(("estimators", "rounds", "controls", "sequential")),
+        **dict.fromkeys(("estimators", "rounds", "controls")),
         "evaluation": {
             **grain,
             "after_training": False,
@@ -97,24 +90,12 @@ def measure(content: dict[str, Any], *profile: str) -> dict[str, Any]:
     return {**costs, "jobs": jobs.pop("total"), "by_rule": jobs}
 
 
-def measure_finished(content: dict[str, Any], arms: Sequence[str], rounds: int, *profile: str) -> dict[str, Any]:
-    """A dry run where everything is finished, after ``rounds`` interim analyses that added 4 seeds to each of ``arms``.
-
-    And one of a single training job, which reads the workflow as a job of a cluster does.
-    """
+def measure_finished(content: dict[str, Any], *profile: str) -> dict[str, Any]:
+    """A dry run where everything is finished, and of one training job, which reads the workflow as on a cluster."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "study.yaml").write_text(yaml.safe_dump(content))
-        study = load_study(folder / "study.yaml")
-        results, fingerprints = StudyFolder(folder / "results" / study.name), Fingerprints(study)
-        first = max(study.seeds) + 1
-        for number in range(rounds + 1):
-            seeds = range(first + 4 * number, first + 4 * number + 4) if number < rounds else ()
-            add = {arm: list(seeds) for arm in arms if seeds}
-            budget = {"minutes": 1.0, "budget": 20.0}
-            record = InterimRecord(number=number, decided={}, undecided={}, add=add, reason="as an example", **budget)
-            write_record(results.interim(number), record)
-            write_done(results.done("interim", str(number), fingerprints.interim(number)), {})
+        results = StudyFolder(folder / "results" / content["name"])
         lines = snakemake(name, "--summary", "all")[0].splitlines()
         outputs = [folder / line.split("\t")[0] for line in lines if line.startswith("results/")]
         for path in outputs:
@@ -135,14 +116,12 @@ def planned_studies(size: dict[str, int], *profile: str) -> dict[str, Any]:
 
 
 def finished_studies(*profile: str) -> dict[str, Any]:
-    """The laptop study, whose interim analyses added seeds twice, and a large one, where they did so 10 times."""
+    """The laptop study, and a large one."""
     laptop = {"base": str(ROOT / "config.yaml"), "name": "laptop"}
-    added = [f"{method}{arm}" for method in ("grpo", "tepo") for arm in ("", "+updates_per_batch=1")]
-    sequential = {"add": 4, "budget": "20 minutes", "max_rounds": 10}
-    many = {**study(20, 24, 8, GRAINS["few jobs"]), "sequential": sequential}
+    many = study(20, 64, 8, GRAINS["few jobs"])
     return {
-        "finished laptop study": measure_finished(laptop, added, 2, *profile),
-        "finished, 20 methods of 64 seeds": measure_finished(many, list(many["methods"]), 10, *profile),
+        "finished laptop study": measure_finished(laptop, *profile),
+        "finished, 20 methods of 64 seeds": measure_finished(many, *profile),
     }
 
 

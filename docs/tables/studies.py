@@ -9,18 +9,17 @@ from collections.abc import Callable
 from .common import ROOT, table
 
 
-def bands() -> str:
-    """Every candidate band with its area under the learning curve, and which was chosen."""
-    found = json.loads((ROOT / "docs/bands.json").read_text())
+def ranges() -> str:
+    """Every candidate clip range with its area under the learning curve, and which was chosen."""
+    found = json.loads((ROOT / "docs/ranges.json").read_text())
     rows = []
     for ratio, candidates in found["candidates"].items():
-        for band in candidates:
-            chosen = found["chosen"][ratio] == {key: band[key] for key in ("low", "high")}
-            means = [f"{statistics.mean(seeds.values()):.1f}" for seeds in band["areas"].values()]
-            ends = f"{band['low']:g} / {band['high']:g}"
-            rows.append([ratio, ends, *means, f"**{band['mean']:.1f}**" if chosen else f"{band['mean']:.1f}"])
-    updates = next(iter(found["candidates"].values()))[0]["areas"]
-    header = ["ratio", "band", *(f"{u} updates per batch" for u in updates), "mean"]
+        for one in candidates:
+            chosen = found["chosen"][ratio] == {key: one[key] for key in ("low", "high")}
+            means = [f"{statistics.mean(seeds.values()):.1f}" for seeds in one["areas"].values()]
+            ends = f"{one['low']:g} / {one['high']:g}"
+            rows.append([ratio, ends, *means, f"**{one['mean']:.1f}**" if chosen else f"{one['mean']:.1f}"])
+    header = ["ratio", "clip range", *next(iter(found["candidates"].values()))[0]["areas"], "mean"]
     return table(header, rows) + f"\n\nPoints, mean over seeds {', '.join(map(str, found['seeds']))}; chosen in bold."
 
 
@@ -101,7 +100,7 @@ def reward(interval: list[float]) -> str:
 
 
 BLOCKS: dict[str, Callable[[], str]] = {
-    "bands": bands,
+    "ranges": ranges,
     "cases": cases,
     "case-doses": case_doses,
     "replication": replication,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
+import re
 import subprocess
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -12,7 +13,17 @@ from pathlib import Path
 from .digests import of_file as file_digest
 from .digests import of_model as model_digest
 
-__all__ = ["commit", "file_digest", "hardware", "model_digest", "seed_of", "versions"]
+__all__ = [
+    "commit",
+    "file_digest",
+    "hardware",
+    "in_history",
+    "is_same_package",
+    "model_digest",
+    "seed_of",
+    "versions",
+]
+PACKAGE = Path(__file__).parent
 
 
 def seed_of(*parts: object) -> int:
@@ -34,19 +45,40 @@ def versions() -> dict[str, str]:
 
 
 @cache
-def commit() -> str:
-    """Git commit of the working copy, with `+` if tracked files have changes; empty outside a working copy."""
-    here = Path(__file__).parent
-    try:
-        head = subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=True
-        ).stdout.strip()
-        dirty = subprocess.run(
-            ["git", "status", "--porcelain", "-uno"], cwd=here, capture_output=True, text=True, check=True
-        ).stdout
-    except (OSError, subprocess.CalledProcessError):
+def commit(package: Path = PACKAGE) -> str:
+    """Git commit of the working copy with this ``package`` at the first call; empty outside of one.
+
+    It ends with `+` if tracked files have changes, or if the package has files that git does not track. What takes long
+    calls this before it begins: the tree may be another one when it ends.
+    """
+    # An installed package may be in a repository that has nothing to do with it, such as one with its own `.venv`.
+    if _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
         return ""
-    return head + ("+" if dirty else "")
+    head = _git(package, "rev-parse", "HEAD")
+    changed = _git(package, "status", "--porcelain", "--untracked-files=no")
+    added = _git(package, "ls-files", "--others", "--exclude-standard", ".")
+    return "" if head is None else head.strip() + ("+" if changed or added else "")
+
+
+def in_history(found: str, package: Path = PACKAGE) -> bool:
+    """Whether a commit is the one that is checked out, or one before it."""
+    if re.fullmatch("[0-9a-f]{40}", found) is None:
+        return False
+    return _git(package, "merge-base", "--is-ancestor", found, "HEAD") is not None
+
+
+def is_same_package(one: str, other: str, package: Path = PACKAGE) -> bool:
+    """Whether the package has the same source at two commits."""
+    return _git(package, "diff", "--quiet", one, other, "--", ".") is not None
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    """What git prints; None if it fails."""
+    command = ["git", "--no-optional-locks", *arguments]  # several processes may ask at once
+    try:
+        return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return None
 
 
 @cache

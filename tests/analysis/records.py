@@ -51,13 +51,12 @@ def write(
     curve: Curve,
     right: Mapping[str, int] | None = None,
     samples: Mapping[str, int] | None = None,
-    added: Mapping[str, Sequence[int]] | None = None,
 ) -> StudyResults:
     """The records of all runs, and evaluations in which an arm solves ``right`` of 12 problems (6 by default).
 
     ``samples``: arm → responses sampled per step. Seed s solves s mod 2 problems more, which cancels in pairs.
     """
-    results, fingerprints = StudyFolder(folder), Fingerprints(study, {}, added)
+    results, fingerprints = StudyFolder(folder), Fingerprints(study)
     results.path.mkdir(parents=True, exist_ok=True)
     for run in fingerprints.matrix.runs:
         rows = rows_of(curve(run.arm, run.seed), (samples or {}).get(run.arm, 100))

@@ -16,8 +16,6 @@ from policygrain.study.runs import run_matrix
 
 from .records import study_of, write, write_estimators, write_rounds
 
-SEQUENTIAL = {"add": 2, "budget": "60 minutes"}
-
 
 def comparison(**keys: Any) -> Comparison:
     return Comparison.model_validate({"claimed": "above", "margin_reason": "a reason"} | keys)
@@ -123,16 +121,13 @@ def test_start_models_that_are_not_measured_yet_are_waited_for(tmp_path: Path) -
         compare(results, comparison(statistic="round", of="tepo", than="token"))
 
 
-def test_no_seed_is_left_out_or_inserted_where_seeds_are_added(tmp_path: Path) -> None:
-    """Of seeds 0, 1, 2 and 3 with 1 missing, a sequential study uses 0; a study with planned seeds uses three."""
-    curve = comparison(statistic="curve", of="tepo", than="grpo")
-    for name, section, expected in (("fixed", None, (0, 2, 3)), ("added", SEQUENTIAL, (0,))):
-        results = write(study_of(4, sequential=section), tmp_path / name, heights)
-        for path in results.folder.run("grpo", 1).path.rglob("*.json*"):
-            path.unlink()
-        assert compare(results, curve).seeds == expected
-        sampled = comparison(statistic="accuracy", of="tepo", than="grpo")
-        assert compare(results, sampled).seeds == expected
+def test_the_seeds_that_both_arms_have_are_compared(tmp_path: Path) -> None:
+    """Of seeds 0, 1, 2 and 3 with 1 missing, three."""
+    results = write(study_of(4), tmp_path, heights)
+    for path in results.folder.run("grpo", 1).path.rglob("*.json*"):
+        path.unlink()
+    for statistic in ("curve", "accuracy"):
+        assert compare(results, comparison(statistic=statistic, of="tepo", than="grpo")).seeds == (0, 2, 3)
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from policygrain.analysis.contrasts import by_regime, contrasts
-from policygrain.figures.findings import NOTHING, table
+from policygrain.analysis.contrasts import NOTHING, by_regime, contrasts, pair_text, regime_text, sentences
+from policygrain.cli import main
+from policygrain.figures import TABLES
+from policygrain.figures.catalogue import draw
+from policygrain.figures.findings import table
+from policygrain.report import write_report
 from policygrain.results.reader import StudyResults
+from policygrain.study import load_study, parse_study
 
+from ..conftest import ROOT
+from ..support.made_up import make_up
+from ..support.small import SMALL, write_study
 from .records import effects, study_of, write
 
 METHODS = {
@@ -17,7 +27,20 @@ METHODS = {
     "token": {"base": "none", "ratio": "token"},
     "sequence": {"base": "none", "ratio": "sequence"},
 }
-MAP = {"methods": ["none", "token", "sequence"], "reference": "none", "vary": {"ahead": [0, 2]}}
+MAP = {
+    "methods": ["none", "token", "sequence"],
+    "reference": "none",
+    "compare": [["sequence", "token"]],
+    "margin": 3.0,
+    "vary": {"ahead": [0, 2]},
+}
+MINE: dict[str, Any] = SMALL | {
+    "name": "mine",
+    "seeds": [0, 1, 2, 3],
+    "methods": {"pairs": {"base": "dapo", "clip": {"low": 0.1}}, "more": {"base": "pairs", "clip": {"low": 0.2}}},
+    "experiments": {"headline": {"methods": ["grpo", "dapo", "pairs", "more"]}},
+    "figures": ["dynamics", "benchmarks"],
+}
 
 
 @pytest.fixture(scope="module")
@@ -33,25 +56,97 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> StudyResults:
 
 
 def test_a_difference_is_decided_in_its_own_regime(results: StudyResults) -> None:
-    found = contrasts(results)["map"]
-    by_name = {c.pair.arm.name: c for c in found}
-    assert set(by_name) == {"token", "token+ahead=2", "sequence", "sequence+ahead=2"}
-    old = by_name["token+ahead=2"]
+    found = {(c.pair.arm.name, c.pair.reference.name): c for c in contrasts(results)}
+    assert set(found) == {
+        ("token", "none"),
+        ("token+ahead=2", "none+ahead=2"),
+        ("sequence", "none"),
+        ("sequence+ahead=2", "none+ahead=2"),
+        ("sequence", "token"),
+        ("sequence+ahead=2", "token+ahead=2"),
+        ("none+ahead=2", "none"),  # what staleness itself costs
+    }
+    old = found["token+ahead=2", "none+ahead=2"]
     assert old.decided and old.area.mean == pytest.approx(8.1, abs=0.5) and old.area.n == 8
     assert old.sampled is not None and old.sampled.mean == pytest.approx(-25)
     assert old.disagreement, "the area is higher and final accuracy lower"
-    assert not by_name["token"].decided and not by_name["sequence+ahead=2"].decided
-    assert old.p == pytest.approx(4 * old.area.p), "Holm's correction over four contrasts"
+    assert not found["token", "none"].decided and found["sequence+ahead=2", "token+ahead=2"].decided
+    tested = [c for c in found.values() if not c.identical]
+    clearest = min(tested, key=lambda c: c.area.p)
+    assert clearest.p == pytest.approx(len(tested) * clearest.area.p), "Holm's correction"
 
 
-def test_a_regime_where_nothing_differs_says_so(results: StudyResults) -> None:
-    regimes = by_regime(contrasts(results)["map"])
-    assert [len(found) for found in regimes.values()] == [2, 2]
+def test_a_small_difference_is_said_only_where_something_is_shown_to_matter(results: StudyResults) -> None:
     frame, text = table(results)
-    assert text.count(NOTHING) == 1 and "differ; endpoints disagree" in text
-    rows = frame[frame["question"] == "map"]
-    assert rows["of"].tolist() == ["token", "token+ahead=2", "sequence", "sequence+ahead=2"]
+    assert len(frame) == 7 and text.count("differ; endpoints disagree") == 2
+    assert NOTHING in text, "on-policy nothing differs"
+    small = [line for line in text.splitlines() if line.startswith("|") and "sequence ratio − none" in line]
+    assert [line.endswith("| not shown to differ |") for line in small] == [True, False], "only with old rollouts"
+    assert "differ by less than 3 points" in small[1]
 
 
-def test_a_study_without_a_reference_has_no_contrasts(tmp_path: Path) -> None:
-    assert contrasts(write(study_of(2), tmp_path, effects())) == {}
+def test_regimes_and_pairs_in_words(results: StudyResults) -> None:
+    regimes = by_regime(results.study, contrasts(results))
+    assert [regime_text(regime) for regime in regimes] == ["on-policy", "rollouts 2 steps old"]
+    assert [len(group) for group in regimes.values()] == [3, 4]
+    names = {pair_text(results.study, c.pair, str) for group in regimes.values() for c in group}
+    assert names == {"token − none", "sequence − none", "sequence − token", "none: 2 steps old − on-policy"}
+    said = sentences(results, contrasts(results))
+    assert len(said) == 2 and said[1].startswith("Rollouts 2 steps old: token − none +8")
+
+
+def test_equal_areas_are_said_to_be_identical(tmp_path: Path) -> None:
+    study = study_of(3, methods=METHODS, experiments={"map": MAP | {"vary": {}}})
+    found = write(study, tmp_path, lambda arm, seed: [0.3, 0.4 + 0.01 * seed] * 2)
+    (sentence,) = sentences(found, contrasts(found))
+    assert "equal in every digit" in sentence and "identical" in table(found)[1]
+
+
+def test_a_regime_without_a_difference_says_that_nothing_is_shown(tmp_path: Path) -> None:
+    study = study_of(3, methods=METHODS, experiments={"map": MAP | {"vary": {}}})
+    noise = {"none": 0.0, "token": 0.01, "sequence": -0.01}
+    found = write(study, tmp_path, lambda arm, seed: [0.3, 0.4 + noise.get(arm, 0) * (-1) ** seed] * 2)
+    assert NOTHING.lower() in sentences(found, contrasts(found))[0].lower()
+    assert "by less than" not in table(found)[1], "rule 3"
+
+
+def test_a_study_without_comparisons_has_no_contrasts(tmp_path: Path) -> None:
+    results = write(study_of(2), tmp_path, effects())
+    assert contrasts(results) == [] and "compares no methods" in table(results)[1]
+
+
+def test_missing_records_count_in_the_correction(tmp_path: Path) -> None:
+    study = study_of(8, methods=METHODS, experiments={"map": MAP | {"vary": {}}})
+    found = write(study, tmp_path, effects(token=9.0))
+    complete = {c.pair.arm.name: c.p for c in contrasts(found) if c.pair.reference.name == "none"}
+    shutil.rmtree(tmp_path / "runs" / "sequence")
+    (left,) = contrasts(StudyResults(found.folder.path))
+    assert left.p == complete["token"]
+
+
+def test_the_summary_ends_with_own_methods(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = write_study(tmp_path / "mine.yaml", MINE)
+    make_up(load_study(study), tmp_path / "results" / "mine", {"pairs": 9, "more": 9})
+    monkeypatch.chdir(tmp_path)
+    assert main(["claims", "mine.yaml", "--brief"]) == 0
+    brief = capsys.readouterr().out
+    assert "no records" not in brief.lower()
+    first, second = brief.splitlines()[-2:]
+    # 9 instead of 6 of 12 problems
+    assert first.startswith("pairs − DAPO: +25.0 [") and first.endswith("] points of accuracy, over 4 training seeds.")
+    assert second.startswith("more − pairs: +0.0 [")
+
+
+def test_the_report_begins_with_own_methods_and_benchmarks(tmp_path: Path) -> None:
+    results = StudyResults(make_up(parse_study(MINE, Path("study.yaml")), tmp_path / "mine", {"pairs": 9}))
+    for name in (*results.study.figures, *TABLES):
+        draw(name, results)
+    write_report(results, ROOT / "workflow" / "report", out := tmp_path / "report.html")
+    page = out.read_text()
+    assert (
+        page.index("pairs − DAPO: +25.0\N{NO-BREAK SPACE}[")
+        < page.index('id="benchmarks"')
+        < page.index('id="dynamics"')
+    )

@@ -107,11 +107,6 @@ def test_without_records_or_without_controls(tmp_path: Path) -> None:
     assert none == [] and controls_status(none) == "none" and controls_text(none) == ""
 
 
-def test_seeds_that_were_added_later_are_not_used(tmp_path: Path) -> None:
-    results = write(study_of(3, **CHANGES), tmp_path, sound(), added={"dapo": [3, 4], "poor_clip": [3, 4]})
-    assert {c.n for c in controls(results)} == {3}
-
-
 def test_every_output_of_claims_begins_with_a_control_that_failed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -64,7 +64,7 @@ def test_tables_claims_and_commands_agree(folder: Path, capsys: pytest.CaptureFi
 
 
 def test_two_studies_are_compared_by_the_same_function(folder: Path, tmp_path: Path) -> None:
-    other = make_up(load_study(ROOT / "config.yaml"), tmp_path, {})
+    other = make_up(load_study(folder / "study.yaml"), tmp_path, {})
     one, two = StudyResults(folder), StudyResults(other)
     frame, _ = compare_studies(folder, other)
     row = frame[(frame["arm"] == "grpo") & (frame["benchmark"] == "count")].iloc[0]

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from policygrain.analysis import power
 from policygrain.analysis.power import paired_spreads, seeds_to_decide
+from policygrain.analysis.statistics import student
+from policygrain.analysis.verdicts import margin_tests
 from policygrain.cli import main
 from policygrain.errors import UserError
 from policygrain.results.reader import StudyResults
@@ -44,6 +47,19 @@ def test_more_spread_and_smaller_margins_ask_for_more_seeds(comparisons: int) ->
     assert seeds_to_decide(3.0, 2.0, comparisons) == seeds_to_decide(6.0, 4.0, comparisons)
     assert seeds_to_decide(2.0, 2.0, 27) >= seeds_to_decide(2.0, 2.0, 1)  # type: ignore[operator]
     assert seeds_to_decide(1000.0, 1.0, comparisons) is None
+
+
+@pytest.mark.parametrize(("sd", "comparisons"), [(1.0, 1), (4.0, 27)])
+def test_with_the_planned_seeds_four_of_five_studies_support_twice_the_margin(sd: float, comparisons: int) -> None:
+    n = seeds_to_decide(sd, 2.0, comparisons)
+    assert n is not None
+    rng, level = np.random.default_rng(5), 0.05 / comparisons
+
+    def supported(seeds: int) -> float:
+        found = (student(rng.normal(4.0, sd, seeds)) for _ in range(2000))
+        return sum(margin_tests(d, "above", 2.0).supports < level for d in found) / 2000
+
+    assert supported(n) > 0.8 - 3 * 0.4 / math.sqrt(2000) and supported(n - 1) < 0.8 + 3 * 0.4 / math.sqrt(2000)
 
 
 def test_the_table_names_records_study_and_hours(records: Path, capsys: pytest.CaptureFixture[str]) -> None:

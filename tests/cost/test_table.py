@@ -13,7 +13,6 @@ from policygrain.cli import main
 from policygrain.cost.constants import read_constants
 from policygrain.cost.shapes import shape_of
 from policygrain.cost.workload import Planner
-from policygrain.results.measured import InterimRecord, added_seeds
 from policygrain.study import load_study
 from policygrain.study.runs import run_matrix
 
@@ -31,13 +30,12 @@ def test_the_page_shows_what_the_commands_print(in_root: Path, capsys: pytest.Ca
             assert 0.5 <= row["ratio"] <= 2  # the factor of two that the page states
     # The constants still give the recorded prediction, of the planned runs and of those that were added.
     with zipfile.ZipFile("docs/records/laptop.zip") as records:
-        names = sorted(name for name in records.namelist() if name.startswith("interim/"))
-        added = added_seeds([InterimRecord.model_validate_json(records.read(name)) for name in names])
+        runs = [name.split("/")[1] for name in records.namelist() if re.fullmatch(r"runs/[^/]+/seed\d+/run.json", name)]
     study, constants = load_study("config.yaml"), read_constants()
-    planner, matrix = Planner(study, shape_of(study.model, {}), constants.workload("tiny")), run_matrix(study, added)
+    planner, matrix = Planner(study, shape_of(study.model, {}), constants.workload("tiny")), run_matrix(study)
     for phase in ("decode_transformers", "score", "update"):
         speed = constants.device("cpu").speed(phase)
-        arms = [matrix.arms[run.arm] for run in matrix.runs]
+        arms = [matrix.arms[arm] for arm in runs]
         loads = [planner.step(arm).loads[phase] * arm.training(study).steps for arm in arms]
         (row,) = [r for r in recorded if (r["rule"], r["phase"]) == ("train", phase)]
         assert sum(map(speed.seconds, loads)) == pytest.approx(row["predicted"], rel=1e-6)

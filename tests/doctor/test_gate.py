@@ -7,14 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from policygrain.doctor import gate
-from policygrain.doctor.gate import check_study, notes, planned_minutes
+from policygrain.doctor.gate import check_study, notes
 from policygrain.errors import UserError
-from policygrain.study import Study, load_study
 
-from ..conftest import ROOT
 from ..support.ledger import nothing_withdrawn  # noqa: F401 (a fixture)
-from ..support.small import small_study
+from ..support.small import SMALL, small_study, write_study
 
 NO_CLAIMS = "claims: none of the claims of the papers will have a verdict; the study lacks arms."
 QUESTIONS = [{"id": str(i), "problem": f"What is {i} + {i}?", "answer": str(2 * i)} for i in range(5)]
@@ -39,11 +36,13 @@ def test_the_small_study_passes() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"figures": ["regimes"]}, r"figures: 'regimes' needs an experiment with a `reference`"),
+        ({"figures": ["rounds"]}, r"figures: 'rounds' needs measurements of rounds; set `rounds: "),
         (
-            {"figures": ["grain"]},
-            r"figures: 'grain' needs dapo, another method and `vary: \{updates_per_batch: \[1, 4, 16\]\}` in the exp",
+            {"experiments": {"headline": {"methods": ["grpo", "reinforce"], "reference": "reinforce"}}},
+            r"one seed .*rule 8 of docs/design\.md",
         ),
-        ({"figures": ["stress"]}, r"figures: 'stress' needs measurements of rounds; set `rounds: "),
+        ({"tuned_on": ["studies/smoke.yaml"]}, r"data\.seed: 1 makes the same .*rule 4 of docs/design\.md"),
         ({"training": {"max_tokens": 96}}, r"training\.max_tokens: 96 tokens leave no room .* of 96 tokens"),
         (
             {"evaluation": {"sampling": {"max_tokens": 500}}},
@@ -69,6 +68,14 @@ def test_a_start_that_is_no_model_is_said_at_once(tmp_path: Path, monkeypatch: p
     (tmp_path / "model" / "config.json").write_text('{"max_position_embeddings": 99}')
     with pytest.raises(UserError, match=r"is no model with a tokenizer: it has no tokenizer_config\.json"):
         check_study(small_study(model={**model, "start": str(tmp_path / "model")}))
+
+
+def test_settings_that_were_chosen_for_the_same_pretrained_model_are_said(tmp_path: Path) -> None:
+    pretrained = {**SMALL, "name": "ranges", "model": {"start": "some/model"}}
+    path = write_study(tmp_path / "ranges.yaml", pretrained)
+    model = {"start": "some/model"}
+    assert "nothing about other models (rule 4" in "".join(notes(small_study(model=model, tuned_on=[str(path)])))
+    assert "other models" not in "".join(notes(small_study(tuned_on=[str(path)])))
 
 
 def test_a_line_that_is_no_problem_is_named(problems: Path) -> None:
@@ -98,7 +105,7 @@ def claims_of(seeds: list[int], mpo: list[int] | None = None, **changes: object)
     experiments = {"headline": {"methods": ["grpo", "dapo", "tepo"], "vary": {"updates_per_batch": [2, 16]}}}
     experiments["more"] = {"methods": ["mpo"], "vary": {"updates_per_batch": [2, 16]}} | ({"seeds": mpo} if mpo else {})
     study = small_study(seeds=seeds, experiments=experiments, **changes)
-    return [note for note in notes(study) if note.startswith(("claims", "sequential"))]
+    return [note for note in notes(study) if note.startswith("claims")]
 
 
 @pytest.mark.usefixtures("nothing_withdrawn")
@@ -125,36 +132,6 @@ def test_one_seed_decides_nothing() -> None:
         "claims: one seed decides nothing, so these stay undecided: tepo_best_average, tepo_half_convergence, "
         "mpo_beats_token_level."
     )
-    *_, last = claims_of([0], sequential={"budget": "1 hour"})
-    assert last.startswith("sequential: one seed decides nothing")
-
-
-def test_a_budget_that_the_planned_runs_exceed_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By more than the factor of two that an estimate may be wrong; without `sequential` nothing is estimated."""
-    study = small_study(seeds=[0, 1], sequential={"budget": "10 minutes"})
-    monkeypatch.setattr(gate, "planned_minutes", lambda _: 19.0)
-    check_study(study)
-    monkeypatch.setattr(gate, "planned_minutes", lambda _: 21.0)
-    with pytest.raises(UserError, match=r"sequential\.budget: 10 minutes, and the planned runs alone take about 21"):
-        check_study(study)
-    check_study(small_study())
-
-
-def test_a_budget_for_a_model_of_unknown_cost_is_not_judged(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def unknown(_: Study) -> float:
-        raise UserError("model/config.json: the key 'hidden_size' is missing.")
-
-    monkeypatch.setattr(gate, "planned_minutes", unknown)
-    check_study(small_study(seeds=[0, 1], sequential={"budget": "10 minutes"}))
-    assert "note: sequential.budget is not compared with the planned runs: model/config.json" in capsys.readouterr().err
-
-
-def test_the_laptop_study_fits_its_budget() -> None:
-    study = load_study(ROOT / "config.yaml")
-    assert study.sequential is not None
-    assert 0.2 * study.sequential.budget < planned_minutes(study) < 2 * study.sequential.budget
 
 
 def test_prepare_checks_the_study_before_it_writes(problems: Path, tmp_path: Path) -> None:

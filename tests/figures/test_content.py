@@ -20,20 +20,19 @@ from policygrain.analysis.verdicts import PValues
 from policygrain.errors import UserError
 from policygrain.figures import (
     ablation,
-    bands,
     block_size,
     clip_ratio,
     estimators,
     future_weight,
-    grain,
     measured,
+    ranges,
     ratio_variance,
+    regimes,
     results,
     rounds,
-    stress,
     verdicts,
 )
-from policygrain.figures.alike import band_text, resolved, same_but
+from policygrain.figures.alike import resolved
 from policygrain.figures.ratio_variance import of_shares
 from policygrain.figures.requirements import check_figures
 from policygrain.figures.style import labels, name_of
@@ -42,7 +41,7 @@ from policygrain.results.reader import StudyResults, model_evaluation
 from policygrain.results.schema import write_record
 from policygrain.study import Study, load_study, parse_study
 
-from ..support.made_up import STEPS, make_up
+from ..support.made_up import make_up
 
 ROOT = Path(__file__).parents[2]
 label = labels(load_study(ROOT / "config.yaml"))
@@ -50,10 +49,11 @@ STARTS = np.arange(6)
 
 
 def study_with(**changes: Any) -> Study:
-    """The laptop study with six seeds and without controls and added seeds, changed key by key."""
+    """The laptop study with six seeds and without controls, changed key by key."""
     content = {"base": "config.yaml", "name": "reduced", "seeds": [0, 1, 2, 3, 4, 5], "controls": None}
     experiments = {"headline": {"methods": ["grpo", "dapo", "tepo"], "vary": {"updates_per_batch": [1, 4]}}}
-    return parse_study(merge({**content, "sequential": None, "experiments": experiments}, changes), ROOT / "x.yaml")
+    training = {"updates_per_batch": 4, "ahead": 0}
+    return parse_study(merge({**content, "experiments": experiments, "training": training}, changes), ROOT / "x.yaml")
 
 
 @pytest.fixture(scope="module")
@@ -96,37 +96,18 @@ def test_rounds_are_sorted_with_the_mean_over_start_models(made: StudyResults) -
     assert sorted(marks) == pytest.approx(sorted(-(1 + 0.1 * STARTS))), "one mark for each start model"
 
 
-def test_stress_has_a_line_per_ratio_and_a_panel_per_start_model(made: StudyResults) -> None:
-    main, *single = stress.draw(made).axes
-    found = curves(main)
-    assert list(found) == ["token", "block K=5", "prefix", "sequence", "no ratio", "product, cap 2.0"]
-    updates = np.array([1, 2, 4, 8, 16])
-    assert found["token"] == pytest.approx(list(10 * updates / 16))
-    assert found["block K=5"] == pytest.approx(list((10 + by_start(1)) * updates / 16))
-    assert [axes.get_title() for axes in single] == [f"start model {s}" for s in range(6)]
-    block = single[5].lines[1].get_ydata()
-    assert list(block) == pytest.approx(list((10 - 1.5) * updates / 16))
-
-
-def test_grain_compares_runs_rounds_and_bands(made: StudyResults) -> None:
-    runs, middle, right = grain.draw(made).axes
-    assert curves(runs) == {"GRPO (token)": [0.0, 0.0], "TEPO (sequence)": [0.0, 0.0]}, "equal runs, at 1 and 4 updates"
-    assert [text.get_text() for text in runs.get_xticklabels()] == ["1", "4"]
-    assert list(curves(middle)) == ["block alone", "prefix alone", "sequence alone", "no ratio", "product alone"]
-    assert curves(middle)["sequence alone"][-1] == pytest.approx(by_start(3))
-    chosen = ["block 0.1/0.14", "prefix 0.2/0.28", "sequence 0.003/0.004"]
-    assert labels_of(right) == [*chosen, "sequence 0.0003/0.0004", "sequence 0.069/0.023"]
-    assert [x for x, _ in points(right)] == pytest.approx([by_start(n) for n in (1, 2, 3, 4, 5)])
-    assert right.get_xlabel() == "points, minus token 0.1/0.14"
-
-
-def test_the_area_under_a_learning_curve_is_its_mean_height(made: StudyResults) -> None:
-    """Straight from 0 to 0.5 + 0.1s, so half of that."""
-    area = measured.area(made, "tepo")
-    assert area.tolist() == pytest.approx([50 * (0.5 + 0.1 * (s % 5)) for s in range(6)])
-    assert STEPS == 3, "validated at steps 0, 2 and 3, which are not equally far apart"
-    with pytest.raises(UserError, match="no run of 'nobody'"):
-        measured.area(made, "nobody")
+def test_regimes_have_a_row_per_method_and_a_panel_per_regime(tmp_path: Path) -> None:
+    """Areas are equal; the token ratio solves 9 of 12 problems, the others 6."""
+    regime = {"methods": ["none", "token", "token_clip"], "reference": "none", "compare": [["token_clip", "token"]]}
+    both = {"on_policy": regime | {"vary": {"ahead": [0]}}, "old": regime | {"vary": {"ahead": [2]}}}
+    study = study_with(experiments=both, figures=["regimes"])
+    figure = regimes.draw(StudyResults(make_up(study, tmp_path, {"token": 9})))
+    on_policy, old = figure.axes
+    assert (on_policy.get_title(), old.get_title()) == ("on-policy", "rollouts 2 steps old")
+    assert labels_of(on_policy) == ["token ratio", "token ratio, clip"]
+    assert [x for x, _ in points(on_policy) if x] == pytest.approx([25, 25]), "sampled and greedy"
+    assert not any(x for x, _ in points(old))
+    assert figure.get_supxlabel() == "points minus no ratio"
 
 
 def test_estimators_show_two_distances_and_leave_out_clips_that_are_none(made: StudyResults) -> None:
@@ -149,9 +130,9 @@ def test_estimators_show_two_distances_and_leave_out_clips_that_are_none(made: S
 def test_ratio_variance_has_every_ratio_without_a_clip(made: StudyResults) -> None:
     variance, share = ratio_variance.draw(made).axes
     shown = [text.get_text() for text in variance.get_xticklabels()]
-    assert shown[:4] == ["token", "block K=5", "block K=5, normalised", "block K=5, joint"] and "no ratio" not in shown
+    assert shown[:3] == ["token", "block K=5, uniform", "block K=5, joint"] and "no ratio" not in shown
     found = curves(variance)
-    assert found["after 4 updates"][:2] == pytest.approx([0.01 * 2 * 4, 0.01 * 4 * 4]), "second and fourth estimator"
+    assert found["after 4 updates"][:2] == pytest.approx([0.01 * 2 * 4, 0.01 * 3 * 4]), "second and third estimator"
     assert curves(share)["after 16 updates"] == pytest.approx([0.9] * len(shown))
 
 
@@ -167,33 +148,27 @@ def test_block_sizes_are_compared_with_k_5_in_a_round(made: StudyResults) -> Non
     assert [text.get_text() for text in axes.get_xticklabels()] == ["2", "3", "5"]
     section = made.study.rounds
     assert section is not None
-    places = [section.methods.index(name) for name in ("mpo_k2", "mpo_k3", "block")]
+    places = [section.methods.index(name) for name in ("mpo_k2", "mpo_k3", "mpo")]
     means = [float(line.get_ydata()[i]) for line in axes.lines[1:2] for i in range(3)]
-    assert means == pytest.approx([by_start(n) - by_start(1) for n in places])
+    assert means == pytest.approx([by_start(n) - by_start(places[2]) for n in places])
     left, right = future_weight.draw(made).axes
-    assert [text.get_text() for text in left.get_xticklabels()] == ["0.1", "0.3", "0.6"]
+    assert [text.get_text() for text in left.get_xticklabels()] == ["0.1", "0.3", "0.4"]
     assert left.get_ylabel() == "tokens clipped (%)" and "cosine" in right.get_ylabel()
 
 
-def test_bands_are_those_of_the_rounds_or_of_whole_runs(made: StudyResults, tmp_path: Path) -> None:
-    (axes,) = bands.draw(made).axes
-    assert axes.get_title() == "sequence ratio" and "gain" in axes.figure.get_supylabel()
-    assert [text.get_text() for text in axes.get_xticklabels()] == ["0.0003/\n0.0004", "0.003/\n0.004", "0.069/\n0.023"]
-    assert curves(axes)["16 updates"] == pytest.approx([10 + by_start(n) for n in (4, 3, 5)])
+def test_ranges_have_a_panel_per_ratio_and_a_line_per_regime(tmp_path: Path) -> None:
     methods = {
-        f"{ratio}_{low}_{high}": {"base": ratio, "clip": {"low": low, "high": high}}
+        f"{ratio}_{low}": {"base": f"{ratio}_clip", "clip": {"low": low, "high": high}}
         for ratio in ("token", "sequence")
         for low, high in ((0.1, 0.14), (0.003, 0.004), (0.4, 0.56))
     }
-    experiment = {"methods": list(methods), "vary": {"updates_per_batch": [4, 16]}, "evaluate": False}
-    study = study_with(methods=methods, experiments={"bands": experiment}, seeds=[0, 1], figures=["bands"])
-    figure = bands.draw(StudyResults(make_up(study, tmp_path, {})))
-    token, sequence = figure.axes
+    experiment = {"methods": list(methods), "vary": {"updates_per_batch": [1, 4]}, "evaluate": False}
+    study = study_with(methods=methods, experiments={"ranges": experiment}, seeds=[0, 1], figures=["ranges"])
+    token, sequence = ranges.draw(StudyResults(make_up(study, tmp_path, {}))).axes
     assert (token.get_title(), sequence.get_title()) == ("token ratio", "sequence ratio")
-    assert list(curves(token)) == ["4 updates per batch", "16 updates per batch"]
-    assert curves(token)["4 updates per batch"] == pytest.approx([27.5] * 3), "areas of 25 and 30"
-    marked = [[float(line.get_xdata()[0]) for line in axes.lines if line.get_linewidth() == 5] for axes in figure.axes]
-    assert marked == [[1.0], [0.0]], "the bands that the study chose"
+    assert [text.get_text() for text in token.get_xticklabels()] == ["0.003/\n0.004", "0.1/\n0.14", "0.4/\n0.56"]
+    assert list(curves(token)) == ["updates per batch 1", "updates per batch 4"]
+    assert curves(token)["updates per batch 4"] == pytest.approx([27.5] * 3), "areas of 25 and 30"
 
 
 def result(name: str, verdict: Any, effects: list[tuple[float, float, float]], margin: float = 2.0) -> ClaimResult:
@@ -250,7 +225,6 @@ def test_labels_of_arms_read_well(made: StudyResults) -> None:
     assert label("grpo+group=4") == "GRPO, group 4"
     assert name_of(made, "tepo") == "TEPO"
     assert name_of(made, "tepo", among=["tepo", "tepo+updates_per_batch=16"]) == "TEPO, 4 updates"
-    assert band_text(None) == "no clip" and band_text((3e-4, 4e-4)) == "0.0003/0.0004"
 
 
 def test_greedy_accuracy_is_a_table_of_its_own(made: StudyResults, tmp_path: Path) -> None:
@@ -285,7 +259,7 @@ def test_the_ablation_compares_variants_with_the_same_settings(tmp_path: Path) -
     assert "| TEPO v1, 4 updates | sequence |" in text and "] to TEPO, 1 update |" in text
 
 
-def test_added_seeds_of_some_arms_do_not_stop_the_table(tmp_path: Path) -> None:
+def test_more_seeds_of_some_arms_do_not_stop_the_table(tmp_path: Path) -> None:
     """The best arm is found on the seeds that both of a pair have."""
     study = study_with(
         seeds=[0, 1, 2],
@@ -298,35 +272,25 @@ def test_added_seeds_of_some_arms_do_not_stop_the_table(tmp_path: Path) -> None:
     assert "| TEPO | **100.0 [" in text
 
 
-def test_methods_that_differ_in_one_part() -> None:
-    methods = resolved(study_with(), ["token", "sequence", "sequence_matched", "tepo", "token_unclipped"])
-    assert [list(group) for group in same_but("clip", methods)] == [
-        ["token", "token_unclipped"],
-        ["sequence", "sequence_matched"],
-    ]
-
-
 @pytest.mark.parametrize(
     ("figure", "changes", "message"),
     [
-        (
-            "grain",
-            {"experiments": {"headline": {"vary": {"updates_per_batch": [4]}}}},
-            "dapo, another method and `vary",
-        ),
-        ("grain", {"rounds": None}, "measurements of rounds"),
-        ("grain", {"rounds": {"methods": ["token", "tepo"]}}, "another method in `rounds.methods` than the reference"),
-        ("stress", {"rounds": None}, "measurements of rounds; set `rounds:"),
-        ("rounds", {"rounds": {"methods": ["token"]}}, "with two methods or more"),
-        ("bands", {"rounds": {"methods": ["token", "block"]}}, "an experiment named 'bands', or two methods"),
+        ("regimes", {}, "an experiment with a `reference`"),
+        ("ranges", {}, "an experiment named 'ranges'"),
+        ("phase", {}, "two keys under `vary`"),
+        ("rounds", {"rounds": {"methods": ["token_clip"]}}, "with two methods or more"),
         ("estimators", {"estimators": None}, "measurements of estimators; set `estimators:"),
         (
             "ratio_variance",
-            {"estimators": {"methods": ["token", "reinforce"]}},
+            {"estimators": {"methods": ["token_clip", "none"]}},
             "a method with a ratio and `clip: null`",
         ),
-        ("block_size", {"rounds": {"methods": ["token", "block"]}}, "differ in block.size alone, in `rounds.methods`"),
-        ("future_weight", {"estimators": {"methods": ["token", "block"]}}, "differ in block.future_weight alone"),
+        (
+            "block_size",
+            {"rounds": {"methods": ["token_clip", "block"]}},
+            "differ in block.size alone, in `rounds.methods`",
+        ),
+        ("future_weight", {"estimators": {"methods": ["token_clip", "block"]}}, "differ in block.future_weight alone"),
     ],
 )
 def test_what_a_figure_lacks_is_said_before_training(figure: str, changes: dict[str, Any], message: str) -> None:
@@ -337,4 +301,4 @@ def test_what_a_figure_lacks_is_said_before_training(figure: str, changes: dict[
 
 
 def test_the_laptop_study_supplies_its_figures() -> None:
-    check_figures(study_with())
+    check_figures(load_study(ROOT / "config.yaml"))

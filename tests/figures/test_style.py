@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
-from policygrain.figures import benchmarks, cases, clip_ratio, dynamics, grain, pass_at_k
+from policygrain.figures import benchmarks, cases, clip_ratio, dynamics, pass_at_k
 from policygrain.figures.style import labels, looks
 from policygrain.merging import merge
 from policygrain.methods import method_names
@@ -36,10 +36,11 @@ MORE = {
     "experiments": {
         "headline": {"methods": SIX, "seeds": [0, 1], "vary": {"updates_per_batch": [1, 4]}},
         "more": {"methods": ["tepo_v1", "tepo_full_kl", "token", "sequence"], "seeds": [0, 1]},
+        "old": {"methods": ["none", "token", "product"], "reference": "none", "vary": {"ahead": [16]}},
     },
     "evaluation": {"sampling": {"n": 4}},
     "figures": [
-        *("verdicts", "grain", "stress", "bands", "estimators", "rounds", "benchmarks", "dynamics", "clip_ratio"),
+        *("regimes", "verdicts", "estimators", "rounds", "benchmarks", "dynamics", "clip_ratio"),
         *("convergence", "block_size", "ratio_variance", "pass_at_k", "entropy_regularisation"),
         *("importance_sampling", "future_weight"),
     ],
@@ -47,7 +48,7 @@ MORE = {
 
 
 def study_with(changes: dict[str, Any]) -> Study:
-    content = {"base": "config.yaml", "name": "six", "seeds": [0, 1], "controls": None, "sequential": None}
+    content = {"base": "config.yaml", "name": "six", "seeds": [0, 1], "controls": None}
     return parse_study(merge(content, changes), ROOT / "six.yaml")
 
 
@@ -89,7 +90,7 @@ def test_a_method_has_one_colour_and_marker_in_all_figures(six: StudyResults) ->
     label = labels(six.study)
     chosen = {label(arm): (to_hex(one["color"]), one["marker"]) for arm, one in looks(six.study).items()}
     seen = dict.fromkeys(map(label, SIX), 0)
-    for figure in (benchmarks, dynamics, clip_ratio, pass_at_k, grain):
+    for figure in (benchmarks, dynamics, clip_ratio, pass_at_k):
         for text, found in legends(figure.draw(six)):
             if text in seen:
                 assert found == chosen[text], (figure.__name__, text)
@@ -114,7 +115,7 @@ def test_methods_of_a_study_look_different(names: list[str]) -> None:
 def test_an_arm_looks_like_its_method_unless_that_is_missing() -> None:
     varied = {"methods": ["tepo"], "vary": {"updates_per_batch": [1, 4]}}
     found = looks(study_with({"experiments": {"headline": varied}}))
-    assert found["tepo+updates_per_batch=1"] == found["tepo"]
+    assert found["tepo+updates_per_batch=4"] == found["tepo"]
     rates = {"methods": ["tepo"], "vary": {"learning_rate": [1e-4, 5e-4]}}
     found = looks(study_with({"experiments": {"headline": rates}}))
     assert found["tepo+learning_rate=0.0001"] != found["tepo+learning_rate=0.0005"]
@@ -180,7 +181,7 @@ def test_a_share_of_zero_is_drawn_at_zero(changed: StudyResults) -> None:
     assert axes.get_ylim()[0] == 0 and axes.get_yticklabels()[0].get_text() == "0"
 
 
-@pytest.mark.parametrize("name", ["grain", "rounds", "block_size", "verdicts"])
+@pytest.mark.parametrize("name", ["rounds", "block_size", "verdicts"])
 def test_what_is_shaded_is_in_the_legend(name: str, six: StudyResults) -> None:
     figure = importlib.import_module(f"policygrain.figures.{name}").draw(six)
     all_legends = [one for part in (figure, *figure.subfigs) for one in part.legends]

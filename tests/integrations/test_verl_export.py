@@ -53,6 +53,18 @@ def exported(study: Study, folder: Path, start: Path | None) -> Path:
     return folder / "out"
 
 
+def test_passes_and_warmup_are_in_verl_s_units() -> None:
+    """2 × 4 optimizer steps per batch; verl raises the learning rate once per batch, 3 times for 20 optimizer steps."""
+    study = study_of(epochs=2, warmup_updates=20)
+    (arm,) = run_matrix(study).arms.values()
+    actor = config(study, arm, seed=0, longest=9, gpus=1)["actor_rollout_ref"]["actor"]
+    assert (actor["ppo_epochs"], actor["ppo_mini_batch_size"], actor["optim"]["lr_warmup_steps"]) == (2, 4, 3)
+    said = differences(arm.method(study), arm.training(study))
+    assert sum("pass" in one or "warmup" in one for one in said) == 2
+    plain = study_of()
+    assert not any("pass over" in one or "warmup" in one for one in differences(arm.method(plain), plain.training))
+
+
 def test_the_folder_has_problems_with_messages_and_a_reward_that_grades(chat_start: Path, tmp_path: Path) -> None:
     import pandas as pd
 
@@ -79,7 +91,7 @@ def test_verl_reads_the_configuration_by_its_own_classes(
     from hydra import compose, initialize_config_dir
     from verl.utils.config import omega_conf_to_dataclass
 
-    out = exported(study_of(learning_rate=3e-6), tmp_path, chat_start)
+    out = exported(study_of(learning_rate=3e-6, epochs=2), tmp_path, chat_start)
     monkeypatch.setenv(EXPORTED, "/moved")
     with initialize_config_dir(str(out), version_base=None):
         found = compose("verl")
@@ -88,7 +100,7 @@ def test_verl_reads_the_configuration_by_its_own_classes(
     assert found.data.train_files == "/moved/train.parquet"
     actor: Any = omega_conf_to_dataclass(found.actor_rollout_ref.actor)
     # 16 prompts in 4 updates: 4 prompts each, of 8 responses.
-    assert (actor.ppo_mini_batch_size, actor.ppo_epochs, actor.optim.lr) == (4, 1, 3e-6)
+    assert (actor.ppo_mini_batch_size, actor.ppo_epochs, actor.optim.lr) == (4, 2, 3e-6)
     assert actor.policy_loss.loss_mode.startswith("policygrain.tepo-") and not actor.use_kl_loss
     rollout = found.actor_rollout_ref.rollout
     assert (rollout.n, rollout.temperature, rollout.response_length) == (8, 0.9, study_of().training.max_tokens)
@@ -122,10 +134,11 @@ def _unknown(written: dict[str, Any], own: dict[str, Any], place: str = "") -> l
         (study_of(prompts_per_step=6), "4 updates of 6 prompts"),
         (study_of().model_copy(update={"prompt": small_study().prompt}), "prompt.chat: false"),
         (study_of(ahead=1), "training.ahead"),
+        (study_of(sampler_bits=8), "training.sampler_bits"),
         (study_of(shuffle_rewards=True), "the arm is a control"),
         (study_of(old_log_probs="engine"), "training.old_log_probs"),
     ],
-    ids=["needs", "division", "chat", "ahead", "control", "log-probabilities"],
+    ids=["needs", "division", "chat", "ahead", "bits", "control", "log-probabilities"],
 )
 def test_what_verl_cannot_do_is_refused(study: Study, message: str, chat_start: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=message):

@@ -138,6 +138,9 @@ def test_with_dynamic_sampling_the_accuracy_before_it_is_unknown() -> None:
     data: dict[str, Any] = metrics_of_verl(1) | {"training/filter_groups/evicted_samples": 3}
     training = {"prompts_per_step": 4, "group": 4, "updates_per_batch": 2}
     row = metric_rows({1: data}, training, True, {}, {})[0]
+    assert row["total_updates"] == 2 and metric_rows({1: data}, training | {"epochs": 3}, True, {}, {})[0] == row | {
+        "total_updates": 6
+    }
     assert (row["sampled_accuracy"], row["accuracy"], row["groups_dropped"]) == (None, RIGHT / 16, 3)
     assert (row["total_samples"], row["total_tokens"]) == (16 + 3 * 4, 280), "those of dropped groups included"
 

@@ -1,5 +1,6 @@
 """Rollout correction and the off-policy sequence mask: arithmetic in the open, and identities (float64)."""
 
+from itertools import product
 from math import exp, sqrt
 
 import pytest
@@ -108,3 +109,38 @@ def test_the_variance_of_a_product_grows_with_length():
     assert share["sequence"] < 0.7 < share["token"] < share["geometric"]
     assert share["token"] == pytest.approx(exp(-(0.1**2)), abs=0.01)  # log-normal: exp(−σ²)
     assert share["geometric"] == pytest.approx(exp(-((0.1 / sqrt(64)) ** 2)), abs=0.001)
+
+
+def all_responses(length):
+    """Every response of at most ``length`` tokens among 0, 1 and 2, of which 0 ends it."""
+    cut = (tokens[: tokens.index(0) + 1] if 0 in tokens else tokens for tokens in product(range(3), repeat=length))
+    return list(dict.fromkeys(cut))
+
+
+@few
+@given(seed=st.integers(0, 1000), length=st.integers(1, 3))
+def test_uncapped_sequence_weights_are_unbiased(seed, length):
+    """Over all responses to a prompt Σ μ w f = Σ π f for any f. With a cap, the expected weight is at most 1."""
+    generator = torch.Generator().manual_seed(seed)
+    responses = all_responses(length)
+    mask = torch.tensor([[t < len(r) for t in range(length)] for r in responses])
+
+    def policy():
+        """Log-probabilities of the tokens of each response; a token's distribution depends on those before it."""
+        prefixes = dict.fromkeys(r[:t] for r in responses for t in range(len(r)))
+        after = {p: torch.log_softmax(torch.randn(3, generator=generator).double(), 0) for p in prefixes}
+        return torch.stack(
+            [
+                torch.stack([after[r[:t]][r[t]] if t < len(r) else torch.zeros(()).double() for t in range(length)])
+                for r in responses
+            ]
+        )
+
+    log_pi, log_mu = policy(), policy()
+    pi, mu = log_pi.sum(1).exp(), log_mu.sum(1).exp()
+    f = torch.randn(len(responses), generator=generator).double()
+    weights = rollout_weights(log_pi, log_mu, mask, cap=1e9, grain="sequence")[:, 0]
+    close((mu * weights * f).sum(), (pi * f).sum())
+    for outside in ("truncate", "mask"):
+        bounded = rollout_weights(log_pi, log_mu, mask, cap=1.2, grain="sequence", outside=outside)[:, 0]
+        assert (mu * bounded).sum() <= 1 + 1e-9

@@ -11,9 +11,7 @@ import pytest
 from policygrain.cli import main
 from policygrain.errors import UserError
 from policygrain.report.complete import check_complete, missing_results
-from policygrain.results.measured import InterimRecord
 from policygrain.results.reader import StudyResults
-from policygrain.results.schema import write_record
 
 
 @pytest.fixture(scope="module")
@@ -21,8 +19,6 @@ def finished(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The drawn study; of what was made up without content, an empty file."""
     folder = tmp_path_factory.mktemp("finished") / "smoke"
     shutil.copytree(results, folder)
-    content = {"decided": {}, "undecided": {}, "add": {}, "reason": "as an example", "minutes": 1.0, "budget": 20.0}
-    write_record(StudyResults(folder).folder.interim(0), InterimRecord(number=0, **content))
     for path in missing_results(StudyResults(folder)):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
@@ -37,8 +33,7 @@ def finished(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "start/seed0/evaluation/records.json",
         "estimators/seed1.json",
         "rounds/seed0.json",
-        "interim/0.json",
-        "figures/stress.svg",
+        "figures/rounds.svg",
         "tables/claims.csv",
         "report.html",
         "mlflow.json",

@@ -24,7 +24,7 @@ def test_a_frozen_study_is_verified_and_redrawn_elsewhere(results: Path, tmp_pat
     archive = tmp_path / "study.zip"
     assert main(["freeze", str(results), "--out", str(archive)]) == 0
     assert main(["thaw", str(archive), "--out", str(tmp_path / "again")]) == 0
-    for name in ("stress.png", "results.csv", "claims.md"):
+    for name in ("rounds.png", "results.csv", "claims.md"):
         original = next(results.glob(f"*/{name}"))
         assert (tmp_path / "again" / "redrawn" / name).read_bytes() == original.read_bytes(), name
     with pytest.raises(UserError, match="is not empty"):
@@ -72,7 +72,7 @@ def test_products_of_earlier_settings_and_large_files_are_not_frozen(study: Stud
         folder.run("an_arm_of_before", 0).metrics,
         folder.run("an_arm_of_before", 0).evaluation.record,
         folder.log("train", "tepo"),
-        folder.path / "figures" / ".stress.png.host.1.tmp",
+        folder.path / "figures" / ".rounds.png.host.1.tmp",
     ]
     for path in stale:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -105,7 +105,7 @@ def test_a_study_of_own_problems_is_used_without_them(
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
     assert main(["thaw", str(tmp_path / "study.zip"), "--out", "new"]) == 0
-    assert (elsewhere / "new" / "redrawn" / "stress.png").exists()
+    assert (elsewhere / "new" / "redrawn" / "rounds.png").exists()
     capsys.readouterr()
     assert main(["show", "new", "--all"]) == 0
     assert "own: 12 problems" in capsys.readouterr().out

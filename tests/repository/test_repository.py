@@ -69,20 +69,6 @@ def test_the_published_results_are_of_the_published_record(in_root: Path, tmp_pa
         assert f"digest {digest}." in (in_root / "docs" / f"{table}.md").read_text()
 
 
-def test_the_laptop_study_has_the_calibrated_settings(in_root: Path) -> None:
-    """The learning rate, and the bands that clip as many tokens as the reference's."""
-    from policygrain.methods import method
-    from policygrain.study import load_study
-
-    study = load_study("config.yaml")
-    found = json.loads((in_root / "docs" / "calibration.json").read_text())
-    assert study.training.learning_rate == found["learning_rate"]
-    for name, band in {"sequence_matched": "sequence", "mpo_joint": "block_joint"}.items():
-        settings = method(name, study.methods).clip.settings
-        rounded = {side: float(f"{value:.2g}") for side, value in found["bands"][band].items()}
-        assert {side: settings[side] for side in ("low", "high")} == rounded, name
-
-
 @pytest.mark.parametrize(
     ("ratio", "methods"),
     [

@@ -79,10 +79,10 @@ def test_no_two_paths_are_equal() -> None:
     assert folder.evaluation("start/seed3").path == folder.start(3).path / "evaluation"
 
 
-def test_measurements_and_interim_analyses_have_a_file_per_start_model_and_number() -> None:
+def test_measurements_have_a_file_per_start_model() -> None:
     folder = StudyFolder(Path("x"))
-    paths = {p for n in (0, 1, 10) for p in (folder.estimators(n), folder.rounds(n), folder.interim(n))}
-    assert len(paths) == 9 and all(any(p.is_relative_to(f) for f in folder.folders) for p in paths)
+    paths = {p for n in (0, 1, 10) for p in (folder.estimators(n), folder.rounds(n))}
+    assert len(paths) == 6 and all(any(p.is_relative_to(f) for f in folder.folders) for p in paths)
 
 
 def test_folders_of_several_arms_seeds_and_benchmarks_differ() -> None:

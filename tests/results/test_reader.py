@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from policygrain.errors import UserError
-from policygrain.results.layout import StudyFolder
-from policygrain.results.measured import InterimRecord
 from policygrain.results.reader import StudyResults, evaluated_samples, model_evaluation, run_metrics
 from policygrain.results.schema import write_record
 from policygrain.study import Study, load_study
@@ -183,34 +181,16 @@ def test_measurements_without_rows_are_none(results: StudyResults) -> None:
         _ = again.rounds
 
 
-def interim(number: int, **add: list[int]) -> InterimRecord:
-    """An interim analysis that adds these seeds."""
-    nothing: dict[str, Any] = {"decided": {}, "undecided": {}, "reason": "", "minutes": 1.0, "budget": 2.0}
-    return InterimRecord(number=number, add=add, **nothing)
-
-
-def test_seeds_that_interim_analyses_added_are_seeds_of_their_arms(results: StudyResults) -> None:
-    """In the order of the analyses, up to the first that is missing; a study without `sequential` has none."""
-    for number, record in enumerate([interim(0, tepo=[2, 3]), interim(1, tepo=[4], grpo=[2])]):
-        write_record(results.folder.interim(number), record)
-    write_record(results.folder.interim(3), interim(3, tepo=[9]))
+def test_seeds_that_an_earlier_version_added_are_read(results: StudyResults) -> None:
+    """It had `sequential` in its study files; runs that no study file of today asks for are not its own."""
+    for arm, seed in (("tepo", 2), ("grpo", 2), ("tepo", 3)):
+        shutil.copytree(results.folder.run(arm, 0).path, results.folder.run(arm, seed).path)
+    results.folder.run("tepo", "3.old").path.mkdir()
+    results.folder.run("unknown", 2).path.mkdir(parents=True)
+    assert not StudyResults(results.folder.path).added
+    with results.folder.study.open("a") as study:
+        study.write("sequential:\n  add: 4\n")
     again = StudyResults(results.folder.path)
-    assert [record.number for record in again.interims] == [0, 1]
-    assert again.added == {"tepo": [2, 3, 4], "grpo": [2]}
-    assert [run.seed for run in again.matrix.by_arm()["tepo"]] == [0, 1, 2, 3, 4]
-    assert Run("grpo", 2) in again.matrix.evaluated and Run("grpo", 3) not in again.matrix.runs
-    plain = StudyResults(results.folder.path, again.study.model_copy(update={"sequential": None}))
-    assert plain.interims == [] and plain.added == {}
-
-
-def test_digests_of_sources_come_from_the_prepared_data(results: StudyResults) -> None:
-    """A study of own files is fingerprinted as it was prepared, where the files are not at hand."""
-    data = yaml.safe_load(results.folder.study.read_text())
-    data["data"]["train"] = ["own.jsonl"]
-    study = Study.model_validate(data, strict=False)
-    before = StudyResults(results.folder.path, study).fingerprints.data()
-    record = {"schema_version": 2, "fingerprint": "x", "sources": {"own.jsonl": "a" * 16}, "files": {}}
-    sources = StudyFolder(results.folder.path).data.sources
-    sources.parent.mkdir()
-    sources.write_text(json.dumps(record))
-    assert StudyResults(results.folder.path, study).fingerprints.data() != before
+    assert again.added == [Run("grpo", 2), Run("tepo", 2), Run("tepo", 3)]
+    assert [run.seed for run in again.matrix.by_arm()["tepo"]] == [0, 1, 2, 3]
+    assert set(again.added) <= set(again.matrix.evaluated) and again.study == results.study

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 from policygrain.errors import UserError
 from policygrain.report.freeze import Manifest
 from policygrain.results import schema
-from policygrain.results.measured import EstimatorsRecord, InterimRecord, RoundsRecord
+from policygrain.results.measured import EstimatorsRecord, RoundsRecord
 from policygrain.results.schema import (
     SCHEMA_VERSION,
     BenchmarkRecord,
@@ -76,9 +76,7 @@ def entries(kind: type[BaseModel]) -> st.SearchStrategy[Any]:
 
 
 def test_every_record_is_tested() -> None:
-    assert Manifest in KINDS and {RunConfig, RunSummary, EstimatorsRecord, RoundsRecord, InterimRecord, Done} <= set(
-        KINDS
-    )
+    assert Manifest in KINDS and {RunConfig, RunSummary, EstimatorsRecord, RoundsRecord, Done} <= set(KINDS)
     assert {k for k in vars(schema).values() if isinstance(k, type) and issubclass(k, Record)} - {Record} <= set(KINDS)
 
 

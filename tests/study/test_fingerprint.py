@@ -38,7 +38,7 @@ few = settings(deadline=None, derandomize=True, max_examples=60)
 
 ARTEFACTS = get_args(Artefact)
 KEYS = dict(leaves(Study))
-REPORTED = {"interim", "figures", "tracking"}  # made from everything that is measured
+REPORTED = {"figures", "tracking"}  # made from everything that is measured
 POLICIES = {"run", "estimators", "rounds"} | REPORTED
 SEEDS = (3, 5)
 
@@ -55,7 +55,6 @@ def fingerprints(study: Study, sources: Mapping[str, str] = SOURCES) -> dict[Art
         "estimators": [found.estimators(seed) for seed in SEEDS] if study.estimators else None,
         "rounds": [found.rounds(seed) for seed in SEEDS] if study.rounds else None,
         "evaluation": found.evaluation(runs, SEEDS),
-        "interim": found.interim(0),
         "figures": found.figures(),
         "tracking": found.tracking(),
     }
@@ -136,7 +135,6 @@ REQUIRED: dict[str, Any] = {
     "estimators": {"methods": ["grpo"], "reference": "grpo"},
     "rounds": {"methods": ["grpo"], "reference": "grpo"},
     "controls": {"method": "grpo", "worse": "mine"},
-    "sequential": {"budget": "1 hour"},
 }
 
 
@@ -158,7 +156,6 @@ def test_the_optional_sections_are_those_of_the_reference() -> None:
         "estimators",
         "rounds",
         "controls",
-        "sequential",
     ]
     assert all(value_at(reference(), key.split(".")) is not None for key, _ in sections(Study))
 
@@ -222,7 +219,6 @@ def test_a_changed_preset_changes_methods_that_are_based_on_it() -> None:
         ({"data.seed": 2}, set(ARTEFACTS)),
         ({"training.fsdp.cpu_offload": True}, set()),
         ({"title": "another"}, {"figures", "tracking"}),
-        ({"sequential.add": 3}, REPORTED),
         ({"tracking.log_models": True}, {"tracking"}),
     ],
 )
@@ -269,14 +265,14 @@ def test_the_order_of_keys_and_defaults_that_are_written_out_change_nothing() ->
 
 
 def test_what_a_workflow_asks_for_again_is_not_computed_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every figure, table and interim analysis asks for the fingerprints of all runs."""
+    """Every figure and table asks for the fingerprints of all runs."""
     found = Fingerprints(load_study(root / "studies" / "smoke.yaml"))
     matrix = found.matrix
 
     def ask() -> list[str]:
         runs = [found.run(run) for run in matrix.runs]
         starts = [part(seed) for seed in (0, 1) for part in (found.start_model, found.estimators, found.rounds)]
-        return [*runs, *starts, found.interim(0), found.interim(1), found.evaluation(matrix.evaluated, [0, 1])]
+        return [*runs, *starts, found.evaluation(matrix.evaluated, [0, 1])]
 
     def computed(*_: object) -> None:
         raise AssertionError("computed again")

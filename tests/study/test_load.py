@@ -40,12 +40,14 @@ def test_sources_of_a_study_are_checked_where_they_are(
 
 
 def test_the_default_study_is_what_it_says(in_root: Path) -> None:
-    matrix = run_matrix(load_study("config.yaml"))
-    assert [r.seed for r in matrix.experiments["headline"]] == [*range(4)] * 12
-    arms = {(arm.method_name, arm.settings) for arm in matrix.arms.values() if arm.method_name != "poor_clip"}
-    updates = [(), (("updates_per_batch", 1),), (("updates_per_batch", 16),)]
-    assert {(m, u) for m in ("grpo", "dapo", "tepo", "mpo") for u in updates} <= arms
-    assert all(len({r.seed for r in matrix.runs if r.arm == arm}) >= 2 for arm in matrix.arms)
+    """Regimes differ in the age of rollouts and the learning rate alone; all runs make the same number of steps."""
+    study = load_study("config.yaml")
+    matrix = run_matrix(study)
+    assert [r.seed for r in matrix.experiments["headline"]] == [*range(8)] * 4
+    regimes = {name: e for name, e in study.experiments.items() if e.reference is not None}
+    assert len(regimes) == 3 and len({tuple(e.methods) for e in regimes.values()}) == 1
+    assert {key for e in study.experiments.values() for key in e.vary} == {"ahead", "learning_rate"}
+    assert all(len({r.seed for r in matrix.runs if r.arm == arm}) >= 4 for arm in matrix.arms)
 
 
 def small(**changes: object) -> dict[str, object]:
@@ -67,6 +69,7 @@ def small(**changes: object) -> dict[str, object]:
             {"rollouts": {"where": "servers", "servers": 2}},
             r"rollouts: rollout servers were removed; .* Remove this section\. .* train with TRL or verl",
         ),
+        ({"sequential": None}, r"sequential: seeds are no longer added .* Remove this section, and plan as many"),
         ({"training": {"rollouts": {}}}, r"training\.rollouts: unknown key"),
         ({"trainig": {}}, r"trainig: unknown key\. Did you mean 'training'"),
         ({"training": {"lerning_rate": 1e-3}}, r"training\.lerning_rate: unknown key\. Did you mean 'learning_rate'"),
@@ -81,6 +84,7 @@ def small(**changes: object) -> dict[str, object]:
             r"experiments\.s: vary\.stepz: .*'steps'",
         ),
         ({"training": {"updates_per_batch": 999}}, r"updates_per_batch: 999 updates of a batch of 128 responses"),
+        ({"training": {"steps": 4, "epochs": 2, "warmup_updates": 33}}, r"33 are more than the 32 optimizer steps"),
         ({"methods": {"grpo": {"clip": {"lo": 0.1}}}}, r"methods\.grpo\.clip\.lo: .*no parameter 'lo'.*'low'"),
         ({"methods": {"grpo": {"ratio": "tokn"}}}, r"methods\.grpo\.ratio: no ratio is called 'tokn'.*'token'"),
         ({"methods": {"mpo": {"ratio": {"size": 0}}}}, r"methods\.mpo\.ratio\.size: .*greater than or equal to 1"),

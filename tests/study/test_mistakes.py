@@ -45,7 +45,6 @@ VALID: dict[str, Any] = SMALL | {
     },
     "rounds": {"methods": ["grpo", "mine"], "reference": "grpo", "steps": [2], "updates": [1, 2]},
     "controls": {"method": "grpo", "worse": "mine"},
-    "sequential": {"budget": "10 hours"},
     "tracking": {"uri": "sqlite:///mlflow.db"},
     "prompt": {"template": "{problem}\n"},
 }
@@ -180,6 +179,10 @@ MISTAKES: list[tuple[Any, ...]] = [
     ("training.kv_gib", 80_000),
     ("training.max_mismatch", 0),
     ("training.max_mismatch", 1000),
+    ("training.sampler_bits", 1),
+    ("training.sampler_bits", 16),
+    ("training.sampler_bits", "int8"),
+    ("training.sampler_bits", 8, {"training.engine": "vllm"}),
     ("training.ahead", -1),
     ("training.ahead", 4),
     ("training.validate_every", 0),
@@ -240,6 +243,10 @@ MISTAKES: list[tuple[Any, ...]] = [
     ("experiments.controls", {"methods": ["grpo"]}),
     ("experiments.headline.methods", []),
     ("experiments.headline.reference", 5),
+    ("experiments.headline.compare", [["grpo"]]),
+    ("experiments.headline.margin", 0),
+    ("tuned_on", ["nowhere.yaml"]),
+    ("training.epochs", 0),
     ("experiments.headline.methods", "grpo"),
     ("experiments.headline.methods", ["grpo", "grpo"]),
     ("experiments.headline", {"methods": ["ppo"]}),
@@ -288,23 +295,12 @@ MISTAKES: list[tuple[Any, ...]] = [
     ("rounds.pools", 0),
     ("rounds.prompts_per_update", 0),
     ("rounds.samples", 0),
-    # controls and added seeds
+    # controls
     ("controls.method", "ppo"),
     ("controls.worse", "bad"),
     ("controls.worse", "grpo"),
     ("controls.seeds", []),
     ("controls.seeds", [0, 0]),
-    ("sequential.ledgers", ["claim"]),
-    ("sequential.ledgers", []),
-    ("sequential.ledgers", ["claims", "claims"]),
-    ("sequential.add", 0),
-    ("sequential.add", 10**6),
-    ("sequential.budget", 20),
-    ("sequential.budget", "20"),
-    ("sequential.budget", "0 minutes"),
-    ("sequential.budget", "1 second"),
-    ("sequential.max_rounds", -1),
-    ("sequential.max_rounds", 10**6),
     # evaluation
     ("evaluation.engine", "sglang"),
     ("evaluation.registered_sampling", "true"),
@@ -476,6 +472,6 @@ def test_deep_lines_of_problems_are_refused_with_their_number(
 def test_check_takes_the_study_as_plan_does(in_root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for command in (["check", "studies/smoke.yaml"], ["check", "--config", "studies/smoke.yaml"]):
         assert main(command) == 0
-        assert capsys.readouterr().out.startswith("smoke: 6 arms, 12 runs")
+        assert capsys.readouterr().out.startswith("smoke: 8 arms, 16 runs")
     assert main(["check"]) == 0
     assert capsys.readouterr().out.startswith("laptop: ")

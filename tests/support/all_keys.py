@@ -40,7 +40,6 @@ REFERENCE: dict[str, Any] = {
     "estimators": {"methods": ["grpo", "mine"], "reference": "grpo", "updates": [1, 2]},
     "rounds": {"methods": ["grpo", "mine"], "reference": "grpo", "updates": [1, 2]},
     "controls": {"method": "grpo", "worse": "mine"},
-    "sequential": {"add": 2, "budget": "2 hours"},
     "tracking": {"uri": "sqlite:///x.db"},
 }
 SOURCES = {"own.jsonl": "a" * 16, "own_test.jsonl": "b" * 16}
@@ -55,18 +54,20 @@ OTHER: dict[str, Any] = {
     "data.train": ["count", "largest"],
     "training.betas": [0.8, 0.9],
     "training.max_ratio": 2.0,
+    "training.sampler_bits": 4,
     "model.tiny.vocabulary": 300,
     "estimators.steps": [3],
     "rounds.steps": [3],
+    "tuned_on": ["ranges.yaml"],
     "training.segment_ends": ["\n", "."],
     "experiments.NAME.methods": ["grpo", "mine", "dapo"],
     "experiments.NAME.seeds": [3],
     "experiments.NAME.reference": "grpo",
-    "sequential.ledgers": ["findings"],
+    "experiments.NAME.compare": [["grpo", "mine"]],
     "experiments.NAME.vary": {"group": [4, 2]},
     "evaluation.benchmarks[].name": "renamed",
     "evaluation.benchmarks[].source": "largest",
-    "figures": ["grain"],
+    "figures": ["verdicts"],
     "estimators.methods": ["grpo", "mine", "dapo"],
     "estimators.reference": "mine",
     "rounds.methods": ["grpo", "mine", "dapo"],
@@ -74,7 +75,6 @@ OTHER: dict[str, Any] = {
     "controls.method": "dapo",
     "controls.worse": "tepo",
     "controls.seeds": [3],
-    "sequential.budget": "3 hours",
 }
 
 

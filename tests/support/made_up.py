@@ -60,7 +60,7 @@ def make_up_run(
 ) -> RunFolder:
     """The records of one run that has ended; ``rows`` are its metrics, the last of them of the final validation."""
     arm, there = fingerprints.matrix.arms[run.arm], results.run(run.arm, run.seed)
-    updates = arm.training(fingerprints.study).updates_per_batch
+    updates = arm.training(fingerprints.study).updates_of_batch
     rows = rows or made_up_rows(updates, run.seed, rise_of(fingerprints.study, run.arm))
     steps = len(rows) - 1
     timings = timings or [{"step": s, "total_seconds": 2.0 * (s + 1)} for s in range(steps)]

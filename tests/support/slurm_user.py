@@ -39,7 +39,6 @@ figures: [dynamics]
 estimators: null
 rounds: null
 controls: null
-sequential: null
 training: {{steps: {STEPS}, checkpoint_every: 4}}
 methods:
   broken: {{base: grpo, ratio: "tests.support.slow:broken"}}

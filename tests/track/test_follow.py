@@ -237,7 +237,7 @@ def test_a_curve_grows_in_the_browser_while_a_study_is_running(
     smoke = yaml.safe_load((root / "studies" / "smoke.yaml").read_text())
     smoke |= {"base": str(root / "config.yaml"), "name": "live", "seeds": [0]}
     smoke |= {"experiments": {"headline": {"methods": ["grpo"]}}, "tracking": {"uri": sqlite_server.uri}}
-    smoke |= {"controls": None, "sequential": None, "estimators": None, "rounds": None, "figures": ["dynamics"]}
+    smoke |= {"controls": None, "estimators": None, "rounds": None, "figures": ["dynamics"]}
     smoke["training"] |= {"steps": 4000, "validate_every": 4000, "checkpoint_every": 4000}
     smoke["model"] |= {"starts": 1}
     (tmp_path / "live.yaml").write_text(yaml.safe_dump(smoke))

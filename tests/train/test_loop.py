@@ -21,13 +21,15 @@ from transformers import PreTrainedModel
 from policygrain.cli import STOPPED, main
 from policygrain.errors import UserError
 from policygrain.files import read_json_lines
-from policygrain.methods import method_names
+from policygrain.methods import method, method_names
 from policygrain.model.loading import load_model
 from policygrain.results.layout import RunFolder
 from policygrain.results.reader import run_metrics
 from policygrain.rollout.engine import Request, Response
 from policygrain.rollout.torch_engine import TorchEngine
 from policygrain.train import loop
+from policygrain.train.policy import Policy, open_policy
+from policygrain.train.update import TrainingBatch, update
 
 from ..support.small import SMALL, assert_same_end, small_study, train_small, write_study
 
@@ -52,10 +54,11 @@ def test_same_seed_same_metrics_file(made: tuple[Path, Path], tmp_path: Path) ->
 def test_a_killed_run_ends_as_the_undisturbed_one(made: tuple[Path, Path], tmp_path: Path) -> None:
     """Killed at any moment, by SIGKILL; the same command again gives the same metrics and the same weights.
 
-    The method makes random choices (Clip-Cov), and how many prompts a step uses is not fixed (dynamic sampling).
+    The method makes random choices (Clip-Cov), how many prompts a step uses is not fixed (dynamic sampling), and each
+    batch is passed over twice.
     """
     content = copy.deepcopy(SMALL)
-    content["training"]["steps"] = 12
+    content["training"] |= {"steps": 12, "epochs": 2}
     content["methods"] = {"random": {"base": "clip_cov", "sampler": {"dynamic": True}}}
     content["experiments"] = {"headline": {"methods": ["random"]}}
     config = write_study(tmp_path / "study.yaml", content)
@@ -108,6 +111,38 @@ def test_a_signal_saves_the_run_and_the_same_command_resumes_it(
     monkeypatch.undo()
     assert main([*command, str(tmp_path / "run")]) == 0
     assert_same_end(tmp_path / "run", tmp_path / "whole")
+
+
+def test_two_passes_over_a_batch_are_two_updates_with_the_same_old_log_probs(
+    made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The batch is the one that a run of a single pass trained on."""
+    settings = {"steps": 1, "updates_per_batch": 1, "group": 12}
+    batches: list[TrainingBatch] = []
+
+    def kept(policy: Policy, batch: TrainingBatch, *rest: Any) -> dict[str, float]:
+        batches.append(batch)
+        return update(policy, batch, *rest)
+
+    monkeypatch.setattr(loop, "update", kept)
+    train_small(small_study(training=settings), tmp_path / "once", *made)
+    assert "all importance ratios are 1" in capsys.readouterr().err
+    (batch,) = batches
+    study = small_study(training=settings | {"epochs": 2})
+    rows = run_metrics(RunFolder(train_small(study, tmp_path / "twice", *made)))
+    assert "all importance ratios are 1" not in capsys.readouterr().err
+    assert rows[-1]["total_updates"] == 2 and rows[-1]["total_samples"] == 4 * 12
+
+    grpo, training = method("grpo"), study.training
+    policy = open_policy(str(made[1]), study.model, grpo, training, seed=0)
+    by_hand = [update(policy, batch, grpo, training) for _ in range(2)]
+    assert by_hand[0]["kl_old"] < 1e-9 < by_hand[1]["kl_old"], "old log-probabilities are those of before both"
+    assert rows[0]["kl_old"] == pytest.approx(by_hand[1]["kl_old"] / 2, rel=1e-3)
+    trained = load_model(str(tmp_path / "twice" / "model"))[0].state_dict()
+    once = load_model(str(tmp_path / "once" / "model"))[0].state_dict()
+    for name, weights in policy.model.state_dict().items():
+        assert torch.allclose(trained[name], weights, atol=1e-5)
+    assert any(not torch.allclose(once[name], trained[name], atol=1e-4) for name in once)
 
 
 def test_a_batch_sampled_ahead_is_off_from_the_policy_that_sampled_it(

@@ -67,3 +67,10 @@ def test_minibatches_hold_each_response_once_and_follow_the_seed() -> None:
     assert torch.equal(torch.cat(cut), torch.cat(minibatches(12, 4, 3, seed=0)))
     assert not torch.equal(torch.cat(cut), torch.cat(minibatches(12, 4, 3, seed=1)))
     assert [len(rows) for rows in minibatches(1, 2, 5, seed=0)] == [1, 1], "no more steps than responses"
+
+
+def test_each_pass_over_a_batch_has_every_response_once_and_the_first_is_that_of_one_pass() -> None:
+    passes = minibatches(12, 4, 3, seed=0, epochs=2)
+    first, second = torch.cat(passes[:3]), torch.cat(passes[3:])
+    assert torch.equal(first, torch.cat(minibatches(12, 4, 3, seed=0)))
+    assert sorted(second.tolist()) == list(range(48)) and not torch.equal(first, second)

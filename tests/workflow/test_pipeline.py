@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 
 from policygrain.analysis.controls import EXPECTED, controls
 from policygrain.evaluate.run import evaluate
@@ -38,7 +37,9 @@ SMOKE = "studies/smoke.yaml"
 def smoke(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished smoke study, MLflow included."""
     folder = tmp_path_factory.mktemp("smoke")
-    snakemake(root, folder, SMOKE, "all")
+    done = snakemake(root, folder, SMOKE, "all")
+    assert re.search(r" jobs done, \d+ running, \d+ waiting; .* so far", done.stderr)
+    assert "rule train:" not in done.stderr and "The report is in results/smoke/report.html." in done.stderr
     return folder
 
 
@@ -52,8 +53,6 @@ def test_everything_is_there(smoke: Path) -> None:
     assert (results / "runs" / "tepo" / "seed1" / "evaluation" / "count.jsonl").exists()
     records = StudyResults(results)
     assert len(records.estimator_records) == len(records.round_records) == 2, "one of each start model"
-    (last,) = records.interims
-    assert last.add == {} and last.undecided and last.budget == 20
     found = {control.role: control for control in controls(records)}
     assert set(found) == set(EXPECTED) and all(control.n == 2 for control in found.values())
     assert found["zero_learning_rate"].passed and found["other_seeds"].effect != 0
@@ -95,7 +94,7 @@ def test_a_change_runs_what_depends_on_it_and_no_more(smoke: Path, root: Path, t
     fewer = plan_of("[grpo, tepo]", "[tepo]")
     assert "train" not in fewer and "start_model" not in fewer
     more = plan_of("[grpo, tepo]", "[grpo, tepo, mpo]")
-    assert more["train"] == 2 and more["interim"] == 1 and "start_model" not in more
+    assert more["train"] == 2 and "start_model" not in more
     seeds = plan_of("seeds: [0, 1]", "seeds: [0, 1, 2]")
     assert seeds["train"] == 6 and "start_model" not in seeds, (
         "two start models take turns; four of six arms are controls"
@@ -222,10 +221,7 @@ def test_an_evaluation_in_parts_is_that_in_one(smoke: Path, root: Path, tmp_path
     shutil.copytree(there, here, ignore=left_out)
     path = tmp_path / "study.yaml"
     text = (root / SMOKE).read_text().replace("../config.yaml", str(root / "config.yaml"))
-    # While an interim analysis is outstanding, Snakemake keeps temporary files.
-    planned_seeds = re.sub(r"^sequential: .*$", "sequential: null", text, flags=re.MULTILINE)
-    assert planned_seeds != text
-    whole = planned_seeds.replace("evaluation:\n", "evaluation:\n  engine: transformers\n")
+    whole = text.replace("evaluation:\n", "evaluation:\n  engine: transformers\n")
     path.write_text(whole.replace("transformers\n", "transformers\n  parts: 2\n"))
     done = snakemake(root, tmp_path, path, "--until", "evaluate", "--", "all")
     assert jobs(done) == {"evaluate_part": 2, "evaluate": 1}
@@ -243,32 +239,6 @@ def test_an_evaluation_in_parts_is_that_in_one(smoke: Path, root: Path, tmp_path
         for benchmark in ("count", "running_total"):
             assert in_parts.samples(benchmark).read_bytes() == at_once.samples(benchmark).read_bytes()
         assert not in_parts.all_responses()
-
-
-def test_seeds_that_an_interim_analysis_adds_are_trained_evaluated_and_drawn(root: Path, tmp_path: Path) -> None:
-    """Two seeds do not decide whether TEPO differs from DAPO."""
-    methods = {"headline": {"methods": ["dapo", "tepo"]}}
-    sequential = {"ledgers": ["findings"], "add": 1, "budget": "20 minutes", "max_rounds": 1}
-    left_out = {"estimators": None, "rounds": None, "controls": None, "figures": ["dynamics"]}
-    path = tmp_path / "study.yaml"
-    content = {"base": str(root / SMOKE), "name": "smoke", "experiments": methods, "sequential": sequential, **left_out}
-    path.write_text(yaml.safe_dump(content))
-    done = snakemake(root, tmp_path, path, "all")
-    assert (
-        re.search(r" jobs done, \d+ running, \d+ waiting; .* so far", done.stderr) and "rule train:" not in done.stderr
-    )
-    assert "The report is in results/smoke/report.html." in done.stderr
-    found = jobs(done)
-    assert found["train"] == 4 and found["interim"] == 1, "what is known before the first interim analysis"
-    records = StudyResults(tmp_path / "results" / "smoke")
-    first, last = records.interims
-    (recipes,) = (why for name, why in first.undecided.items() if name.startswith("recipes"))
-    assert first.add == {"tepo": [2], "dapo": [2]} and recipes.startswith("within")
-    assert last.add == {} and last.minutes > first.minutes
-    assert {name for name in records.model_evaluations if name.endswith("seed2")} == {"dapo/seed2", "tepo/seed2"}
-    results = (tmp_path / "results" / "smoke" / "tables" / "results.md").read_text()
-    assert "3 training seeds" in results
-    assert planned(root, tmp_path, path, "all") == {}
 
 
 def test_real_problem_sets_pass_through_every_stage(root: Path, tmp_path: Path, benchmarks_folder: Path) -> None:

@@ -44,7 +44,7 @@ def test_values_of_a_study_are_words_of_the_command_line(root: Path, tmp_path: P
     study = write_study(tmp_path, root, model={"start": INJECTION})
     done = snakemake(root, tmp_path, study, "--dry-run", "--printshellcmds", "all")
     found = commands(done.stdout + done.stderr)
-    commanded = {"prepare", "train", "estimators", "rounds", "evaluate", "interim", "figure", "track", "report"}
+    commanded = {"prepare", "train", "estimators", "rounds", "evaluate", "figure", "track", "report"}
     assert commanded == set(found)
     for name in ("train", "estimators", "rounds"):
         assert found[name][found[name].index("--start") + 1] == INJECTION

@@ -11,18 +11,14 @@ import pytest
 import yaml
 
 from policygrain.merging import merge
-from policygrain.results.layout import StudyFolder
-from policygrain.results.measured import InterimRecord
-from policygrain.results.schema import write_record
 
 from ..support.snakemake import call, jobs, outputs, planned, snakemake
 
 pytestmark = pytest.mark.pipeline
 
 DRAWN = {"figure": 9, "table": 4, "report_page": 1, "track": 1}
-DECIDED = {"interim": 1, **DRAWN}  # the claims are decided again
 MEASURED = {"estimators": 1, "rounds": 1}  # of both start models in one process
-EVERY_MODEL = {"train": 4, **MEASURED, "evaluate": 1, **DECIDED}
+EVERY_MODEL = {"train": 4, **MEASURED, "evaluate": 1, **DRAWN}
 OWN = {
     "data": {"train": ["own.jsonl"], "train_size": 100},
     "evaluation": {"benchmarks": [{"name": "own", "source": "test.jsonl"}]},
@@ -50,8 +46,6 @@ def finish(folder: Path, root: Path, study: Path) -> None:
     for path in outputs(root, folder, study):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    no_seeds = {"decided": {}, "undecided": {}, "add": {}, "reason": "as an example", "minutes": 1.0, "budget": 20.0}
-    write_record(StudyFolder(folder / "results" / "smoke").interim(0), InterimRecord(number=0, **no_seeds))
     assert (folder / "results" / "smoke" / "report.html").exists()
     shutil.rmtree(folder / ".snakemake")
 
@@ -72,13 +66,11 @@ def finished(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"title": "Another"}, DRAWN),
         ({"methods": {"token_unclipped": {"summary": "Other words."}}}, DRAWN),
         ({"tracking": {"log_models": True}}, {"report_page": 1, "track": 1}),
-        ({"estimators": {"batches": 21}}, {"estimators": 1, **DECIDED}),
-        ({"estimators": None}, DECIDED),
-        ({"rounds": {"pools": 2}}, {"rounds": 1, **DECIDED}),
-        ({"sequential": {"budget": "10 minutes"}}, DECIDED),
-        ({"sequential": None}, DRAWN),
-        ({"controls": {"method": "tepo", "worse": "poor_clip"}}, {"train": 4, **DECIDED}),
-        ({"evaluation": {"seed": 8}}, {"evaluate": 1, **DECIDED}),
+        ({"estimators": {"batches": 21}}, {"estimators": 1, **DRAWN}),
+        ({"estimators": None}, DRAWN),
+        ({"rounds": {"pools": 2}}, {"rounds": 1, **DRAWN}),
+        ({"controls": {"method": "tepo", "worse": "poor_clip"}}, {"train": 4, **DRAWN}),
+        ({"evaluation": {"seed": 8}}, {"evaluate": 1, **DRAWN}),
         (
             {
                 "evaluation": {
@@ -88,23 +80,23 @@ def finished(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
                     ]
                 }
             },
-            {"prepare": 1, "evaluate": 1, **DECIDED},
+            {"prepare": 1, "evaluate": 1, **DRAWN},
         ),
-        ({"methods": {"grpo": {"clip": {"low": 0.1}}}}, {"train": 1, "evaluate": 1, **DECIDED}),
-        ({"methods": {"token": {"clip": {"low": 0.3}}}}, {**MEASURED, **DECIDED}),
-        ({"methods": {"sequence_unclipped": {"advantage": "rloo"}}}, {"estimators": 1, **DECIDED}),
-        ({"training": {"steps": 4}}, {"train": 4, "evaluate": 1, **DECIDED}),
+        ({"methods": {"grpo": {"clip": {"low": 0.1}}}}, {"train": 1, "evaluate": 1, **DRAWN}),
+        ({"methods": {"token": {"clip": {"low": 0.3}}}}, {**MEASURED, **DRAWN}),
+        ({"methods": {"sequence_unclipped": {"advantage": "rloo"}}}, {"estimators": 1, **DRAWN}),
+        ({"training": {"steps": 4}}, {"train": 4, "evaluate": 1, **DRAWN}),
         ({"model": {"lora": {}}}, EVERY_MODEL),
         ({"prompt": {"template": "solve: {problem}\n"}}, {"start_model": 1, **EVERY_MODEL}),
         ({"data": {"seed": 2}}, {"prepare": 1, "start_model": 1, **EVERY_MODEL}),
         # A run that is left out is not trained again when it comes back; the others are evaluated together.
-        ({"experiments": {"headline": {"methods": ["tepo"]}}}, {"evaluate": 1, **DECIDED}),
-        ({"experiments": {"headline": {"methods": ["grpo", "tepo", "mpo"]}}}, {"train": 1, "evaluate": 1, **DECIDED}),
+        ({"experiments": {"headline": {"methods": ["tepo"]}}}, {"evaluate": 1, **DRAWN}),
+        ({"experiments": {"headline": {"methods": ["grpo", "tepo", "mpo"]}}}, {"train": 1, "evaluate": 1, **DRAWN}),
         # Start models take turns, so a seed needs none of its own.
-        ({"seeds": [0, 1, 2]}, {"train": 2, "evaluate": 1, **DECIDED}),
+        ({"seeds": [0, 1, 2]}, {"train": 2, "evaluate": 1, **DRAWN}),
         (
             {"seeds": [0, 1, 2], "model": {"starts": 3}},  # `model.starts` decides every run and measurement
-            {"start_model": 1, "train": 6, "estimators": 2, "rounds": 2, "evaluate": 1, **DECIDED},
+            {"start_model": 1, "train": 6, "estimators": 2, "rounds": 2, "evaluate": 1, **DRAWN},
         ),
     ],
     ids=str,
@@ -138,13 +130,13 @@ def test_a_finished_job_that_snakemake_takes_for_incomplete_hides_no_other(
     folder = tmp_path / "copy"
     shutil.copytree(finished, folder)
     study, results = write_study(folder, root), folder / "results" / "smoke"
-    for outdated in ("interim", "done/interim", "done/figure", "done/report", "done/track"):
+    for outdated in ("done/figure", "done/report", "done/track"):
         shutil.rmtree(results / outdated)
     (trained,) = (results / "done" / "train" / "grpo").iterdir()
     mark = urlsafe_b64encode(str(trained.relative_to(folder)).encode()).decode()
     (folder / ".snakemake" / "incomplete").mkdir(parents=True)
     (folder / ".snakemake" / "incomplete" / mark).write_text('{"external_jobid": null}')
-    assert planned(root, folder, study, "all") == DECIDED
+    assert planned(root, folder, study, "all") == DRAWN
 
 
 def test_a_workflow_that_leaves_out_what_all_promises_ends_with_an_error(root: Path, tmp_path: Path) -> None:
@@ -186,7 +178,7 @@ def test_an_edited_problem_file_schedules_what_is_made_from_it(own: tuple[Path, 
     folder, study = own
     assert planned(root, folder, study, "all") == {}
     (folder / "test.jsonl").open("a").write('{"id": "more", "problem": "1 + 1", "answer": "2"}\n')
-    assert planned(root, folder, study, "all") == {"prepare": 1, "evaluate": 1, **DECIDED}
+    assert planned(root, folder, study, "all") == {"prepare": 1, "evaluate": 1, **DRAWN}
     (folder / "own.jsonl").open("a").write('{"id": "more", "problem": "2 + 1", "answer": "3"}\n')
     assert planned(root, folder, study, "all") == {"prepare": 1, **EVERY_MODEL}
 

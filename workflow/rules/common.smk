@@ -14,7 +14,6 @@ from policygrain.figures import SUFFIXES, TABLES
 from policygrain.files import atomic_text
 from policygrain.results.layout import START, StudyFolder
 from policygrain.results.locks import lock_workflow, wait_for_jobs
-from policygrain.results.measured import interim_record, interim_records
 from policygrain.results.reader import prepared_data
 from policygrain.results.start import start_identity
 from policygrain.study import parse_study
@@ -26,7 +25,6 @@ from policygrain.study.fingerprint import (
     start_seeds,
     together,
 )
-from policygrain.study.runs import Run
 from policygrain.tasks.sources import source_digests
 from policygrain.views.workflow import WorkflowProgress
 
@@ -82,8 +80,7 @@ wildcard_constraints:
     arm=r"[^/]+",
     seed=r"\d+",
     seeds=r"\d+(\+\d+)*",
-    shard=r"\d+(\.\d+)?",
-    number=r"\d+",
+    shard=r"\d+",
     fingerprint=r"[0-9a-f]{16}",
 
 
@@ -125,8 +122,8 @@ def of_starts(rule, starts, fingerprint):
     ]
 
 
-# Planned start models, and the jobs that make them.
-PLANNED_STARTS = {
+# The start models of the study's seeds, and the jobs that make them. An experiment may have other seeds.
+STARTS = {
     seed: job
     for own in start_processes(STUDY, start_seeds(STUDY))
     for job in of_starts("start_model", own, FINGERPRINTS.start_model)
@@ -139,9 +136,9 @@ def start_done(seeds):
     if STUDY.model.start != "tiny":
         return []
     own = dict.fromkeys(start_seed(STUDY, seed) for seed in seeds)
-    added = [seed for seed in own if seed not in PLANNED_STARTS]
-    planned = dict.fromkeys(PLANNED_STARTS[s] for s in own if s in PLANNED_STARTS)
-    return [*planned, *of_starts("start_model", added, FINGERPRINTS.start_model)]
+    others = [seed for seed in own if seed not in STARTS]
+    shared = dict.fromkeys(STARTS[s] for s in own if s in STARTS)
+    return [*shared, *of_starts("start_model", others, FINGERPRINTS.start_model)]
 
 
 def evaluates_itself(arm):
@@ -151,20 +148,16 @@ def evaluates_itself(arm):
     )
 
 
-def trained_by(processes):
-    """Run → the job that trains it: a process trains some seeds of an arm one after the other."""
-    return {
-        run: done(
-            "train",
-            f"{run.arm}/{'+'.join(str(r.seed) for r in runs)}",
-            FINGERPRINTS.process(runs),
-        )
-        for runs in processes
-        for run in runs
-    }
-
-
-TRAINED = trained_by(MATRIX.processes(STUDY.seeds_per_process))
+# Run → the job that trains it: a process trains some seeds of an arm one after the other.
+TRAINED = {
+    run: done(
+        "train",
+        f"{run.arm}/{'+'.join(str(r.seed) for r in runs)}",
+        FINGERPRINTS.process(runs),
+    )
+    for runs in MATRIX.processes(STUDY.seeds_per_process)
+    for run in runs
+}
 MEASURED = [
     *of_starts(
         "estimators",
@@ -175,38 +168,13 @@ MEASURED = [
 ]
 
 
-def shards_of(runs, prefix=""):
-    """Shard → runs: an engine process evaluates some models, unless the processes that trained them did."""
-    size = STUDY.evaluation.runs_per_engine
-    own = [] if STUDY.evaluation.after_training else runs
-    return {
-        f"{prefix}{i // size:02d}": own[i : i + size] for i in range(0, len(own), size)
-    }
-
-
-# Start models are evaluated with the first shard.
-SHARDS = shards_of(MATRIX.evaluated) or {"00": []}
-
-
-def added_processes(number):
-    """What the seeds that interim analysis ``number`` added are trained by, and the shards that they are evaluated in."""
-    add = interim_record(FOLDER, number).add
-    size = STUDY.seeds_per_process
-    processes = [
-        [Run(arm, seed) for seed in seeds[i : i + size]]
-        for arm, seeds in add.items()
-        for i in range(0, len(seeds), size)
-    ]
-    evaluated = {run.arm for run in MATRIX.evaluated}
-    runs = [run for runs in processes for run in runs if run.arm in evaluated]
-    return processes, shards_of(runs, f"{number + 1}.")
-
-
-def shard_runs(shard):
-    """The runs of a shard."""
-    if shard in SHARDS:
-        return SHARDS[shard]
-    return added_processes(int(shard.partition(".")[0]) - 1)[1][shard]
+# Shard → runs: an engine process evaluates some models, unless the processes that trained them did. Start models are
+# evaluated with the first shard.
+SIZE = STUDY.evaluation.runs_per_engine
+LEFT = [] if STUDY.evaluation.after_training else MATRIX.evaluated
+SHARDS = {
+    f"{i // SIZE:02d}": LEFT[i : i + SIZE] for i in range(0, len(LEFT) or 1, SIZE)
+}
 
 
 def shard_starts(shard):
@@ -214,62 +182,26 @@ def shard_starts(shard):
     return start_seeds(STUDY) if shard == "00" else []
 
 
-def evaluated_in(shards):
-    """The jobs that evaluate these shards."""
-    return [
-        done("evaluate", shard, FINGERPRINTS.evaluation(runs, shard_starts(shard)))
-        for shard, runs in shards.items()
-    ]
-
-
-EVALUATED = evaluated_in(SHARDS)
-
-
-def interim_done(number):
-    """The job of an interim analysis."""
-    return done("interim", str(number), FINGERPRINTS.interim(number))
-
-
-def jobs_of_interim(number):
-    """Train and evaluate the seeds that an interim analysis added; none if it was the last."""
-    processes, shards = added_processes(number)
-    return [*dict.fromkeys(trained_by(processes).values()), *evaluated_in(shards)]
-
-
-def records(before=None):
-    """Everything that is trained, evaluated and measured, with the seeds that interim analyses added.
-
-    ``before``: leave out interim analyses from this number on. Snakemake calls this again when an analysis has ended.
-    """
-    found = [*dict.fromkeys(TRAINED.values()), *EVALUATED, *MEASURED]
-    number = 0
-    while STUDY.sequential is not None and number != before:
-        fingerprint = FINGERPRINTS.interim(number)
-        if not Path(interim_done(number)).exists():
-            checkpoints.interim.get(number=number, fingerprint=fingerprint)
-        found.append(interim_done(number))
-        more = jobs_of_interim(number)
-        if not more:
-            break
-        found += more
-        number += 1
-    return [ancient(path) for path in found]
+EVALUATED = [
+    done("evaluate", shard, FINGERPRINTS.evaluation(runs, shard_starts(shard)))
+    for shard, runs in SHARDS.items()
+]
+# Everything that is trained, evaluated and measured.
+RECORDS = [
+    ancient(path) for path in [*dict.fromkeys(TRAINED.values()), *EVALUATED, *MEASURED]
+]
 
 
 def shard_models(shard):
     """The models of a shard as the command line takes them: NAME=FOLDER."""
-    runs = {run.name: FOLDER.run(run.arm, run.seed).model for run in shard_runs(shard)}
+    runs = {run.name: FOLDER.run(run.arm, run.seed).model for run in SHARDS[shard]}
     starts = {f"{START}/seed{seed}": start_folder(seed) for seed in shard_starts(shard)}
     return [f"{name}={folder}" for name, folder in {**starts, **runs}.items()]
 
 
 def shard_inputs(w):
     """What must have ended before a shard is evaluated."""
-    own = shard_runs(w.shard)
-    by = TRAINED
-    if w.shard not in SHARDS:
-        by = trained_by(added_processes(int(w.shard.partition(".")[0]) - 1)[0])
-    trained = dict.fromkeys(by[run] for run in own)
+    trained = dict.fromkeys(TRAINED[run] for run in SHARDS[w.shard])
     return [
         ancient(path)
         for path in [*ALL_DATA, *start_done(shard_starts(w.shard)), *trained]
@@ -277,13 +209,8 @@ def shard_inputs(w):
 
 
 def own_fingerprints():
-    """By which jobs in a queue are known as this workflow's, those of added seeds included."""
+    """By which jobs in a queue are known as this workflow's."""
     paths = [*start_done(STUDY.seeds), *TRAINED.values(), *MEASURED, *EVALUATED]
-    try:
-        for number in range(len(interim_records(STUDY, FOLDER))):
-            paths += jobs_of_interim(number)
-    except UserError:  # a record that cannot be read is written again
-        pass
     return {Path(path).stem.rpartition("-")[2] for path in paths}
 
 
@@ -312,7 +239,7 @@ def exit_if_unfinished():
 
 
 # Rules whose jobs take seconds.
-SHORT = frozenset({"prepare", "interim", "figure", "table", "track", "report_page"})
+SHORT = frozenset({"prepare", "figure", "table", "track", "report_page"})
 # The handler of Snakemake's log that shows the progress, while jobs are running.
 PROGRESS = []
 

@@ -4,7 +4,7 @@
 
 rule figure:
     input:
-        lambda w: records(),
+        RECORDS,
     output:
         done=done("figure", "{figure}", FINGERPRINTS.figures()),
         pdf=str(FOLDER.figure("{figure}", ".pdf")),
@@ -33,7 +33,7 @@ rule figure:
 
 rule table:
     input:
-        lambda w: records(),
+        RECORDS,
     output:
         done=done("figure", "{table}", FINGERPRINTS.figures()),
         csv=report(

@@ -1,12 +1,12 @@
-"""The abstract of a study: five sentences, made from its verdicts."""
+"""The abstract of a study: a few sentences, made from its verdicts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 from ..results.reader import StudyResults
-from .claim_text import effect_text, margin_text
 from .claims import ClaimResult
+from .contrasts import Contrast, sentences
 from .controls import Control
 
 QUESTION = "At what grain should a policy gradient act on a reasoning model: token, block, prefix or sequence?"
@@ -15,14 +15,14 @@ QUESTION = "At what grain should a policy gradient act on a reasoning model: tok
 def abstract(
     results: StudyResults,
     claims: Sequence[ClaimResult],
-    findings: Sequence[ClaimResult],
+    compared: Sequence[Contrast],
     controls: Sequence[Control],
     label: Callable[[str], str] = str,
 ) -> list[str]:
-    """What was done, what the grain changes, which claims hold, which do not, and what the results rest on."""
+    """What was done, what differs in each regime, which claims hold, which do not, and what the results rest on."""
     return [
         _done(results, label),
-        _grain(findings, label),
+        *sentences(results, [c for c in compared if not c.pair.whole], label),
         _with_verdict(
             claims, "supported", "Of the papers' claims, these hold here", "None of the papers' claims is shown"
         ),
@@ -39,24 +39,6 @@ def _done(results: StudyResults, label: Callable[[str], str]) -> str:
     return (
         f"{_listed(methods)} and variants of them were trained in {len(matrix.runs)} runs, {many} seeds each; runs of "
         f"one seed share their start model, prompts and sampling seeds ({study.title or study.name})."
-    )
-
-
-def _grain(findings: Sequence[ClaimResult], label: Callable[[str], str]) -> str:
-    """Of all comparisons of ratios and clip ranges: how many differ, and that with the smallest p-value."""
-    pairs = [pair for r in findings for pair in zip(r.claim.comparisons, r.findings, strict=False)]
-    if not pairs:
-        return "The study has no records that compare grains with each other."
-    decided = [pair for pair in pairs if pair[1].verdict == "supported"]
-    ties = sum(f.verdict == "no difference larger than the margin" for _, f in pairs)
-    rest = f"{ties} are equal within it and {len(pairs) - len(decided) - ties} undecided"
-    asked = f"Of {len(pairs)} comparison{'s' * (len(pairs) > 1)} of ratios and clip ranges,"
-    if not decided:
-        return f"{asked} none is shown to differ by more than its margin: {rest}."
-    c, f = min(decided, key=lambda pair: pair[1].p.supports)
-    return (
-        f"{asked} {len(decided)} differ by more than the margin, with the smallest p-value for {label(c.of)} − "
-        f"{label(c.than)}: {effect_text(c, f)} (margin {margin_text(c)}); {rest}."
     )
 
 

@@ -1,23 +1,19 @@
-"""How a study decides the claims: all together, by tests for planned numbers and for seeds that are added."""
+"""How a study decides the claims: all together, by tests for planned numbers of replicates."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import UserError
 from .comparisons import compare
 from .ledger import Claim, Comparison, load_claims
-from .sequential import Evidence, Planned, sequential_seeds_needed, settle
-from .statistics import STARTS, Difference
+from .statistics import Difference
 from .verdicts import PValues, Verdict, combine, corrected, decide, margin_tests, seeds_needed
 
 if TYPE_CHECKING:
     from ..results.reader import StudyResults
-
-Design = Literal["fixed", "sequential"]
-Added = Sequence[Mapping[str, Sequence[int]]]  # per interim analysis: arm → seeds that it added
 
 
 class Finding(NamedTuple):
@@ -63,24 +59,15 @@ class Asked(NamedTuple):
     difference: Difference
 
 
-def decide_study(results: StudyResults, design: Design | None = None) -> list[ClaimResult]:
-    """Decide the claims of the package from a study's records.
-
-    ``design``: by default the study's own: sequential where it adds seeds (`sequential`), else fixed.
-    """
-    chosen = design or ("sequential" if results.study.sequential else "fixed")
-    added = [interim.add for interim in results.interims]
-    return decide_claims(load_claims(), lambda c: compare(results, c), chosen, added)
+def decide_study(results: StudyResults) -> list[ClaimResult]:
+    """Decide the claims of the package from a study's records."""
+    return decide_claims(load_claims(), lambda c: compare(results, c))
 
 
-def decide_claims(
-    claims: dict[str, Claim], compare: Callable[[Comparison], Difference], design: Design = "fixed", added: Added = ()
-) -> list[ClaimResult]:
+def decide_claims(claims: dict[str, Claim], compare: Callable[[Comparison], Difference]) -> list[ClaimResult]:
     """Decide every claim that is not withdrawn. It has no verdict if ``compare`` raises a UserError for a comparison.
 
-    ``design``: `fixed` for numbers of seeds that were planned beforehand; `sequential` where seeds are added until
-    there is a verdict, which needs them in the order in which they were added. Start models are always tested by their
-    planned number. All comparisons are in one correction. ``added``: the seeds that each interim analysis added.
+    All comparisons are in one correction.
     """
     found: dict[str, list[Difference]] = {}
     missing: dict[str, str] = {}
@@ -95,7 +82,7 @@ def decide_claims(
     asked = [
         Asked(name, c, d) for name, there in found.items() for c, d in zip(claims[name].comparisons, there, strict=True)
     ]
-    findings, verdicts = _fixed(asked) if design == "fixed" else _sequential(asked, added)
+    findings, verdicts = _decided(asked)
     results = []
     for name, claim in claims.items():
         own = [finding for one, finding in zip(asked, findings, strict=True) if one.claim == name]
@@ -103,7 +90,7 @@ def decide_claims(
     return results
 
 
-def _fixed(asked: Sequence[Asked]) -> tuple[list[Finding], dict[str, Verdict]]:
+def _decided(asked: Sequence[Asked]) -> tuple[list[Finding], dict[str, Verdict]]:
     """By tests for a planned number of replicates."""
     tests = corrected([margin_tests(d, c.claimed, c.margin) for _, c, d in asked])
     findings = [
@@ -111,52 +98,6 @@ def _fixed(asked: Sequence[Asked]) -> tuple[list[Finding], dict[str, Verdict]]:
         for (_, c, d), p in zip(asked, tests, strict=True)
     ]
     return findings, _combined(asked, [f.verdict for f in findings])
-
-
-def _sequential(asked: Sequence[Asked], added: Added) -> tuple[list[Finding], dict[str, Verdict]]:
-    """By the order of seeds: after each one, verdicts are recorded. What was recorded is never taken back."""
-    ledger: list[Evidence | Planned] = []
-    for _, c, d in asked:
-        fixed = d.unit == STARTS
-        ledger.append(Planned(margin_tests(d, c.claimed, c.margin)) if fixed else Evidence(c.claimed, c.margin))
-    recorded: dict[str, Verdict] = {}
-    for values in _in_order(asked, added):
-        for i, value in values.items():
-            if isinstance(evidence := ledger[i], Evidence):
-                evidence.append([value])
-        settle(ledger)
-        now = _combined(asked, [e.verdict for e in ledger])
-        recorded |= {name: v for name, v in now.items() if recorded.get(name, "undecided") == "undecided"}
-    findings = []
-    for (_, c, d), evidence, p in zip(asked, ledger, corrected([e.p_values() for e in ledger]), strict=True):
-        planned = isinstance(evidence, Planned)
-        needed = (seeds_needed if planned else sequential_seeds_needed)(d, c.claimed, c.margin, len(asked))
-        findings.append(_finding(d, p, evidence.verdict, (d.low, d.high), needed))
-    return findings, recorded
-
-
-def _in_order(asked: Sequence[Asked], added: Added) -> list[dict[int, float]]:
-    """Position in ``asked`` → value, of all seeds that became known at a time; first what is known without seeds.
-
-    The seeds of one interim analysis come before those of the next in all comparisons: a later seed changes nothing
-    about what was seen before it.
-    """
-    rounds: list[dict[int, list[float]]] = [{} for _ in range(len(added) + 1)]
-    for i, (_, c, d) in enumerate(asked):
-        if d.unit != STARTS:
-            seeds = d.seeds or range(len(d.values))
-            for seed, value in zip(seeds, d.values, strict=True):
-                rounds[_round_of(seed, c, added)].setdefault(i, []).append(value)
-    steps: list[dict[int, float]] = [{}]
-    for values in rounds:
-        for k in range(max(map(len, values.values()), default=0)):
-            steps.append({i: own[k] for i, own in values.items() if k < len(own)})
-    return steps
-
-
-def _round_of(seed: int, c: Comparison, added: Added) -> int:
-    """The number of the interim analysis after which both arms have this seed, from 1; 0: it was planned."""
-    return max((n for n, add in enumerate(added, 1) for arm in (c.of, c.than) if seed in add.get(arm, ())), default=0)
 
 
 def _combined(asked: Sequence[Asked], verdicts: Sequence[Verdict]) -> dict[str, Verdict]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -25,18 +23,17 @@ if TYPE_CHECKING:
 def compare(results: StudyResults, c: Comparison) -> Difference:
     """The difference that a comparison asks for, in its unit.
 
-    Over the training seeds that both arms have; where seeds are added (`sequential`), over those before the first one
-    that is missing, so that no seed is left out or inserted later. Over start models: all that the study plans, since
-    these are tested once. UserError says what is missing.
+    Over the training seeds that both arms have, or all start models that the study plans. UserError says what is
+    missing.
     """
     if c.statistic in ("estimator", "round"):
         return _over_starts(results, c)
     if c.statistic == "accuracy":
-        seeds = _in_order(results, c, measures.paired_seeds(results, c.of, c.than))
+        seeds = sorted(measures.paired_seeds(results, c.of, c.than))
         one, two = measures.paired_scores(results, c.of, c.than, seeds)
         return replace(difference(one, two).times(100), seeds=tuple(seeds))
     found = _by_seed(results, c)
-    if not (seeds := _in_order(results, c, [int(seed) for seed in found.index])):
+    if not (seeds := sorted(int(seed) for seed in found.index)):
         what = c.metric or {"curve": "a learning curve"}.get(c.statistic, c.statistic)
         raise UserError(f"no seed with {what} of both {c.of!r} and {c.than!r}: run `snakemake all`.")
     return student(found.loc[seeds].to_numpy(dtype=float), SEEDS, seeds)
@@ -95,13 +92,6 @@ def _differences(a: pd.Series, b: pd.Series, c: Comparison) -> pd.Series:
                 f"{c.metric} of {name!r} is {values.min():.3g} at {values.idxmin()}, which has no logarithm."
             )
     return (a / b).apply(math.log2)
-
-
-def _in_order(results: StudyResults, c: Comparison, there: Sequence[int]) -> list[int]:
-    """The seeds to compare; where seeds are added, those in their planned order before the first that is missing."""
-    if results.study.sequential is None:
-        return sorted(there)
-    return list(itertools.takewhile(set(there).__contains__, common_seeds(results.matrix, c)))
 
 
 def common_seeds(matrix: RunMatrix, c: Comparison) -> list[int]:

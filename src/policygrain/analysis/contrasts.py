@@ -1,14 +1,16 @@
-"""Differences of methods that differ in one part, regime by regime, with final accuracy beside the primary endpoint."""
+"""Differences of the methods that a study compares, regime by regime, with final accuracy beside the area."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from ..errors import UserError
+from ..study import Study
 from ..study.comparable import Pair, pairs
+from ..study.runs import Arm, arms_of
 from . import measures
 from .statistics import LEVEL, Difference, difference, student
 from .verdicts import holm
@@ -16,22 +18,36 @@ from .verdicts import holm
 if TYPE_CHECKING:
     from ..results.reader import StudyResults
 
-Regime = tuple[tuple[str, object], ...]  # training settings that the arms of a comparison share
+Regime = tuple[tuple[str, object], ...]  # the training settings that vary between the arms that are compared
+DIFFER, SMALL, OPEN = "differ", "differ by less than {:g} points", "not shown to differ"
 
 
 class Contrast(NamedTuple):
-    """A method minus the reference of its experiment, in points, paired by training seed."""
+    """An arm minus another, in points, paired by training seed."""
 
     pair: Pair
     area: Difference  # under the curve of validation accuracy: the primary endpoint
     sampled: Difference | None  # accuracy of the final model on the benchmarks; None: not evaluated
     greedy: Difference | None
-    p: float  # of no difference in the area, corrected by Holm's method over all contrasts of the experiment
+    p: float  # of no difference in the area, by Holm's method over all comparisons of the study that are tested
+    p_small: float  # of a difference in the area beyond the margin on either side, in the same way; 1: no margin
 
     @property
     def decided(self) -> bool:
         """Whether the methods are shown to differ in the area."""
         return self.p < LEVEL
+
+    @property
+    def identical(self) -> bool:
+        """Whether all seeds have equal areas to the last digit, as on-policy, where every ratio is 1."""
+        return not any(self.area.values)
+
+    @property
+    def outcome(self) -> str:
+        """Whether the areas differ, differ by less than the margin, or neither is shown."""
+        if self.decided:
+            return DIFFER
+        return SMALL.format(self.pair.margin) if self.p_small < LEVEL else OPEN
 
     @property
     def disagreement(self) -> bool:
@@ -40,28 +56,123 @@ class Contrast(NamedTuple):
         return any(d.low > 0 for d in ends) and any(d.high < 0 for d in ends)
 
 
-def contrasts(results: StudyResults) -> dict[str, list[Contrast]]:
-    """Experiment → its contrasts. UserError if a run of one of them is missing."""
-    found: dict[str, list[Contrast]] = {}
-    by_experiment: dict[str, list[Pair]] = {}
-    for pair in pairs(results.study):
-        by_experiment.setdefault(pair.experiment, []).append(pair)
-    for name, asked in by_experiment.items():
-        areas = [_area(results, pair) for pair in asked]
-        corrected = holm([area.p for area in areas])
-        evaluated = results.study.experiments[name].evaluate
-        for pair, area, p in zip(asked, areas, corrected, strict=True):
-            sampled, greedy = _accuracies(results, pair) if evaluated else (None, None)
-            found.setdefault(name, []).append(Contrast(pair, area, sampled, greedy, p))
+def contrasts(results: StudyResults) -> list[Contrast]:
+    """All comparisons of the study with records. In the correction, those without records count as well.
+
+    Comparisons whose areas are identical do not count: nothing is tested there.
+    """
+    planned = pairs(results.study)
+    areas: dict[Pair, Difference] = {}
+    for pair in planned:
+        try:
+            areas[pair] = _area(results, pair)
+        except UserError:
+            continue
+    tested = [pair for pair in areas if any(areas[pair].values)]
+    missing = [1.0] * (len(planned) - len(areas))
+    p = dict(zip(tested, holm([areas[pair].p for pair in tested] + missing), strict=False))
+    small = dict(zip(tested, holm([_beyond(pair, areas[pair]) for pair in tested] + missing), strict=False))
+    found = []
+    for pair, area in areas.items():
+        evaluated = results.study.experiments[pair.experiment].evaluate
+        accuracies = _accuracies(results, pair) if evaluated else (None, None)
+        found.append(Contrast(pair, area, *accuracies, p.get(pair, 1.0), small.get(pair, 1.0)))
     return found
 
 
-def by_regime(found: Sequence[Contrast]) -> dict[Regime, list[Contrast]]:
-    """The contrasts of each combination of training settings."""
+def regime_of(study: Study, arm: Arm) -> Regime:
+    """The settings of an arm among those that vary in experiments with comparisons."""
+    keys = [key for e in study.experiments.values() if e.reference or e.compare for key in e.vary]
+    training = arm.training(study)
+    return tuple((key, getattr(training, key)) for key in dict.fromkeys(keys))
+
+
+def by_regime(study: Study, found: Sequence[Contrast]) -> dict[Regime, list[Contrast]]:
+    """The contrasts of each combination of training settings, without those of whole methods."""
     regimes: dict[Regime, list[Contrast]] = {}
-    for contrast in found:
-        regimes.setdefault(contrast.pair.arm.settings, []).append(contrast)
+    for contrast in (c for c in found if not c.pair.whole):
+        regimes.setdefault(regime_of(study, contrast.pair.arm), []).append(contrast)
     return regimes
+
+
+def planned_contrasts(study: Study) -> int:
+    """The number of comparisons of a study's experiments that are corrected together."""
+    return len(pairs(study))
+
+
+def planned_regimes(study: Study) -> int:
+    """The number of regimes in which methods are compared."""
+    arms = [arm for e in study.experiments.values() if e.reference or e.compare for arm in arms_of(e, study)]
+    return len({regime_of(study, arm) for arm in arms})
+
+
+# ---- words ----------------------------------------------------------------------------------------------------------
+
+NOTHING = "Nothing is shown to matter here, not even leaving the ratio out, so ties say nothing about the grain"
+
+
+def regime_text(regime: Regime) -> str:
+    """`rollouts 48 steps old, learning rate 0.0002`; on-policy where their age is 0."""
+    words = {"ahead": lambda v: f"rollouts {_steps(v)} old" if v else "on-policy"}
+    parts = [words.get(key, lambda v, key=key: f"{key.replace('_', ' ')} {v}")(value) for key, value in regime]
+    return ", ".join(parts) or "the study's settings"
+
+
+def pair_text(study: Study, pair: Pair, label: Callable[[str], str]) -> str:
+    """`token, clipped − no ratio`; where only the age of rollouts differs, `no ratio: 48 steps old − on-policy`."""
+    one, other = pair.arm, pair.reference
+    if one.method_name != other.method_name:
+        return f"{label(one.method_name)} − {label(other.method_name)}"
+    return f"{label(one.method_name)}: {_steps(one.training(study).ahead)} old − on-policy"
+
+
+def _steps(count: int) -> str:
+    return f"{count} step{'s' * (count != 1)}"
+
+
+def effect_text(found: Difference | None) -> str:
+    """`+4.1 [+2.0, +6.2]`; empty for None."""
+    return "" if found is None else f"{found.mean:+.1f} [{found.low:+.1f}, {found.high:+.1f}]"
+
+
+def sentences(results: StudyResults, found: Sequence[Contrast], label: Callable[[str], str] = str) -> list[str]:
+    """One sentence per regime, then one per own method."""
+    said = [
+        _regime_sentence(results.study, regime, group, label)
+        for regime, group in by_regime(results.study, found).items()
+    ]
+    return said + [_own_sentence(results.study, c, label) for c in found if c.pair.whole]
+
+
+def _regime_sentence(study: Study, regime: Regime, found: Sequence[Contrast], label: Callable[[str], str]) -> str:
+    start = regime_text(regime)
+    start = start[0].upper() + start[1:]
+    if all(c.identical for c in found):
+        return f"{start}: all methods are equal in every digit, as they must be where every ratio is 1."
+    if not any(c.decided for c in found):
+        return f"{start}: {NOTHING[0].lower()}{NOTHING[1:]}."
+    parts = []
+    for outcome in dict.fromkeys(c.outcome for c in sorted(found, key=lambda c: c.p)):
+        chosen = [c for c in found if c.outcome == outcome]
+        names = [pair_text(study, c.pair, label) for c in chosen]
+        if outcome == DIFFER:
+            effects = [f"{effect_text(c.area)}{' (endpoints disagree)' * c.disagreement}" for c in chosen]
+            parts.append("; ".join(f"{name} {effect}" for name, effect in zip(names, effects, strict=True)))
+        else:
+            means = sorted(c.area.mean for c in chosen)
+            between = f"{means[0]:+.1f} to {means[-1]:+.1f}" if len(means) > 1 else f"{means[0]:+.1f}"
+            parts.append(f"{outcome[0].upper()}{outcome[1:]} ({between}): {'; '.join(names)}")
+    return f"{start}: {'. '.join(parts)}."
+
+
+def _own_sentence(study: Study, c: Contrast, label: Callable[[str], str]) -> str:
+    d, what = (c.sampled, "accuracy") if c.sampled else (c.area, "area under the learning curve")
+    over = f"over {d.n} {d.unit}" if d.n > 1 else f"one {d.unit.removesuffix('s')}, so there is no interval"
+    effect = effect_text(d) if d.n > 1 else f"{d.mean:+.1f}"
+    return f"{pair_text(study, c.pair, label)}: {effect} points of {what}, {over}."
+
+
+# ---- differences ----------------------------------------------------------------------------------------------------
 
 
 def _area(results: StudyResults, pair: Pair) -> Difference:
@@ -71,12 +182,20 @@ def _area(results: StudyResults, pair: Pair) -> Difference:
     return student(values.to_numpy(dtype=float), seeds=[int(seed) for seed in values.index])
 
 
-def _accuracies(results: StudyResults, pair: Pair) -> tuple[Difference, Difference | None]:
-    """Of samples, and of greedily decoded responses where there are any."""
+def _beyond(pair: Pair, area: Difference) -> float:
+    """The p-value of a difference beyond the margin, by two one-sided tests; 1 without a margin."""
+    return 1.0 if pair.margin is None else max(area.above(-pair.margin), area.below(pair.margin))
+
+
+def _accuracies(results: StudyResults, pair: Pair) -> tuple[Difference | None, Difference | None]:
+    """Of samples, and of greedily decoded responses, where there are any."""
     arms = (pair.arm.name, pair.reference.name)
-    sampled = difference(*measures.paired_scores(results, *arms)).times(100)
+    try:
+        seeds = measures.paired_seeds(results, *arms)
+        sampled = difference(*measures.paired_scores(results, *arms)).times(100)
+    except UserError:
+        return None, None
     table = results.evaluations
-    seeds = measures.paired_seeds(results, *arms)
     rows = [table[(table["arm"] == arm) & table["seed"].isin(seeds)].sort_values("seed") for arm in arms]
     if any(found["greedy"].isna().any() for found in rows):
         return sampled, None

@@ -8,7 +8,7 @@ from ..study import Study
 from ..study.fingerprint import measured_starts
 from ..study.runs import RunMatrix, run_matrix
 from .comparisons import common_seeds, lacking
-from .findings import planned_questions
+from .contrasts import planned_contrasts
 from .ledger import Claim, Comparison, tested_claims
 from .statistics import STARTS
 
@@ -33,10 +33,6 @@ def plan_notes(study: Study) -> list[str]:
     single = [name for name, c in _comparisons(planned) if _replicates(study, matrix, c) == 1]
     if single:
         found.append(f"claims: one seed decides nothing, so these stay undecided: {', '.join(dict.fromkeys(single))}.")
-    if study.sequential is not None and not comparisons_asked(study):
-        found.append("sequential: no seed will be added: the study plans no comparison of its ledgers.")
-    if study.sequential is not None and len(study.seeds) == 1:
-        found.append("sequential: one seed decides nothing, and says nothing about how many would; plan at least two.")
     return found
 
 
@@ -44,8 +40,7 @@ def comparisons_asked(study: Study) -> int:
     """Comparisons in the largest ledger that the study plans: what its p-values are corrected over."""
     matrix = run_matrix(study)
     claims = {name: claim for name, claim in tested_claims().items() if not _missing(study, matrix, claim)}
-    ledgers = (claims, planned_questions(study))
-    return max(sum(lacking(study, matrix, c) is None for _, c in _comparisons(ledger)) for ledger in ledgers)
+    return max(sum(lacking(study, matrix, c) is None for _, c in _comparisons(claims)), planned_contrasts(study))
 
 
 def _comparisons(claims: dict[str, Claim]) -> Iterator[tuple[str, Comparison]]:

@@ -9,20 +9,22 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy.stats import chi2
+from scipy.special import stdtrit
+from scipy.stats import chi2, nct
 
 from ..errors import UserError
 from ..results.reader import StudyResults
 from ..study.runs import arms_of
 from .measures import accuracy, area
-from .sequential import sequential_seeds_needed
-from .statistics import SEEDS, Difference
+from .statistics import LEVEL
+from .verdicts import MOST_SEEDS
 
 ENDPOINTS: dict[str, Callable[[StudyResults, str], pd.Series]] = {
     "area under the learning curve": area,
     "accuracy of the final model": accuracy,
 }
 MARGINS = (1.0, 2.0, 4.0)  # points
+POWER = 0.8  # share of studies
 
 
 class Spread(NamedTuple):
@@ -68,10 +70,11 @@ def paired_spreads(results: StudyResults) -> list[Spread]:
 
 
 def seeds_to_decide(sd: float, margin: float, comparisons: int) -> int | None:
-    """About how many seeds decide a true difference of 0, or of twice the margin, while they are added and looked at.
+    """The seeds to plan for a true difference of twice the margin: those with which `POWER` of studies support it.
 
-    ``sd`` and ``margin`` in points; Holm's correction over ``comparisons``. None: over 1,000.
+    ``sd`` and ``margin`` in points; at the first step of Holm's correction over ``comparisons``. None: over 1,000.
     """
-    values = (2 * margin - sd / math.sqrt(2), 2 * margin + sd / math.sqrt(2))
-    unknown = Difference(2 * margin, -np.inf, np.inf, 1.0, 2, SEEDS, sd, values, lambda _: 1.0)
-    return sequential_seeds_needed(unknown, "above", margin, comparisons)
+    n = np.arange(2, MOST_SEEDS + 1)
+    power = nct.sf(stdtrit(n - 1, 1 - LEVEL / comparisons), n - 1, np.sqrt(n) * margin / sd)
+    enough = np.flatnonzero(power >= POWER)
+    return int(n[enough[0]]) if len(enough) else None

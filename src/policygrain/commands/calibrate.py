@@ -1,7 +1,6 @@
-"""Choose clip bands: from the rollouts of a run of your own, or for a study.
+"""Measure which clip bands clip what, on the rollouts of a run of your own.
 
-With --rollouts: how the ratios of each grain spread, what published bands clip, and the band that clips a wanted share.
-Without: learning rate and matched bands of a study of tiny models, by pilot runs on validation problems.
+How the ratios of each grain spread, what published bands clip, and the band that clips a wanted share of tokens.
 """
 
 from __future__ import annotations
@@ -9,43 +8,25 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from . import add_study_option
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.add_argument(
         "--rollouts",
         type=Path,
+        required=True,
         metavar="FILE",
         help="JSON Lines or Parquet, a row per response: log_probs, old_log_probs, and reward and group, or advantage",
     )
     parser.add_argument(
         "--share", type=float, default=0.01, help="share of tokens that a band should clip (default: 0.01)"
     )
-    parser.add_argument("--figure", type=Path, metavar="PNG", help="draw the distributions, with --rollouts")
-    parser.add_argument("--out", type=Path, help="JSON file of measurements and choices (required without --rollouts)")
-    add_study_option(parser)
-    parser.add_argument("--work", type=Path, help="folder for pilot runs (required without --rollouts)")
+    parser.add_argument("--figure", type=Path, metavar="PNG", help="draw the distributions")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="JSON file of what was measured")
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Measure the rollouts and print what was found; or train the pilot runs and write what was chosen."""
-    from ..errors import UserError
-
-    if arguments.rollouts is not None:
-        _from_rollouts(arguments)
-        return
-    for option in ("work", "out"):
-        if getattr(arguments, option) is None:
-            raise UserError(f"--{option}: needed to calibrate a study by pilot runs; or give --rollouts FILE.")
-    from ..study import load_study
-    from ..train.calibration import calibrate
-
-    calibrate(load_study(arguments.config), arguments.work, arguments.out)
-
-
-def _from_rollouts(arguments: argparse.Namespace) -> None:
+    """Measure the rollouts, and print and write what was found."""
     import json
 
     from ..integrations import bands

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from . import add_study_option
+
+if TYPE_CHECKING:
+    from ..study.fingerprint import Fingerprints
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +27,11 @@ def run(arguments: argparse.Namespace) -> None:
 
     study = load_study(arguments.study or arguments.config)
     check_study(study)
-    fingerprints = Fingerprints(study, source_digests(study))
+    print(counts(Fingerprints(study, source_digests(study))))
+
+
+def counts(fingerprints: Fingerprints) -> str:
+    """How many arms and runs a study has, and the digest of all that its results depend on."""
     matrix = fingerprints.matrix
-    counts = f"{len(matrix.arms)} arms, {len(matrix.runs)} runs, {len(matrix.evaluated)} of them evaluated"
-    print(f"{study.name}: {counts}; digest {fingerprints.figures()}.")
+    found = f"{len(matrix.arms)} arms, {len(matrix.runs)} runs, {len(matrix.evaluated)} of them evaluated"
+    return f"{fingerprints.study.name}: {found}; digest {fingerprints.figures()}."

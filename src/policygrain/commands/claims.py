@@ -21,37 +21,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--brief",
         action="store_true",
-        help="one verdict per claim, the findings, and the study's own methods, a sentence each",
+        help="one verdict per claim and one sentence per regime and per own method",
     )
     parser.add_argument(
         "--complete", action="store_true", help="an error if a result of the study is missing; the report's place"
     )
     parser.add_argument("--json", action="store_true", help="everything, as JSON")
-    parser.add_argument(
-        "--design",
-        choices=("fixed", "sequential"),
-        default=None,
-        help="sequential: tests that stay valid while seeds are added; fixed: for a planned number of seeds (default: "
-        "sequential for studies with that section, else fixed)",
-    )
 
 
 def _brief(results: StudyResults, decided: list[ClaimResult], judged: list[Control]) -> list[str]:
-    """Paragraphs: the claims, the questions and, at the end, the study's own methods, where it has any.
-
-    A study with methods of its own is about these, so claims and questions without records are left out.
-    """
+    """Paragraphs: the claims with records, then what the study compares, its own methods last."""
     from ..analysis.claim_text import verdicts_text
+    from ..analysis.contrasts import contrasts, sentences
     from ..analysis.controls import controls_warning
-    from ..analysis.findings import answers_text, findings
-    from ..analysis.own import own_differences, own_text
+    from ..figures.style import labels
 
-    answers, own = findings(results), own_differences(results)
-    if not own:
-        return [verdicts_text(decided, judged), answers_text(answers)]
-    decided, answers = ([result for result in ledger if result.findings] for ledger in (decided, answers))
-    paragraphs = [verdicts_text(decided, judged) if decided else controls_warning(judged), answers_text(answers)]
-    return [*filter(None, paragraphs), "\n".join(map(own_text, own))]
+    found = contrasts(results)
+    if any(c.pair.whole for c in found):  # such a study is about its own methods
+        decided = [result for result in decided if result.findings]
+    first = verdicts_text(decided, judged) if decided else controls_warning(judged)
+    return [*filter(None, [first]), "\n".join(sentences(results, found, labels(results.study)))]
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -70,7 +59,7 @@ def run(arguments: argparse.Namespace) -> None:
         from ..report.complete import check_complete
 
         check_complete(results)
-    decided, judged = decide_study(results, arguments.design), controls(results)
+    decided, judged = decide_study(results), controls(results)
     if arguments.json:
         print(json.dumps(claims_data(decided, judged), indent=1, ensure_ascii=False))
     elif arguments.brief:

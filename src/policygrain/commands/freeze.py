@@ -6,6 +6,7 @@ The archive holds everything that figures and tables are drawn from; `policygrai
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 
@@ -19,10 +20,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="without problems, responses, views of tokens and figures, which `thaw` draws again",
     )
 
+    parser.add_argument(
+        "--published",
+        action="store_true",
+        help="refuse records that were not made at commits of this repository with a clean tree, for docs/records",
+    )
+
 
 def run(arguments: argparse.Namespace) -> None:
     """Write the archive."""
+    from ..report.commits import broken, check_commits, made_at
     from ..report.freeze import freeze
+    from ..results.reader import StudyResults
 
+    results = StudyResults(arguments.results)
+    if arguments.published:
+        print(f"{arguments.results}: {check_commits(results)}.")
+    else:
+        for reason in broken(made_at(results)):
+            print(f"policygrain: note: {reason}.", file=sys.stderr)
     manifest = freeze(arguments.results, arguments.out, arguments.small)
     print(f"{arguments.out}: {len(manifest.files)} files of {manifest.study}.")

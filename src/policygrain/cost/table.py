@@ -125,7 +125,7 @@ def comparison(rows: Sequence[dict[str, Any]]) -> str:
 
 def power(spreads: Sequence[Spread], estimate: dict[str, Any], records: str) -> str:
     """Seeds that decide a comparison, and device-hours of two arms with as many, by margin; Markdown."""
-    from ..analysis.power import MARGINS, seeds_to_decide
+    from ..analysis.power import MARGINS, POWER, seeds_to_decide
 
     trained = [rule for rule in estimate["rules"] if rule["rule"].startswith(("train", "evaluate"))]
     each = sum(rule["device_hours"] for rule in trained) / max(1, estimate["runs"])
@@ -142,7 +142,7 @@ def power(spreads: Sequence[Spread], estimate: dict[str, Any], records: str) -> 
         rows.append([spread.endpoint, str(spread.updates), sd, *cells])
     header = ["endpoint", "updates per batch", "paired sd, points", *(f"margin {m:g} points" for m in MARGINS)]
     return markdown_table(header, rows) + (
-        "\nSeeds per arm that decide a true difference of 0, or of twice the margin, when looked at after each round; "
+        f"\nSeeds per arm with which {POWER:.0%} of studies find a true difference of twice the margin to exceed it; "
         f"in brackets at the upper limit of the sd. Holm's correction over {count} comparisons. Hours: both arms "
         f"of {estimate['study']}, {hours(each)} device-hours a run with its evaluation. The sd is that of the study "
         f"{records}; that of another model is not known before its first seeds.\n"

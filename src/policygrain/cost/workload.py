@@ -101,9 +101,12 @@ class Planner:
         texts = prompts / own, self.expected.prompt_tokens, prompts * settings.group / own, length
         once = cost.score(self.shape, micro, *texts)
         reference = once * (1.0 if "reference" in method.needs else REFERENCE_SHARE)
-        work.add("score", once + reference + (once if "step_log_probs" in method.needs else Load()))
-        work.add("update", cost.update(self.shape, micro, *texts, settings.updates_per_batch, again))
-        work.trained = prompts * settings.group * length
+        work.add("score", once + reference)
+        if "step_log_probs" in method.needs:
+            work.add("score", once * settings.epochs)
+        epoch = cost.update(self.shape, micro, *texts, settings.updates_per_batch, again)
+        work.add("update", epoch * settings.epochs)
+        work.trained = prompts * settings.group * length * settings.epochs
         return work
 
     def run(self, arm: Arm) -> Work:
@@ -224,7 +227,6 @@ def jobs(study: Study) -> dict[str, int]:
         "rounds": len(start_processes(study, measured_starts(study, study.rounds))),
         "evaluate_part": shards * parts if parts > 1 else 0,
         "evaluate": shards,
-        "interim": 1 if study.sequential else 0,
         "figures": len(study.figures) + len(TABLES),
         "report_page": 1,
         "track": 1,

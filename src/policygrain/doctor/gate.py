@@ -6,7 +6,6 @@ import json
 import sys
 from pathlib import Path
 
-from ..analysis.interim import check_budget
 from ..analysis.ledger import load_claims
 from ..analysis.planned import plan_notes
 from ..errors import UserError
@@ -14,9 +13,9 @@ from ..figures.requirements import check_figures
 from ..grading.options import Options
 from ..hub import config_of
 from ..sandbox import isolation
-from ..study import Study
+from ..study import Study, load_study
 from ..study.checks import check_prompts
-from ..study.comparable import check_references
+from ..study.comparable import check_comparisons, check_tuning
 from ..study.runs import check_methods, run_matrix
 from ..tasks.characters import check_characters
 from ..tasks.families import FAMILIES, families_to_demonstrate, generate
@@ -33,14 +32,14 @@ def check_study(study: Study) -> None:
     Prints what is allowed and probably not meant.
     """
     check_methods(study)
-    check_references(study)
+    check_comparisons(study)
+    check_tuning(study)
     check_figures(study)
     check_sources(study)
     _check_tiny(study)
     _check_problems(study)
     _check_lengths(study, _context(study))
     load_claims()
-    _check_budget(study)
     for note in notes(study):
         print(f"policygrain: note: {note}", file=sys.stderr)
 
@@ -63,40 +62,18 @@ def notes(study: Study) -> list[str]:
             )
     arms = run_matrix(study).arms
     trained = [arm.training(study) for arm in arms.values()]
-    if trained and all(t.updates_per_batch == 1 and not t.ahead for t in trained):
+    if trained and all(t.updates_of_batch == 1 and not t.ahead for t in trained):
         found.append(
-            "training.updates_per_batch is 1 everywhere and nothing is sampled ahead: all importance ratios are 1, and "
-            "methods that differ in the ratio or clip alone are the same."
+            "training.updates_per_batch and training.epochs are 1 everywhere and nothing is sampled ahead: all "
+            "importance ratios are 1, and methods that differ in the ratio or clip alone are the same."
         )
+    for path in study.tuned_on:
+        if load_study(path).model.start == study.model.start != "tiny":
+            found.append(
+                f"tuned_on: {path} chose settings for {study.model.start}, which this study judges them on: it says "
+                "nothing about other models (rule 4 of docs/design.md)."
+            )
     return found + plan_notes(study)
-
-
-def planned_minutes(study: Study) -> float:
-    """Minutes that the planned training runs take with their evaluation, summed over runs, by the cost model.
-
-    With the constants that `policygrain plan` uses by default: of one CPU core for tiny models, else of an H100.
-    """
-    from ..cost.constants import read_constants
-    from ..cost.estimate import planner_of, seconds
-
-    constants = read_constants()
-    device = constants.device("cpu" if study.model.start == "tiny" else "h100")
-    planner, matrix = planner_of(study, constants, device), run_matrix(study)
-    each = {name: seconds(planner.run(arm), device) for name, arm in matrix.arms.items()}
-    evaluated = len(matrix.evaluated) * seconds(planner.evaluation(), device)
-    return (sum(each[run.arm] for run in matrix.runs) + evaluated) / 60
-
-
-def _check_budget(study: Study) -> None:
-    """A budget that the planned runs alone exceed is an error before anything is spent, where their cost is known."""
-    if study.sequential is None:
-        return
-    try:
-        minutes = planned_minutes(study)
-    except UserError as error:
-        print(f"policygrain: note: sequential.budget is not compared with the planned runs: {error}", file=sys.stderr)
-        return
-    check_budget(study, minutes)
 
 
 def _check_problems(study: Study) -> None:

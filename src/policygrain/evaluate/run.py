@@ -16,7 +16,7 @@ from ..grading import open_grader
 from ..hub import commit_of
 from ..model.loading import context_length, load_model, load_tokenizer
 from ..progress import Progress
-from ..provenance import hardware, versions
+from ..provenance import commit, hardware, versions
 from ..results.layout import DataFolder, EvaluationFolder, RunFolder, StudyFolder
 from ..results.reader import model_evaluation
 from ..results.schema import EvaluationFacts, ModelEvaluation, write_record
@@ -51,7 +51,7 @@ def evaluate(
     problems = {b.name: read_problems(data.benchmark(b.name)) for b in study.evaluation.benchmarks}
     longest = max(sampling_of(study, b).max_tokens for b in study.evaluation.benchmarks)
     seen = {name: contaminated(data, name) for name in problems}
-    host = EngineHost(study)
+    host, made_at = EngineHost(study), commit()
     models = {name: model if model.exists() else _of_hub(study, model) for name, model in models.items()}
     clock, started = Clock(), time.perf_counter()
     keys = {}
@@ -84,7 +84,7 @@ def evaluate(
                 texts = tokenizer.batch_decode([r.ids for r in responses], skip_special_tokens=True)
                 records = grade(study, queries, responses, texts, graders, folder, seen)
             seconds = {phase: spent - before.get(phase, 0.0) for phase, spent in clock.seconds.items()}
-            facts = EvaluationFacts(seconds=seconds, hardware=hardware(), versions=versions())
+            facts = EvaluationFacts(seconds=seconds, hardware=hardware(), versions=versions(), commit=made_at)
             evaluation = ModelEvaluation(
                 model=name, key=key, protocol=under, prompt=renderer.parts, facts=facts, records=records
             )

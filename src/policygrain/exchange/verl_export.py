@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from pathlib import Path
 from typing import Any
@@ -121,7 +122,7 @@ def config(study: Study, arm: Arm, seed: int, longest: int, gpus: int) -> dict[s
             "actor": {
                 "policy_loss": {"loss_mode": f"policygrain.{registered_name(found)}"},
                 "ppo_mini_batch_size": settings.prompts_per_step // settings.updates_per_batch,
-                "ppo_epochs": 1,
+                "ppo_epochs": settings.epochs,
                 "grad_clip": settings.max_grad_norm,
                 "use_kl_loss": False,
                 "entropy_coeff": 0,
@@ -130,7 +131,8 @@ def config(study: Study, arm: Arm, seed: int, longest: int, gpus: int) -> dict[s
                 "checkpoint": {"save_contents": ["model", "optimizer", "extra", "hf_model"]},
                 "optim": {
                     "lr": settings.learning_rate,
-                    "lr_warmup_steps": settings.warmup_updates,
+                    # verl's schedule moves once per batch.
+                    "lr_warmup_steps": math.ceil(settings.warmup_updates / settings.updates_of_batch),
                     "weight_decay": settings.weight_decay,
                     "betas": list(settings.betas),
                 },
@@ -176,6 +178,10 @@ def differences(found: Method, settings: Training) -> list[str]:
         "prompts are shuffled and responses sampled with verl's seeds, so runs of the two engines are not paired",
         "gradients are clipped and averaged by verl's FSDP, and log-probabilities are computed in bfloat16",
     ]
+    if settings.epochs > 1:
+        said.append("each pass over a batch has the same minibatches")
+    if settings.warmup_updates:
+        said.append("the learning rate grows once per batch in its warmup, and not with each optimizer step")
     if found.sampler.overlong_buffer:
         said.append("the overlong punishment of the method's sampler is not applied (verl: the reward manager `dapo`)")
     if found.sampler.dynamic:
@@ -200,6 +206,8 @@ def _check(study: Study, settings: Training, found: Method, train: list[Problem]
         )
     if settings.ahead:
         problems.append("training.ahead: verl's own asynchronous trainers have other keys; set it to 0.")
+    if settings.sampler_bits is not None:
+        problems.append("training.sampler_bits: verl's engines quantize by their own keys; leave it out.")
     if found.advantage.name not in ("grpo", "dr_grpo"):
         problems.append(f"its advantage {found.advantage.name!r} is none of verl's; verl has grpo and dr_grpo.")
     if any(problem.tests for problem in train):

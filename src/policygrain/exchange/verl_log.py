@@ -93,7 +93,7 @@ def metric_rows(
             row |= _of_samples(row, samples.get(step))
             row["sampled_accuracy"] = None if dynamic else row["accuracy"]
             sampled = per_step + int(row.get("groups_dropped", 0)) * training["group"]
-            totals["total_updates"] += training["updates_per_batch"]
+            totals["total_updates"] += training["updates_per_batch"] * training.get("epochs", 1)
             totals["total_tokens"] += round(row.get("response_length_mean", 0) * sampled)
             totals["total_samples"] += sampled
         rows.append(row | totals)

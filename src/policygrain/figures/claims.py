@@ -26,8 +26,9 @@ def table(results: StudyResults) -> tuple[pd.DataFrame, str]:
     units = sorted({(f.unit != SEEDS, f.n, f.unit) for claim in decided for f in claim.findings})
     over = " or ".join(f"{n} {unit}" for _, n, unit in units) or "no seeds"
     tests = (
-        "tests over training seeds stay valid while seeds are added, those over start models are for a planned number"
-        if results.study.sequential
+        "all tests are for planned numbers, although seeds were added to arms of undecided claims, so that they decide "
+        "somewhat too often"
+        if results.added
         else "all tests are for planned numbers"
     )
     note = (

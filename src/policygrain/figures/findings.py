@@ -1,92 +1,72 @@
-"""The findings table: the questions of this project, and the study's answers."""
+"""The findings table: the methods that a study compares, regime by regime."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pandas as pd
 
-from ..analysis.claim_text import comparison_text, effect_text, margin_text
-from ..analysis.contrasts import Contrast, by_regime, contrasts
+from ..analysis.contrasts import (
+    DIFFER,
+    NOTHING,
+    OPEN,
+    Contrast,
+    by_regime,
+    contrasts,
+    effect_text,
+    pair_text,
+    regime_text,
+    sentences,
+)
 from ..analysis.controls import controls, controls_warning
-from ..analysis.findings import answer, findings
-from ..analysis.statistics import Difference
 from ..results.reader import StudyResults
 from ..text import markdown_table
 from .style import labels
 
-REGIMES = ["regime", "comparison", "area", "final, sampled", "final, greedy", "p", "finding"]
-NOTHING = "Nothing is shown to matter here, not even leaving the ratio out: ties say nothing about the grain."
-HEADER = ["question", "comparison", "effect", "margin", "over", "finding"]
+HEADER = ["regime", "comparison", "area", "final, sampled", "final, greedy", "p, corrected", "finding"]
 
 
 def table(results: StudyResults) -> tuple[pd.DataFrame, str]:
-    """A sentence per question and a row per comparison; if a control failed, that comes first."""
-    found, label = findings(results), labels(results.study)
-    warning = [f"**{text}**"] if (text := controls_warning(controls(results))) else []
-    sentences = [f"* {answer(result, label)}" for result in found]
-    rows: list[dict[str, object]] = []
+    """A sentence per regime and a row per comparison; if a control failed, that comes first."""
+    found, label = contrasts(results), labels(results.study)
+    parts = [f"**{text}**"] if (text := controls_warning(controls(results))) else []
+    if not found:
+        return pd.DataFrame(columns=["of", "than"]), "\n\n".join([*parts, "This study compares no methods.\n"])
+    parts.append("\n".join(f"* {sentence}" for sentence in sentences(results, found, label)))
     cells = []
-    for result in found:
-        if not result.findings:
-            rows.append({"question": result.name, "finding": "no records", "missing": result.missing})
-            cells.append([result.claim.text, "", result.missing, "", "", "no records"])
-        for i, (c, f) in enumerate(zip(result.claim.comparisons, result.findings, strict=False)):
-            numbers = {
-                "effect": f.effect,
-                "low": f.low,
-                "high": f.high,
-                "effect_unit": c.unit,
-                "n": f.n,
-                "unit": f.unit,
-            }
-            rows.append({"question": result.name, **c.model_dump(), **numbers, "finding": f.verdict})
-            text = "" if i else result.claim.text
-            shown = [comparison_text(c, label), effect_text(c, f), margin_text(c), f"{f.n} {f.unit}", f.verdict]
-            cells.append([text, *shown])
-    note = (
-        "\nIntervals are 95%, paired, not corrected; findings are corrected by Holm's method over this table. The "
-        "effect is the first minus the second.\n"
-    )
-    parts = [*warning, "\n".join(sentences), markdown_table(HEADER, cells) + note]
-    for name, compared in contrasts(results).items():
-        rows += [_row(name, c) for c in compared]
-        parts.append(_regimes(name, compared, label))
-    return pd.DataFrame(rows), "\n\n".join(parts)
-
-
-def _regimes(name: str, compared: list[Contrast], label: Callable[[str], str]) -> str:
-    """The contrasts of an experiment, regime by regime."""
-    cells = []
-    for settings, found in by_regime(compared).items():
-        regime = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in settings) or "the study's settings"
-        sensitive = any(c.decided for c in found)
-        for i, c in enumerate(found):
-            finding = "differ" if c.decided else "not shown to differ"
-            if c.disagreement:
-                finding += "; endpoints disagree"
-            names = f"{label(c.pair.arm.method_name)} − {label(c.pair.reference.method_name)}"
-            shown = [_effect(c.area), _effect(c.sampled), _effect(c.greedy), f"{c.p:.2g}"]
-            cells.append(["" if i else regime, names, *shown, finding])
-        if not sensitive:
-            cells.append(["", NOTHING, "", "", "", "", ""])
-    seeds = sorted({c.area.n for c in compared})
+    regimes = [(regime_text(regime), group) for regime, group in by_regime(results.study, found).items()]
+    for name, group in [*regimes, ("whole methods", [c for c in found if c.pair.whole])]:
+        sensitive = any(c.decided for c in group)
+        for i, c in enumerate(group):
+            shown = [effect_text(d) for d in (c.area, c.sampled, c.greedy)]
+            finding = _finding(c, sensitive) + "; endpoints disagree" * c.disagreement
+            row = [pair_text(results.study, c.pair, label), *shown, f"{c.p:.2g}", finding]
+            cells.append(["" if i else name, *row])
+        if not (sensitive or all(c.identical or c.pair.whole for c in group)):
+            cells.append(["", f"{NOTHING}.", "", "", "", "", ""])
+    seeds = sorted({c.area.n for c in found})
     over = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"{seeds[0]}"
-    return (
-        f"### {name}\n\n{markdown_table(REGIMES, cells)}\nPoints, paired over {over} training seeds, 95% intervals, "
-        "not corrected. The primary endpoint is the area under the curve of validation accuracy; p is of no difference "
-        f"in it, corrected by Holm's method over the {len(compared)} rows.\n"
+    note = (
+        f"Points, paired over {over} training seeds, 95% intervals, not corrected. The primary endpoint is the area "
+        f"under the curve of validation accuracy; p is of no difference in it, corrected by Holm's method over all "
+        f"{sum(not c.identical for c in found)} comparisons that are not identical.\n"
     )
+    return pd.DataFrame([_row(c) for c in found]), "\n\n".join([*parts, f"{markdown_table(HEADER, cells)}\n{note}"])
 
 
-def _effect(found: Difference | None) -> str:
-    return "" if found is None else f"{found.mean:+.1f} [{found.low:+.1f}, {found.high:+.1f}]"
+def _finding(c: Contrast, sensitive: bool) -> str:
+    """The outcome; that a difference is small counts only where something is shown to make a difference (rule 3)."""
+    if c.identical:
+        return "identical"
+    return c.outcome if sensitive or c.outcome == DIFFER else OPEN
 
 
-def _row(name: str, c: Contrast) -> dict[str, object]:
+def _row(c: Contrast) -> dict[str, object]:
     """A contrast in the CSV file."""
-    row: dict[str, object] = {"question": name, "of": c.pair.arm.name, "than": c.pair.reference.name}
+    row: dict[str, object] = {
+        "experiment": c.pair.experiment,
+        "of": c.pair.arm.name,
+        "than": c.pair.reference.name,
+    }
     for endpoint, found in (("area", c.area), ("sampled", c.sampled), ("greedy", c.greedy)):
         if found is not None:
             row |= {f"{endpoint}_{key}": value for key, value in found.numbers().items()}
-    return row | {"p_corrected": c.p, "finding": "differ" if c.decided else "not shown to differ"}
+    return row | {"p_corrected": c.p, "finding": c.outcome}

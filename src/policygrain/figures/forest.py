@@ -55,16 +55,3 @@ def clipped(axes: Axes, y: float, interval: Interval, limits: tuple[float, float
             axes.plot([there], [y], arrow, color=look["color"], markersize=4, clip_on=False)
     if limits[0] <= interval.mean <= limits[1]:
         axes.plot([interval.mean], [y], markersize=4.5, **{**look, "linestyle": ""})
-
-
-def powers_of_two(axes: Axes, ticks: Sequence[int]) -> None:
-    """A logarithmic x-axis with these ticks."""
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(ticks, [str(t) for t in ticks])
-    axes.minorticks_off()
-
-
-def apart(x: Sequence[float], index: int, of: int, step: float = 0.05) -> NDArray[np.float64]:
-    """Positions on a logarithmic axis, shifted so that the intervals of several lines do not cover one another."""
-    shifted: NDArray[np.float64] = np.asarray(x, dtype=float) * 2 ** (step * (index - (of - 1) / 2))
-    return shifted

@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
 
 from ..errors import UserError
 from ..results.reader import StudyResults
 
-MARGIN_OF_CURVES, MARGIN_OF_ROUNDS = 2.0, 1.0  # points; as in the claims
+MARGIN_OF_ROUNDS = 1.0  # points
 
 
 def headline(results: StudyResults) -> list[str]:
     """The arms of the headline with the study's own settings; all of them where each differs in some setting."""
     arms = results.arms("headline")
     return [arm for arm in arms if "+" not in arm] or arms
-
-
-def area(results: StudyResults, arm: str) -> pd.Series:
-    """The area under the learning curve in points: mean validation accuracy over training, by seed.
-
-    Between validations the curve is a straight line.
-    """
-    rows = results.steps[(results.steps["arm"] == arm) & results.steps["validation_accuracy"].notna()]
-    if rows.empty:
-        raise UserError(f"no run of {arm!r}: name it in an experiment, then `snakemake all`.")
-    found = {}
-    for seed, frame in rows.sort_values("step").groupby("seed"):
-        steps, values = (frame[key].to_numpy(dtype=float) for key in ("step", "validation_accuracy"))
-        found[int(str(seed))] = 100 * float(np.trapezoid(values, steps) / (steps[-1] - steps[0]))
-    return pd.Series(found, dtype=float)
 
 
 def paired(one: pd.Series, other: pd.Series) -> pd.Series:
@@ -41,12 +25,6 @@ def paired(one: pd.Series, other: pd.Series) -> pd.Series:
 
 
 # ---- rounds ---------------------------------------------------------------------------------------------------------
-
-
-def round_gain(results: StudyResults, name: str, updates: int) -> pd.Series:
-    """Reward after some updates by a method minus that before the round, in points, by start model."""
-    rows = _round_rows(results, name, updates)
-    return (100 * (rows["reward"] - rows["before"])).groupby(rows["seed"]).mean()
 
 
 def round_difference(results: StudyResults, name: str, than: str, updates: int) -> pd.Series:

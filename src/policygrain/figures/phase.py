@@ -18,7 +18,11 @@ from ..study.runs import Arm
 from .style import FULL_PAGE, labels
 
 REACH = 12.0  # points at which the colours end
-KEYS = {"ahead": "age of rollouts (optimizer steps)", "learning_rate": "learning rate"}
+KEYS = {
+    "ahead": "age of rollouts (optimizer steps)",
+    "learning_rate": "learning rate",
+    "sampler_bits": "bits of the sampler's weights",
+}
 
 
 def draw(results: StudyResults) -> Figure:
@@ -26,7 +30,11 @@ def draw(results: StudyResults) -> Figure:
     label = labels(results.study)
     name = next(n for n, e in results.study.experiments.items() if e.reference is not None and len(e.vary) == 2)
     experiment = results.study.experiments[name]
-    found = contrasts(results)[name]
+    found = [
+        c
+        for c in contrasts(results)
+        if c.pair.experiment == name and c.pair.reference.method_name == experiment.reference != c.pair.arm.method_name
+    ]
     (x_key, columns), (y_key, rows) = experiment.vary.items()
     by_cell = {(c.pair.arm.method_name, *_cell(results, c.pair.arm, x_key, y_key)): c for c in found}
     methods = [m for m in experiment.methods if m != experiment.reference]

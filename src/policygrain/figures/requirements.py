@@ -10,7 +10,7 @@ from ..methods.parts import Block
 from ..study import Study
 from ..study.runs import Arm, arms_of, run_matrix
 from ..tasks.registry import sampling_of
-from .alike import GRAINS, NOT_COMPARED, resolved, same_but
+from .alike import NOT_COMPARED, resolved
 
 ENTROPY_ARMS = ("tepo", "tepo_v1", "tepo_max_entropy", "tepo_full_kl")
 RATIO_ARMS = ("token", "block", "sequence", "prefix", "reinforce")
@@ -61,36 +61,12 @@ def rounds(study: Study) -> str | None:
     return "measurements of rounds; set `rounds: {methods: […], reference: …}` with two methods or more"
 
 
-def headline_by_updates(study: Study) -> str | None:
-    """Requires DAPO and another method at several numbers of updates per batch in the experiment 'headline'."""
-    found = study.experiments["headline"]
-    several = len(found.vary.get("updates_per_batch", [])) > 1
-    if several and "dapo" in found.methods and len(found.methods) > 1:
-        return None
-    return "dapo, another method and `vary: {updates_per_batch: [1, 4, 16]}` in the experiment 'headline'"
-
-
-def other_grains(study: Study) -> str | None:
-    """Requires another of the methods named after ratios in the rounds."""
-    section = study.rounds
-    found = [m for m in GRAINS if section and m in section.methods and m != section.reference]
-    return None if found else f"another method in `rounds.methods` than the reference, of {', '.join(GRAINS)}"
-
-
 def free_ratio(study: Study) -> str | None:
     """Requires an estimator with a ratio and without a clip."""
     methods = resolved(study, study.estimators.methods if study.estimators else ())
     if any(m.clip.name == "none" and m.ratio.name != "none" for m in methods.values()):
         return None
     return "a method with a ratio and `clip: null` in `estimators.methods`"
-
-
-def several_bands(study: Study) -> str | None:
-    """Requires an experiment 'bands', or methods in the rounds that differ in the clip alone."""
-    methods = resolved(study, study.rounds.methods if study.rounds else ())
-    if "bands" in study.experiments or same_but("clip", methods):
-        return None
-    return "an experiment named 'bands', or two methods in `rounds.methods` that differ in the clip alone"
 
 
 def several_samples(study: Study) -> str | None:
@@ -141,11 +117,17 @@ def block_arms(study: Study, parameter: str) -> dict[float, str]:
     return dict(sorted(found.items()))
 
 
-def compared_in_regimes(study: Study) -> str | None:
-    """Requires an experiment with a reference and two keys that vary."""
+def map_of_regimes(study: Study) -> str | None:
+    """Requires an experiment with a reference and two keys with several values."""
     if any(e.reference is not None and len(e.vary) == 2 for e in study.experiments.values()):
         return None
     return "an experiment with a `reference` and two keys under `vary`, such as `ahead` and `learning_rate`"
+
+
+def reference(study: Study) -> str | None:
+    """Requires an experiment with a reference."""
+    found = any(e.reference is not None for e in study.experiments.values())
+    return None if found else "an experiment with a `reference`"
 
 
 HEADLINE = experiment("headline")
@@ -160,11 +142,10 @@ REQUIREMENTS: dict[str, tuple[Requirement, ...]] = {
     "future_weight": (block_sweep("future_weight", "estimators"),),
     "ratio_variance": (estimators, free_ratio),
     "pass_at_k": (several_samples,),
-    "stress": (rounds,),
-    "grain": (HEADLINE, headline_by_updates, rounds, other_grains),
-    "bands": (several_bands,),
+    "regimes": (reference,),
+    "ranges": (experiment("ranges"),),
     "estimators": (estimators,),
     "rounds": (rounds,),
     "verdicts": (),
-    "phase": (compared_in_regimes,),
+    "phase": (map_of_regimes,),
 }

@@ -75,6 +75,7 @@ def updates_text(updates: object) -> str:
 
 SETTINGS: dict[str, Callable[[str], str]] = {
     "updates_per_batch": updates_text,
+    "epochs": lambda epochs: f"{epochs} pass{'' if str(epochs) == '1' else 'es'}",
     "sampling_seed": lambda _: "other sampling seeds",
     "shuffle_rewards": lambda _: "shuffled rewards",
     "learning_rate": lambda rate: f"learning rate {float(rate):g}",

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..methods import Method, method
 from ..methods.parts import Kl
 from ..progress import Progress
-from ..provenance import seed_of
+from ..provenance import commit, seed_of
 from ..results.layout import DataFolder
 from ..results.measured import EstimatorRow, EstimatorsRecord
 from ..results.schema import write_record
@@ -43,7 +43,7 @@ def measure_estimators(study: Study, seed: int, start: str, data: DataFolder, ou
     methods = [plain(method(name, study.methods)) for name in spec.methods]
     for chosen in methods:
         chosen.check()
-    started = time.perf_counter()
+    started, made_at = time.perf_counter(), commit()
     rows: list[EstimatorRow] = []
     notes: list[str] = []
     accuracy: dict[str, float] = {}
@@ -72,6 +72,7 @@ def measure_estimators(study: Study, seed: int, start: str, data: DataFolder, ou
         seed=seed,
         settings=Fingerprints(study).estimators_settings(seed),
         made_from=made_from(start, data, study.model.revision),
+        commit=made_at,
         reference=spec.reference,
         accuracy=accuracy,
         batches=spec.batches,

@@ -99,7 +99,8 @@ class MeasuredPolicy:
             sampled = collect_batch(collector, self.policy, self.reference, Clock())
             assert sampled.batch is not None  # no sampler here drops groups
             sizes = len(sampled.rollouts.prompts), self.settings.group, self.settings.updates_per_batch
-            for rows in minibatches(*sizes, seed_of("instruments", self.seed, "minibatches", step)):
+            seed = seed_of("instruments", self.seed, "minibatches", step)
+            for rows in minibatches(*sizes, seed, self.settings.epochs):
                 self._updates += 1
                 warmup = min(1.0, self._updates / max(1, self.settings.warmup_updates))
                 for parameters in self.policy.optimizer.param_groups:
@@ -195,6 +196,7 @@ PLAIN: dict[str, Any] = {
     "max_ratio": None,
     "shuffle_rewards": False,
     "old_log_probs": "trainer",
+    "sampler_bits": None,
 }
 
 

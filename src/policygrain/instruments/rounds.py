@@ -13,7 +13,7 @@ from scipy import stats
 
 from ..methods import Method, method
 from ..progress import Progress
-from ..provenance import seed_of
+from ..provenance import commit, seed_of
 from ..results.layout import DataFolder
 from ..results.measured import RoundRow, RoundsRecord
 from ..results.schema import write_record
@@ -39,7 +39,7 @@ def measure_rounds(study: Study, seed: int, start: str, data: DataFolder, out: P
     methods = [plain(method(name, study.methods)) for name in spec.methods]
     for chosen in methods:
         chosen.check()
-    started = time.perf_counter()
+    started, made_at = time.perf_counter(), commit()
     rows: list[RoundRow] = []
     before: dict[str, float] = {}
     with open_measured_policy(study, spec.reference, seed, start, data) as measured:
@@ -64,6 +64,7 @@ def measure_rounds(study: Study, seed: int, start: str, data: DataFolder, out: P
         seed=seed,
         settings=Fingerprints(study).rounds_settings(seed),
         made_from=made_from(start, data, study.model.revision),
+        commit=made_at,
         reference=spec.reference,
         before=before,
         responses_per_update=spec.prompts_per_update * group,

@@ -1,10 +1,13 @@
 """The full weights of a model that is sharded or has an adapter, as rollout engines and saved models need them.
 
+And a copy with rounded weights, for rollouts of another policy than the trained one.
+
 For a sharded model these functions are collective operations: all ranks must call them.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -12,6 +15,7 @@ import torch
 from torch import Tensor
 
 from .adapters import LORA_INFIX, has_adapter, merged_weight
+from .precision import compute_dtype
 from .sharding import full_tensor, is_sharded
 
 if TYPE_CHECKING:
@@ -55,3 +59,28 @@ def unsharded(
         owner, _, leaf = name.rpartition(".")
         setattr(plain.get_submodule(owner), leaf, buffer.to(place))
     return plain.eval()
+
+
+def rounded_copy(model: PreTrainedModel, bits: int) -> PreTrainedModel:
+    """A copy of ``model`` in the precision of its passes, whose weight matrices are rounded to ``bits`` bits.
+
+    Round to nearest, symmetric, with a scale per row. Embeddings, norms and biases are not rounded, as in weight-only
+    quantization of inference engines.
+    """
+    full = unsharded(model, dtype=compute_dtype(model))
+    assert full is not None
+    full = copy.deepcopy(full) if full is model else full
+    unembedding: torch.nn.Module | None = full.get_output_embeddings()
+    kept = {id(m.weight) for m in full.modules() if isinstance(m, torch.nn.Embedding) or m is unembedding}
+    with torch.no_grad():
+        for weight in full.parameters():
+            if weight.ndim >= 2 and id(weight) not in kept:
+                weight.copy_(_rounded(weight, bits))
+    return full
+
+
+def _rounded(weight: Tensor, bits: int) -> Tensor:
+    """``weight`` with 2**bits − 1 values in each row, symmetric around 0."""
+    largest = 2 ** (bits - 1) - 1
+    scale = weight.abs().amax(-1, keepdim=True).float() / largest
+    return (weight / scale.clamp(min=torch.finfo(torch.float32).tiny)).round() * scale

@@ -33,8 +33,6 @@ def missing_results(results: StudyResults) -> list[Path]:
     expected += [folder.evaluation(name).record for name in models]
     expected += [folder.estimators(seed) for seed in measured_starts(study, study.estimators)]
     expected += [folder.rounds(seed) for seed in measured_starts(study, study.rounds)]
-    if study.sequential and (not results.interims or results.interims[-1].add):
-        expected.append(folder.interim(len(results.interims)))
     expected += [folder.figure(name, suffix) for name in study.figures for suffix in SUFFIXES]
     expected += [folder.table(name, suffix) for name in TABLES for suffix in (".csv", ".md")]
     expected += [folder.report, folder.tracking]

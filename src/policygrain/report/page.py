@@ -12,9 +12,8 @@ from typing import Any
 from .. import figures
 from ..analysis.abstract import QUESTION, abstract
 from ..analysis.claims import decide_study
+from ..analysis.contrasts import contrasts, sentences
 from ..analysis.controls import controls, controls_warning
-from ..analysis.findings import findings
-from ..analysis.own import own_differences, own_text
 from ..errors import UserError
 from ..figures import TABLES
 from ..figures.claims import UNDECIDED
@@ -26,7 +25,7 @@ from ..views.html import content_security_policy, render
 from .facts import cost, protocol, provenance, tracked
 from .tables import tables
 
-FIRST, FIRST_OF_OWN = "grain", "benchmarks"  # the first figure of the report, and that of a study of own methods
+FIRST, FIRST_OF_OWN = "regimes", "benchmarks"  # the first figure of the report, and that of a study of own methods
 
 
 def write_report(results: StudyResults, captions: Path, out: Path) -> None:
@@ -35,11 +34,13 @@ def write_report(results: StudyResults, captions: Path, out: Path) -> None:
     ``captions`` is a folder with a file NAME.rst per figure and table. UserError if a figure or table is missing.
     """
     study, folder, label = results.study, results.folder, labels(results.study)
-    own = own_differences(results)
-    names = sorted(study.figures, key=lambda name: name != (FIRST_OF_OWN if own else FIRST))
+    found = contrasts(results)
+    first = FIRST_OF_OWN if any(c.pair.whole for c in found) else FIRST
+    names = sorted(study.figures, key=lambda name: name != first)
     texts = {name: _read(folder.table(name, ".md")) for name in TABLES}
+    texts["findings"] = re.sub(r"^\* .*\n", "", texts["findings"], flags=re.M)  # they are in the abstract
     texts["claims"], _, undecided = texts["claims"].partition(f"{UNDECIDED}\n")
-    found, tested = findings(results), controls(results)
+    tested = controls(results)
     page = render(
         resources.files(__package__) / "page.html",
         policy=content_security_policy(),
@@ -58,7 +59,7 @@ def write_report(results: StudyResults, captions: Path, out: Path) -> None:
         abstract=[
             unbroken(text)
             for text in (
-                *(own_text(difference, label) for difference in own),
+                *sentences(results, [c for c in found if c.pair.whole], label),
                 *abstract(results, decide_study(results), found, tested, label),
             )
         ],

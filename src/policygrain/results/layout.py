@@ -36,6 +36,12 @@ class StudyFolder:
         """A training run."""
         return RunFolder(self.path / "runs" / arm / f"seed{seed}")
 
+    def runs(self) -> Iterator[tuple[str, int]]:
+        """(arm, seed) of all run folders."""
+        for found in sorted(self.path.glob("runs/*/seed*")):
+            if (seed := found.name.removeprefix("seed")).isdecimal():
+                yield found.parent.name, int(seed)
+
     def started_runs(self) -> list[RunFolder]:
         """The folders of all runs whose training has started."""
         return [RunFolder(found.parent) for found in sorted(self.path.glob("runs/*/*/status.json"))]
@@ -60,14 +66,10 @@ class StudyFolder:
         """One round by each method, from the start model of a seed."""
         return self.path / "rounds" / f"seed{seed}.json"
 
-    def interim(self, number: int | str) -> Path:
-        """The interim analysis after ``number`` rounds of added seeds."""
-        return self.path / "interim" / f"{number}.json"
-
     @property
     def folders(self) -> tuple[Path, ...]:
         """Folders that contain only small files: data, measurements, figures, tables, marker files of jobs."""
-        names = ("estimators", "rounds", "interim", "figures", "tables", "done")
+        names = ("estimators", "rounds", "figures", "tables", "done")
         return (self.data.path, *(self.path / name for name in names))
 
     def figure(self, name: str, suffix: str = "") -> Path:

@@ -1,19 +1,15 @@
-"""Records of measurements and interim analyses: estimators, rounds, added seeds; and tables of them."""
+"""Records of measurements, estimators and rounds, and tables of them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from .schema import Entry, Record, read_record
+from .schema import Entry, Record
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ..study import Study
-    from .layout import StudyFolder
-
-AGAIN = "Run `snakemake all`."
 Measured = tuple[float, float, float]  # a value with its 95% interval
 
 
@@ -46,6 +42,7 @@ class EstimatorsRecord(Record):
     seed: int
     settings: dict[str, Any]
     made_from: str = ""  # digest of the start model and the problems
+    commit: str | None = None  # as in `Environment`; None in records that are older than this entry
     reference: str
     accuracy: dict[str, float]  # "steps/updates" → accuracy of the fresh responses
     batches: int
@@ -77,24 +74,13 @@ class RoundsRecord(Record):
     seed: int
     settings: dict[str, Any]
     made_from: str = ""  # digest of the start model and the problems
+    commit: str | None = None  # as in `Environment`; None in records that are older than this entry
     reference: str
     before: dict[str, float]  # "steps" → reward before the round, with the same validation seeds
     responses_per_update: int
     validation_responses: int
     seconds: float
     rows: list[RoundRow]
-
-
-class InterimRecord(Record):
-    """`interim/N.json`: the interim analysis after N rounds of added seeds."""
-
-    number: int
-    decided: dict[str, str]  # claim → verdict, those that have one
-    undecided: dict[str, str]  # claim → why: more seeds are added, or futile, or what would decide it
-    add: dict[str, list[int]]  # arm → seeds that are added now; empty: this was the last
-    reason: str  # why seeds are added, or why not
-    minutes: float  # of training and evaluation so far, summed over processes
-    budget: float  # minutes
 
 
 def estimator_table(records: Sequence[EstimatorsRecord]) -> pd.DataFrame:
@@ -119,27 +105,3 @@ def round_table(records: Sequence[RoundsRecord]) -> pd.DataFrame:
     import pandas as pd
 
     return pd.DataFrame([{"seed": record.seed, **row.model_dump()} for record in records for row in record.rows])
-
-
-def added_seeds(interims: Sequence[InterimRecord]) -> dict[str, list[int]]:
-    """Arm → all seeds that these interim analyses added to it."""
-    found: dict[str, list[int]] = {}
-    for interim in interims:
-        for arm, seeds in interim.add.items():
-            found.setdefault(arm, []).extend(seeds)
-    return found
-
-
-def interim_record(folder: StudyFolder, number: int) -> InterimRecord:
-    """One interim analysis."""
-    return read_record(InterimRecord, folder.interim(number), AGAIN)
-
-
-def interim_records(study: Study, folder: StudyFolder) -> list[InterimRecord]:
-    """The interim analyses of a study up to the last, which adds no seeds; none for a study that adds none."""
-    found: list[InterimRecord] = []
-    while study.sequential and folder.interim(len(found)).exists():
-        found.append(interim_record(folder, len(found)))
-        if not found[-1].add:
-            break
-    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,18 +11,11 @@ from .. import digests
 from ..errors import NoResults, UserError
 from ..study import Study, load_recorded_study
 from ..study.fingerprint import Fingerprints, measured_starts, start_seeds
+from ..study.load import had_added_seeds
 from ..study.runs import Run, RunMatrix, arms_of, run_matrix
 from .layout import START, StudyFolder
 from .lines import read_lines, read_steps
-from .measured import (
-    EstimatorsRecord,
-    InterimRecord,
-    RoundsRecord,
-    added_seeds,
-    estimator_table,
-    interim_records,
-    round_table,
-)
+from .measured import EstimatorsRecord, RoundsRecord, estimator_table, round_table
 from .schema import (
     AnyRecord,
     BenchmarkRecord,
@@ -140,22 +134,24 @@ class StudyResults:
         """What each result depends on. This looks for the start model, on the hub if it is not in the cache."""
         prepared = prepared_data(self.folder.data)
         sources = prepared.sources if prepared else {}
-        return Fingerprints(self.study, sources, self.added, start_identity(self.study, self.folder))
+        return Fingerprints(self.study, sources, start_identity(self.study, self.folder))
 
     @cached_property
-    def interims(self) -> list[InterimRecord]:
-        """The interim analyses so far, in order."""
-        return interim_records(self.study, self.folder)
-
-    @property
-    def added(self) -> dict[str, list[int]]:
-        """Arm → seeds that interim analyses added to it."""
-        return added_seeds(self.interims)
+    def added(self) -> list[Run]:
+        """The runs by which an earlier version extended the arms of undecided claims; a study of today has none."""
+        if not had_added_seeds(self.folder.study):
+            return []
+        planned = run_matrix(self.study)
+        there = dict.fromkeys(Run(arm, seed) for arm, seed in self.folder.runs() if arm in planned.arms)
+        return sorted(there.keys() - set(planned.runs))
 
     @cached_property
     def matrix(self) -> RunMatrix:
-        """All runs that the study defines."""
-        return run_matrix(self.study, self.added)
+        """All runs that the study defines, and those that were `added`."""
+        planned = run_matrix(self.study)
+        judged = {run.arm for run in planned.evaluated}
+        evaluated = [*planned.evaluated, *(run for run in self.added if run.arm in judged)]
+        return replace(planned, runs=[*planned.runs, *self.added], evaluated=evaluated)
 
     def run_folder(self, run: Run) -> RunFolder:
         """The folder of a run."""

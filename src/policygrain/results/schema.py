@@ -32,7 +32,7 @@ class Environment(Entry):
     """Software and hardware that produced a result."""
 
     versions: dict[str, str]
-    commit: str
+    commit: str  # with `+` at its end if the tree had changes; empty if it is not known
     hardware: str
     ranks: int = 1
     compute: str = "float32"  # precision of the passes of a training run
@@ -192,6 +192,7 @@ class EvaluationFacts(Entry):
     seconds: dict[str, float]
     hardware: str
     versions: dict[str, str]
+    commit: str | None = None  # as in `Environment`; None in records that are older than this entry
 
 
 class ModelEvaluation(Record):

@@ -15,7 +15,6 @@ Artefact = Literal[
     "estimators",
     "rounds",
     "evaluation",
-    "interim",
     "figures",
     "tracking",
 ]
@@ -38,7 +37,6 @@ ESTIMATORS = _decides("estimators")
 ROUNDS = _decides("rounds")
 EVALUATION = _decides("evaluation")
 BENCHMARKS_AND_EVALUATION = _decides("benchmarks", "evaluation")
-INTERIM = _decides("interim")
-RUN_MATRIX = _decides("interim")  # which runs there are
+RUN_MATRIX = _decides("figures")  # which runs there are
 FIGURES = _decides("figures")
 TRACKING = _decides("tracking")

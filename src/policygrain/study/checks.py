@@ -78,20 +78,24 @@ def _check_experiment(name: str, experiment: Experiment, study: Study) -> None:
 
 
 def _check_updates(settings: Training) -> None:
-    """The numbers of steps, updates and batches of a run fit to each other."""
+    """The numbers of steps, updates and batches of a run fit to each other, its sampler to its engine."""
     updates, responses = settings.updates_per_batch, settings.prompts_per_step * settings.group
     if updates > responses:
         raise UserError(
             f"training.updates_per_batch: {updates} updates of a batch of {responses} responses; there must be at "
             "least one per update."
         )
-    if settings.warmup_updates > settings.steps * updates:
+    if settings.warmup_updates > (every := settings.steps * settings.updates_of_batch):
         raise UserError(
-            f"training.warmup_updates: {settings.warmup_updates} are more than the {settings.steps * updates} "
-            "optimizer steps of the run."
+            f"training.warmup_updates: {settings.warmup_updates} are more than the {every} optimizer steps of the run."
         )
     if settings.ahead >= settings.steps:
         raise UserError(f"training.ahead: {settings.ahead} batches ahead, and the run has {settings.steps} steps.")
+    if settings.sampler_bits is not None and settings.engine == "vllm":
+        raise UserError(
+            f"training.sampler_bits: {settings.sampler_bits} bits, and the weights of vLLM are not rounded here. Set "
+            "training.engine to transformers, or leave sampler_bits out."
+        )
 
 
 def _check_name(experiment: str, arm: Arm) -> None:

@@ -1,12 +1,16 @@
-"""Rules 1 and 2 of docs/design.md: methods that are compared differ in one part, with equal steps and samples."""
+"""What a study compares, and rules of docs/design.md that it can break: 1, 2 (equal steps), 4 (tuning), 8 (seeds)."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import UserError, did_you_mean
+from ..methods import method_names
 from ..methods.method import TEXTS
-from .runs import Arm, arms_of
+from .fingerprint import start_seeds
+from .load import load_study
+from .runs import CONTROLS, Arm, RunMatrix, arms_of, run_matrix
 from .schema import Study
 
 if TYPE_CHECKING:
@@ -14,28 +18,77 @@ if TYPE_CHECKING:
 
 RULE = "(rule {} of docs/design.md)"
 # Settings that change the number of optimizer steps, responses or prompts of a run.
-SIZES = ("steps", "prompts_per_step", "group", "updates_per_batch")
+SIZES = ("steps", "prompts_per_step", "group", "updates_per_batch", "epochs")
+RATIO_AND_CLIP = {"ratio", "clip"}  # a ratio comes with a clip range of its own
 
 
 class Pair(NamedTuple):
-    """A method and the reference of its experiment, with the same training settings."""
+    """Two arms that are compared: ``arm`` minus ``reference``, with equal steps, samples and seeds."""
 
     experiment: str
     arm: Arm
     reference: Arm
+    margin: float | None = None  # points; a difference that is shown to be smaller is reported as such
+    whole: bool = False  # an own method with the method that it changes; they may differ in several parts
 
 
 def pairs(study: Study) -> list[Pair]:
-    """All comparisons of the experiments that have a `reference`, in the order of their arms."""
-    found = []
+    """All comparisons of a study, each once: those of its experiments, of rollouts' ages, and of its own methods."""
+    matrix = run_matrix(study)
+    found: dict[tuple[str, str], Pair] = {}
+    for pair in (*_planned(study), *_ages(study, matrix), *_own_methods(study, matrix)):
+        found.setdefault((pair.arm.name, pair.reference.name), pair)
+    return list(found.values())
+
+
+def _planned(study: Study) -> Iterator[Pair]:
+    """In the order of an experiment's arms: each method with the `reference`, then the pairs under `compare`."""
     for name, experiment in study.experiments.items():
-        if experiment.reference is not None:
-            found += [
-                Pair(name, arm, Arm(experiment.reference, arm.settings))
-                for arm in arms_of(experiment, study)
-                if arm.method_name != experiment.reference
-            ]
-    return found
+        for arm in arms_of(experiment, study):
+            others = [other for one, other in experiment.compare if one == arm.method_name]
+            if experiment.reference not in (None, arm.method_name):
+                others.insert(0, str(experiment.reference))
+            for other in others:
+                yield Pair(name, arm, Arm(other, arm.settings), experiment.margin)
+
+
+def _ages(study: Study, matrix: RunMatrix) -> Iterator[Pair]:
+    """The reference with old rollouts and on-policy, else with the same settings: what staleness itself costs."""
+    by_settings = {(arm.method_name, _training(study, arm)): arm for arm in matrix.arms.values()}
+    for name, experiment in study.experiments.items():
+        for arm in arms_of(experiment, study):
+            if arm.method_name == experiment.reference and arm.training(study).ahead:
+                fresh = by_settings.get((arm.method_name, _training(study, arm, ahead=0)))
+                if fresh is not None:
+                    yield Pair(name, arm, fresh, experiment.margin)
+
+
+def _training(study: Study, arm: Arm, **changes: Any) -> str:
+    return str(sorted((arm.training(study).model_dump() | changes).items()))
+
+
+def _own_methods(study: Study, matrix: RunMatrix) -> Iterator[Pair]:
+    """Each method of the study's own in experiments without comparisons, with the nearest base that is trained."""
+    compared = {name for name, e in study.experiments.items() if e.reference is not None or e.compare}
+    for name, runs in matrix.experiments.items():
+        if name == CONTROLS or name in compared:
+            continue
+        for arm in (matrix.arms[one] for one in dict.fromkeys(run.arm for run in runs)):
+            if arm.method_name in study.methods and arm.method_name not in method_names():
+                base = _trained_base(study, matrix, arm)
+                if base is not None:
+                    yield Pair(name, arm, base, whole=True)
+
+
+def _trained_base(study: Study, matrix: RunMatrix, arm: Arm) -> Arm | None:
+    """The nearest base that is trained with the settings of ``arm``; None if there is none."""
+    name: str | None = arm.method_name
+    while name in study.methods and (name := study.methods[name].base) is not None:
+        if (below := Arm(name, arm.settings)).name in matrix.arms:
+            return below
+        if name in method_names():
+            return None
+    return None
 
 
 def different_parts(one: Method, other: Method) -> list[str]:
@@ -45,26 +98,66 @@ def different_parts(one: Method, other: Method) -> list[str]:
     return [key for key in keys if key not in TEXTS and first.get(key) != second.get(key)]
 
 
-def check_references(study: Study) -> None:
-    """UserError for a `reference` that breaks rule 1 or 2, or that is not in its experiment."""
+def check_comparisons(study: Study) -> None:
+    """UserError for a `reference` or `compare` that breaks rule 1, 2 or 8, or names methods that are not there."""
     for name, experiment in study.experiments.items():
-        where = f"experiments.{name}.reference"
-        if experiment.reference is None:
-            continue
-        if experiment.reference not in experiment.methods:
-            hint = did_you_mean(experiment.reference, experiment.methods)
-            raise UserError(f"{where}: {experiment.reference!r} is not one of experiments.{name}.methods.{hint}")
-        if changed := [key for key in experiment.vary if key in SIZES]:
+        named = [("reference", experiment.reference)] if experiment.reference is not None else []
+        named += [("compare", method) for pair in experiment.compare for method in pair]
+        for key, method in named:
+            if method not in experiment.methods:
+                hint = did_you_mean(str(method), experiment.methods)
+                raise UserError(f"experiments.{name}.{key}: {method!r} is not one of experiments.{name}.methods.{hint}")
+        if named and (changed := [key for key in experiment.vary if key in SIZES]):
             raise UserError(
-                f"{where}: experiments.{name}.vary.{changed[0]} changes the number of optimizer steps or responses, so "
-                f"its values are not regimes of one comparison; make an experiment for each {RULE.format(2)}."
+                f"experiments.{name}.{named[0][0]}: experiments.{name}.vary.{changed[0]} changes the number of "
+                "optimizer steps or responses, so its values are not regimes of one comparison; make an experiment for "
+                f"each {RULE.format(2)}."
             )
-    for pair in pairs(study):
+        if named and len(seeds := experiment.seeds or study.seeds) == 1:
+            key = "seeds" if experiment.seeds is None else f"experiments.{name}.seeds"
+            raise UserError(
+                f"experiments.{name}.{named[0][0]}: a comparison with one seed ({key}: {seeds}) has no interval. Give "
+                f"it several, or leave `{named[0][0]}` out {RULE.format(8)}."
+            )
+    for pair in _planned(study):
         parts = different_parts(pair.arm.method(study), pair.reference.method(study))
-        no_ratio = pair.reference.method(study).ratio.name == "none"
-        if len(parts) > 1 and not (parts == ["ratio", "clip"] and no_ratio):
+        if len(parts) > 1 and not set(parts) <= RATIO_AND_CLIP:
             raise UserError(
-                f"experiments.{pair.experiment}.reference: {pair.arm.method_name!r} differs from "
+                f"experiments.{pair.experiment}: {pair.arm.method_name!r} differs from "
                 f"{pair.reference.method_name!r} in {' and '.join(parts)}. Compare methods that differ in one part, or "
-                f"leave `reference` out {RULE.format(1)}."
+                f"in the ratio and its clip range {RULE.format(1)}."
             )
+
+
+def check_tuning(study: Study) -> None:
+    """UserError if a study that chose settings of this one (`tuned_on`) has problems, seeds or start models of it.
+
+    A pretrained start model may be the same: there, settings are chosen for this model and judged on it (`gate.notes`).
+    """
+    for path in study.tuned_on:
+        try:
+            other = load_study(path)
+        except UserError as error:
+            raise UserError(f"tuned_on: {error}") from error
+        if study.data.seed == other.data.seed and (same := _shared(study.data.train, other.data.train)):
+            _refuse(path, "data.seed", f"{study.data.seed} makes the same problems ({same}) for")
+        if same := _shared(_training_seeds(study), _training_seeds(other)):
+            _refuse(path, "seeds", f"training seeds {same} belong to both")
+        are_tiny = study.model.start == "tiny" == other.model.start
+        if are_tiny and (same := _shared(start_seeds(study), start_seeds(other))):
+            _refuse(path, "seeds", f"start models {same} belong to both")
+
+
+def _refuse(path: str, key: str, reason: str) -> None:
+    raise UserError(
+        f"{key}: {reason} this study and {path}, which chose its settings (tuned_on). Choose other values in one of "
+        f"them and run it again: what settings are chosen on judges nothing {RULE.format(4)}."
+    )
+
+
+def _training_seeds(study: Study) -> list[int]:
+    return sorted({run.seed for run in run_matrix(study).runs})
+
+
+def _shared(one: Sequence[object], other: Sequence[object]) -> str:
+    return ", ".join(str(value) for value in one if value in other)

@@ -1,28 +1,12 @@
-"""The sections of a study file that say how its claims are decided: estimators, rounds, controls, added seeds."""
+"""The sections of a study file that say how its claims are decided: estimators, rounds, controls."""
 
 from __future__ import annotations
 
-import re
-from typing import Annotated, Any, Literal
-
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from ..sections import Section
-from .artefacts import ESTIMATORS, INTERIM, ROUNDS, RUN_MATRIX
-from .kinds import MOST, NonNegativeInt, PositiveFloat, PositiveInt, Seed, Several
-
-Ledger = Literal["claims", "findings"]
-UNITS = {"second": 1 / 60, "minute": 1.0, "hour": 60.0}
-
-
-def minutes(value: Any) -> Any:
-    """`12 minutes`, `1.5 hours` → minutes; a number without a unit is refused."""
-    if isinstance(value, float):  # as a resolved study has it
-        return value
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(second|minute|hour)s?\s*", value) if isinstance(value, str) else None
-    if not found:
-        raise ValueError("a time is a number and a unit, such as '12 minutes' or '1 hour'")
-    return float(found[1]) * UNITS[found[2]]
+from .artefacts import ESTIMATORS, ROUNDS, RUN_MATRIX
+from .kinds import MOST, NonNegativeInt, PositiveInt, Seed, Several
 
 
 class Estimators(Section):
@@ -125,28 +109,4 @@ class Controls(Section):
     )
     seeds: Several[Seed] | None = Field(
         None, description="seeds of the control runs; null: the seeds of the study", json_schema_extra=RUN_MATRIX
-    )
-
-
-class Sequential(Section):
-    """Seeds are added, in rounds, to the arms of claims that are undecided, until decided, futile or out of budget."""
-
-    ledgers: Several[Ledger] = Field(
-        ["claims"],
-        description="what seeds are added for: `claims` of the papers; `findings`, this project's own questions, each "
-        "comparison for itself",
-        json_schema_extra=INTERIM,
-    )
-    add: int = Field(4, ge=1, le=1000, description="seeds added to an arm in a round", json_schema_extra=INTERIM)
-    budget: Annotated[PositiveFloat, BeforeValidator(minutes)] = Field(
-        description="time for all training runs with their evaluation, such as '20 minutes', summed over processes: "
-        "two processes for 10 minutes are 20",
-        json_schema_extra=INTERIM,
-    )
-    max_rounds: int = Field(
-        20,
-        ge=0,
-        le=1000,
-        description="rounds at most; 0: the claims are tested by sequential methods, and no seed is added",
-        json_schema_extra=INTERIM,
     )

@@ -34,7 +34,6 @@ NAMES: dict[Artefact, str] = {
     "estimators": "estimators",
     "rounds": "rounds",
     "evaluation": "evaluations",
-    "interim": "added seeds",
     "figures": "figures and tables",
     "tracking": "MLflow",
 }

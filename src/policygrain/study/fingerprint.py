@@ -31,8 +31,7 @@ UPSTREAM: Mapping[Artefact, tuple[Artefact, ...]] = {
     "rounds": ("training_data", "start_model"),
     # Which benchmark problems are among the training prompts is part of an evaluation.
     "evaluation": ("training_data", "benchmarks", "start_model", "run"),
-    "interim": ("run", "estimators", "rounds", "evaluation"),
-    "figures": ("run", "estimators", "rounds", "evaluation", "interim"),
+    "figures": ("run", "estimators", "rounds", "evaluation"),
     "tracking": ("figures",),
 }
 
@@ -78,31 +77,24 @@ class Fingerprints:
         self,
         study: Study,
         sources: Mapping[str, str] | None = None,
-        added: Mapping[str, Sequence[int]] | None = None,
         start: str | None = None,
     ) -> None:
         """``sources``: source of problems → digest of its file, for sources that are files.
 
-        ``added``: arm → seeds that interim analyses added to it. ``start``: which model is in the folder or under the
-        name that the study begins from; None for tiny models, whose settings say so, and where it is not known.
+        ``start``: which model is in the folder or under the name that the study begins from; None for tiny models,
+        whose settings say so, and where it is not known.
         """
-        self.study, self.sources, self.added, self.start = study, sources or {}, added or {}, start
+        self.study, self.sources, self.start = study, sources or {}, start
         # Computed once: a workflow asks for each of these hundreds of times.
         self._methods: dict[str, dict[str, Any]] = {}
         self._instruments: dict[Artefact, dict[str, Any]] = {}
         self._settings: dict[Artefact, dict[str, Any]] = {}
         self._runs: dict[Run, str] = {}
         self._start_models: dict[int, str] = {}
-        self._interims: dict[int, str] = {}
 
     @cached_property
     def matrix(self) -> RunMatrix:
         """Every run of the study."""
-        return run_matrix(self.study, self.added)
-
-    @cached_property
-    def planned(self) -> RunMatrix:
-        """The runs of the study without those that interim analyses added."""
         return run_matrix(self.study)
 
     @cached_property
@@ -144,7 +136,7 @@ class Fingerprints:
         """What one process trains, and evaluates where the study says so."""
         if not self.study.evaluation.after_training:
             return self.runs(runs)
-        evaluated = {run.arm for run in self.planned.evaluated}
+        evaluated = {run.arm for run in self.matrix.evaluated}
         own = [run for run in runs if run.arm in evaluated]
         return together([self.runs(runs), self.evaluation(own)])
 
@@ -162,27 +154,17 @@ class Fingerprints:
         own = self._settings_of("evaluation")
         return digests.of_json([own, self.training_data, self.benchmarks, made_from])
 
-    def interim(self, number: int) -> str:
-        """The interim analysis ``number``: what the study planned, and how seeds are added."""
-        if number not in self._interims:
-            self._interims[number] = digests.of_json([settings(self.study, "interim"), number, self._measured])
-        return self._interims[number]
-
     def figures(self) -> str:
-        """All figures and tables: everything that any number of the study depends on.
-
-        Without the seeds that were added, which follow from the rest.
-        """
+        """All figures and tables: everything that any number of the study depends on."""
         measured = [name for s in (self.study.estimators, self.study.rounds) if s for name in s.methods]
-        names = dict.fromkeys([arm.method_name for arm in self.planned.arms.values()] + measured)
+        names = dict.fromkeys([arm.method_name for arm in self.matrix.arms.values()] + measured)
         shown = {name: method(name, self.study.methods) for name in names}
         cited = {name: [getattr(found, key) for key in TEXTS] for name, found in shown.items()}
-        return digests.of_json([settings(self.study, "figures"), cited, self.interim(0)])
+        return digests.of_json([settings(self.study, "figures"), cited, self._measured()])
 
-    @cached_property
     def _measured(self) -> list[Any]:
-        """Everything that the study planned to measure."""
-        matrix = self.planned
+        """Everything that the study measures."""
+        matrix = self.matrix
         runs = {run.name: self.run(run) for run in matrix.runs}
         starts = [self.estimators(s) for s in measured_starts(self.study, self.study.estimators)]
         starts += [self.rounds(s) for s in measured_starts(self.study, self.study.rounds)]
@@ -276,7 +258,7 @@ def start_seed(study: Study, seed: int) -> int:
 
 
 def start_seeds(study: Study) -> list[int]:
-    """The seeds of the start models of a study, without those of seeds that are added later."""
+    """The seeds of the start models of a study."""
     return sorted({start_seed(study, seed) for seed in study.seeds})
 
 

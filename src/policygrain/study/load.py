@@ -14,7 +14,7 @@ from ..errors import UserError, did_you_mean
 from ..merging import merge
 from ..text import shortened
 from .checks import check_credentials, check_keys
-from .schema import Study
+from .schema import FigureName, Study
 
 
 def load_study(path: Path | str) -> Study:
@@ -26,10 +26,19 @@ def load_study(path: Path | str) -> Study:
 def load_recorded_study(path: Path | str) -> Study:
     """The study that results were made from, as recorded beside them.
 
-    Unlike in a study that is to be run, sections that earlier versions had are ignored: no result depends on them.
+    Unlike in a study that is to be run, sections and figures that earlier versions had are ignored: no result depends
+    on them.
     """
     path = Path(path)
-    return parse_study({key: value for key, value in _read(path).items() if key not in REMOVED}, path, recorded=True)
+    data = {key: value for key, value in _read(path).items() if key not in REMOVED}
+    if isinstance(figures := data.get("figures"), list):
+        data["figures"] = [name for name in figures if name in get_args(FigureName)]
+    return parse_study(data, path, recorded=True)
+
+
+def had_added_seeds(path: Path) -> bool:
+    """Whether the study recorded in ``path`` is of an earlier version, which added seeds after interim analyses."""
+    return path.exists() and "\nsequential:\n" in path.read_text(encoding="utf-8", errors="replace")
 
 
 def parse_study(data: Mapping[str, Any], path: Path, recorded: bool = False) -> Study:
@@ -57,7 +66,9 @@ def parse_study(data: Mapping[str, Any], path: Path, recorded: bool = False) -> 
 REMOVED = {
     "rollouts": "rollout servers were removed; every run samples in the process that trains. Remove this "
     "section. To sample on other devices than those of the trainer, train with TRL or verl "
-    "(docs/integrations/README.md; `policygrain export verl` translates an arm of a study)."
+    "(docs/integrations/README.md; `policygrain export verl` translates an arm of a study).",
+    "sequential": "seeds are no longer added after interim analyses. Remove this section, and plan as many `seeds` as "
+    "decide a difference of the margin: `policygrain plan STUDY --power RESULTS` estimates how many.",
 }
 RENAMED = {"verifier": "grader", "slip": "error_rate", "probe": "estimators", "warm_start_per_seed": "starts"}
 

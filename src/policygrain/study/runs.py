@@ -7,7 +7,6 @@ is trained once.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -121,11 +120,8 @@ def control_arms(study: Study) -> dict[str, Arm]:
     }
 
 
-def run_matrix(study: Study, added: Mapping[str, Sequence[int]] | None = None) -> RunMatrix:
-    """All arms and runs of a study, each once, in the order of its experiments, then its controls.
-
-    ``added``: arm → seeds that were added to it after interim analyses.
-    """
+def run_matrix(study: Study) -> RunMatrix:
+    """All arms and runs of a study, each once, in the order of its experiments, then its controls."""
     arms: dict[str, Arm] = {}
     runs: dict[Run, None] = {}
     evaluated: dict[Run, None] = {}
@@ -144,11 +140,6 @@ def run_matrix(study: Study, added: Mapping[str, Sequence[int]] | None = None) -
         arms |= {arm.name: arms.get(arm.name, arm) for arm in controls}
         experiments[CONTROLS] = [Run(arm.name, seed) for arm in controls for seed in seeds]
         runs |= dict.fromkeys(experiments[CONTROLS])
-    judged = {run.arm for run in evaluated}
-    for arm_name, more in (added or {}).items():
-        extra = [Run(arm_name, seed) for seed in more]
-        runs |= dict.fromkeys(extra)
-        evaluated |= dict.fromkeys(extra if arm_name in judged else [])
     return RunMatrix(arms, list(runs), list(evaluated), experiments)
 
 

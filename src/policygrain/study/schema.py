@@ -28,7 +28,7 @@ from .artefacts import (
     TRACKING,
     TRAINING_DATA,
 )
-from .design import Controls, Estimators, Rounds, Sequential
+from .design import Controls, Estimators, Rounds
 from .kinds import (
     MOST,
     Name,
@@ -55,9 +55,8 @@ FigureName = Literal[
     "future_weight",
     "ratio_variance",
     "pass_at_k",
-    "stress",
-    "grain",
-    "bands",
+    "regimes",
+    "ranges",
     "estimators",
     "rounds",
     "verdicts",
@@ -338,7 +337,7 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Training(Section):
-    """The training loop. A batch of prompts_per_step × group responses gets updates_per_batch optimizer steps."""
+    """The training loop: epochs × updates_per_batch optimizer steps per batch of prompts_per_step × group responses."""
 
     steps: PositiveInt = Field(30, description="training steps; each samples one batch", json_schema_extra=RUN)
     prompts_per_step: PositiveInt = Field(16, description="prompts per batch", json_schema_extra=POLICY)
@@ -351,7 +350,13 @@ class Training(Section):
     )
     updates_per_batch: PositiveInt = Field(
         4,
-        description="optimizer steps per batch; with more of them, training is more off-policy",
+        description="minibatches, and optimizer steps, in a pass over a batch; with more of them, training is more "
+        "off-policy",
+        json_schema_extra=POLICY,
+    )
+    epochs: PositiveInt = Field(
+        1,
+        description="passes over each batch, all with the same old log-probabilities",
         json_schema_extra=POLICY,
     )
     learning_rate: float = Field(
@@ -399,8 +404,16 @@ class Training(Section):
         gt=0,
         le=10,
         description="the run stops if the log-probabilities of trainer and engine differ by more than this on average, "
-        "in nats per token; null: 0.01 in float32, 0.02 in float16, 0.1 in bfloat16",
+        "in nats per token; null: 0.01 in float32, 0.02 in float16, 0.1 in bfloat16, and no limit with sampler_bits",
         json_schema_extra=NOTHING,
+    )
+    sampler_bits: int | None = Field(
+        None,
+        ge=2,
+        le=8,
+        description="training–inference mismatch on purpose: rollouts are sampled with weight matrices rounded to this "
+        "many bits, while updates and validation have the exact ones; null: rollouts, too",
+        json_schema_extra=RUN,
     )
     ahead: int = Field(
         0,
@@ -461,6 +474,11 @@ class Training(Section):
     )
     threads: int = Field(1, ge=1, le=1024, description="CPU threads per run", json_schema_extra=NOTHING)
 
+    @property
+    def updates_of_batch(self) -> int:
+        """Optimizer steps that are made with each batch, in all passes over it."""
+        return self.epochs * self.updates_per_batch
+
 
 class Experiment(Section):
     """A set of runs: methods × settings × seeds."""
@@ -482,7 +500,19 @@ class Experiment(Section):
     reference: str | None = Field(
         None,
         description="one of `methods`, with which each other one is compared at equal settings; they differ in one "
-        "part (docs/design.md)",
+        "part, or in the ratio and its clip range (docs/design.md)",
+        json_schema_extra=FIGURES,
+    )
+    compare: list[Annotated[tuple[str, str], Field(strict=False)]] = Field(
+        [],
+        description="pairs of `methods` that are compared as well, the first minus the second",
+        json_schema_extra=FIGURES,
+    )
+    margin: float | None = Field(
+        None,
+        gt=0,
+        le=50,
+        description="points of accuracy; a difference that is shown to be smaller than this is reported as such",
         json_schema_extra=FIGURES,
     )
 
@@ -523,6 +553,12 @@ class Study(Section):
         json_schema_extra=FIGURES,
     )
     title: str = Field("", description="title in reports", json_schema_extra=FIGURES)
+    tuned_on: Annotated[list[Text], AfterValidator(distinct)] = Field(
+        [],
+        description="study files, relative to the working directory, whose results chose settings of this study; "
+        "problems, seeds and tiny start models of them are refused here (docs/design.md, rule 4)",
+        json_schema_extra=NOTHING,
+    )
     seeds: Several[Seed] = Field(
         [0, 1, 2], description="seeds of training runs and start models", json_schema_extra=RUN_MATRIX
     )
@@ -568,11 +604,8 @@ class Study(Section):
     controls: Controls | None = Field(
         None, description="runs whose outcome is known, which show whether the study can be trusted; null: none"
     )
-    sequential: Sequential | None = Field(
-        None, description="seeds added to arms of undecided claims; null: the seeds of the study and no more"
-    )
     figures: Annotated[list[FigureName], AfterValidator(distinct)] = Field(
-        ["benchmarks", "dynamics", "clip_ratio", "stress"],
+        ["benchmarks", "dynamics", "clip_ratio"],
         description="figures to draw",
         json_schema_extra=FIGURES,
     )

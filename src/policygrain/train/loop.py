@@ -118,7 +118,7 @@ def train(
         if policy.heads is not None and state is None:
             warm_up(policy, method, collector, run)
         label = f"{run.path.parent.name} {run.path.name}"
-        if first == 0 and settings.updates_per_batch == 1 and not settings.ahead and is_rank_0():
+        if first == 0 and settings.updates_of_batch == 1 and not settings.ahead and is_rank_0():
             print(f"{run.path}: {ON_POLICY}", file=sys.stderr)
 
         progress = Progress(range(first, settings.steps), label, settings.steps, first, silent=not is_rank_0())
@@ -154,7 +154,7 @@ def train(
             with clock("update"):
                 if batch is not None:
                     sizes = len(rollouts.prompts), settings.group, settings.updates_per_batch
-                    for rows in minibatches(*sizes, seed_of("minibatches", sampling, step)):
+                    for rows in minibatches(*sizes, seed_of("minibatches", sampling, step), settings.epochs):
                         warmup = min(1.0, (totals["updates"] + 1) / max(1, settings.warmup_updates))
                         for parameters in policy.optimizer.param_groups:
                             parameters["lr"] = parameters["initial_lr"] * warmup

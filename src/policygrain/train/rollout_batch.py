@@ -11,6 +11,7 @@ from ..errors import UserError
 from ..methods import Method
 from ..model.precision import compute_dtype
 from ..model.sequences import Sequences
+from ..model.weights import rounded_copy
 from ..objective.batch import TokenBatch
 from ..rollout.engine import Response
 from .policy import Policy
@@ -53,17 +54,21 @@ SAVED_TYPES: list[Any] = [RolloutBatch, Rollouts, Response, TrainingBatch, Seque
 def collect_batch(collector: Collector, policy: Policy, method: Method, clock: Clock) -> RolloutBatch:
     """Sample a batch with the policy's current weights, grade it, compute advantages and old log-probabilities.
 
+    With `training.sampler_bits` the engine has rounded weights; old log-probabilities are still the trainer's.
     EngineMismatch if engine and trainer differ too much.
     """
+    bits = collector.settings.sampler_bits
     with clock("synchronise"):
-        collector.engine.load_weights(policy.model)
+        collector.engine.load_weights(policy.model if bits is None else rounded_copy(policy.model, bits))
     rollouts = collector.collect(clock)
     collector.engine.sleep()
     if not rollouts.prompts:
         return RolloutBatch(rollouts, None, {})
     with clock("log_probs"):
         batch, metrics = prepare(rollouts, policy, method, collector.settings)
-    _check_mismatch(metrics, policy.model, collector.settings.max_mismatch)
+    bound = collector.settings.max_mismatch
+    if bits is None or bound is not None:  # rounded weights are another policy on purpose
+        _check_mismatch(metrics, policy.model, bound)
     return RolloutBatch(rollouts, batch, metrics)
 
 

@@ -57,6 +57,7 @@ def train_run(
     them must see the same folders.
     """
     arm.method(study).check()
+    commit()  # of the source that was imported: it may change while the run is trained
     on_rank_0(lambda: check_free_space(run.path))
     with run_lock(run.path):
         config, start, data, ended = on_rank_0(lambda: _prepare(study, arm, seed, run, start, data))

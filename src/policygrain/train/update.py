@@ -207,14 +207,19 @@ def _mean_kl(log_probs: Tensor, reference_log_probs: Tensor, mask: Tensor) -> fl
     return float(estimate.sum() / mask.sum().clamp(min=1))
 
 
-def minibatches(prompts: int, group: int, count: int, seed: int) -> list[Tensor]:
-    """Row indices of ``count`` optimizer steps: prompts are shuffled, responses split evenly; none is empty.
+def minibatches(prompts: int, group: int, count: int, seed: int, epochs: int = 1) -> list[Tensor]:
+    """Row indices of each optimizer step: ``count`` in each of ``epochs`` passes over a batch; none is empty.
 
-    Responses of a prompt stay together where possible: they share its tokens, and their advantages sum to zero.
+    In each pass prompts are shuffled anew and responses split evenly. Responses of a prompt stay together where
+    possible: they share its tokens, and their advantages sum to zero.
     """
-    order = torch.randperm(prompts, generator=torch.Generator().manual_seed(seed))
-    rows = (order.unsqueeze(1) * group + torch.arange(group)).flatten()
-    return list(rows.tensor_split(min(count, len(rows))))
+    generator = torch.Generator().manual_seed(seed)
+    found: list[Tensor] = []
+    for _ in range(epochs):
+        order = torch.randperm(prompts, generator=generator)
+        rows = (order.unsqueeze(1) * group + torch.arange(group)).flatten()
+        found += rows.tensor_split(min(count, len(rows)))
+    return found
 
 
 def update(policy: Policy, batch: TrainingBatch, method: Method, settings: Training) -> dict[str, float]:

@@ -1,0 +1,55 @@
+"""Writes the pages that show the tables of published records: python docs/pages.py FOLDER (`make pages`).
+
+FOLDER/NAME is the thawed record docs/records/NAME.zip. The page of another record is a line of PAGES; `results` is the
+table of accuracies, sampled and greedy, of any study that evaluates its models.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from policygrain.commands.check import counts
+from policygrain.results.reader import StudyResults
+
+DOCS = Path(__file__).resolve().parent
+WHOLE = {"Accuracy, sampled and greedy": "results", "Findings": "findings", "The papers' claims": "claims"}
+
+
+class Page(NamedTuple):
+    """A page of tables of one record."""
+
+    path: str  # below docs/
+    record: str
+    title: str
+    tables: dict[str, str]  # heading → table; an empty heading is left out
+
+
+PAGES = (
+    *(
+        Page(f"{name}.md", "laptop", f"The laptop study: {name}", {"": name})
+        for name in ("findings", "results", "ablation", "claims")
+    ),
+    Page("hour.md", "hour", "The study of an hour", WHOLE),
+)
+
+
+def head(page: Page, thawed: Path) -> str:
+    """Title, record and size of the study in the folder ``thawed``."""
+    size = counts(StudyResults(thawed).fingerprints)
+    return f"# {page.title}\n\nDrawn by `make pages` from the record [{page.record}.zip](records).\n{size}\n"
+
+
+def text(page: Page, thawed: Path) -> str:
+    """The page; its tables are those that `policygrain thaw` has drawn."""
+    parts = [head(page, thawed)]
+    for heading, table in page.tables.items():
+        parts += [f"## {heading}\n"] if heading else []
+        parts.append((thawed / "redrawn" / f"{table}.md").read_text().strip() + "\n")
+    return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    for each in PAGES:
+        (DOCS / each.path).write_text(text(each, Path(sys.argv[1]) / each.record))

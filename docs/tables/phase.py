@@ -1,0 +1,190 @@
+"""Tables of the phase map, from its record: effects by regime, and which logged metric warns of a collapse."""
+
+from __future__ import annotations
+
+import functools
+import json
+import zipfile
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import rankdata, spearmanr, t
+
+from .common import ROOT, table
+
+RECORD = ROOT / "docs/records/phase.zip"
+# What is compared in each regime: name of a column → method, and the method that it is compared with.
+COLUMNS = {
+    "token − none": ("token", "none"),
+    "product − none": ("product", "none"),
+    "token, clip − token": ("token_clip", "token"),
+    "sequence, clip − sequence": ("sequence_clip", "sequence"),
+    "block, clip − token, clip": ("block_clip", "token_clip"),
+    "sequence, clip − token, clip": ("sequence_clip", "token_clip"),
+}
+METRICS = {
+    "effective_sample_share": "effective sample share",
+    "ratio_second_moment": "second moment of the ratio",
+    "kl_old": "KL to the policy that sampled",
+    "clip_fraction": "clip fraction",
+    "gradient_norm": "gradient norm",
+    "entropy": "entropy",
+}
+WINDOWS = (4, 8, 16, 24)  # steps
+Array = NDArray[np.float64]
+
+
+class Run(NamedTuple):
+    """A training run of the map."""
+
+    method: str
+    age: int
+    rate: float
+    seed: int
+    area: float  # points
+    first: float  # validation accuracy of the initial model
+    last: float
+    metrics: dict[str, Array]  # by step; NaN where a step logged none
+
+    @property
+    def collapsed(self) -> bool:
+        """Whether accuracy at the end is less than half of the initial model's."""
+        return self.last < self.first / 2
+
+
+@functools.cache
+def runs() -> list[Run]:
+    """All runs of the record."""
+    found = []
+    with zipfile.ZipFile(RECORD) as archive:
+        for name in sorted(n for n in archive.namelist() if n.endswith("/metrics.jsonl")):
+            arm, seed = name.split("/")[-3:-1]
+            method, *settings = arm.split("+")
+            chosen = dict(setting.split("=") for setting in settings)
+            rows = [json.loads(line) for line in archive.read(name).splitlines()]
+            curve = np.array(
+                [(r["step"], r["validation_accuracy"]) for r in rows if r.get("validation_accuracy") is not None]
+            )
+            area = 100 * np.trapezoid(curve[:, 1], curve[:, 0]) / (curve[-1, 0] - curve[0, 0])
+            run = Run(
+                method,
+                int(chosen.get("ahead", 0)),
+                float(chosen.get("learning_rate", 2e-4)),
+                int(seed.removeprefix("seed")),
+                float(area),
+                float(curve[0, 1]),
+                float(curve[-1, 1]),
+                {key: np.array([_metric(r, key) for r in rows[:-1]]) for key in METRICS},
+            )
+            found.append(run)
+    return found
+
+
+def _metric(row: dict[str, float], key: str) -> float:
+    if key == "ratio_second_moment":
+        return row.get("ratio_variance", np.nan) + row.get("ratio_mean", np.nan) ** 2
+    if key == "clip_fraction":
+        return row.get("clip_fraction_low", np.nan) + row.get("clip_fraction_high", np.nan)
+    return row.get(key, np.nan)
+
+
+def cells() -> list[tuple[int, float]]:
+    """Age and learning rate of every regime with old rollouts."""
+    return sorted({(run.age, run.rate) for run in runs() if run.age})
+
+
+def areas(method: str, age: int, rate: float) -> dict[int, float]:
+    """Seed → area under the curve in points."""
+    return {run.seed: run.area for run in runs() if (run.method, run.age, run.rate) == (method, age, rate)}
+
+
+def interval(one: dict[int, float], other: dict[int, float]) -> tuple[float, float]:
+    """Mean difference over seeds with half of its 95% interval (Student's t)."""
+    values = np.array([one[seed] - other[seed] for seed in sorted(one.keys() & other.keys())])
+    half = t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
+    return float(values.mean()), float(half)
+
+
+def effects() -> str:
+    """Differences of the area by regime; in bold where the interval excludes 0."""
+    rows = []
+    for age, rate in cells():
+        none = areas("none", age, rate)
+        cost = _shown(*interval(none, areas("none", 0, rate)))
+        compared = [_shown(*interval(areas(a, age, rate), areas(b, age, rate))) for a, b in COLUMNS.values()]
+        rows.append([f"{age}", f"{rate:g}", f"{np.mean(list(none.values())):.0f}%", cost, *compared])
+    header = ["age", "learning rate", "none: accuracy", "none − on-policy", *COLUMNS]
+    return table(header, rows)
+
+
+def _shown(mean: float, half: float) -> str:
+    text = f"{mean:+.1f} ± {half:.1f}"
+    return f"**{text}**" if abs(mean) > half else text
+
+
+def collapses() -> str:
+    """Share of runs that collapsed, by regime and method."""
+    methods = list(dict.fromkeys(run.method for run in runs()))
+    rows = []
+    for age, rate in cells():
+        found = [[r.collapsed for r in runs() if (r.method, r.age, r.rate) == (m, age, rate)] for m in methods]
+        rows.append([f"{age}", f"{rate:g}", *(f"{sum(one)} of {len(one)}" for one in found)])
+    return table(["age", "learning rate", *methods], rows)
+
+
+def warnings() -> str:
+    """How well a metric's mean over the first steps tells runs that will collapse from others (area under the ROC)."""
+    old = [run for run in runs() if run.age and run.method != "none"]
+    rows = []
+    for key, name in METRICS.items():
+        found = []
+        for window in WINDOWS:
+            known = [
+                (np.nanmean(r.metrics[key][:window]), r.collapsed)
+                for r in old
+                if not np.isnan(r.metrics[key][:window]).all()
+            ]
+            values, collapsed = (np.array(column, dtype=float) for column in zip(*known, strict=True))
+            found.append(_roc(values, collapsed.astype(bool)))
+        lower = found[-1] < 0.5
+        rows.append([name, "lower" if lower else "higher", *(f"{1 - a if lower else a:.2f}" for a in found)])
+    count = sum(run.collapsed for run in old)
+    header = ["metric", "before a collapse it is", *(f"first {w} steps" for w in WINDOWS)]
+    return table(header, rows) + f"\n\nOf {len(old)} runs with a ratio and old rollouts, {count} collapsed."
+
+
+def _roc(values: Array, positive: NDArray[np.bool_]) -> float:
+    """The probability that a random positive has a larger value than a random negative; ties count half."""
+    ranks, n = rankdata(values), int(positive.sum())
+    return float((ranks[positive].sum() - n * (n + 1) / 2) / (n * (len(values) - n)))
+
+
+def law() -> str:
+    """How well age × learning rate orders the regimes by what old rollouts do to a run without a ratio."""
+    found = [
+        (age * rate, interval(areas("none", age, rate), areas("none", 0, rate))[0], _drift(age, rate))
+        for age, rate in cells()
+    ]
+    product, loss, drift = (np.array(column) for column in zip(*found, strict=True))
+    return (
+        f"Over the {len(found)} regimes, age × learning rate has a rank correlation of "
+        f"{spearmanr(product, drift).statistic:+.2f} with the KL between the policy that sampled and the one that is "
+        f"trained (token ratio, mean over steps), and of {spearmanr(product, loss).statistic:+.2f} with the difference "
+        "of a run without a ratio from the same on-policy."
+    )
+
+
+def _drift(age: int, rate: float) -> float:
+    """Mean KL to the policy that sampled in runs with the token ratio, over steps and seeds."""
+    chosen = [r.metrics["kl_old"] for r in runs() if (r.method, r.age, r.rate) == ("token", age, rate)]
+    return float(np.nanmean(np.concatenate(chosen)))
+
+
+BLOCKS: dict[str, Callable[[], str]] = {
+    "phase-effects": effects,
+    "phase-collapses": collapses,
+    "phase-warnings": warnings,
+    "phase-law": law,
+}

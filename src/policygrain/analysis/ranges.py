@@ -1,0 +1,68 @@
+"""The clip range of each ratio, chosen among a study's candidates (studies/phase-ranges.yaml) on validation problems.
+
+The rule (docs/regime.md): of a ratio's candidates, the one with the largest area under the learning curve, mean over
+regimes and seeds. If it is at an end of the list, the list is to be extended.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..errors import UserError
+from ..results.reader import StudyResults
+from ..study.runs import Arm, arms_of
+from . import measures
+
+EXPERIMENT = "ranges"
+Range = tuple[float, float]  # low, high
+
+
+def candidates(results: StudyResults) -> dict[str, dict[Range, list[Arm]]]:
+    """Ratio → range, narrowest first → its arms, one per regime. UserError without such an experiment."""
+    experiment = results.study.experiments.get(EXPERIMENT)
+    if experiment is None:
+        raise UserError(
+            f"{results.folder.path}: the study has no experiment named {EXPERIMENT!r}, see studies/phase-ranges.yaml."
+        )
+    found: dict[str, dict[Range, list[Arm]]] = {}
+    for arm in arms_of(experiment, results.study):
+        method = arm.method(results.study)
+        clip = method.clip.settings
+        if "low" in clip and "high" in clip:
+            found.setdefault(method.ratio.label, {}).setdefault((clip["low"], clip["high"]), []).append(arm)
+    if not found:
+        raise UserError(f"experiments.{EXPERIMENT}: none of its methods has a clip range.")
+    return {ratio: dict(sorted(ranges.items())) for ratio, ranges in found.items()}
+
+
+def choose_ranges(results: StudyResults) -> dict[str, Any]:
+    """The chosen range of each ratio, and every candidate's area under the curve in points, by regime and seed."""
+    chosen, tried, extend = {}, {}, []
+    for ratio, ranges in candidates(results).items():
+        areas = {ends: _areas(results, arms) for ends, arms in ranges.items()}
+        means = {
+            ends: float(np.mean([v for seeds in by.values() for v in seeds.values()])) for ends, by in areas.items()
+        }
+        best = max(means, key=lambda ends: means[ends])
+        if best in (min(means), max(means)):
+            extend.append(ratio)
+        chosen[ratio] = _data(best)
+        tried[ratio] = [_data(ends) | {"mean": round(means[ends], 3), "areas": areas[ends]} for ends in ranges]
+    found = {"study": results.study.name, "seeds": list(results.study.seeds), "chosen": chosen, "extend": extend}
+    return found | {"candidates": tried}
+
+
+def _areas(results: StudyResults, arms: list[Arm]) -> dict[str, dict[str, float]]:
+    """Settings of a regime → seed → area under the learning curve, in points."""
+    found = {}
+    for arm in arms:
+        training, keys = arm.training(results.study), results.study.experiments[EXPERIMENT].vary
+        regime = ", ".join(f"{key.replace('_', ' ')} {getattr(training, key):g}" for key in keys)
+        found[regime] = {str(seed): round(float(v), 3) for seed, v in measures.area(results, arm.name).items()}
+    return found
+
+
+def _data(ends: Range) -> dict[str, float]:
+    return {"low": ends[0], "high": ends[1]}

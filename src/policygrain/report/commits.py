@@ -1,0 +1,73 @@
+"""Rule 10 of docs/design.md: published records come from commits of this repository, made with a clean tree."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+from ..errors import NoResults, UserError
+from ..provenance import PACKAGE, commit, in_history, is_same_package
+from ..results.reader import StudyResults
+
+RULE = "(rule 10 of docs/design.md)"
+SHOWN = 3
+
+
+def made_at(results: StudyResults) -> dict[str, list[str]]:
+    """Commit → the runs and measurements that were made there, by their files.
+
+    Measurements of versions that did not record the commit are left out.
+    """
+    folder = results.folder
+    records: dict[Path, str | None] = {
+        results.run_folder(run).summary: summary.environment.commit for run, summary in results.summaries.items()
+    }
+    for name, evaluation in results.model_evaluations.items():
+        records[folder.evaluation(name).record] = evaluation.facts.commit
+    with suppress(NoResults):
+        records |= {folder.estimators(record.seed): record.commit for record in results.estimator_records}
+    with suppress(NoResults):
+        records |= {folder.rounds(record.seed): record.commit for record in results.round_records}
+    found: dict[str, list[str]] = {}
+    for path, there in records.items():
+        if there is not None:
+            found.setdefault(there, []).append(path.relative_to(folder.path).as_posix())
+    return found
+
+
+def broken(found: dict[str, list[str]], package: Path = PACKAGE) -> list[str]:
+    """What keeps records that were made at these commits from being published, a phrase each."""
+    if not commit(package):
+        return ["policygrain is not run from a working copy of its repository, so no commit can be looked up"]
+    if not found:
+        return ["no record says at which commit it was made"]
+    said = []
+    for there, names in found.items():
+        if not there:
+            said.append(f"it is not known at which commit {_some(names)} made")
+        elif there.endswith("+"):
+            said.append(f"{_some(names)} made from a tree with uncommitted changes, at {there[:12]}")
+        elif not in_history(there, package):
+            said.append(f"{_some(names)} made at {there[:12]}, which is not in the history of this repository")
+    return said
+
+
+def check_commits(results: StudyResults, package: Path = PACKAGE) -> str:
+    """The commits of a study's records, for the reader. UserError if they may not be published."""
+    found = made_at(results)
+    if said := broken(found, package):
+        raise UserError(
+            f"{results.folder.path}: {'; '.join(said)}. Published records are made at commits of this repository with "
+            f"a clean tree {RULE}. Commit, and run the study again at that commit; to archive it for yourself, leave "
+            "out --published."
+        )
+    first, *others = found
+    counts = ", ".join(f"{len(names)} records at {there[:12]}" for there, names in found.items())
+    differ = not all(is_same_package(first, other, package) for other in others)
+    return counts + ("; the source of the package differs between them" if differ else "")
+
+
+def _some(names: list[str]) -> str:
+    if len(names) == 1:
+        return f"{names[0]} was"
+    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "") + " were"

@@ -1,0 +1,45 @@
+"""Pages of tables of published records (docs/pages.py)."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from policygrain.report.freeze import thaw
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def pages() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("docs_pages", ROOT / "docs" / "pages.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("record", ["laptop", "hour"])
+def test_a_page_has_its_record_s_size_and_tables(record: str, pages: ModuleType, tmp_path: Path) -> None:
+    """The committed pages begin as the generator writes them; their tables are drawn by `make pages`."""
+    thaw(ROOT / "docs" / "records" / f"{record}.zip", tmp_path / record)
+    drawn = tmp_path / record / "redrawn"
+    drawn.mkdir()
+    for table in pages.WHOLE.values():
+        (drawn / f"{table}.md").write_text(f"\n| {table} |\n\n")
+    (drawn / "ablation.md").write_text("| ablation |\n")
+    for page in (page for page in pages.PAGES if page.record == record):
+        committed = (ROOT / "docs" / page.path).read_text()
+        assert committed.startswith(pages.head(page, tmp_path / record))
+        written = pages.text(page, tmp_path / record)
+        for heading, table in page.tables.items():
+            assert f"## {heading}\n\n| {table} |\n" in written if heading else written.endswith(f"\n| {table} |\n")
+            assert f"## {heading}\n" in committed or not heading
+
+
+def test_every_page_is_of_a_published_record(pages: ModuleType) -> None:
+    for page in pages.PAGES:
+        assert (ROOT / "docs" / "records" / f"{page.record}.zip").exists() and (ROOT / "docs" / page.path).exists()

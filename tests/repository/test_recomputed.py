@@ -1,0 +1,260 @@
+"""Numbers of README and docs, computed again from the published records by json and numpy, without policygrain.
+
+To check a number of a page, add a line to NUMBERS: the page, its text with a format field (`{:+.1f}`) where each number
+is, the record (`docs/records/NAME.zip`), and a function of the record that returns the numbers in their order. The test
+fills them in and looks for the text in the page, where − counts as - and line ends count as spaces. The text is as long
+as it takes to occur once.
+
+Functions of a record and an arm return a number per seed: `area`, `final` (sampled or greedy), or a lambda over
+`metrics`. `paired` subtracts those of two arms by seed; `mean_t` is mean and Student's 95% interval. Accuracies have
+intervals of their own: `tango` for a difference, `wilson` for one arm (docs/statistics.md). For example, the area under
+the learning curve of TEPO minus that of DAPO:
+
+    ("docs/hour.md", "TEPO − DAPO {:.1f} [{:.1f}, {:.2f}]", "hour", lambda r: mean_t(paired(area, r, "tepo", "dapo"))),
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from zipfile import ZipFile
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.special import stdtrit
+
+ROOT = Path(__file__).parents[2]
+Array = NDArray[np.float64]
+Numbers = Sequence[float]
+
+
+def files(record: str, pattern: str) -> Iterator[tuple[int, str]]:
+    """(seed, text) of the files of a record whose names match, where `seed#` stands for the seed."""
+    with ZipFile(ROOT / "docs" / "records" / f"{record}.zip") as archive:
+        for name in archive.namelist():
+            if found := re.fullmatch(re.escape(pattern).replace(r"seed\#", r"seed(\d+)"), name):
+                yield int(found[1]), archive.read(name).decode()
+
+
+@functools.cache
+def metrics(record: str, arm: str) -> dict[int, list[dict[str, Any]]]:
+    """Seed → the rows of metrics.jsonl; the last is the final validation."""
+    found = files(record, f"runs/{arm}/seed#/metrics.jsonl")
+    return {seed: [json.loads(line) for line in text.splitlines()] for seed, text in found}
+
+
+@functools.cache
+def scores(record: str, arm: str, decoding: str) -> dict[int, list[Array]]:
+    """Seed → for each benchmark the score of each problem, `sampled` (mean of the responses) or `greedy`."""
+    key = {"sampled": "per_problem", "greedy": "greedy"}[decoding]
+    found = files(record, f"runs/{arm}/seed#/evaluation/records.json")
+    return {seed: [np.array(row[key]) for row in json.loads(text)["records"]] for seed, text in found}
+
+
+def area(record: str, arm: str) -> dict[int, float]:
+    """Seed → mean height of the curve of validation accuracy over steps, by trapezia, in points."""
+    found = {}
+    for seed, rows in metrics(record, arm).items():
+        points = [(row["step"], row["validation_accuracy"]) for row in rows if "validation_accuracy" in row]
+        x, y = np.array(points).T
+        found[seed] = 100 * float(np.sum((y[1:] + y[:-1]) / 2 * np.diff(x)) / (x[-1] - x[0]))
+    return found
+
+
+def final(record: str, arm: str, decoding: str) -> dict[int, float]:
+    """Seed → accuracy of the final model, mean over benchmarks, in percent."""
+    found = scores(record, arm, decoding)
+    return {seed: 100 * float(np.mean([s.mean() for s in benchmarks])) for seed, benchmarks in found.items()}
+
+
+def paired(measure: Callable[..., dict[int, float]], record: str, one: str, other: str, *more: Any) -> list[float]:
+    """The differences of two arms, of the seeds that both have."""
+    a, b = measure(record, one, *more), measure(record, other, *more)
+    return [a[seed] - b[seed] for seed in sorted(a.keys() & b.keys())]
+
+
+def mean_t(values: Numbers) -> Numbers:
+    """Mean and Student's 95% interval."""
+    n, mean = len(values), float(np.mean(values))
+    half = float(stdtrit(n - 1, 0.975) * np.std(values, ddof=1) / n**0.5)
+    return mean, mean - half, mean + half
+
+
+def wilson(record: str, arm: str, decoding: str) -> Numbers:
+    """Mean and 95% interval of an accuracy in percent, for each benchmark and then their average.
+
+    Student's t over seeds, with a standard error that scales with √(μ(1 − μ)).
+    """
+    found = np.array([[s.mean() for s in seed] for seed in scores(record, arm, decoding).values()])
+    numbers: list[float] = []
+    for seeds in (*found.T, found.mean(1)):
+        n, mean = len(seeds), seeds.mean()
+        c = stdtrit(n - 1, 0.975) ** 2 * seeds.var(ddof=1) / n / (mean * (1 - mean))
+        half = np.sqrt(c * mean * (1 - mean) + c**2 / 4)
+        numbers += [100 * mean, 100 * (mean + c / 2 - half) / (1 + c), 100 * (mean + c / 2 + half) / (1 + c)]
+    return numbers
+
+
+def tango(record: str, one: str, other: str, decoding: str) -> Numbers:
+    """Mean and 95% interval of a difference of accuracies in points, paired by seed.
+
+    Student's t over seeds, with a standard error that scales as that of paired proportions (Tango 1998).
+    """
+    a, b = scores(record, one, decoding), scores(record, other, decoding)
+    pairs = [[x - y for x, y in zip(a[seed], b[seed], strict=True)] for seed in sorted(a.keys() & b.keys())]
+    seeds = np.array([np.mean([p.mean() for p in benchmarks]) for benchmarks in pairs])
+    gained, lost = (np.mean([np.maximum(sign * p, 0).mean() for s in pairs for p in s]) for sign in (1, -1))
+    n, mean = len(seeds), seeds.mean()
+    scale = stdtrit(n - 1, 0.975) ** 2 * seeds.var(ddof=1) / n / (gained + lost - mean**2)
+    value = np.linspace(-1, 1, 2_000_001)
+    linear = -gained - lost + (2 - gained + lost) * value
+    share = (np.sqrt(np.maximum(linear**2 + 8 * lost * value * (1 - value), 0)) - linear) / 4
+    inside = value[(value - mean) ** 2 <= scale * (2 * share + value * (1 - value))]
+    return 100 * mean, 100 * inside[0], 100 * inside[-1]
+
+
+def after_round(record: str, method: str, steps: int) -> dict[int, float]:
+    """Start model → reward after the last update of a round, in points."""
+    found = {}
+    for seed, text in files(record, "rounds/seed#.json"):
+        rows = [row for row in json.loads(text)["rows"] if row["method"] == method and row["steps"] == steps]
+        last = max(row["updates"] for row in rows)
+        found[seed] = 100 * float(np.mean([row["reward"] for row in rows if row["updates"] == last]))
+    return found
+
+
+def bias_cosine(record: str, method: str, updates: int) -> dict[int, float]:
+    """Start model → cosine of an estimator's mean update with the true gradient."""
+    found = {}
+    for seed, text in files(record, "estimators/seed#.json"):
+        rows = [r for r in json.loads(text)["rows"] if r["estimator"] == method and r["updates"] == updates]
+        found[seed] = float(np.mean([row["bias_cosine"][0] for row in rows]))
+    return found
+
+
+def of_samples(record: str, arm: str, count: int) -> Numbers:
+    """Accuracy of all samples in the first and last ``count`` steps, and of each seed in the last ones."""
+    runs = [
+        [row["sampled_accuracy"] for row in rows if "sampled_accuracy" in row]
+        for _, rows in sorted(metrics(record, arm).items())
+    ]
+    last = [float(np.mean(run[-count:])) for run in runs]
+    return float(np.mean([run[:count] for run in runs])), float(np.mean(last)), *last
+
+
+def cost(record: str) -> Numbers:
+    """Runs, core-hours and sampled tokens."""
+    with ZipFile(ROOT / "docs" / "records" / f"{record}.zip") as archive:
+        ends = [json.loads(archive.read(n))["final"] for n in archive.namelist() if n.endswith("/summary.json")]
+    return len(ends), sum(end["seconds"] for end in ends) / 3600, sum(end["tokens"] for end in ends)
+
+
+MPO16, DAPO16, DAPO1 = (f"{name}+updates_per_batch={n}" for name, n in (("mpo", 16), ("dapo", 16), ("dapo", 1)))
+ROW = "| ".join(["{:.1f} [{:.1f}, {:.1f}] "] * 8)
+UPDATES = {"1 update": "+updates_per_batch=1", "4 updates": "", "16 updates": "+updates_per_batch=16"}
+Line = tuple[str, str, str, Callable[[str], Numbers]]
+NUMBERS: list[Line] = [
+    (
+        "docs/withdrawn.md",
+        "DAPO with one update instead of four is {:.1f} points [{:.1f}, {:+.1f}] (20 seeds",
+        "hour",
+        lambda r: tango(r, DAPO1, "dapo", "greedy"),
+    ),
+    (
+        "docs/withdrawn.md",
+        "is {:.1f} points [{:.1f}, {:.1f}] sampled and ",
+        "hour",
+        lambda r: tango(r, MPO16, DAPO16, "sampled"),
+    ),
+    ("docs/withdrawn.md", "and {:.1f} [{:.1f}, {:.1f}] greedy", "hour", lambda r: tango(r, MPO16, DAPO16, "greedy")),
+    ("docs/withdrawn.md", "({:.1f} [{:.1f}, {:+.1f}])", "hour", lambda r: mean_t(paired(area, r, MPO16, DAPO16))),
+    (
+        "docs/withdrawn.md",
+        "REINFORCE is {:.1f} points [{:.1f}, {:.1f}] after 4 training steps and {:+.1f} [{:+.1f}, {:+.1f}] after 12",
+        "hour",
+        lambda r: [x for n in (4, 12) for x in mean_t(paired(after_round, r, "sequence", "reinforce", n))],
+    ),
+    (
+        "docs/withdrawn.md",
+        "the cosine is {:.2f} after 4 updates and {:.2f} after 16",
+        "newer",
+        lambda r: [float(np.mean([*bias_cosine(r, "gspo", n).values()])) for n in (4, 16)],
+    ),
+    ("docs/hour.md", "TEPO − DAPO {:.1f} [{:.1f}, {:.2f}]", "hour", lambda r: mean_t(paired(area, r, "tepo", "dapo"))),
+    (
+        "docs/hour.md",
+        "MPO apart from DAPO | {:.2f} [{:.2f}, {:+.2f}] points",
+        "hour",
+        lambda r: mean_t(paired(area, r, "mpo", "dapo")),
+    ),
+    (
+        "docs/hour.md",
+        "| GRPO − DAPO | {:+.1f} [{:+.1f}, {:+.1f}] |",
+        "hour",
+        lambda r: tango(r, "grpo", "dapo", "sampled"),
+    ),
+    ("docs/pretrained.md", "{} runs of 40 steps, {:.1f} core-hours, {:,} sampled tokens", "smollm2", cost),
+    ("docs/pretrained.md", "{} runs of 20 steps, {:.1f} core-hours, {:,} sampled tokens", "smollm2-code", cost),
+    (
+        "docs/pretrained.md",
+        "| GRPO − TEPO | {:+.1f} [{:+.1f}, {:+.1f}] |",
+        "smollm2",
+        lambda r: tango(r, "grpo", "tepo", "sampled"),
+    ),
+    *(  # steps in which all groups were dropped count
+        (
+            "docs/pretrained.md",
+            f"| {arm} | {{:.0%}} | {{:.0%}} | {', '.join(['{:.0%}'] * (2 if '+' in arm else 3))} |",
+            "smollm2",
+            lambda r, arm=arm: of_samples(r, arm, 10),  # type: ignore[misc]
+        )
+        for method in ("grpo", "tepo", "mpo")
+        for arm in (method, f"{method}+updates_per_batch=1")
+    ),
+    *(
+        (
+            "docs/hour.md",
+            f"| {method.upper()}, {words} | {ROW}|",
+            "hour",
+            lambda r, arm=method + key, decoding=decoding: wilson(r, arm, decoding),  # type: ignore[misc]
+        )
+        for method in ("grpo", "dapo", "tepo", "mpo")
+        for words, key in UPDATES.items()
+        for decoding in ("sampled", "greedy")
+    ),
+]
+
+
+def plain(text: str) -> str:
+    """A page or text with one kind of minus and of space."""
+    return " ".join(text.replace("−", "-").split())
+
+
+@pytest.mark.parametrize("line", NUMBERS, ids=lambda line: f"{line[0]}: {line[1][:40]}")
+def test_a_printed_number_follows_from_the_record(line: Line) -> None:
+    page, text, record, computed = line
+    printed = plain(text.format(*computed(record)))
+    assert plain((ROOT / page).read_text()).count(printed) == 1, printed
+
+
+def test_a_reader_needs_neither_policygrain_nor_long_functions() -> None:
+    module = sys.modules[__name__]
+    assert not re.search(r"^\s*(from|import) (policygrain|\.)", inspect.getsource(module), flags=re.M)
+    for name, function in inspect.getmembers(module, inspect.isfunction):
+        if not name.startswith("test_") and function.__module__ == __name__:
+            body = inspect.getsource(function).replace(inspect.getdoc(function) or "", "")
+            assert len(body.strip().splitlines()) <= 20, name
+
+
+def test_a_number_that_is_not_the_record_s_is_found() -> None:
+    seeds = {seed: value + 0.2 for seed, value in area("hour", "mpo").items()}
+    off = mean_t([seeds[seed] - value for seed, value in area("hour", "dapo").items() if seed in seeds])
+    page = plain((ROOT / "docs/hour.md").read_text())
+    assert "MPO apart from DAPO | {:.2f} [{:.2f}, {:+.2f}] points".format(*off) not in page

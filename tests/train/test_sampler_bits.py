@@ -1,0 +1,93 @@
+"""Rollouts sampled with rounded weights: another policy samples, the trainer's is trained and validated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from policygrain.errors import UserError
+from policygrain.files import read_json_lines
+from policygrain.model.loading import load_model
+from policygrain.model.sequences import pack
+from policygrain.model.weights import rounded_copy
+from policygrain.objective.correction import rollout_weights
+from policygrain.train import update as module
+from policygrain.train.rollouts import Rollouts
+
+from ..support.small import small_study, train_small
+
+CORRECTED = {"corrected": {"base": "grpo", "sampler": {"correction_cap": 2.0}}}
+
+
+def trained(made: tuple[Path, Path], run: Path, name: str = "grpo", **training: Any) -> list[dict[str, Any]]:
+    """Metrics of a run with one update per batch."""
+    study = small_study(
+        training={"updates_per_batch": 1, "group": 12, **training},
+        methods=CORRECTED,
+        experiments={"headline": {"methods": [name]}},
+    )
+    return read_json_lines(train_small(study, run, *made) / "metrics.jsonl")
+
+
+def test_the_ratio_to_the_old_policy_stays_1_and_validation_is_of_the_exact_weights(
+    made: tuple[Path, Path], tmp_path: Path
+) -> None:
+    exact, rounded, again = (
+        trained(made, tmp_path / name, **bits)
+        for name, bits in (("exact", {}), ("rounded", {"sampler_bits": 3}), ("again", {"sampler_bits": 3}))
+    )
+    steps = rounded[:-1]
+    assert rounded == again
+    assert exact[0]["mismatch_mean"] < 1e-5 and min(row["mismatch_mean"] for row in steps) > 0.01
+    assert all(row["ratio_mean"] == pytest.approx(1, abs=1e-5) and row["kl_old"] < 1e-9 for row in steps)
+    # The start model samples the validation responses of step 0, whichever weights sample the rollouts.
+    assert rounded[0]["validation_length"] == exact[0]["validation_length"]
+    assert rounded[0]["reward_mean"] != exact[0]["reward_mean"]
+
+
+@pytest.mark.parametrize("name", ["grpo", "corrected"])
+def test_old_log_probs_of_the_engine_are_not_taken(name: str, made: tuple[Path, Path], tmp_path: Path) -> None:
+    one, other = (
+        trained(made, tmp_path / source, name, sampler_bits=4, old_log_probs=source) for source in ("trainer", "engine")
+    )
+    assert one == other
+    assert ("correction_effective_share" in one[0]) is (name == "corrected")
+
+
+def test_a_given_bound_of_the_mismatch_still_holds(made: tuple[Path, Path], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"more than 0\.001 \(training\.max_mismatch\)"):
+        trained(made, tmp_path / "run", sampler_bits=3, max_mismatch=0.001)
+
+
+def test_the_engine_records_the_policy_that_sampled_and_weights_lead_back_to_the_trainers(
+    made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Log-probabilities of the rollouts are those of the rounded model, and the mean of π/μ over its samples is 1."""
+    taken: list[Rollouts] = []
+    prepare = module.prepare
+
+    def kept(rollouts: Rollouts, *rest: Any) -> Any:
+        taken.append(rollouts)
+        return prepare(rollouts, *rest)
+
+    monkeypatch.setattr("policygrain.train.rollout_batch.prepare", kept)
+    trained(made, tmp_path / "run", sampler_bits=4, steps=1, group=400)
+    rollouts, settings = taken[0], small_study().training
+    model, tokenizer = load_model(str(made[1]))
+    responses = [r for row in rollouts.responses for r in row]
+    prompts = [p for p, row in zip(rollouts.prompts, rollouts.responses, strict=True) for _ in row]
+    sequences = pack(prompts, [r.ids for r in responses], tokenizer.pad_token_id, torch.device("cpu"))
+    engine = torch.zeros(sequences.mask.shape)
+    for row, response in enumerate(responses):
+        engine[row, : len(response.ids)] = torch.tensor(response.log_probs)
+    with torch.no_grad():
+        sampler, trainer = (
+            module.score_sequences(m, sequences, settings).log_probs for m in (rounded_copy(model, 4), model)
+        )
+    torch.testing.assert_close(torch.where(sequences.mask, sampler, 0.0), engine, atol=1e-4, rtol=0)
+    weights = rollout_weights(trainer, engine, sequences.mask, cap=1e9, grain="sequence")[:, 0].double()
+    error = float(weights.std()) / len(weights) ** 0.5
+    assert float(weights.mean()) == pytest.approx(1, abs=5 * error) and 0 < error < 0.05

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tables import benchmarks, integrations, phase, smollm2, studies
+from tables import benchmarks, cases_map, integrations, phase, smollm2, studies
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = (
@@ -26,7 +26,7 @@ PAGES = (
     "docs/studies.md",
 )
 MARKED = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", flags=re.S)
-BLOCKS = benchmarks.BLOCKS | studies.BLOCKS | phase.BLOCKS | smollm2.BLOCKS | integrations.BLOCKS
+BLOCKS = benchmarks.BLOCKS | cases_map.BLOCKS | studies.BLOCKS | phase.BLOCKS | smollm2.BLOCKS | integrations.BLOCKS
 
 
 def fill(text: str) -> str:

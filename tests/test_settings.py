@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from policygrain.methods import MtpHeads, Sampler
-from policygrain.methods.parts import CHOICES
+from policygrain.objective import MtpHeads, Sampler
+from policygrain.objective.method import CHOICES
 from policygrain.settings import InvalidSettings, Settings, keys, problem_of, setting
 from policygrain.study.methods import section_of_settings
 

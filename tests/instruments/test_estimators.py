@@ -18,8 +18,8 @@ from policygrain.instruments.estimators import ESTIMATORS, adam_metric, measure_
 from policygrain.instruments.inputs import made_from, measure_starts
 from policygrain.instruments.policy import open_measured_policy, plain
 from policygrain.instruments.truth import flat_gradient
-from policygrain.methods import method
 from policygrain.model.logprobs import score_tokens
+from policygrain.objective import method
 from policygrain.results.layout import DataFolder
 from policygrain.results.measured import EstimatorRow, EstimatorsRecord
 from policygrain.results.schema import read_record, write_record

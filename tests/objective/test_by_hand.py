@@ -5,10 +5,9 @@ from math import exp, log
 import pytest
 import torch
 
-from policygrain.methods.compute import function
-from policygrain.methods.parts import Block
 from policygrain.objective import aggregate, clip, penalty, ratio
 from policygrain.objective.batch import TokenBatch
+from policygrain.objective.ratio import Block
 
 from ..support.batches import by_hand, close, tensor
 

@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policygrain import StepTotals, TokenBatch, method
-from policygrain.methods.compute import function
-from policygrain.methods.parts import Block, GroupExpectation
 from policygrain.objective.batch import Responses
+from policygrain.objective.ratio import Block, GroupExpectation
 
 from ..support.batches import assert_same, by_hand, close, evaluate, few, fields
 

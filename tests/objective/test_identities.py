@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policygrain import TokenBatch, method
-from policygrain.methods.compute import function
-from policygrain.methods.parts import Block, TokenRatio
 from policygrain.objective import ratio
+from policygrain.objective.ratio import Block, TokenRatio
 
 from ..support.batches import METHODS, assert_same, evaluate, few, fields
 

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from policygrain import TokenBatch, method
-from policygrain.methods.compute import function
-from policygrain.methods.parts import Block
 from policygrain.objective import ratio
+from policygrain.objective.ratio import Block
 
 from ..support.batches import METHODS, assert_same, evaluate, random_fields
 

@@ -7,9 +7,7 @@ import torch
 from hypothesis import given
 
 from policygrain import TokenBatch, method
-from policygrain.methods.clips import DppoKl, DppoTv, Fipo, Gmpo, Likelihood, Sapo, Vespo
-from policygrain.methods.compute import function
-from policygrain.objective.clip import discounted_sum
+from policygrain.objective.clip import DppoKl, DppoTv, Fipo, Gmpo, Likelihood, Sapo, Vespo, discounted_sum
 
 from ..support.batches import assert_same, by_hand, close, evaluate, few, fields
 

@@ -21,7 +21,7 @@ import yaml
 from policygrain.figures import FIGURES
 from policygrain.files import read_json_lines
 from policygrain.merging import merge
-from policygrain.methods import Method, Sampler, method, method_names
+from policygrain.objective import Method, Sampler, method, method_names
 from policygrain.study import load_study, parse_study
 from policygrain.study.schema import Study
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 from policygrain import method
-from policygrain.methods import MtpHeads, Sampler
+from policygrain.objective import MtpHeads, Sampler
 from policygrain.settings import keys
 from policygrain.study.methods import MethodChanges, section_of_settings
 

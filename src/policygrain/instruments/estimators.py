@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..methods import Method, method
-from ..methods.parts import Kl
+from ..objective import Method, method
+from ..objective.penalty import Kl
 from ..progress import Progress
 from ..provenance import commit, seed_of
 from ..results.layout import DataFolder

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..model.logprobs import score_tokens
 from ..model.sequences import Sequences, micro_batches
-from ..objective.advantage import dr_grpo
+from ..objective.advantage import DrGrpo
 from .jackknife import Numbers, products, squared_mean
 from .policy import MeasuredPolicy
 
@@ -45,7 +45,7 @@ def measure_truth(measured: MeasuredPolicy, prompts: int, blocks: int, length: f
     responses of an ordinary batch, because losses are means over tokens.
     """
     rollouts, sequences = measured.sample(prompts, "truth", *key)
-    advantages = dr_grpo(rollouts.rewards).flatten().to(sequences.ids.device)
+    advantages = DrGrpo()(rollouts.rewards).flatten().to(sequences.ids.device)
     group = rollouts.rewards.shape[1]
     size = sum(p.numel() for p in measured.parameters)
     sums = torch.zeros(2, blocks, size, device=sequences.ids.device)

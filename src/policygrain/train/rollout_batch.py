@@ -8,7 +8,7 @@ import torch
 
 from ..clock import Clock
 from ..errors import UserError
-from ..methods import Method
+from ..objective import Method
 from ..model.precision import compute_dtype
 from ..model.sequences import Sequences
 from ..model.weights import rounded_copy

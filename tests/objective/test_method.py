@@ -8,7 +8,6 @@ import torch
 
 from policygrain import StepTotals, TokenBatch, method
 from policygrain.errors import UserError
-from policygrain.methods.compute import FUNCTIONS
 from policygrain.objective import needs
 from policygrain.objective.loss import merge_metrics
 
@@ -21,8 +20,6 @@ BATCH = {
     "mask": torch.tensor([[1, 1], [1, 0]]),
 }
 OWN = """
-from policygrain.objective import needs
-from policygrain.objective.loss import merge_metrics
 from policygrain.objective.clip import Surrogate
 
 def half(batch, *, share: float = 0.5):

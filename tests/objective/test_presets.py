@@ -11,10 +11,10 @@ import torch
 from policygrain import TokenBatch, method
 from policygrain.cli import main
 from policygrain.errors import UserError
-from policygrain.methods import method_names
-from policygrain.methods.method import TEXTS
-from policygrain.methods.parts import Block
-from policygrain.methods.presets import parse, resolve
+from policygrain.objective import method_names
+from policygrain.objective.method import TEXTS
+from policygrain.objective.presets import parse, resolve
+from policygrain.objective.ratio import Block
 
 BATCH = {
     "log_probs": torch.tensor([[-0.5, -1.0], [-2.0, -1.0]]),

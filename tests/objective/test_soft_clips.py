@@ -16,7 +16,7 @@ PER_RESPONSE = ("token_mean", "seq_mean_token_mean")
 
 def surrogate(part, batch, ratio=None):
     r = batch.log_ratio.exp() if ratio is None else ratio
-    return function(part)(r, batch)
+    return part(r, batch)
 
 
 # ---- by hand --------------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ class Advantage(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class Grpo(Advantage):
-    """(R_i − mean) / (std + 1e-6), sample (n−1) standard deviation."""
+    """(R_i − mean_j R_j) / (std + 1e-6) over the group, sample (n−1) standard deviation. GRPO (2402.03300)."""
 
     name: Literal["grpo"] = "grpo"
 
@@ -39,7 +39,7 @@ class Grpo(Advantage):
 
 @dataclass(frozen=True, kw_only=True)
 class DrGrpo(Advantage):
-    """R_i − mean_j R_j (2503.20783)."""
+    """R_i − mean_j R_j over the group. Dr. GRPO (2503.20783)."""
 
     name: Literal["dr_grpo"] = "dr_grpo"
 
@@ -49,7 +49,7 @@ class DrGrpo(Advantage):
 
 @dataclass(frozen=True, kw_only=True)
 class Rloo(Advantage):
-    """R_i − mean_{j≠i} R_j: leave-one-out (2402.14740)."""
+    """R_i − mean_{j≠i} R_j over the others of the group: leave-one-out. RLOO (2402.14740)."""
 
     name: Literal["rloo"] = "rloo"
 

@@ -27,7 +27,7 @@ class Aggregation(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class TokenMean(Aggregation):
-    """1/Σ|o_i| for every token: DAPO (2503.14476 eq. 8), TEPO, MPO."""
+    """Mean over all tokens of the step: w = 1/Σ|o_i|. DAPO (2503.14476 eq. 8), TEPO, MPO."""
 
     name: Literal["token_mean"] = "token_mean"
 
@@ -37,7 +37,10 @@ class TokenMean(Aggregation):
 
 @dataclass(frozen=True, kw_only=True)
 class SeqMeanTokenMean(Aggregation):
-    """1/(N |o_i|): GRPO (2402.03300 eq. 3), GSPO. N counts responses with a token in the loss."""
+    """Mean over responses of the mean over their tokens: w = 1/(N |o_i|). GRPO (2402.03300 eq. 3), GSPO.
+
+    N counts responses with a token in the loss.
+    """
 
     name: Literal["seq_mean_token_mean"] = "seq_mean_token_mean"
 
@@ -47,7 +50,7 @@ class SeqMeanTokenMean(Aggregation):
 
 @dataclass(frozen=True, kw_only=True)
 class SeqMeanTokenSum(Aggregation):
-    """1/N: the sum over a response's tokens, so that long responses count for more. LUSPO (2602.05261)."""
+    """Mean over responses of the sum over their tokens: w = 1/N, so long ones count for more. LUSPO (2602.05261)."""
 
     name: Literal["seq_mean_token_sum"] = "seq_mean_token_sum"
 
@@ -57,7 +60,7 @@ class SeqMeanTokenSum(Aggregation):
 
 @dataclass(frozen=True, kw_only=True)
 class SeqMeanTokenSumNorm(Aggregation):
-    """1/(N L_max): Dr. GRPO (2503.20783), no bias towards short or long responses."""
+    """The same divided by the longest possible response: w = 1/(N L_max). Dr. GRPO (2503.20783)."""
 
     name: Literal["seq_mean_token_sum_norm"] = "seq_mean_token_sum_norm"
 
@@ -69,7 +72,7 @@ class SeqMeanTokenSumNorm(Aggregation):
 
 @dataclass(frozen=True, kw_only=True)
 class PromptMean(Aggregation):
-    """1/(P Σ_{j in group} |o_j|): mean over prompts of the mean over the tokens of all responses to a prompt.
+    """Mean over prompts of the mean over the tokens of a prompt's responses: w = 1/(P Σ_{j in group} |o_j|).
 
     DAPO's equation for one prompt (2503.14476 eq. 8), whose expectation over prompts is read as this mean or as
     `token_mean`. P counts prompts with a token in the loss.

@@ -73,7 +73,7 @@ class PpoClip(Band):
 
 @dataclass(frozen=True, kw_only=True)
 class NoClip(Clip):
-    """u = r Â."""
+    """No clip: u = r Â."""
 
     name: Literal["none"] = "none"
 
@@ -156,9 +156,9 @@ class Likelihood(Clip):
 
 @dataclass(frozen=True, kw_only=True)
 class Gmpo(Clip):
-    """u = exp((1/|o|) Σ_k ℓ̃_k) Â, ℓ̃ = min(ℓ, high) where Â > 0 and max(ℓ, −low) where Â < 0. GMPO (2507.20673).
+    """Log-ratios are bounded before their mean over the response: u = exp((1/|o|) Σ_k ℓ̃_k) Â. GMPO (2507.20673).
 
-    Tokens are bounded in log space, each by itself, before the mean; the `sequence` ratio with PPO's clip bounds the
+    ℓ̃ = min(ℓ, high) where Â > 0 and max(ℓ, −low) where Â < 0. Tokens are bounded each by itself; the `sequence` ratio with PPO's clip bounds the
     mean. A bounded token has no gradient, its response still has one. The ratio is only what metrics show.
     """
 
@@ -194,9 +194,9 @@ class Sapo(Clip):
 
 @dataclass(frozen=True, kw_only=True)
 class DppoTv(Clip):
-    """u = M r Â, M = 0 where π_θ − π_old > high (Â > 0) or π_old − π_θ > low (Â < 0). DPPO (2602.04879 eq. 11-13).
+    """No gradient for tokens whose probability has moved too far, a bound on total variation. DPPO (2602.04879).
 
-    A bound on total variation. Probabilities are of the sampled token, so the band of the ratio is δ/π_old: wide for
+    u = M r Â; M = 0 where π_θ − π_old > high (Â > 0) or π_old − π_θ > low (Â < 0) (eq. 11-13). Probabilities are of the sampled token, so the band of the ratio is δ/π_old: wide for
     unlikely tokens.
     """
 
@@ -211,9 +211,9 @@ class DppoTv(Clip):
 
 @dataclass(frozen=True, kw_only=True)
 class DppoKl(Clip):
-    """u = M r Â, M = 0 where the KL divergence of a token that moved by the sign of Â is too large. DPPO (2602.04879).
+    """No gradient for tokens whose probability has moved too far, a bound on the KL divergence. DPPO (2602.04879).
 
-    Equations 11, 12 and 14. The divergence is that of two Bernoulli variables, the sampled token or another one, π_old
+    u = M r Â; M = 0 where D > high (Â > 0, π_θ > π_old) or D > low (Â < 0, π_θ < π_old) (eq. 11, 12, 14). D is that of two Bernoulli variables, the sampled token or another one, π_old
     first.
     """
 
@@ -237,9 +237,9 @@ def _masked(ratio: Tensor, batch: TokenBatch, fallen: Tensor, risen: Tensor) -> 
 
 @dataclass(frozen=True, kw_only=True)
 class Vespo(Clip):
-    """u = sg[φ(W)] Â log π_θ, W = exp Σ_k ℓ_k, φ(W) = W^k exp(λ (1 − W)). VESPO (2602.10693 section 3.4).
+    """The response's damped importance weight W as a constant weight: u = sg[W^k exp(λ (1 − W))] Â log π_θ. VESPO.
 
-    W is the product over the response; log W is bounded to [log 1e-8, 20]. The weights of a rollout correction belong
+    Source: 2602.10693 section 3.4. W = exp Σ_k ℓ_k over the response; log W is bounded to [log 1e-8, 20]. The weights of a rollout correction belong
     into W. No token counts as clipped.
     """
 
@@ -270,10 +270,10 @@ def _by_sign(positive: Tensor, one: float, other: float, like: Tensor) -> Tensor
 
 @dataclass(frozen=True, kw_only=True)
 class Fipo(Band):
-    """PPO's dual clip with the advantage f Â, f_t = sg[clip(exp F_t, least, largest)], F_t = Σ_{k≥t} γ^{k−t} ℓ_k.
+    """PPO's dual clip; tokens weigh more if those that follow them have become likelier. FIPO (2603.19835).
 
-    FIPO (2603.19835): tokens count for more if what follows them has become likelier. γ = 2^(−1/half_life); tokens with
-    r > ``dual`` add nothing to F. Defaults are those of the authors' recipe for 32B parameters.
+    The advantage is f Â, f_t = sg[clip(exp F_t, least, largest)], F_t = Σ_{k≥t} γ^{k−t} ℓ_k, γ = 2^(−1/half_life);
+    tokens with r > ``dual`` add nothing to F. Defaults are those of the authors' recipe for 32B parameters.
     """
 
     name: Literal["fipo"] = "fipo"

@@ -105,11 +105,11 @@ class Method(Settings):
     advantage: Advantage | Custom = setting(Grpo(), description="advantage over the group")
     ratio: Ratio | Custom = setting(TokenRatio(), description="importance ratio (its grain), with its parameters")
     clip: Clip | Custom = setting(
-        NoClip(), description="{low, high, dual}: PPO's clip; or another one with its parameters; null: no clip"
+        NoClip(), description="null: no clip; {low, high, dual}: PPO's clip; or a name, with its parameters"
     )
     aggregation: Aggregation | Custom = setting(TokenMean(), description="how token losses are averaged")
     penalties: tuple[Penalty | Custom, ...] = setting(
-        (), description="list of penalties with their parameters; replaces the list of the base"
+        (), description="replaces the list of the base; names, with their parameters"
     )
     sampler: Sampler = setting(Sampler(), description="dynamic sampling, overlong and truncated responses")
     mtp_heads: MtpHeads = setting(MtpHeads(), description="prediction heads, for a block ratio with future: mtp_heads")

@@ -66,7 +66,7 @@ class Part(Settings, abc.ABC):
         if Part in cls.__bases__:
             cls.choices = {}
         elif "name" in vars(cls):
-            cls.choices[cls.name] = cls
+            cls.choices[vars(cls)["name"]] = cls
 
     @abc.abstractmethod
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:

@@ -55,7 +55,7 @@ class SequenceRatio(Ratio):
 
 @dataclass(frozen=True, kw_only=True)
 class PrefixRatio(Ratio):
-    """The exact correction for reaching o_≤t: log r_t = Σ_{k≤t} ℓ_k. TEPO's contrast (2510.09369 fig. 5).
+    """Product up to each token, the exact correction for reaching it: log r_t = Σ_{k≤t} ℓ_k. TEPO's contrast (2510.09369 fig. 5).
 
     With the gradient of each token's ``own`` ℓ it is CTPO (2605.07331).
     """
@@ -225,7 +225,7 @@ class Block(Ratio):
 
 @dataclass(frozen=True, kw_only=True)
 class GroupExpectation(Ratio):
-    """p_i / E_q[q], for every t: the response's probability over what π_old expects of its group. GEPO (2508.17850).
+    """The response's mean probability over its expectation in the group: p_i / E_q[q], for every t. GEPO (2508.17850).
 
     p and q are geometric means over the response, p_i = exp((1/|o_i|) Σ_t log π_θ) and q_i the same of π_old, and
     E_q[q] = Σ_j q_j² / Σ_j q_j over the responses j of the prompt. On-policy the ratio is not 1.
@@ -250,7 +250,7 @@ class GroupExpectation(Ratio):
 
 @dataclass(frozen=True, kw_only=True)
 class NoRatio(Ratio):
-    """1 in value, ∇log π_θ in gradient: REINFORCE."""
+    """No ratio: 1 in value, ∇log π_θ in gradient. REINFORCE."""
 
     name: Literal["none"] = "none"
 

@@ -1,4 +1,4 @@
-"""The methods of a study file: what a study changes, with the keys, types and descriptions of ``policygrain.objective``.
+"""The methods of a study file: what it changes, with the keys, types and descriptions of ``policygrain.objective``.
 
 Whether parts and their parameters exist is checked after merging with the base.
 """

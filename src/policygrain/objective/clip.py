@@ -158,8 +158,9 @@ class Likelihood(Clip):
 class Gmpo(Clip):
     """Log-ratios are bounded before their mean over the response: u = exp((1/|o|) Σ_k ℓ̃_k) Â. GMPO (2507.20673).
 
-    ℓ̃ = min(ℓ, high) where Â > 0 and max(ℓ, −low) where Â < 0. Tokens are bounded each by itself; the `sequence` ratio with PPO's clip bounds the
-    mean. A bounded token has no gradient, its response still has one. The ratio is only what metrics show.
+    ℓ̃ = min(ℓ, high) where Â > 0 and max(ℓ, −low) where Â < 0. Tokens are bounded each by itself; the `sequence`
+    ratio with PPO's clip bounds the mean. A bounded token has no gradient, its response still has one. The ratio is
+    only what metrics show.
     """
 
     name: Literal["gmpo"] = "gmpo"
@@ -196,8 +197,8 @@ class Sapo(Clip):
 class DppoTv(Clip):
     """No gradient for tokens whose probability has moved too far, a bound on total variation. DPPO (2602.04879).
 
-    u = M r Â; M = 0 where π_θ − π_old > high (Â > 0) or π_old − π_θ > low (Â < 0) (eq. 11-13). Probabilities are of the sampled token, so the band of the ratio is δ/π_old: wide for
-    unlikely tokens.
+    u = M r Â; M = 0 where π_θ − π_old > high (Â > 0) or π_old − π_θ > low (Â < 0) (eq. 11-13). Probabilities are of
+    the sampled token, so the band of the ratio is δ/π_old: wide for unlikely tokens.
     """
 
     name: Literal["dppo_tv"] = "dppo_tv"
@@ -213,8 +214,8 @@ class DppoTv(Clip):
 class DppoKl(Clip):
     """No gradient for tokens whose probability has moved too far, a bound on the KL divergence. DPPO (2602.04879).
 
-    u = M r Â; M = 0 where D > high (Â > 0, π_θ > π_old) or D > low (Â < 0, π_θ < π_old) (eq. 11, 12, 14). D is that of two Bernoulli variables, the sampled token or another one, π_old
-    first.
+    u = M r Â; M = 0 where D > high (Â > 0, π_θ > π_old) or D > low (Â < 0, π_θ < π_old) (eq. 11, 12, 14). D is that
+    of two Bernoulli variables, the sampled token or another one, π_old first.
     """
 
     name: Literal["dppo_kl"] = "dppo_kl"
@@ -239,8 +240,8 @@ def _masked(ratio: Tensor, batch: TokenBatch, fallen: Tensor, risen: Tensor) -> 
 class Vespo(Clip):
     """The response's damped importance weight W as a constant weight: u = sg[W^k exp(λ (1 − W))] Â log π_θ. VESPO.
 
-    Source: 2602.10693 section 3.4. W = exp Σ_k ℓ_k over the response; log W is bounded to [log 1e-8, 20]. The weights of a rollout correction belong
-    into W. No token counts as clipped.
+    Source: 2602.10693 section 3.4. W = exp Σ_k ℓ_k over the response; log W is bounded to [log 1e-8, 20]. The
+    weights of a rollout correction belong into W. No token counts as clipped.
     """
 
     name: Literal["vespo"] = "vespo"

@@ -55,9 +55,9 @@ class SequenceRatio(Ratio):
 
 @dataclass(frozen=True, kw_only=True)
 class PrefixRatio(Ratio):
-    """Product up to each token, the exact correction for reaching it: log r_t = Σ_{k≤t} ℓ_k. TEPO's contrast (2510.09369 fig. 5).
+    """Product up to each token, the exact correction for reaching it: log r_t = Σ_{k≤t} ℓ_k.
 
-    With the gradient of each token's ``own`` ℓ it is CTPO (2605.07331).
+    TEPO's contrast (2510.09369 fig. 5). With the gradient of each token's ``own`` ℓ it is CTPO (2605.07331).
     """
 
     name: Literal["prefix"] = "prefix"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 from policygrain.analysis.findings import findings
+
 from policygrain.analysis.ledger import load_claims
 from policygrain.cli import main
 from policygrain.results.reader import StudyResults

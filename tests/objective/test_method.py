@@ -23,6 +23,10 @@ BATCH = {
     "mask": torch.tensor([[1, 1], [1, 0]]),
 }
 OWN = """
+from policygrain.objective import needs
+from policygrain.objective.clip import Surrogate
+from policygrain.objective.loss import merge_metrics
+
 from policygrain.objective.clip import Surrogate
 
 def half(batch, *, share: float = 0.5):

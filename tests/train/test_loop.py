@@ -21,8 +21,8 @@ from transformers import PreTrainedModel
 from policygrain.cli import STOPPED, main
 from policygrain.errors import UserError
 from policygrain.files import read_json_lines
-from policygrain.objective import method, method_names, needs
 from policygrain.model.loading import load_model
+from policygrain.objective import method, method_names
 from policygrain.results.layout import RunFolder
 from policygrain.results.reader import run_metrics
 from policygrain.rollout.engine import Request, Response
@@ -300,6 +300,7 @@ def test_a_final_model_that_cannot_be_written_is_one_message_and_the_next_run_en
 
 
 OWN_CLIPS = """
+from policygrain.objective import needs
 from policygrain.objective.clip import Surrogate
 
 def centred(ratio, batch):

@@ -27,8 +27,6 @@ from policygrain.objective import needs
 from policygrain.objective.clip import Surrogate
 from policygrain.objective.loss import merge_metrics
 
-from policygrain.objective.clip import Surrogate
-
 def half(batch, *, share: float = 0.5):
     return batch.log_ratio * share
 

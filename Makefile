@@ -62,7 +62,7 @@ test-pretrained: setup
 
 # The objective with the oldest torch and Python that pyproject.toml allows (5 GB: that torch comes with its CUDA libraries).
 test-oldest: .venv-oldest/.ready
-	PYTHONPATH=src .venv-oldest/bin/python -m pytest -q -p no:cacheprovider tests/objective tests/methods
+	PYTHONPATH=src .venv-oldest/bin/python -m pytest -q -p no:cacheprovider tests/objective
 
 .venv-oldest/.ready: pyproject.toml
 	$(OLDEST) -m venv .venv-oldest

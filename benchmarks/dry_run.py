@@ -25,7 +25,7 @@ from typing import Any
 import yaml
 
 from policygrain.files import atomic_json
-from policygrain.methods import method_names
+from policygrain.objective import method_names
 from policygrain.provenance import commit, hardware, versions
 from policygrain.results.layout import StudyFolder
 

@@ -27,10 +27,10 @@ import torch
 from policygrain.clock import Clock
 from policygrain.files import atomic_json, read_json
 from policygrain.grading import NumericGrader
-from policygrain.methods import Method, method
 from policygrain.model import tiny
 from policygrain.model.loading import load_model
 from policygrain.model.warm_start import finetune
+from policygrain.objective import Method, method
 from policygrain.provenance import commit, hardware, versions
 from policygrain.rollout.open import open_engine
 from policygrain.study.schema import Prompt, TinyModel, Training, WarmStart

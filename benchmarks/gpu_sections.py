@@ -15,10 +15,10 @@ import torch
 
 import log_probs
 from gpu_work import PEAK_TFLOPS, SHAPES, STEPS, Timed, model_of, needed_flops, synchronise, work_of
-from policygrain.methods import method
 from policygrain.model import tiny
 from policygrain.model.attention import Flex, Spans
 from policygrain.model.loading import recompute_layers
+from policygrain.objective import method
 from policygrain.rollout.engine import Request, Response
 from policygrain.rollout.open import open_engine
 from policygrain.train import checkpoint

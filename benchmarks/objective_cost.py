@@ -41,7 +41,6 @@ from torch import Tensor
 from integration_cost import in_trl
 from policygrain import Method, TokenBatch, method
 from policygrain.files import atomic_json
-from policygrain.methods.compute import function
 from policygrain.provenance import commit, hardware, versions
 
 SEED = 0
@@ -82,7 +81,7 @@ def ratio_stage(chosen: Method, fields: dict[str, Tensor]) -> Callable[[], objec
     batch = TokenBatch(**fields)
 
     def call() -> object:
-        log_r = function(chosen.ratio)(batch)
+        log_r = chosen.ratio(batch)
         return torch.autograd.grad(log_r.exp().sum(), batch.log_probs)
 
     return call

@@ -53,11 +53,11 @@ from trl import GRPOConfig, GRPOTrainer
 from policygrain.clock import Clock
 from policygrain.files import atomic_json
 from policygrain.grading import NumericGrader
-from policygrain.methods import method
 from policygrain.model import tiny
 from policygrain.model.loading import load_model
 from policygrain.model.precision import compute_dtype, resolve_compute
 from policygrain.model.warm_start import finetune
+from policygrain.objective import method
 from policygrain.provenance import commit, hardware, seed_of, versions
 from policygrain.rollout.open import open_engine
 from policygrain.study import load_study

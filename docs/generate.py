@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tables import benchmarks, cases_map, integrations, phase, smollm2, studies
+from tables import benchmarks, cases_map, integrations, methods, phase, smollm2, studies
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = (
@@ -16,6 +16,7 @@ PAGES = (
     "docs/cases.md",
     "docs/coding.md",
     "docs/integrations/same-name.md",
+    "docs/methods/README.md",
     "docs/phase.md",
     "docs/pretrained.md",
     "docs/regime.md",
@@ -26,7 +27,15 @@ PAGES = (
     "docs/studies.md",
 )
 MARKED = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", flags=re.S)
-BLOCKS = benchmarks.BLOCKS | cases_map.BLOCKS | studies.BLOCKS | phase.BLOCKS | smollm2.BLOCKS | integrations.BLOCKS
+BLOCKS = (
+    benchmarks.BLOCKS
+    | cases_map.BLOCKS
+    | studies.BLOCKS
+    | phase.BLOCKS
+    | smollm2.BLOCKS
+    | integrations.BLOCKS
+    | methods.BLOCKS
+)
 
 
 def fill(text: str) -> str:

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from policygrain.methods import MtpHeads, Sampler
-from policygrain.methods.parts import CHOICES
+from policygrain.objective import MtpHeads, Sampler
+from policygrain.objective.method import CHOICES
 from policygrain.settings import InvalidSettings, Settings, keys, problem_of, setting
 from policygrain.study.methods import section_of_settings
 
-KINDS = [Sampler, MtpHeads, *(part for parts in CHOICES.values() for part in parts)]
+KINDS = [Sampler, MtpHeads, *(part for parts in CHOICES.values() for part in parts.values())]
 WORDS = sorted({word for kind in KINDS for _, field in keys(kind).values() for word in [str(field.default)]})
 VALUES = st.one_of(
     st.none(),

@@ -7,7 +7,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .methods import Method, method
+    from .objective import Method, method
     from .objective.batch import StepTotals, TokenBatch
 
 __version__ = "0.1.0"
@@ -17,9 +17,9 @@ __all__ = ["Method", "StepTotals", "TokenBatch", "__version__", "method"]
 def __getattr__(name: str) -> Any:
     """Load torch only when the objective is used: figures and the command line do without it."""
     if name in ("method", "Method"):
-        from . import methods
+        from . import objective
 
-        return getattr(methods, name)
+        return getattr(objective, name)
     if name in ("StepTotals", "TokenBatch"):
         from .objective import batch
 

@@ -20,7 +20,7 @@ from matplotlib.text import Text
 from policygrain.figures import benchmarks, cases, clip_ratio, dynamics, pass_at_k
 from policygrain.figures.style import labels, looks
 from policygrain.merging import merge
-from policygrain.methods import method_names
+from policygrain.objective import method_names
 from policygrain.results.cases import CasesRecord
 from policygrain.results.layout import START
 from policygrain.results.reader import StudyResults

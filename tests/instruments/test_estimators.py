@@ -18,9 +18,9 @@ from policygrain.instruments.estimators import ESTIMATORS, adam_metric, measure_
 from policygrain.instruments.inputs import made_from, measure_starts
 from policygrain.instruments.policy import open_measured_policy, plain
 from policygrain.instruments.truth import flat_gradient, measure_truths
-from policygrain.methods import method
-from policygrain.methods.parts import names
 from policygrain.model.logprobs import score_tokens
+from policygrain.objective import method
+from policygrain.objective.aggregate import Aggregation
 from policygrain.results.layout import DataFolder
 from policygrain.results.measured import EstimatorRow, EstimatorsRecord
 from policygrain.results.schema import read_record, write_record
@@ -91,7 +91,7 @@ def test_on_policy_all_ratios_are_the_gradient(measured: EstimatorsRecord) -> No
     assert rows["token"].effective_sample_share == pytest.approx(1)
 
 
-@pytest.mark.parametrize("name", names("aggregation"))
+@pytest.mark.parametrize("name", list(Aggregation.choices))
 def test_the_true_gradient_of_an_aggregation_is_that_of_its_unbiased_estimator(
     name: str, made: tuple[Path, Path]
 ) -> None:

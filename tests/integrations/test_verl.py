@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from policygrain import TokenBatch, method, methods
+from policygrain import TokenBatch, method
+from policygrain.objective import Sampler, method_names
 
 pytest.importorskip("verl", reason="verl is not installed here; `make test-peers` has an environment with it")
 tensordict = pytest.importorskip("tensordict")
@@ -47,7 +48,7 @@ def config_of(
 
 
 def test_every_method_is_a_policy_loss_and_says_so() -> None:
-    for name in methods.method_names():
+    for name in method_names():
         assert callable(get_policy_loss_fn(PREFIX + name))
     code = "import logging; logging.basicConfig(level=logging.INFO); import verl"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -211,7 +212,8 @@ def test_rollout_correction_has_verls_weights(grain: Any, outside: Any) -> None:
     threshold = "0.5_1.5" if outside == "mask" else 1.5
     theirs, _ = compute_rollout_correction_weights(old - engine, mask.double(), grain, threshold)
     floor = 0.5 if outside == "mask" else 0.0
-    ours = rollout_weights(old, engine, mask, cap=1.5, floor=floor, grain=grain, outside=outside)
+    sampler = Sampler(correction_cap=1.5, correction_floor=floor, correction_grain=grain, correction_outside=outside)
+    ours = rollout_weights(old, engine, mask, sampler)
     torch.testing.assert_close(torch.where(mask, ours, 0.0), theirs, rtol=1e-12, atol=0)
     assert (ours[mask] == (0.0 if outside == "mask" else 1.5)).any()
 

@@ -20,7 +20,7 @@ from policygrain.cli import main
 from policygrain.errors import UserError
 from policygrain.exchange.verl_export import config, differences, export
 from policygrain.integrations.options import EXPORTED
-from policygrain.methods import method_names
+from policygrain.objective import method_names
 from policygrain.results.layout import DataFolder
 from policygrain.study import Study
 from policygrain.study.runs import run_matrix

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from policygrain.methods import method
 from policygrain.model import precision
 from policygrain.model.precision import compute_dtype, has_fast_bfloat16, resolve_compute, set_compute_dtype
 from policygrain.model.sharding import score_tokens
+from policygrain.objective import method
 from policygrain.rollout.open import open_engine
 from policygrain.study.schema import Model
 from policygrain.train.policy import open_policy

@@ -7,12 +7,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policygrain.objective import advantage
+from policygrain.objective.advantage import DrGrpo, Grpo, Rloo
 
 from ..support.batches import few
 
-ALL = (advantage.grpo, advantage.dr_grpo, advantage.rloo)
-every_advantage = pytest.mark.parametrize("function", ALL, ids=lambda f: f.__name__)
+ALL = (Grpo(), DrGrpo(), Rloo())
+every_advantage = pytest.mark.parametrize("function", ALL, ids=lambda part: part.name)
 # Quarters are exact in floating point, and so are their sums; a spread is at least some quarters wide.
 quarters = st.integers(-40, 40).map(lambda n: n / 4)
 groups = st.integers(2, 8).flatmap(lambda size: st.lists(st.lists(quarters, min_size=size, max_size=size), min_size=1))
@@ -29,7 +29,7 @@ def test_by_hand(function):
         "grpo": lambda r, rest: (r - statistics.mean([r, *rest])) / (statistics.stdev([r, *rest]) + 1e-6),
         "dr_grpo": lambda r, rest: r - statistics.mean([r, *rest]),
         "rloo": lambda r, rest: r - statistics.mean(rest),
-    }[function.__name__]
+    }[function.name]
     by_hand = [[expected(r, g[:i] + g[i + 1 :]) for i, r in enumerate(g)] for g in (group, other)]
     torch.testing.assert_close(function(tensor([group, other])), tensor(by_hand), rtol=1e-12, atol=1e-14)
 
@@ -52,12 +52,12 @@ def test_a_shift_changes_nothing(function, rewards, shift):
 @few
 @given(rewards=groups, scale=st.floats(0.1, 100))
 def test_a_scale_changes_nothing_in_grpo(rewards, scale):
-    one, scaled = advantage.grpo(tensor(rewards)), advantage.grpo(tensor(rewards) * scale)
+    one, scaled = Grpo()(tensor(rewards)), Grpo()(tensor(rewards) * scale)
     # σ + 1e-6 instead of σ: a relative change of at most 1e-6/σ, and σ is no less than 0.08 · 0.1 here.
-    torch.testing.assert_close(scaled, one, rtol=2e-4, atol=0)
+    torch.testing.assert_close(scaled, one, rtol=2e-4, atol=1e-14)
     std = tensor(rewards).std(1, keepdim=True)
     ordinary = (std * min(scale, 1) > 2).squeeze(1)
-    torch.testing.assert_close(scaled[ordinary], one[ordinary], rtol=1e-6, atol=0)
+    torch.testing.assert_close(scaled[ordinary], one[ordinary], rtol=1e-6, atol=1e-14)
 
 
 @every_advantage
@@ -81,4 +81,4 @@ def test_groups_do_not_mix(function):
 
 
 def test_leave_one_out_of_two_is_the_difference():
-    assert advantage.rloo(tensor([[3.0, 1.0]])).tolist() == [[2.0, -2.0]]
+    assert Rloo()(tensor([[3.0, 1.0]])).tolist() == [[2.0, -2.0]]

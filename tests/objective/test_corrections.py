@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policygrain import TokenBatch, method
+from policygrain.objective import Sampler
 from policygrain.objective.correction import effective_sample_share, off_policy_mask, rollout_weights
 
 from ..support.batches import assert_same, by_hand, close, evaluate, few, fields
@@ -18,8 +19,9 @@ DIFFERENCE = torch.tensor([[1.2, -0.4], [0.1, 9.0]], dtype=torch.float64)
 MASK = torch.tensor([[1, 1], [1, 0]])
 
 
-def weights(**settings):
-    return rollout_weights(DIFFERENCE, torch.zeros_like(DIFFERENCE), MASK, **settings)
+def weights(x, mask, **settings):
+    sampler = Sampler(**{f"correction_{key}": value for key, value in settings.items()})
+    return rollout_weights(x, torch.zeros_like(x), mask, sampler)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +38,7 @@ def weights(**settings):
     ],
 )
 def test_weights_by_grain(settings, expected):
-    close(weights(**settings), expected)
+    close(weights(DIFFERENCE, MASK, **settings), expected)
 
 
 def test_the_effective_share_is_that_of_equal_weights():
@@ -49,8 +51,12 @@ def test_the_effective_share_is_that_of_equal_weights():
 @few
 @given(data=fields(), grain=st.sampled_from(["token", "sequence", "geometric"]), cap=st.floats(1.0, 5.0))
 def test_the_engine_itself_needs_no_correction(data, grain, cap):
-    same = rollout_weights(data["old_log_probs"], data["old_log_probs"], data["mask"], cap=cap, grain=grain)
+    same = weights(torch.zeros_like(data["old_log_probs"]), data["mask"], cap=cap, grain=grain)
     assert (same == 1).all()
+
+
+def test_without_a_cap_nothing_is_corrected():
+    assert (weights(DIFFERENCE, MASK, cap=None) == 1).all()
 
 
 @few
@@ -59,7 +65,7 @@ def test_grains_agree_for_responses_of_one_token(seed, outside):
     x = torch.randn(5, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     mask = torch.tensor([[1, 0, 0]] * 5)
     found = [
-        rollout_weights(x, 0 * x, mask, cap=1.5, floor=0.5, grain=grain, outside=outside)
+        weights(x, mask, cap=1.5, floor=0.5, grain=grain, outside=outside)
         for grain in ("token", "sequence", "geometric")
     ]
     assert (found[0] == found[1]).all() and (found[0] == found[2]).all()
@@ -103,7 +109,7 @@ def test_the_variance_of_a_product_grows_with_length():
     x = 0.1 * torch.randn(2000, 64, generator=generator, dtype=torch.float64)
     mask = torch.ones_like(x)
     share = {
-        grain: effective_sample_share(rollout_weights(x, 0 * x, mask, cap=1e9, grain=grain), mask)
+        grain: effective_sample_share(weights(x, mask, cap=1e9, grain=grain), mask)
         for grain in ("sequence", "token", "geometric")
     }
     assert share["sequence"] < 0.7 < share["token"] < share["geometric"]

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from policygrain import TokenBatch, method
-from policygrain.methods import method_names
-from policygrain.objective import penalty
+from policygrain.objective import method_names, penalty
 from policygrain.objective.clip import token_covariance
 
 from ..support.batches import WITH_GRADIENT, random_fields

@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policygrain import StepTotals, TokenBatch, method
-from policygrain.methods.compute import function
-from policygrain.methods.parts import Block, GroupExpectation
 from policygrain.objective.batch import Responses
+from policygrain.objective.ratio import Block, GroupExpectation
 
 from ..support.batches import assert_same, by_hand, close, evaluate, few, fields
 
@@ -32,7 +31,7 @@ def test_the_ratio_to_the_expectation_of_the_group():
     batch = TokenBatch(old + moved, old, torch.ones(3).double(), torch.ones(3, 2), groups=GROUPS)
     q = exp(-1), exp(-2)
     expected = log((q[0] ** 2 + q[1] ** 2) / (q[0] + q[1]))
-    close(function(GroupExpectation())(batch), [[-0.7 - expected] * 2, [-2 - expected] * 2, [0.1] * 2])
+    close(GroupExpectation()(batch), [[-0.7 - expected] * 2, [-2 - expected] * 2, [0.1] * 2])
 
 
 @pytest.mark.parametrize(
@@ -47,7 +46,7 @@ def test_segments_are_blocks_of_unequal_sizes(weights, expected):
     """Segments of two tokens and of one; numbers are names alone, and padding has none."""
     numbers = torch.tensor([[9, 9, 4, 4]])
     batch = by_hand([[0.1, 0.3, 0.5, 9.0]], [1.0], [[1, 1, 1, 0]], segments=numbers)
-    close(function(Block(layout="segments", weights=weights))(batch)[:, :3], [expected])
+    close(Block(layout="segments", weights=weights)(batch)[:, :3], [expected])
 
 
 # ---- identities -----------------------------------------------------------------------------------------------------

@@ -9,9 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policygrain import TokenBatch, method
-from policygrain.methods.compute import function
-from policygrain.methods.parts import Block, TokenRatio
-from policygrain.objective import ratio
+from policygrain.objective.ratio import Block, PrefixRatio, TokenRatio
 
 from ..support.batches import METHODS, assert_same, evaluate, few, fields
 
@@ -86,8 +84,8 @@ def test_one_uniform_tile_is_the_sequence(aggregation, data, size):
 @given(data=fields(), size=st.integers(9, 30))
 def test_one_joint_tile_is_the_product_of_the_whole_response(data, size):
     batch = TokenBatch(**data)
-    r = function(Block(size=size, layout="tiled", weights="joint"))(batch).exp()
-    prefix = ratio.prefix(batch).exp()
+    r = Block(size=size, layout="tiled", weights="joint")(batch).exp()
+    prefix = PrefixRatio()(batch).exp()
     for row, length in enumerate(batch.lengths.tolist()):
         product = math.prod(batch.log_ratio[row, :length].exp().tolist())
         assert r[row, :length].tolist() == pytest.approx([product] * length, rel=1e-12)
@@ -130,7 +128,7 @@ def test_on_policy_normalised_blocks_are_the_token_ratio(aggregation, data, bloc
 @given(data=fields(), block=any_block)
 def test_normalised_edges_leave_the_ratio_as_it_is(data, block):
     batch = TokenBatch(**data)
-    published, normalised = (function(Block(**block, edges=edges))(batch) for edges in ("as_published", "normalised"))
+    published, normalised = (Block(**block, edges=edges)(batch) for edges in ("as_published", "normalised"))
     assert torch.equal(published, normalised)
 
 

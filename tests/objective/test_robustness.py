@@ -6,9 +6,7 @@ import pytest
 import torch
 
 from policygrain import TokenBatch, method
-from policygrain.methods.compute import function
-from policygrain.methods.parts import Block
-from policygrain.objective import ratio
+from policygrain.objective.ratio import Block, SequenceRatio
 
 from ..support.batches import METHODS, assert_same, evaluate, random_fields
 
@@ -68,7 +66,7 @@ def test_in_one_token_responses_every_ratio_is_that_of_the_token(name):
     fields = random_fields([1, 1, 0, 1], seed=4)
     batch, chosen = TokenBatch(**fields), METHODS[name]
     expected = 0 * batch.log_ratio if chosen.ratio.name == "none" else batch.log_ratio
-    torch.testing.assert_close(function(chosen.ratio)(batch), expected)
+    torch.testing.assert_close(chosen.ratio(batch), expected)
 
 
 @every_method
@@ -101,7 +99,7 @@ def test_a_window_far_into_a_long_response_keeps_its_digits(layout):
     """Running sums of 30,000 log-ratios come to hundreds, and a window's to hundredths."""
     generator = torch.Generator().manual_seed(0)
     drifting = 0.02 + 0.01 * torch.randn((1, 30_000), generator=generator)
-    block = function(Block(size=8, layout=layout))
+    block = Block(size=8, layout=layout)
     log_r = block(off_by(drifting))
     exact = block(off_by(drifting[:, -800:].double()))  # 30,000 − 800 ends a tile
     assert log_r.dtype == torch.float32
@@ -110,7 +108,7 @@ def test_a_window_far_into_a_long_response_keeps_its_digits(layout):
 
 def test_the_stop_gradient_leaves_the_ratio_as_it_is_in_single_precision():
     batch = off_by(torch.randn(50, 20, generator=torch.Generator().manual_seed(0)))
-    assert torch.equal(ratio.sequence(batch, stop_gradient=True), ratio.sequence(batch))
+    assert torch.equal(SequenceRatio(stop_gradient=True)(batch), SequenceRatio()(batch))
 
 
 def off_by(log_ratio: torch.Tensor) -> TokenBatch:

@@ -7,9 +7,7 @@ import torch
 from hypothesis import given
 
 from policygrain import TokenBatch, method
-from policygrain.methods.clips import DppoKl, DppoTv, Fipo, Gmpo, Likelihood, Sapo, Vespo
-from policygrain.methods.compute import function
-from policygrain.objective.clip import discounted_sum
+from policygrain.objective.clip import DppoKl, DppoTv, Fipo, Gmpo, Likelihood, Sapo, Vespo, discounted_sum
 
 from ..support.batches import assert_same, by_hand, close, evaluate, few, fields
 
@@ -18,7 +16,7 @@ PER_RESPONSE = ("token_mean", "seq_mean_token_mean")
 
 def surrogate(part, batch, ratio=None):
     r = batch.log_ratio.exp() if ratio is None else ratio
-    return function(part)(r, batch)
+    return part(r, batch)
 
 
 # ---- by hand --------------------------------------------------------------------------------------------------------

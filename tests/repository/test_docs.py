@@ -21,7 +21,7 @@ import yaml
 from policygrain.figures import FIGURES
 from policygrain.files import read_json_lines
 from policygrain.merging import merge
-from policygrain.methods import Method, Sampler, method, method_names
+from policygrain.objective import Method, Sampler, method, method_names
 from policygrain.study import load_study, parse_study
 from policygrain.study.schema import Study
 
@@ -92,7 +92,7 @@ def test_relative_links_resolve(path: Path) -> None:
 
 @every_document
 def test_references_to_the_code_can_be_imported(path: Path) -> None:
-    """`module:name` as in [`objective.ratio:token`](…/ratio.py); the link is to the file of that module."""
+    """`module:name` as in [`objective.ratio:Block`](…/ratio.py); the link is to the file of that module."""
     pattern = r"\[`([a-z_.]+)(?::(\w+))?`\]\(([^)]+\.py)\)"
     for module_name, name, target in re.findall(pattern, path.read_text()):
         module = importlib.import_module(f"policygrain.{module_name}")
@@ -222,8 +222,8 @@ def test_a_page_names_every_function_of_its_presets(path: Path) -> None:
     modules = {"advantage": "advantage", "ratio": "ratio", "clip": "clip", "aggregation": "aggregate"}
     for preset in settings_table(path):
         chosen = method(preset)
-        used = {f"{module}:{getattr(chosen, slot).name}" for slot, module in modules.items()}
-        used |= {f"penalty:{part.name}" for part in chosen.penalties}
+        used = {f"{module}:{type(getattr(chosen, slot)).__name__}" for slot, module in modules.items()}
+        used |= {f"penalty:{type(part).__name__}" for part in chosen.penalties}
         assert used <= named, f"{path}: {preset} is made of {used - named} too"
 
 

@@ -10,8 +10,8 @@ import pytest
 from policygrain.cli import main
 from policygrain.figures import TABLES, catalogue
 from policygrain.figures.catalogue import draw
-from policygrain.methods import method
-from policygrain.methods.method import TEXTS
+from policygrain.objective import method
+from policygrain.objective.method import TEXTS
 from policygrain.results.reader import StudyResults
 from policygrain.study import Study, load_recorded_study, load_study
 from policygrain.study.runs import run_matrix

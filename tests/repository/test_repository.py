@@ -80,7 +80,7 @@ def test_the_published_results_are_of_the_published_record(in_root: Path, tmp_pa
 )
 def test_the_laptop_study_has_the_chosen_bands(in_root: Path, ratio: str, methods: tuple[str, ...]) -> None:
     """After a run of studies/bands.yaml: `policygrain bands results/bands --out docs/bands.json`."""
-    from policygrain.methods import method
+    from policygrain.objective import method
     from policygrain.study import load_study
 
     study = load_study("config.yaml")

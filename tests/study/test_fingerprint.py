@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from policygrain import digests
-from policygrain.methods.method import TEXTS
+from policygrain.objective.method import TEXTS
 from policygrain.study import Study, load_study
 from policygrain.study.artefacts import Artefact
 from policygrain.study.fingerprint import (

@@ -6,7 +6,8 @@ import subprocess
 import sys
 
 from policygrain import method
-from policygrain.methods import MtpHeads, Sampler
+from policygrain.objective import MtpHeads, Sampler
+from policygrain.objective.method import CHOICES
 from policygrain.settings import keys
 from policygrain.study.methods import MethodChanges, section_of_settings
 
@@ -28,6 +29,15 @@ def test_a_section_has_the_keys_and_defaults_of_the_settings() -> None:
         assert section().model_dump() == given
         described = {name: info.description for name, info in section.model_fields.items()}
         assert described == {name: field.metadata["description"] for name, (_, field) in keys(kind).items()}
+
+
+def test_the_schema_of_a_part_is_that_of_its_class() -> None:
+    schema = MethodChanges.model_json_schema()["properties"]["clip"]
+    (ppo,) = (s for s in schema["anyOf"] if s.get("title") == "PpoClip")
+    assert ppo["description"].startswith("u = min(r Â, clip(r, 1−ε_low, 1+ε_high) Â). PPO (1707.06347 eq. 7)")
+    assert ppo["properties"]["low"]["default"] == 0.2 and ppo["properties"]["low"]["maximum"] == 1
+    assert schema["anyOf"][0] == {"enum": list(CHOICES["clip"])} and schema["anyOf"][-1] == {"type": "null"}
+    assert all(name in schema["description"] for name in CHOICES["clip"])
 
 
 def test_reading_a_study_does_not_import_torch() -> None:

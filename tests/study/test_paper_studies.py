@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from policygrain.methods import method
+from policygrain.objective import method
 from policygrain.study.runs import run_matrix
 from policygrain.tasks import registry
 from policygrain.tasks.registry import sampling_of

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from policygrain import Method, TokenBatch, method
-from policygrain.methods import method_names
+from policygrain.objective import method_names
 from policygrain.objective.loss import merge_metrics
 
 Fields = dict[str, Any]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from torch import Tensor
 
-from policygrain.objective import ratio
 from policygrain.objective.batch import TokenBatch
+from policygrain.objective.ratio import TokenRatio
 
 
 def slow(batch: TokenBatch, *, name_of_run: str) -> Tensor:
@@ -24,9 +24,9 @@ def slow(batch: TokenBatch, *, name_of_run: str) -> Tensor:
         end = time.monotonic() + float(file.read_text())
         while time.monotonic() < end and file.exists():
             time.sleep(0.05)
-    return ratio.token(batch)
+    return TokenRatio()(batch)
 
 
 def broken(batch: TokenBatch) -> Tensor:
     """Nothing that can be trained on."""
-    return ratio.token(batch) * float("nan")
+    return TokenRatio()(batch) * float("nan")

@@ -13,17 +13,18 @@ from policygrain.errors import UserError
 from ..support.small import make_start, small_study, train_small
 
 OWN = """
-from policygrain.objective import clip, needs
+from policygrain.objective import needs
+from policygrain.objective.clip import NoClip
 
 SEEN = []
 
 @needs("step_log_probs", "groups", "reference")
 def watched(ratio, batch):
     SEEN.append(batch)
-    return clip.none(ratio, batch)
+    return NoClip()(ratio, batch)
 
 def undeclared(ratio, batch):
-    return clip.none(ratio, batch.replace(advantages=batch.whole.advantages))
+    return NoClip()(ratio, batch.replace(advantages=batch.whole.advantages))
 """
 
 

@@ -21,8 +21,8 @@ from transformers import PreTrainedModel
 from policygrain.cli import STOPPED, main
 from policygrain.errors import UserError
 from policygrain.files import read_json_lines
-from policygrain.methods import method, method_names
 from policygrain.model.loading import load_model
+from policygrain.objective import method, method_names
 from policygrain.results.layout import RunFolder
 from policygrain.results.reader import run_metrics
 from policygrain.rollout.engine import Request, Response

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from policygrain.errors import Stopped
-from policygrain.methods import method
 from policygrain.model.loading import load_model
+from policygrain.objective import method
 from policygrain.results.layout import RunFolder
 from policygrain.results.reader import mtp_heads, run_metrics
 from policygrain.rollout.engine import Request, Response

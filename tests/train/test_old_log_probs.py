@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from policygrain.files import read_json_lines
-from policygrain.methods import method
+from policygrain.objective import method
 from policygrain.rollout.engine import Response
 from policygrain.rollout.torch_engine import TorchEngine
 from policygrain.train import update as module

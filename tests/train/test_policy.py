@@ -12,9 +12,9 @@ import torch
 import torch.distributed as dist
 
 from policygrain.errors import Stopped, UserError
-from policygrain.methods import method
 from policygrain.model.loading import load_model
 from policygrain.model.weights import full_weights, unsharded
+from policygrain.objective import method
 from policygrain.results.layout import RunFolder
 from policygrain.results.reader import run_metrics
 from policygrain.study import Study

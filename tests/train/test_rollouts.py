@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from policygrain.clock import Clock
-from policygrain.methods import Sampler
+from policygrain.objective import Sampler
 from policygrain.rollout.engine import Request, Response
 from policygrain.study.schema import Training
 from policygrain.tasks.problem import Problem

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from policygrain.methods import method, method_names
 from policygrain.model.loading import load_model
+from policygrain.objective import method, method_names
 from policygrain.train.policy import Policy, build_heads, make_scaler
 from policygrain.train.update import TrainingBatch, minibatches, update
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
-from ..methods import Method, method
-from ..methods.clips import NoClip, PpoClip
-from ..methods.part import Part
-from ..methods.parts import Block, NoRatio, PrefixRatio, ProductRatio, SequenceRatio, TokenRatio
+from ..objective import Method, method
+from ..objective.clip import NoClip, PpoClip
+from ..objective.part import Part
+from ..objective.ratio import Block, NoRatio, PrefixRatio, ProductRatio, SequenceRatio, TokenRatio
 
 Knob = Literal["first", "updates_per_batch", "drift", "mismatch"]
 BATCH = 24  # responses of an update, and of the batch whose cosine is measured

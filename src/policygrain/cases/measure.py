@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..methods import Method
+from ..objective import Method
 from ..objective.batch import TokenBatch
 from . import policies
 from .cases import BATCH, STEP, UPDATES, Case

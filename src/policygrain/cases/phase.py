@@ -17,9 +17,9 @@ from torch import Tensor
 
 from ..analysis.statistics import LEVEL, over_seeds, student
 from ..analysis.verdicts import holm
-from ..methods import Method
-from ..methods.clips import PpoClip
-from ..methods.parts import Block, NoRatio, ProductRatio, SequenceRatio, TokenRatio
+from ..objective import Method
+from ..objective.clip import PpoClip
+from ..objective.ratio import Block, NoRatio, ProductRatio, SequenceRatio, TokenRatio
 from ..progress import Progress
 from ..provenance import commit
 from ..results.cases import Law, MapCell, MapMethod, MapRecord

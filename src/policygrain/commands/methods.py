@@ -14,18 +14,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Print the presets and the study's own methods."""
-    from ..methods import method, method_names
+    """Print the presets, those to compare ratios with, and the study's own methods."""
+    from ..objective import comparison_names, method, method_names
 
     own = {}
     if arguments.config:
         from ..study import load_study
 
         own = load_study(arguments.config).methods
-    methods = [method(name, own) for name in dict.fromkeys([*method_names(), *own])]
+    groups = {
+        "Published methods": method_names(),
+        "To compare ratios: they differ in the ratio and its clip alone": comparison_names(),
+    }
+    groups["Methods of the study"] = [name for name in own if not any(name in names for names in groups.values())]
+    methods = {name: method(name, own) for names in groups.values() for name in names}
     if arguments.json:
-        print(json.dumps({m.name: m.data() for m in methods}, indent=1, ensure_ascii=False))
+        print(json.dumps({name: m.data() for name, m in methods.items()}, indent=1, ensure_ascii=False))
         return
-    width = max(len(m.name) for m in methods)
-    for m in methods:
-        print(f"{m.name:{width}}  {m.summary}  [{m.source}]" if m.source else f"{m.name:{width}}  {m.summary}")
+    width = max(map(len, methods))
+    for title, names in groups.items():
+        if names:
+            print(f"{title}:")
+        for m in (methods[name] for name in names):
+            print(f"  {m.name:{width}}  {m.summary}" + (f"  [{m.source}]" if m.source else ""))

@@ -91,13 +91,13 @@ def run(arguments: argparse.Namespace) -> None:
 def find_arm(study: Study, name: str | None) -> Arm:
     """An arm of the study (default: its first), or a method that no experiment names. UserError for anything else."""
     from ..errors import UserError, did_you_mean
-    from ..methods import method_names
+    from ..objective import comparison_names, method_names
     from ..study.runs import Arm, run_matrix
 
     arms = run_matrix(study).arms
     if name is None:
         return next(iter(arms.values()))
-    known = [*arms, *study.methods, *method_names()]
+    known = [*arms, *study.methods, *method_names(), *comparison_names()]
     if name not in known:
         raise UserError(f"--arm: the study has no arm, and there is no method, {name!r}.{did_you_mean(name, known)}")
     return arms.get(name) or Arm(name)

@@ -16,9 +16,8 @@ from .. import digests
 from ..errors import UserError
 from ..files import atomic_text, new_folder
 from ..integrations.options import EXPORTED, METHODS_FILE, lacking
-from ..methods import Method
 from ..model.loading import load_tokenizer
-from ..objective import Need
+from ..objective import Method, Need
 from ..results.layout import DataFolder
 from ..results.schema import ExportRecord, write_record
 from ..study import Study

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..methods import Method, method
-from ..methods.method import TEXTS
+from ..objective import Method, method
+from ..objective.method import TEXTS
 from ..study import Study
 
 # What may differ between methods that are said to differ in one part only.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 from ..errors import UserError
-from ..methods.parts import Block
+from ..objective.ratio import Block
 from ..study import Study
 from ..study.runs import Arm, arms_of, run_matrix
 from ..tasks.registry import sampling_of

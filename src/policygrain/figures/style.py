@@ -15,7 +15,7 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from ..methods import method, method_names
+from ..objective import comparison_names, method, method_names
 from ..results.layout import START
 from ..results.reader import StudyResults
 from ..study import Study
@@ -84,7 +84,7 @@ SETTINGS: dict[str, Callable[[str], str]] = {
 
 @functools.lru_cache(maxsize=8)
 def _of_presets() -> dict[str, str]:
-    return {name: method(name).label for name in method_names()}
+    return {name: method(name).label for name in (*method_names(), *comparison_names())}
 
 
 def labels(study: Study) -> Callable[[str], str]:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..methods import Method, method
-from ..methods.part import Part
-from ..methods.parts import Kl
+from ..objective import Method, method
+from ..objective.part import Part
+from ..objective.penalty import Kl
 from ..progress import Progress
 from ..provenance import commit, seed_of
 from ..results.layout import DataFolder

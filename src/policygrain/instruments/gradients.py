@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ..methods import Method
-from ..methods.clips import ClipCov
-from ..methods.part import Custom
 from ..model.logprobs import score_tokens
 from ..model.sequences import micro_batches
+from ..objective import Method
 from ..objective.batch import TokenBatch
+from ..objective.clip import ClipCov
 from ..objective.loss import merge_metrics
+from ..objective.part import Custom
 from ..train.update import TrainingBatch, score_sequences
 from .policy import MeasuredPolicy, with_advantages
 from .truth import flat_gradient

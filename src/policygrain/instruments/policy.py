@@ -20,10 +20,10 @@ from ..clock import Clock
 from ..errors import UserError
 from ..grading import Grader, open_grader
 from ..hub import pinned
-from ..methods import Method, Sampler, method
 from ..model.device import device
 from ..model.reference import on_device
 from ..model.sequences import Sequences, pack
+from ..objective import Method, Sampler, method
 from ..objective.batch import TokenBatch
 from ..provenance import seed_of
 from ..results.layout import DataFolder

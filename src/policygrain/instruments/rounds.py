@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from scipy import stats
 
-from ..methods import Method, method
+from ..objective import Method, method
 from ..progress import Progress
 from ..provenance import commit, seed_of
 from ..results.layout import DataFolder

@@ -10,12 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..methods.compute import function
-from ..methods.part import Part
 from ..model.logprobs import score_tokens
 from ..model.sequences import Sequences, micro_batches
-from ..objective.advantage import dr_grpo
+from ..objective.advantage import DrGrpo
 from ..objective.batch import TokenBatch
+from ..objective.part import Part
 from .jackknife import Numbers, interval, products, squared_mean
 from .policy import MeasuredPolicy
 
@@ -81,7 +80,7 @@ def measure_truths(
     """
     rollouts, sequences = measured.sample(prompts, "truth", *key)
     place, group = sequences.ids.device, rollouts.rewards.shape[1]
-    advantages = dr_grpo(rollouts.rewards).flatten().to(place)
+    advantages = DrGrpo()(rollouts.rewards).flatten().to(place)
     nothing = torch.zeros(sequences.mask.shape, device=place)
     batch = TokenBatch(
         log_probs=nothing,
@@ -91,7 +90,7 @@ def measure_truths(
         groups=torch.arange(prompts, device=place).repeat_interleave(group),
         max_length=measured.settings.max_tokens,
     )
-    weights = [function(aggregation)(batch) * batch.advantages for aggregation in aggregations]
+    weights = [aggregation(batch) * batch.advantages for aggregation in aggregations]
     size = sum(p.numel() for p in measured.parameters)
     sums = torch.zeros(len(aggregations) + 1, blocks, size, device=place)  # the last: of entropies
     for number, part in enumerate(torch.arange(prompts).tensor_split(blocks)):

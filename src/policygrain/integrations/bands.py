@@ -10,16 +10,13 @@ import torch
 from torch import Tensor
 
 from ..errors import UserError
-from ..methods import method, method_names
-from ..methods.clips import PpoClip
-from ..methods.compute import function
-from ..methods.part import Part
-from ..methods.parts import Block, PrefixRatio, SequenceRatio, TokenRatio
+from ..objective import method, method_names
 from ..objective.batch import TokenBatch
-from ..objective.clip import LARGEST_LOG
+from ..objective.clip import LARGEST_LOG, PpoClip
+from ..objective.ratio import Block, PrefixRatio, Ratio, SequenceRatio, TokenRatio
 from .rollouts import Rollouts
 
-GRAINS: dict[str, Part] = {
+GRAINS: dict[str, Ratio] = {
     "token": TokenRatio(),
     "block": Block(),
     "prefix": PrefixRatio(),
@@ -63,9 +60,9 @@ def measure(rollouts: Rollouts, share: float = 0.01) -> list[Grain]:
     return [_grain(name, part, rollouts, share) for name, part in GRAINS.items()]
 
 
-def _grain(name: str, part: Part, rollouts: Rollouts, share: float) -> Grain:
+def _grain(name: str, part: Ratio, rollouts: Rollouts, share: float) -> Grain:
     batch = rollouts.batch
-    log_ratio = function(part)(batch).clamp(-LARGEST_LOG, LARGEST_LOG)
+    log_ratio = part(batch).clamp(-LARGEST_LOG, LARGEST_LOG)
     values, sign = log_ratio[batch.mask], batch.advantages[batch.mask].sign()
     # Only tokens with the right sign of the advantage can be clipped at a bound, so the shares of all are scaled.
     low, high = (_edge(name, values, sign == side, share / 2, below) for side, below in ((-1, True), (1, False)))
@@ -200,7 +197,7 @@ def draw(rollouts: Rollouts, path: Path) -> None:
     batch = rollouts.batch
     figure, axes = pyplot.subplots(1, len(GRAINS), figsize=(3.2 * len(GRAINS), 3.2), layout="constrained")
     for axis, (name, part) in zip(axes, GRAINS.items(), strict=True):
-        values = function(part)(batch)[batch.mask].double().clamp(-LARGEST_LOG, LARGEST_LOG)
+        values = part(batch)[batch.mask].double().clamp(-LARGEST_LOG, LARGEST_LOG)
         typical, extreme = (float(size) for size in _quantiles(values.abs(), (0.5, 0.995)))
         bands = {
             preset: [math.log1p(-low) if low < 1 else -math.inf, math.log1p(high)]

@@ -6,10 +6,9 @@ from collections.abc import Callable
 
 import torch
 
-from ..methods import Method
-from ..methods.clips import PpoClip
-from ..methods.compute import function
+from ..objective import Method
 from ..objective.batch import TokenBatch
+from ..objective.clip import PpoClip
 from ..objective.loss import importance
 
 BATCHES = 50  # micro-batches with ratios other than 1
@@ -31,8 +30,8 @@ class IdleClip:
         if not self.watching:
             return
         with torch.no_grad():
-            ratio = importance(batch, function(self.found.ratio))
-            surrogate = function(self.found.clip)(ratio, batch)
+            ratio = importance(self.found, batch)
+            surrogate = self.found.clip(ratio, batch)
             clipped = bool(((surrogate.low | surrogate.high) & batch.mask).any())
             largest = float(torch.where(batch.mask, (ratio - 1).abs(), 0.0).max())
         self.seen += 1

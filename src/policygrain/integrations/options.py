@@ -5,9 +5,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable
 
-from ..methods import Method, method
-from ..methods.parts import Kl
-from ..objective import Need
+from ..objective import Method, Need, method
+from ..objective.penalty import Kl
 
 EXPORTED = "POLICYGRAIN_EXPORTED"  # names the folder of an exported run, in the environment of the other trainer
 METHODS_FILE = "methods.yaml"  # in that folder: the method that the run trains with

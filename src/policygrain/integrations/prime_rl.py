@@ -12,8 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..methods import Method
-from ..objective import Need
+from ..objective import Method, Need
 from ..objective.batch import StepTotals, TokenBatch
 from .options import chosen, lacking, reads_entropies, refuse
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UserError
-from ..objective.advantage import grpo
+from ..objective.advantage import Grpo
 from ..objective.batch import TokenBatch
 
 # What trainers call the columns, in their dumps or in what their loss functions get.
@@ -90,7 +90,7 @@ def read_rollouts(path: Path) -> Rollouts:
             raise UserError(
                 f"{path}: group {group!r} has one response; an advantage needs at least two, or give `advantage`."
             )
-        values = grpo(torch.tensor([[reward for _, reward in members]], dtype=torch.float64))[0]
+        values = Grpo()(torch.tensor([[reward for _, reward in members]], dtype=torch.float64))[0]
         for (place, _), value in zip(members, values, strict=True):
             advantages[place] = value.expand(len(old[place]))
     log_probs, old_log_probs, per_token, mask_rows = (

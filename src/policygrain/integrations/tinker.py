@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..methods import Method
-from ..objective import Need
+from ..objective import Method, Need
 from ..objective.batch import TokenBatch
 from .options import UnsupportedOption, chosen, lacking, refuse
 

@@ -15,10 +15,10 @@ from accelerate.utils import gather_object
 from torch import Tensor
 from trl import GRPOTrainer
 
-from ..methods import Method
-from ..methods.parts import Kl
+from ..objective import Method
 from ..objective.batch import Responses, StepTotals, TokenBatch
 from ..objective.loss import merge_metrics
+from ..objective.penalty import Kl
 from .idle_clip import IdleClip
 from .options import chosen, lacking, reads_entropies, refuse, warn_sampler
 

@@ -21,7 +21,7 @@ import yaml
 from torch import Tensor
 from verl.trainer.ppo.core_algos import register_policy_loss
 
-from ..methods import Method, method, method_names
+from ..objective import Method, method, method_names
 from ..objective.batch import StepTotals, TokenBatch
 from ..objective.loss import FLAGS, merge_metrics
 from .idle_clip import IdleClip

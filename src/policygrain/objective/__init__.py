@@ -1,5 +1,7 @@
-"""The objective: pure functions on `TokenBatch`. Imports no other subpackage."""
+"""The objective and the methods, which are data: parts, presets, the loss. Importing it does not import torch."""
 
-from .declaration import Need, needed_by, needs
+from .method import Method, MtpHeads, Sampler
+from .part import Need, needs
+from .presets import comparison_names, method, method_names
 
-__all__ = ["Need", "needed_by", "needs"]
+__all__ = ["Method", "MtpHeads", "Need", "Sampler", "comparison_names", "method", "method_names", "needs"]

@@ -1,28 +1,64 @@
-"""Group-relative advantages: rewards [prompts, group] → advantages [prompts, group]."""
+"""Group-relative advantages: rewards [prompts, group] → advantages [prompts, group].
+
+The modules of parts import no torch, so that methods are listed and checked without it; formulas use tensors' methods.
+"""
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+import abc
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from .part import Part
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 EPSILON = 1e-6
 
 
-def grpo(rewards: Tensor) -> Tensor:
-    """(R_i − mean) / (std + 1e-6), sample (n−1) standard deviation; exactly 0 in a group of equal rewards."""
-    centred = dr_grpo(rewards)
-    if rewards.shape[1] < 2:
-        return centred
-    return centred / (rewards.std(1, keepdim=True) + EPSILON)
+class Advantage(Part):
+    """How rewards become advantages."""
+
+    @abc.abstractmethod
+    def __call__(self, rewards: Tensor) -> Tensor:
+        """Â [prompts, group]; exactly 0 in a group of equal rewards, and in a group of one."""
 
 
-def dr_grpo(rewards: Tensor) -> Tensor:
-    """R_i − mean_j R_j (2503.20783); exactly 0 in a group of equal rewards."""
+@dataclass(frozen=True, kw_only=True)
+class Grpo(Advantage):
+    """(R_i − mean_j R_j) / (std + 1e-6) over the group, sample (n−1) standard deviation. GRPO (2402.03300)."""
+
+    name: Literal["grpo"] = "grpo"
+
+    def __call__(self, rewards: Tensor) -> Tensor:
+        if rewards.shape[1] < 2:
+            return _centred(rewards)
+        return _centred(rewards) / (rewards.std(1, keepdim=True) + EPSILON)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrGrpo(Advantage):
+    """R_i − mean_j R_j over the group. Dr. GRPO (2503.20783)."""
+
+    name: Literal["dr_grpo"] = "dr_grpo"
+
+    def __call__(self, rewards: Tensor) -> Tensor:
+        return _centred(rewards)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rloo(Advantage):
+    """R_i − mean_{j≠i} R_j over the others of the group: leave-one-out. RLOO (2402.14740)."""
+
+    name: Literal["rloo"] = "rloo"
+
+    def __call__(self, rewards: Tensor) -> Tensor:
+        size = rewards.shape[1]
+        return _centred(rewards) * (size / (size - 1) if size > 1 else 0.0)
+
+
+def _centred(rewards: Tensor) -> Tensor:
+    """R_i − mean_j R_j; exactly 0 in a group of equal rewards, whose mean may be rounded."""
     equal = (rewards == rewards[:, :1]).all(1, keepdim=True)
-    return torch.where(equal, 0.0, rewards - rewards.mean(1, keepdim=True))
-
-
-def rloo(rewards: Tensor) -> Tensor:
-    """R_i − mean_{j≠i} R_j: leave-one-out (2402.14740); 0 in a group of one."""
-    size = rewards.shape[1]
-    return dr_grpo(rewards) * (size / (size - 1) if size > 1 else 0.0)
+    return (rewards - rewards.mean(1, keepdim=True)).masked_fill(equal, 0.0)

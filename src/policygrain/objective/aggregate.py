@@ -1,48 +1,91 @@
-"""Aggregations of per-token terms to one loss, as weights.
+"""Aggregations of per-token terms to one loss, as weights w [batch, tokens]: the aggregate of x is Σ w·x.
 
-Each function returns w [batch, tokens] such that the aggregate of x is Σ w·x. Counts are taken over the whole optimizer
-step, so that micro-batches and ranks add up to the same loss and gradient.
+Counts are taken over the whole optimizer step, so that micro-batches and ranks add up to the same loss and gradient.
 """
 
 from __future__ import annotations
 
-from torch import Tensor
+import abc
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
-from .batch import TokenBatch
+from .part import Part, needs
 
+if TYPE_CHECKING:
+    from torch import Tensor
 
-def token_mean(batch: TokenBatch) -> Tensor:
-    """1/Σ|o_i| for every token: DAPO (2503.14476 eq. 8), TEPO, MPO."""
-    return _mask(batch) / batch.whole.n_tokens
-
-
-def seq_mean_token_mean(batch: TokenBatch) -> Tensor:
-    """1/(N |o_i|): GRPO (2402.03300 eq. 3), GSPO. N counts responses with a token in the loss."""
-    return _mask(batch) / (batch.lengths.clamp(min=1).unsqueeze(1) * batch.whole.n_responses)
+    from .batch import TokenBatch
 
 
-def seq_mean_token_sum(batch: TokenBatch) -> Tensor:
-    """1/N: the sum over a response's tokens, so that long responses count for more. LUSPO (2602.05261)."""
-    return _mask(batch) / batch.whole.n_responses
+class Aggregation(Part):
+    """How the terms of tokens become one loss."""
+
+    @abc.abstractmethod
+    def __call__(self, batch: TokenBatch) -> Tensor:
+        """The weights w [batch, tokens]; 0 on padding."""
 
 
-def seq_mean_token_sum_norm(batch: TokenBatch) -> Tensor:
-    """1/(N L_max): Dr. GRPO (2503.20783), no bias towards short or long responses."""
-    step = batch.whole
-    max_length = step.max_length or batch.step_tensors.mask.shape[1]
-    return _mask(batch) / (step.n_responses * max_length)
+@dataclass(frozen=True, kw_only=True)
+class TokenMean(Aggregation):
+    """Mean over all tokens of the step: w = 1/Σ|o_i|. DAPO (2503.14476 eq. 8), TEPO, MPO."""
+
+    name: Literal["token_mean"] = "token_mean"
+
+    def __call__(self, batch: TokenBatch) -> Tensor:
+        return _mask(batch) / batch.whole.n_tokens
 
 
-def prompt_mean(batch: TokenBatch) -> Tensor:
-    """1/(P Σ_{j in group} |o_j|): mean over prompts of the mean over the tokens of all responses to a prompt.
+@dataclass(frozen=True, kw_only=True)
+class SeqMeanTokenMean(Aggregation):
+    """Mean over responses of the mean over their tokens: w = 1/(N |o_i|). GRPO (2402.03300 eq. 3), GSPO.
+
+    N counts responses with a token in the loss.
+    """
+
+    name: Literal["seq_mean_token_mean"] = "seq_mean_token_mean"
+
+    def __call__(self, batch: TokenBatch) -> Tensor:
+        return _mask(batch) / (batch.lengths.clamp(min=1).unsqueeze(1) * batch.whole.n_responses)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeqMeanTokenSum(Aggregation):
+    """Mean over responses of the sum over their tokens: w = 1/N, so long ones count for more. LUSPO (2602.05261)."""
+
+    name: Literal["seq_mean_token_sum"] = "seq_mean_token_sum"
+
+    def __call__(self, batch: TokenBatch) -> Tensor:
+        return _mask(batch) / batch.whole.n_responses
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeqMeanTokenSumNorm(Aggregation):
+    """The same divided by the longest possible response: w = 1/(N L_max). Dr. GRPO (2503.20783)."""
+
+    name: Literal["seq_mean_token_sum_norm"] = "seq_mean_token_sum_norm"
+
+    def __call__(self, batch: TokenBatch) -> Tensor:
+        step = batch.whole
+        max_length = step.max_length or batch.step_tensors.mask.shape[1]
+        return _mask(batch) / (step.n_responses * max_length)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptMean(Aggregation):
+    """Mean over prompts of the mean over the tokens of a prompt's responses: w = 1/(P Σ_{j in group} |o_j|).
 
     DAPO's equation for one prompt (2503.14476 eq. 8), whose expectation over prompts is read as this mean or as
     `token_mean`. P counts prompts with a token in the loss.
     """
-    totals = batch.group_totals
-    assert totals.responses is not None and totals.n_groups is not None and batch.groups is not None
-    lengths = totals.responses.sum_by_group(totals.responses.lengths, batch.groups)
-    return _mask(batch) / (lengths.clamp(min=1).unsqueeze(1) * totals.n_groups)
+
+    name: Literal["prompt_mean"] = "prompt_mean"
+
+    @needs("groups")
+    def __call__(self, batch: TokenBatch) -> Tensor:
+        totals = batch.group_totals
+        assert totals.responses is not None and totals.n_groups is not None and batch.groups is not None
+        lengths = totals.responses.sum_by_group(totals.responses.lengths, batch.groups)
+        return _mask(batch) / (lengths.clamp(min=1).unsqueeze(1) * totals.n_groups)
 
 
 def _mask(batch: TokenBatch) -> Tensor:

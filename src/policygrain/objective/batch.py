@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -213,6 +214,29 @@ class TokenBatch:
     def mean(self, x: Tensor) -> Tensor:
         """This batch's share of the mean of ``x`` over the whole step's tokens. Shares of micro-batches add up."""
         return (x * self.mask).sum() / self.whole.n_tokens
+
+    def sum_over_windows(self, x: Tensor, size: int, *, back: bool = False) -> Tensor:
+        """Σ of ``x``, which is 0 on padding, over t..t+size−1, or ``back`` over t−size+1..t. [batch, tokens], float64.
+
+        As differences of running sums, so that the cost does not grow with ``size``; in double precision, so that a
+        long response's running sum costs no digits of a short window's.
+        """
+        before = size if back else 1
+        running = F.pad(x, (before, size - before)).cumsum(1, dtype=torch.float64)
+        return running[:, size:] - running[:, :-size]
+
+    def sum_over_tiles(self, x: Tensor, size: int) -> Tensor:
+        """Σ of ``x`` over the tile of each token, ⌊t/size⌋ from the first response token on. [batch, tokens]."""
+        tile = (self.mask.cumsum(1) - 1).clamp(min=0) // size
+        return torch.zeros_like(x).scatter_add(1, tile, x).gather(1, tile)
+
+    def sum_over_segments(self, x: Tensor) -> Tensor:
+        """Σ of ``x`` over the segment of each token. [batch, tokens]. ValueError without segments."""
+        if self.segments is None:
+            raise ValueError("block.layout: segments needs `segments` of TokenBatch")
+        row = torch.arange(len(x), device=x.device).unsqueeze(1).expand_as(x)
+        _, segment = torch.stack([row, self.segments]).flatten(1).unique(dim=1, return_inverse=True)
+        return x.new_zeros(segment.numel()).index_add(0, segment, x.flatten())[segment].view_as(x)
 
     def rows(self, index: Any, width: int | None = None) -> TokenBatch:
         """The responses at ``index``, of ``width`` columns, as a micro-batch of the same step."""

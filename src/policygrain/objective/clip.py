@@ -1,18 +1,19 @@
-"""Clips: the surrogate of each token, from its ratio and advantage.
-
-Each function returns ``Surrogate(value, low, high)``: u_t, and the masks of the tokens at the lower and upper clip
-bound, whose gradient is zero. All [batch, tokens].
-"""
+"""Clips: the surrogate of each token, from its ratio and advantage."""
 
 from __future__ import annotations
 
+import abc
 import math
-from typing import Literal, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-import torch
-from torch import Tensor
+from ..settings import setting
+from .part import Part, needs
 
-from .batch import TokenBatch
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from .batch import TokenBatch
 
 # exp of a number above about 88 overflows float32; the exact value of such a ratio is of no use.
 LARGEST_LOG = 80.0
@@ -21,7 +22,7 @@ LEAST_LOG_WEIGHT = math.log(TINY)
 
 
 class Surrogate(NamedTuple):
-    """u_t, and the masks of tokens clipped at the lower and at the upper bound."""
+    """u_t, and the masks of tokens clipped at the lower and at the upper bound. All [batch, tokens]."""
 
     value: Tensor
     low: Tensor
@@ -30,215 +31,84 @@ class Surrogate(NamedTuple):
     corrected: bool = False  # whether the weights of a rollout correction are in the value already
 
 
-def ppo(
-    ratio: Tensor, batch: TokenBatch, *, low: float = 0.2, high: float = 0.2, dual: float | None = None
-) -> Surrogate:
+class Clip(Part):
+    """What bounds the effect of a ratio."""
+
+    @abc.abstractmethod
+    def __call__(self, ratio: Tensor, batch: TokenBatch) -> Surrogate:
+        """The surrogate of each token from its ratio r [batch, tokens]."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Band(Clip):
+    """Clip range: ratios from 1 − low to 1 + high are not clipped."""
+
+    low: float = setting(0.2, ge=0, le=1, description="ε_low: width of the clip range below 1")
+    high: float = setting(0.2, ge=0, description="ε_high: width of the clip range above 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PpoClip(Band):
     """u = min(r Â, clip(r, 1−ε_low, 1+ε_high) Â). PPO (1707.06347 eq. 7); ε_low ≠ ε_high is Clip-Higher (2503.14476).
 
-    ``dual`` c > 1 bounds u from below by c Â where Â < 0 (dual-clip PPO, 1912.09729). Such tokens count as clipped at
-    the upper bound, because their ratio is large.
+    ``dual`` c bounds u from below by c Â where Â < 0 (dual-clip PPO, 1912.09729). Such tokens count as clipped at the
+    upper bound, because their ratio is large.
     """
-    if dual is not None and dual <= 1:
-        raise ValueError(f"clip.dual must be above 1, got {dual}")
-    advantages = batch.advantages
-    value = torch.minimum(ratio * advantages, ratio.clamp(1 - low, 1 + high) * advantages)
-    is_low = (ratio < 1 - low) & (advantages < 0)
-    is_high = (ratio > 1 + high) & (advantages > 0)
-    if dual is not None:
-        bounded = (advantages < 0) & (ratio > dual)
-        value = torch.where(bounded, dual * advantages, value)
-        is_high = is_high | bounded
-    return Surrogate(value, is_low & batch.mask, is_high & batch.mask)
+
+    name: Literal["ppo"] = "ppo"
+    dual: float | None = setting(
+        None, gt=1, description="c of dual clipping, an upper bound of the ratio for negative advantages; null: off"
+    )
+
+    def __call__(self, ratio: Tensor, batch: TokenBatch) -> Surrogate:
+        low, high, advantages = 1 - self.low, 1 + self.high, batch.advantages
+        value = (ratio * advantages).minimum(ratio.clamp(low, high) * advantages)
+        is_low, is_high = (ratio < low) & (advantages < 0), (ratio > high) & (advantages > 0)
+        if self.dual is not None:
+            bounded = (advantages < 0) & (ratio > self.dual)
+            value = (self.dual * advantages).where(bounded, value)
+            is_high = is_high | bounded
+        return Surrogate(value, is_low & batch.mask, is_high & batch.mask)
 
 
-def none(ratio: Tensor, batch: TokenBatch) -> Surrogate:
-    """u = r Â."""
-    nothing = torch.zeros_like(batch.mask)
-    return Surrogate(ratio * batch.advantages, nothing, nothing)
+@dataclass(frozen=True, kw_only=True)
+class NoClip(Clip):
+    """No clip: u = r Â."""
+
+    name: Literal["none"] = "none"
+
+    def __call__(self, ratio: Tensor, batch: TokenBatch) -> Surrogate:
+        nothing = batch.mask & False
+        return Surrogate(ratio * batch.advantages, nothing, nothing)
 
 
-def likelihood(
-    ratio: Tensor,
-    batch: TokenBatch,
-    *,
-    low: float | None = None,
-    cap: float | None = 5.0,
-    outside: Literal["bound", "mask"] = "bound",
-) -> Surrogate:
-    """u = sg[w] Â log π_θ: the ratio is a constant weight w of the token's gradient.
-
-    ``outside: bound``: w = clip(r, low, cap), so no token loses its gradient. CISPO (2506.13585 eq. 4-5); cap 5 is
-    ScaleRL's (2510.13786). ``mask``: w = r, and 0 where r > cap and Â > 0, or r < low and Â < 0. It has the gradient of
-    PPO's clip. MiniRL (2512.01374), decoupled PPO.
-
-    Bounds are absolute, not 1 ± ε. The value has the size of a log-probability, so that it cannot be compared with
-    those of other clips. Tokens count as clipped where their weight is bounded or 0.
-    """
-    weight = ratio.detach()
-    if outside == "mask":
-        fallen = weight < (0.0 if low is None else low)
-        risen = weight > (math.inf if cap is None else cap)
-        is_low, is_high = fallen & (batch.advantages < 0) & batch.mask, risen & (batch.advantages > 0) & batch.mask
-        weight = torch.where(is_low | is_high, 0.0, weight)
-        return Surrogate(weight * batch.advantages * batch.log_probs, is_low, is_high)
-    is_low, is_high = (torch.zeros_like(batch.mask) for _ in range(2))
-    if low is not None:
-        is_low, weight = ratio < low, weight.clamp(min=low)
-    if cap is not None:
-        is_high, weight = ratio > cap, weight.clamp(max=cap)
-    value = weight * batch.advantages * batch.log_probs
-    return Surrogate(value, is_low & batch.mask, is_high & batch.mask, silenced=False)
-
-
-def gmpo(ratio: Tensor, batch: TokenBatch, *, low: float = 0.4, high: float = 0.4) -> Surrogate:
-    """u = exp((1/|o|) Σ_k ℓ̃_k) Â, ℓ̃ = min(ℓ, high) where Â > 0 and max(ℓ, −low) where Â < 0. GMPO (2507.20673).
-
-    Tokens are bounded in log space, each by itself, before the mean; the `sequence` ratio with PPO's clip bounds the
-    mean. A bounded token has no gradient, its response still has one. ``ratio`` is only what metrics show.
-    """
-    log_ratio, advantages = batch.log_ratio, batch.advantages
-    bounded = torch.where(advantages > 0, log_ratio.clamp(max=high), log_ratio.clamp(min=-low))
-    mean = (bounded * batch.mask).sum(1, keepdim=True) / batch.lengths.clamp(min=1).unsqueeze(1)
-    value = mean.clamp(-LARGEST_LOG, LARGEST_LOG).exp() * advantages
-    is_low, is_high = (log_ratio < -low) & (advantages < 0), (log_ratio > high) & (advantages > 0)
-    return Surrogate(value, is_low & batch.mask, is_high & batch.mask)
-
-
-def sapo(ratio: Tensor, batch: TokenBatch, *, positive: float = 1.0, negative: float = 1.05) -> Surrogate:
-    """u = (4/τ) σ(τ (r − 1)) Â, τ = ``positive`` where Â > 0, else ``negative``. SAPO (2511.20347).
-
-    No token is clipped. The gradient by r is 4σ(1−σ) Â, which is Â at r = 1 and falls on both sides.
-    """
-    advantages = batch.advantages
-    temperature = _by_sign(advantages > 0, positive, negative, ratio)
-    nothing = torch.zeros_like(batch.mask)
-    return Surrogate(4 / temperature * torch.sigmoid(temperature * (ratio - 1)) * advantages, nothing, nothing)
-
-
-def dppo_tv(ratio: Tensor, batch: TokenBatch, *, low: float = 0.15, high: float = 0.15) -> Surrogate:
-    """u = M r Â; M = 0 where π_θ − π_old > ``high`` (Â > 0) or π_old − π_θ > ``low`` (Â < 0).
-
-    DPPO (2602.04879 eq. 11-13). Probabilities are of the sampled token, so the band of the ratio is δ/π_old: wide for
-    unlikely tokens.
-    """
-    rise = batch.log_probs.detach().exp() - batch.old_log_probs.exp()
-    return _masked(ratio, batch, rise < -low, rise > high)
-
-
-def dppo_kl(ratio: Tensor, batch: TokenBatch, *, low: float = 0.05, high: float = 0.05) -> Surrogate:
-    """u = M r Â; M = 0 where D > ``high`` (Â > 0, π_θ > π_old) or D > ``low`` (Â < 0, π_θ < π_old).
-
-    DPPO (2602.04879 eq. 11, 12, 14). D is the KL divergence of two Bernoulli variables, the sampled token or another
-    one, π_old first.
-    """
-    # A log-probability may be above 0 by rounding.
-    new, old = (x.detach().exp().clamp(max=1.0) for x in (batch.log_probs, batch.old_log_probs))
-    other = torch.log((1 - old + TINY) / (1 - new + TINY))
-    divergence = old * (batch.old_log_probs - batch.log_probs.detach()) + (1 - old) * other
-    return _masked(ratio, batch, (divergence > low) & (new < old), (divergence > high) & (new > old))
-
-
-def _masked(ratio: Tensor, batch: TokenBatch, fallen: Tensor, risen: Tensor) -> Surrogate:
-    """r Â, and 0 for tokens that have risen too far with a positive advantage, or fallen with a negative one."""
-    is_low, is_high = fallen & (batch.advantages < 0) & batch.mask, risen & (batch.advantages > 0) & batch.mask
-    return Surrogate(torch.where(is_low | is_high, 0.0, ratio * batch.advantages), is_low, is_high)
-
-
-def vespo(
-    ratio: Tensor,
-    batch: TokenBatch,
-    *,
-    positive_power: float = 2.0,
-    positive_decay: float = 3.0,
-    negative_power: float = 3.0,
-    negative_decay: float = 2.0,
-) -> Surrogate:
-    """u = sg[φ(W)] Â log π_θ, W = exp Σ_k ℓ_k, φ(W) = W^k exp(λ (1 − W)). VESPO (2602.10693 section 3.4).
-
-    k and λ are the positive ones where Â ≥ 0. W is the product over the response; log W is bounded to [log 1e-8, 20].
-    The weights of a rollout correction belong into W. No token counts as clipped.
-    """
-    log_weight = batch.log_ratio.detach()
-    if batch.rollout_weights is not None:
-        log_weight = log_weight + torch.where(batch.mask, batch.rollout_weights, 1.0).clamp(min=TINY).log()
-    log_weight = (log_weight * batch.mask).sum(1, keepdim=True).clamp(LEAST_LOG_WEIGHT, 20.0)
-    at_least_0 = batch.advantages >= 0
-    power = _by_sign(at_least_0, positive_power, negative_power, ratio)
-    decay = _by_sign(at_least_0, positive_decay, negative_decay, ratio).clamp(min=1e-4)
-    phi = (power * log_weight + decay * (1 - log_weight.exp())).exp()
-    nothing = torch.zeros_like(batch.mask)
-    value = phi * batch.advantages * batch.log_probs
-    return Surrogate(value, nothing, nothing, silenced=False, corrected=True)
-
-
-def _by_sign(positive: Tensor, one: float, other: float, like: Tensor) -> Tensor:
-    """``one`` where ``positive``, else ``other``, in the precision of ``like``."""
-    return torch.where(positive, like.new_tensor(one), like.new_tensor(other))
-
-
-def fipo(
-    ratio: Tensor,
-    batch: TokenBatch,
-    *,
-    low: float = 0.2,
-    high: float = 0.28,
-    dual: float = 10.0,
-    half_life: float = 32.0,
-    least: float = 1.0,
-    largest: float = 1.2,
-    safety: float = 10.0,
-) -> Surrogate:
-    """PPO's dual clip with the advantage f Â, f_t = sg[clip(exp F_t, least, largest)], F_t = Σ_{k≥t} γ^{k−t} ℓ_k.
-
-    FIPO (2603.19835): tokens count for more if what follows them has become likelier. γ = 2^(−1/half_life); tokens with
-    r > ``dual`` add nothing to F; where Â < 0 and r > ``safety``, f is bounded to [0.8, 1]. Numbers are those of the
-    authors' recipe for 32B parameters.
-    """
-    change = torch.where(ratio.detach() > dual, 0.0, batch.log_ratio.detach())
-    weight = discounted_sum(change, 2 ** (-1 / half_life)).clamp(max=LARGEST_LOG).exp().clamp(least, largest)
-    weight = torch.where((batch.advantages < 0) & (ratio.detach() > safety), weight.clamp(0.8, 1.0), weight)
-    weighted = batch.replace(advantages=weight * batch.advantages)
-    return ppo(ratio, weighted, low=low, high=high, dual=dual)
-
-
-def discounted_sum(x: Tensor, discount: float, block: int = 128) -> Tensor:
-    """Σ_{k≥t} γ^{k−t} x_k along the last axis. [batch, tokens]. Blocks of matrix products: T² would not fit."""
-    width = x.shape[1]
-    place = torch.arange(block, device=x.device, dtype=x.dtype)
-    powers = torch.where(place[:, None] >= place, discount ** (place[:, None] - place), 0.0)  # [k, t]
-    out, after = torch.empty_like(x), x.new_zeros(len(x), 1)
-    for start in reversed(range(0, width, block)):
-        end = min(start + block, width)
-        size = end - start
-        own = x[:, start:end] @ powers[:size, :size]
-        out[:, start:end] = own + after * discount ** (size - place[:size])
-        after = out[:, start : start + 1]
-    return out
-
-
-def clip_cov(
-    ratio: Tensor,
-    batch: TokenBatch,
-    *,
-    low: float = 0.2,
-    high: float = 0.2,
-    fraction: float = 2e-4,
-    cov_low: float = 1.0,
-    cov_high: float = 5.0,
-) -> Surrogate:
-    """Clip-Cov (2505.22617 eq. 11): PPO's clip, and a random ``fraction`` of the step's tokens is detached.
+@dataclass(frozen=True, kw_only=True)
+class ClipCov(Band):
+    """PPO's clip, and a random share of the step's tokens is detached. Clip-Cov (2505.22617 eq. 11).
 
     They are chosen among unclipped tokens whose covariance of log-probability and advantage is in [cov_low, cov_high].
     """
-    clipped = ppo(ratio, batch, low=low, high=high)
-    covariance = token_covariance(batch)
-    candidates = (covariance >= cov_low) & (covariance <= cov_high) & batch.mask & ~clipped.low & ~clipped.high
-    step = batch.step_tensors
-    step_covariance = token_covariance(step)
-    n_candidates = ((step_covariance >= cov_low) & (step_covariance <= cov_high) & step.mask).sum()
-    probability = fraction * step.n_tokens / n_candidates.clamp(min=1)
-    chosen = candidates & (torch.rand_like(covariance) < probability)
-    return Surrogate(torch.where(chosen, clipped.value.detach(), clipped.value), clipped.low, clipped.high)
+
+    name: Literal["clip_cov"] = "clip_cov"
+    fraction: float = setting(
+        2e-4, ge=0, le=1, description="share of the step's tokens that get no gradient, chosen at random …"
+    )
+    cov_low: float = setting(1.0, description="… among tokens whose covariance is at least this …")
+    cov_high: float = setting(5.0, description="… and at most this")
+
+    @needs("step_log_probs")
+    def __call__(self, ratio: Tensor, batch: TokenBatch) -> Surrogate:
+        clipped = PpoClip(low=self.low, high=self.high)(ratio, batch)
+        covariance = token_covariance(batch)
+        candidates = self._within(covariance) & batch.mask & ~clipped.low & ~clipped.high
+        step = batch.step_tensors
+        n_candidates = (self._within(token_covariance(step)) & step.mask).sum()
+        probability = self.fraction * step.n_tokens / n_candidates.clamp(min=1)
+        chosen = candidates & (covariance.clone().uniform_() < probability)
+        return Surrogate(clipped.value.detach().where(chosen, clipped.value), clipped.low, clipped.high)
+
+    def _within(self, covariance: Tensor) -> Tensor:
+        return (covariance >= self.cov_low) & (covariance <= self.cov_high)
 
 
 def token_covariance(batch: TokenBatch) -> Tensor:
@@ -249,3 +119,198 @@ def token_covariance(batch: TokenBatch) -> Tensor:
     step = batch.step_tensors
     centred = [x - step.mean(y) for x, y in ((batch.log_probs, step.log_probs), (batch.advantages, step.advantages))]
     return (centred[0] * centred[1]).detach() * batch.mask
+
+
+@dataclass(frozen=True, kw_only=True)
+class Likelihood(Clip):
+    """u = sg[w] Â log π_θ: the ratio is a constant weight w, bounded (CISPO) or masked outside its bounds (MiniRL).
+
+    ``outside: bound``: w = clip(r, low, cap), so no token loses its gradient. CISPO (2506.13585 eq. 4-5); cap 5 is
+    ScaleRL's (2510.13786). ``mask``: w = r, and 0 where r > cap and Â > 0, or r < low and Â < 0. It has the gradient of
+    PPO's clip. MiniRL (2512.01374), decoupled PPO.
+
+    The value has the size of a log-probability, so that it cannot be compared with those of other clips. Tokens count
+    as clipped where their weight is bounded or 0.
+    """
+
+    name: Literal["likelihood"] = "likelihood"
+    low: float | None = setting(None, ge=0, description="smallest weight; null: none")
+    cap: float | None = setting(5.0, gt=0, description="largest weight, absolute and not 1 + ε; null: none")
+    outside: Literal["bound", "mask"] = setting(
+        "bound",
+        later=True,
+        description="weights beyond low and cap are bounded; mask: they are 0 where PPO's clip has no gradient",
+    )
+
+    def __call__(self, ratio: Tensor, batch: TokenBatch) -> Surrogate:
+        weight, advantages = ratio.detach(), batch.advantages
+        low, cap = 0.0 if self.low is None else self.low, math.inf if self.cap is None else self.cap
+        is_low, is_high = (weight < low) & batch.mask, (weight > cap) & batch.mask
+        if self.outside == "mask":
+            is_low, is_high = is_low & (advantages < 0), is_high & (advantages > 0)
+            weight = weight.masked_fill(is_low | is_high, 0.0)
+        else:
+            weight = weight.clamp(low, cap)
+        return Surrogate(weight * advantages * batch.log_probs, is_low, is_high, silenced=self.outside == "mask")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gmpo(Clip):
+    """Log-ratios are bounded before their mean over the response: u = exp((1/|o|) Σ_k ℓ̃_k) Â. GMPO (2507.20673).
+
+    ℓ̃ = min(ℓ, high) where Â > 0 and max(ℓ, −low) where Â < 0. Tokens are bounded each by itself; the `sequence`
+    ratio with PPO's clip bounds the mean. A bounded token has no gradient, its response still has one. The ratio is
+    only what metrics show.
+    """
+
+    name: Literal["gmpo"] = "gmpo"
+    low: float = setting(0.4, ge=0, description="bound of ℓ below 0, where the advantage is negative")
+    high: float = setting(0.4, ge=0, description="bound of ℓ above 0, where the advantage is positive")
+
+    def __call__(self, ratio: Tensor, batch: TokenBatch) -> Surrogate:
+        log_ratio, advantages = batch.log_ratio, batch.advantages
+        bounded = log_ratio.clamp(max=self.high).where(advantages > 0, log_ratio.clamp(min=-self.low))
+        mean = (bounded * batch.mask).sum(1, keepdim=True) / batch.lengths.clamp(min=1).unsqueeze(1)
+        value = mean.clamp(-LARGEST_LOG, LARGEST_LOG).exp() * advantages
+        is_low, is_high = (log_ratio < -self.low) & (advantages < 0), (log_ratio > self.high) & (advantages > 0)
+        return Surrogate(value, is_low & batch.mask, is_high & batch.mask)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sapo(Clip):
+    """u = (4/τ) σ(τ (r − 1)) Â: a sigmoid of the ratio instead of a clip. SAPO (2511.20347).
+
+    No token is clipped. The gradient by r is 4σ(1−σ) Â, which is Â at r = 1 and falls on both sides.
+    """
+
+    name: Literal["sapo"] = "sapo"
+    positive: float = setting(1.0, gt=0, description="τ where the advantage is positive")
+    negative: float = setting(1.05, gt=0, description="τ elsewhere")
+
+    def __call__(self, ratio: Tensor, batch: TokenBatch) -> Surrogate:
+        temperature = _by_sign(batch.advantages > 0, self.positive, self.negative, ratio)
+        nothing = batch.mask & False
+        return Surrogate(4 / temperature * (temperature * (ratio - 1)).sigmoid() * batch.advantages, nothing, nothing)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DppoTv(Clip):
+    """No gradient for tokens whose probability has moved too far, a bound on total variation. DPPO (2602.04879).
+
+    u = M r Â; M = 0 where π_θ − π_old > high (Â > 0) or π_old − π_θ > low (Â < 0) (eq. 11-13). Probabilities are of
+    the sampled token, so the band of the ratio is δ/π_old: wide for unlikely tokens.
+    """
+
+    name: Literal["dppo_tv"] = "dppo_tv"
+    low: float = setting(0.15, ge=0, description="δ_low: largest fall of the probability")
+    high: float = setting(0.15, ge=0, description="δ_high: largest rise of the probability")
+
+    def __call__(self, ratio: Tensor, batch: TokenBatch) -> Surrogate:
+        rise = batch.log_probs.detach().exp() - batch.old_log_probs.exp()
+        return _masked(ratio, batch, rise < -self.low, rise > self.high)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DppoKl(Clip):
+    """No gradient for tokens whose probability has moved too far, a bound on the KL divergence. DPPO (2602.04879).
+
+    u = M r Â; M = 0 where D > high (Â > 0, π_θ > π_old) or D > low (Â < 0, π_θ < π_old) (eq. 11, 12, 14). D is that
+    of two Bernoulli variables, the sampled token or another one, π_old first.
+    """
+
+    name: Literal["dppo_kl"] = "dppo_kl"
+    low: float = setting(0.05, ge=0, description="δ_low: largest divergence of a token that has become less likely")
+    high: float = setting(0.05, ge=0, description="δ_high: largest divergence of a token that has become more likely")
+
+    def __call__(self, ratio: Tensor, batch: TokenBatch) -> Surrogate:
+        # A log-probability may be above 0 by rounding.
+        new, old = (x.detach().exp().clamp(max=1.0) for x in (batch.log_probs, batch.old_log_probs))
+        other = ((1 - old + TINY) / (1 - new + TINY)).log()
+        divergence = old * (batch.old_log_probs - batch.log_probs.detach()) + (1 - old) * other
+        return _masked(ratio, batch, (divergence > self.low) & (new < old), (divergence > self.high) & (new > old))
+
+
+def _masked(ratio: Tensor, batch: TokenBatch, fallen: Tensor, risen: Tensor) -> Surrogate:
+    """r Â, and 0 for tokens that have risen too far with a positive advantage, or fallen with a negative one."""
+    is_low, is_high = fallen & (batch.advantages < 0) & batch.mask, risen & (batch.advantages > 0) & batch.mask
+    return Surrogate((ratio * batch.advantages).masked_fill(is_low | is_high, 0.0), is_low, is_high)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vespo(Clip):
+    """The response's damped importance weight W as a constant weight: u = sg[W^k exp(λ (1 − W))] Â log π_θ. VESPO.
+
+    Source: 2602.10693 section 3.4. W = exp Σ_k ℓ_k over the response; log W is bounded to [log 1e-8, 20]. The
+    weights of a rollout correction belong into W. No token counts as clipped.
+    """
+
+    name: Literal["vespo"] = "vespo"
+    positive_power: float = setting(2.0, ge=0, description="k where the advantage is at least 0")
+    positive_decay: float = setting(3.0, ge=0, description="λ where the advantage is at least 0")
+    negative_power: float = setting(3.0, ge=0, description="k elsewhere")
+    negative_decay: float = setting(2.0, ge=0, description="λ elsewhere")
+
+    def __call__(self, ratio: Tensor, batch: TokenBatch) -> Surrogate:
+        log_weight = batch.log_ratio.detach()
+        if batch.rollout_weights is not None:
+            log_weight = log_weight + batch.rollout_weights.where(batch.mask, 1.0).clamp(min=TINY).log()
+        log_weight = (log_weight * batch.mask).sum(1, keepdim=True).clamp(LEAST_LOG_WEIGHT, 20.0)
+        at_least_0 = batch.advantages >= 0
+        power = _by_sign(at_least_0, self.positive_power, self.negative_power, ratio)
+        decay = _by_sign(at_least_0, self.positive_decay, self.negative_decay, ratio).clamp(min=1e-4)
+        phi = (power * log_weight + decay * (1 - log_weight.exp())).exp()
+        nothing = batch.mask & False
+        value = phi * batch.advantages * batch.log_probs
+        return Surrogate(value, nothing, nothing, silenced=False, corrected=True)
+
+
+def _by_sign(positive: Tensor, one: float, other: float, like: Tensor) -> Tensor:
+    """``one`` where ``positive``, else ``other``, in the precision of ``like``."""
+    return like.new_tensor(one).where(positive, like.new_tensor(other))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fipo(Band):
+    """PPO's dual clip; tokens weigh more if those that follow them have become likelier. FIPO (2603.19835).
+
+    The advantage is f Â, f_t = sg[clip(exp F_t, least, largest)], F_t = Σ_{k≥t} γ^{k−t} ℓ_k, γ = 2^(−1/half_life);
+    tokens with r > ``dual`` add nothing to F. Defaults are those of the authors' recipe for 32B parameters.
+    """
+
+    name: Literal["fipo"] = "fipo"
+    high: float = setting(0.28, ge=0, description="ε_high: width of the clip range above 1")
+    dual: float = setting(10.0, gt=1, description="c of dual clipping; tokens with a larger ratio are left out of sums")
+    half_life: float = setting(32.0, gt=0, description="tokens after which a later token counts for half")
+    least: float = setting(1.0, ge=0, description="smallest weight")
+    largest: float = setting(1.2, ge=0, description="largest weight")
+    safety: float = setting(
+        10.0, gt=0, description="where the advantage is negative and the ratio above this, weights are from 0.8 to 1"
+    )
+
+    def conflict(self) -> str:
+        """The bounds of the weight in their order."""
+        return "least must not be above largest." if self.least > self.largest else ""
+
+    def __call__(self, ratio: Tensor, batch: TokenBatch) -> Surrogate:
+        r, advantages = ratio.detach(), batch.advantages
+        change = batch.log_ratio.detach().masked_fill(r > self.dual, 0.0)
+        future = discounted_sum(change, 2 ** (-1 / self.half_life)).clamp(max=LARGEST_LOG)
+        weight = future.exp().clamp(self.least, self.largest)
+        weight = weight.clamp(0.8, 1.0).where((advantages < 0) & (r > self.safety), weight)
+        ppo = PpoClip(low=self.low, high=self.high, dual=self.dual)
+        return ppo(ratio, batch.replace(advantages=weight * advantages))
+
+
+def discounted_sum(x: Tensor, discount: float, block: int = 128) -> Tensor:
+    """Σ_{k≥t} γ^{k−t} x_k along the last axis. [batch, tokens]. Blocks of matrix products: T² would not fit."""
+    width = x.shape[1]
+    place = x.new_tensor(range(block))
+    powers = (discount ** (place[:, None] - place)).where(place[:, None] >= place, 0.0)  # [k, t]
+    out, after = x.new_empty(x.shape), x.new_zeros(len(x), 1)
+    for start in reversed(range(0, width, block)):
+        end = min(start + block, width)
+        size = end - start
+        own = x[:, start:end] @ powers[:size, :size]
+        out[:, start:end] = own + after * discount ** (size - place[:size])
+        after = out[:, start : start + 1]
+    return out

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -10,33 +10,29 @@ from torch import Tensor
 from .batch import TokenBatch
 from .clip import LARGEST_LOG
 
-CorrectionGrain = Literal["token", "sequence", "geometric"]
+if TYPE_CHECKING:
+    from .method import Sampler
 
 
-def rollout_weights(
-    log_probs: Tensor,
-    rollout_log_probs: Tensor,
-    mask: Tensor,
-    *,
-    cap: float,
-    floor: float = 0.0,
-    grain: CorrectionGrain = "token",
-    outside: Literal["truncate", "mask"] = "truncate",
-) -> Tensor:
+def rollout_weights(log_probs: Tensor, rollout_log_probs: Tensor, mask: Tensor, sampler: Sampler) -> Tensor:
     """Weights π_old/μ of tokens that the engine μ sampled, without gradient, 1 on padding. [batch, tokens].
 
-    ``grain``: of each ``token``, the product over the response (``sequence``) or its geometric mean (``geometric``).
-    ``truncate``: min(max(w, floor), cap), truncated importance sampling; ``mask``: w inside [floor, cap], else 0. A
-    weight of 0 leaves the denominators of the loss as they are.
+    ``correction_grain``: of each ``token``, the product over the response (``sequence``) or its geometric mean
+    (``geometric``). ``correction_outside: truncate``: min(max(w, floor), cap), truncated importance sampling; ``mask``:
+    w inside [floor, cap], else 0. A weight of 0 leaves the denominators of the loss as they are. All are 1 without a
+    cap.
     """
+    floor, cap = sampler.correction_floor, sampler.correction_cap
+    if cap is None:
+        return torch.ones_like(log_probs)
     keep = mask != 0
     difference = torch.where(keep, (log_probs - rollout_log_probs).detach(), 0.0)
-    if grain != "token":
+    if sampler.correction_grain != "token":
         difference = difference.sum(1, keepdim=True).expand_as(difference)
-    if grain == "geometric":
+    if sampler.correction_grain == "geometric":
         difference = difference / keep.sum(1, keepdim=True).clamp(min=1)
     weights = difference.clamp(-LARGEST_LOG, LARGEST_LOG).exp()
-    if outside == "truncate":
+    if sampler.correction_outside == "truncate":
         weights = weights.clamp(floor, cap)
     else:
         weights = torch.where((weights < floor) | (weights > cap), 0.0, weights)

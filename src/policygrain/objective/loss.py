@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from .batch import TokenBatch
+from .batch import StepTotals, TokenBatch
 from .clip import LARGEST_LOG, Surrogate
 from .correction import off_policy_mask
-from .penalty import EntropySignal, entropy_drop_mask, k3
+from .penalty import EntropySignal, Kl, entropy_drop_mask, k3
+
+if TYPE_CHECKING:
+    from .method import Method
 
 # Metrics that are 1.0 where something holds and missing otherwise.
 FLAGS = ("mask_signal_covariance", "micro_batch_statistics")
-
-Ratio = Callable[[TokenBatch], Tensor]
-Clip = Callable[[Tensor, TokenBatch], Surrogate]
-Aggregation = Callable[[TokenBatch], Tensor]
-Penalty = Callable[[TokenBatch], Tensor]
 
 
 @dataclass(frozen=True)
@@ -30,36 +30,27 @@ class LossOutput:
     metrics: dict[str, float]
 
 
-def policy_loss(
-    batch: TokenBatch,
-    ratio: Ratio,
-    clip: Clip,
-    aggregation: Aggregation,
-    penalties: Iterable[Penalty] = (),
-    *,
-    entropy_signal: EntropySignal = "auto",
-    off_policy_bound: float | None = None,
-) -> LossOutput:
+def policy_loss(method: Method, batch: TokenBatch) -> LossOutput:
     """−Σ w u + Σ w (penalties) over the tokens of ``batch``, normalised by the whole optimizer step.
 
-    ``off_policy_bound``: δ of the off-policy sequence mask, which multiplies u; None: no mask. Losses, gradients and
-    metrics of micro-batches of one step add up to those of the step (``merge_metrics``).
+    Losses, gradients and metrics of micro-batches of one step add up to those of the step (``merge_metrics``).
     """
-    r = importance(batch, ratio)
-    surrogate = clip(r, batch)
+    flags = _flags(method, batch)
+    r = importance(method, batch)
+    surrogate = method.clip(r, batch)
     value = surrogate.value
     if batch.rollout_weights is not None and not surrogate.corrected:
         value = value * batch.rollout_weights
     masked: dict[str, Tensor] = {}
-    if off_policy_bound is not None:
-        kept = off_policy_mask(batch, off_policy_bound)
+    if method.off_policy_bound is not None:
+        kept = off_policy_mask(batch, method.off_policy_bound)
         value = torch.where(kept, value, 0.0)
         masked = {"off_policy_masked_share": batch.mean((~kept).to(r.dtype))}
-    weights = aggregation(batch)
+    weights = method.aggregation(batch)
     policy = -(weights * value).sum()
-    penalty = sum(((weights * p(batch)).sum() for p in penalties), start=torch.zeros_like(policy))
+    penalty = sum(((weights * p(batch)).sum() for p in method.penalties), start=torch.zeros_like(policy))
     with torch.no_grad():
-        metrics = _metrics(batch, r, surrogate, weights, entropy_signal)
+        metrics = _metrics(batch, r, surrogate, weights, method.entropy_signal)
         metrics |= masked | {
             "policy_loss": policy.detach(),
             "penalty": penalty.detach(),
@@ -69,15 +60,47 @@ def policy_loss(
         # One transfer from the device for all metrics.
         numbers = torch.stack([v.to(torch.float64) for v in values]).tolist()
     parts = dict(zip(names, numbers, strict=True))
-    return LossOutput(policy + penalty, parts if batch.step is not None else merge_metrics([parts]))
+    return LossOutput(policy + penalty, (parts if batch.step is not None else merge_metrics([parts])) | flags)
 
 
-def importance(batch: TokenBatch, ratio: Ratio) -> Tensor:
+def importance(method: Method, batch: TokenBatch) -> Tensor:
     """r_t, 1 on padding. [batch, tokens]."""
     # A larger exponent would overflow; clamped values are far outside any clip range.
-    log_r = ratio(batch).clamp(-LARGEST_LOG, LARGEST_LOG)
+    log_r = method.ratio(batch).clamp(-LARGEST_LOG, LARGEST_LOG)
     # Prefix products continue on padding, where they must not overflow or enter the metrics.
     return torch.where(batch.mask, log_r, 0.0).exp()
+
+
+def view(method: Method, batch: TokenBatch) -> dict[str, Tensor]:
+    """What the method computes for each token. [batch, tokens]."""
+    r = importance(method, batch)
+    surrogate = method.clip(r, batch)
+    drop = entropy_drop_mask(batch, method.entropy_signal)
+    return {"ratio": r, "clipped_low": surrogate.low, "clipped_high": surrogate.high, "entropy_drop": drop}
+
+
+def _flags(method: Method, batch: TokenBatch) -> dict[str, float]:
+    """What the metrics say about how the loss is computed. ValueError if the batch lacks the statistics it needs."""
+    flags: dict[str, float] = {}
+    by_covariance = not batch.has_entropies and any(
+        isinstance(part, Kl) and part.mask != "all" and part.entropy_signal == "auto" for part in method.penalties
+    )
+    if by_covariance:
+        warnings.warn(
+            f"{method.name}: the batch has no entropies, so the mask of its KL penalty goes by covariances instead of "
+            "measured entropies. Give TokenBatch `entropy` and `old_entropy`, or choose `entropy_signal: covariance`.",
+            stacklevel=4,
+        )
+        flags["mask_signal_covariance"] = 1.0
+    if isinstance(batch.step, StepTotals) and (by_covariance or "step_log_probs" in method.needs):
+        if not batch.step.micro_batch_statistics:
+            raise ValueError(
+                f"{method.name}: reads statistics of the whole optimizer step (covariances), and TokenBatch.step has "
+                "only its totals. Give it the whole step as a TokenBatch, or StepTotals with "
+                "micro_batch_statistics=True, where results depend on how a step is divided."
+            )
+        flags["micro_batch_statistics"] = 1.0
+    return flags
 
 
 def _metrics(

@@ -2,44 +2,72 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import abc
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
-import torch
-from torch import Tensor
-
-from .batch import TokenBatch
+from ..settings import setting
 from .clip import LARGEST_LOG, token_covariance
+from .part import Need, Part, needs
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from .batch import TokenBatch
 
 EntropySignal = Literal["auto", "measured", "covariance"]
 
 
-def kl(
-    batch: TokenBatch,
-    *,
-    coefficient: float = 1.0,
-    reference: Literal["initial", "old"] = "initial",
-    mask: Literal["all", "positive_advantage_entropy_drop"] = "all",
-    entropy_signal: EntropySignal = "auto",
-) -> Tensor:
-    """λ · M ⊙ KL(π_θ ‖ π_reference) by the k3 estimator exp(d) − d − 1, d = log π_ref − log π_θ.
+class Penalty(Part):
+    """A term that is added to the loss."""
 
-    ``reference`` is the frozen start policy or the behaviour policy. With the mask of TEPO (2604.12736), M = 1 where
-    the advantage is positive and the policy's entropy decreases; reference ``old`` and λ = 1 are our interpretation of
-    that paper.
+    @abc.abstractmethod
+    def __call__(self, batch: TokenBatch) -> Tensor:
+        """p [batch, tokens]; what it is on padding has no influence."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kl(Penalty):
+    """λ · M ⊙ KL(π_θ ‖ π_reference), over all or some tokens, by the estimator k3.
+
+    With the mask of TEPO (2604.12736), M = 1 where the advantage is positive and the policy's entropy decreases;
+    reference ``old`` and λ = 1 are our interpretation of that paper.
     """
-    reference_log_probs = batch.ref_log_probs if reference == "initial" else batch.old_log_probs
-    if reference_log_probs is None:
-        raise ValueError("a KL penalty to the initial policy needs ref_log_probs")
-    estimate = k3(batch.log_probs, reference_log_probs)
-    if mask == "positive_advantage_entropy_drop":
-        estimate = estimate * entropy_drop_mask(batch, entropy_signal)
-    return coefficient * estimate
+
+    name: Literal["kl"] = "kl"
+    coefficient: float = setting(1.0, ge=0, description="λ")
+    reference: Literal["initial", "old"] = setting(
+        "initial", description="initial: the start policy; old: the policy that sampled the batch"
+    )
+    mask: Literal["all", "positive_advantage_entropy_drop"] = setting(
+        "all", description="which tokens: all, or those with positive advantage and falling entropy (TEPO)"
+    )
+    entropy_signal: EntropySignal = setting(
+        "auto",
+        description="how falling entropy is detected: from measured entropies or from the token's covariance; auto: "
+        "measured where the trainer gives entropies",
+    )
+
+    def __call__(self, batch: TokenBatch) -> Tensor:
+        reference_log_probs = batch.ref_log_probs if self.reference == "initial" else batch.old_log_probs
+        if reference_log_probs is None:
+            raise ValueError("a KL penalty to the initial policy needs ref_log_probs")
+        estimate = k3(batch.log_probs, reference_log_probs)
+        if self.mask == "positive_advantage_entropy_drop":
+            estimate = estimate * entropy_drop_mask(batch, self.entropy_signal)
+        return self.coefficient * estimate
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """The reference model, if it is the start policy; the log-probabilities of the step, for covariances."""
+        reference = frozenset[Need]({"reference"} if self.reference == "initial" else ())
+        return reference | frozenset[Need]({"step_log_probs"} if self.entropy_signal == "covariance" else ())
 
 
 def k3(log_probs: Tensor, reference_log_probs: Tensor) -> Tensor:
     """exp(d) − d − 1 ≥ 0, d = log π_ref − log π_θ: an unbiased, low-variance estimate of KL(π_θ ‖ π_ref)."""
     d = (reference_log_probs - log_probs).clamp(-LARGEST_LOG, LARGEST_LOG)
-    return torch.expm1(d) - d
+    return d.expm1() - d
 
 
 def entropy_drop_mask(batch: TokenBatch, entropy_signal: EntropySignal = "auto") -> Tensor:
@@ -60,28 +88,49 @@ def entropy_drop_mask(batch: TokenBatch, entropy_signal: EntropySignal = "auto")
     return (batch.advantages > 0) & drops & batch.mask
 
 
-def entropy_bonus(batch: TokenBatch, *, coefficient: float = 0.001) -> Tensor:
+@dataclass(frozen=True, kw_only=True)
+class EntropyBonus(Penalty):
     """−α H_t(π_θ), with the entropy over the full vocabulary: a higher entropy lowers the loss."""
-    if batch.entropy is None:
-        raise ValueError("an entropy bonus needs entropy")
-    return -coefficient * batch.entropy
+
+    name: Literal["entropy_bonus"] = "entropy_bonus"
+    coefficient: float = setting(0.001, description="α")
+
+    @needs("entropy_gradient")
+    def __call__(self, batch: TokenBatch) -> Tensor:
+        if batch.entropy is None:
+            raise ValueError("an entropy bonus needs entropy")
+        return -self.coefficient * batch.entropy
 
 
-def kl_cov(batch: TokenBatch, *, coefficient: float = 1.0, fraction: float = 2e-3) -> Tensor:
-    """KL-Cov (2505.22617 eq. 13): λ |ℓ_t| on the ``fraction`` of the step's tokens with the highest covariance."""
-    step = batch.step_tensors
-    covariance = token_covariance(step)[step.mask]
-    if covariance.numel() == 0:
-        return torch.zeros_like(batch.log_probs)
-    count = max(1, round(fraction * covariance.numel()))
-    threshold = covariance.topk(count).values[-1]
-    chosen = (token_covariance(batch) >= threshold) & batch.mask
-    return coefficient * chosen * batch.log_ratio.abs()
+@dataclass(frozen=True, kw_only=True)
+class KlCov(Penalty):
+    """KL-Cov (2505.22617 eq. 13): λ |ℓ_t| on the tokens of the step with the highest covariance."""
+
+    name: Literal["kl_cov"] = "kl_cov"
+    coefficient: float = setting(1.0, ge=0, description="λ")
+    fraction: float = setting(2e-3, ge=0, le=1, description="share of the step's tokens")
+
+    @needs("step_log_probs")
+    def __call__(self, batch: TokenBatch) -> Tensor:
+        step = batch.step_tensors
+        covariance = token_covariance(step)[step.mask]
+        if covariance.numel() == 0:
+            return batch.log_probs.new_zeros(batch.log_probs.shape)
+        count = max(1, round(self.fraction * covariance.numel()))
+        threshold = covariance.topk(count).values[-1]
+        chosen = (token_covariance(batch) >= threshold) & batch.mask
+        return self.coefficient * chosen * batch.log_ratio.abs()
 
 
-def squared_log_ratio(batch: TokenBatch, *, coefficient: float = 0.05) -> Tensor:
+@dataclass(frozen=True, kw_only=True)
+class SquaredLogRatio(Penalty):
     """(β/2) ℓ_t²: a quadratic bound on how far each token's log-probability moves. DRO (2405.19107), as in Tinker.
 
     The paper squares the log-ratio of the whole response; Tinker that of each token, as here.
     """
-    return coefficient / 2 * batch.log_ratio.square()
+
+    name: Literal["squared_log_ratio"] = "squared_log_ratio"
+    coefficient: float = setting(0.05, ge=0, description="β")
+
+    def __call__(self, batch: TokenBatch) -> Tensor:
+        return self.coefficient / 2 * batch.log_ratio.square()

@@ -15,8 +15,8 @@ from pathlib import Path, PurePosixPath
 
 from ..errors import UserError
 from ..files import check_free_space, new_folder
-from ..methods import method
-from ..methods.part import Custom
+from ..objective import method
+from ..objective.part import Custom
 from ..progress import Progress
 from ..provenance import commit, hardware
 from ..results.layout import START, StudyFolder

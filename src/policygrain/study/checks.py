@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ..errors import UserError, did_you_mean
-from ..methods import method, method_names
+from ..objective import comparison_names, method, method_names
 from .design import Estimators, Rounds
 from .fingerprint import start_seeds
 from .kinds import distinct
@@ -124,7 +124,7 @@ def check_instruments(study: Study) -> None:
 
 def _check_methods(study: Study, where: str, section: Estimators | Rounds) -> None:
     names, reference = section.methods, section.reference
-    known = [*study.methods, *method_names()]
+    known = [*study.methods, *method_names(), *comparison_names()]
     for name in names:
         if name not in known:
             raise UserError(f"{where}.methods: no method is called {name!r}.{did_you_mean(name, known)}")

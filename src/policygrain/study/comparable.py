@@ -6,15 +6,15 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import UserError, did_you_mean
-from ..methods import method_names
-from ..methods.method import TEXTS
+from ..objective import method_names
+from ..objective.method import TEXTS
 from .fingerprint import start_seeds
 from .load import load_study
 from .runs import CONTROLS, Arm, RunMatrix, arms_of, run_matrix
 from .schema import Study
 
 if TYPE_CHECKING:
-    from ..methods import Method
+    from ..objective import Method
 
 RULE = "(rule {} of docs/design.md)"
 # Settings that change the number of optimizer steps, responses or prompts of a run.

@@ -15,8 +15,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from .. import digests
-from ..methods import Method, method
-from ..methods.method import TEXTS
+from ..objective import Method, method
+from ..objective.method import TEXTS
 from .artefacts import Artefact
 from .design import Estimators, Rounds
 from .runs import Arm, Run, RunMatrix, run_matrix

@@ -1,17 +1,18 @@
-"""The methods of a study file: their keys, for the schema and its documentation, and what a study changes.
+"""The methods of a study file: what it changes, with the keys, types and descriptions of ``policygrain.objective``.
 
-The types of the keys are those of ``policygrain.methods``; whether parts exist is checked after merging with the base.
+Whether parts and their parameters exist is checked after merging with the base.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import Field, WithJsonSchema, create_model, field_validator, model_serializer
 
-from ..methods import Method, MtpHeads, Sampler
-from ..methods.parts import CHOICES, names
+from ..objective import Method, MtpHeads, Sampler
+from ..objective.method import CHOICES, TEXTS
 from ..sections import Section
 from ..settings import Settings, keys
 
@@ -19,23 +20,31 @@ OWN: dict[str, Any] = {"type": "string", "pattern": ":", "description": "your ow
 
 
 def section_of_settings(kind: type[Settings]) -> type[Section]:
-    """A section of a study file with the keys of ``kind``."""
-    found: dict[str, Any] = {}
+    """A section of a study file with the keys of ``kind``, described by the first paragraph of its docstring."""
+    fields: dict[str, Any] = {}
     for name, (annotation, field) in keys(kind).items():
         about = {"description": field.metadata.get("description"), **field.metadata.get("bounds", {})}
-        found[name] = (annotation, Field(field.default, **about))
-    return create_model(kind.__name__, __base__=Section, __doc__=kind.__doc__, **found)
+        fields[name] = (annotation, Field(field.default, **about))
+    description = " ".join(str(inspect.getdoc(kind)).partition("\n\n")[0].split())
+    return create_model(kind.__name__, __base__=Section, __doc__=description, **fields)
 
 
-def _choice(slot: str) -> dict[str, Any]:
+def _change(name: str) -> Any:
+    """A key of a method, which a study may leave out, with the names of the parts that it accepts."""
+    about = keys(Method)[name][1].metadata
+    description = ": ".join(filter(None, [about["description"], ", ".join(CHOICES.get(name, ()))]))
+    return Field("" if name in TEXTS else None, description=description, **about["bounds"])
+
+
+def _part(slot: str) -> dict[str, Any]:
     """The JSON schema of some of a part's keys: its name alone, or a mapping, where the name is that of the base."""
-    schemas = [section_of_settings(part).model_json_schema() for part in CHOICES[slot]]
+    schemas = [section_of_settings(part).model_json_schema() for part in CHOICES[slot].values()]
     own = {"type": "object", "properties": {"name": OWN}, "required": ["name"]}
-    return {"anyOf": [{"enum": names(slot)}, OWN, *schemas, own]}
+    return {"anyOf": [{"enum": list(CHOICES[slot])}, OWN, *schemas, own]}
 
 
-def _described(slot: str) -> WithJsonSchema:
-    return WithJsonSchema({"anyOf": [*_choice(slot)["anyOf"], *([{"type": "null"}] if slot == "clip" else [])]})
+def _or_null(*schemas: dict[str, Any]) -> WithJsonSchema:
+    return WithJsonSchema({"anyOf": [*schemas, {"type": "null"}]})
 
 
 # Whether a part can be read is checked after merging, with errors that name its keys.
@@ -54,43 +63,19 @@ class MethodChanges(Section):
     base: str | None = Field(
         None, description="preset or method of this study that this one changes; null: the defaults"
     )
-    label: str = Field("", description="its name in figures and tables, such as `TEPO, full KL`; default: from its key")
-    summary: str = Field("", description="one line for lists")
-    source: str = Field("", description="paper or other origin")
-    advantage: Annotated[SomePart, _described("advantage")] = Field(
-        None, description="advantage over the group: grpo, dr_grpo or rloo"
-    )
-    ratio: Annotated[SomePart, _described("ratio")] = Field(
-        None,
-        description="importance ratio (its grain): token, sequence, prefix, product, block, group_expectation "
-        "or none, "
-        "with its parameters",
-    )
-    clip: Annotated[SomePart, _described("clip")] = Field(
-        None,
-        description="{low, high, dual}: PPO's clip; or clip_cov, likelihood, gmpo, sapo, dppo_tv, dppo_kl, vespo or "
-        "fipo with its parameters; null: no clip",
-    )
-    aggregation: Annotated[SomePart, _described("aggregation")] = Field(
-        None,
-        description="how token losses are averaged: token_mean, seq_mean_token_mean, seq_mean_token_sum, "
-        "seq_mean_token_sum_norm or prompt_mean",
-    )
+    label: str = _change("label")
+    summary: str = _change("summary")
+    source: str = _change("source")
+    advantage: Annotated[SomePart, WithJsonSchema(_part("advantage"))] = _change("advantage")
+    ratio: Annotated[SomePart, WithJsonSchema(_part("ratio"))] = _change("ratio")
+    clip: Annotated[SomePart, _or_null(*_part("clip")["anyOf"])] = _change("clip")
+    aggregation: Annotated[SomePart, WithJsonSchema(_part("aggregation"))] = _change("aggregation")
     penalties: Annotated[
-        list[str | dict[str, Any]] | None,
-        WithJsonSchema({"anyOf": [{"type": "array", "items": _choice("penalties")}, {"type": "null"}]}),
-    ] = Field(
-        None,
-        description="list of kl, entropy_bonus, kl_cov and squared_log_ratio, each with its parameters; replaces the "
-        "list of the base",
-    )
-    sampler: SamplerChanges | None = Field(None, description="dynamic sampling, overlong and truncated responses")
-    mtp_heads: MtpHeadsChanges | None = Field(
-        None, description="prediction heads, for a block ratio with future: mtp_heads"
-    )
-    off_policy_bound: float | None = Field(
-        None, ge=0, description=keys(Method)["off_policy_bound"][1].metadata["description"]
-    )
+        list[str | dict[str, Any]] | None, _or_null({"type": "array", "items": _part("penalties")})
+    ] = _change("penalties")
+    sampler: SamplerChanges | None = _change("sampler")
+    mtp_heads: MtpHeadsChanges | None = _change("mtp_heads")
+    off_policy_bound: float | None = _change("off_policy_bound")
 
     @field_validator("advantage", "ratio", "clip", "aggregation", mode="before")
     @classmethod

@@ -16,7 +16,7 @@ from ..errors import UserError, did_you_mean
 from .schema import Experiment, Study, Training
 
 if TYPE_CHECKING:
-    from ..methods import Method
+    from ..objective import Method
 
 
 CONTROLS = "controls"  # the name of the controls among the experiments
@@ -49,7 +49,7 @@ class Arm:
 
     def method(self, study: Study) -> Method:
         """The resolved method of this arm, with the changes from the study's `methods`."""
-        from ..methods import method
+        from ..objective import method
 
         return method(self.method_name, study.methods)
 
@@ -148,8 +148,8 @@ def check_methods(study: Study) -> None:
 
     All others are checked when the study is read, without torch.
     """
-    from ..methods import method
-    from ..methods.part import Custom
+    from ..objective import method
+    from ..objective.part import Custom
 
     for name in dict.fromkeys([*study.methods, *(arm.method_name for arm in run_matrix(study).arms.values())]):
         found = method(name, study.methods)

@@ -13,10 +13,10 @@ import torch
 from ..clock import Clock
 from ..errors import Stopped, UserError
 from ..grading import open_grader
-from ..methods import Method
 from ..model.device import device, device_errors
 from ..model.precision import compute_dtype, compute_name
 from ..model.weights import unsharded
+from ..objective import Method
 from ..progress import Progress
 from ..provenance import seed_of
 from ..results.layout import RunFolder

@@ -8,10 +8,10 @@ from dataclasses import replace
 import torch
 
 from ..clock import Clock
-from ..methods import Method, Sampler
 from ..model.device import device
 from ..model.sequences import micro_batches, pack
 from ..model.sharding import score_tokens
+from ..objective import Method, Sampler
 from ..provenance import seed_of
 from ..results.layout import RunFolder
 from ..results.schema import MtpHeadsRecord, write_record

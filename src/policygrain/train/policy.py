@@ -18,7 +18,7 @@ from ..provenance import seed_of
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from ..methods import Method
+    from ..objective import Method
     from ..study.schema import Model, Training
 
 

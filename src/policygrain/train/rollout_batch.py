@@ -8,10 +8,10 @@ import torch
 
 from ..clock import Clock
 from ..errors import UserError
-from ..methods import Method
 from ..model.precision import compute_dtype
 from ..model.sequences import Sequences
 from ..model.weights import rounded_copy
+from ..objective import Method
 from ..objective.batch import TokenBatch
 from ..rollout.engine import Response
 from .policy import Policy

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..clock import Clock
 from ..grading import Grader
-from ..methods import Sampler
+from ..objective import Sampler
 from ..provenance import seed_of
 from ..rollout.engine import Engine, Request, Response
 from ..study.schema import Training

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ..methods import Method
+from ..objective import Method
 from ..results.layout import RunFolder
 from ..results.schema import TokenSample, TokenView, write_record
 from ..study.schema import Training

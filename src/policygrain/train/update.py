@@ -10,8 +10,6 @@ import torch
 from torch import Tensor
 
 from ..errors import UserError
-from ..methods import Method
-from ..methods.part import Custom
 from ..model.device import device
 from ..model.logprobs import TokenScores
 from ..model.mtp_heads import MTPHeads
@@ -19,9 +17,11 @@ from ..model.reference import on_device
 from ..model.segments import segment_ids
 from ..model.sequences import Sequences, micro_batches, pack
 from ..model.sharding import full_tensor, is_sharded, score_tokens
+from ..objective import Method
 from ..objective.batch import StepTotals, TokenBatch
 from ..objective.correction import effective_sample_share, rollout_weights
 from ..objective.loss import merge_metrics
+from ..objective.part import Custom
 from ..objective.penalty import k3
 from ..study.schema import Training
 from .policy import Policy
@@ -172,15 +172,7 @@ def _correction(method: Method, old_log_probs: Tensor, engine_log_probs: Tensor,
     sampler = method.sampler
     if sampler.correction_cap is None:
         return None
-    return rollout_weights(
-        old_log_probs,
-        engine_log_probs,
-        mask,
-        cap=sampler.correction_cap,
-        floor=sampler.correction_floor,
-        grain=sampler.correction_grain,
-        outside=sampler.correction_outside,
-    )
+    return rollout_weights(old_log_probs, engine_log_probs, mask, sampler)
 
 
 def _needs_log_probs_alone(method: Method) -> bool:

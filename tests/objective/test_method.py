@@ -1,16 +1,18 @@
-"""From data to functions: a user's own, what they declare, and what is said when they do not work."""
+"""Methods and their parts: a part is one class; a user's own functions, what they declare, and their mistakes."""
 
 import dataclasses
-import inspect
+import math
+from typing import Literal
 
 import pytest
 import torch
 
 from policygrain import StepTotals, TokenBatch, method
 from policygrain.errors import UserError
-from policygrain.methods.compute import FUNCTIONS
 from policygrain.objective import needs
+from policygrain.objective.clip import Clip, NoClip, Surrogate
 from policygrain.objective.loss import merge_metrics
+from policygrain.settings import setting
 
 from ..support.batches import METHODS, evaluate, random_fields
 
@@ -22,8 +24,8 @@ BATCH = {
 }
 OWN = """
 from policygrain.objective import needs
-from policygrain.objective.loss import merge_metrics
 from policygrain.objective.clip import Surrogate
+from policygrain.objective.loss import merge_metrics
 
 def half(batch, *, share: float = 0.5):
     return batch.log_ratio * share
@@ -74,6 +76,40 @@ def test_an_own_ratio_by_its_importable_name(own):
     penalised = method("halved", methods, penalties=["my_parts:surprise"])
     # Mean over sequences of −log π: (0.5 + 1)/2 and 2.
     assert penalised.loss(batch).metrics["penalty"] == pytest.approx((0.75 + 2) / 2)
+
+
+def test_a_clip_is_one_class(monkeypatch):
+    """Its fields are the keys of study files with their bounds, its call is what the loss computes."""
+    monkeypatch.setitem(Clip.choices, "leaky", NoClip)  # removed after the test
+
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Leaky(Clip):
+        """r Â up to 1 + high, and a share of the slope beyond."""
+
+        name: Literal["leaky"] = "leaky"
+        high: float = setting(0.2, ge=0, description="ε")
+        slope: float = setting(0.5, ge=0, le=1, description="share of the slope")
+
+        def __call__(self, ratio, batch):
+            bound = 1 + self.high
+            value = ratio.clamp(max=bound) + self.slope * (ratio - bound).clamp(min=0)
+            return Surrogate(value * batch.advantages, batch.mask & False, ratio > bound)
+
+    chosen = method("grpo", clip={"name": "leaky", "slope": 0})
+    assert chosen.clip == Leaky(slope=0.0)
+    assert chosen.data()["clip"] == {"name": "leaky", "high": 0.2, "slope": 0.0}
+    positive = TokenBatch(**BATCH | {"advantages": torch.ones(2)})
+    ratios = [[min(math.exp(0.5), 1.2), 1.0], [math.exp(-1.0)]]
+    assert chosen.loss(positive).loss.item() == pytest.approx(-(sum(ratios[0]) / 2 + ratios[1][0]) / 2)
+    with pytest.raises(UserError, match=r"methods.grpo.clip.slope: must be less than or equal to 1 \(got 2\)"):
+        method("grpo", clip={"name": "leaky", "slope": 2})
+    with pytest.raises(UserError, match=r"no clip is called 'leeky'\..*'leaky'"):
+        method("grpo", clip="leeky")
+
+
+def test_a_part_belongs_to_its_key():
+    with pytest.raises(ValueError, match="ratio: must be Ratio or Custom"):
+        dataclasses.replace(method("grpo"), ratio=NoClip())
 
 
 def test_reading_a_method_imports_nothing():
@@ -141,15 +177,6 @@ def _in_parts(chosen, data, step_of):
     outputs = [chosen.loss(step.rows(torch.tensor(rows)).replace(step=seen)) for rows in ([0, 2, 4], [1, 3])]
     loss = outputs[0].loss + outputs[1].loss
     return loss.detach(), torch.autograd.grad(loss, log_probs)[0], [out.metrics for out in outputs]
-
-
-@pytest.mark.parametrize("kind", FUNCTIONS)
-def test_parameters_and_defaults_are_those_of_the_functions(kind):
-    parameters = inspect.signature(FUNCTIONS[kind]).parameters
-    keywords = {name: p.default for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
-    assert keywords.keys() == kind().settings.keys()
-    said = {name: default for name, default in keywords.items() if default is not inspect.Parameter.empty}
-    assert said == {name: kind().settings[name] for name in said}
 
 
 def test_a_mask_without_entropies_says_that_it_goes_by_covariance():

@@ -13,9 +13,8 @@ import yaml
 from ..errors import UserError, did_you_mean
 from ..merging import merge
 from ..settings import InvalidSettings, Settings, keys, read_number
-from .method import TEXTS, Method, MtpHeads, Sampler
+from .method import CHOICES, TEXTS, Method, MtpHeads, Sampler
 from .part import Custom, Part
-from .parts import CHOICES, by_name, names
 
 
 class HasData(Protocol):
@@ -30,15 +29,23 @@ SECTIONS: dict[str, type[Settings]] = {"sampler": Sampler, "mtp_heads": MtpHeads
 
 
 @functools.cache
-def _presets() -> dict[str, dict[str, Any]]:
-    text = resources.files(__package__).joinpath("presets.yaml").read_text(encoding="utf-8")
-    presets: dict[str, dict[str, Any]] = yaml.safe_load(text)
+def _read(file: str) -> dict[str, dict[str, Any]]:
+    presets: dict[str, dict[str, Any]] = yaml.safe_load(resources.files(__package__).joinpath(file).read_text("utf-8"))
     return presets
 
 
+def _presets() -> dict[str, dict[str, Any]]:
+    return _read("presets.yaml") | _read("comparison_presets.yaml")
+
+
 def method_names() -> list[str]:
-    """The presets, in the order of their table."""
-    return list(_presets())
+    """The presets of published methods, in the order of their table."""
+    return list(_read("presets.yaml"))
+
+
+def comparison_names() -> list[str]:
+    """The presets that differ in the ratio and its clip alone, to compare ratios with."""
+    return list(_read("comparison_presets.yaml"))
 
 
 def method(name: str, own: Mapping[str, Changes] | None = None, **changes: Any) -> Method:
@@ -99,24 +106,24 @@ def named_clip(value: Any) -> Any:
 def parse(name: str, data: Mapping[str, Any]) -> Method:
     """The method in ``data``, as ``Method.data`` gives them. UserError names every wrong key."""
     where, problems = f"methods.{name}", list[str]()
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key, value in data.items():
         here = f"{where}.{key}"
         if key == "penalties":
-            found[key] = _penalties(value, here, problems)
+            values[key] = _penalties(value, here, problems)
         elif key in CHOICES:
-            found[key] = _part(key, named_clip(value) if key == "clip" else value, here, problems)
+            values[key] = _part(key, named_clip(value) if key == "clip" else value, here, problems)
         elif key in SECTIONS:
-            found[key] = _section(SECTIONS[key], value, here, problems)
+            values[key] = _section(SECTIONS[key], value, here, problems)
         elif key not in keys(Method) or key == "name":
             problems.append(f"{here}: unknown key.{did_you_mean(key, set(keys(Method)) - {'name'})}")
         else:
-            found[key] = value if key in TEXTS else read_number(value)
+            values[key] = value if key in TEXTS else read_number(value)
     if not problems:
         try:
-            return Method(name=name, **found)
+            return Method(name=name, **values)
         except InvalidSettings as error:
-            problems = _said(error, where)
+            problems = _by_key(error, where)
     raise UserError("\n".join(problems))
 
 
@@ -134,16 +141,16 @@ def _part(slot: str, value: Any, where: str, problems: list[str]) -> Part | None
         problems.append(f"{where}: expected a name, or a mapping with 'name' and parameters (got {value!r}).")
         return None
     called = data["name"]
-    kind = Custom if ":" in called else by_name(slot).get(called)
+    kind = Custom if ":" in called else CHOICES[slot].get(called)
     if kind is None:
         what = "penalty" if slot == "penalties" else slot
-        hint = did_you_mean(called, names(slot))
+        hint = did_you_mean(called, CHOICES[slot])
         problems.append(f"{where}: no {what} is called {called!r}.{hint} Your own: 'package.module:function'.")
         return None
     try:
         return kind.of(data, called)
     except InvalidSettings as error:
-        problems += _said(error, where)
+        problems += _by_key(error, where)
         return None
 
 
@@ -154,10 +161,10 @@ def _section(kind: type[Settings], value: Any, where: str, problems: list[str]) 
     try:
         return kind.of(value or {})
     except InvalidSettings as error:
-        problems += _said(error, where)
+        problems += _by_key(error, where)
         return None
 
 
-def _said(error: InvalidSettings, where: str) -> list[str]:
+def _by_key(error: InvalidSettings, where: str) -> list[str]:
     """Each problem with the key that it is under."""
     return [f"{'.'.join(filter(None, [where, key]))}: {problem}" for key, problem in error.problems.items()]

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..objective import Need
 from ..settings import Settings, setting
-from .clips import NoClip
-from .part import Custom, Part
-from .parts import Grpo, Kl, TokenMean, TokenRatio
+from .advantage import Advantage, Grpo
+from .aggregate import Aggregation, TokenMean
+from .clip import Clip, NoClip
+from .part import Custom, Need, Part
+from .penalty import EntropySignal, Kl, Penalty
+from .ratio import Ratio, TokenRatio
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..objective.batch import StepTotals, TokenBatch
-    from ..objective.loss import LossOutput
+    from .batch import StepTotals, TokenBatch
+    from .loss import LossOutput
 
 TEXTS = ("label", "summary", "source")  # keys of a method that change no result
+# Key of a method → name → class, of the parts that it accepts besides custom functions.
+CHOICES: dict[str, dict[str, type[Part]]] = {
+    "advantage": Advantage.choices,
+    "ratio": Ratio.choices,
+    "clip": Clip.choices,
+    "aggregation": Aggregation.choices,
+    "penalties": Penalty.choices,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,16 +97,22 @@ class Method(Settings):
     """A ratio, a clip, an aggregation, penalties, an advantage and a sampler. The first computation imports torch."""
 
     name: str
-    label: str = setting("", later=True, description="its name in figures and tables")
-    summary: str = ""
-    source: str = ""
-    advantage: Part = field(default=Grpo())
-    ratio: Part = field(default=TokenRatio())
-    clip: Part = field(default=NoClip())
-    aggregation: Part = field(default=TokenMean())
-    penalties: tuple[Part, ...] = ()
-    sampler: Sampler = field(default=Sampler())
-    mtp_heads: MtpHeads = field(default=MtpHeads())
+    label: str = setting(
+        "", later=True, description="its name in figures and tables, such as `TEPO, full KL`; default: from its key"
+    )
+    summary: str = setting("", description="one line for lists")
+    source: str = setting("", description="paper or other origin")
+    advantage: Advantage | Custom = setting(Grpo(), description="advantage over the group")
+    ratio: Ratio | Custom = setting(TokenRatio(), description="importance ratio (its grain), with its parameters")
+    clip: Clip | Custom = setting(
+        NoClip(), description="null: no clip; {low, high, dual}: PPO's clip; or a name, with its parameters"
+    )
+    aggregation: Aggregation | Custom = setting(TokenMean(), description="how token losses are averaged")
+    penalties: tuple[Penalty | Custom, ...] = setting(
+        (), description="replaces the list of the base; names, with their parameters"
+    )
+    sampler: Sampler = setting(Sampler(), description="dynamic sampling, overlong and truncated responses")
+    mtp_heads: MtpHeads = setting(MtpHeads(), description="prediction heads, for a block ratio with future: mtp_heads")
     off_policy_bound: float | None = setting(
         None,
         later=True,
@@ -122,7 +138,7 @@ class Method(Settings):
         return frozenset[Need]().union(*(part.needs for part in self.parts().values()))
 
     @property
-    def entropy_signal(self) -> Literal["auto", "measured", "covariance"]:
+    def entropy_signal(self) -> EntropySignal:
         """How TEPO's mask, a part of the loss or only of the metrics, tells that entropy falls."""
         return next((part.entropy_signal for part in self.penalties if isinstance(part, Kl)), "auto")
 
@@ -145,21 +161,19 @@ class Method(Settings):
 
     def advantages(self, rewards: Tensor) -> Tensor:
         """Rewards [prompts, group] → advantages [prompts, group]."""
-        from . import compute
-
-        return compute.function(self.advantage)(rewards)
+        return self.advantage(rewards)
 
     def loss(self, batch: TokenBatch) -> LossOutput:
         """The objective on a batch: a scalar loss with gradient, and metrics."""
-        from . import compute
+        from .loss import policy_loss
 
-        return compute.loss(self, batch)
+        return policy_loss(self, batch)
 
     def view(self, batch: TokenBatch) -> dict[str, Tensor]:
         """What it computes for each token: `ratio`, `clipped_low`, `clipped_high`, `entropy_drop`. [batch, tokens]."""
-        from . import compute
+        from .loss import view
 
-        return compute.view(self, batch)
+        return view(self, batch)
 
     def check(self) -> None:
         """Import custom functions and run the method on a small example. UserError names the key.
@@ -167,6 +181,6 @@ class Method(Settings):
         Without custom functions its types have checked everything, and nothing is imported.
         """
         if any(isinstance(part, Custom) for part in self.parts().values()):
-            from . import compute
+            from .check import check
 
-            compute.check(self)
+            check(self)

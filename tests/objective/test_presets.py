@@ -1,5 +1,6 @@
 """Methods as data: the presets' table, a study's own methods, and what is said about mistakes."""
 
+import dataclasses
 import json
 import math
 import subprocess
@@ -11,10 +12,11 @@ import torch
 from policygrain import TokenBatch, method
 from policygrain.cli import main
 from policygrain.errors import UserError
-from policygrain.methods import method_names
-from policygrain.methods.method import TEXTS
-from policygrain.methods.parts import Block
-from policygrain.methods.presets import parse, resolve
+from policygrain.objective import comparison_names, method_names
+from policygrain.objective.clip import NoClip, PpoClip
+from policygrain.objective.method import TEXTS
+from policygrain.objective.presets import parse, resolve
+from policygrain.objective.ratio import Block, NoRatio
 
 BATCH = {
     "log_probs": torch.tensor([[-0.5, -1.0], [-2.0, -1.0]]),
@@ -109,12 +111,52 @@ def test_a_preset_has_the_settings_of_the_table(name):
     assert chosen.summary and chosen.source
 
 
+# Ratio, and the band of NAME_clip; all else is as in `none`.
+COMPARISON = {
+    "none": ("none", None),
+    "token": ("token", (0.1, 0.14)),
+    "block": ("block K=5, uniform", (0.1, 0.14)),
+    "prefix": ("prefix", (0.2, 0.28)),
+    "sequence": ("sequence", (0.003, 0.004)),
+    "product": ("product, cap 2.0", None),
+}
+
+
+def test_presets_to_compare_ratios_with_differ_in_nothing_else():
+    bands = {}
+    for name in comparison_names():
+        chosen, ratio = method(name), name.removesuffix("_clip")
+        assert chosen.ratio.label == COMPARISON[ratio][0] and chosen.label and chosen.summary
+        assert dataclasses.replace(chosen, ratio=NoRatio(), clip=NoClip()).data() == method("none").data() | {
+            key: getattr(chosen, key) for key in TEXTS
+        }
+        if name != ratio:
+            bands[ratio] = chosen.clip
+        else:
+            assert chosen.clip == NoClip()
+    assert bands == {name: PpoClip(low=b[0], high=b[1]) for name, (_, b) in COMPARISON.items() if b}
+    dapo = method("dapo")
+    assert (method("none").aggregation, method("none").advantage) == (dapo.aggregation, dapo.advantage)
+    assert method("none").sampler.data() == NO_SAMPLER and not method("none").penalties
+    assert not set(comparison_names()) & set(method_names())
+
+
+def test_a_study_changes_the_band_of_a_comparison():
+    own = {"token_clip": {"clip": {"high": 0.3}}, "token": {"base": "dapo", "clip": None}}
+    assert method("token_clip", own).clip == PpoClip(low=0.1, high=0.3)
+    assert method("token_clip", own).label == method("token_clip").label
+    assert method("token", own).sampler.dynamic  # a method of the study, in the place of the preset
+
+
 def test_the_command_lists_them_as_data_that_can_be_read_back(capsys):
     assert main(["methods", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
-    assert list(listed) == list(TABLE)
+    assert list(listed) == [*TABLE, *comparison_names()]
     for name, data in listed.items():
         assert parse(name, data) == method(name)
+    assert main(["methods"]) == 0
+    published, comparisons = capsys.readouterr().out.split("To compare ratios")
+    assert "\n  tepo " in published and "\n  token_clip " in comparisons
 
 
 def test_the_public_interface_computes_a_loss():
@@ -199,7 +241,7 @@ def test_labels_are_those_that_records_and_claims_have():
 
 
 def test_importing_methods_does_not_import_torch():
-    code = "import sys, policygrain.methods; print('torch' in sys.modules)"
+    code = "import sys, policygrain.objective; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
 
@@ -238,6 +280,10 @@ def test_importing_methods_does_not_import_torch():
         ("mpo", {"ratio": {"siez": 3}}, "methods.mpo.ratio.siez: 'block' has no parameter 'siez'.*'size'"),
         ("mpo", {"ratio": {"future": "heads"}}, "methods.mpo.ratio.future: 'heads' is not .*'mtp_heads'"),
         ("mpo_heads", {"ratio": {"layout": "tiled"}}, "methods.mpo_heads.ratio: .*needs layout: sliding"),
+        ("mpo_heads", {"ratio": {"edges": "normalised"}}, "methods.mpo_heads.ratio: .*needs future: backbone"),
+        ("mpo_heads", {"ratio": {"size": 1}}, "methods.mpo_heads.ratio: .*a size of at least 2"),
+        ("mpo", {"ratio": {"future_weight": 1}}, "methods.mpo.ratio.future_weight: .*less than 1"),
+        ("dapo", {"ratio": {"name": "product", "cap": 0.5}}, "methods.dapo.ratio.cap: .*greater than or equal to 1"),
         ("mpo", {"ratio": {"layout": "segments", "edges": "normalised"}}, "ratio: .*needs layout: sliding or tiled"),
         ("grpo", {"off_policy_bound": -1}, "methods.grpo.off_policy_bound: .*greater than or equal to 0"),
         ("grpo", {"sampler": {"correction_cap": 1.0, "correction_floor": 2.0}}, "sampler: correction_floor must not"),

@@ -1,0 +1,85 @@
+"""Tries a method with custom functions on a small example, before anything is spent on it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+import torch
+
+from ..errors import UserError, did_you_mean
+from ..settings import problem_of
+from .batch import TokenBatch
+from .part import Custom
+
+if TYPE_CHECKING:
+    from .method import Method
+
+
+def check(method: Method) -> None:
+    """Run a method on a small example that holds what its parts need and nothing else. UserError names the key."""
+    where = f"methods.{method.name}"
+    for key, part in method.parts().items():
+        if isinstance(part, Custom):
+            _check_custom(part, f"{where}.{key}")
+    batch = _example(method)
+    assert batch.entropy is not None
+    try:
+        with torch.random.fork_rng(devices=[]):
+            out = method.loss(batch.replace(step=method.step_of(batch)))
+        method.advantages(torch.zeros(2, 2))
+        gradients = torch.autograd.grad(out.loss, [batch.log_probs, batch.entropy], allow_unused=True)
+    except Exception as error:  # a function of the user's may raise anything
+        raise UserError(f"{where}: the method does not work on a small example: {error}") from error
+    if gradients[1] is not None and gradients[1].any() and "entropy_gradient" not in method.needs:
+        raise UserError(
+            f"{where}: the loss depends on batch.entropy, which has no gradient in training unless a function declares "
+            'it: `@needs("entropy_gradient")`.'
+        )
+
+
+def _check_custom(part: Custom, where: str) -> None:
+    """UserError if a custom function cannot be imported or does not accept its parameters."""
+    try:
+        function = part.function
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from error
+    parameters = inspect.signature(function).parameters.values()
+    known = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return
+    hints = _hints(function)
+    for key, value in part.settings.items():
+        if key not in known:
+            hint = did_you_mean(key, known) if known else " It has no keyword parameters (after a `*`)."
+            raise UserError(f"{where}.{key}: {part.name!r} has no parameter {key!r}.{hint}")
+        if problem := problem_of(value, hints.get(key, Any)):
+            raise UserError(f"{where}.{key}: {problem}")
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return get_type_hints(function)
+    except NameError:  # a name that is imported for type checkers alone
+        return {}
+
+
+def _example(method: Method) -> TokenBatch:
+    """Two responses with what the method needs: what fails here would fail after hours of sampling."""
+    x = torch.tensor([[-0.5, -1.0, -2.0], [-1.5, -0.1, -0.2]])
+    needs = method.needs
+    future = x if "mtp_heads" in needs else None
+    return TokenBatch(
+        log_probs=x.clone().requires_grad_(),
+        old_log_probs=x - 0.1,
+        advantages=torch.tensor([1.0, -1.0]),
+        mask=torch.tensor([[1, 1, 1], [1, 1, 0]]),
+        entropy=(-x).requires_grad_(),
+        old_entropy=-x,
+        ref_log_probs=x - 0.2 if "reference" in needs else None,
+        future_log_probs=future,
+        old_future_log_probs=future,
+        groups=torch.tensor([0, 1]) if "groups" in needs else None,
+        segments=torch.tensor([[0, 0, 1], [0, 1, 1]]) if "segments" in needs else None,
+    )

@@ -1,0 +1,151 @@
+"""What the parts of a method have in common: a name, parameters, a formula, and what the formula reads."""
+
+from __future__ import annotations
+
+import abc
+import importlib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Literal, TypeVar
+
+from ..errors import UserError
+from ..settings import Settings, read_number
+
+# What a formula can read beyond the log-probabilities, advantages and mask of its micro-batch.
+Need = Literal["step_log_probs", "entropy_gradient", "reference", "mtp_heads", "groups", "segments"]
+# What a user's own function can ask for. How many prediction heads there are is a parameter of the block ratio.
+DECLARABLE = ("step_log_probs", "entropy_gradient", "reference", "groups", "segments")
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def needs(*names: Need) -> Callable[[Function], Function]:
+    """Declare what a function needs; the trainer provides nothing that no function of a method has declared.
+
+    * ``step_log_probs``: ``batch.whole`` holds the tensors of the whole optimizer step under the current policy;
+    * ``entropy_gradient``: ``batch.entropy`` carries gradient;
+    * ``reference``: ``batch.ref_log_probs``, log-probabilities under the frozen start policy;
+    * ``groups``: ``batch.groups``, which prompt each response belongs to, and ``batch.group_totals``, all responses of
+      the step by group;
+    * ``segments``: ``batch.segments``, which segment (sentence, step) each token belongs to.
+
+    >>> @needs("reference")
+    ... def far_from_start(batch):
+    ...     return (batch.log_probs - batch.ref_log_probs).abs()
+    """
+    for name in names:
+        if name not in DECLARABLE:
+            raise ValueError(f"@needs({name!r}): a function can need {', '.join(DECLARABLE)}.")
+
+    def declare(function: Function) -> Function:
+        function.__dict__["needs"] = _needed_by(function) | frozenset(names)
+        return function
+
+    return declare
+
+
+def _needed_by(function: Callable[..., Any]) -> frozenset[Need]:
+    """What ``function`` has declared."""
+    declared: frozenset[Need] = getattr(function, "needs", frozenset())
+    return declared
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part(Settings, abc.ABC):
+    """A part of a method: its name, its parameters, and their formula as ``__call__``.
+
+    Direct subclasses stand for the keys of a method. A subclass of these that gives ``name`` a value is a choice for
+    that key: its fields are the parameters in study files, the first paragraph of its docstring is its documentation.
+    """
+
+    name: str
+    choices: ClassVar[dict[str, type[Part]]]  # of a key of a method: name → class
+
+    def __init_subclass__(cls) -> None:
+        if Part in cls.__bases__:
+            cls.choices = {}
+        elif "name" in vars(cls):
+            cls.choices[vars(cls)["name"]] = cls
+
+    @abc.abstractmethod
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        """The formula: a pure function of its arguments and the parameters."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All parameters, including defaults."""
+        return {parameter.name: getattr(self, parameter.name) for parameter in fields(self) if parameter.name != "name"}
+
+    @property
+    def changed(self) -> dict[str, Any]:
+        """The parameters that differ from their defaults."""
+        defaults = {parameter.name: parameter.default for parameter in fields(self)}
+        return {key: value for key, value in self.settings.items() if value != defaults[key]}
+
+    @property
+    def label(self) -> str:
+        """The name in figures, tables and records of measurements."""
+        return ", ".join([self.name, *(f"{key} {value}" for key, value in self.changed.items())])
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """What the trainer must provide: what the formula declares with ``@needs``."""
+        return _needed_by(self.__call__)
+
+    @property
+    def n_mtp_heads(self) -> int:
+        """Number of prediction heads: one per token after the next one."""
+        return 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Custom(Part):
+    """A custom function, "package.module:function"; all other keys are its keyword parameters."""
+
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any], called: str = "") -> Custom:
+        """The function that ``data`` names, with its parameters, which are checked where it is imported."""
+        return cls(name=data["name"], parameters={k: read_number(v) for k, v in data.items() if k != "name"})
+
+    def conflict(self) -> str:
+        """A name that no function can have."""
+        right = re.fullmatch(r"[\w.]+:\w+", self.name)
+        return "" if right else f"{self.name!r} is no 'package.module:function'."
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """The function, which this imports. UserError if that fails."""
+        module, _, attribute = self.name.partition(":")
+        try:
+            function: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
+        except Exception as error:  # the user's module may raise anything
+            missing = isinstance(error, ModuleNotFoundError) and module.split(".")[0] == error.name
+            hint = " Is its folder on PYTHONPATH?" if missing else ""
+            raise UserError(f"{self.name!r} cannot be imported: {error}.{hint}") from error
+        return function
+
+    def __call__(self, *arguments: Any) -> Any:
+        """The function with its parameters."""
+        return self.function(*arguments, **self.parameters)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Its parameters."""
+        return dict(self.parameters)
+
+    @property
+    def changed(self) -> dict[str, Any]:
+        """Its parameters, whose defaults are the function's."""
+        return self.settings
+
+    def data(self) -> dict[str, Any]:
+        """The name and the parameters."""
+        return {"name": self.name, **self.parameters}
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """What the function declares with ``@needs``. Imports it; UserError if that fails."""
+        return _needed_by(self.function)

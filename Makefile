@@ -112,25 +112,27 @@ publish:
 	$(MAKE) pages
 
 # The figures, tables and pages of the documentation, redrawn from the published records. A page of tables is a line of docs/pages.py.
-PUBLISHED := laptop laptop-replicate hour newer bands
+PUBLISHED := laptop night phase phase-ranges newer
 FREEZE ?= $(PUBLISHED)
 DRAWN := results/published
 pages: setup
-	rm -rf $(DRAWN) && mkdir -p $(DRAWN)
-	for study in $(PUBLISHED); do $(BIN)/policygrain thaw docs/records/$$study.zip --out $(DRAWN)/$$study || exit 1; done
-	for figure in docs/figures/*.png; do \
-	  name=$$(basename $$figure); [ ! -e $(DRAWN)/laptop/redrawn/$$name ] || cp $(DRAWN)/laptop/redrawn/$$name $$figure; \
+	rm -rf $(DRAWN) && mkdir -p $(DRAWN)/earlier
+	for study in $(PUBLISHED) earlier/hour; do \
+	  $(BIN)/policygrain thaw docs/records/$$study.zip --out $(DRAWN)/$$study || exit 1; \
 	done
-	cp $(DRAWN)/bands/redrawn/bands.png docs/figures/clip_bands.png
+	for figure in $$(sed -n 's/^  - //p' config.yaml); do \
+	  [ ! -e docs/figures/$$figure.png ] || cp $(DRAWN)/laptop/redrawn/$$figure.png docs/figures/$$figure.png; \
+	done
+	cp $(DRAWN)/night/redrawn/regimes.png docs/figures/night.png
+	cp $(DRAWN)/phase/redrawn/phase.png docs/figures/phase.png
+	cp $(DRAWN)/phase-ranges/redrawn/ranges.png docs/figures/clip_ranges.png
 	for figure in estimators rounds; do cp $(DRAWN)/newer/redrawn/$$figure.png docs/figures/newer_$$figure.png; done
 	$(BIN)/python docs/pages.py $(DRAWN)
-	$(BIN)/policygrain compare $(DRAWN)/laptop $(DRAWN)/laptop-replicate >docs/replication.txt
-	$(BIN)/policygrain compare $(DRAWN)/laptop $(DRAWN)/hour >docs/hour.txt
-	$(BIN)/policygrain plan studies/grain-qwen2.5-math-1.5b.yaml --gpus 64 --per-run 8 --power $(DRAWN)/hour >docs/power.txt
+	$(BIN)/policygrain plan studies/grain-qwen2.5-math-1.5b.yaml --gpus 64 --per-run 8 --power $(DRAWN)/laptop >docs/power.txt
 	$(BIN)/policygrain plan studies/grain-qwen2.5-math-1.5b.yaml --gpus 64 --per-run 8 --markdown >docs/plan_grain.txt
 	$(BIN)/policygrain plan studies/tepo-qwen2.5-7b.yaml studies/tepo-qwen2.5-math-1.5b.yaml studies/mpo-r1-distill-1.5b.yaml \
 	  --gpus 64 --per-run 8 --markdown >docs/plan_papers.txt
-	$(BIN)/policygrain bands $(DRAWN)/bands --out docs/bands.json >/dev/null
+	$(BIN)/policygrain ranges $(DRAWN)/phase-ranges --out docs/ranges.json >/dev/null
 	$(BIN)/python docs/generate.py
 
 # Removes all results, not the environment (for that: rm -r .venv).

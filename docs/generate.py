@@ -21,7 +21,6 @@ PAGES = (
     "docs/pretrained.md",
     "docs/regime.md",
     "docs/reliability.md",
-    "docs/replication.md",
     "docs/scaling.md",
     "docs/statistics.md",
     "docs/studies.md",

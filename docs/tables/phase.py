@@ -14,7 +14,7 @@ from scipy.stats import rankdata, spearmanr, t
 
 from .common import ROOT, table
 
-RECORD = ROOT / "docs/records/phase.zip"
+MAP = "phase"  # the record of the map
 # What is compared in each regime: name of a column → method, and the method that it is compared with.
 COLUMNS = {
     "token − none": ("token", "none"),
@@ -24,6 +24,8 @@ COLUMNS = {
     "block, clip − token, clip": ("block_clip", "token_clip"),
     "sequence, clip − token, clip": ("sequence_clip", "token_clip"),
 }
+SETS = {"phase": "map", "laptop": "laptop study", "night": "night"}  # record → name of its problems and initial models
+REGIMES = ((48, 2e-4), (16, 8e-4))  # those that all sets have
 METRICS = {
     "effective_sample_share": "effective sample share",
     "ratio_second_moment": "second moment of the ratio",
@@ -33,6 +35,7 @@ METRICS = {
     "entropy": "entropy",
 }
 WINDOWS = (4, 8, 16, 24)  # steps
+DEFAULT_AGE = {"phase": 0, "laptop": 8, "night": 8}  # `training.ahead`, which names of arms leave out
 Array = NDArray[np.float64]
 
 
@@ -55,10 +58,10 @@ class Run(NamedTuple):
 
 
 @functools.cache
-def runs() -> list[Run]:
-    """All runs of the record."""
+def runs(record: str = MAP) -> list[Run]:
+    """All runs of a record with old rollouts, or on-policy, under their ages and learning rates."""
     found = []
-    with zipfile.ZipFile(RECORD) as archive:
+    with zipfile.ZipFile(ROOT / f"docs/records/{record}.zip") as archive:
         for name in sorted(n for n in archive.namelist() if n.endswith("/metrics.jsonl")):
             arm, seed = name.split("/")[-3:-1]
             method, *settings = arm.split("+")
@@ -70,7 +73,7 @@ def runs() -> list[Run]:
             area = 100 * np.trapezoid(curve[:, 1], curve[:, 0]) / (curve[-1, 0] - curve[0, 0])
             run = Run(
                 method,
-                int(chosen.get("ahead", 0)),
+                int(chosen.get("ahead", DEFAULT_AGE[record])),
                 float(chosen.get("learning_rate", 2e-4)),
                 int(seed.removeprefix("seed")),
                 float(area),
@@ -95,9 +98,9 @@ def cells() -> list[tuple[int, float]]:
     return sorted({(run.age, run.rate) for run in runs() if run.age})
 
 
-def areas(method: str, age: int, rate: float) -> dict[int, float]:
+def areas(method: str, age: int, rate: float, record: str = MAP) -> dict[int, float]:
     """Seed → area under the curve in points."""
-    return {run.seed: run.area for run in runs() if (run.method, run.age, run.rate) == (method, age, rate)}
+    return {run.seed: run.area for run in runs(record) if (run.method, run.age, run.rate) == (method, age, rate)}
 
 
 def interval(one: dict[int, float], other: dict[int, float]) -> tuple[float, float]:
@@ -117,6 +120,18 @@ def effects() -> str:
         rows.append([f"{age}", f"{rate:g}", f"{np.mean(list(none.values())):.0f}%", cost, *compared])
     header = ["age", "learning rate", "none: accuracy", "none − on-policy", *COLUMNS]
     return table(header, rows)
+
+
+def sets() -> str:
+    """The same differences in the two regimes that were run with several sets of problems and initial models."""
+    rows = []
+    for age, rate in REGIMES:
+        for name, (one, other) in COLUMNS.items():
+            pairs = {r: (areas(one, age, rate, r), areas(other, age, rate, r)) for r in SETS}
+            if all(a and b for a, b in pairs.values()):
+                rows.append([f"{age}", f"{rate:g}", name, *(_shown(*interval(a, b)) for a, b in pairs.values())])
+    counts = [f"{name}, {len(areas('none', *REGIMES[0], record))} seeds" for record, name in SETS.items()]
+    return table(["age", "learning rate", "comparison", *counts], rows)
 
 
 def _shown(mean: float, half: float) -> str:
@@ -184,6 +199,7 @@ def _drift(age: int, rate: float) -> float:
 
 BLOCKS: dict[str, Callable[[], str]] = {
     "phase-effects": effects,
+    "phase-sets": sets,
     "phase-collapses": collapses,
     "phase-warnings": warnings,
     "phase-law": law,

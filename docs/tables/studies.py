@@ -23,11 +23,6 @@ def ranges() -> str:
     return table(header, rows) + f"\n\nPoints, mean over seeds {', '.join(map(str, found['seeds']))}; chosen in bold."
 
 
-def replication() -> str:
-    """What `policygrain compare` says of the laptop study and its replication."""
-    return f"```\n{(ROOT / 'docs/replication.txt').read_text().strip()}\n```"
-
-
 def power() -> str:
     """Seeds and hours of a verdict at full size, with the spread of the study of an hour."""
     return (ROOT / "docs/power.txt").read_text().strip()
@@ -41,11 +36,6 @@ def plan_papers() -> str:
 def plan_grain() -> str:
     """The plan of the study of the grain at full size."""
     return (ROOT / "docs/plan_grain.txt").read_text().strip()
-
-
-def hour() -> str:
-    """What `policygrain compare` says of the laptop study and that of an hour."""
-    return f"```\n{(ROOT / 'docs/hour.txt').read_text().strip()}\n```"
 
 
 def cases() -> str:
@@ -103,8 +93,6 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "ranges": ranges,
     "cases": cases,
     "case-doses": case_doses,
-    "replication": replication,
-    "hour": hour,
     "power": power,
     "plan-grain": plan_grain,
     "plan-papers": plan_papers,

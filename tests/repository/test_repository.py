@@ -72,21 +72,20 @@ def test_the_published_results_are_of_the_published_record(in_root: Path, tmp_pa
 @pytest.mark.parametrize(
     ("ratio", "methods"),
     [
-        ("token", ("dapo", "token")),
-        ("block K=5", ("mpo", "block")),
-        ("prefix", ("prefix_is", "prefix")),
-        ("sequence", ("tepo", "sequence")),
+        ("token", ("token_clip", "dapo")),
+        ("block K=5, uniform", ("block_clip",)),
+        ("sequence", ("sequence_clip", "tepo")),
     ],
 )
-def test_the_laptop_study_has_the_chosen_bands(in_root: Path, ratio: str, methods: tuple[str, ...]) -> None:
-    """After a run of studies/bands.yaml: `policygrain bands results/bands --out docs/bands.json`."""
+def test_the_laptop_study_has_the_chosen_ranges(in_root: Path, ratio: str, methods: tuple[str, ...]) -> None:
+    """After a run of studies/phase-ranges.yaml: `policygrain ranges results/phase-ranges --out docs/ranges.json`."""
     from policygrain.objective import method
     from policygrain.study import load_study
 
     study = load_study("config.yaml")
-    chosen = json.loads((in_root / "docs" / "bands.json").read_text())["chosen"]
-    assert len(chosen) == 4
+    found = json.loads((in_root / "docs" / "ranges.json").read_text())
+    assert found["extend"] == [] and len(found["chosen"]) == 3
     for name in methods:
-        found = method(name, study.methods)
-        assert found.ratio.label == ratio
-        assert {side: found.clip.settings[side] for side in ("low", "high")} == chosen[ratio], name
+        one = method(name, study.methods)
+        assert one.ratio.label == ratio
+        assert {side: one.clip.settings[side] for side in ("low", "high")} == found["chosen"][ratio], name

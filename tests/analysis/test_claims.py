@@ -10,15 +10,19 @@ from pathlib import Path
 import pytest
 import yaml
 
+from policygrain.analysis.abstract import _against
 from policygrain.analysis.claim_text import claims_data, claims_text
 from policygrain.analysis.claims import decide_claims
 from policygrain.analysis.comparisons import compare
 from policygrain.analysis.ledger import Comparison, excluded_claims, load_claims
+from policygrain.analysis.planned import plan_notes
 from policygrain.analysis.statistics import Difference, ranked, student
 from policygrain.cli import main
 from policygrain.errors import UserError
 from policygrain.results.reader import StudyResults
+from policygrain.study import load_study
 
+from ..conftest import ROOT
 from . import records
 
 ACCURACY = {"statistic": "accuracy", "of": "a", "than": "b", "claimed": "above"}
@@ -40,6 +44,10 @@ def test_every_claim_names_its_place_and_is_tested_or_says_why_not() -> None:
         assert all(c.published.where for c in claim.comparisons if c.published), name
     statistics = {c.statistic for claim in claims.values() for c in claim.comparisons}
     assert statistics == {"accuracy", "benchmarks", "drop", "steps", "tokens", "estimator", "round"}
+
+
+def test_the_default_study_plans_every_comparison() -> None:
+    assert plan_notes(load_study(ROOT / "config.yaml")) == []
 
 
 def test_the_ledger_is_decided_in_the_papers_terms() -> None:
@@ -70,6 +78,17 @@ def test_the_ledger_is_decided_in_the_papers_terms() -> None:
     named = {r.name: r for r in zero}
     assert named["mpo_beats_token_level"].outcome == "smaller than published"
     assert named["tepo_best_average"].outcome == "undecided"
+
+
+def test_the_abstract_says_in_one_sentence_what_speaks_against_claims() -> None:
+    def measured(c: Comparison) -> Difference:
+        sign = {"below": -1}.get(c.claimed, 1) * (-1 if c.statistic == "drop" else 0 if c.published else 1)
+        return student([sign * 5.0 + v for v in (-0.1, 0.1, 0.05, -0.05)])
+
+    text = _against(decide_claims(load_claims(), measured))
+    assert text.startswith("Of the papers' claims the opposite is shown of these: Training with TEPO is more stable")
+    assert "; these are smaller than published: " in text and text.count(". ") == 0
+    assert "claims none is shown to be wrong; 0 of 0 stay" in _against([])
 
 
 def test_one_seed_decides_nothing() -> None:

@@ -51,10 +51,13 @@ def _against(claims: Sequence[ClaimResult]) -> str:
     rest = f"{open_} of {len(claims)} stay undecided or have no records here"
     texts = [
         f"{begin}: {'; '.join(found)}"
-        for begin, verdict in (("The opposite is shown of these", "opposite"), ("Smaller than published", SMALLER))
+        for begin, verdict in (
+            ("the opposite is shown of these", "opposite"),
+            ("these are smaller than published", SMALLER),
+        )
         if (found := [_clause(r) for r in claims if r.verdict == verdict])
     ]
-    return f"{'. '.join(texts)}; {rest}." if texts else f"No claim is shown to be wrong; {rest}."
+    return f"Of the papers' claims {'; '.join(texts or ['none is shown to be wrong'])}; {rest}."
 
 
 def _clause(result: ClaimResult) -> str:

@@ -145,8 +145,8 @@ def test_uncapped_sequence_weights_are_unbiased(seed, length):
     log_pi, log_mu = policy(), policy()
     pi, mu = log_pi.sum(1).exp(), log_mu.sum(1).exp()
     f = torch.randn(len(responses), generator=generator).double()
-    weights = rollout_weights(log_pi, log_mu, mask, cap=1e9, grain="sequence")[:, 0]
-    close((mu * weights * f).sum(), (pi * f).sum())
+    correction = weights(log_pi - log_mu, mask, cap=1e9, grain="sequence")[:, 0]
+    close((mu * correction * f).sum(), (pi * f).sum())
     for outside in ("truncate", "mask"):
-        bounded = rollout_weights(log_pi, log_mu, mask, cap=1.2, grain="sequence", outside=outside)[:, 0]
+        bounded = weights(log_pi - log_mu, mask, cap=1.2, grain="sequence", outside=outside)[:, 0]
         assert (mu * bounded).sum() <= 1 + 1e-9

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 
 from policygrain import TokenBatch, method
-from policygrain.objective.clip import DppoKl, DppoTv, Fipo, Gmpo, Likelihood, Sapo, Vespo, discounted_sum
+from policygrain.objective.clip import DppoKl, DppoTv, Fipo, Gmpo, Likelihood, Sapo, Vespo
 
 from ..support.batches import assert_same, by_hand, close, evaluate, few, fields
 
@@ -226,4 +226,4 @@ def test_the_discounted_sum_is_that_of_its_definition(width):
     expected = torch.zeros_like(x)
     for t in range(width):
         expected[:, t] = sum(0.9 ** (k - t) * x[:, k] for k in range(t, width))
-    close(discounted_sum(x, 0.9), expected)
+    close(TokenBatch.discounted_sum(x, 0.9), expected)

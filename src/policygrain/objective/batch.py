@@ -238,6 +238,21 @@ class TokenBatch:
         _, segment = torch.stack([row, self.segments]).flatten(1).unique(dim=1, return_inverse=True)
         return x.new_zeros(segment.numel()).index_add(0, segment, x.flatten())[segment].view_as(x)
 
+    @staticmethod
+    def discounted_sum(x: Tensor, discount: float, block: int = 128) -> Tensor:
+        """Σ_{k≥t} γ^{k−t} x_k along the last axis. [batch, tokens]. Blocks of matrix products: T² would not fit."""
+        width = x.shape[1]
+        place = torch.arange(block, device=x.device, dtype=x.dtype)
+        powers = torch.where(place[:, None] >= place, discount ** (place[:, None] - place), 0.0)  # [k, t]
+        out, after = torch.empty_like(x), x.new_zeros(len(x), 1)
+        for start in reversed(range(0, width, block)):
+            end = min(start + block, width)
+            size = end - start
+            within = x[:, start:end] @ powers[:size, :size]
+            out[:, start:end] = within + after * discount ** (size - place[:size])
+            after = out[:, start : start + 1]
+        return out
+
     def rows(self, index: Any, width: int | None = None) -> TokenBatch:
         """The responses at ``index``, of ``width`` columns, as a micro-batch of the same step."""
         tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}

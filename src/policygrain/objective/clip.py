@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 # exp of a number above about 88 overflows float32; the exact value of such a ratio is of no use.
 LARGEST_LOG = 80.0
 TINY = 1e-8
-LEAST_LOG_WEIGHT = math.log(TINY)
 
 
 class Surrogate(NamedTuple):
@@ -254,7 +253,7 @@ class Vespo(Clip):
         log_weight = batch.log_ratio.detach()
         if batch.rollout_weights is not None:
             log_weight = log_weight + batch.rollout_weights.where(batch.mask, 1.0).clamp(min=TINY).log()
-        log_weight = (log_weight * batch.mask).sum(1, keepdim=True).clamp(LEAST_LOG_WEIGHT, 20.0)
+        log_weight = (log_weight * batch.mask).sum(1, keepdim=True).clamp(math.log(TINY), 20.0)
         at_least_0 = batch.advantages >= 0
         power = _by_sign(at_least_0, self.positive_power, self.negative_power, ratio)
         decay = _by_sign(at_least_0, self.positive_decay, self.negative_decay, ratio).clamp(min=1e-4)
@@ -294,23 +293,8 @@ class Fipo(Band):
     def __call__(self, ratio: Tensor, batch: TokenBatch) -> Surrogate:
         r, advantages = ratio.detach(), batch.advantages
         change = batch.log_ratio.detach().masked_fill(r > self.dual, 0.0)
-        future = discounted_sum(change, 2 ** (-1 / self.half_life)).clamp(max=LARGEST_LOG)
+        future = batch.discounted_sum(change, 2 ** (-1 / self.half_life)).clamp(max=LARGEST_LOG)
         weight = future.exp().clamp(self.least, self.largest)
         weight = weight.clamp(0.8, 1.0).where((advantages < 0) & (r > self.safety), weight)
         ppo = PpoClip(low=self.low, high=self.high, dual=self.dual)
         return ppo(ratio, batch.replace(advantages=weight * advantages))
-
-
-def discounted_sum(x: Tensor, discount: float, block: int = 128) -> Tensor:
-    """Σ_{k≥t} γ^{k−t} x_k along the last axis. [batch, tokens]. Blocks of matrix products: T² would not fit."""
-    width = x.shape[1]
-    place = x.new_tensor(range(block))
-    powers = (discount ** (place[:, None] - place)).where(place[:, None] >= place, 0.0)  # [k, t]
-    out, after = x.new_empty(x.shape), x.new_zeros(len(x), 1)
-    for start in reversed(range(0, width, block)):
-        end = min(start + block, width)
-        size = end - start
-        own = x[:, start:end] @ powers[:size, :size]
-        out[:, start:end] = own + after * discount ** (size - place[:size])
-        after = out[:, start : start + 1]
-    return out

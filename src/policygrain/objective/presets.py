@@ -105,66 +105,67 @@ def named_clip(value: Any) -> Any:
 
 def parse(name: str, data: Mapping[str, Any]) -> Method:
     """The method in ``data``, as ``Method.data`` gives them. UserError names every wrong key."""
-    where, problems = f"methods.{name}", list[str]()
-    values: dict[str, Any] = {}
+    values, problems = dict[str, Any](), dict[str, str]()
     for key, value in data.items():
-        here = f"{where}.{key}"
-        if key == "penalties":
-            values[key] = _penalties(value, here, problems)
-        elif key in CHOICES:
-            values[key] = _part(key, named_clip(value) if key == "clip" else value, here, problems)
-        elif key in SECTIONS:
-            values[key] = _section(SECTIONS[key], value, here, problems)
-        elif key not in keys(Method) or key == "name":
-            problems.append(f"{here}: unknown key.{did_you_mean(key, set(keys(Method)) - {'name'})}")
-        else:
-            values[key] = value if key in TEXTS else read_number(value)
+        try:
+            values[key] = _value(key, value)
+        except InvalidSettings as error:
+            problems |= _under(key, error)
     if not problems:
         try:
             return Method(name=name, **values)
         except InvalidSettings as error:
-            problems = _by_key(error, where)
-    raise UserError("\n".join(problems))
+            problems = dict(error.problems)
+    by_key = _under(f"methods.{name}", InvalidSettings(problems))
+    raise UserError("\n".join(f"{key}: {problem}" for key, problem in by_key.items()))
 
 
-def _penalties(value: Any, where: str, problems: list[str]) -> tuple[Part | None, ...]:
+def _value(key: str, value: Any) -> Any:
+    """What the key of a method holds. InvalidSettings if it is wrong."""
+    if key == "penalties":
+        return _penalties(value)
+    if key in CHOICES:
+        return _part(key, named_clip(value) if key == "clip" else value)
+    if key in SECTIONS:
+        if value is not None and not isinstance(value, Mapping):
+            raise InvalidSettings({"": f"expected a mapping (got {value!r})."})
+        return SECTIONS[key].of(value or {})
+    if key not in keys(Method) or key == "name":
+        raise InvalidSettings({"": f"unknown key.{did_you_mean(key, set(keys(Method)) - {'name'})}"})
+    return value if key in TEXTS else read_number(value)
+
+
+def _penalties(value: Any) -> tuple[Part, ...]:
     if value is not None and not isinstance(value, list | tuple):
-        problems.append(f"{where}: expected a list (got {value!r}).")
-        return ()
-    return tuple(_part("penalties", item, f"{where}[{i}]", problems) for i, item in enumerate(value or ()))
+        raise InvalidSettings({"": f"expected a list (got {value!r})."})
+    parts, problems = list[Part](), dict[str, str]()
+    for i, item in enumerate(value or ()):
+        try:
+            parts.append(_part("penalties", item))
+        except InvalidSettings as error:
+            problems |= _under(f"[{i}]", error)
+    if problems:
+        raise InvalidSettings(problems)
+    return tuple(parts)
 
 
-def _part(slot: str, value: Any, where: str, problems: list[str]) -> Part | None:
-    """The part that the key ``slot`` of a method has; None, and its problems, if it is wrong."""
+def _part(slot: str, value: Any) -> Part:
+    """The part that the key ``slot`` of a method has. InvalidSettings if it is wrong."""
     data = {"name": value} if isinstance(value, str) else value
     if not isinstance(data, Mapping) or not isinstance(data.get("name"), str):
-        problems.append(f"{where}: expected a name, or a mapping with 'name' and parameters (got {value!r}).")
-        return None
+        raise InvalidSettings({"": f"expected a name, or a mapping with 'name' and parameters (got {value!r})."})
     called = data["name"]
     kind = Custom if ":" in called else CHOICES[slot].get(called)
     if kind is None:
         what = "penalty" if slot == "penalties" else slot
         hint = did_you_mean(called, CHOICES[slot])
-        problems.append(f"{where}: no {what} is called {called!r}.{hint} Your own: 'package.module:function'.")
-        return None
-    try:
-        return kind.of(data, called)
-    except InvalidSettings as error:
-        problems += _by_key(error, where)
-        return None
+        raise InvalidSettings({"": f"no {what} is called {called!r}.{hint} Your own: 'package.module:function'."})
+    return kind.of(data, called)
 
 
-def _section(kind: type[Settings], value: Any, where: str, problems: list[str]) -> Settings | None:
-    if value is not None and not isinstance(value, Mapping):
-        problems.append(f"{where}: expected a mapping (got {value!r}).")
-        return None
-    try:
-        return kind.of(value or {})
-    except InvalidSettings as error:
-        problems += _by_key(error, where)
-        return None
-
-
-def _by_key(error: InvalidSettings, where: str) -> list[str]:
-    """Each problem with the key that it is under."""
-    return [f"{'.'.join(filter(None, [where, key]))}: {problem}" for key, problem in error.problems.items()]
+def _under(where: str, error: InvalidSettings) -> dict[str, str]:
+    """The problems by their whole key: that of the section, and that in it."""
+    return {
+        f"{where}{key}" if key.startswith("[") else ".".join(filter(None, [where, key])): problem
+        for key, problem in error.problems.items()
+    }

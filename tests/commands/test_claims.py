@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from policygrain.analysis.contrasts import contrasts, sentences
-from policygrain.analysis.ledger import load_claims
 from policygrain.cli import main
 from policygrain.figures.style import labels
 from policygrain.results.reader import StudyResults
@@ -20,7 +19,7 @@ from ..support.made_up import make_up
 def test_a_study_file_stands_for_its_results(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As `make all` calls it: a line for each claim and each regime, and no list of controls."""
+    """As `make all` calls it: a line for each regime and each claim with records, and no list of controls."""
     file = str(ROOT / "studies" / "smoke.yaml")
     results = StudyResults(make_up(load_study(file), tmp_path / "results" / "smoke", {"tepo": 9}))
     monkeypatch.chdir(tmp_path)
@@ -28,15 +27,8 @@ def test_a_study_file_stands_for_its_results(
     brief = capsys.readouterr().out
     assert main(["claims", "results/smoke", "--brief"]) == 0
     assert capsys.readouterr().out == brief
-    lines = brief.splitlines()
-    for name in load_claims():
-        (line,) = (line for line in lines if line.endswith(f"({name})"))
-        assert line.startswith(
-            ("holds: ", "holds, smaller", "opposite: ", "smaller than", "undecided: ", "no records: ")
-        )
-    assert f"Of {len(load_claims())} claims: " in brief and "control worse" not in brief
     shown = sentences(results, contrasts(results), labels(results.study))
-    assert shown and lines[-len(shown) :] == shown
+    assert shown and brief.splitlines() == shown, "no claim has records"
     assert main(["claims", file]) == 0
     assert "control worse: passed" in capsys.readouterr().out
 

@@ -100,9 +100,9 @@ def claims_text(decided: Sequence[ClaimResult], controls: Sequence[Control] = ()
     return "\n".join([*lines, counts_text(decided)])
 
 
-def verdicts_text(decided: Sequence[ClaimResult], controls: Sequence[Control] = ()) -> str:
-    """A line per claim: its verdict and the comparison that it rests on; where a control failed, that comes first."""
-    lines = [warning, ""] if (warning := controls_warning(controls)) else []
+def verdicts_text(decided: Sequence[ClaimResult]) -> str:
+    """A line per claim: its verdict and the comparison that it rests on."""
+    lines: list[str] = []
     for result in decided:
         lines.append(f"{result.outcome}: {result.claim.text} ({result.name})")
         if result.findings:

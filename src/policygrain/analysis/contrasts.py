@@ -148,7 +148,13 @@ def _regime_sentence(study: Study, regime: Regime, found: Sequence[Contrast], la
     start = regime_text(regime)
     start = start[0].upper() + start[1:]
     if all(c.identical for c in found):
-        return f"{start}: all methods are equal in every digit, as they must be where every ratio is 1."
+        training = found[0].pair.arm.training(study)
+        why = (
+            "too little was measured to tell methods apart"
+            if training.ahead or training.updates_of_batch > 1
+            else "as they must be where every ratio is 1"
+        )
+        return f"{start}: all methods are equal in every digit, {why}."
     if not any(c.decided for c in found):
         return f"{start}: {NOTHING[0].lower()}{NOTHING[1:]}."
     parts = []

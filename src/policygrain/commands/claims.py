@@ -30,17 +30,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _brief(results: StudyResults, decided: list[ClaimResult], judged: list[Control]) -> list[str]:
-    """Paragraphs: the claims with records, then what the study compares, its own methods last."""
+    """Paragraphs: a failed control, what the study compares, the claims with records, its own methods."""
     from ..analysis.claim_text import verdicts_text
     from ..analysis.contrasts import contrasts, sentences
     from ..analysis.controls import controls_warning
     from ..figures.style import labels
 
-    found = contrasts(results)
-    if any(c.pair.whole for c in found):  # such a study is about its own methods
-        decided = [result for result in decided if result.findings]
-    first = verdicts_text(decided, judged) if decided else controls_warning(judged)
-    return [*filter(None, [first]), "\n".join(sentences(results, found, labels(results.study)))]
+    found, label = contrasts(results), labels(results.study)
+    regimes, own = ([c for c in found if c.pair.whole == whole] for whole in (False, True))
+    tested = [result for result in decided if result.findings]
+    paragraphs = [
+        controls_warning(judged),
+        "\n".join(sentences(results, regimes, label)),
+        verdicts_text(tested) if tested else "",
+        "\n".join(sentences(results, own, label)),
+    ]
+    return [text for text in paragraphs if text]
 
 
 def run(arguments: argparse.Namespace) -> None:

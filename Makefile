@@ -112,7 +112,7 @@ publish:
 	$(MAKE) pages
 
 # The figures, tables and pages of the documentation, redrawn from the published records. A page of tables is a line of docs/pages.py.
-PUBLISHED := laptop night phase phase-ranges newer
+PUBLISHED := laptop phase phase-ranges newer
 FREEZE ?= $(PUBLISHED)
 DRAWN := results/published
 pages: setup
@@ -123,7 +123,6 @@ pages: setup
 	for figure in $$(sed -n 's/^  - //p' config.yaml); do \
 	  [ ! -e docs/figures/$$figure.png ] || cp $(DRAWN)/laptop/redrawn/$$figure.png docs/figures/$$figure.png; \
 	done
-	cp $(DRAWN)/night/redrawn/regimes.png docs/figures/night.png
 	cp $(DRAWN)/phase/redrawn/phase.png docs/figures/phase.png
 	cp $(DRAWN)/phase-ranges/redrawn/ranges.png docs/figures/clip_ranges.png
 	for figure in estimators rounds; do cp $(DRAWN)/newer/redrawn/$$figure.png docs/figures/newer_$$figure.png; done

@@ -31,7 +31,6 @@ PAGES = (
         Page(f"{name}.md", "laptop", f"The laptop study: {name}", {"": name})
         for name in ("findings", "results", "ablation", "claims")
     ),
-    Page("night.md", "night", "Old rollouts, 32 seeds", WHOLE),
     Page("hour.md", "earlier/hour", "The study of an hour, of an earlier design", WHOLE),
 )
 

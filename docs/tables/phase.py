@@ -24,7 +24,7 @@ COLUMNS = {
     "block, clip − token, clip": ("block_clip", "token_clip"),
     "sequence, clip − token, clip": ("sequence_clip", "token_clip"),
 }
-SETS = {"phase": "map", "laptop": "laptop study", "night": "night"}  # record → name of its problems and initial models
+SETS = {"phase": "map", "laptop": "laptop study"}  # record → name of its problems and initial models
 REGIMES = ((48, 2e-4), (16, 8e-4))  # those that all sets have
 METRICS = {
     "effective_sample_share": "effective sample share",
@@ -35,7 +35,7 @@ METRICS = {
     "entropy": "entropy",
 }
 WINDOWS = (4, 8, 16, 24)  # steps
-DEFAULT_AGE = {"phase": 0, "laptop": 8, "night": 8}  # `training.ahead`, which names of arms leave out
+DEFAULT_AGE = {"phase": 0, "laptop": 8}  # `training.ahead`, which names of arms leave out
 Array = NDArray[np.float64]
 
 

@@ -18,7 +18,6 @@ from policygrain.study.runs import run_matrix
 
 RECORDS = {
     "laptop": "config.yaml",
-    "night": "studies/night.yaml",
     "phase": "studies/phase.yaml",
     "phase-ranges": "studies/phase-ranges.yaml",
     "newer": "studies/newer.yaml",

@@ -10,7 +10,7 @@ import numpy as np
 from ..errors import UserError
 from ..study import Study
 from ..study.comparable import Pair, pairs
-from ..study.runs import Arm, arms_of
+from ..study.runs import Arm
 from . import measures
 from .statistics import LEVEL, Difference, difference, student
 from .verdicts import holm
@@ -98,12 +98,6 @@ def by_regime(study: Study, found: Sequence[Contrast]) -> dict[Regime, list[Cont
 def planned_contrasts(study: Study) -> int:
     """The number of comparisons of a study's experiments that are corrected together."""
     return len(pairs(study))
-
-
-def planned_regimes(study: Study) -> int:
-    """The number of regimes in which methods are compared."""
-    arms = [arm for e in study.experiments.values() if e.reference or e.compare for arm in arms_of(e, study)]
-    return len({regime_of(study, arm) for arm in arms})
 
 
 # ---- words ----------------------------------------------------------------------------------------------------------

@@ -20,7 +20,6 @@ COLUMNS = {
     "token − none": ("token", "none"),
     "product − none": ("product", "none"),
     "token, clip − token": ("token_clip", "token"),
-    "sequence, clip − sequence": ("sequence_clip", "sequence"),
     "block, clip − token, clip": ("block_clip", "token_clip"),
     "sequence, clip − token, clip": ("sequence_clip", "token_clip"),
 }

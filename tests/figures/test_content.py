@@ -97,15 +97,15 @@ def test_rounds_are_sorted_with_the_mean_over_start_models(made: StudyResults) -
 
 
 def test_regimes_have_a_row_per_method_and_a_panel_per_regime(tmp_path: Path) -> None:
-    """Areas are equal; the token ratio solves 9 of 12 problems, the others 6."""
+    """Areas are equal; the token ratio solves 7 of 12 problems, the others 6."""
     regime = {"methods": ["none", "token", "token_clip"], "reference": "none", "compare": [["token_clip", "token"]]}
     both = {"on_policy": regime | {"vary": {"ahead": [0]}}, "old": regime | {"vary": {"ahead": [2]}}}
     study = study_with(experiments=both, figures=["regimes"])
-    figure = regimes.draw(StudyResults(make_up(study, tmp_path, {"token": 9})))
+    figure = regimes.draw(StudyResults(make_up(study, tmp_path, {"token": 7})))
     on_policy, old = figure.axes
     assert (on_policy.get_title(), old.get_title()) == ("on-policy", "rollouts 2 steps old")
     assert labels_of(on_policy) == ["token ratio", "token ratio, clip"]
-    assert [x for x, _ in points(on_policy) if x] == pytest.approx([25, 25]), "sampled and greedy"
+    assert [x for x, _ in points(on_policy) if x] == pytest.approx([100 / 12] * 2), "sampled and greedy"
     assert not any(x for x, _ in points(old))
     assert figure.get_supxlabel() == "points minus no ratio"
 

@@ -51,12 +51,13 @@ NEEDED: dict[str, dict[str, Any]] = {
     "phase": {
         "experiments": {
             "map": {
-                "methods": ["token", "token_unclipped"],
+                "methods": ["token", "token_clip"],
                 "reference": "token",
                 "vary": {"ahead": [0, 2], "learning_rate": [1e-4, 1e-3]},
             }
         }
     },
+    "ranges": {"experiments": {"ranges": {"methods": ["token_clip", "dapo", "tepo"], "vary": {"ahead": [0, 2]}}}},
     "pass_at_k": {
         "evaluation": {"sampling": {"n": 4, "temperature": 1.0}, "benchmarks": [{"name": "count", "source": "count"}]}
     },

@@ -10,7 +10,7 @@ Functions of a record and an arm return a number per seed: `area`, `final` (samp
 intervals of their own: `tango` for a difference, `wilson` for one arm (docs/statistics.md). For example, the area under
 the learning curve of TEPO minus that of DAPO:
 
-    ("docs/hour.md", "TEPO − DAPO {:.1f} [{:.1f}, {:.2f}]", "earlier/hour", lambda r: mean_t(paired(area, r, "tepo", "dapo"))),
+    ("docs/hour.md", "TEPO − DAPO {:.1f} [{:.1f}, {:.2f}]", HOUR, lambda r: mean_t(paired(area, r, "tepo", "dapo"))),
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 ROOT = Path(__file__).parents[2]
+HOUR = "earlier/hour"
 Array = NDArray[np.float64]
 Numbers = Sequence[float]
 
@@ -164,21 +165,21 @@ NUMBERS: list[Line] = [
     (
         "docs/withdrawn.md",
         "DAPO with one update instead of four is {:.1f} points [{:.1f}, {:+.1f}] (20 seeds",
-        "earlier/hour",
+        HOUR,
         lambda r: tango(r, DAPO1, "dapo", "greedy"),
     ),
     (
         "docs/withdrawn.md",
         "is {:.1f} points [{:.1f}, {:.1f}] sampled and ",
-        "earlier/hour",
+        HOUR,
         lambda r: tango(r, MPO16, DAPO16, "sampled"),
     ),
-    ("docs/withdrawn.md", "and {:.1f} [{:.1f}, {:.1f}] greedy", "earlier/hour", lambda r: tango(r, MPO16, DAPO16, "greedy")),
-    ("docs/withdrawn.md", "({:.1f} [{:.1f}, {:+.1f}])", "earlier/hour", lambda r: mean_t(paired(area, r, MPO16, DAPO16))),
+    ("docs/withdrawn.md", "and {:.1f} [{:.1f}, {:.1f}] greedy", HOUR, lambda r: tango(r, MPO16, DAPO16, "greedy")),
+    ("docs/withdrawn.md", "({:.1f} [{:.1f}, {:+.1f}])", HOUR, lambda r: mean_t(paired(area, r, MPO16, DAPO16))),
     (
         "docs/withdrawn.md",
         "REINFORCE is {:.1f} points [{:.1f}, {:.1f}] after 4 training steps and {:+.1f} [{:+.1f}, {:+.1f}] after 12",
-        "earlier/hour",
+        HOUR,
         lambda r: [x for n in (4, 12) for x in mean_t(paired(after_round, r, "sequence", "reinforce", n))],
     ),
     (
@@ -187,17 +188,17 @@ NUMBERS: list[Line] = [
         "newer",
         lambda r: [float(np.mean([*bias_cosine(r, "gspo", n).values()])) for n in (4, 16)],
     ),
-    ("docs/hour.md", "TEPO − DAPO {:.1f} [{:.1f}, {:.2f}]", "earlier/hour", lambda r: mean_t(paired(area, r, "tepo", "dapo"))),
+    ("docs/hour.md", "TEPO − DAPO {:.1f} [{:.1f}, {:.2f}]", HOUR, lambda r: mean_t(paired(area, r, "tepo", "dapo"))),
     (
         "docs/hour.md",
         "MPO apart from DAPO | {:.2f} [{:.2f}, {:+.2f}] points",
-        "earlier/hour",
+        HOUR,
         lambda r: mean_t(paired(area, r, "mpo", "dapo")),
     ),
     (
         "docs/hour.md",
         "| GRPO − DAPO | {:+.1f} [{:+.1f}, {:+.1f}] |",
-        "earlier/hour",
+        HOUR,
         lambda r: tango(r, "grpo", "dapo", "sampled"),
     ),
     ("docs/pretrained.md", "{} runs of 40 steps, {:.1f} core-hours, {:,} sampled tokens", "smollm2", cost),
@@ -222,7 +223,7 @@ NUMBERS: list[Line] = [
         (
             "docs/hour.md",
             f"| {method.upper()}, {words} | {ROW}|",
-            "earlier/hour",
+            HOUR,
             lambda r, arm=method + key, decoding=decoding: wilson(r, arm, decoding),  # type: ignore[misc]
         )
         for method in ("grpo", "dapo", "tepo", "mpo")
@@ -254,7 +255,7 @@ def test_a_reader_needs_neither_policygrain_nor_long_functions() -> None:
 
 
 def test_a_number_that_is_not_the_record_s_is_found() -> None:
-    seeds = {seed: value + 0.2 for seed, value in area("earlier/hour", "mpo").items()}
-    off = mean_t([seeds[seed] - value for seed, value in area("earlier/hour", "dapo").items() if seed in seeds])
+    seeds = {seed: value + 0.2 for seed, value in area(HOUR, "mpo").items()}
+    off = mean_t([seeds[seed] - value for seed, value in area(HOUR, "dapo").items() if seed in seeds])
     page = plain((ROOT / "docs/hour.md").read_text())
     assert "MPO apart from DAPO | {:.2f} [{:.2f}, {:+.2f}] points".format(*off) not in page

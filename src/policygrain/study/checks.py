@@ -7,7 +7,6 @@ import re
 from ..errors import UserError, did_you_mean
 from ..objective import comparison_names, method, method_names
 from .design import Estimators, Rounds
-from .fingerprint import start_seeds
 from .kinds import distinct
 from .runs import CONTROLS, START, Arm, arms_of, control_arms, run_matrix
 from .schema import Experiment, Study, Training
@@ -141,9 +140,7 @@ def _check_methods(study: Study, where: str, section: Estimators | Rounds) -> No
 
 
 def _check_numbers(study: Study, where: str, section: Estimators | Rounds) -> None:
-    training, planned = study.training, len(start_seeds(study))
-    if (section.starts or 0) > planned:
-        raise UserError(f"{where}.starts: {section.starts}, and the study has {planned} start models.")
+    training = study.training
     if max(section.steps) > training.steps:
         raise UserError(f"{where}.steps: {max(section.steps)}, and training.steps is {training.steps}.")
     if not max(section.updates):

@@ -26,7 +26,7 @@ class Estimators(Section):
         json_schema_extra=ESTIMATORS,
     )
     starts: PositiveInt | None = Field(
-        None, description="number of start models that are measured; null: all", json_schema_extra=RUN_MATRIX
+        None, description="number of start models that are measured, at most; null: all", json_schema_extra=RUN_MATRIX
     )
     steps: Several[NonNegativeInt] = Field(
         [4],
@@ -74,7 +74,7 @@ class Rounds(Section):
         json_schema_extra=ROUNDS,
     )
     starts: PositiveInt | None = Field(
-        None, description="number of start models that are measured; null: all", json_schema_extra=RUN_MATRIX
+        None, description="number of start models that are measured, at most; null: all", json_schema_extra=RUN_MATRIX
     )
     steps: Several[NonNegativeInt] = Field(
         [4],

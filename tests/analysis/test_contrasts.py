@@ -80,7 +80,7 @@ def test_a_small_difference_is_said_only_where_something_is_shown_to_matter(resu
     frame, text = table(results)
     assert len(frame) == 7 and text.count("differ; endpoints disagree") == 2
     assert NOTHING in text, "on-policy nothing differs"
-    small = [line for line in text.splitlines() if line.startswith("|") and "sequence ratio − none" in line]
+    small = [line for line in text.splitlines() if line.startswith("|") and "sequence ratio − no ratio" in line]
     assert [line.endswith("| not shown to differ |") for line in small] == [True, False], "only with old rollouts"
     assert "differ by less than 3 points" in small[1]
 
@@ -96,10 +96,10 @@ def test_regimes_and_pairs_in_words(results: StudyResults) -> None:
 
 
 def test_equal_areas_are_said_to_be_identical(tmp_path: Path) -> None:
-    study = study_of(3, methods=METHODS, experiments={"map": MAP | {"vary": {}}})
+    study = study_of(3, methods=METHODS, experiments={"map": MAP | {"vary": {}}}, training={"updates_per_batch": 1})
     found = write(study, tmp_path, lambda arm, seed: [0.3, 0.4 + 0.01 * seed] * 2)
     (sentence,) = sentences(found, contrasts(found))
-    assert "equal in every digit" in sentence and "identical" in table(found)[1]
+    assert "Equal in every digit, since every ratio is 1: " in sentence and "identical" in table(found)[1]
 
 
 def test_a_regime_without_a_difference_says_that_nothing_is_shown(tmp_path: Path) -> None:

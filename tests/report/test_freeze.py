@@ -116,7 +116,7 @@ def test_a_study_of_own_problems_is_used_without_them(
     assert main(["explain", "new/tables/results.csv", "--cell", "tepo,own"]) == 0
     assert capsys.readouterr().out.startswith("tepo, own: 75.0 [")
     assert main(["compare", "new", "new"]) == 0
-    assert "3 accuracies are in both studies, 3 of them identical" in capsys.readouterr().out
+    assert "5 accuracies are in both studies, 5 of them identical" in capsys.readouterr().out
 
 
 def test_nothing_of_an_archive_is_imported(

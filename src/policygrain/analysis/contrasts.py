@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..results.reader import StudyResults
 
 Regime = tuple[tuple[str, object], ...]  # the training settings that vary between the arms that are compared
-DIFFER, SMALL, OPEN = "differ", "differ by less than {:g} points", "not shown to differ"
+IDENTICAL, DIFFER, SMALL, OPEN = "identical", "differ", "differ by less than {:g} points", "not shown to differ"
 
 
 class Contrast(NamedTuple):
@@ -44,9 +44,9 @@ class Contrast(NamedTuple):
 
     @property
     def outcome(self) -> str:
-        """Whether the areas differ, differ by less than the margin, or neither is shown."""
-        if self.decided:
-            return DIFFER
+        """Whether the areas are identical, differ, differ by less than the margin, or none of these is shown."""
+        if self.decided or self.identical:
+            return DIFFER if self.decided else IDENTICAL
         return SMALL.format(self.pair.margin) if self.p_small < LEVEL else OPEN
 
     @property
@@ -141,21 +141,17 @@ def sentences(results: StudyResults, found: Sequence[Contrast], label: Callable[
 def _regime_sentence(study: Study, regime: Regime, found: Sequence[Contrast], label: Callable[[str], str]) -> str:
     start = regime_text(regime)
     start = start[0].upper() + start[1:]
-    if all(c.identical for c in found):
-        training = found[0].pair.arm.training(study)
-        why = (
-            "too little was measured to tell methods apart"
-            if training.ahead or training.updates_of_batch > 1
-            else "as they must be where every ratio is 1"
-        )
-        return f"{start}: all methods are equal in every digit, {why}."
-    if not any(c.decided for c in found):
+    training = found[0].pair.arm.training(study)
+    on_policy = not training.ahead and training.updates_of_batch == 1
+    if not (on_policy or any(c.decided for c in found)):
         return f"{start}: {NOTHING[0].lower()}{NOTHING[1:]}."
     parts = []
     for outcome in dict.fromkeys(c.outcome for c in sorted(found, key=lambda c: c.p)):
         chosen = [c for c in found if c.outcome == outcome]
         names = [pair_text(study, c.pair, label) for c in chosen]
-        if outcome == DIFFER:
+        if outcome == IDENTICAL:
+            parts.append(f"Equal in every digit{', since every ratio is 1' * on_policy}: {'; '.join(names)}")
+        elif outcome == DIFFER:
             effects = [f"{effect_text(c.area)}{' (endpoints disagree)' * c.disagreement}" for c in chosen]
             parts.append("; ".join(f"{name} {effect}" for name, effect in zip(names, effects, strict=True)))
         else:

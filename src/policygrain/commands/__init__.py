@@ -31,9 +31,7 @@ COMMANDS = {
     ),
     "start-model": Command("start_model", "Build a study's tiny start model."),
     "calibrate": Command("calibrate", "Measure which clip bands clip what, on the rollouts of a run of your own."),
-    "ranges": Command(
-        "ranges", "Choose a clip range per ratio from the runs of a study like studies/phase-ranges.yaml."
-    ),
+    "ranges": Command("ranges", "Choose a clip range per ratio from the runs of a study of candidates."),
     "train": Command("train", "Train runs, or resume them; finished runs are left as they are."),
     "cases": Command("cases", "Compare estimators on small tabular policies whose exact gradient is known."),
     "estimators": Command("estimators", "Measure gradient estimators on one start model, against the true gradient."),

@@ -1,4 +1,7 @@
-"""Choose a clip range per ratio from the runs of a study like studies/phase-ranges.yaml."""
+"""Choose a clip range per ratio from the runs of a study of candidates.
+
+studies/phase-ranges.yaml is such a study.
+"""
 
 from __future__ import annotations
 

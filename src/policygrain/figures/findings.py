@@ -6,6 +6,7 @@ import pandas as pd
 
 from ..analysis.contrasts import (
     DIFFER,
+    IDENTICAL,
     NOTHING,
     OPEN,
     Contrast,
@@ -54,9 +55,7 @@ def table(results: StudyResults) -> tuple[pd.DataFrame, str]:
 
 def _finding(c: Contrast, sensitive: bool) -> str:
     """The outcome; that a difference is small counts only where something is shown to make a difference (rule 3)."""
-    if c.identical:
-        return "identical"
-    return c.outcome if sensitive or c.outcome == DIFFER else OPEN
+    return c.outcome if sensitive or c.outcome in (DIFFER, IDENTICAL) else OPEN
 
 
 def _row(c: Contrast) -> dict[str, object]:

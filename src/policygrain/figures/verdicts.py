@@ -64,7 +64,7 @@ def drawn(decided: list[ClaimResult], named: Callable[[str], str]) -> Figure:
     axes.spines["left"].set_visible(False)
     axes.set_ylim(place, -0.3)
     axes.set_xlim(-REACH, REACH)
-    axes.set_xlabel("effect in units of half its interval; right: in the direction of the claim; bar: published size")
+    axes.set_xlabel("effect in units of half its interval;\nright: in the direction of the claim; bar: published size")
     handles = [Line2D([], [], markersize=4.5, linewidth=1.3, **look) for look in LOOKS.values()]
     legend(figure, entries=(handles, list(LOOKS)))
     return figure

@@ -115,7 +115,7 @@ def test_a_preset_has_the_settings_of_the_table(name):
 COMPARISON = {
     "none": ("none", None),
     "token": ("token", (0.1, 0.14)),
-    "block": ("block K=5, uniform", (0.1, 0.14)),
+    "block": ("block K=5, uniform, normalised", (0.1, 0.14)),
     "prefix": ("prefix", (0.2, 0.28)),
     "sequence": ("sequence", (0.003, 0.004)),
     "product": ("product, cap 2.0", None),

@@ -73,7 +73,7 @@ def test_the_published_results_are_of_the_published_record(in_root: Path, tmp_pa
     ("ratio", "methods"),
     [
         ("token", ("token_clip", "dapo")),
-        ("block K=5, uniform", ("block_clip",)),
+        ("block K=5, uniform, normalised", ("block_clip",)),
         ("sequence", ("sequence_clip", "tepo")),
     ],
 )

@@ -16,13 +16,9 @@ from .common import ROOT, table
 
 MAP = "phase"  # the record of the map
 # What is compared in each regime: name of a column → method, and the method that it is compared with.
-COLUMNS = {
-    "token − none": ("token", "none"),
-    "product − none": ("product", "none"),
-    "token, clip − token": ("token_clip", "token"),
-    "block, clip − token, clip": ("block_clip", "token_clip"),
-    "sequence, clip − token, clip": ("sequence_clip", "token_clip"),
-}
+RATIOS = {f"{name} − none": (name, "none") for name in ("token", "block", "sequence", "product")}
+CLIPS = {f"{name}: clip − no clip": (f"{name}_clip", name) for name in ("token", "block", "sequence")}
+GRAINS = {f"{name} − token, clipped": (f"{name}_clip", "token_clip") for name in ("block", "sequence")}
 SETS = {"phase": "map", "laptop": "laptop study"}  # record → name of its problems and initial models
 REGIMES = ((48, 2e-4), (16, 8e-4))  # those that all sets have
 METRICS = {
@@ -102,40 +98,73 @@ def areas(method: str, age: int, rate: float, record: str = MAP) -> dict[int, fl
     return {run.seed: run.area for run in runs(record) if (run.method, run.age, run.rate) == (method, age, rate)}
 
 
-def interval(one: dict[int, float], other: dict[int, float]) -> tuple[float, float]:
-    """Mean difference over seeds with half of its 95% interval (Student's t)."""
+class Difference(NamedTuple):
+    """A mean difference over seeds, half of its 95% interval and its p-value (Student's t)."""
+
+    mean: float
+    half: float
+    p: float
+
+
+def difference(one: dict[int, float], other: dict[int, float]) -> Difference:
+    """``one`` minus ``other``, paired by seed."""
     values = np.array([one[seed] - other[seed] for seed in sorted(one.keys() & other.keys())])
-    half = t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
-    return float(values.mean()), float(half)
+    error, free = values.std(ddof=1) / np.sqrt(len(values)), len(values) - 1
+    mean = float(values.mean())
+    return Difference(mean, float(t.ppf(0.975, free) * error), float(2 * t.sf(abs(mean) / error, free)))
 
 
-def effects() -> str:
-    """Differences of the area by regime; in bold where the interval excludes 0."""
-    rows = []
-    for age, rate in cells():
-        none = areas("none", age, rate)
-        cost = _shown(*interval(none, areas("none", 0, rate)))
-        compared = [_shown(*interval(areas(a, age, rate), areas(b, age, rate))) for a, b in COLUMNS.values()]
-        rows.append([f"{age}", f"{rate:g}", f"{np.mean(list(none.values())):.0f}%", cost, *compared])
-    header = ["age", "learning rate", "none: accuracy", "none − on-policy", *COLUMNS]
-    return table(header, rows)
+def _shown(rows: list[list[Difference]]) -> list[list[str]]:
+    """Mean ± half of the interval; bold where it differs from 0 by Holm's method over all of ``rows``."""
+    p = np.sort([one.p for row in rows for one in row])
+    rejected = np.logical_and.accumulate(p <= 0.05 / np.arange(len(p), 0, -1))
+    largest = p[rejected].max(initial=-1)
+    return [
+        [
+            f"**{one.mean:+.1f} ± {one.half:.1f}**" if one.p <= largest else f"{one.mean:+.1f} ± {one.half:.1f}"
+            for one in row
+        ]
+        for row in rows
+    ]
+
+
+def _by_regime(columns: dict[str, tuple[str, str]]) -> list[list[Difference]]:
+    return [[difference(areas(a, *cell), areas(b, *cell)) for a, b in columns.values()] for cell in cells()]
+
+
+def ratios() -> str:
+    """Ratios without a clip minus none by regime, beside the accuracy without a ratio and what old rollouts cost it."""
+    found = [
+        [difference(areas("none", age, rate), areas("none", 0, rate)), *compared]
+        for (age, rate), compared in zip(cells(), _by_regime(RATIOS), strict=True)
+    ]
+    rows = [
+        [f"{age}", f"{rate:g}", f"{np.mean(list(areas('none', age, rate).values())):.0f}%", *shown]
+        for (age, rate), shown in zip(cells(), _shown(found), strict=True)
+    ]
+    return table(["age", "learning rate", "none: accuracy", "none − on-policy", *RATIOS], rows)
+
+
+def clips() -> str:
+    """Clips by regime: of one ratio with and without, and of two ratios with each one's own."""
+    columns = CLIPS | GRAINS
+    shown = _shown(_by_regime(columns))
+    rows = [[f"{age}", f"{rate:g}", *row] for (age, rate), row in zip(cells(), shown, strict=True)]
+    return table(["age", "learning rate", *columns], rows)
 
 
 def sets() -> str:
-    """The same differences in the two regimes that were run with several sets of problems and initial models."""
-    rows = []
+    """The differences in the two regimes that were run with several sets of problems and initial models."""
+    names, found = [], []
     for age, rate in REGIMES:
-        for name, (one, other) in COLUMNS.items():
-            pairs = {r: (areas(one, age, rate, r), areas(other, age, rate, r)) for r in SETS}
-            if all(a and b for a, b in pairs.values()):
-                rows.append([f"{age}", f"{rate:g}", name, *(_shown(*interval(a, b)) for a, b in pairs.values())])
+        for name, (one, other) in (RATIOS | CLIPS | GRAINS).items():
+            pairs = [(areas(one, age, rate, r), areas(other, age, rate, r)) for r in SETS]
+            if all(a and b for a, b in pairs):
+                names.append([f"{age}", f"{rate:g}", name])
+                found.append([difference(a, b) for a, b in pairs])
+    rows = [[*name, *shown] for name, shown in zip(names, _shown(found), strict=True)]
     counts = [f"{name}, {len(areas('none', *REGIMES[0], record))} seeds" for record, name in SETS.items()]
     return table(["age", "learning rate", "comparison", *counts], rows)
-
-
-def _shown(mean: float, half: float) -> str:
-    text = f"{mean:+.1f} ± {half:.1f}"
-    return f"**{text}**" if abs(mean) > half else text
 
 
 def collapses() -> str:
@@ -178,7 +207,7 @@ def _roc(values: Array, positive: NDArray[np.bool_]) -> float:
 def law() -> str:
     """How well age × learning rate orders the regimes by what old rollouts do to a run without a ratio."""
     found = [
-        (age * rate, interval(areas("none", age, rate), areas("none", 0, rate))[0], _drift(age, rate))
+        (age * rate, difference(areas("none", age, rate), areas("none", 0, rate)).mean, _drift(age, rate))
         for age, rate in cells()
     ]
     product, loss, drift = (np.array(column) for column in zip(*found, strict=True))
@@ -197,7 +226,8 @@ def _drift(age: int, rate: float) -> float:
 
 
 BLOCKS: dict[str, Callable[[], str]] = {
-    "phase-effects": effects,
+    "phase-ratios": ratios,
+    "phase-clips": clips,
     "phase-sets": sets,
     "phase-collapses": collapses,
     "phase-warnings": warnings,

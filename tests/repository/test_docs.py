@@ -356,11 +356,11 @@ def test_the_site_shows_formulas_and_loads_nothing_from_elsewhere(site: Path) ->
     "path", [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))], ids=lambda p: str(p.relative_to(ROOT))
 )
 def test_parts_of_study_files_are_accepted(path: Path) -> None:
-    """Blocks of YAML whose keys are those of a study, as part of a small one."""
+    """Blocks of YAML whose keys are those of a study: with a base as they are, else as part of a small study."""
     for block in re.findall(r"```yaml\n(.*?)```", path.read_text(), re.S):
         part = yaml.safe_load(block)
         if isinstance(part, dict) and set(part) <= set(Study.model_fields):
-            parse_study(merge(SMALL, part, replace=("model",)), path)
+            parse_study(part if "base" in part else merge(SMALL, part, replace=("model",)), path)
 
 
 @every_document

@@ -83,7 +83,7 @@ class MeasuredPolicy:
 
     def __post_init__(self) -> None:
         self._stream = PromptStream(self.train_problems, seed_of("instruments", self.seed, "prompts"))
-        self._updates = 0
+        self._position = self._updates = 0
         self._validation: dict[int, tuple[list[Problem], list[Request]]] = {}
 
     @property
@@ -96,15 +96,14 @@ class MeasuredPolicy:
         for step in range(self.steps, steps):
             torch.manual_seed(seed_of("instruments", self.seed, "step", step))
             collector = self._collector(self._stream, seed_of("instruments", self.seed), self.settings.prompts_per_step)
-            sampled = collect_batch(collector, self.policy, self.reference, Clock())
+            sampled = collect_batch(collector, self.policy, self.reference, Clock(), self._position)
+            self._position += sampled.rollouts.sampled
             assert sampled.batch is not None  # no sampler here drops groups
             sizes = len(sampled.rollouts.prompts), self.settings.group, self.settings.updates_per_batch
             seed = seed_of("instruments", self.seed, "minibatches", step)
             for rows in minibatches(*sizes, seed, self.settings.epochs):
                 self._updates += 1
-                warmup = min(1.0, self._updates / max(1, self.settings.warmup_updates))
-                for parameters in self.policy.optimizer.param_groups:
-                    parameters["lr"] = parameters["initial_lr"] * warmup
+                self.policy.warm_up_rate(self._updates / max(1, self.settings.warmup_updates))
                 self.update(sampled.batch.rows(rows), self.reference)
             self.steps = step + 1
 

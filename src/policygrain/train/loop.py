@@ -6,24 +6,27 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
 from ..clock import Clock
 from ..errors import Stopped, UserError
 from ..grading import open_grader
+from ..hub import pinned
 from ..model.device import device, device_errors
 from ..model.precision import compute_dtype, compute_name
 from ..model.weights import unsharded
 from ..objective import Method
 from ..progress import Progress
 from ..provenance import seed_of
-from ..results.layout import RunFolder
+from ..results.layout import DataFolder, RunFolder
 from ..results.schema import FinalMetrics
 from ..rollout.open import open_engine
-from ..study.schema import Training
-from ..tasks.problem import Problem
+from ..study.runs import Arm
+from ..study.schema import Study
+from ..tasks.problem import Problem, read_problems
 from ..tasks.prompts import PromptRenderer
 from . import checkpoint
 from .gpu import gpu_use
@@ -33,14 +36,11 @@ from .mtp_heads import warm_up
 from .policy import Policy, open_policy
 from .ranks import gather, is_rank_0, on_rank_0
 from .rollout_batch import EngineMismatch, RolloutBatch, collect_batch
-from .rollouts import Collector, PromptStream
+from .rollouts import Collector, PromptStream, Rollouts
 from .stopping import Stop
 from .token_view import save_token_view
 from .update import TrainingBatch, minibatches, update
 from .validation import validate
-
-if TYPE_CHECKING:
-    from ..study.schema import Model, Prompt
 
 NO_UPDATES = (
     "no optimizer step was made: dynamic sampling dropped every group, since all of its rewards were equal. The final "
@@ -51,33 +51,39 @@ ON_POLICY = (
 )
 
 
+@dataclass
+class State:
+    """All that a run continues from besides its policy; checkpoints have both. Random states are keyed by the step."""
+
+    step: int = 0  # steps that are finished
+    position: int = 0  # prompts drawn from the stream so far
+    totals: dict[str, float] = field(default_factory=lambda: {"updates": 0, "tokens": 0, "samples": 0, "seconds": 0.0})
+    waiting: list[RolloutBatch] = field(default_factory=list)  # sampled, not trained on yet
+    compute: str | None = None  # precision of the passes
+
+    @property
+    def counts(self) -> dict[str, float]:
+        """The totals that are determined by the seed, under their names in `metrics.jsonl`."""
+        return {f"total_{name}": self.totals[name] for name in ("updates", "tokens", "samples")}
+
+
 def train(
-    *,
-    method: Method,
-    settings: Training,
-    prompt: Prompt,
-    grader_name: str,
-    extraction: str,
-    seed: int,
-    start: str,
-    spec: Model,
-    train_problems: list[Problem],
-    validation_problems: list[Problem],
-    run: RunFolder,
-    stop: Stop | None = None,
+    study: Study, arm: Arm, seed: int, *, start: str, data: DataFolder, run: RunFolder, stop: Stop | None = None
 ) -> FinalMetrics:
-    """Train ``start`` by ``method``, from the newest checkpoint in ``run`` if there is one.
+    """Train the model in ``start`` as an arm of a study, from the newest checkpoint in ``run`` if there is one.
 
     Random states are keyed by ``seed`` and the step, so a resumed run equals an uninterrupted run bit for bit. ``stop``
     is checked after each step; to stop, the run is saved and `Stopped` is raised. All ranks of a process group call
     this with the same arguments (`launch.process_group`) and share the work of each step (`ranks.py`). The caller holds
     the lock of the run directory.
     """
-    with_tests = any(problem.tests for problem in [*train_problems, *validation_problems])
+    method, settings, spec = arm.method(study), arm.training(study), pinned(study.model)
+    problems, validation = read_problems(data.train), read_problems(data.validation)
+    with_tests = any(problem.tests for problem in [*problems, *validation])
     torch.set_num_threads(settings.threads)
     with device_errors(settings):
         policy = open_policy(start, spec, method, settings, seed)
-    with device_errors(settings, policy.state_bytes), open_grader(grader_name, extraction, with_tests) as grader:
+    with device_errors(settings, policy.state_bytes), open_grader(study.grader, study.extraction, with_tests) as grader:
         engine = open_engine(
             settings.engine,
             start,
@@ -88,118 +94,134 @@ def train(
             colocated=True,
         )
         longest = policy.model.config.max_position_embeddings - settings.max_tokens
-        renderer = PromptRenderer(policy.tokenizer, prompt, longest)
+        renderer = PromptRenderer(policy.tokenizer, study.prompt, longest)
         # Controls sample another stream of prompts and responses from the same start.
         sampling = seed_of("sampling", seed, settings.sampling_seed) if settings.sampling_seed else seed
-        stream = PromptStream(train_problems, seed_of("prompts", sampling))
-        totals = {"updates": 0, "tokens": 0, "samples": 0, "seconds": 0.0}
-        first = 0
-        waiting: list[RolloutBatch] = []  # sampled, not trained on yet
-        if (state := checkpoint.load_newest(run.checkpoints, policy.parts)) is not None:
-            stream.position, first, totals = state["position"], state["step"], state["totals"]
-            waiting = [batch.to(device()) for batch in state["waiting"]]
-            _check_precision(policy, state.get("compute"), run)
-
-        def counters(step: int) -> dict[str, Any]:
-            return {
-                "step": step,
-                "position": stream.position,
-                "totals": totals,
-                "waiting": waiting,
-                "compute": compute_name(policy.model),
-            }
-
-        def save(step: int) -> None:
-            log.flush()
-            checkpoint.save(run.checkpoints, step, policy.parts, counters(step), settings.keep_every)
-
-        log = MetricsLog(run, resume_at=first)
+        stream = PromptStream(problems, seed_of("prompts", sampling))
         collector = Collector(stream, engine, grader, renderer, method.sampler, settings, sampling)
-        if policy.heads is not None and state is None:
-            warm_up(policy, method, collector, run)
-        label = f"{run.path.parent.name} {run.path.name}"
-        if first == 0 and settings.updates_of_batch == 1 and not settings.ahead and is_rank_0():
-            print(f"{run.path}: {ON_POLICY}", file=sys.stderr)
+        return Trainer(policy, method, collector, validation, run, stop).train()
 
-        progress = Progress(range(first, settings.steps), label, settings.steps, first, silent=not is_rank_0())
+
+class Trainer:
+    """The training loop of one run, with the state that its checkpoints save."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        method: Method,
+        collector: Collector,
+        validation: list[Problem],
+        run: RunFolder,
+        stop: Stop | None = None,
+    ) -> None:
+        """Continue from the newest checkpoint in ``run``, if there is one."""
+        self.policy, self.method, self.collector, self.run, self.stop = policy, method, collector, run, stop
+        self.settings, self.validation = collector.settings, validation
+        self.state = State(compute=compute_name(policy.model))
+        if (saved := checkpoint.load_newest(run.checkpoints, policy.parts)) is not None:
+            _check_precision(policy, saved.pop("compute", None), run)
+            saved["waiting"] = [batch.to(device()) for batch in saved["waiting"]]
+            self.state = replace(self.state, **saved)
+        self.log = MetricsLog(run, resume_at=self.state.step)
+        if policy.heads is not None and saved is None:
+            warm_up(policy, method, collector, run)
+
+    def train(self) -> FinalMetrics:
+        """Train to the last step and save the final model."""
+        settings, state, name = self.settings, self.state, f"{self.run.path.parent.name} {self.run.path.name}"
+        if state.step == 0 and settings.updates_of_batch == 1 and not settings.ahead and is_rank_0():
+            print(f"{self.run.path}: {ON_POLICY}", file=sys.stderr)
+        steps = range(state.step, settings.steps)
+        progress = Progress(steps, name, settings.steps, state.step, silent=not is_rank_0())
         for step in progress:
             clock, started = Clock(), time.perf_counter()
             # Random choices in an objective (such as Clip-Cov) are keyed by the step.
-            torch.manual_seed(seed_of("step", sampling, step))
+            torch.manual_seed(seed_of("step", self.collector.seed, step))
+            # Validation comes first: that of step 0 is the initial model's, that of the final model follows the loop.
+            held_out = self._validate(clock) if step % settings.validate_every == 0 else {}
+            self._sample(clock)
+            rollouts, batch, metrics = state.waiting.pop(0)
+            updates = [] if batch is None else self._update(rollouts, batch, clock)
 
-            # Validate first: step 0 is the start model; the final model is validated after the loop.
-            held_out = {}
-            if step % settings.validate_every == 0:
-                with clock("validate"):
-                    engine.load_weights(policy.model)
-                    held_out = validate(validation_problems, engine, grader, renderer, settings)
-
-            # Sample a group of responses for each prompt, grade them, compute their log-probabilities. With
-            # `training.ahead`, batches are sampled some steps before they are trained on; the old policy of a ratio is
-            # the one that sampled the batch.
-            while len(waiting) <= settings.ahead and step + len(waiting) < settings.steps:
-                position = stream.position
-                try:
-                    waiting.append(collect_batch(collector, policy, method, clock))
-                except EngineMismatch as error:
-                    stream.position = position
-                    save(step)
-                    raise UserError(f"{run.path}: step {step}: {error} The run is saved as it was before.") from error
-            rollouts, batch, metrics = waiting.pop(0)
+            state.totals["tokens"] += rollouts.tokens
+            state.totals["samples"] += rollouts.sampled * settings.group
+            state.totals["seconds"] += time.perf_counter() - started
             if settings.ahead:
-                metrics["staleness"] = float(min(step, settings.ahead))  # steps since it was sampled
-
-            # One optimizer step per minibatch; each step is further off-policy than the previous one.
-            updates = []
-            with clock("update"):
-                if batch is not None:
-                    sizes = len(rollouts.prompts), settings.group, settings.updates_per_batch
-                    for rows in minibatches(*sizes, seed_of("minibatches", sampling, step), settings.epochs):
-                        warmup = min(1.0, (totals["updates"] + 1) / max(1, settings.warmup_updates))
-                        for parameters in policy.optimizer.param_groups:
-                            parameters["lr"] = parameters["initial_lr"] * warmup
-                        part = batch.rows(rows)
-                        with _failed_batch_saved(part, run):
-                            updates.append(update(policy, part, method, settings))
-                        totals["updates"] += 1
-
-            # Save the changes of log-probabilities for the tokens of a few samples, for `policygrain inspect`.
-            if batch is not None and (step % settings.checkpoint_every == 0 or step + 1 == settings.steps):
-                with clock("record"):
-                    save_token_view(run, step, rollouts, batch, policy, method, settings)
-
-            totals["tokens"] += rollouts.tokens
-            totals["samples"] += rollouts.sampled * settings.group
-            totals["seconds"] += time.perf_counter() - started
-            row = {
-                "step": step,
-                "sampled_accuracy": rollouts.sampled_accuracy,
-                **metrics,
-                **_over_updates(updates),
-                **held_out,
-            }
-            log.metrics(row | {f"total_{k}": totals[k] for k in ("updates", "tokens", "samples")})
-            used = {**clock.report(rollouts.tokens), **gpu_use()}
-            log.timings({"step": step, **used, "total_seconds": totals["seconds"]})
+                metrics["staleness"] = float(min(step, settings.ahead))  # steps since the batch was sampled
+            row = {"step": step, "sampled_accuracy": rollouts.sampled_accuracy, **metrics, **_over_updates(updates)}
+            self.log.metrics(row | held_out | state.counts)
+            used = {**clock.report(rollouts.tokens), **gpu_use(), "total_seconds": state.totals["seconds"]}
+            self.log.timings({"step": step, **used})
             progress.note = f"accuracy {rollouts.sampled_accuracy:.2f}"
+            state.step += 1
+            self._save_or_stop(time.perf_counter() - started)
 
-            # If any rank has to stop, all ranks stop after the same step.
-            reasons = gather([stop and stop.after_step(time.perf_counter() - started)])
-            reason = next(filter(None, reasons), None)
-            if reason or ((step + 1) % settings.checkpoint_every == 0 and step + 1 < settings.steps):
-                save(step + 1)
-            if reason:
-                raise Stopped(f"{run.path}: stopped by {reason} after step {step + 1} of {settings.steps}, and saved.")
+        if not state.totals["updates"] and is_rank_0():
+            print(f"{self.run.path}: {NO_UPDATES}", file=sys.stderr)
+        final = self._validate(Clock())
+        self.log.metrics({"step": settings.steps, **final, **state.counts})
+        self.log.flush()
+        _save_final_model(self.policy, self.run)
+        return FinalMetrics(**final, steps=settings.steps, **state.totals)
 
-        if not totals["updates"] and is_rank_0():
-            print(f"{run.path}: {NO_UPDATES}", file=sys.stderr)
-        engine.load_weights(policy.model)
-        final = validate(validation_problems, engine, grader, renderer, settings)
-        counted = {f"total_{k}": totals[k] for k in ("updates", "tokens", "samples")}
-        log.metrics({"step": settings.steps, **final, **counted})
-        log.flush()
-        _save_final_model(policy, run)
-        return FinalMetrics(**final, steps=settings.steps, **totals)
+    def _validate(self, clock: Clock) -> dict[str, float]:
+        engine, grader, renderer = self.collector.engine, self.collector.grader, self.collector.renderer
+        with clock("validate"):
+            engine.load_weights(self.policy.model)
+            return validate(self.validation, engine, grader, renderer, self.settings)
+
+    def _sample(self, clock: Clock) -> None:
+        """Sample batches until one waits for this step and for each of the next `training.ahead` steps.
+
+        A batch has groups of responses, graded, with log-probabilities of the policy that sampled it, which is the old
+        policy of its ratios.
+        """
+        state, settings = self.state, self.settings
+        while len(state.waiting) <= settings.ahead and state.step + len(state.waiting) < settings.steps:
+            try:
+                batch = collect_batch(self.collector, self.policy, self.method, clock, state.position)
+            except EngineMismatch as error:
+                self._save()
+                raise UserError(
+                    f"{self.run.path}: step {state.step}: {error} The run is saved as it was before."
+                ) from error
+            state.position += batch.rollouts.sampled
+            state.waiting.append(batch)
+
+    def _update(self, rollouts: Rollouts, batch: TrainingBatch, clock: Clock) -> list[dict[str, float]]:
+        """One optimizer step per minibatch, each further off-policy than the one before; the metrics of each."""
+        policy, method, settings, step = self.policy, self.method, self.settings, self.state.step
+        seed = seed_of("minibatches", self.collector.seed, step)
+        updates = []
+        with clock("update"):
+            for rows in minibatches(
+                len(rollouts.prompts), settings.group, settings.updates_per_batch, seed, settings.epochs
+            ):
+                self.state.totals["updates"] += 1
+                policy.warm_up_rate(self.state.totals["updates"] / max(1, settings.warmup_updates))
+                part = batch.rows(rows)
+                with _failed_batch_saved(part, self.run):
+                    updates.append(update(policy, part, method, settings))
+        # The changes of log-probabilities of a few samples' tokens, for `policygrain inspect`.
+        if step % settings.checkpoint_every == 0 or step + 1 == settings.steps:
+            with clock("record"):
+                save_token_view(self.run, step, rollouts, batch, policy, method, settings)
+        return updates
+
+    def _save_or_stop(self, seconds: float) -> None:
+        """Write a checkpoint where one is due. `Stopped` if any rank has to stop: all do so after the same step."""
+        step, settings = self.state.step, self.settings
+        reasons = gather([self.stop and self.stop.after_step(seconds)])
+        reason = next(filter(None, reasons), None)
+        if reason or (step % settings.checkpoint_every == 0 and step < settings.steps):
+            self._save()
+        if reason:
+            raise Stopped(f"{self.run.path}: stopped by {reason} after step {step} of {settings.steps}, and saved.")
+
+    def _save(self) -> None:
+        self.log.flush()
+        state = self.state
+        checkpoint.save(self.run.checkpoints, state.step, self.policy.parts, vars(state), self.settings.keep_every)
 
 
 def _check_precision(policy: Policy, found: str | None, run: RunFolder) -> None:

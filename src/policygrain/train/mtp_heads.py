@@ -33,10 +33,11 @@ def warm_up(policy: Policy, method: Method, collector: Collector, run: RunFolder
     )
     settings = collector.settings
     optimizer = torch.optim.AdamW(heads.parameters(), lr=method.mtp_heads.learning_rate, weight_decay=0.0)
-    losses = []
+    losses, position = [], 0
     for _ in range(method.mtp_heads.warmup_batches):
         own.engine.load_weights(policy.model)
-        rollouts = own.collect(Clock())
+        rollouts = own.collect(Clock(), position)
+        position += rollouts.sampled
         own.engine.sleep()
         sequences = pack(
             [p for p in rollouts.prompts for _ in range(settings.group)],

@@ -69,6 +69,11 @@ class Policy:
         parts = {"model": self.model, "heads": self.heads, "optimizer": self.optimizer, "scaler": self.scaler}
         return {name: part for name, part in parts.items() if part is not None}
 
+    def warm_up_rate(self, share: float) -> None:
+        """Set learning rates to ``share`` of their values, to 1 at most."""
+        for parameters in self.optimizer.param_groups:
+            parameters["lr"] = parameters["initial_lr"] * min(1.0, share)
+
 
 def open_policy(start: str, spec: Model, method: Method, settings: Training, seed: int) -> Policy:
     """The policy at the start of training: the weights of ``start`` in ``spec.dtype``, with adapter and sharding.

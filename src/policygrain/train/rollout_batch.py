@@ -51,16 +51,19 @@ ROUNDING = {torch.float32: 0.01, torch.float16: 0.02, torch.bfloat16: 0.1}
 SAVED_TYPES: list[Any] = [RolloutBatch, Rollouts, Response, TrainingBatch, Sequences, TokenBatch]
 
 
-def collect_batch(collector: Collector, policy: Policy, method: Method, clock: Clock) -> RolloutBatch:
+def collect_batch(
+    collector: Collector, policy: Policy, method: Method, clock: Clock, position: int = 0
+) -> RolloutBatch:
     """Sample a batch with the policy's current weights, grade it, compute advantages and old log-probabilities.
 
+    Its prompts are those of the stream from ``position`` on.
     With `training.sampler_bits` the engine has rounded weights; old log-probabilities are still the trainer's.
     EngineMismatch if engine and trainer differ too much.
     """
     bits = collector.settings.sampler_bits
     with clock("synchronise"):
         collector.engine.load_weights(policy.model if bits is None else rounded_copy(policy.model, bits))
-    rollouts = collector.collect(clock)
+    rollouts = collector.collect(clock, position)
     collector.engine.sleep()
     if not rollouts.prompts:
         return RolloutBatch(rollouts, None, {})

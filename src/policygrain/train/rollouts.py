@@ -22,18 +22,16 @@ from .rewards import grade_responses
 
 
 class PromptStream:
-    """An endless stream of training problems, shuffled by the seed in each epoch; ``position`` is its only state."""
+    """An endless stream of training problems, shuffled by the seed in each epoch."""
 
-    def __init__(self, problems: list[Problem], seed: int, position: int = 0) -> None:
-        self.problems, self.seed, self.position = problems, seed, position
+    def __init__(self, problems: list[Problem], seed: int) -> None:
+        self.problems, self.seed = problems, seed
         self._orders: dict[int, list[int]] = {}
 
-    def next(self, count: int) -> list[tuple[int, Problem]]:
-        """The next problems, each with its position in the stream."""
-        positions = range(self.position, self.position + count)
-        self.position += count
+    def at(self, positions: range) -> list[Problem]:
+        """The problems at these positions of the stream."""
         size = len(self.problems)
-        return [(position, self.problems[self._order(position // size)[position % size]]) for position in positions]
+        return [self.problems[self._order(position // size)[position % size]] for position in positions]
 
     def _order(self, epoch: int) -> list[int]:
         if epoch not in self._orders:
@@ -69,8 +67,11 @@ class Collector:
     settings: Training
     seed: int
 
-    def collect(self, clock: Clock) -> Rollouts:
-        """A batch of ``prompts_per_step`` groups; fewer only when dynamic sampling ends at ``max_batches``."""
+    def collect(self, clock: Clock, position: int = 0) -> Rollouts:
+        """A batch of ``prompts_per_step`` groups; fewer only when dynamic sampling ends at ``max_batches``.
+
+        Its prompts are those of the stream from ``position`` on, as many as `Rollouts.sampled` says.
+        """
         wanted = self.settings.prompts_per_step
         budget = wanted * (self.sampler.max_batches if self.sampler.dynamic else 1)
         kept: list[Rollouts] = []
@@ -79,7 +80,8 @@ class Collector:
         while full < wanted and sampled < budget:
             missing = wanted - full
             count = math.ceil(missing * self.sampler.oversample) if self.sampler.dynamic else missing
-            part = self._sample(min(count, budget - sampled), clock)
+            count = min(count, budget - sampled)
+            part = self._sample(range(position + sampled, position + sampled + count), clock)
             sampled, tokens = sampled + len(part.prompts), tokens + part.tokens
             right += part.sampled_accuracy * len(part.prompts)
             if self.sampler.dynamic:
@@ -98,9 +100,9 @@ class Collector:
             tokens=tokens,
         )
 
-    def _sample(self, count: int, clock: Clock) -> Rollouts:
-        group, settings = self.settings.group, self.settings
-        positions, problems = zip(*self.stream.next(count), strict=True)
+    def _sample(self, positions: range, clock: Clock) -> Rollouts:
+        group, settings, count = self.settings.group, self.settings, len(positions)
+        problems = self.stream.at(positions)
         prompts = [self.renderer.ids(p.problem, bool(p.tests)) for p in problems]
         # Seeds are keyed by the prompt's position in the stream, so all methods have the same sampling seeds.
         requests = [

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from .. import digests
 from ..errors import UserError
 from ..files import atomic_json, check_free_space, read_json
-from ..hub import pinned
 from ..provenance import commit, hardware, versions
 from ..results.layout import DataFolder, RunFolder
 from ..results.reader import run_summary
@@ -18,7 +17,6 @@ from ..results.schema import Environment, FinalMetrics, RunConfig, RunInputs, Ru
 from ..study.fingerprint import Fingerprints, start_seed
 from ..study.runs import Arm
 from ..tasks.golds import check_golds
-from ..tasks.problem import read_problems
 from ..tasks.sources import prepare
 from .checkpoint import remove_old, run_lock
 from .ranks import on_rank_0, ranks
@@ -71,20 +69,7 @@ def train_run(
         from .loop import train
 
         with recorded_status(run, config.key):
-            final = train(
-                method=arm.method(study),
-                settings=settings,
-                prompt=study.prompt,
-                grader_name=study.grader,
-                extraction=study.extraction,
-                seed=seed,
-                start=start,
-                spec=pinned(study.model),
-                train_problems=read_problems(data.train),
-                validation_problems=read_problems(data.validation),
-                run=run,
-                stop=stop,
-            )
+            final = train(study, arm, seed, start=start, data=data, run=run, stop=stop)
             on_rank_0(lambda: _summarise(run, config, final, resolve_compute(settings.compute, study.model.dtype)))
         on_rank_0(lambda: _remove_checkpoints(run, settings.keep_every))
     return config.key

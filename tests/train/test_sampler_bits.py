@@ -13,6 +13,7 @@ from policygrain.files import read_json_lines
 from policygrain.model.loading import load_model
 from policygrain.model.sequences import pack
 from policygrain.model.weights import rounded_copy
+from policygrain.objective import Sampler
 from policygrain.objective.correction import rollout_weights
 from policygrain.train import update as module
 from policygrain.train.rollouts import Rollouts
@@ -88,6 +89,7 @@ def test_the_engine_records_the_policy_that_sampled_and_weights_lead_back_to_the
             module.score_sequences(m, sequences, settings).log_probs for m in (rounded_copy(model, 4), model)
         )
     torch.testing.assert_close(torch.where(sequences.mask, sampler, 0.0), engine, atol=1e-4, rtol=0)
-    weights = rollout_weights(trainer, engine, sequences.mask, cap=1e9, grain="sequence")[:, 0].double()
+    sampler_settings = Sampler(correction_cap=1e9, correction_grain="sequence")
+    weights = rollout_weights(trainer, engine, sequences.mask, sampler_settings)[:, 0].double()
     error = float(weights.std()) / len(weights) ** 0.5
     assert float(weights.mean()) == pytest.approx(1, abs=5 * error) and 0 < error < 0.05

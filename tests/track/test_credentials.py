@@ -32,7 +32,7 @@ NOWHERE = f"http://someone:{SECRET}@127.0.0.1:9"  # nothing listens on this port
 
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
-    study = load_study(ROOT / "studies" / "smoke.yaml").model_copy(update={"figures": ["stress"]})
+    study = load_study(ROOT / "studies" / "smoke.yaml").model_copy(update={"figures": ["dynamics"]})
     return make_up(study, tmp_path / "smoke", {})
 
 
@@ -96,7 +96,7 @@ def test_records_report_and_archive_hold_no_credentials(
     record = StudyFolder(results).tracking
     assert SECRET not in record.read_text()
     write_record(record, TrackingRecord(uri=redacted(NOWHERE), experiment="1", runs={"tepo": "abc"}))
-    for name in ("stress", *TABLES):
+    for name in ("dynamics", *TABLES):
         draw(name, StudyResults(results))
     write_report(StudyResults(results), ROOT / "workflow" / "report", StudyFolder(results).report)
     assert SECRET not in StudyFolder(results).report.read_text()

@@ -167,6 +167,28 @@ def sets() -> str:
     return table(["age", "learning rate", "comparison", *counts], rows)
 
 
+def best_rates() -> str:
+    """Each method at its best learning rate by age, chosen for each seed on the other seeds; minus none, alike."""
+    rates = sorted({rate for _, rate in cells()})
+    methods = list(dict.fromkeys(run.method for run in runs()))
+    labels, found = [], []
+    for age in sorted({age for age, _ in cells()}):
+        judged = {}
+        for method in methods:
+            by_rate = [areas(method, age, rate) for rate in rates]
+            chosen = {
+                seed: int(np.argmax([np.mean([a for s, a in one.items() if s != seed]) for one in by_rate]))
+                for seed in by_rate[0]
+            }
+            judged[method] = {seed: by_rate[i][seed] for seed, i in chosen.items()}
+            names = " or ".join(f"{rates[i]:g}" for i in sorted(set(chosen.values())))
+            labels.append([f"{age}", method, names, f"{np.mean(list(judged[method].values())):.1f}"])
+        found += [[difference(judged[method], judged["none"])] for method in methods[1:]]
+    shown = iter(_shown(found))
+    rows = [[*label, *(["–"] if label[1] == "none" else next(shown))] for label in labels]
+    return table(["age", "method", "best learning rate", "accuracy", "minus none"], rows)
+
+
 def collapses() -> str:
     """Share of runs that collapsed, by regime and method."""
     methods = list(dict.fromkeys(run.method for run in runs()))
@@ -228,6 +250,7 @@ def _drift(age: int, rate: float) -> float:
 BLOCKS: dict[str, Callable[[], str]] = {
     "phase-ratios": ratios,
     "phase-clips": clips,
+    "phase-best": best_rates,
     "phase-sets": sets,
     "phase-collapses": collapses,
     "phase-warnings": warnings,

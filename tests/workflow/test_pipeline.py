@@ -96,8 +96,8 @@ def test_a_change_runs_what_depends_on_it_and_no_more(smoke: Path, root: Path, t
     more = plan_of("[grpo, tepo]", "[grpo, tepo, mpo]")
     assert more["train"] == 2 and "start_model" not in more
     seeds = plan_of("seeds: [0, 1]", "seeds: [0, 1, 2]")
-    assert seeds["train"] == 6 and "start_model" not in seeds, (
-        "two start models take turns; four of six arms are controls"
+    assert seeds["train"] == 8 and "start_model" not in seeds, (
+        "two start models take turns; four of eight arms are controls"
     )
     clip = plan_of("experiments:\n", "methods:\n  grpo: {clip: {low: 0.1}}\n\nexperiments:\n")
     assert clip["train"] == 8 and "estimators" not in clip, "the method of the controls, in four arms"

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import rankdata, spearmanr, t
+from scipy.stats import spearmanr, t
 
 from .common import ROOT, table
 
@@ -204,26 +204,41 @@ def warnings() -> str:
     old = [run for run in runs() if run.age and run.method != "none"]
     rows = []
     for key, name in METRICS.items():
-        found = []
-        for window in WINDOWS:
-            known = [
-                (np.nanmean(r.metrics[key][:window]), r.collapsed)
-                for r in old
-                if not np.isnan(r.metrics[key][:window]).all()
-            ]
-            values, collapsed = (np.array(column, dtype=float) for column in zip(*known, strict=True))
-            found.append(_roc(values, collapsed.astype(bool)))
+        found = [_concordance(old, key, window) for window in WINDOWS]
         lower = found[-1] < 0.5
         rows.append([name, "lower" if lower else "higher", *(f"{1 - a if lower else a:.2f}" for a in found)])
-    count = sum(run.collapsed for run in old)
+    groups = _mixed(old)
+    collapsed = sum(run.collapsed for group in groups for run in group)
     header = ["metric", "before a collapse it is", *(f"first {w} steps" for w in WINDOWS)]
-    return table(header, rows) + f"\n\nOf {len(old)} runs with a ratio and old rollouts, {count} collapsed."
+    return table(header, rows) + (
+        f"\n\nIn {len(groups)} groups of runs with the same method, age and learning rate some runs collapsed and some "
+        f"did not: {collapsed} of {sum(map(len, groups))}."
+    )
 
 
-def _roc(values: Array, positive: NDArray[np.bool_]) -> float:
-    """The probability that a random positive has a larger value than a random negative; ties count half."""
-    ranks, n = rankdata(values), int(positive.sum())
-    return float((ranks[positive].sum() - n * (n + 1) / 2) / (n * (len(values) - n)))
+def _mixed(chosen: list[Run]) -> list[list[Run]]:
+    """Groups of runs that differ in the seed alone, of which some collapsed and some did not."""
+    groups: dict[tuple[str, int, float], list[Run]] = {}
+    for run in chosen:
+        groups.setdefault((run.method, run.age, run.rate), []).append(run)
+    return [group for group in groups.values() if len({run.collapsed for run in group}) == 2]
+
+
+def _concordance(chosen: list[Run], key: str, window: int) -> float:
+    """The share of pairs, of a run that collapsed and one of its group that did not, in which the first has more."""
+    more = []
+    for group in _mixed(chosen):
+        means = {run.seed: _mean(run.metrics[key][:window]) for run in group}
+        for one in (run for run in group if run.collapsed):
+            for other in (run for run in group if not run.collapsed):
+                more.append((np.sign(means[one.seed] - means[other.seed]) + 1) / 2)
+    return float(np.nanmean(more))
+
+
+def _mean(values: Array) -> float:
+    """Mean over steps that logged a value; NaN if none did."""
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else np.nan
 
 
 def law() -> str:

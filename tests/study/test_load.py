@@ -14,6 +14,8 @@ from policygrain.study import load_recorded_study, load_study, parse_study
 from policygrain.study.runs import run_matrix
 from policygrain.tasks.sources import check_sources, prepare
 
+from ..support.small import SMALL
+
 STUDIES = [
     Path("config.yaml"),
     *sorted(p.relative_to(Path(__file__).parents[2]) for p in (Path(__file__).parents[2] / "studies").glob("*.yaml")),
@@ -187,6 +189,18 @@ def test_a_number_as_yaml_reads_text_is_accepted(tmp_path: Path) -> None:
         "evaluation: {benchmarks: [{name: count, source: count}]}\n"
     )
     assert load_study(path).training.learning_rate == 0.001
+
+
+def test_studies_that_chose_settings_are_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where `tuned_on` stands in the base, in another folder."""
+    (tmp_path / "studies").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "base.yaml").write_text(yaml.safe_dump(SMALL | {"tuned_on": ["studies/ranges.yaml"]}))
+    (tmp_path / "studies" / "mine.yaml").write_text("base: ../base.yaml\nname: mine\n")
+    for folder in (tmp_path, tmp_path / "elsewhere"):
+        monkeypatch.chdir(folder)
+        (path,) = load_study(tmp_path / "studies" / "mine.yaml").tuned_on
+        assert Path(path).resolve() == tmp_path / "studies" / "ranges.yaml"
 
 
 def test_a_study_overrides_its_base(tmp_path: Path) -> None:

@@ -206,7 +206,7 @@ def test_two_runs_of_the_study_give_identical_metrics(smoke: Path, root: Path, t
     begun = {path: path.read_bytes() for path in tmp_path.glob("results/smoke/runs/*/seed*/metrics.jsonl")}
     assert begun
     snakemake(root, tmp_path, SMOKE, *targets)
-    assert len(names) == 12
+    assert len(names) == 16
     for name in names:
         assert (tmp_path / name).read_bytes() == (smoke / name).read_bytes(), name
     for path, lines in begun.items():

@@ -272,7 +272,8 @@ def end_progress():
 
 def write_study():
     """Write the resolved study beside its results; every command reads it there."""
-    content = STUDY.model_dump(mode="json") | {"base": None}
+    tuned_on = [os.path.relpath(path, FOLDER.path) for path in STUDY.tuned_on]
+    content = STUDY.model_dump(mode="json") | {"base": None, "tuned_on": tuned_on}
     text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
     if not FOLDER.study.exists() or FOLDER.study.read_text(encoding="utf-8") != text:
         atomic_text(FOLDER.study, text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -42,8 +43,9 @@ def had_added_seeds(path: Path) -> bool:
 
 
 def parse_study(data: Mapping[str, Any], path: Path, recorded: bool = False) -> Study:
-    """The study in ``data``, as read from ``path``; relative paths in it are relative to the working directory.
+    """The study in ``data``, as read from ``path``.
 
+    `base` and `tuned_on` are relative to the file that they stand in, other paths to the working directory.
     ``recorded``: it has been run already, so what only matters to a study that is to be run is not checked. UserError
     names every wrong key. Raw data, models and the network are not accessed: `policygrain check` does that.
     """
@@ -104,6 +106,9 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _with_base(data: dict[str, Any], path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
+    if isinstance(tuned_on := data.get("tuned_on"), list):
+        relative = [os.path.relpath(path.parent / p) if isinstance(p, str) and "\0" not in p else p for p in tuned_on]
+        data = {**data, "tuned_on": relative}
     base = data.get("base")
     if base is None:
         return data

@@ -555,7 +555,7 @@ class Study(Section):
     title: str = Field("", description="title in reports", json_schema_extra=FIGURES)
     tuned_on: Annotated[list[Text], AfterValidator(distinct)] = Field(
         [],
-        description="study files, relative to the working directory, whose results chose settings of this study; "
+        description="study files, relative to this one, whose results chose settings of this study; "
         "problems, seeds and tiny start models of them are refused here (docs/design.md, rule 4). A study that "
         "chooses settings and has this one as `base` sets []",
         json_schema_extra=NOTHING,

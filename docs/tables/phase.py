@@ -19,6 +19,7 @@ MAP = "phase"  # the record of the map
 RATIOS = {f"{name} − none": (name, "none") for name in ("token", "block", "sequence", "product")}
 CLIPS = {f"{name}: clip − no clip": (f"{name}_clip", name) for name in ("token", "block", "sequence")}
 GRAINS = {f"{name} − token, clipped": (f"{name}_clip", "token_clip") for name in ("block", "sequence")}
+METHODS = ("none", "token", "block", "sequence", "product", "token_clip", "block_clip", "sequence_clip")
 SETS = {"phase": "map", "laptop": "laptop study"}  # record → name of its problems and initial models
 REGIMES = ((48, 2e-4), (16, 8e-4))  # those that all sets have
 METRICS = {
@@ -170,11 +171,10 @@ def sets() -> str:
 def best_rates() -> str:
     """Each method at its best learning rate by age, chosen for each seed on the other seeds; minus none, alike."""
     rates = sorted({rate for _, rate in cells()})
-    methods = list(dict.fromkeys(run.method for run in runs()))
     labels, found = [], []
     for age in sorted({age for age, _ in cells()}):
         judged = {}
-        for method in methods:
+        for method in METHODS:
             by_rate = [areas(method, age, rate) for rate in rates]
             chosen = {
                 seed: int(np.argmax([np.mean([a for s, a in one.items() if s != seed]) for one in by_rate]))
@@ -182,8 +182,8 @@ def best_rates() -> str:
             }
             judged[method] = {seed: by_rate[i][seed] for seed, i in chosen.items()}
             names = " or ".join(f"{rates[i]:g}" for i in sorted(set(chosen.values())))
-            labels.append([f"{age}", method, names, f"{np.mean(list(judged[method].values())):.1f}"])
-        found += [[difference(judged[method], judged["none"])] for method in methods[1:]]
+            labels.append([f"{age}", method.replace("_", ", "), names, f"{np.mean(list(judged[method].values())):.1f}"])
+        found += [[difference(judged[method], judged["none"])] for method in METHODS[1:]]
     shown = iter(_shown(found))
     rows = [[*label, *(["–"] if label[1] == "none" else next(shown))] for label in labels]
     return table(["age", "method", "best learning rate", "accuracy", "minus none"], rows)
@@ -191,12 +191,12 @@ def best_rates() -> str:
 
 def collapses() -> str:
     """Share of runs that collapsed, by regime and method."""
-    methods = list(dict.fromkeys(run.method for run in runs()))
     rows = []
     for age, rate in cells():
-        found = [[r.collapsed for r in runs() if (r.method, r.age, r.rate) == (m, age, rate)] for m in methods]
-        rows.append([f"{age}", f"{rate:g}", *(f"{sum(one)} of {len(one)}" for one in found)])
-    return table(["age", "learning rate", *methods], rows)
+        found = [[r.collapsed for r in runs() if (r.method, r.age, r.rate) == (m, age, rate)] for m in METHODS]
+        rows.append([f"{age}", f"{rate:g}", *(f"{sum(one)}" for one in found)])
+    names = [name.replace("_", ", ") for name in METHODS]
+    return table(["age", "learning rate", *names], rows)
 
 
 def warnings() -> str:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
 
 from policygrain.objective import method
 from policygrain.results.layout import START, RunFolder, StudyFolder
@@ -25,7 +24,7 @@ from policygrain.results.schema import (
     TrackingRecord,
     write_record,
 )
-from policygrain.study import Study
+from policygrain.study import Study, study_text
 from policygrain.study.fingerprint import Fingerprints, measured_starts, start_seeds
 from policygrain.study.runs import Run, control_arms
 from policygrain.tasks.registry import sampling_of
@@ -46,8 +45,7 @@ def make_up(study: Study, folder: Path, right: dict[str, int]) -> Path:
         write_record(results.estimators(start), made_up_estimators(fingerprints, start))
     for start in measured_starts(study, study.rounds):
         write_record(results.rounds(start), made_up_rounds(fingerprints, start))
-    content = study.model_dump(mode="json") | {"base": None}
-    results.study.write_text(yaml.safe_dump(content, sort_keys=False))
+    results.study.write_text(study_text(study, results.study))
     return folder
 
 

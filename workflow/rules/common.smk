@@ -5,7 +5,6 @@ import subprocess
 import sys
 from collections import Counter
 
-import yaml
 from snakemake.logging import logger
 
 from policygrain.doctor.leftover_jobs import cancel_leftovers, report_leftovers
@@ -16,7 +15,7 @@ from policygrain.results.layout import START, StudyFolder
 from policygrain.results.locks import lock_workflow, wait_for_jobs
 from policygrain.results.reader import prepared_data
 from policygrain.results.start import start_identity
-from policygrain.study import parse_study
+from policygrain.study import parse_study, study_text
 from policygrain.study.fingerprint import (
     Fingerprints,
     measured_starts,
@@ -272,9 +271,7 @@ def end_progress():
 
 def write_study():
     """Write the resolved study beside its results; every command reads it there."""
-    tuned_on = [os.path.relpath(path, FOLDER.path) for path in STUDY.tuned_on]
-    content = STUDY.model_dump(mode="json") | {"base": None, "tuned_on": tuned_on}
-    text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+    text = study_text(STUDY, FOLDER.study)
     if not FOLDER.study.exists() or FOLDER.study.read_text(encoding="utf-8") != text:
         atomic_text(FOLDER.study, text)
 

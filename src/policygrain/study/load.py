@@ -37,6 +37,13 @@ def load_recorded_study(path: Path | str) -> Study:
     return parse_study(data, path, recorded=True)
 
 
+def study_text(study: Study, path: Path) -> str:
+    """The YAML of a study with its base merged, to be written to ``path``."""
+    tuned_on = [os.path.relpath(other, path.parent) for other in study.tuned_on]
+    content = study.model_dump(mode="json") | {"base": None, "tuned_on": tuned_on}
+    return yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+
+
 def had_added_seeds(path: Path) -> bool:
     """Whether the study recorded in ``path`` is of an earlier version, which added seeds after interim analyses."""
     return path.exists() and "\nsequential:\n" in path.read_text(encoding="utf-8", errors="replace")

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-
 from policygrain.objective import method
 from policygrain.results.layout import START, RunFolder, StudyFolder
 from policygrain.results.measured import EstimatorRow, EstimatorsRecord, Measured, RoundRow, RoundsRecord

@@ -124,7 +124,8 @@ pages: setup
 	  [ ! -e docs/figures/$$figure.png ] || cp $(DRAWN)/laptop/redrawn/$$figure.png docs/figures/$$figure.png; \
 	done
 	cp $(DRAWN)/phase/redrawn/phase.png docs/figures/phase.png
-	cp $(DRAWN)/phase-ranges/redrawn/ranges.png docs/figures/clip_ranges.png
+	$(BIN)/policygrain figure ranges --config studies/phase-ranges.yaml --results $(DRAWN)/phase-ranges --out $(DRAWN)/ranges
+	cp $(DRAWN)/ranges.png docs/figures/clip_ranges.png
 	for figure in estimators rounds; do cp $(DRAWN)/newer/redrawn/$$figure.png docs/figures/newer_$$figure.png; done
 	$(BIN)/python docs/pages.py $(DRAWN)
 	$(BIN)/policygrain plan studies/grain-qwen2.5-math-1.5b.yaml --gpus 64 --per-run 8 --power $(DRAWN)/laptop >docs/power.txt

@@ -130,7 +130,10 @@ def test_estimators_show_two_distances_and_leave_out_clips_that_are_none(made: S
 def test_ratio_variance_has_every_ratio_without_a_clip(made: StudyResults) -> None:
     variance, share = ratio_variance.draw(made).axes
     shown = [text.get_text() for text in variance.get_xticklabels()]
-    assert shown[:3] == ["token", "block K=5, uniform, normalised", "block K=5, joint, normalised"] and "no ratio" not in shown
+    assert (
+        shown[:3] == ["token", "block K=5, uniform, normalised", "block K=5, joint, normalised"]
+        and "no ratio" not in shown
+    )
     found = curves(variance)
     assert found["after 4 updates"][:2] == pytest.approx([0.01 * 2 * 4, 0.01 * 3 * 4]), "second and third estimator"
     assert curves(share)["after 16 updates"] == pytest.approx([0.9] * len(shown))

@@ -10,7 +10,7 @@ Functions of a record and an arm return a number per seed: `area`, `final` (samp
 intervals of their own: `tango` for a difference, `wilson` for one arm (docs/statistics.md). For example, the area under
 the learning curve of TEPO minus that of DAPO:
 
-    ("docs/hour.md", "TEPO − DAPO {:.1f} [{:.1f}, {:.2f}]", HOUR, lambda r: mean_t(paired(area, r, "tepo", "dapo"))),
+    ("docs/x.md", "TEPO − DAPO {:.1f} [{:.1f}, {:.1f}]", "laptop", lambda r: mean_t(paired(area, r, "tepo", "dapo"))),
 """
 
 from __future__ import annotations
@@ -157,11 +157,99 @@ def cost(record: str) -> Numbers:
     return len(ends), sum(end["seconds"] for end in ends) / 3600, sum(end["tokens"] for end in ends)
 
 
+def collapsed(record: str, *methods: str) -> Numbers:
+    """For each method: how many runs at the two larger learning rates end below half of their first accuracy."""
+    counts = []
+    for method in methods:
+        arms = [f"{method}+ahead={age}+learning_rate={rate}" for age in (4, 16, 48) for rate in ("0.0004", "0.0008")]
+        runs = [rows for arm in arms for rows in metrics(record, arm).values()]
+        counts.append(sum(rows[-1]["validation_accuracy"] < rows[0]["validation_accuracy"] / 2 for rows in runs))
+    return counts
+
+
+def against(record: str, settings: str, *pairs: tuple[str, str]) -> Numbers:
+    """Mean differences of areas with half of their 95% intervals, of arms with the same settings."""
+    numbers: list[float] = []
+    for one, other in pairs:
+        mean, low, _ = mean_t(paired(area, record, one + settings, other + settings))
+        numbers += [mean, mean - low]
+    return numbers
+
+
 MPO16, DAPO16, DAPO1 = (f"{name}+updates_per_batch={n}" for name, n in (("mpo", 16), ("dapo", 16), ("dapo", 1)))
 ROW = "| ".join(["{:.1f} [{:.1f}, {:.1f}] "] * 8)
 UPDATES = {"1 update": "+updates_per_batch=1", "4 updates": "", "16 updates": "+updates_per_batch=16"}
+NONE = tuple((method, "none") for method in ("token", "block", "sequence", "product"))
+RATES = ("", "+learning_rate=0.0001")  # 2e-4, the default, and 1e-4
+FOUR = "| ".join(["{:+.1f} ± {:.1f} "] * 4)
 Line = tuple[str, str, str, Callable[[str], Numbers]]
 NUMBERS: list[Line] = [
+    (
+        "README.md",
+        "of 48, {} collapse with the token ratio and {} with its clip, {} and {} with the sequence ratio",
+        "phase",
+        lambda r: collapsed(r, "token", "token_clip", "sequence", "sequence_clip"),
+    ),
+    (
+        "docs/phase.md",
+        "{} collapse with the token ratio and {} with its clip, {} and {} with the block ratio, {} and {} with the",
+        "phase",
+        lambda r: collapsed(r, "token", "token_clip", "block", "block_clip", "sequence", "sequence_clip"),
+    ),
+    *(
+        (
+            page,
+            text,
+            "phase",
+            lambda r: [-against(r, "+ahead=4+learning_rate=0.0004", ("sequence_clip", "token_clip"))[0]],
+        )
+        for page, text in (
+            ("README.md", "sequences are {:.1f} points behind tokens"),
+            ("docs/phase.md", "the sequence ratio is {:.1f} points behind the token ratio"),
+        )
+    ),
+    *(
+        (
+            page,
+            text,
+            "laptop",
+            lambda r: against(r, "+ahead=48", ("sequence_clip", "token_clip"))[:1],
+        )
+        for page, text in (
+            ("README.md", "and {:.1f} ahead in another"),
+            ("docs/phase.md", "{:.1f} point ahead in the laptop study"),
+        )
+    ),
+    *(
+        (
+            "docs/phase.md",
+            f"| {FOUR}|",
+            "phase",
+            lambda r, settings=settings: against(r, settings, *NONE),  # type: ignore[misc]
+        )
+        for settings in ("+ahead=4", "+ahead=16", "+ahead=48", "+ahead=48+learning_rate=0.0001")
+    ),
+    (
+        "docs/phase.md",
+        "and the two smaller rates, the token ratio minus none is between {:+.1f} and {:+.1f} points",
+        "phase",
+        lambda r: [
+            f(against(r, f"+ahead={age}{rate}", ("token", "none"))[0] for age in (16, 48) for rate in RATES)
+            for f in (min, max)
+        ],
+    ),
+    (
+        "docs/phase.md",
+        "loses {:.1f} points where rate and age are largest",
+        "phase",
+        lambda r: [-against(r, "+ahead=48+learning_rate=0.0008", ("product", "none"))[0]],
+    ),
+    (
+        "docs/findings.md",
+        "block ratio, clip - token ratio, clip | {:+.1f} [{:+.1f}, {:+.1f}] | +2.0",
+        "laptop",
+        lambda r: mean_t(paired(area, r, "block_clip+ahead=48", "token_clip+ahead=48")),
+    ),
     (
         "docs/withdrawn.md",
         "DAPO with one update instead of four is {:.1f} points [{:.1f}, {:+.1f}] (20 seeds",
@@ -187,13 +275,6 @@ NUMBERS: list[Line] = [
         "the cosine is {:.2f} after 4 updates and {:.2f} after 16",
         "newer",
         lambda r: [float(np.mean([*bias_cosine(r, "gspo", n).values()])) for n in (4, 16)],
-    ),
-    ("docs/hour.md", "TEPO − DAPO {:.1f} [{:.1f}, {:.2f}]", HOUR, lambda r: mean_t(paired(area, r, "tepo", "dapo"))),
-    (
-        "docs/hour.md",
-        "MPO apart from DAPO | {:.2f} [{:.2f}, {:+.2f}] points",
-        HOUR,
-        lambda r: mean_t(paired(area, r, "mpo", "dapo")),
     ),
     (
         "docs/hour.md",
@@ -255,7 +336,6 @@ def test_a_reader_needs_neither_policygrain_nor_long_functions() -> None:
 
 
 def test_a_number_that_is_not_the_record_s_is_found() -> None:
-    seeds = {seed: value + 0.2 for seed, value in area(HOUR, "mpo").items()}
-    off = mean_t([seeds[seed] - value for seed, value in area(HOUR, "dapo").items() if seed in seeds])
-    page = plain((ROOT / "docs/hour.md").read_text())
-    assert "MPO apart from DAPO | {:.2f} [{:.2f}, {:+.2f}] points".format(*off) not in page
+    page, text = plain((ROOT / "docs/findings.md").read_text()), "block ratio, clip - token ratio, clip | {:+.1f} ["
+    right = float(np.mean(paired(area, "laptop", "block_clip+ahead=48", "token_clip+ahead=48")))
+    assert text.format(right) in page and text.format(right + 0.2) not in page

@@ -181,7 +181,7 @@ def test_a_share_of_zero_is_drawn_at_zero(changed: StudyResults) -> None:
     assert axes.get_ylim()[0] == 0 and axes.get_yticklabels()[0].get_text() == "0"
 
 
-@pytest.mark.parametrize("name", ["rounds", "block_size", "verdicts"])
+@pytest.mark.parametrize("name", ["rounds", "block_size"])
 def test_what_is_shaded_is_in_the_legend(name: str, six: StudyResults) -> None:
     figure = importlib.import_module(f"policygrain.figures.{name}").draw(six)
     all_legends = [one for part in (figure, *figure.subfigs) for one in part.legends]

@@ -56,7 +56,7 @@ def parse_study(data: Mapping[str, Any], path: Path, recorded: bool = False) -> 
     ``recorded``: it has been run already, so what only matters to a study that is to be run is not checked. UserError
     names every wrong key. Raw data, models and the network are not accessed: `policygrain check` does that.
     """
-    merged = _with_base(dict(data), path, (path.resolve(),))
+    merged = _with_base(data if recorded else _from_here(data, path), path, (path.resolve(),))
     try:
         study = Study.model_validate(merged)
     except ValidationError as error:
@@ -112,10 +112,15 @@ def _read(path: Path) -> dict[str, Any]:
     return data
 
 
-def _with_base(data: dict[str, Any], path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
-    if isinstance(tuned_on := data.get("tuned_on"), list):
-        relative = [os.path.relpath(path.parent / p) if isinstance(p, str) and "\0" not in p else p for p in tuned_on]
-        data = {**data, "tuned_on": relative}
+def _from_here(data: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """``data`` with the paths under `tuned_on`, which are relative to ``path``, relative to the working directory."""
+    if not isinstance(tuned_on := data.get("tuned_on"), list):
+        return dict(data)
+    relative = [os.path.relpath(path.parent / p) if isinstance(p, str) and "\0" not in p else p for p in tuned_on]
+    return {**data, "tuned_on": relative}
+
+
+def _with_base(data: Mapping[str, Any], path: Path, seen: tuple[Path, ...]) -> Mapping[str, Any]:
     base = data.get("base")
     if base is None:
         return data
@@ -130,7 +135,7 @@ def _with_base(data: dict[str, Any], path: Path, seen: tuple[Path, ...]) -> dict
             f"{path}: name: a study with a base needs a name of its own; otherwise both would use the same folder."
         )
     # Experiments are not merged with those of the base.
-    return merge(_with_base(_read(below), below, (*seen, below)), data, replace=("experiments",))
+    return merge(_with_base(_from_here(_read(below), below), below, (*seen, below)), data, replace=("experiments",))
 
 
 def _explain(error: Any) -> str:

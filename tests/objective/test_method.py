@@ -184,7 +184,7 @@ def test_a_mask_without_entropies_says_that_it_goes_by_covariance():
     with_entropies = evaluate(METHODS["tepo"], data).metrics
     assert "mask_signal_covariance" not in with_entropies
     bare = {key: value for key, value in data.items() if "entropy" not in key}
-    with pytest.warns(UserWarning, match="goes by covariances"):
+    with pytest.warns(UserWarning, match="uses covariances"):
         out = method("tepo").loss(TokenBatch(**bare))
     assert out.metrics["mask_signal_covariance"] == 1.0
     assert out.loss == METHODS["tepo by covariance"].loss(TokenBatch(**bare)).loss

@@ -18,7 +18,7 @@ EPSILON = 1e-6
 
 
 class Advantage(Part):
-    """How rewards become advantages."""
+    """Advantages from the rewards of a group."""
 
     @abc.abstractmethod
     def __call__(self, rewards: Tensor) -> Tensor:

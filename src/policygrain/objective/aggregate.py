@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Aggregation(Part):
-    """How the terms of tokens become one loss."""
+    """Weights that aggregate the terms of tokens to one loss."""
 
     @abc.abstractmethod
     def __call__(self, batch: TokenBatch) -> Tensor:

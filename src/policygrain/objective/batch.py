@@ -1,4 +1,4 @@
-"""TokenBatch, the one type that every part of the objective reads, and the totals of the step it belongs to."""
+"""TokenBatch, the input of every part of the objective, and the totals of its optimizer step."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ PER_TOKEN = (
 )
 
 
-# What must be there, and where trainers have it.
+# The required tensors, and hints on where trainers have them.
 REQUIRED = {
     "log_probs": "log-probabilities of the response tokens under the current policy, with gradient",
-    "old_log_probs": "without a pass of the policy that sampled they are log_probs.detach(), for one update per batch",
+    "old_log_probs": "under the policy that sampled; with one update per batch, log_probs.detach()",
     "advantages": "one number per response, or per token",
     "mask": "1 on the tokens of responses",
 }
 TOTALS_ONLY = (
-    "only the totals of the optimizer step are here. A function that reads the step's tensors declares it: "
+    "only the totals of the optimizer step are given. A function that reads the step's tensors declares it: "
     '`from policygrain.objective import needs` and `@needs("step_log_probs")`.'
 )
 
 
 @dataclass(frozen=True)
 class Responses:
-    """All responses of an optimizer step, one value each: what functions over groups read. All [responses]."""
+    """One value per response of an optimizer step, for functions over groups. All tensors are [responses]."""
 
     groups: Tensor  # integers: the prompt of each response
     lengths: Tensor  # response tokens in the loss
@@ -57,7 +57,7 @@ class Responses:
 
 @dataclass(frozen=True)
 class StepTotals:
-    """What the parts of an optimizer step are normalised by, where no function reads the step's tensors."""
+    """Step totals that normalise micro-batches, for methods that do not read the step's tensors."""
 
     n_tokens: Tensor | int  # response tokens in the loss, at least 1
     n_responses: Tensor | int  # responses with a token in the loss, at least 1
@@ -69,7 +69,7 @@ class StepTotals:
     micro_batch_statistics: bool = False
 
     def __getattr__(self, name: str) -> Any:
-        """Called for what is not here. ValueError for what a whole step would have."""
+        """Called for missing attributes. ValueError for those that a TokenBatch has, else AttributeError."""
         if name in TokenBatch.__dataclass_fields__ or name in vars(TokenBatch):
             raise ValueError(f"batch.whole.{name}: {TOTALS_ONLY}")
         raise AttributeError(f"StepTotals has no attribute {name!r}")
@@ -77,12 +77,12 @@ class StepTotals:
 
 @dataclass(frozen=True)
 class TokenBatch:
-    """Responses of one optimizer step, or of a micro-batch of it. All tensors are [batch, tokens] unless said.
+    """Responses of one optimizer step, or of a micro-batch of it. All tensors are [batch, tokens] unless noted.
 
     ``log_probs``, ``entropy`` and ``future_log_probs`` carry gradient; everything else is constant. Log-probabilities
     are natural logarithms under the distribution that was sampled from (temperature included); entropies are
     full-vocabulary, in nats. ``mask`` is 1 on response tokens (the end-of-sequence token is one) and 0 on padding, on
-    whichever side. What the other tensors hold where ``mask`` is 0 has no influence, not even NaN.
+    whichever side. Values of the other tensors where ``mask`` is 0 have no influence, not even NaN.
     """
 
     log_probs: Tensor
@@ -103,7 +103,7 @@ class TokenBatch:
     # log-probabilities under the engine that sampled, where it is not π_old (the off-policy sequence mask reads them).
     rollout_log_probs: Tensor | None = None
     # The optimizer step that this micro-batch is a part of, or its totals; None: the batch is the whole step.
-    # Denominators and step-wide statistics are read from it, so that a gradient does not depend on how a step is cut.
+    # Denominators and statistics of the step are read from it, so gradients do not depend on how a step is divided.
     step: TokenBatch | StepTotals | None = None
     # L_max of the `seq_mean_token_sum_norm` aggregation; None: the width of the step's tensors.
     max_length: int | None = None
@@ -142,12 +142,12 @@ class TokenBatch:
 
     @property
     def whole(self) -> TokenBatch | StepTotals:
-        """The whole optimizer step, or its totals where its tensors are not needed."""
+        """Step context used to normalise micro-batches: the whole optimizer step, or its totals."""
         return self.step if self.step is not None else self
 
     @property
     def step_tensors(self) -> TokenBatch:
-        """The whole optimizer step with its tensors, or the micro-batch where its statistics are asked for.
+        """The whole optimizer step with its tensors, or the micro-batch with ``micro_batch_statistics``.
 
         ValueError where there are only totals.
         """
@@ -160,7 +160,7 @@ class TokenBatch:
 
     @property
     def totals(self) -> StepTotals:
-        """What micro-batches of this step are normalised by."""
+        """The totals of this step, which normalise its micro-batches."""
         longest = self.max_length or self.mask.shape[1]
         if self.groups is None:
             return StepTotals(self.n_tokens, self.n_responses, longest)
@@ -181,7 +181,7 @@ class TokenBatch:
 
     @property
     def has_entropies(self) -> bool:
-        """Whether the entropies of both policies are here."""
+        """Whether the batch has the entropies of both policies."""
         return self.entropy is not None and self.old_entropy is not None
 
     @property
@@ -218,8 +218,8 @@ class TokenBatch:
     def sum_over_windows(self, x: Tensor, size: int, *, back: bool = False) -> Tensor:
         """Σ of ``x``, which is 0 on padding, over t..t+size−1, or ``back`` over t−size+1..t. [batch, tokens], float64.
 
-        As differences of running sums, so that the cost does not grow with ``size``; in double precision, so that a
-        long response's running sum costs no digits of a short window's.
+        Differences of running sums, so the cost does not grow with ``size``; in float64, so that the sum of a short
+        window keeps its precision in a long response.
         """
         before = size if back else 1
         running = F.pad(x, (before, size - before)).cumsum(1, dtype=torch.float64)
@@ -240,7 +240,7 @@ class TokenBatch:
 
     @staticmethod
     def discounted_sum(x: Tensor, discount: float, block: int = 128) -> Tensor:
-        """Σ_{k≥t} γ^{k−t} x_k along the last axis. [batch, tokens]. Blocks of matrix products: T² would not fit."""
+        """Σ_{k≥t} γ^{k−t} x_k along the last axis, by blocks of matrix products to limit memory. [batch, tokens]."""
         width = x.shape[1]
         place = torch.arange(block, device=x.device, dtype=x.dtype)
         powers = torch.where(place[:, None] >= place, discount ** (place[:, None] - place), 0.0)  # [k, t]

@@ -1,4 +1,4 @@
-"""Tries a method with custom functions on a small example, before anything is spent on it."""
+"""Runs a method with custom functions on a small example, before training."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def check(method: Method) -> None:
-    """Run a method on a small example that holds what its parts need and nothing else. UserError names the key."""
+    """Run a method on a small example with the tensors that its parts need and no others. UserError names the key."""
     where = f"methods.{method.name}"
     for key, part in method.parts().items():
         if isinstance(part, Custom):
@@ -66,7 +66,7 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _example(method: Method) -> TokenBatch:
-    """Two responses with what the method needs: what fails here would fail after hours of sampling."""
+    """Two responses with the tensors that the method needs, so that errors appear before sampling."""
     x = torch.tensor([[-0.5, -1.0, -2.0], [-1.5, -0.1, -0.2]])
     needs = method.needs
     future = x if "mtp_heads" in needs else None

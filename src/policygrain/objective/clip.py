@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from .batch import TokenBatch
 
-# exp of a number above about 88 overflows float32; the exact value of such a ratio is of no use.
+# exp of a number above about 88 overflows float32; the exact value of such a ratio does not matter.
 LARGEST_LOG = 80.0
 TINY = 1e-8
 
@@ -31,7 +31,7 @@ class Surrogate(NamedTuple):
 
 
 class Clip(Part):
-    """What bounds the effect of a ratio."""
+    """Bound on the effect of a ratio."""
 
     @abc.abstractmethod
     def __call__(self, ratio: Tensor, batch: TokenBatch) -> Surrogate:
@@ -39,7 +39,7 @@ class Clip(Part):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Band(Clip):
+class ClipRange(Clip):
     """Clip range: ratios from 1 − low to 1 + high are not clipped."""
 
     low: float = setting(0.2, ge=0, le=1, description="ε_low: width of the clip range below 1")
@@ -47,7 +47,7 @@ class Band(Clip):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PpoClip(Band):
+class PpoClip(ClipRange):
     """u = min(r Â, clip(r, 1−ε_low, 1+ε_high) Â). PPO (1707.06347 eq. 7); ε_low ≠ ε_high is Clip-Higher (2503.14476).
 
     ``dual`` c bounds u from below by c Â where Â < 0 (dual-clip PPO, 1912.09729). Such tokens count as clipped at the
@@ -82,7 +82,7 @@ class NoClip(Clip):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClipCov(Band):
+class ClipCov(ClipRange):
     """PPO's clip, and a random share of the step's tokens is detached. Clip-Cov (2505.22617 eq. 11).
 
     They are chosen among unclipped tokens whose covariance of log-probability and advantage is in [cov_low, cov_high].
@@ -128,7 +128,7 @@ class Likelihood(Clip):
     ScaleRL's (2510.13786). ``mask``: w = r, and 0 where r > cap and Â > 0, or r < low and Â < 0. It has the gradient of
     PPO's clip. MiniRL (2512.01374), decoupled PPO.
 
-    The value has the size of a log-probability, so that it cannot be compared with those of other clips. Tokens count
+    The value has the size of a log-probability, so it is not comparable with those of other clips. Tokens count
     as clipped where their weight is bounded or 0.
     """
 
@@ -159,7 +159,7 @@ class Gmpo(Clip):
 
     ℓ̃ = min(ℓ, high) where Â > 0 and max(ℓ, −low) where Â < 0. Tokens are bounded each by itself; the `sequence`
     ratio with PPO's clip bounds the mean. A bounded token has no gradient, its response still has one. The ratio is
-    only what metrics show.
+    used in metrics only.
     """
 
     name: Literal["gmpo"] = "gmpo"
@@ -197,7 +197,7 @@ class DppoTv(Clip):
     """No gradient for tokens whose probability has moved too far, a bound on total variation. DPPO (2602.04879).
 
     u = M r Â; M = 0 where π_θ − π_old > high (Â > 0) or π_old − π_θ > low (Â < 0) (eq. 11-13). Probabilities are of
-    the sampled token, so the band of the ratio is δ/π_old: wide for unlikely tokens.
+    the sampled token, so the clip range of the ratio has the width δ/π_old, large for unlikely tokens.
     """
 
     name: Literal["dppo_tv"] = "dppo_tv"
@@ -239,8 +239,8 @@ def _masked(ratio: Tensor, batch: TokenBatch, fallen: Tensor, risen: Tensor) -> 
 class Vespo(Clip):
     """The response's damped importance weight W as a constant weight: u = sg[W^k exp(λ (1 − W))] Â log π_θ. VESPO.
 
-    Source: 2602.10693 section 3.4. W = exp Σ_k ℓ_k over the response; log W is bounded to [log 1e-8, 20]. The
-    weights of a rollout correction belong into W. No token counts as clipped.
+    Source: 2602.10693 section 3.4. W = exp Σ_k ℓ_k over the response; log W is bounded to [log 1e-8, 20]. W
+    includes the weights of a rollout correction. No token counts as clipped.
     """
 
     name: Literal["vespo"] = "vespo"
@@ -269,7 +269,7 @@ def _by_sign(positive: Tensor, one: float, other: float, like: Tensor) -> Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fipo(Band):
+class Fipo(ClipRange):
     """PPO's dual clip; tokens weigh more if those that follow them have become likelier. FIPO (2603.19835).
 
     The advantage is f Â, f_t = sg[clip(exp F_t, least, largest)], F_t = Σ_{k≥t} γ^{k−t} ℓ_k, γ = 2^(−1/half_life);
@@ -287,7 +287,7 @@ class Fipo(Band):
     )
 
     def conflict(self) -> str:
-        """The bounds of the weight in their order."""
+        """``least`` must not be above ``largest``."""
         return "least must not be above largest." if self.least > self.largest else ""
 
     def __call__(self, ratio: Tensor, batch: TokenBatch) -> Surrogate:

@@ -49,11 +49,11 @@ def effective_sample_share(weights: Tensor, mask: Tensor) -> float:
 def off_policy_mask(batch: TokenBatch, bound: float) -> Tensor:
     """False where Â < 0 and (1/|o|) Σ_t (log μ − log π_θ) > ``bound``, without gradient. [batch, tokens].
 
-    DeepSeek-V3.2 (2512.02556 eq. 9): responses with a negative advantage that the policy has moved far away from. μ is
+    DeepSeek-V3.2 (2512.02556 eq. 9): responses with a negative advantage whose probability has fallen far. μ is
     ``rollout_log_probs``, or π_old where the batch has none.
     """
     sampled = batch.old_log_probs if batch.rollout_log_probs is None else batch.rollout_log_probs
-    # An engine that could not score a token gives NaN, which is no evidence.
+    # NaN, from an engine that could not score a token, does not count.
     fall = (sampled - batch.log_probs.detach()).nan_to_num(nan=0.0)
     moved = fall.sum(1, keepdim=True) / batch.lengths.clamp(min=1).unsqueeze(1)
     return ~((batch.advantages < 0) & (moved > bound))

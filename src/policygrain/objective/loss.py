@@ -43,9 +43,9 @@ def policy_loss(method: Method, batch: TokenBatch) -> LossOutput:
         value = value * batch.rollout_weights
     masked: dict[str, Tensor] = {}
     if method.off_policy_bound is not None:
-        kept = off_policy_mask(batch, method.off_policy_bound)
-        value = torch.where(kept, value, 0.0)
-        masked = {"off_policy_masked_share": batch.mean((~kept).to(r.dtype))}
+        unmasked = off_policy_mask(batch, method.off_policy_bound)
+        value = torch.where(unmasked, value, 0.0)
+        masked = {"off_policy_masked_share": batch.mean((~unmasked).to(r.dtype))}
     weights = method.aggregation(batch)
     policy = -(weights * value).sum()
     penalty = sum(((weights * p(batch)).sum() for p in method.penalties), start=torch.zeros_like(policy))
@@ -72,7 +72,7 @@ def importance(method: Method, batch: TokenBatch) -> Tensor:
 
 
 def view(method: Method, batch: TokenBatch) -> dict[str, Tensor]:
-    """What the method computes for each token. [batch, tokens]."""
+    """Ratio, clip masks and entropy drop of each token. [batch, tokens]."""
     r = importance(method, batch)
     surrogate = method.clip(r, batch)
     drop = entropy_drop_mask(batch, method.entropy_signal)
@@ -80,14 +80,14 @@ def view(method: Method, batch: TokenBatch) -> dict[str, Tensor]:
 
 
 def _flags(method: Method, batch: TokenBatch) -> dict[str, float]:
-    """What the metrics say about how the loss is computed. ValueError if the batch lacks the statistics it needs."""
+    """Flags in the metrics on how the loss is computed. ValueError if the batch lacks the statistics it needs."""
     flags: dict[str, float] = {}
     by_covariance = not batch.has_entropies and any(
         isinstance(part, Kl) and part.mask != "all" and part.entropy_signal == "auto" for part in method.penalties
     )
     if by_covariance:
         warnings.warn(
-            f"{method.name}: the batch has no entropies, so the mask of its KL penalty goes by covariances instead of "
+            f"{method.name}: the batch has no entropies, so the mask of its KL penalty uses covariances instead of "
             "measured entropies. Give TokenBatch `entropy` and `old_entropy`, or choose `entropy_signal: covariance`.",
             stacklevel=4,
         )

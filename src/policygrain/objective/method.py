@@ -1,4 +1,4 @@
-"""A method: its data, and the functions that they select. Importing it does not import torch."""
+"""A method: a ratio, a clip, an aggregation and other parts. Importing it does not import torch."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Sampler(Settings):
     )
 
     def conflict(self) -> str:
-        """Bounds in their order."""
+        """The floor must not be above the cap."""
         wrong = self.correction_cap is not None and self.correction_floor > self.correction_cap
         return "correction_floor must not be above correction_cap." if wrong else ""
 
@@ -122,13 +122,13 @@ class Method(Settings):
     )
 
     def parts(self) -> dict[str, Part]:
-        """Its parts by the key that they stand under."""
+        """The parts by their keys."""
         penalties = {f"penalties[{i}]": part for i, part in enumerate(self.penalties)}
         slots = {"advantage": self.advantage, "ratio": self.ratio, "clip": self.clip, "aggregation": self.aggregation}
         return {**slots, **penalties}
 
     def data(self) -> dict[str, Any]:
-        """As in YAML, every default included: what a run's record keeps."""
+        """The method as in YAML, with all defaults, as records of runs contain it."""
         unused = {"name"} if self.n_mtp_heads else {"name", "mtp_heads"}
         return {key: value for key, value in super().data().items() if key not in unused}
 
@@ -139,11 +139,11 @@ class Method(Settings):
 
     @property
     def entropy_signal(self) -> EntropySignal:
-        """How TEPO's mask, a part of the loss or only of the metrics, tells that entropy falls."""
+        """How TEPO's mask, in the loss or only in the metrics, detects falling entropy."""
         return next((part.entropy_signal for part in self.penalties if isinstance(part, Kl)), "auto")
 
     def with_entropies(self) -> Method:
-        """The method in a trainer that gives entropies, where the signal `auto` is `measured`."""
+        """The method with the entropy signal `measured` for `auto`, for trainers that compute entropies."""
         measured = [
             replace(part, entropy_signal="measured") if isinstance(part, Kl) and part.entropy_signal == "auto" else part
             for part in self.penalties
@@ -156,7 +156,7 @@ class Method(Settings):
         return self.ratio.n_mtp_heads
 
     def step_of(self, batch: TokenBatch) -> TokenBatch | StepTotals:
-        """The `step` of the micro-batches of ``batch``, an optimizer step: its totals, or ``batch`` if they read it."""
+        """Step context of the micro-batches of ``batch``: its totals, or ``batch`` if the method reads its tensors."""
         return batch if "step_log_probs" in self.needs else batch.totals
 
     def advantages(self, rewards: Tensor) -> Tensor:
@@ -170,7 +170,7 @@ class Method(Settings):
         return policy_loss(self, batch)
 
     def view(self, batch: TokenBatch) -> dict[str, Tensor]:
-        """What it computes for each token: `ratio`, `clipped_low`, `clipped_high`, `entropy_drop`. [batch, tokens]."""
+        """Tensors per token: `ratio`, `clipped_low`, `clipped_high`, `entropy_drop`. [batch, tokens]."""
         from .loss import view
 
         return view(self, batch)
@@ -178,7 +178,7 @@ class Method(Settings):
     def check(self) -> None:
         """Import custom functions and run the method on a small example. UserError names the key.
 
-        Without custom functions its types have checked everything, and nothing is imported.
+        Without custom functions, types have checked everything already, and nothing is imported.
         """
         if any(isinstance(part, Custom) for part in self.parts().values()):
             from .check import check

@@ -1,4 +1,4 @@
-"""What the parts of a method have in common: a name, parameters, a formula, and what the formula reads."""
+"""Base class of the parts of a method: a name, parameters, a formula, and its declared inputs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any, ClassVar, Literal, TypeVar
 from ..errors import UserError
 from ..settings import Settings, read_number
 
-# What a formula can read beyond the log-probabilities, advantages and mask of its micro-batch.
+# Inputs of a formula besides the log-probabilities, advantages and mask of its micro-batch.
 Need = Literal["step_log_probs", "entropy_gradient", "reference", "mtp_heads", "groups", "segments"]
-# What a user's own function can ask for. How many prediction heads there are is a parameter of the block ratio.
+# Inputs that custom functions can declare; the number of prediction heads is a parameter of the block ratio.
 DECLARABLE = ("step_log_probs", "entropy_gradient", "reference", "groups", "segments")
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -25,7 +25,7 @@ def needs(*names: Need) -> Callable[[Function], Function]:
 
     * ``step_log_probs``: ``batch.whole`` holds the tensors of the whole optimizer step under the current policy;
     * ``entropy_gradient``: ``batch.entropy`` carries gradient;
-    * ``reference``: ``batch.ref_log_probs``, log-probabilities under the frozen start policy;
+    * ``reference``: ``batch.ref_log_probs``, log-probabilities under the frozen initial policy;
     * ``groups``: ``batch.groups``, which prompt each response belongs to, and ``batch.group_totals``, all responses of
       the step by group;
     * ``segments``: ``batch.segments``, which segment (sentence, step) each token belongs to.
@@ -46,7 +46,7 @@ def needs(*names: Need) -> Callable[[Function], Function]:
 
 
 def _needed_by(function: Callable[..., Any]) -> frozenset[Need]:
-    """What ``function`` has declared."""
+    """The inputs that ``function`` has declared."""
     declared: frozenset[Need] = getattr(function, "needs", frozenset())
     return declared
 
@@ -107,11 +107,11 @@ class Custom(Part):
 
     @classmethod
     def of(cls, data: Mapping[str, Any], called: str = "") -> Custom:
-        """The function that ``data`` names, with its parameters, which are checked where it is imported."""
+        """The function that ``data`` names, with its parameters, which are checked when it is imported."""
         return cls(name=data["name"], parameters={k: read_number(v) for k, v in data.items() if k != "name"})
 
     def conflict(self) -> str:
-        """A name that no function can have."""
+        """The name must have the form "package.module:function"."""
         right = re.fullmatch(r"[\w.]+:\w+", self.name)
         return "" if right else f"{self.name!r} is no 'package.module:function'."
 

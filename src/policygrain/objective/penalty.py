@@ -23,7 +23,7 @@ class Penalty(Part):
 
     @abc.abstractmethod
     def __call__(self, batch: TokenBatch) -> Tensor:
-        """p [batch, tokens]; what it is on padding has no influence."""
+        """p [batch, tokens]; values on padding have no influence."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class Kl(Penalty):
     name: Literal["kl"] = "kl"
     coefficient: float = setting(1.0, ge=0, description="λ")
     reference: Literal["initial", "old"] = setting(
-        "initial", description="initial: the start policy; old: the policy that sampled the batch"
+        "initial", description="initial: the policy before training; old: the policy that sampled the batch"
     )
     mask: Literal["all", "positive_advantage_entropy_drop"] = setting(
         "all", description="which tokens: all, or those with positive advantage and falling entropy (TEPO)"
@@ -59,7 +59,7 @@ class Kl(Penalty):
 
     @property
     def needs(self) -> frozenset[Need]:
-        """The reference model, if it is the start policy; the log-probabilities of the step, for covariances."""
+        """The reference model, if it is the initial policy; the log-probabilities of the step, for covariances."""
         reference = frozenset[Need]({"reference"} if self.reference == "initial" else ())
         return reference | frozenset[Need]({"step_log_probs"} if self.entropy_signal == "covariance" else ())
 

@@ -1,4 +1,4 @@
-"""Presets by name, a study's changes to them, and how a method is read from data."""
+"""Presets by name, a study's changes to them, and parsing of methods."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def comparison_names() -> list[str]:
     return list(_read("comparison_presets.yaml"))
 
 
-def method(name: str, own: Mapping[str, Changes] | None = None, **changes: Any) -> Method:
-    """The method called ``name``, a preset or one of a study's ``own``, with ``changes``.
+def method(name: str, study_methods: Mapping[str, Changes] | None = None, **changes: Any) -> Method:
+    """The method called ``name``, a preset or one of ``study_methods``, with ``changes``.
 
     UserError names the key that is wrong. Custom functions are not imported: ``Method.check`` does that.
 
@@ -58,37 +58,39 @@ def method(name: str, own: Mapping[str, Changes] | None = None, **changes: Any) 
     >>> method("mpo", ratio={"size": 3}).ratio.size
     3
     """
-    return parse(name, merge(resolve(name, own), changes))
+    return parse(name, merge(resolve(name, study_methods), changes))
 
 
-def resolve(name: str, own: Mapping[str, Changes] | None = None, _seen: tuple[str, ...] = ()) -> dict[str, Any]:
+def resolve(
+    name: str, study_methods: Mapping[str, Changes] | None = None, _seen: tuple[str, ...] = ()
+) -> dict[str, Any]:
     """The data of a method, merged with those of its base.
 
-    ``own`` are a study's methods: new ones with ``base: NAME``, or changes to a preset of the same name. A method does
+    ``study_methods``: new ones with ``base: NAME``, or changes to a preset of the same name. A method does
     not inherit the label, summary and source of its base; a changed preset keeps them.
     """
-    own = own or {}
+    study_methods = study_methods or {}
     if name in _seen:
         raise UserError(f"methods.{name}: base: the bases form a circle ({' → '.join((*_seen, name))}).")
-    if name not in own:
-        return _preset(name, own, _seen)
-    given = own[name]
+    if name not in study_methods:
+        return _preset(name, study_methods, _seen)
+    given = study_methods[name]
     changes = dict(given) if isinstance(given, Mapping) else given.data()
     base = changes.pop("base", name if name in _presets() else None)
     if base is None:
         below = {}
     elif base == name:
-        below = _preset(name, own, _seen)
+        below = _preset(name, study_methods, _seen)
     else:
-        below = resolve(base, own, (*_seen, name))
+        below = resolve(base, study_methods, (*_seen, name))
         below = {key: value for key, value in below.items() if key not in TEXTS}
     return _with_clip_name(merge(below, changes))
 
 
-def _preset(name: str, own: Mapping[str, Changes], seen: tuple[str, ...]) -> dict[str, Any]:
+def _preset(name: str, study_methods: Mapping[str, Changes], seen: tuple[str, ...]) -> dict[str, Any]:
     if name not in _presets():
         where = f"methods.{seen[-1]}.base: " if seen else ""
-        raise UserError(f"{where}no method is called {name!r}.{did_you_mean(name, [*_presets(), *own])}")
+        raise UserError(f"{where}no method is called {name!r}.{did_you_mean(name, [*_presets(), *study_methods])}")
     return _with_clip_name(copy.deepcopy(_presets()[name]))
 
 
@@ -121,7 +123,7 @@ def parse(name: str, data: Mapping[str, Any]) -> Method:
 
 
 def _value(key: str, value: Any) -> Any:
-    """What the key of a method holds. InvalidSettings if it is wrong."""
+    """The value of a method's key. InvalidSettings if it is wrong."""
     if key == "penalties":
         return _penalties(value)
     if key in CHOICES:
@@ -150,7 +152,7 @@ def _penalties(value: Any) -> tuple[Part, ...]:
 
 
 def _part(slot: str, value: Any) -> Part:
-    """The part that the key ``slot`` of a method has. InvalidSettings if it is wrong."""
+    """The part under the key ``slot`` of a method. InvalidSettings if it is wrong."""
     data = {"name": value} if isinstance(value, str) else value
     if not isinstance(data, Mapping) or not isinstance(data.get("name"), str):
         raise InvalidSettings({"": f"expected a name, or a mapping with 'name' and parameters (got {value!r})."})
@@ -164,7 +166,7 @@ def _part(slot: str, value: Any) -> Part:
 
 
 def _under(where: str, error: InvalidSettings) -> dict[str, str]:
-    """The problems by their whole key: that of the section, and that in it."""
+    """The problems by their full keys, including that of the section."""
     return {
         f"{where}{key}" if key.startswith("[") else ".".join(filter(None, [where, key])): problem
         for key, problem in error.problems.items()

@@ -1,4 +1,4 @@
-"""Ratios: at which grain importance is measured.
+"""Importance ratios, of tokens, prefixes, blocks and responses.
 
 Each maps a batch, whose ``log_ratio`` is ℓ, to log r [batch, tokens]; the caller exponentiates. Unless a ratio says
 otherwise, the gradient flows through every ℓ in it, not only through that of its own position.
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 class Ratio(Part):
-    """At which grain importance is measured."""
+    """Importance ratio."""
 
     @abc.abstractmethod
     def __call__(self, batch: TokenBatch) -> Tensor:
-        """log r [batch, tokens]; what it is on padding has no influence."""
+        """log r [batch, tokens]; values on padding have no influence."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,8 +109,8 @@ class Block(Ratio):
     ``future: backbone`` takes the ratios of the model, which reads all tokens before each; ``mtp_heads`` predict later
     tokens from the state that predicts t, as in MPO's published form.
 
-    ``edges``: each ℓ is a part of several windows, and its β in all of them add up to its coverage, which is its weight
-    in the on-policy gradient. Where the response begins and ends coverage is not 1. ``normalised`` divides the gradient
+    ``edges``: each ℓ is a part of several windows. The sum of its β over these windows is its coverage, its weight in
+    the on-policy gradient, which is not 1 where the response begins and ends. ``normalised`` divides the gradient
     of each ℓ by its coverage and leaves the value as it is; ``as_published`` does not.
     """
 
@@ -139,7 +139,7 @@ class Block(Ratio):
     )
 
     def conflict(self) -> str:
-        """Prediction heads predict from each token on, with the model's own probabilities in no window."""
+        """Prediction heads need sliding windows of two tokens or more, normalised edges neither heads nor segments."""
         if self.future == "mtp_heads" and (self.layout != "sliding" or self.size < 2):
             return "future: mtp_heads needs layout: sliding and a size of at least 2."
         if self.future == "mtp_heads" and self.edges == "normalised":
@@ -158,11 +158,11 @@ class Block(Ratio):
         log_sum, count = self._sum(log_ratio, batch), self._sum(batch.mask.to(log_ratio.dtype), batch)
         if self.future == "mtp_heads":
             log_sum = log_ratio + batch.future_log_ratio
-        # The β-weighted sum over a window is other·(sum over it) + (own − other)·ℓ_t, and so is the sum of its β.
-        own, other = self.beta
-        weighted = other * log_sum + (own - other) * log_ratio
+        # The β-weighted sum over a window is β_n·(sum over it) + (β_0 − β_n)·ℓ_t, and so is the sum of its β.
+        beta_0, beta_n = self.beta
+        weighted = beta_n * log_sum + (beta_0 - beta_n) * log_ratio
         if self.weights != "joint":
-            weighted = weighted / (other * count.clamp(min=1) + (own - other))
+            weighted = weighted / (beta_n * count.clamp(min=1) + (beta_0 - beta_n))
         return weighted.to(log_ratio.dtype)
 
     @property
@@ -176,13 +176,13 @@ class Block(Ratio):
 
     def coverage(self, batch: TokenBatch) -> Tensor:
         """Σ_t β_{k−t}: the β of token k, added up over all windows that contain it; 1 on padding. [batch, tokens]."""
-        own, other = self.beta
+        beta_0, beta_n = self.beta
         live = batch.mask.double()
-        # One over what a window's β are divided by.
+        # The reciprocal of the divisor of a window's β.
         count = self._sum(live, batch)
-        scale = live if self.weights == "joint" else live / (other * count.clamp(min=1) + (own - other))
+        scale = live if self.weights == "joint" else live / (beta_n * count.clamp(min=1) + (beta_0 - beta_n))
         over_windows = self._sum(scale, batch, back=True)
-        return (other * over_windows + (own - other) * scale).where(batch.mask, 1.0)
+        return (beta_n * over_windows + (beta_0 - beta_n) * scale).where(batch.mask, 1.0)
 
     def _sum(self, x: Tensor, batch: TokenBatch, *, back: bool = False) -> Tensor:
         """Σ of ``x`` over the window of each token; ``back``: over the windows that contain the token."""
@@ -200,8 +200,8 @@ class Block(Ratio):
             return log_sum / count.clamp(min=1)
         # The weight of all tokens but t; a token alone has all.
         others = self.future_weight * (count > 1).to(log_ratio.dtype)
-        own, other = 1 - others, others / (count - 1).clamp(min=1)
-        return own * log_ratio + other * (log_sum - log_ratio)
+        beta_t, beta_other = 1 - others, others / (count - 1).clamp(min=1)
+        return beta_t * log_ratio + beta_other * (log_sum - log_ratio)
 
     @property
     def label(self) -> str:
@@ -242,7 +242,7 @@ class GroupExpectation(Ratio):
         log_q = responses.old_log_probs / responses.lengths.clamp(min=1)
         q = log_q.exp().where(responses.lengths > 0, 0.0)
         squares, sums = (responses.sum_by_group(x, batch.groups) for x in (q.square(), q))
-        # A group in which nothing is in the loss has no expectation, and no token that would read it.
+        # A group without a token in the loss has no expectation; no token reads it.
         expected = (squares / sums).nan_to_num(nan=1.0)
         log_p = batch.log_probs.sum(1) / batch.lengths.clamp(min=1)
         return (log_p - expected.log()).unsqueeze(1).expand_as(batch.log_probs)

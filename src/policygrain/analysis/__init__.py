@@ -1,4 +1,4 @@
-"""Statistics over records: intervals, comparisons of models and studies, the claims and what decides them."""
+"""Statistics over records: intervals, comparisons of models and studies, and verdicts on claims."""
 
 from .statistics import Difference, Estimate, accuracy, difference
 

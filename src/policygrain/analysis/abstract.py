@@ -20,7 +20,7 @@ def abstract(
     controls: Sequence[Control],
     label: Callable[[str], str] = str,
 ) -> list[str]:
-    """What was done, what differs in each regime, which claims hold, which do not, and what the results rest on."""
+    """Sentences on runs, differences in each regime, claims that hold, claims that do not, and controls."""
     return [
         _done(results, label),
         *sentences(results, [c for c in compared if not c.pair.whole], label),
@@ -37,7 +37,7 @@ def _done(results: StudyResults, label: Callable[[str], str]) -> str:
     many = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"{seeds[0]}"
     return (
         f"{_listed(methods)} and variants of them were trained in {len(matrix.runs)} runs, {many} seeds each; runs of "
-        f"one seed share their start model, prompts and sampling seeds ({study.title or study.name})."
+        f"one seed share their initial model, prompts and sampling seeds ({study.title or study.name})."
     )
 
 
@@ -50,12 +50,12 @@ def _against(claims: Sequence[ClaimResult]) -> str:
     open_ = sum(r.verdict in ("undecided", None) for r in claims)
     rest = f"{open_} of {len(claims)} stay undecided or have no records here"
     texts = [
-        f"{begin}: {'; '.join(found)}"
+        f"{begin}: {'; '.join(clauses)}"
         for begin, verdict in (
             ("the opposite is shown of these", "opposite"),
             ("these are smaller than published", SMALLER),
         )
-        if (found := [_clause(r) for r in claims if r.verdict == verdict])
+        if (clauses := [_clause(r) for r in claims if r.verdict == verdict])
     ]
     return f"Of the papers' claims {'; '.join(texts or ['none is shown to be wrong'])}; {rest}."
 
@@ -68,7 +68,7 @@ def _clause(result: ClaimResult) -> str:
 
 def _rests_on(results: StudyResults, controls: Sequence[Control]) -> str:
     failed, unclear = ([c.role for c in controls if c.outcome == outcome] for outcome in ("failed", "inconclusive"))
-    said = (
+    summary = (
         f"Controls failed ({', '.join(failed)}), so none of this can be trusted yet"
         if failed
         else f"No control failed, and the seeds are too few for {', '.join(unclear)}"
@@ -78,8 +78,8 @@ def _rests_on(results: StudyResults, controls: Sequence[Control]) -> str:
         else "The study has no controls"
     )
     return (
-        f"{said}; intervals are over training seeds and start models, a replication outside of them would contradict a "
-        "finding, and the results do not extend to larger models or other problems."
+        f"{summary}; intervals are over training seeds and initial models; a replication outside of them would "
+        "contradict a finding, and the results do not extend to larger models or other problems."
     )
 
 

@@ -1,4 +1,4 @@
-"""Claims in words and as data: what tables, the terminal and JSON say of them."""
+"""Claims as text and as data, for tables, the terminal and JSON."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ WHAT = {
 
 
 def instrument(c: Comparison) -> str:
-    """What measures a comparison: full runs, estimators or one round."""
+    """The instrument that measures a comparison: full runs, estimators or one round."""
     return INSTRUMENTS.get(c.statistic, FULL_RUNS)
 
 
 def comparison_text(c: Comparison, label: Callable[[str], str] = str) -> str:
-    """A comparison in words, its instrument first; ``label`` names arms and methods."""
+    """A comparison as text, beginning with its instrument; ``label`` names arms and methods."""
     what = WHAT.get(c.statistic, c.metric.replace("_", " ") or "reward")
     what += f" after {c.updates} updates" if c.updates is not None else ""
     relation = "apart from" if c.claimed == "apart" else c.claimed
@@ -38,7 +38,7 @@ def comparison_text(c: Comparison, label: Callable[[str], str] = str) -> str:
 
 
 def effect_text(c: Comparison, finding: Finding) -> str:
-    """Effect and interval; where undecided, about how many seeds or start models would decide."""
+    """Effect and interval; where undecided, the approximate number of seeds or initial models that would decide."""
     values = (finding.effect, finding.low, finding.high)
     if c.unit == LOG_RATIO:
         effect, low, high = (f"{2**v:.2f}" if v < 64 else "∞" for v in values)
@@ -67,7 +67,7 @@ def size_text(c: Comparison) -> str:
 
 
 def published_text(c: Comparison) -> str:
-    """The published size and where it stands; empty where the paper gives none."""
+    """The published size and its place in the paper; empty where the paper gives none."""
     return f"{size_text(c)} ({c.published.where})" if c.published else ""
 
 
@@ -101,7 +101,7 @@ def claims_text(decided: Sequence[ClaimResult], controls: Sequence[Control] = ()
 
 
 def verdicts_text(decided: Sequence[ClaimResult]) -> str:
-    """A line per claim: its verdict and the comparison that it rests on."""
+    """A line per claim: its verdict and the comparison that decides it."""
     lines: list[str] = []
     for result in decided:
         lines.append(f"{result.outcome}: {result.claim.text} ({result.name})")
@@ -112,12 +112,12 @@ def verdicts_text(decided: Sequence[ClaimResult]) -> str:
 
 
 def claims_data(decided: Sequence[ClaimResult], controls: Sequence[Control] = ()) -> list[dict[str, Any]]:
-    """The ledger as JSON data: of each claim its verdict and the comparison that it rests on, and all comparisons.
+    """The ledger as JSON data: for each claim its verdict, the comparison that decides it, and all comparisons.
 
-    `controls` says in each whether the study's controls passed.
+    `controls` in each is the status of the study's controls.
     """
     status = controls_status(controls)
-    found = []
+    entries = []
     for result in decided:
         comparisons = [
             {
@@ -135,12 +135,12 @@ def claims_data(decided: Sequence[ClaimResult], controls: Sequence[Control] = ()
         chosen = result.claim.comparisons[index]
         numbers = _numbers(chosen, result.findings[index]) if result.findings else {**empty, "effect_unit": first.unit}
         entry = {"name": result.name, "verdict": result.outcome, "controls": status, **numbers}
-        found.append({**entry, "missing": result.missing, "comparisons": comparisons})
-    return found
+        entries.append({**entry, "missing": result.missing, "comparisons": comparisons})
+    return entries
 
 
 def _numbers(c: Comparison, f: Finding) -> dict[str, Any]:
     """Effect and interval are in ``effect_unit``; ``n`` counts ``unit``. A number that is infinite is null."""
     effect, *interval = (v if math.isfinite(v) else None for v in (f.effect, f.low, f.high))
-    kept = {"effect": effect, "interval": interval, "n": f.n, "unit": f.unit}
-    return {**kept, "effect_unit": c.unit, "seeds_needed": f.seeds_needed}
+    numbers = {"effect": effect, "interval": interval, "n": f.n, "unit": f.unit}
+    return {**numbers, "effect_unit": c.unit, "seeds_needed": f.seeds_needed}

@@ -1,4 +1,4 @@
-"""How a study decides the claims: all together, by tests for planned numbers of replicates."""
+"""Verdicts on all claims of a study, corrected together, by tests for planned numbers of replicates."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Finding(NamedTuple):
 
     @property
     def smaller(self) -> bool:
-        """Whether the effect is shown to be smaller than the published size, whatever else is."""
+        """Whether the effect is shown to be smaller than the published size, with any verdict."""
         return self.p.smaller < LEVEL
 
 
 class ClaimResult(NamedTuple):
-    """A claim with its findings and verdict; there are no findings where ``missing`` says why."""
+    """A claim with its findings and verdict; without findings ``missing`` gives the reason."""
 
     name: str
     claim: Claim
@@ -52,14 +52,14 @@ class ClaimResult(NamedTuple):
 
     @property
     def decisive(self) -> int:
-        """The comparison that the verdict rests on: the first of this verdict, or of those that hold the weakest."""
+        """Index of the comparison that decides the verdict: the first with it, or the largest p-value if all hold."""
         if self.verdict == "holds":
             return max(range(len(self.findings)), key=lambda i: self.findings[i].p.holds)
         return next(i for i, finding in enumerate(self.findings) if finding.verdict == self.verdict)
 
 
-class Asked(NamedTuple):
-    """A comparison of a claim, with the difference that was found."""
+class Tested(NamedTuple):
+    """A comparison of a claim, with the measured difference."""
 
     claim: str
     comparison: Comparison
@@ -74,42 +74,44 @@ def decide_study(results: StudyResults) -> list[ClaimResult]:
 def decide_claims(claims: dict[str, Claim], compare: Callable[[Comparison], Difference]) -> list[ClaimResult]:
     """Decide every claim. It has no verdict if ``compare`` raises a UserError for a comparison.
 
-    It is undecided where ``compare`` says that learning curves are not flat. All comparisons are in one correction.
+    It is undecided if ``compare`` raises NotFlat. All comparisons are corrected together.
     """
-    found: dict[str, list[Difference]] = {}
+    differences: dict[str, list[Difference]] = {}
     missing: dict[str, str] = {}
     verdicts: dict[str, Verdict] = {}
     for name, claim in claims.items():
         try:
-            found[name] = [compare(c) for c in claim.comparisons]
+            differences[name] = [compare(c) for c in claim.comparisons]
         except UserError as error:
             missing[name] = str(error)
             if isinstance(error, NotFlat):
                 verdicts[name] = "undecided"
-    asked = [
-        Asked(name, c, d) for name, there in found.items() for c, d in zip(claims[name].comparisons, there, strict=True)
+    tested = [
+        Tested(name, c, d)
+        for name, measured in differences.items()
+        for c, d in zip(claims[name].comparisons, measured, strict=True)
     ]
-    findings = _decided(asked)
-    verdicts |= _combined(asked, [f.verdict for f in findings])
+    findings = _decided(tested)
+    verdicts |= _combined(tested, [f.verdict for f in findings])
     results = []
     for name, claim in claims.items():
-        own = [finding for one, finding in zip(asked, findings, strict=True) if one.claim == name]
-        results.append(ClaimResult(name, claim, own, verdicts.get(name), missing.get(name, "")))
+        claim_findings = [finding for one, finding in zip(tested, findings, strict=True) if one.claim == name]
+        results.append(ClaimResult(name, claim, claim_findings, verdicts.get(name), missing.get(name, "")))
     return results
 
 
-def _decided(asked: Sequence[Asked]) -> list[Finding]:
-    tests = corrected([effect_tests(d, c.claimed, c.size) for _, c, d in asked])
+def _decided(tested: Sequence[Tested]) -> list[Finding]:
+    tests = corrected([effect_tests(d, c.claimed, c.size) for _, c, d in tested])
     findings = []
-    for (_, c, d), p in zip(asked, tests, strict=True):
+    for (_, c, d), p in zip(tested, tests, strict=True):
         verdict = decide(p)
         distance = distance_to_decide(d.mean, c.claimed, c.size)
-        needed = seeds_needed(d, distance, len(asked)) if verdict == "undecided" else None
+        needed = seeds_needed(d, distance, len(tested)) if verdict == "undecided" else None
         findings.append(Finding(d.mean, d.low, d.high, d.n, d.unit, p, verdict, needed))
     return findings
 
 
-def _combined(asked: Sequence[Asked], verdicts: Sequence[Verdict]) -> dict[str, Verdict]:
+def _combined(tested: Sequence[Tested], verdicts: Sequence[Verdict]) -> dict[str, Verdict]:
     """Claim → verdict, from those of its comparisons."""
-    pairs = zip((one.claim for one in asked), verdicts, strict=True)
-    return {name: combine([v for _, v in own]) for name, own in itertools.groupby(pairs, key=lambda pair: pair[0])}
+    pairs = zip((one.claim for one in tested), verdicts, strict=True)
+    return {name: combine([v for _, v in group]) for name, group in itertools.groupby(pairs, key=lambda pair: pair[0])}

@@ -1,4 +1,4 @@
-"""Comparisons of two arms: one difference per training seed or per start model, from a study's records."""
+"""Comparisons of two arms: one difference per training seed or per initial model, from a study's records."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 class NotFlat(UserError):
-    """Learning curves still rise where they end, so nothing is known about how long they take."""
+    """Learning curves still rise at the end of training, so the cost of convergence is unknown."""
 
 
 def compare(results: StudyResults, c: Comparison) -> Difference:
     """The difference that a comparison asks for, in its unit.
 
-    Over the training seeds that both arms have, or all start models that the study plans. UserError says what is
-    missing; NotFlat: convergence is asked for, and the curves of ``than`` have not flattened.
+    Over the training seeds that both arms have, or all initial models that the study plans. UserError names
+    missing records. NotFlat if costs of convergence are compared and the curves of ``than`` have not flattened.
     """
     if c.statistic in MEASURED_ONCE:
         return _over_starts(results, c)
@@ -41,10 +41,10 @@ def compare(results: StudyResults, c: Comparison) -> Difference:
             f"Curves have not flattened: in the last quarter of training validation accuracy of {c.than!r} rises "
             f"by {rise.mean:.1f} points [{rise.low:.1f}, {rise.high:.1f}] over {rise.n} {rise.unit}."
         )
-    found = _by_seed(results, c).sort_index()
-    if found.empty:
+    by_seed = _by_seed(results, c).sort_index()
+    if by_seed.empty:
         raise UserError(f"no seed with {c.statistic} of both {c.of!r} and {c.than!r}: run `snakemake all`.")
-    values, seeds = found.to_numpy(dtype=float), [int(seed) for seed in found.index]
+    values, seeds = by_seed.to_numpy(dtype=float), [int(seed) for seed in by_seed.index]
     return ranked(values, SEEDS, seeds) if c.statistic in COSTS else student(values, SEEDS, seeds)
 
 
@@ -58,7 +58,7 @@ def _by_seed(results: StudyResults, c: Comparison) -> pd.Series:
 
 
 def _over_starts(results: StudyResults, c: Comparison) -> Difference:
-    """The difference over start models: of a round's reward or entropy, or of an estimator's column."""
+    """The difference over initial models: of a round's reward or entropy, or of an estimator's column."""
     if (wanted := _one_stage(results.study, c)) is not None:
         raise UserError(f"{c.of} − {c.than}: needs {wanted}.")
     if c.statistic == "round":
@@ -69,17 +69,17 @@ def _over_starts(results: StudyResults, c: Comparison) -> Difference:
         a, b = (measures.estimated(results, name, c.metric, c.updates) for name in (c.of, c.than))
     both = a.index.intersection(b.index)
     # Of an estimator, each stage and distance is compared by itself; then their mean.
-    found = _differences(a.loc[both], b.loc[both], c).groupby(level="seed").mean()
-    if missing := sorted(set(starts) - set(found.index)):
+    by_start = _differences(a.loc[both], b.loc[both], c).groupby(level="seed").mean()
+    if missing := sorted(set(starts) - set(by_start.index)):
         raise UserError(
-            f"{what} of {c.of!r} and {c.than!r} are not measured on start model{'s' * (len(missing) > 1)} "
+            f"{what} of {c.of!r} and {c.than!r} are not measured on initial model{'s' * (len(missing) > 1)} "
             f"{', '.join(map(str, missing))}: run `snakemake all`."
         )
-    return student(found.to_numpy(dtype=float), STARTS, [int(start) for start in found.index])
+    return student(by_start.to_numpy(dtype=float), STARTS, [int(start) for start in by_start.index])
 
 
 def _one_stage(study: Study, c: Comparison) -> str | None:
-    """What a comparison of rounds needs where they are measured at several stages (rule 6 of docs/design.md)."""
+    """The requirement that a comparison of rounds at several stages lacks (rule 6 of docs/design.md), or None."""
     stages = study.rounds.steps if study.rounds and c.statistic == "round" else []
     if len(stages) < 2:
         return None

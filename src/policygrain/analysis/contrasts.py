@@ -44,7 +44,7 @@ class Contrast(NamedTuple):
 
     @property
     def outcome(self) -> str:
-        """Whether the areas are identical, differ, differ by less than the margin, or none of these is shown."""
+        """Whether the areas are identical, differ, differ by less than the margin, or are not shown to differ."""
         if self.decided or self.identical:
             return DIFFER if self.decided else IDENTICAL
         return SMALL.format(self.pair.margin) if self.p_small < LEVEL else OPEN
@@ -72,12 +72,12 @@ def contrasts(results: StudyResults) -> list[Contrast]:
     missing = [1.0] * (len(planned) - len(areas))
     p = dict(zip(tested, holm([areas[pair].p for pair in tested] + missing), strict=False))
     small = dict(zip(tested, holm([_beyond(pair, areas[pair]) for pair in tested] + missing), strict=False))
-    found = []
+    compared = []
     for pair, area in areas.items():
         evaluated = results.study.experiments[pair.experiment].evaluate
         accuracies = _accuracies(results, pair) if evaluated else (None, None)
-        found.append(Contrast(pair, area, *accuracies, p.get(pair, 1.0), small.get(pair, 1.0)))
-    return found
+        compared.append(Contrast(pair, area, *accuracies, p.get(pair, 1.0), small.get(pair, 1.0)))
+    return compared
 
 
 def regime_of(study: Study, arm: Arm) -> Regime:
@@ -87,10 +87,10 @@ def regime_of(study: Study, arm: Arm) -> Regime:
     return tuple((key, getattr(training, key)) for key in dict.fromkeys(keys))
 
 
-def by_regime(study: Study, found: Sequence[Contrast]) -> dict[Regime, list[Contrast]]:
+def by_regime(study: Study, compared: Sequence[Contrast]) -> dict[Regime, list[Contrast]]:
     """The contrasts of each combination of training settings, without those of whole methods."""
     regimes: dict[Regime, list[Contrast]] = {}
-    for contrast in (c for c in found if not c.pair.whole):
+    for contrast in (c for c in compared if not c.pair.whole):
         regimes.setdefault(regime_of(study, contrast.pair.arm), []).append(contrast)
     return regimes
 
@@ -124,30 +124,30 @@ def _steps(count: int) -> str:
     return f"{count} step{'s' * (count != 1)}"
 
 
-def effect_text(found: Difference | None) -> str:
+def effect_text(effect: Difference | None) -> str:
     """`+4.1 [+2.0, +6.2]`; empty for None."""
-    return "" if found is None else f"{found.mean:+.1f} [{found.low:+.1f}, {found.high:+.1f}]"
+    return "" if effect is None else f"{effect.mean:+.1f} [{effect.low:+.1f}, {effect.high:+.1f}]"
 
 
-def sentences(results: StudyResults, found: Sequence[Contrast], label: Callable[[str], str] = str) -> list[str]:
-    """One sentence per regime, then one per own method."""
-    said = [
+def sentences(results: StudyResults, compared: Sequence[Contrast], label: Callable[[str], str] = str) -> list[str]:
+    """One sentence per regime, then one per method of the study's own."""
+    regimes = [
         _regime_sentence(results.study, regime, group, label)
-        for regime, group in by_regime(results.study, found).items()
+        for regime, group in by_regime(results.study, compared).items()
     ]
-    return said + [_own_sentence(results.study, c, label) for c in found if c.pair.whole]
+    return regimes + [_own_sentence(results.study, c, label) for c in compared if c.pair.whole]
 
 
-def _regime_sentence(study: Study, regime: Regime, found: Sequence[Contrast], label: Callable[[str], str]) -> str:
+def _regime_sentence(study: Study, regime: Regime, compared: Sequence[Contrast], label: Callable[[str], str]) -> str:
     start = regime_text(regime)
     start = start[0].upper() + start[1:]
-    training = found[0].pair.arm.training(study)
+    training = compared[0].pair.arm.training(study)
     on_policy = not training.ahead and training.updates_of_batch == 1
-    if not (on_policy or any(c.decided for c in found)):
+    if not (on_policy or any(c.decided for c in compared)):
         return f"{start}: {NOTHING[0].lower()}{NOTHING[1:]}."
     parts = []
-    for outcome in dict.fromkeys(c.outcome for c in sorted(found, key=lambda c: c.p)):
-        chosen = [c for c in found if c.outcome == outcome]
+    for outcome in dict.fromkeys(c.outcome for c in sorted(compared, key=lambda c: c.p)):
+        chosen = [c for c in compared if c.outcome == outcome]
         names = [pair_text(study, c.pair, label) for c in chosen]
         if outcome == IDENTICAL:
             parts.append(f"Equal in every digit{', since every ratio is 1' * on_policy}: {'; '.join(names)}")
@@ -193,10 +193,10 @@ def _accuracies(results: StudyResults, pair: Pair) -> tuple[Difference | None, D
         return None, None
     table = results.evaluations
     rows = [table[(table["arm"] == arm) & table["seed"].isin(seeds)].sort_values("seed") for arm in arms]
-    if any(found["greedy"].isna().any() for found in rows):
+    if any(arm_rows["greedy"].isna().any() for arm_rows in rows):
         return sampled, None
     one, two = (
-        [np.array(found[found["benchmark"] == b]["greedy"].tolist(), dtype=float) for b in results.benchmarks]
-        for found in rows
+        [np.array(arm_rows[arm_rows["benchmark"] == b]["greedy"].tolist(), dtype=float) for b in results.benchmarks]
+        for arm_rows in rows
     )
     return sampled, difference(one, two).times(100)

@@ -1,4 +1,4 @@
-"""The controls of a study: four arms whose outcome is known, and whether they came out so."""
+"""The controls of a study: four arms with a known outcome, and tests of it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from ..results.reader import StudyResults
 
-SHARE = 0.25  # of what the method without a change gains in training: a smaller effect counts as none
+SHARE = 0.25  # of the unchanged method's gain in training; smaller effects count as none
 Outcome = Literal["passed", "failed", "inconclusive"]
 EXPECTED = {
     "other_seeds": "other sampling seeds make no difference",
@@ -29,9 +29,9 @@ CHANGE = "largest change of validation accuracy"
 
 
 class Control(NamedTuple):
-    """One control: what was expected, what was found (in points), and whether that is as expected.
+    """One control: expected outcome, measured effect in points, and whether they agree.
 
-    `inconclusive` is neither: the seeds are too few to show that an effect is small, or that it is not.
+    `inconclusive`: too few seeds to show that an effect is small, or that it is large.
     """
 
     role: str
@@ -44,32 +44,31 @@ class Control(NamedTuple):
     unit: str
     p: float  # of the difference beyond the margin; for alarms corrected, see `controls`
     outcome: Outcome
-    found: str
+    result: str  # in words
 
     @property
     def passed(self) -> bool:
-        """Whether it is shown to be as expected."""
+        """Whether the expected outcome is shown."""
         return self.outcome == "passed"
 
 
 def controls(results: StudyResults) -> list[Control]:
     """The controls of a study, in points of the area under the learning curve; empty if it has none.
 
-    The margin is a quarter of what the unchanged method gains over its start. `other_seeds` and `shuffled_rewards` pass
-    if their 95% interval lies within it (of the latter: below it, since shuffled rewards may unlearn), fail if the
-    effect is shown to lie beyond, and are inconclusive otherwise. The tests for failing are a family of their own, so
-    that sound studies are called unsound in at most 5% of cases. `worse` must be shown to lie beyond the margin; its
-    error is the other one, to pass wrongly, so it is tested alone. A learning rate of 0 changes nothing at all, which
-    is no matter of chance and needs no test. The planned seeds are used, not those added later. A control without
-    records has not been shown to be as expected, so it failed.
+    The margin is a quarter of the unchanged method's gain over its initial model. `other_seeds` and `shuffled_rewards`
+    pass if their 95% interval lies within the margin (of the latter: below it, since shuffled rewards may lower
+    accuracy), fail if the effect is shown to lie beyond, and are inconclusive otherwise. These two tests are corrected
+    together, so at most 5% of sound studies fail. `worse` passes if its effect is shown to lie beyond the margin; here
+    the error is to pass wrongly, so it is tested alone. With a learning rate of 0 validation accuracy must be constant,
+    which needs no test. The planned seeds are used, not those added later. A control without records has failed.
     """
     arms = control_arms(results.study)
     if not arms or results.study.controls is None:
         return []
-    own = results.study.controls.seeds
-    seeds = set(results.study.seeds if own is None else own)
+    control_seeds = results.study.controls.seeds
+    seeds = set(results.study.seeds if control_seeds is None else control_seeds)
     base, names = arms["baseline"].name, {role: arms[role].name for role in EXPECTED}
-    asked = {
+    measurements = {
         "other_seeds": (
             f"{names['other_seeds']} − {base}",
             lambda: _between(results, names["other_seeds"], base, seeds),
@@ -81,26 +80,26 @@ def controls(results: StudyResults) -> list[Control]:
         ),
         "worse": (f"{base} − {names['worse']}", lambda: _between(results, base, names["worse"], seeds)),
     }
-    found: dict[str, Difference] = {}
+    differences: dict[str, Difference] = {}
     missing: dict[str, str] = {}
-    for role, (_, measure) in asked.items():
+    for role, (_, measure) in measurements.items():
         try:
-            found[role] = measure()
+            differences[role] = measure()
         except UserError as error:
             missing[role] = str(error)
     margin = max(0.0, SHARE * _gain(results, base, seeds))
-    p = {role: _beyond(role, d, margin) for role, d in found.items()}
+    p = {role: _beyond(role, d, margin) for role, d in differences.items()}
     alarms = [role for role in ("other_seeds", "shuffled_rewards") if role in p]
     p |= zip(alarms, holm([p[role] for role in alarms]), strict=True)
     judged = []
-    for role, (text, _) in asked.items():
+    for role, (text, _) in measurements.items():
         if role in missing:
             empty = (math.nan, -math.inf, math.inf, 0, SEEDS, 1.0)
             judged.append(Control(role, text, EXPECTED[role], *empty, "failed", f"no records: {missing[role]}"))
             continue
-        d = found[role]
-        outcome, said = _judge(role, d, p[role], margin)
-        judged.append(Control(role, text, EXPECTED[role], d.mean, d.low, d.high, d.n, d.unit, p[role], outcome, said))
+        d = differences[role]
+        outcome, result = _judge(role, d, p[role], margin)
+        judged.append(Control(role, text, EXPECTED[role], d.mean, d.low, d.high, d.n, d.unit, p[role], outcome, result))
     return judged
 
 
@@ -112,7 +111,7 @@ def _beyond(role: str, d: Difference, margin: float) -> float:
 
 
 def _judge(role: str, d: Difference, p: float, margin: float) -> tuple[Outcome, str]:
-    """Whether a control came out as expected, and in words what was found."""
+    """The outcome of a control, and its result in words."""
     if role == "zero_learning_rate":
         return ("passed", "constant") if d.mean == 0 else ("failed", "validation accuracy changed")
     if role == "worse":
@@ -125,7 +124,7 @@ def _judge(role: str, d: Difference, p: float, margin: float) -> tuple[Outcome, 
 
 
 def _gain(results: StudyResults, base: str, seeds: set[int]) -> float:
-    """What the unchanged method gains over its start, in points; 0 where it has no records."""
+    """Gain of the unchanged method over its initial model, in points; 0 without records."""
     try:
         return _learned(results, base, seeds).mean
     except UserError:
@@ -139,14 +138,14 @@ def _between(results: StudyResults, one: str, two: str, seeds: set[int]) -> Diff
 
 
 def _learned(results: StudyResults, arm: str, seeds: set[int]) -> Difference:
-    """Area under the learning curve over its first value, which is what the arm without learning would have."""
+    """Area under the learning curve minus its first value, the area without learning."""
     first = {seed: 100 * c["accuracy"].iloc[0] for seed, c in measures.learning_curve(results, arm).items()}
     values = measures.area(results, arm)
     return _student(values - values.index.map(first), seeds, repr(arm))
 
 
 def _moved(results: StudyResults, arm: str, seeds: set[int]) -> Difference:
-    """The largest change of validation accuracy from the start of any seed; exact, so its limits are the value."""
+    """The largest change of validation accuracy over training, of any seed; exact, so its limits are the value."""
     curves = {seed: c["accuracy"] for seed, c in measures.learning_curve(results, arm).items() if seed in seeds}
     if not curves:
         raise UserError(f"no seed of {arm!r} has been trained: run `snakemake all`.")
@@ -156,35 +155,35 @@ def _moved(results: StudyResults, arm: str, seeds: set[int]) -> Difference:
 
 
 def _student(values: pd.Series, seeds: set[int], arms: str) -> Difference:
-    kept = values.dropna()
-    kept = kept[kept.index.isin(seeds)]
-    if kept.empty:
+    by_seed = values.dropna()
+    by_seed = by_seed[by_seed.index.isin(seeds)]
+    if by_seed.empty:
         raise UserError(f"no seed of {arms} has been trained: run `snakemake all`.")
-    return student(kept.to_numpy(dtype=float), SEEDS, [int(seed) for seed in kept.index])
+    return student(by_seed.to_numpy(dtype=float), SEEDS, [int(seed) for seed in by_seed.index])
 
 
-def controls_status(found: Sequence[Control]) -> str:
+def controls_status(controls: Sequence[Control]) -> str:
     """`passed`, `failed: ROLES`, `inconclusive: ROLES`, or `none` for a study without controls."""
     for outcome in ("failed", "inconclusive"):
-        if roles := [control.role for control in found if control.outcome == outcome]:
+        if roles := [control.role for control in controls if control.outcome == outcome]:
             return f"{outcome}: {', '.join(roles)}"
-    return "passed" if found else "none"
+    return "passed" if controls else "none"
 
 
-def controls_warning(found: Sequence[Control]) -> str:
-    """What every output of claims begins with if a control failed; empty if none did."""
-    failed = [f"{c.role} ({c.expected}; found: {c.found})" for c in found if c.outcome == "failed"]
+def controls_warning(controls: Sequence[Control]) -> str:
+    """The warning at the top of every output of claims if a control failed; else empty."""
+    failed = [f"{c.role} ({c.expected}; found: {c.result})" for c in controls if c.outcome == "failed"]
     if not failed:
         return ""
     return f"A control of this study failed: {'; '.join(failed)}. Until that is explained, do not rely on its verdicts."
 
 
-def controls_text(found: Sequence[Control]) -> str:
+def controls_text(controls: Sequence[Control]) -> str:
     """The controls for the terminal."""
     lines = []
-    for c in found:
+    for c in controls:
         outcome = c.outcome.upper() if c.outcome == "failed" else c.outcome
-        lines.append(f"control {c.role}: {outcome} ({c.expected}: {c.found})")
+        lines.append(f"control {c.role}: {outcome} ({c.expected}: {c.result})")
         if c.n:
             what = CHANGE if c.role == "zero_learning_rate" else f"[{c.low:+.2g}, {c.high:+.2g}]"
             lines.append(f"  {c.arms}: {c.effect:+.2g} points, {what}, over {c.n} {c.unit}")

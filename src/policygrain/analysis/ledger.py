@@ -19,7 +19,7 @@ POINTS, LOG_RATIO = "points", "log2 ratio"
 Statistic = Literal["accuracy", "benchmarks", "drop", "steps", "tokens", "estimator", "round"]
 EVALUATED = ("accuracy", "benchmarks")  # of final models
 COSTS = ("steps", "tokens")
-MEASURED_ONCE = ("estimator", "round")  # per start model
+MEASURED_ONCE = ("estimator", "round")  # per initial model
 BEFORE = "before"  # in place of a method: the policy before its round
 ROUND_UNITS = {"reward": POINTS, "entropy": "nats"}
 COLUMNS = {
@@ -29,7 +29,7 @@ COLUMNS = {
 
 
 class Published(BaseModel):
-    """A published size of an effect: a number without a sign, in the comparison's unit, and where it stands."""
+    """A published size of an effect: a number without a sign, in the comparison's unit, and its place in the paper."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     size: PositiveFloat
@@ -56,7 +56,7 @@ class Comparison(BaseModel):
 
     @property
     def replicates(self) -> str:
-        """The unit of replication: training seeds or start models."""
+        """The unit of replication: training seeds or initial models."""
         return STARTS if self.statistic in MEASURED_ONCE else SEEDS
 
     @property
@@ -71,10 +71,10 @@ class Comparison(BaseModel):
         if not isinstance(data, dict) or "size" not in (given := data.get("published") or {}):
             return data
         unit = unit_of(str(data.get("statistic")), str(data.get("metric", "")), bool(data.get("log")))
-        found = re.fullmatch(r"([-+.\deE]+) (.+)", str(given["size"]).strip())
-        if not found or found[2] != unit:
+        match = re.fullmatch(r"([-+.\deE]+) (.+)", str(given["size"]).strip())
+        if not match or match[2] != unit:
             raise ValueError(f"published.size: {given['size']!r}; it is a number and the unit {unit!r}")
-        return data | {"published": given | {"size": found[1]}}
+        return data | {"published": given | {"size": match[1]}}
 
     @model_validator(mode="after")
     def _keys_of_its_statistic(self) -> Comparison:

@@ -1,4 +1,4 @@
-"""Numbers per seed that are used by several figures and claims."""
+"""Measures per seed, used by several figures and claims."""
 
 from __future__ import annotations
 
@@ -32,34 +32,36 @@ def paired_scores(
 ) -> tuple[list[Array], list[Array]]:
     """Scores of two arms on the seeds that both have: lists over benchmarks of [seeds, problems], seeds in order.
 
-    ``seeds``: only these, which both have; ``benchmarks``: only these. A start model that all runs begin from is
+    ``seeds``: only these, which both have; ``benchmarks``: only these. An initial model that all runs begin from is
     evaluated once, and has that score with every seed.
     """
     names, by_seed = _evaluated(results, arm, than)
     names = [b for b in names if benchmarks is None or b in benchmarks]
     if not (chosen := paired_seeds(results, arm, than) if seeds is None else list(seeds)):
         raise UserError(f"no seed on which both {arm!r} and {than!r} were evaluated: run `snakemake all`.")
-    one, two = ([np.array(found[b].loc[chosen].tolist(), dtype=float) for b in names] for found in by_seed)
+    one, two = ([np.array(scores[b].loc[chosen].tolist(), dtype=float) for b in names] for scores in by_seed)
     return one, two
 
 
 def paired_seeds(results: StudyResults, arm: str, than: str) -> list[int]:
     """The seeds on which both arms were evaluated on all their common benchmarks."""
     _, by_seed = _evaluated(results, arm, than)
-    return sorted(set.intersection(*(set(s.index) for found in by_seed for s in found.values())))
+    return sorted(set.intersection(*(set(s.index) for scores in by_seed for s in scores.values())))
 
 
 def _evaluated(results: StudyResults, arm: str, than: str) -> tuple[list[str], list[dict[str, pd.Series]]]:
     """The benchmarks of both arms, and for each arm the scores per problem by benchmark and seed."""
     table = results.evaluations
     rows = [table[table["arm"] == name] for name in (arm, than)]
-    for name, found in zip((arm, than), rows, strict=True):
-        if found.empty:
+    for name, arm_rows in zip((arm, than), rows, strict=True):
+        if arm_rows.empty:
             raise UserError(
                 f"no evaluation of {name!r}: name it in an experiment that is evaluated, then `snakemake all`."
             )
-    names = [b for b in results.benchmarks if all((found["benchmark"] == b).any() for found in rows)]
-    by_seed = [{b: found[found["benchmark"] == b].set_index("seed")["per_problem"] for b in names} for found in rows]
+    names = [b for b in results.benchmarks if all((arm_rows["benchmark"] == b).any() for arm_rows in rows)]
+    by_seed = [
+        {b: arm_rows[arm_rows["benchmark"] == b].set_index("seed")["per_problem"] for b in names} for arm_rows in rows
+    ]
     if has_one_start(results):
         for name, scores, others in ((arm, by_seed[0], by_seed[1]), (than, by_seed[1], by_seed[0])):
             for b in names if name == START else ():
@@ -68,7 +70,7 @@ def _evaluated(results: StudyResults, arm: str, than: str) -> tuple[list[str], l
 
 
 def has_one_start(results: StudyResults) -> bool:
-    """Whether all runs begin from one start model that was evaluated once, which is so with `model.starts: 1`."""
+    """Whether all runs begin from one initial model, which is evaluated once (`model.starts: 1`)."""
     return results.study.model.starts == 1
 
 
@@ -107,21 +109,21 @@ def reached(results: StudyResults, arm: str, than: str, by: str) -> pd.Series:
     for seed in sorted(set(costs) & set(others)):
         level = _last_quarter(others[seed])["accuracy"].mean()
         cost, other = (
-            float(found[column][found["accuracy"] >= level - 1e-12].min()) for found in (costs[seed], others[seed])
+            float(curve[column][curve["accuracy"] >= level - 1e-12].min()) for curve in (costs[seed], others[seed])
         )
         ratios[seed] = math.inf if math.isnan(cost) else math.log2(cost / other)
     return pd.Series(ratios, dtype=float)
 
 
 def _costs(results: StudyResults, arm: str, column: str) -> dict[int, pd.DataFrame]:
-    """Learning curves by seed with what was spent before each validation, without that of the start model."""
+    """Learning curves by seed with the cost before each validation, without the validation of the initial model."""
     spent = {int(str(seed)): frame for seed, frame in runs_of(results, arm).groupby("seed")}
-    found = {}
+    curves = {}
     for seed, curve in learning_curve(results, arm).items():
         # A step validates before it samples, so its validation has seen the steps before it.
         before = spent[seed].set_index("step")[column].shift(1)
-        found[seed] = curve.assign(**{column: before.loc[curve["at"]].to_numpy()}).iloc[1:]
-    return found
+        curves[seed] = curve.assign(**{column: before.loc[curve["at"]].to_numpy()}).iloc[1:]
+    return curves
 
 
 def _last_quarter(curve: pd.DataFrame) -> pd.DataFrame:
@@ -131,7 +133,7 @@ def _last_quarter(curve: pd.DataFrame) -> pd.DataFrame:
 
 
 def late_rise(results: StudyResults, arm: str) -> Difference:
-    """By how many points validation accuracy rises in the last quarter of training: its slope there, over seeds."""
+    """Rise of validation accuracy in the last quarter of training, in points, from its slope there, over seeds."""
     rises = []
     for curve in learning_curve(results, arm).values():
         late = _last_quarter(curve)
@@ -141,7 +143,7 @@ def late_rise(results: StudyResults, arm: str) -> Difference:
 
 
 def learning_curve(results: StudyResults, arm: str) -> dict[int, pd.DataFrame]:
-    """Validation accuracy of an arm by seed: columns `at` and `accuracy` (0 to 1), from the start model to the end.
+    """Validation accuracy of an arm by seed: columns `at` and `accuracy` (0 to 1), from the initial model to the end.
 
     `at` is the number of training steps made before a validation. Seeds with fewer than two are left out.
     """
@@ -165,7 +167,7 @@ def area(results: StudyResults, arm: str) -> pd.Series:
 
 
 def largest_drop(results: StudyResults, arm: str) -> pd.Series:
-    """How far validation accuracy falls below the best that it had before, at most, in points, by seed."""
+    """Largest fall of validation accuracy below its previous maximum, in points, by seed."""
     curves = learning_curve(results, arm)
     drops = {seed: 100 * float((c["accuracy"].cummax() - c["accuracy"]).max()) for seed, c in curves.items()}
     return pd.Series(drops, dtype=float)
@@ -180,7 +182,7 @@ def benchmarks_won(results: StudyResults, arm: str, than: str) -> pd.Series:
 
 
 def estimated(results: StudyResults, method: str, column: str, updates: int | None = None) -> pd.Series:
-    """A column of the estimators' records of one method, by start model, stage (`steps`) and distance (`updates`).
+    """A column of the estimators' records of one method, by initial model, stage (`steps`) and distance (`updates`).
 
     ``updates``: one distance; None: all. `clip_fraction` is in percent.
     """
@@ -191,7 +193,7 @@ def estimated(results: StudyResults, method: str, column: str, updates: int | No
 
 
 def after_round(results: StudyResults, method: str, metric: str = "reward", updates: int | None = None) -> pd.Series:
-    """A number of the policy after one round by a method, mean over stages and pools, by start model.
+    """A number of the policy after one round by a method, mean over stages and pools, by initial model.
 
     ``metric``: `reward` in percent, or `entropy` per token in nats, on the states of the pool, which are the same for
     all methods. ``updates``: after this many; None: at the end of the round. ``method`` `before`: before the round.

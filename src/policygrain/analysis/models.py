@@ -18,10 +18,10 @@ def baseline(groups: Sequence[ModelGroup], against: str | None) -> ModelGroup:
     """The group that the others are compared with: the one named ``against``, by default the first."""
     if against is None:
         return groups[0]
-    found = [e for e in groups if e.name == against]
-    if not found:
+    matching = [e for e in groups if e.name == against]
+    if not matching:
         raise UserError(f"--against: no {against!r} here. There are: {', '.join(e.name for e in groups)}.")
-    return found[0]
+    return matching[0]
 
 
 def data(groups: Sequence[ModelGroup], first: ModelGroup, differing: Sequence[str]) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def summary(group: ModelGroup, benchmark: str) -> dict[str, Any]:
 def difference(group: ModelGroup, first: ModelGroup, benchmark: str) -> Difference | None:
     """``group`` − ``first`` on the same problems and seeds; None if they have none in common.
 
-    Two single models are paired by problem, even if their seeds differ; a study's only start model with every seed.
+    Two single models are paired by problem, even if their seeds differ; a study's only initial model with every seed.
     """
     paired = _pairs(group, first, benchmark)
     if group is first or not paired:
@@ -87,8 +87,8 @@ def average_difference(group: ModelGroup, first: ModelGroup, benchmarks: Sequenc
     pairs = [_pairs(group, first, b) for b in benchmarks]
     if group is first or pairs[0] is None or any(p != pairs[0] for p in pairs):
         return None
-    own, theirs = pairs[0]
-    scores = ([group.scores(b, own) for b in benchmarks], [first.scores(b, theirs) for b in benchmarks])
+    group_seeds, first_seeds = pairs[0]
+    scores = ([group.scores(b, group_seeds) for b in benchmarks], [first.scores(b, first_seeds) for b in benchmarks])
     return statistics.difference(*scores)
 
 
@@ -99,7 +99,7 @@ def _pairs(a: ModelGroup, b: ModelGroup, benchmark: str) -> tuple[list[str], lis
         return None
     if len(a.models) == len(b.models) == 1:
         return list(of_a), list(of_b)
-    # A start model that all runs of a study begin from is evaluated once (`measures.paired_scores` does the same).
+    # An initial model that all runs of a study begin from is evaluated once (`measures.paired_scores` does the same).
     if b.is_only_start:
         return list(of_a), [*of_b] * len(of_a)
     if a.is_only_start:
@@ -109,8 +109,8 @@ def _pairs(a: ModelGroup, b: ModelGroup, benchmark: str) -> tuple[list[str], lis
 
 
 def _same_problems(records: Sequence[BenchmarkRecord], groups: Sequence[ModelGroup], benchmark: str) -> bool:
-    said = [m.protocol.get("benchmarks", {}).get(benchmark, {}) for e in groups for m in e.models]
-    digests = {s["problems"] for s in said if "problems" in s}
+    protocols = [m.protocol.get("benchmarks", {}).get(benchmark, {}) for e in groups for m in e.models]
+    digests = {s["problems"] for s in protocols if "problems" in s}
     return len({r.problems for r in records}) == 1 and len(digests) <= 1
 
 

@@ -1,4 +1,4 @@
-"""What a study's plan says about the claims before anything is spent: which of them cannot be decided, and why."""
+"""Claims that a study, as planned, cannot decide, with reasons; known before training."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ SOME = 2  # claims that a note names
 def plan_notes(study: Study) -> list[str]:
     """Notes on claims without verdicts: arms that are missing, arms without a common seed, and single seeds."""
     claims, matrix = load_claims(), run_matrix(study)
-    found = []
+    notes = []
     without = {name: why for name, claim in claims.items() if (why := _missing(study, matrix, claim))}
     if len(without) == len(claims):
-        found.append("claims: none of the claims of the papers will have a verdict; the study lacks arms.")
+        notes.append("claims: none of the claims of the papers will have a verdict; the study lacks arms.")
     elif without:
         listed = ", ".join(f"{name} (needs {why})" for name, why in list(without.items())[:SOME])
-        more = f" and {len(without) - SOME} more" if len(without) > SOME else ""
-        found.append(f"claims: {len(without)} of {len(claims)} will have no verdict: {listed}{more}.")
+        rest = f" and {len(without) - SOME} more" if len(without) > SOME else ""
+        notes.append(f"claims: {len(without)} of {len(claims)} will have no verdict: {listed}{rest}.")
     planned = {name: claim for name, claim in claims.items() if name not in without}
     for name, c in _comparisons(planned):
         if c.replicates != STARTS and not common_seeds(matrix, c):
-            found.append(f"claims: {name} compares {c.of} and {c.than}, which have no seed in common: no verdict.")
+            notes.append(f"claims: {name} compares {c.of} and {c.than}, which have no seed in common: no verdict.")
     single = [name for name, c in _comparisons(planned) if _replicates(study, matrix, c) == 1]
     if single:
-        found.append(f"claims: one seed decides nothing, so these stay undecided: {', '.join(dict.fromkeys(single))}.")
-    return found
+        notes.append(f"claims: one seed decides nothing, so these stay undecided: {', '.join(dict.fromkeys(single))}.")
+    return notes
 
 
 def comparisons_asked(study: Study) -> int:
-    """Comparisons in the largest ledger that the study plans: what its p-values are corrected over."""
+    """Number of comparisons that p-values are corrected over, in the largest ledger that the study plans."""
     matrix = run_matrix(study)
     claims = {name: claim for name, claim in load_claims().items() if not _missing(study, matrix, claim)}
     return max(sum(lacking(study, matrix, c) is None for _, c in _comparisons(claims)), planned_contrasts(study))
@@ -50,12 +50,12 @@ def _comparisons(claims: dict[str, Claim]) -> Iterator[tuple[str, Comparison]]:
 
 
 def _missing(study: Study, matrix: RunMatrix, claim: Claim) -> str:
-    """What the first comparison that the study does not plan needs; empty if it plans all."""
+    """The requirement of the first comparison that the study does not plan; empty if it plans all."""
     return next(filter(None, (lacking(study, matrix, c) for c in claim.comparisons)), "")
 
 
 def _replicates(study: Study, matrix: RunMatrix, c: Comparison) -> int:
-    """The planned number of start models or common training seeds of a comparison."""
+    """The planned number of initial models or common training seeds of a comparison."""
     if c.replicates == STARTS:
         return len(measured_starts(study, study.estimators if c.statistic == "estimator" else study.rounds))
     return len(common_seeds(matrix, c))

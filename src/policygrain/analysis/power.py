@@ -1,4 +1,4 @@
-"""What a verdict costs: how many seeds decide a comparison, from how much paired differences spread between seeds."""
+"""Power: the number of seeds that decides a comparison, from the spread of paired differences over seeds."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def paired_spreads(results: StudyResults) -> list[Spread]:
     for arm in arms_of(headline, results.study) if headline else ():
         if {run for run in results.summaries if run.arm == arm.name}:
             by_updates.setdefault(arm.training(results.study).updates_per_batch, []).append(arm.name)
-    found = []
+    spreads = []
     for endpoint, measure in ENDPOINTS.items():
         for updates, arms in sorted(by_updates.items()):
             values = {arm: measure(results, arm) for arm in arms}
@@ -60,13 +60,13 @@ def paired_spreads(results: StudyResults) -> list[Spread]:
             degrees = sum(len(pair) - 1 for pair in pairs)
             squares = sum(float(((pair - pair.mean()) ** 2).sum()) for pair in pairs)
             # Of k arms only k − 1 differences are independent.
-            own = max(1, round(degrees * 2 / len(arms)))
+            independent = max(1, round(degrees * 2 / len(arms)))
             variance = squares / degrees
-            low, high = (math.sqrt(variance * own / float(chi2.ppf(q, own))) for q in (0.975, 0.025))
-            found.append(Spread(endpoint, updates, math.sqrt(variance), low, high, len(pairs), own))
-    if not found:
+            low, high = (math.sqrt(variance * independent / float(chi2.ppf(q, independent))) for q in (0.975, 0.025))
+            spreads.append(Spread(endpoint, updates, math.sqrt(variance), low, high, len(pairs), independent))
+    if not spreads:
         raise UserError(f"{results.folder.path}: no two methods of `experiments.headline` share two seeds.")
-    return found
+    return spreads
 
 
 def seeds_to_decide(sd: float, effect: float, comparisons: int) -> int | None:

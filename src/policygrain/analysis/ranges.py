@@ -26,15 +26,15 @@ def candidates(results: StudyResults) -> dict[str, dict[Range, list[Arm]]]:
         raise UserError(
             f"{results.folder.path}: the study has no experiment named {EXPERIMENT!r}, see studies/phase-ranges.yaml."
         )
-    found: dict[str, dict[Range, list[Arm]]] = {}
+    by_ratio: dict[str, dict[Range, list[Arm]]] = {}
     for arm in arms_of(experiment, results.study):
         method = arm.method(results.study)
         clip = method.clip.settings
         if "low" in clip and "high" in clip:
-            found.setdefault(method.ratio.label, {}).setdefault((clip["low"], clip["high"]), []).append(arm)
-    if not found:
+            by_ratio.setdefault(method.ratio.label, {}).setdefault((clip["low"], clip["high"]), []).append(arm)
+    if not by_ratio:
         raise UserError(f"experiments.{EXPERIMENT}: none of its methods has a clip range.")
-    return {ratio: dict(sorted(ranges.items())) for ratio, ranges in found.items()}
+    return {ratio: dict(sorted(ranges.items())) for ratio, ranges in by_ratio.items()}
 
 
 def choose_ranges(results: StudyResults) -> dict[str, Any]:
@@ -50,18 +50,18 @@ def choose_ranges(results: StudyResults) -> dict[str, Any]:
             extend.append(ratio)
         chosen[ratio] = _data(best)
         tried[ratio] = [_data(ends) | {"mean": round(means[ends], 3), "areas": areas[ends]} for ends in ranges]
-    found = {"study": results.study.name, "seeds": list(results.study.seeds), "chosen": chosen, "extend": extend}
-    return found | {"candidates": tried}
+    record = {"study": results.study.name, "seeds": list(results.study.seeds), "chosen": chosen, "extend": extend}
+    return record | {"candidates": tried}
 
 
 def _areas(results: StudyResults, arms: list[Arm]) -> dict[str, dict[str, float]]:
     """Settings of a regime → seed → area under the learning curve, in points."""
-    found = {}
+    by_regime = {}
     for arm in arms:
         training, keys = arm.training(results.study), results.study.experiments[EXPERIMENT].vary
         regime = ", ".join(f"{key.replace('_', ' ')} {getattr(training, key):g}" for key in keys)
-        found[regime] = {str(seed): round(float(v), 3) for seed, v in measures.area(results, arm.name).items()}
-    return found
+        by_regime[regime] = {str(seed): round(float(v), 3) for seed, v in measures.area(results, arm.name).items()}
+    return by_regime
 
 
 def _data(ends: Range) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""The claims of two studies side by side: which verdicts replicate."""
+"""The claims of two studies side by side, and agreement of their verdicts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ClaimPair(NamedTuple):
 
     @property
     def findings(self) -> list[tuple[Finding, Finding]]:
-        """The comparisons that both studies have, whatever was decided."""
+        """The comparisons that both studies have, with any verdict."""
         return list(zip(self.first.findings, self.second.findings, strict=False))
 
 
@@ -43,13 +43,13 @@ def compare_claims(first: StudyResults, second: StudyResults) -> list[ClaimPair]
 
 
 def shared_seeds(first: StudyResults, second: StudyResults) -> list[int]:
-    """Seeds of training runs or start models that both studies have; with one of these they are not independent."""
+    """Seeds of training runs or initial models that both studies have; studies that share one are not independent."""
     one, two = ({run.seed for run in r.matrix.runs} | set(start_seeds(r.study)) for r in (first, second))
     return sorted(one & two)
 
 
 def replication_text(pairs: list[ClaimPair], first: StudyResults, second: StudyResults) -> str:
-    """Verdicts side by side for the terminal; the last lines count."""
+    """Verdicts side by side for the terminal; the last lines give counts."""
     lines = []
     for name, results in (("A", first), ("B", second)):
         if warning := controls_warning(controls(results)):
@@ -61,14 +61,14 @@ def replication_text(pairs: list[ClaimPair], first: StudyResults, second: StudyR
         )
     lines.append("Claims, verdict of A | verdict of B:")
     for pair in pairs:
-        said = " | ".join(r.outcome for r in (pair.first, pair.second))
-        lines.append(f"  {pair.name:28} {pair.agreement:12} {said}")
+        outcomes = " | ".join(r.outcome for r in (pair.first, pair.second))
+        lines.append(f"  {pair.name:28} {pair.agreement:12} {outcomes}")
     counts = Counter(pair.agreement for pair in pairs)
     lines.append(
         f"Of {len(pairs)} claims: {counts['same']} have the same verdict, {counts['differs']} differ, "
         f"{counts['contradicts']} contradict, {counts['open']} are open."
     )
-    both = [found for pair in pairs for found in pair.findings]
+    both = [findings for pair in pairs for findings in pair.findings]
     same = sum(a.effect * b.effect > 0 for a, b in both)
     overlap = sum(a.low <= b.high and b.low <= a.high for a, b in both)
     lines.append(

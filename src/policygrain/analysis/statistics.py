@@ -1,8 +1,8 @@
 """Intervals: the accuracy of an arm, the difference of two arms, and the mean of any number per seed.
 
-The unit of replication is the training seed, or the start model for what is measured once per start model: an interval
-says where the mean over all of them lies, on the problems of the benchmarks as they are. Where there is a single seed,
-an accuracy's interval is about problems alone, and says so.
+The unit of replication is the training seed, or the initial model for measurements made once per initial model. An
+interval is for the mean over all of them, on the problems of the benchmarks as they are. With a single seed, the
+interval of an accuracy is over problems alone, and its unit says so.
 docs/statistics.md explains the formulas and reports their simulated coverage.
 """
 
@@ -23,7 +23,7 @@ from ..errors import UserError
 Array = NDArray[np.float64]
 LEVEL = 0.05
 SEEDS, STARTS, PROBLEMS = "training seeds", "start models", "problems of one training seed"
-REPLICATES = (SEEDS, STARTS)  # units that say something about more than themselves
+REPLICATES = (SEEDS, STARTS)  # units over which intervals generalise
 NORMAL = float(ndtri(1 - LEVEL / 2))
 # The smallest variance of a seed's mean, where few seeds agree by chance; chosen by simulated coverage.
 AGREEMENT = 0.7
@@ -72,11 +72,11 @@ class Difference:
         """The same in another unit of measurement, such as points instead of shares; ``factor`` is positive."""
         mean, low, high, spread = (factor * v for v in (self.mean, self.low, self.high, self.spread))
         values = tuple(factor * v for v in self.values)
-        kept = {"mean": mean, "low": low, "high": high, "spread": spread, "values": values}
-        return replace(self, **kept, above=lambda v: self.above(v / factor))  # type: ignore[arg-type]
+        scaled = {"mean": mean, "low": low, "high": high, "spread": spread, "values": values}
+        return replace(self, **scaled, above=lambda v: self.above(v / factor))  # type: ignore[arg-type]
 
     def numbers(self) -> dict[str, float | int | str]:
-        """What a file of results keeps of it."""
+        """The numbers that files of results contain."""
         return {name: getattr(self, name) for name in ("mean", "low", "high", "p", "n", "unit")}
 
 
@@ -86,9 +86,9 @@ def accuracy(scores: Sequence[Array]) -> Estimate:
     Student's t over seeds in Wilson's form: the standard error scales with √(μ(1 − μ)), so the interval stays within
     0 and 1 and has a width at 0 and 1.
     """
-    found = _checked(scores)
-    mean, low, high = accuracy_limits(found)
-    n, unit = _unit(found)
+    arrays = _checked(scores)
+    mean, low, high = accuracy_limits(arrays)
+    n, unit = _unit(arrays)
     return Estimate(float(mean), float(low), float(high), n, unit)
 
 
@@ -100,7 +100,7 @@ def difference(a: Sequence[Array], b: Sequence[Array]) -> Difference:
     """
     one, two = _checked(a), _checked(b)
     if [s.shape for s in one] != [s.shape for s in two]:
-        shapes = (", ".join("×".join(map(str, s.shape)) for s in found) for found in (one, two))
+        shapes = (", ".join("×".join(map(str, s.shape)) for s in arrays) for arrays in (one, two))
         raise UserError(f"a difference needs the same seeds and problems on both sides, not {' and '.join(shapes)}.")
     pairs = [x - y for x, y in zip(one, two, strict=True)]
     s = _summary(pairs)
@@ -120,20 +120,23 @@ def difference(a: Sequence[Array], b: Sequence[Array]) -> Difference:
 
 def over_seeds(values: Sequence[float] | Array) -> Interval:
     """The mean of a number per seed [seeds] with Student's 95% interval; of a single seed both limits are its value."""
-    found = student(values)
-    return Interval(found.mean, *((found.low, found.high) if found.n > 1 else (found.mean, found.mean)))
+    d = student(values)
+    return Interval(
+        d.mean,
+        *((d.low, d.high) if d.n > 1 else (d.mean, d.mean)),
+    )
 
 
 def student(values: Sequence[float] | Array, unit: str = SEEDS, seeds: Sequence[int] = ()) -> Difference:
     """Paired differences of a number per unit of replication [units], by Student's t.
 
-    ``unit``: training seeds or start models; a single one says nothing about others. ``seeds``: those of the values.
+    ``unit``: training seeds or initial models; a single one has no interval. ``seeds``: those of the values.
     """
     x = np.asarray(values, dtype=float)
     n, mean = len(x), float(np.mean(x))
-    kept = tuple(float(v) for v in x)
+    numbers = tuple(float(v) for v in x)
     if n < 2:
-        return Difference(mean, -math.inf, math.inf, 1.0, n, unit, math.inf, kept, lambda _: 0.5, tuple(seeds))
+        return Difference(mean, -math.inf, math.inf, 1.0, n, unit, math.inf, numbers, lambda _: 0.5, tuple(seeds))
     spread = float(x.std(ddof=1))
     error = spread / math.sqrt(n)
 
@@ -142,7 +145,7 @@ def student(values: Sequence[float] | Array, unit: str = SEEDS, seeds: Sequence[
 
     half = float(stdtrit(n - 1, 1 - LEVEL / 2)) * error
     p = 2 * min(above(0.0), 1 - above(0.0))
-    return Difference(mean, mean - half, mean + half, p, n, unit, spread, kept, above, tuple(seeds))
+    return Difference(mean, mean - half, mean + half, p, n, unit, spread, numbers, above, tuple(seeds))
 
 
 @dataclass(frozen=True)
@@ -212,7 +215,7 @@ def difference_limits(pairs: Sequence[Array]) -> tuple[Array, Array, Array]:
 
 
 class _Summary(NamedTuple):
-    """What an interval depends on. [...] each, but ``seeds`` [..., seeds]."""
+    """Statistics that determine an interval: [...] each, ``seeds`` [..., seeds]."""
 
     seeds: Array  # the mean over benchmarks and problems, of each seed
     mean: Array
@@ -233,7 +236,7 @@ def _summary(scores: Sequence[Array]) -> _Summary:
     n = seeds.shape[-1]
     mean = seeds.mean(-1)
     variance = gained + lost - mean**2
-    # The smallest benchmark decides what can be known where nothing, or everything, is right.
+    # The smallest benchmark limits precision where no answer, or every answer, is right.
     problems = len(scores) * min(s.shape[-1] for s in scores)
     if n > 1:
         squared, df = seeds.var(-1, ddof=1) / n, n - 1
@@ -266,17 +269,17 @@ def _paired_variance(value: Array, gained: Array, lost: Array) -> Array:
 
 def _checked(scores: Sequence[Array]) -> list[Array]:
     """Scores as arrays [seeds, problems]; UserError where they are none."""
-    found = [np.atleast_2d(np.asarray(s, dtype=float)) for s in scores]
-    if not found or any(s.ndim != 2 or not s.size for s in found):
+    arrays = [np.atleast_2d(np.asarray(s, dtype=float)) for s in scores]
+    if not arrays or any(s.ndim != 2 or not s.size for s in arrays):
         raise UserError("scores: give a list over benchmarks of arrays [seeds, problems], none of them empty.")
-    if len({len(s) for s in found}) > 1:
-        raise UserError(f"scores: benchmarks of different numbers of seeds: {', '.join(str(len(s)) for s in found)}.")
-    if any(not ((s >= 0) & (s <= 1)).all() for s in found):
+    if len({len(s) for s in arrays}) > 1:
+        raise UserError(f"scores: benchmarks of different numbers of seeds: {', '.join(str(len(s)) for s in arrays)}.")
+    if any(not ((s >= 0) & (s <= 1)).all() for s in arrays):
         raise UserError("scores: a problem's score is between 0 and 1.")
-    return found
+    return arrays
 
 
 def _unit(scores: Sequence[Array]) -> tuple[int, str]:
-    """How many independent units there are, and what they are."""
+    """Number and name of the independent units."""
     n = len(scores[0])
     return (n, SEEDS) if n > 1 else (sum(s.shape[1] for s in scores), PROBLEMS)

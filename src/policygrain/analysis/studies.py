@@ -35,11 +35,11 @@ def compare_studies(a: Path, b: Path) -> tuple[pd.DataFrame, str]:
     ]
     rows, skipped = [], []
     for arm, benchmark in pairs:
-        found = _change(first, second, arm, benchmark)
-        if found is None:
+        compared = _change(first, second, arm, benchmark)
+        if compared is None:
             skipped.append(f"{arm} {benchmark}")
             continue
-        change, identical = found
+        change, identical = compared
         numbers = {"n": change.n, "unit": change.unit, "change": change.mean, "low": change.low, "high": change.high}
         rows.append({"arm": arm, "benchmark": benchmark, **numbers, "p": change.p, "identical": identical})
     if not rows:
@@ -53,7 +53,7 @@ def _change(first: StudyResults, second: StudyResults, arm: str, benchmark: str)
     """B − A in points, and whether all scores are equal; None without common seeds and problems."""
     tables = [r.evaluations for r in (first, second)]
     rows = [table[(table["arm"] == arm) & (table["benchmark"] == benchmark)] for table in tables]
-    one, two = (found.set_index("seed")["per_problem"] for found in rows)
+    one, two = (arm_rows.set_index("seed")["per_problem"] for arm_rows in rows)
     seeds = sorted(set(one.index) & set(two.index))
     if not seeds or {len(v) for v in one.loc[seeds]} != {len(v) for v in two.loc[seeds]}:
         return None
@@ -87,5 +87,5 @@ def _heads(first: StudyResults, second: StudyResults) -> list[str]:
 
 
 def _made(results: StudyResults) -> str:
-    found = {summary.environment.commit[:12] or "unknown" for summary in results.summaries.values()}
-    return f"commit {', '.join(sorted(found)) or 'unknown'}, {len(results.matrix.runs)} runs"
+    commits = {summary.environment.commit[:12] or "unknown" for summary in results.summaries.values()}
+    return f"commit {', '.join(sorted(commits)) or 'unknown'}, {len(results.matrix.runs)} runs"

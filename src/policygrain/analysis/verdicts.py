@@ -1,4 +1,4 @@
-"""From differences to verdicts: tests against 0 and a published size, corrected for how many there are."""
+"""From differences to verdicts: tests against 0 and a published size, corrected for multiple comparisons."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class PValues(NamedTuple):
 
 
 def effect_tests(difference: Difference, claimed: Side, size: float | None = None) -> PValues:
-    """Tests of a difference, all in its unit. A single replicate decides nothing about others.
+    """Tests of a difference, all in its unit. With a single replicate all p-values are 1.
 
     The one-sided p-values of the two directions are doubled, so that one level holds for both together; `apart` holds
     in both. ``size``: the published one, without a sign; None: there is none.
@@ -44,11 +44,11 @@ def effect_tests(difference: Difference, claimed: Side, size: float | None = Non
 def holm(p_values: Sequence[float]) -> list[float]:
     """Holm's step-down correction: p-values that may all be compared with one level."""
     order = sorted(range(len(p_values)), key=lambda i: p_values[i])
-    found, largest = [0.0] * len(p_values), 0.0
+    adjusted, largest = [0.0] * len(p_values), 0.0
     for rank, i in enumerate(order):
         largest = max(largest, min(1.0, p_values[i] * (len(p_values) - rank)))
-        found[i] = largest
-    return found
+        adjusted[i] = largest
+    return adjusted
 
 
 def corrected(tests: Sequence[PValues]) -> list[PValues]:
@@ -67,7 +67,7 @@ def decide(p: PValues, level: float = LEVEL) -> Verdict:
 
 
 def combine(verdicts: Sequence[Verdict]) -> Verdict:
-    """The verdict on a claim, which says that all its comparisons hold: one is enough against it."""
+    """The verdict on a claim, which holds only if all its comparisons hold."""
     for verdict in ("opposite", "smaller than published", "undecided"):
         if verdict in verdicts:
             return verdict
@@ -86,7 +86,7 @@ def seeds_needed(difference: Difference, distance: float, comparisons: int = 1) 
 
 
 def distance_to_decide(effect: float, claimed: Side, size: float | None) -> float:
-    """How far an effect lies from 0 or, if that is farther, below the published size: what tests have to show."""
+    """How far an effect lies from 0 or, if that is farther, below the published size."""
     return max(abs(effect), 0.0 if size is None else size - (-effect if claimed == "below" else effect))
 
 

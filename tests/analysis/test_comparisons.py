@@ -167,7 +167,7 @@ def test_start_models_that_are_not_measured_yet_are_waited_for(tmp_path: Path) -
     results = write(study_of(3, **INSTRUMENTS), tmp_path, heights)
     write_rounds(results, lambda *_: 0.3)
     results.folder.rounds(1).unlink()
-    with pytest.raises(UserError, match="not measured on start model 1: run"):
+    with pytest.raises(UserError, match="not measured on initial model 1: run"):
         compare(results, comparison(statistic="round", of="tepo", than="token"))
 
 

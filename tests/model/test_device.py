@@ -31,7 +31,7 @@ def test_too_little_memory_names_the_setting_and_a_value_that_may_fit(monkeypatc
     monkeypatch.setattr(module, "_memory", lambda: (80 * GIB, 70 * GIB))
     settings = Training(micro_batch_tokens=16384, engine="vllm")
     said = message(torch.OutOfMemoryError(CUDA_MEMORY), settings, 20 * GIB)
-    assert "2.50 GiB more were asked for, of 80.0 GiB in all" in said
+    assert "2.50 GiB more were requested, of 80.0 GiB in all" in said
     assert "optimizer states take 20.0 GiB" in said
     assert "training.micro_batch_tokens from 16384 to 8192 or less" in said
     assert all(key in said for key in ("activation_checkpointing", "kv_gib", "training.fsdp"))
@@ -73,7 +73,7 @@ except UserError as error:
 def test_memory_of_the_host_is_meant_as_well() -> None:
     """By the error that torch really raises where the kernel refuses."""
     done = subprocess.run([sys.executable, "-c", LIMITED], capture_output=True, text=True, check=False, timeout=120)
-    assert "4096.00 GiB more were asked for" in done.stderr, done.stderr[-2000:]
+    assert "4096.00 GiB more were requested" in done.stderr, done.stderr[-2000:]
     assert "training.micro_batch_tokens from 3000 to 1024 or less" in done.stderr
 
 
@@ -87,7 +87,7 @@ def test_memory_of_the_host_is_meant_as_well() -> None:
 )
 def test_a_lost_gpu_is_a_reason_to_try_again_elsewhere(text: str) -> None:
     said = message(RuntimeError(text), Training())
-    assert text.splitlines()[0] in said and "goes on from its last checkpoint" in said and "--exclude=" in said
+    assert text.splitlines()[0] in said and "continues from its last checkpoint" in said and "--exclude=" in said
 
 
 @pytest.mark.parametrize(

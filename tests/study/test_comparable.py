@@ -124,7 +124,7 @@ def test_a_comparison_with_one_seed_is_refused(seeds: list[int], own: list[int] 
         ({"data": {**SMALL["data"], "train": ["largest"]}}, None),
         ({"seeds": [7, 1]}, r"seeds: training seeds 1 belong to both this study and "),
         ({"experiments": {"a": {"methods": ["grpo"], "seeds": [0, 9]}}}, r"seeds: training seeds 0 belong"),
-        ({"experiments": {"a": {"methods": ["grpo"], "seeds": [9]}}, "seeds": [1]}, r"seeds: start models 1 belong"),
+        ({"experiments": {"a": {"methods": ["grpo"], "seeds": [9]}}, "seeds": [1]}, r"seeds: initial models 1 belong"),
     ],
 )
 def test_settings_are_chosen_on_problems_seeds_and_start_models_that_judge_nothing(

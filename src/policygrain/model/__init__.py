@@ -8,5 +8,5 @@ from transformers.utils import logging
 # The import takes two seconds; replacing these two functions prevents it.
 transformers.utils.is_sklearn_available = transformers.utils.import_utils.is_sklearn_available = lambda: False
 
-# Progress bars are of no use for files of a megabyte.
+# Files of a megabyte need no progress bars.
 logging.disable_progress_bar()

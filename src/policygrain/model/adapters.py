@@ -1,6 +1,6 @@
 """LoRA (arXiv 2106.09685) by peft: W + (alpha / rank) B A, where only A and B are trained.
 
-With the adapter disabled the model is the start policy, so a KL penalty to the start policy needs no second model.
+With the adapter disabled the model is the initial policy, so a KL penalty to the initial policy needs no second model.
 """
 
 from __future__ import annotations

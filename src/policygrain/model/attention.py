@@ -29,7 +29,7 @@ class Span(NamedTuple):
     """A padded batch of sequences of similar length. ``queries`` and ``keys`` are indices into the packed row."""
 
     queries: Tensor  # [sequences, tokens], padded on the right
-    keys: Tensor  # [sequences, keys]: what the queries can attend to
+    keys: Tensor  # [sequences, keys]: keys that the queries can attend to
     mask: Tensor  # [sequences, 1, tokens, keys]: which keys each query attends to
     valid: Tensor  # [sequences, tokens]: False on padding
 
@@ -54,11 +54,11 @@ class Spans:
         spans = [Span(prompts, prompts, (step.unsqueeze(1) >= step).expand(len(prompts), 1, -1, -1), prompt_valid)]
         for rows in _length_buckets(response_lengths):
             width = int(response_lengths[rows].max())
-            own, t = responses[rows, :width], response_step[:width]
+            responses_of_rows, t = responses[rows, :width], response_step[:width]
             causal = (t.unsqueeze(1) >= t).expand(len(rows), 1, -1, -1)
             prompt = prompt_valid[prompt_of[rows]][:, None, None].expand(-1, 1, width, -1)
-            keys = torch.cat([prompts[prompt_of[rows]], own], 1)
-            spans.append(Span(own, keys, torch.cat([prompt, causal], 3), response_valid[rows, :width]))
+            keys = torch.cat([prompts[prompt_of[rows]], responses_of_rows], 1)
+            spans.append(Span(responses_of_rows, keys, torch.cat([prompt, causal], 3), response_valid[rows, :width]))
         return cls(spans, torch.cat([span.queries[span.valid] for span in spans]).argsort())
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:

@@ -1,4 +1,4 @@
-"""The device that models compute on, and what its errors mean to a user."""
+"""The device that models compute on, and its errors as messages for users."""
 
 from __future__ import annotations
 
@@ -57,11 +57,12 @@ def _check_cuda() -> None:
                     "driver, install torch for its CUDA, or set CUDA_VISIBLE_DEVICES= to compute without the GPU."
                 ) from error
         return
-    found, has = torch.cuda.get_device_capability(), torch.cuda.get_arch_list()
-    if not supports(has, found):
+    capability, has = torch.cuda.get_device_capability(), torch.cuda.get_arch_list()
+    if not supports(has, capability):
         raise UserError(
-            f"{built} and for GPUs of {', '.join(has)}; {torch.cuda.get_device_name()} is sm_{found[0]}{found[1]}. "
-            "Install a torch that supports it, or set CUDA_VISIBLE_DEVICES= to compute without it."
+            f"{built} and for GPUs of {', '.join(has)}; {torch.cuda.get_device_name()} is "
+            f"sm_{capability[0]}{capability[1]}. Install a torch that supports it, or set "
+            "CUDA_VISIBLE_DEVICES= to compute without it."
         )
 
 
@@ -100,7 +101,7 @@ def device_errors(settings: Training, states: int | None = None) -> Iterator[Non
         if LOST.search(text):
             node = os.environ.get("SLURMD_NODENAME", platform.node())
             raise Stopped(
-                f"the GPU of {node} failed: {text.strip().splitlines()[0]} The run goes on from its last checkpoint; "
+                f"the GPU of {node} failed: {text.strip().splitlines()[0]} The run continues from its last checkpoint; "
                 f"if it fails there again, leave this machine out (sbatch --exclude={node})."
             ) from error
         raise
@@ -113,34 +114,34 @@ def _is_memory(error: RuntimeError) -> bool:
 
 
 def _too_little(text: str, settings: Training, states: int | None) -> str:
-    asked = _asked(text)
+    requested = _requested_bytes(text)
     total, peak = _memory() if "CUDA" in text or "CUBLAS" in text else (None, 0)
-    said = f"too little memory: {asked / GIB:.2f} GiB more were asked for" if asked else "too little memory"
+    message = f"too little memory: {requested / GIB:.2f} GiB more were requested" if requested else "too little memory"
     if total:
-        said += f", of {total / GIB:.1f} GiB in all"
+        message += f", of {total / GIB:.1f} GiB in all"
     if states is None:
-        return f"{said}, while the policy was loaded. {_smaller(settings)}"
-    said += f"; weights, gradients and optimizer states take {states / GIB:.1f} GiB"
+        return f"{message}, while the policy was loaded. {_smaller(settings)}"
+    message += f"; weights, gradients and optimizer states take {states / GIB:.1f} GiB"
     tokens = settings.micro_batch_tokens
-    # Activations grow with the tokens of a pass. What was in use besides the states when memory ended is less than a
-    # whole pass needs, so this is the most that can fit.
-    room, needed = (total or 0) - states, peak - states + asked
+    # Activations grow with the tokens of a pass. At the failed allocation, memory in use besides the states was less
+    # than a whole pass needs, so this is an upper bound of what fits.
+    room, needed = (total or 0) - states, peak - states + requested
     if total and room < 0.1 * total:
-        return f"{said}. {_smaller(settings)}"
+        return f"{message}. {_smaller(settings)}"
     most = tokens * room / needed if total and needed > room > 0 else tokens / 2
-    said += f". Lower training.micro_batch_tokens from {tokens} to {_rounded(min(most, tokens / 2))} or less"
-    more = []
+    message += f". Lower training.micro_batch_tokens from {tokens} to {_rounded(min(most, tokens / 2))} or less"
+    alternatives = []
     if not settings.activation_checkpointing:
-        more.append("set training.activation_checkpointing")
+        alternatives.append("set training.activation_checkpointing")
     if settings.engine == "vllm":
-        more.append("lower training.kv_gib, the engine's cache")
+        alternatives.append("lower training.kv_gib, the engine's cache")
     if settings.fsdp is None:
-        more.append("shard the policy (training.fsdp)")
-    return f"{said}{''.join(f', or {way}' for way in more)}. The same command resumes."
+        alternatives.append("shard the policy (training.fsdp)")
+    return f"{message}{''.join(f', or {way}' for way in alternatives)}. The same command resumes."
 
 
 def _smaller(settings: Training) -> str:
-    """What makes the policy and its states smaller, of what is not set."""
+    """Settings not yet in use that make the policy and its states smaller."""
     ways = []
     if settings.fsdp is None:
         ways.append("shard the policy over several GPUs (training.fsdp)")
@@ -156,11 +157,11 @@ def _rounded(tokens: float) -> int:
     return 1 << max(0, int(tokens).bit_length() - 1)
 
 
-def _asked(text: str) -> int:
-    """Bytes that an allocation asked for, as torch's messages say; 0 if they do not."""
-    if found := re.search(r"[Tt]ried to allocate ([\d.]+) ?([KMGT]i?B|bytes)", text):
-        scale = {"b": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}[found[2][0]]
-        return int(float(found[1]) * scale)
+def _requested_bytes(text: str) -> int:
+    """Bytes of the failed allocation, from torch's message; 0 if it has no number."""
+    if match := re.search(r"[Tt]ried to allocate ([\d.]+) ?([KMGT]i?B|bytes)", text):
+        scale = {"b": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}[match[2][0]]
+        return int(float(match[1]) * scale)
     return 0
 
 

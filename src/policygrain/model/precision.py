@@ -25,17 +25,17 @@ def resolve_compute(compute: str, weights: str = "float32") -> torch.dtype:
     """
     if compute == "auto":
         compute = "bfloat16" if has_fast_bfloat16() else "float32"
-    asked: torch.dtype = getattr(torch, compute)
+    requested: torch.dtype = getattr(torch, compute)
     held: torch.dtype = getattr(torch, weights)
-    return held if torch.finfo(asked).bits > torch.finfo(held).bits else asked
+    return held if torch.finfo(requested).bits > torch.finfo(held).bits else requested
 
 
 def has_fast_bfloat16() -> bool:
     """Whether this process's GPU or CPU multiplies bfloat16 matrices in hardware (on x86: AMX or AVX-512 BF16)."""
     if device().type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    found = torch.cpu.get_capabilities()
-    return any(found.get(name) for name in ("amx_bf16", "avx512_bf16"))
+    capabilities = torch.cpu.get_capabilities()
+    return any(capabilities.get(name) for name in ("amx_bf16", "avx512_bf16"))
 
 
 def set_compute_dtype(model: PreTrainedModel, dtype: torch.dtype) -> None:
@@ -45,8 +45,8 @@ def set_compute_dtype(model: PreTrainedModel, dtype: torch.dtype) -> None:
 
 def compute_dtype(model: PreTrainedModel) -> torch.dtype:
     """The precision of the model's passes: that of its weights unless another was set."""
-    found: torch.dtype = getattr(model, "policygrain_compute_dtype", None) or model.dtype
-    return found
+    dtype: torch.dtype = getattr(model, "policygrain_compute_dtype", None) or model.dtype
+    return dtype
 
 
 def compute_name(model: PreTrainedModel) -> str:

@@ -1,4 +1,4 @@
-"""The start policy, which is in host memory while it is not in use."""
+"""The reference policy, which stays in host memory while it is not in use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def on_device(reference: PreTrainedModel | None, model: PreTrainedModel) -> Iterator[PreTrainedModel]:
     """Context in which ``reference`` is on the compute device; outside it is in host memory, after an error too.
 
-    With ``reference=None`` the start policy is ``model`` with its adapter disabled.
+    With ``reference=None`` the initial policy is ``model`` with its adapter disabled.
     """
     if reference is None:
         model.disable_adapters()

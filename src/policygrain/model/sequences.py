@@ -62,11 +62,11 @@ def micro_batches(sequences: Sequences, token_budget: int) -> list[Tensor]:
     for row, (length, prompt) in enumerate(
         zip(lengths[order].tolist(), sequences.prompt_of[order].tolist(), strict=True)
     ):
-        more = length + (0 if prompt in seen else prompt_lengths[prompt])
-        if row > start and total + more > token_budget:
+        added = length + (0 if prompt in seen else prompt_lengths[prompt])
+        if row > start and total + added > token_budget:
             batches.append(order[start:row])
-            start, total, seen, more = row, 0, set(), length + prompt_lengths[prompt]
-        total += more
+            start, total, seen, added = row, 0, set(), length + prompt_lengths[prompt]
+        total += added
         seen.add(prompt)
     return [*batches, order[start:]]
 

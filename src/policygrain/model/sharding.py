@@ -71,7 +71,7 @@ def is_sharded(model: PreTrainedModel) -> bool:
 
 
 def local_part(tensor: Tensor) -> Tensor:
-    """What this rank holds of a tensor: a view of its share of a sharded one, else the tensor itself."""
+    """This rank's part of a tensor: a view of its shard if it is sharded, else the tensor itself."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 

@@ -37,7 +37,7 @@ def finetune(
     mixed = demonstrations(families, f"{seed}/mixed", spec.error_rate, spec.direct_share)
     optimizers = _optimizers(model, spec.learning_rate)
     history = []
-    progress = Progress(range(spec.steps), f"start model, seed {seed}", spec.steps)
+    progress = Progress(range(spec.steps), f"initial model, seed {seed}", spec.steps)
     for step in progress:
         # Worked steps first, which take long to learn; direct answers are learnt in the last few steps.
         examples = mixed if step >= spec.steps - spec.mixed_steps else with_steps

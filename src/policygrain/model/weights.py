@@ -1,6 +1,6 @@
 """The full weights of a model that is sharded or has an adapter, as rollout engines and saved models need them.
 
-And a copy with rounded weights, for rollouts of another policy than the trained one.
+Also a copy with rounded weights, for rollouts with a training–inference mismatch on purpose.
 
 For a sharded model these functions are collective operations: all ranks must call them.
 """
@@ -71,10 +71,10 @@ def rounded_copy(model: PreTrainedModel, bits: int) -> PreTrainedModel:
     assert full is not None
     full = copy.deepcopy(full) if full is model else full
     unembedding: torch.nn.Module | None = full.get_output_embeddings()
-    kept = {id(m.weight) for m in full.modules() if isinstance(m, torch.nn.Embedding) or m is unembedding}
+    unrounded = {id(m.weight) for m in full.modules() if isinstance(m, torch.nn.Embedding) or m is unembedding}
     with torch.no_grad():
         for weight in full.parameters():
-            if weight.ndim >= 2 and id(weight) not in kept:
+            if weight.ndim >= 2 and id(weight) not in unrounded:
                 weight.copy_(_rounded(weight, bits))
     return full
 

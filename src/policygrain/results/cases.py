@@ -1,4 +1,4 @@
-"""The record of the exact cases: what each estimator does in each of them."""
+"""The record of the exact cases: measurements of each estimator in each case."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class CaseEstimator(Entry):
 
     name: str
     ratio: dict[str, Any]
-    clip: tuple[float, float] | None  # widths of the band below and above 1
+    clip: tuple[float, float] | None  # widths of the clip range below and above 1
     cosine: float  # of the expected update with the exact gradient
     push: float  # of the expected update on the logit of x1
     bias: float  # |expected update − exact gradient| / |exact gradient|
@@ -50,12 +50,12 @@ class CasesRecord(Record):
     seeds: int
     batch: int  # responses of an update, and of the batch whose cosine is measured
     step_length: float  # of an update, in logits
-    baseline: str  # the ratio that differences are to
+    baseline: str  # the reference of differences
     cases: list[CaseRecord]
 
 
 class MapMethod(Entry):
-    """One method in one cell of the map, without its updates' feedback but for ``difference``."""
+    """One method in one cell of the map, on the policies of the reference; ``difference`` is of its own training."""
 
     name: str
     clip: tuple[float, float] | None
@@ -81,7 +81,7 @@ class MapCell(Entry):
 
 
 class Law(Entry):
-    """How the relative bias of a method without a clip grows, over all cells."""
+    """Growth of the relative bias of a method without a clip, over all cells."""
 
     name: str
     staleness: float  # exponent of age × learning rate, alone

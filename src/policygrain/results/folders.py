@@ -1,4 +1,4 @@
-"""The folders within a study's results that have a meaning of their own: problems, models, evaluations, runs."""
+"""Folders in the results of a study: problems, models, evaluations, runs."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class EvaluationFolder:
 
 @dataclass(frozen=True)
 class StartFolder:
-    """A start model that the pipeline builds, `start/seedS/`."""
+    """An initial model that the pipeline builds, `start/seedS/`."""
 
     path: Path
 
@@ -100,7 +100,7 @@ class RunFolder:
 
     @property
     def status(self) -> Path:
-        """Whether the run is being trained, has ended, failed or was stopped, and since when."""
+        """The status of the run (being trained, ended, failed or stopped), with times."""
         return self.path / "status.json"
 
     @property
@@ -171,7 +171,7 @@ class RunFolder:
 
     @property
     def start(self) -> StartFolder:
-        """The start model that the run built itself, if none was given."""
+        """The initial model that the run built itself, if none was given."""
         return StartFolder(self.path / "start")
 
     @property

@@ -29,7 +29,7 @@ class StudyFolder:
         return DataFolder(self.path / "data")
 
     def start(self, seed: int | str) -> StartFolder:
-        """A start model."""
+        """An initial model."""
         return StartFolder(self.path / "start" / f"seed{seed}")
 
     def run(self, arm: str, seed: int | str) -> RunFolder:
@@ -38,13 +38,13 @@ class StudyFolder:
 
     def runs(self) -> Iterator[tuple[str, int]]:
         """(arm, seed) of all run folders."""
-        for found in sorted(self.path.glob("runs/*/seed*")):
-            if (seed := found.name.removeprefix("seed")).isdecimal():
-                yield found.parent.name, int(seed)
+        for folder in sorted(self.path.glob("runs/*/seed*")):
+            if (seed := folder.name.removeprefix("seed")).isdecimal():
+                yield folder.parent.name, int(seed)
 
     def started_runs(self) -> list[RunFolder]:
         """The folders of all runs whose training has started."""
-        return [RunFolder(found.parent) for found in sorted(self.path.glob("runs/*/*/status.json"))]
+        return [RunFolder(status.parent) for status in sorted(self.path.glob("runs/*/*/status.json"))]
 
     def evaluation(self, model: str) -> EvaluationFolder:
         """The evaluation of a model named `ARM/seedS` or `start/seedS`."""
@@ -52,18 +52,18 @@ class StudyFolder:
         return EvaluationFolder(place / "evaluation")
 
     def evaluations(self) -> Iterator[tuple[str, EvaluationFolder]]:
-        """(model, folder) of all evaluated models, start models first."""
-        for found in sorted(self.path.glob(f"{START}/*/evaluation/records.json")):
-            yield f"{START}/{found.parts[-3]}", EvaluationFolder(found.parent)
-        for found in sorted(self.path.glob("runs/*/*/evaluation/records.json")):
-            yield "/".join(found.parts[-4:-2]), EvaluationFolder(found.parent)
+        """(model, folder) of all evaluated models, initial models first."""
+        for record in sorted(self.path.glob(f"{START}/*/evaluation/records.json")):
+            yield f"{START}/{record.parts[-3]}", EvaluationFolder(record.parent)
+        for record in sorted(self.path.glob("runs/*/*/evaluation/records.json")):
+            yield "/".join(record.parts[-4:-2]), EvaluationFolder(record.parent)
 
     def estimators(self, seed: int | str) -> Path:
-        """The gradient estimators, measured on the start model of a seed."""
+        """The gradient estimators, measured on the initial model of a seed."""
         return self.path / "estimators" / f"seed{seed}.json"
 
     def rounds(self, seed: int | str) -> Path:
-        """One round by each method, from the start model of a seed."""
+        """One round by each method, from the initial model of a seed."""
         return self.path / "rounds" / f"seed{seed}.json"
 
     @property

@@ -11,7 +11,7 @@ from ..errors import UserError
 
 
 def read_lines(path: Path, again: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line number, object) of each line. UserError with file and line if it is invalid; ``again`` says what to do."""
+    """(line number, object) of each line. UserError with file and line if it is invalid, and ``again``, the remedy."""
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, start=1):

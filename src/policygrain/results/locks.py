@@ -1,6 +1,6 @@
 """Locks of a study's folder: one workflow at a time, and none while jobs of a killed one are still running.
 
-The kernel releases a lock when its process ends, however it ends, so nothing has to be unlocked by hand.
+The kernel releases a lock when its process ends, however it ends, so locks are never stale.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ def wait_for_jobs(folder: StudyFolder, seconds: float = WAIT_FOR_JOBS) -> None:
 
 
 def start_job(done: Path) -> None:
-    """Say, until this process ends, that a job of the study that ``done`` belongs to is running."""
+    """Hold the lock of running jobs of the study that ``done`` belongs to, until this process ends."""
     if folder := study_of(done):
         _lock(folder.jobs_lock, fcntl.LOCK_SH)
 
 
 def _lock(path: Path, kind: int, until_exit: bool = True) -> bool:
-    """Whether ``path`` could be locked, for a moment or ``until_exit``. File systems without locks exclude nobody."""
+    """Whether ``path`` could be locked, briefly or ``until_exit``. On file systems without locks it always can."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:

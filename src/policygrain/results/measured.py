@@ -37,11 +37,11 @@ class EstimatorRow(Entry):
 
 
 class EstimatorsRecord(Record):
-    """`estimators/seedS.json`: gradient estimators measured on the start model of a seed."""
+    """`estimators/seedS.json`: gradient estimators measured on the initial model of a seed."""
 
     seed: int
     settings: dict[str, Any]
-    made_from: str = ""  # digest of the start model and the problems
+    made_from: str = ""  # digest of the initial model and the problems
     commit: str | None = None  # as in `Environment`; None in records that are older than this entry
     reference: str
     accuracy: dict[str, float]  # "steps/updates" → accuracy of the fresh responses
@@ -73,11 +73,11 @@ class RoundRow(Entry):
 
 
 class RoundsRecord(Record):
-    """`rounds/seedS.json`: one round by each method, from the start model of a seed."""
+    """`rounds/seedS.json`: one round by each method, from the initial model of a seed."""
 
     seed: int
     settings: dict[str, Any]
-    made_from: str = ""  # digest of the start model and the problems
+    made_from: str = ""  # digest of the initial model and the problems
     commit: str | None = None  # as in `Environment`; None in records that are older than this entry
     reference: str
     before: dict[str, float]  # "steps" → reward before the round, with the same validation seeds
@@ -88,7 +88,7 @@ class RoundsRecord(Record):
 
 
 def estimator_table(records: Sequence[EstimatorsRecord]) -> pd.DataFrame:
-    """One row per start model (`seed`) and row of its record; intervals are in columns NAME_low and NAME_high."""
+    """One row per initial model (`seed`) and row of its record; intervals are in columns NAME_low and NAME_high."""
     import pandas as pd
 
     rows = []
@@ -105,7 +105,7 @@ def estimator_table(records: Sequence[EstimatorsRecord]) -> pd.DataFrame:
 
 
 def round_table(records: Sequence[RoundsRecord]) -> pd.DataFrame:
-    """One row per start model (`seed`) and row of its record."""
+    """One row per initial model (`seed`) and row of its record."""
     import pandas as pd
 
     return pd.DataFrame([{"seed": record.seed, **row.model_dump()} for record in records for row in record.rows])

@@ -39,7 +39,7 @@ class ModelGroup:
     path: Path
     models: list[EvaluatedModel]
     name: str = ""
-    is_only_start: bool = False  # the start model of a study whose runs all begin from it
+    is_only_start: bool = False  # the initial model of a study whose runs all begin from it
 
     def records(self, benchmark: str) -> dict[str, BenchmarkRecord]:
         """Seed → record, for seeds evaluated on ``benchmark``."""
@@ -49,8 +49,8 @@ class ModelGroup:
         """Score per problem [seeds, problems] of ``seeds`` (default: all)."""
         import numpy as np
 
-        found = self.records(benchmark)
-        rows = [found[seed].per_problem for seed in (seeds or found)]
+        records = self.records(benchmark)
+        rows = [records[seed].per_problem for seed in (seeds or records)]
         if len({len(row) for row in rows}) > 1:
             raise UserError(f"{self.name}: its seeds were evaluated on different problems of {benchmark}. {EVALUATE}")
         return np.array(rows, dtype=float)
@@ -110,14 +110,14 @@ def protocol_differences(groups: Sequence[ModelGroup]) -> list[str]:
 
 def check_same_protocol(groups: Sequence[ModelGroup], anyway: bool) -> list[str]:
     """`protocol_differences`; UserError if there are any, unless ``anyway``."""
-    found = protocol_differences(groups)
-    if found and not anyway:
-        more = [f"… and {len(found) - 12} more"] if len(found) > 12 else []
-        lines = "".join(f"\n  {line}" for line in [*found[:12], *more])
+    differing = protocol_differences(groups)
+    if differing and not anyway:
+        rest = [f"… and {len(differing) - 12} more"] if len(differing) > 12 else []
+        lines = "".join(f"\n  {line}" for line in [*differing[:12], *rest])
         raise UserError(
             f"models evaluated under different protocols are not compared (use --anyway to compare them).{lines}"
         )
-    return found
+    return differing
 
 
 def _find(path: Path, given: Path) -> list[ModelGroup]:
@@ -148,13 +148,15 @@ def _one(folder: EvaluationFolder) -> ModelGroup:
 
 
 def _model(folder: EvaluationFolder, seed: str) -> EvaluatedModel:
-    found = model_evaluation(folder)
-    records = {r.benchmark: r for r in found.records}
-    return EvaluatedModel(seed, folder, found.key, found.protocol, found.prompt, found.facts, records)
+    evaluation = model_evaluation(folder)
+    records = {r.benchmark: r for r in evaluation.records}
+    return EvaluatedModel(
+        seed, folder, evaluation.key, evaluation.protocol, evaluation.prompt, evaluation.facts, records
+    )
 
 
 def _of_study(study: StudyFolder) -> list[ModelGroup]:
-    """The arms of a study's results, start models first."""
+    """The arms of a study's results, initial models first."""
     groups: dict[Path, list[EvaluatedModel]] = {}
     for name, folder in study.evaluations():
         seed = name.rpartition("/seed")[2]
@@ -170,10 +172,10 @@ def _of_study(study: StudyFolder) -> list[ModelGroup]:
 def _name(group: ModelGroup, groups: Sequence[ModelGroup]) -> str:
     """The shortest unambiguous end of the group's path: `grpo/seed0`, `laptop/grpo/seed0`."""
     tails = {id(g): [p for p in g.path.parts if p not in ("runs", "evaluation")] for g in groups}
-    own = tails.pop(id(group))
-    for length in range(2 if own[-1].startswith("seed") else 1, len(own)):
-        if all(own[-length:] != tail[-length:] for tail in tails.values()):
-            return "/".join(own[-length:])
+    parts = tails.pop(id(group))
+    for length in range(2 if parts[-1].startswith("seed") else 1, len(parts)):
+        if all(parts[-length:] != tail[-length:] for tail in tails.values()):
+            return "/".join(parts[-length:])
     return str(group.path)
 
 

@@ -81,16 +81,16 @@ def token_view(path: Path) -> TokenView:
 
 
 def start_model(folder: StartFolder) -> StartModelRecord:
-    """The record of a start model that the pipeline built."""
+    """The record of an initial model that the pipeline built."""
     return read_record(StartModelRecord, folder.record, "Remove the folder and build the model again.")
 
 
 def model_evaluation(folder: EvaluationFolder) -> ModelEvaluation:
     """The evaluation of one model."""
-    found = read_record(ModelEvaluation, folder.record, EVALUATE)
-    if not found.records:
+    evaluation = read_record(ModelEvaluation, folder.record, EVALUATE)
+    if not evaluation.records:
         raise UserError(f"{folder.record}: contains no benchmark. {EVALUATE}")
-    return found
+    return evaluation
 
 
 def evaluated_samples(folder: EvaluationFolder, record: BenchmarkRecord) -> list[EvaluatedSample]:
@@ -131,14 +131,14 @@ class StudyResults:
 
     @cached_property
     def fingerprints(self) -> Fingerprints:
-        """What each result depends on. This looks for the start model, on the hub if it is not in the cache."""
+        """Fingerprints of the results. Looks up the initial model, on the hub if it is not in the cache."""
         prepared = prepared_data(self.folder.data)
         sources = prepared.sources if prepared else {}
         return Fingerprints(self.study, sources, start_identity(self.study, self.folder))
 
     @cached_property
     def added(self) -> list[Run]:
-        """The runs by which an earlier version extended the arms of undecided claims; a study of today has none."""
+        """Runs that an earlier version added to the arms of undecided claims; the present version adds none."""
         if not had_added_seeds(self.folder.study):
             return []
         planned = run_matrix(self.study)
@@ -149,8 +149,8 @@ class StudyResults:
     def matrix(self) -> RunMatrix:
         """All runs that the study defines, and those that were `added`."""
         planned = run_matrix(self.study)
-        judged = {run.arm for run in planned.evaluated}
-        evaluated = [*planned.evaluated, *(run for run in self.added if run.arm in judged)]
+        evaluated_arms = {run.arm for run in planned.evaluated}
+        evaluated = [*planned.evaluated, *(run for run in self.added if run.arm in evaluated_arms)]
         return replace(planned, runs=[*planned.runs, *self.added], evaluated=evaluated)
 
     def run_folder(self, run: Run) -> RunFolder:
@@ -160,18 +160,18 @@ class StudyResults:
     @cached_property
     def trained(self) -> dict[Run, RunFolder]:
         """The runs of the study that have metrics. UserError if one was trained with other settings."""
-        found = {run: self.run_folder(run) for run in self.matrix.runs}
-        found = {run: folder for run, folder in found.items() if folder.metrics.exists()}
+        folders = {run: self.run_folder(run) for run in self.matrix.runs}
+        folders = {run: folder for run, folder in folders.items() if folder.metrics.exists()}
         settings = Fingerprints(self.study)
-        for run, folder in found.items():
+        for run, folder in folders.items():
             expected = settings.run_settings(self.matrix.arms[run.arm], run.seed)
             if (there := run_config(folder).settings) != expected:
                 differ = sorted(k for k in {*there, *expected} if there.get(k) != expected.get(k))
                 raise UserError(
                     f"{folder.path}: a run with other settings than the study's ({', '.join(differ)} differ). {ALL}"
                 )
-        check_one_start(self.study, self.folder, {run.name: run_config(folder) for run, folder in found.items()})
-        return found
+        check_one_start(self.study, self.folder, {run.name: run_config(folder) for run, folder in folders.items()})
+        return folders
 
     @cached_property
     def summaries(self) -> dict[Run, RunSummary]:
@@ -180,7 +180,7 @@ class StudyResults:
 
     @cached_property
     def model_evaluations(self) -> dict[str, ModelEvaluation]:
-        """All evaluations of the study: start models, then runs in the order of the experiments."""
+        """All evaluations of the study: initial models, then runs in the order of the experiments."""
         names = [
             *(f"{START}/seed{seed}" for seed in start_seeds(self.study)),
             *(run.name for run in self.matrix.evaluated),
@@ -225,35 +225,35 @@ class StudyResults:
 
     @cached_property
     def estimator_records(self) -> list[EstimatorsRecord]:
-        """The estimators, measured on each start model."""
+        """The estimators, measured on each initial model."""
         starts = measured_starts(self.study, self.study.estimators)
         return self._measured(EstimatorsRecord, [self.folder.estimators(s) for s in starts], "estimators")
 
     @cached_property
     def estimators(self) -> pd.DataFrame:
-        """One row per start model and estimator, see `estimator_table`."""
+        """One row per initial model and estimator, see `estimator_table`."""
         return estimator_table(self.estimator_records)
 
     @cached_property
     def round_records(self) -> list[RoundsRecord]:
-        """One round by each method, from each start model."""
+        """One round by each method, from each initial model."""
         starts = measured_starts(self.study, self.study.rounds)
         return self._measured(RoundsRecord, [self.folder.rounds(s) for s in starts], "rounds")
 
     @cached_property
     def rounds(self) -> pd.DataFrame:
-        """One row per start model, pool, method and number of updates, see `round_table`."""
+        """One row per initial model, pool, method and number of updates, see `round_table`."""
         return round_table(self.round_records)
 
     def _measured(self, kind: type[AnyRecord], paths: list[Path], what: str) -> list[AnyRecord]:
-        found = [read_record(kind, path, ALL) for path in paths if path.exists()]
-        if not found or not any(record.rows for record in found):  # type: ignore[attr-defined]
+        records = [read_record(kind, path, ALL) for path in paths if path.exists()]
+        if not records or not any(record.rows for record in records):  # type: ignore[attr-defined]
             raise NoResults(f"{self.folder.path}: no {what} have been measured. {ALL}")
-        return found
+        return records
 
     @cached_property
     def untrained(self) -> set[str]:
-        """Arms of which a run made no optimizer step: its final model is the start model."""
+        """Arms of which a run made no optimizer step: its final model is the initial model."""
         return {run.arm for run, summary in self.summaries.items() if summary.final.updates == 0}
 
     @property
@@ -263,8 +263,8 @@ class StudyResults:
 
     def arms(self, experiment: str) -> list[str]:
         """The arms of one experiment, in order; empty if the study has no such experiment."""
-        found = self.study.experiments.get(experiment)
-        return [arm.name for arm in arms_of(found, self.study)] if found else []
+        section = self.study.experiments.get(experiment)
+        return [arm.name for arm in arms_of(section, self.study)] if section else []
 
     def scores(self, arm: str, benchmark: str, clean: bool = False) -> NDArray[np.float64]:
         """Score per problem [seeds, problems], ordered by seed; ``clean`` leaves out problems seen in training."""

@@ -36,7 +36,7 @@ class Environment(Entry):
     hardware: str
     ranks: int = 1
     compute: str = "float32"  # precision of the passes of a training run
-    engine: str = "policygrain"  # that trained a run: this package, or one whose run was imported
+    engine: str = "policygrain"  # that trained a run: this package, or the engine of an imported run
 
 
 class RunInputs(Entry):
@@ -104,7 +104,7 @@ class ExportRecord(Record):
 
 
 class StartModelRecord(Record):
-    """`start.json`: a start model that the pipeline built."""
+    """`start.json`: an initial model that the pipeline built."""
 
     seed: int
     settings: dict[str, Any]
@@ -254,14 +254,14 @@ def read_record(kind: type[AnyRecord], path: Path, again: str) -> AnyRecord:
 
 
 def parse_record(kind: type[AnyRecord], data: Any, where: str, again: str) -> AnyRecord:
-    """``data`` as a record of this version; what is wrong with it is one message that begins with ``where``."""
+    """``data`` as a record of this version. UserError, with a message that begins with ``where``, if it is invalid."""
     if not isinstance(data, dict):
         raise UserError(f"{where}: expected a JSON object, got {type(data).__name__}. {again}")
-    found = data.get("schema_version", 1)
-    if found != SCHEMA_VERSION:
-        other = "an older" if isinstance(found, int) and found < SCHEMA_VERSION else "a newer"
+    version = data.get("schema_version", 1)
+    if version != SCHEMA_VERSION:
+        other = "an older" if isinstance(version, int) and version < SCHEMA_VERSION else "a newer"
         raise UserError(
-            f"{where}: written by {other} version of policygrain (record schema {found}, this version reads "
+            f"{where}: written by {other} version of policygrain (record schema {version}, this version reads "
             f"{SCHEMA_VERSION}). Use that version, or: {again}"
         )
     return parse(kind, data, where, again)

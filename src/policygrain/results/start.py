@@ -1,4 +1,4 @@
-"""The start model of a study that the pipeline does not build: which one it is, and that all runs began from it."""
+"""An initial model that the pipeline does not build: its identity, and a check that all runs began from it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from .schema import RunConfig, read_record
 
 
 def start_identity(study: Study, folder: StudyFolder) -> str | None:
-    """The digest of the start model's folder, or its commit on the hub; None for tiny models.
+    """The digest of the initial model's folder, or its commit on the hub; None for tiny models.
 
-    Of a model that is not at hand, what the runs in ``folder`` began from; None if there are none.
+    For a model that is not available, the one recorded by the runs in ``folder``; None if there are none.
     """
     if study.model.start == "tiny":
         return None

@@ -10,7 +10,7 @@ from .schema import RunStatus, read_record
 
 
 def run_status(run: RunFolder) -> RunStatus | None:
-    """The last recorded status of a run; None without a readable record, which is no result."""
+    """The last recorded status of a run; None without a readable record."""
     try:
         return read_record(RunStatus, run.status, "")
     except UserError:

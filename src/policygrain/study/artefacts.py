@@ -1,4 +1,4 @@
-"""What a study produces, and which of it a key of the schema decides.
+"""The artefacts of a study, and which of them depend on a key of the schema.
 
 Each key names the artefacts that depend on it directly; indirect dependencies are in `fingerprint.UPSTREAM`.
 """

@@ -15,7 +15,7 @@ LONGEST_ARM = 150  # characters of a folder's name, which has at most 255 bytes 
 
 
 def check_keys(study: Study) -> None:
-    """UserError for the first key that contradicts another one, and what to write instead."""
+    """UserError for the first key that contradicts another one, with a correction."""
     _check_alone(study)
     for name in study.methods:
         method(name, study.methods)
@@ -77,7 +77,7 @@ def _check_experiment(name: str, experiment: Experiment, study: Study) -> None:
 
 
 def _check_updates(settings: Training) -> None:
-    """The numbers of steps, updates and batches of a run fit to each other, its sampler to its engine."""
+    """UserError for incompatible numbers of steps, updates and batches, or a sampler that the engine lacks."""
     updates, responses = settings.updates_per_batch, settings.prompts_per_step * settings.group
     if updates > responses:
         raise UserError(
@@ -98,7 +98,7 @@ def _check_updates(settings: Training) -> None:
 
 
 def _check_name(experiment: str, arm: Arm) -> None:
-    """The name of an arm can name a folder."""
+    """UserError if the name of an arm cannot name a folder."""
     if (odd := re.search(r"[^A-Za-z0-9_.+=-]", arm.name)) is not None:
         raise UserError(
             f"experiments.{experiment}.vary: {arm.name!r} contains {odd[0]!r} and cannot name a folder; only "
@@ -110,7 +110,7 @@ def _check_name(experiment: str, arm: Arm) -> None:
             f"(at most {LONGEST_ARM}). Vary fewer keys, or write one study per value."
         )
     if arm.name == START:
-        raise UserError(f"experiments.{experiment}.methods: {START!r} is what start models are called.")
+        raise UserError(f"experiments.{experiment}.methods: {START!r} is the name of the initial models.")
 
 
 def check_instruments(study: Study) -> None:

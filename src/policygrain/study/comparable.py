@@ -1,4 +1,4 @@
-"""What a study compares, and rules of docs/design.md that it can break: 1, 2 (equal steps), 4 (tuning), 8 (seeds)."""
+"""Comparisons of a study, and checks of rules 1, 2 (equal steps), 4 (tuning) and 8 (seeds) of docs/design.md."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Pair(NamedTuple):
 
 
 def pairs(study: Study) -> list[Pair]:
-    """All comparisons of a study, each once: those of its experiments, of rollouts' ages, and of its own methods."""
+    """All comparisons of a study, each once: of its experiments, of ages of rollouts, and of its own methods."""
     matrix = run_matrix(study)
-    found: dict[tuple[str, str], Pair] = {}
+    by_arms: dict[tuple[str, str], Pair] = {}
     for pair in (*_planned(study), *_ages(study, matrix), *_own_methods(study, matrix)):
-        found.setdefault((pair.arm.name, pair.reference.name), pair)
-    return list(found.values())
+        by_arms.setdefault((pair.arm.name, pair.reference.name), pair)
+    return list(by_arms.values())
 
 
 def _planned(study: Study) -> Iterator[Pair]:
@@ -53,7 +53,7 @@ def _planned(study: Study) -> Iterator[Pair]:
 
 
 def _ages(study: Study, matrix: RunMatrix) -> Iterator[Pair]:
-    """The reference with old rollouts and on-policy, else with the same settings: what staleness itself costs."""
+    """The reference with old rollouts and on-policy, with otherwise equal settings: the effect of staleness."""
     by_settings = {(arm.method_name, _training(study, arm)): arm for arm in matrix.arms.values()}
     for name, experiment in study.experiments.items():
         for arm in arms_of(experiment, study):
@@ -130,9 +130,9 @@ def check_comparisons(study: Study) -> None:
 
 
 def check_tuning(study: Study) -> None:
-    """UserError if a study that chose settings of this one (`tuned_on`) has problems, seeds or start models of it.
+    """UserError if a study that chose settings of this one (`tuned_on`) has the same problems, seeds or initial models.
 
-    A pretrained start model may be the same: there, settings are chosen for this model and judged on it (`gate.notes`).
+    A pretrained initial model may be the same: settings are chosen for it and evaluated on it (`gate.notes`).
     """
     for path in study.tuned_on:
         try:
@@ -145,13 +145,13 @@ def check_tuning(study: Study) -> None:
             _refuse(path, "seeds", f"training seeds {same} belong to both")
         are_tiny = study.model.start == "tiny" == other.model.start
         if are_tiny and (same := _shared(start_seeds(study), start_seeds(other))):
-            _refuse(path, "seeds", f"start models {same} belong to both")
+            _refuse(path, "seeds", f"initial models {same} belong to both")
 
 
 def _refuse(path: str, key: str, reason: str) -> None:
     raise UserError(
         f"{key}: {reason} this study and {path}, which chose its settings (tuned_on). Choose other values in one of "
-        f"them and run it again: what settings are chosen on judges nothing {RULE.format(4)}."
+        f"them and run it again: settings are not evaluated on the data that chose them {RULE.format(4)}."
     )
 
 

@@ -1,4 +1,4 @@
-"""The sections of a study file that say how its claims are decided: estimators, rounds, controls."""
+"""The sections of a study file on how its claims are decided: estimators, rounds, controls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .kinds import MOST, NonNegativeInt, PositiveInt, Seed, Several
 class Estimators(Section):
     """Measurements of gradient estimators (`policygrain estimators`).
 
-    One record per start model. A policy is trained for some steps by `reference`; from its rollouts, all estimators
+    One record per initial model. A policy is trained for some steps by `reference`; from its rollouts, all estimators
     compute their updates at some distances (optimizer steps by `reference`), and are compared with the true gradient
     there.
     """
@@ -22,11 +22,11 @@ class Estimators(Section):
         json_schema_extra=ESTIMATORS,
     )
     reference: str = Field(
-        description="method that trains the policy and moves it away; one of `methods`, and what differences are to",
+        description="method that trains the policy; one of `methods`, and the reference of differences",
         json_schema_extra=ESTIMATORS,
     )
     starts: PositiveInt | None = Field(
-        None, description="number of start models that are measured, at most; null: all", json_schema_extra=RUN_MATRIX
+        None, description="number of initial models that are measured, at most; null: all", json_schema_extra=RUN_MATRIX
     )
     steps: Several[NonNegativeInt] = Field(
         [4],
@@ -61,7 +61,7 @@ class Estimators(Section):
 class Rounds(Section):
     """Measurements of one round (`policygrain rounds`).
 
-    One record per start model. From a policy that `reference` trained for some steps, with its optimizer state, and a
+    One record per initial model. From a policy that `reference` trained for some steps, with its optimizer state, and a
     pool of its rollouts, each method makes the same updates; after some of them the policy is validated.
     """
 
@@ -70,11 +70,11 @@ class Rounds(Section):
         json_schema_extra=ROUNDS,
     )
     reference: str = Field(
-        description="method that trains the policy; one of `methods`, and what differences are to",
+        description="method that trains the policy; one of `methods`, and the reference of differences",
         json_schema_extra=ROUNDS,
     )
     starts: PositiveInt | None = Field(
-        None, description="number of start models that are measured, at most; null: all", json_schema_extra=RUN_MATRIX
+        None, description="number of initial models that are measured, at most; null: all", json_schema_extra=RUN_MATRIX
     )
     steps: Several[NonNegativeInt] = Field(
         [4],
@@ -97,7 +97,7 @@ class Rounds(Section):
 
 
 class Controls(Section):
-    """Controls: four arms whose outcome is known.
+    """Controls: four arms with a known outcome.
 
     The method with other sampling seeds (must not differ), with rewards shuffled within groups and with a learning rate
     of 0 (must not learn), and a method known to be worse (must be found worse).

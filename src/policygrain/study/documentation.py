@@ -29,7 +29,7 @@ its own runs only. Changing a key on which nothing depends, such as memory or th
 NAMES: dict[Artefact, str] = {
     "training_data": "training problems",
     "benchmarks": "benchmark problems",
-    "start_model": "start models",
+    "start_model": "initial models",
     "run": "training runs",
     "estimators": "estimators",
     "rounds": "rounds",
@@ -40,7 +40,7 @@ NAMES: dict[Artefact, str] = {
 
 
 def markdown() -> str:
-    """All keys with type, default, description and what depends on them, as a Markdown table."""
+    """All keys with type, default, description and dependent outputs, as a Markdown table."""
     return HEAD + "".join(f"{row}\n" for row in _rows(Study, ""))
 
 
@@ -59,7 +59,7 @@ def _rows(model: type[BaseModel], prefix: str) -> Iterator[str]:
 
 
 def _dependents(field: FieldInfo) -> str:
-    """What depends on a key directly; empty for a section and for the keys of a method."""
+    """Outputs that depend on a key directly; empty for a section and for the keys of a method."""
     direct = decides(field)
     return "" if direct is None else ", ".join(NAMES[artefact] for artefact in direct) or "nothing"
 

@@ -1,4 +1,4 @@
-"""What each result of a study depends on.
+"""Dependencies of each result of a study.
 
 Every key of the schema declares which artefacts depend on it directly (`decides`); `UPSTREAM` lists the artefacts that
 each artefact is made from. This module alone determines whether a result is up to date: for the finished jobs of
@@ -38,10 +38,10 @@ UPSTREAM: Mapping[Artefact, tuple[Artefact, ...]] = {
 
 def affected(direct: Sequence[Artefact]) -> set[Artefact]:
     """The artefacts in ``direct`` and everything made from them."""
-    found = set(direct)
-    while more := {a for a, made_from in UPSTREAM.items() if found & set(made_from)} - found:
-        found |= more
-    return found
+    artefacts = set(direct)
+    while made_from_these := {a for a, made_from in UPSTREAM.items() if artefacts & set(made_from)} - artefacts:
+        artefacts |= made_from_these
+    return artefacts
 
 
 def leaves(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
@@ -66,11 +66,11 @@ def section_of(annotation: Any) -> type[BaseModel] | None:
     """The section type of a key, of its list items or of its mapping values; None for other keys."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    found = (section_of(a) for a in get_args(annotation))
-    return next((f for f in found if f is not None), None)
+    sections = (section_of(a) for a in get_args(annotation))
+    return next((f for f in sections if f is not None), None)
 
 
-# Of what instruments measure; another version is measured again. 2: a true gradient per aggregation, and
+# Version of the instruments' measurements, which are repeated if it changes. 2: a true gradient per aggregation, and
 # entropies on pools.
 INSTRUMENTS = 2
 
@@ -86,8 +86,8 @@ class Fingerprints:
     ) -> None:
         """``sources``: source of problems → digest of its file, for sources that are files.
 
-        ``start``: which model is in the folder or under the name that the study begins from; None for tiny models,
-        whose settings say so, and where it is not known.
+        ``start``: digest or commit of the initial model; None for tiny models, which are identified by their settings,
+        and if it is not known.
         """
         self.study, self.sources, self.start = study, sources or {}, start
         # Computed once: a workflow asks for each of these hundreds of times.
@@ -118,7 +118,7 @@ class Fingerprints:
         return digests.of_json([self.training_data, self.benchmarks])
 
     def start_model(self, seed: int) -> str:
-        """A start model; ``seed`` is the seed of the start model, not of a run."""
+        """An initial model; ``seed`` is the seed of the initial model, not of a run."""
         if seed not in self._start_models:
             made_from = [self.start_settings(seed), self.training_data]
             named = [] if self.start is None else [self.start]
@@ -126,11 +126,11 @@ class Fingerprints:
         return self._start_models[seed]
 
     def run(self, run: Run) -> str:
-        """A training run, including its data and start model."""
+        """A training run, including its data and initial model."""
         if run not in self._runs:
-            own = self.run_settings(self.matrix.arms[run.arm], run.seed)
+            run_settings = self.run_settings(self.matrix.arms[run.arm], run.seed)
             start = self.start_model(start_seed(self.study, run.seed))
-            self._runs[run] = digests.of_json([own, self.training_data, start])
+            self._runs[run] = digests.of_json([run_settings, self.training_data, start])
         return self._runs[run]
 
     def runs(self, runs: Sequence[Run]) -> str:
@@ -138,33 +138,33 @@ class Fingerprints:
         return together(self.run(run) for run in runs)
 
     def process(self, runs: Sequence[Run]) -> str:
-        """What one process trains, and evaluates where the study says so."""
+        """The runs that one process trains and, with `evaluation.after_training`, evaluates."""
         if not self.study.evaluation.after_training:
             return self.runs(runs)
         evaluated = {run.arm for run in self.matrix.evaluated}
-        own = [run for run in runs if run.arm in evaluated]
-        return together([self.runs(runs), self.evaluation(own)])
+        evaluated_runs = [run for run in runs if run.arm in evaluated]
+        return together([self.runs(runs), self.evaluation(evaluated_runs)])
 
     def estimators(self, start: int) -> str:
-        """The estimators measured on the start model of seed ``start``, including data and start model."""
+        """The estimators measured on the initial model of seed ``start``, including data and initial model."""
         return digests.of_json([self.estimators_settings(start), self.training_data, self.start_model(start)])
 
     def rounds(self, start: int) -> str:
-        """The rounds measured on the start model of seed ``start``, including data and start model."""
+        """The rounds measured on the initial model of seed ``start``, including data and initial model."""
         return digests.of_json([self.rounds_settings(start), self.training_data, self.start_model(start)])
 
     def evaluation(self, runs: Sequence[Run], seeds: Sequence[int] = ()) -> str:
-        """The evaluation of the final models of ``runs`` and of the start models of ``seeds``."""
+        """The evaluation of the final models of ``runs`` and of the initial models of ``seeds``."""
         made_from = [self.run(run) for run in runs] + [self.start_model(seed) for seed in seeds]
-        own = self._settings_of("evaluation")
-        return digests.of_json([own, self.training_data, self.benchmarks, made_from])
+        protocol = self._settings_of("evaluation")
+        return digests.of_json([protocol, self.training_data, self.benchmarks, made_from])
 
     def figures(self) -> str:
-        """All figures and tables: everything that any number of the study depends on."""
+        """All figures and tables, which depend on all results of the study."""
         measured = [name for s in (self.study.estimators, self.study.rounds) if s for name in s.methods]
         names = dict.fromkeys([arm.method_name for arm in self.matrix.arms.values()] + measured)
         shown = {name: method(name, self.study.methods) for name in names}
-        cited = {name: [getattr(found, key) for key in TEXTS] for name, found in shown.items()}
+        cited = {name: [getattr(shown_method, key) for key in TEXTS] for name, shown_method in shown.items()}
         return digests.of_json([settings(self.study, "figures"), cited, self._measured()])
 
     def _measured(self) -> list[Any]:
@@ -181,15 +181,15 @@ class Fingerprints:
         return digests.of_json([settings(self.study, "tracking"), self.figures()])
 
     def start_settings(self, seed: int) -> dict[str, Any]:
-        """The settings that a start model depends on directly."""
+        """The settings that an initial model depends on directly."""
         return {**self._settings_of("start_model"), "seed": seed}
 
     def run_settings(self, arm: Arm, seed: int) -> dict[str, Any]:
         """The settings that a run depends on directly: those of its arm, with the resolved method."""
         if arm.name not in self._methods:
-            own = self.study.model_copy(update={"training": arm.training(self.study)})
-            found = {key: value for key, value in settings(own, "run").items() if key != "methods"}
-            self._methods[arm.name] = {**found, "method": _content(arm.method(self.study))}
+            arm_study = self.study.model_copy(update={"training": arm.training(self.study)})
+            without_methods = {key: value for key, value in settings(arm_study, "run").items() if key != "methods"}
+            self._methods[arm.name] = {**without_methods, "method": _content(arm.method(self.study))}
         return {**self._methods[arm.name], "seed": seed, "start_seed": start_seed(self.study, seed)}
 
     def estimators_settings(self, start: int) -> dict[str, Any]:
@@ -202,9 +202,11 @@ class Fingerprints:
 
     def _instrument(self, section: Estimators | Rounds | None, artefact: Artefact, start: int) -> dict[str, Any]:
         if artefact not in self._instruments:
-            found = {name: _content(method(name, self.study.methods)) for name in (section.methods if section else ())}
-            own = {key: value for key, value in self._settings_of(artefact).items() if key != "methods"}
-            self._instruments[artefact] = {**own, "resolved": found, "version": INSTRUMENTS}
+            resolved = {
+                name: _content(method(name, self.study.methods)) for name in (section.methods if section else ())
+            }
+            section_settings = {key: value for key, value in self._settings_of(artefact).items() if key != "methods"}
+            self._instruments[artefact] = {**section_settings, "resolved": resolved, "version": INSTRUMENTS}
         return {**self._instruments[artefact], "start_seed": start}
 
     def _settings_of(self, artefact: Artefact) -> dict[str, Any]:
@@ -216,9 +218,9 @@ class Fingerprints:
         return {source: self.sources[source] for source in sources if source in self.sources}
 
 
-def _content(found: Method) -> dict[str, Any]:
-    """A method as data, as the trainer uses it, without what changes no result."""
-    return {key: value for key, value in found.with_entropies().data().items() if key not in TEXTS}
+def _content(trained_method: Method) -> dict[str, Any]:
+    """A method as data, as the trainer uses it, without keys that change no result."""
+    return {key: value for key, value in trained_method.with_entropies().data().items() if key not in TEXTS}
 
 
 def settings(section: BaseModel, artefact: Artefact, prefix: str = "") -> dict[str, Any]:
@@ -226,25 +228,25 @@ def settings(section: BaseModel, artefact: Artefact, prefix: str = "") -> dict[s
 
     Without the defaults, a new key of the schema does not make finished results outdated.
     """
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, info in type(section).model_fields.items():
         value, key, declared = getattr(section, name), f"{prefix}{name}", decides(info)
         if declared is not None:
             if artefact in declared and (info.is_required() or value != info.get_default()):
-                found[key] = section.model_dump(mode="json", include={name})[name]
+                values[key] = section.model_dump(mode="json", include={name})[name]
             continue
         if isinstance(value, BaseModel):
             inside = settings(value, artefact, f"{key}.")
             if info.get_default() is None and _concerns(type(value), artefact):
-                found[key] = "set"  # an optional section, in which all keys may have default values
-            found |= inside
+                values[key] = "set"  # an optional section, in which all keys may have default values
+            values |= inside
         elif isinstance(value, list | tuple):
             for i, item in enumerate(value):
-                found |= settings(item, artefact, f"{key}[{i}].")
+                values |= settings(item, artefact, f"{key}[{i}].")
         elif isinstance(value, dict):
             for item_name, item in value.items():
-                found |= settings(item, artefact, f"{key}.{item_name}.")
-    return found
+                values |= settings(item, artefact, f"{key}.{item_name}.")
+    return values
 
 
 def _concerns(section: type[BaseModel], artefact: Artefact) -> bool:
@@ -252,27 +254,27 @@ def _concerns(section: type[BaseModel], artefact: Artefact) -> bool:
 
 
 def together(fingerprints: Iterable[str]) -> str:
-    """The fingerprint of what one process makes, from those of all that it makes."""
+    """The common fingerprint of several results that one process makes."""
     return digests.of_json(list(fingerprints))
 
 
 def start_seed(study: Study, seed: int) -> int:
-    """The seed of the start model that a run with ``seed`` begins from: with `model.starts`, seeds take turns."""
+    """The seed of the initial model that a run with ``seed`` begins from: with `model.starts`, seeds take turns."""
     first, starts = min(study.seeds), study.model.starts
     return seed if starts is None else first + (seed - first) % starts
 
 
 def start_seeds(study: Study) -> list[int]:
-    """The seeds of the start models of a study."""
+    """The seeds of the initial models of a study."""
     return sorted({start_seed(study, seed) for seed in study.seeds})
 
 
 def start_processes(study: Study, starts: Sequence[int]) -> list[list[int]]:
-    """Seeds of start models, divided as runs are: `seeds_per_process` in each process."""
-    each = study.seeds_per_process
-    return [list(starts[i : i + each]) for i in range(0, len(starts), each)]
+    """Seeds of initial models, divided as runs are: `seeds_per_process` in each process."""
+    size = study.seeds_per_process
+    return [list(starts[i : i + size]) for i in range(0, len(starts), size)]
 
 
 def measured_starts(study: Study, section: Estimators | Rounds | None) -> list[int]:
-    """The start models on which estimators or rounds are measured, by their seeds; none without the section."""
+    """The initial models on which estimators or rounds are measured, by their seeds; none without the section."""
     return start_seeds(study)[: section.starts] if section is not None else []

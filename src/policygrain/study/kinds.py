@@ -1,6 +1,6 @@
 """The types of the values of study files, with the bounds that all keys of a type have.
 
-A bound is where a value can only be a mistake.
+Values out of bounds are certainly mistakes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def tracking_uri(value: str) -> str:
     raise ValueError(f"{value!r} is no tracking URI, such as http://HOST:5000, sqlite:///FILE or file:FOLDER")
 
 
-# A key with a bound of its own has a plain type: pydantic would drop one of two bounds of a kind.
+# A key with its own bound has a plain type, because pydantic would drop one of two bounds of a kind.
 NonNegativeInt = Annotated[int, Field(ge=0, le=MOST)]
 PositiveInt = Annotated[int, Field(ge=1, le=MOST)]
 PositiveFloat = Annotated[float, Field(gt=0)]

@@ -52,8 +52,8 @@ def had_added_seeds(path: Path) -> bool:
 def parse_study(data: Mapping[str, Any], path: Path, recorded: bool = False) -> Study:
     """The study in ``data``, as read from ``path``.
 
-    `base` and `tuned_on` are relative to the file that they stand in, other paths to the working directory.
-    ``recorded``: it has been run already, so what only matters to a study that is to be run is not checked. UserError
+    `base` and `tuned_on` are relative to the file that contains them, other paths to the working directory.
+    ``recorded``: it has been run already, so checks that concern only future runs are skipped. UserError
     names every wrong key. Raw data, models and the network are not accessed: `policygrain check` does that.
     """
     merged = _with_base(data if recorded else _from_here(data, path), path, (path.resolve(),))

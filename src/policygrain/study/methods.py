@@ -1,4 +1,4 @@
-"""The methods of a study file: what it changes, with the keys, types and descriptions of ``policygrain.objective``.
+"""Changes to methods in a study file, with the keys, types and descriptions of ``policygrain.objective``.
 
 Whether parts and their parameters exist is checked after merging with the base.
 """
@@ -37,10 +37,10 @@ def _change(name: str) -> Any:
 
 
 def _part(slot: str) -> dict[str, Any]:
-    """The JSON schema of some of a part's keys: its name alone, or a mapping, where the name is that of the base."""
+    """The JSON schema of changes to a part: its name alone, or a mapping, by default with the base's name."""
     schemas = [section_of_settings(part).model_json_schema() for part in CHOICES[slot].values()]
-    own = {"type": "object", "properties": {"name": OWN}, "required": ["name"]}
-    return {"anyOf": [{"enum": list(CHOICES[slot])}, OWN, *schemas, own]}
+    custom = {"type": "object", "properties": {"name": OWN}, "required": ["name"]}
+    return {"anyOf": [{"enum": list(CHOICES[slot])}, OWN, *schemas, custom]}
 
 
 def _or_null(*schemas: dict[str, Any]) -> WithJsonSchema:
@@ -86,6 +86,6 @@ class MethodChanges(Section):
 
     @model_serializer
     def data(self) -> dict[str, Any]:
-        """The keys that the study file has: one that is missing is as in the base, and one that is null is not."""
+        """The keys that the study file has; missing keys are those of the base, null is a value."""
         given = {key: value for key, value in self if key in self.model_fields_set}
         return {k: v.model_dump(exclude_unset=True) if isinstance(v, Section) else v for k, v in given.items()}

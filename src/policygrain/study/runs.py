@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 CONTROLS = "controls"  # the name of the controls among the experiments
-START = "start"  # the name of the start models among the arms that are evaluated
+START = "start"  # the name of the initial models among the arms that are evaluated
 
 
 @dataclass(frozen=True)
@@ -78,10 +78,10 @@ class RunMatrix:
 
     def by_arm(self) -> dict[str, list[Run]]:
         """The runs of each arm."""
-        found: dict[str, list[Run]] = {}
+        runs_of: dict[str, list[Run]] = {}
         for run in self.runs:
-            found.setdefault(run.arm, []).append(run)
-        return found
+            runs_of.setdefault(run.arm, []).append(run)
+        return runs_of
 
     def processes(self, seeds_per_process: int) -> list[list[Run]]:
         """The runs that each training process trains one after the other; all runs of a process have the same arm."""
@@ -101,13 +101,13 @@ def arms_of(experiment: Experiment, study: Study) -> list[Arm]:
     for method_name in experiment.methods:
         for values in itertools.product(*experiment.vary.values()):
             pairs = zip(experiment.vary, values, strict=True)
-            own = tuple((key, value) for key, value in pairs if getattr(study.training, key, None) != value)
-            arms.append(Arm(method_name, own))
+            changed = tuple((key, value) for key, value in pairs if getattr(study.training, key, None) != value)
+            arms.append(Arm(method_name, changed))
     return arms
 
 
 def control_arms(study: Study) -> dict[str, Arm]:
-    """The arms of the controls by role: `baseline` is what the others are compared with; empty without controls."""
+    """The arms of the controls by role: the others are compared with `baseline`; empty without controls."""
     if study.controls is None:
         return {}
     name = study.controls.method
@@ -128,9 +128,9 @@ def run_matrix(study: Study) -> RunMatrix:
     experiments: dict[str, list[Run]] = {}
     for name, experiment in study.experiments.items():
         seeds = experiment.seeds if experiment.seeds is not None else study.seeds
-        own = arms_of(experiment, study)
-        experiments[name] = [Run(arm.name, seed) for arm in own for seed in seeds]
-        arms |= {arm.name: arms.get(arm.name, arm) for arm in own}
+        experiment_arms = arms_of(experiment, study)
+        experiments[name] = [Run(arm.name, seed) for arm in experiment_arms for seed in seeds]
+        arms |= {arm.name: arms.get(arm.name, arm) for arm in experiment_arms}
         runs |= dict.fromkeys(experiments[name])
         if experiment.evaluate:
             evaluated |= dict.fromkeys(experiments[name])
@@ -152,6 +152,6 @@ def check_methods(study: Study) -> None:
     from ..objective.part import Custom
 
     for name in dict.fromkeys([*study.methods, *(arm.method_name for arm in run_matrix(study).arms.values())]):
-        found = method(name, study.methods)
-        if any(isinstance(part, Custom) for part in found.parts().values()):
-            found.check()
+        resolved = method(name, study.methods)
+        if any(isinstance(part, Custom) for part in resolved.parts().values()):
+            resolved.check()

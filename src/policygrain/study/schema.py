@@ -163,7 +163,7 @@ class Model(Section):
         None,
         ge=1,
         le=1000,
-        description="number of start models: seeds take turns, so with 6 the seeds 0 and 6 begin from the same one; "
+        description="number of initial models: seeds take turns, so with 6 the seeds 0 and 6 begin from the same one; "
         "null: each seed has its own",
         json_schema_extra=POLICY_AND_EVALUATION,
     )
@@ -434,7 +434,7 @@ class Training(Section):
     )
     sampling_seed: Seed = Field(
         0,
-        description="another stream of prompts and samples with the same seed and start model, for controls",
+        description="another stream of prompts and samples with the same seed and initial model, for controls",
         json_schema_extra=RUN,
     )
     shuffle_rewards: bool = Field(
@@ -556,18 +556,18 @@ class Study(Section):
     tuned_on: Annotated[list[Text], AfterValidator(distinct)] = Field(
         [],
         description="study files, relative to this one, whose results chose settings of this study; "
-        "problems, seeds and tiny start models of them are refused here (docs/design.md, rule 4). A study that "
+        "problems, seeds and tiny initial models of them are refused here (docs/design.md, rule 4). A study that "
         "chooses settings and has this one as `base` sets []",
         json_schema_extra=NOTHING,
     )
     seeds: Several[Seed] = Field(
-        [0, 1, 2], description="seeds of training runs and start models", json_schema_extra=RUN_MATRIX
+        [0, 1, 2], description="seeds of training runs and initial models", json_schema_extra=RUN_MATRIX
     )
     seeds_per_process: int = Field(
         1,
         ge=1,
         le=1000,
-        description="runs of an arm, or start models, that one process trains or measures one after the other; larger "
+        description="runs of an arm, or initial models, that one process trains or measures in sequence; larger "
         "values save start-up time",
         json_schema_extra=NOTHING,
     )

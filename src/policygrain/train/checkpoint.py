@@ -77,7 +77,7 @@ def save(
         rest = {name: part.state_dict() for name, part in parts.items() if name not in sharded}
         on_rank_0(lambda: _save_state({**rest, **counters}, temporary / STATE))
         names = on_rank_0(lambda: _files(temporary))
-        digests = map_over_ranks(lambda own: [_digest(temporary / name) for name in own], names)
+        digests = map_over_ranks(lambda share: [_digest(temporary / name) for name in share], names)
         on_rank_0(lambda: _finish(temporary, folder, dict(zip(names, digests, strict=True)), keep_every))
 
 
@@ -113,11 +113,11 @@ def _newest_whole(checkpoints: Path) -> Path | None:
     folders = on_rank_0(lambda: sorted(checkpoints.glob("step*"), reverse=True))
     for folder in folders:
         marks = on_rank_0(lambda folder=folder: _marks(folder))  # type: ignore[misc]
-        found = map_over_ranks(lambda own, folder=folder: [_digest(folder / name) for name in own], list(marks))  # type: ignore[misc]
-        if marks and found == list(marks.values()):
+        computed = map_over_ranks(lambda share, folder=folder: [_digest(folder / name) for name in share], list(marks))  # type: ignore[misc]
+        if marks and computed == list(marks.values()):
             return folder
         if is_rank_0():
-            print(f"{folder}: passed over, its content does not match its checksums.", file=sys.stderr)
+            print(f"{folder}: skipped, its content does not match its checksums.", file=sys.stderr)
     return None
 
 
@@ -150,8 +150,8 @@ def _digest(path: Path) -> str:
 
 def _make_room(temporary: Path) -> None:
     """Create an empty folder, and remove temporary folders of killed processes."""
-    for left in temporary.parent.glob(".step*"):
-        shutil.rmtree(left, ignore_errors=True)
+    for stale in temporary.parent.glob(".step*"):
+        shutil.rmtree(stale, ignore_errors=True)
     temporary.mkdir(parents=True)
 
 

@@ -15,7 +15,7 @@ def gpu_use() -> dict[str, float]:
     if not torch.cuda.is_available():
         return {}
     number = torch.cuda.current_device()
-    found = {f"system/gpu_{number}_memory_usage_megabytes": torch.cuda.max_memory_allocated() / 2**20}
+    use = {f"system/gpu_{number}_memory_usage_megabytes": torch.cuda.max_memory_allocated() / 2**20}
     with contextlib.suppress(Exception):  # pynvml has its own errors, such as "not supported" on a MIG device
-        found[f"system/gpu_{number}_utilization_percentage"] = float(torch.cuda.utilization())
-    return found
+        use[f"system/gpu_{number}_utilization_percentage"] = float(torch.cuda.utilization())
+    return use

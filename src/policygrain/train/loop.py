@@ -44,7 +44,7 @@ from .validation import validate
 
 NO_UPDATES = (
     "no optimizer step was made: dynamic sampling dropped every group, since all of its rewards were equal. The final "
-    "model is the start model. Take a start model that solves some problems and not all, or more prompts."
+    "model is the initial model. Take one that solves some problems and not all, or more prompts."
 )
 ON_POLICY = (
     "one update per batch, and nothing is sampled ahead: all importance ratios are 1, so ratio and clip have no effect."
@@ -53,7 +53,7 @@ ON_POLICY = (
 
 @dataclass
 class State:
-    """All that a run continues from besides its policy; checkpoints have both. Random states are keyed by the step."""
+    """The state of a run besides its policy; checkpoints contain both. Random states are keyed by the step."""
 
     step: int = 0  # steps that are finished
     position: int = 0  # prompts drawn from the stream so far
@@ -95,7 +95,7 @@ def train(
         )
         longest = policy.model.config.max_position_embeddings - settings.max_tokens
         renderer = PromptRenderer(policy.tokenizer, study.prompt, longest)
-        # Controls sample another stream of prompts and responses from the same start.
+        # Controls use another stream of prompts and responses with the same initial model.
         sampling = seed_of("sampling", seed, settings.sampling_seed) if settings.sampling_seed else seed
         stream = PromptStream(problems, seed_of("prompts", sampling))
         collector = Collector(stream, engine, grader, renderer, method.sampler, settings, sampling)
@@ -137,7 +137,7 @@ class Trainer:
             clock, started = Clock(), time.perf_counter()
             # Random choices in an objective (such as Clip-Cov) are keyed by the step.
             torch.manual_seed(seed_of("step", self.collector.seed, step))
-            # Validation comes first: that of step 0 is the initial model's, that of the final model follows the loop.
+            # Validation comes before the updates; the final model is validated after the loop.
             held_out = self._validate(clock) if step % settings.validate_every == 0 else {}
             self._sample(clock)
             rollouts, batch, metrics = state.waiting.pop(0)
@@ -173,8 +173,8 @@ class Trainer:
     def _sample(self, clock: Clock) -> None:
         """Sample batches until one waits for this step and for each of the next `training.ahead` steps.
 
-        A batch has groups of responses, graded, with log-probabilities of the policy that sampled it, which is the old
-        policy of its ratios.
+        A batch has graded groups of responses, and log-probabilities under the policy that sampled it, which is the
+        old policy of its ratios.
         """
         state, settings = self.state, self.settings
         while len(state.waiting) <= settings.ahead and state.step + len(state.waiting) < settings.steps:
@@ -189,7 +189,7 @@ class Trainer:
             state.waiting.append(batch)
 
     def _update(self, rollouts: Rollouts, batch: TrainingBatch, clock: Clock) -> list[dict[str, float]]:
-        """One optimizer step per minibatch, each further off-policy than the one before; the metrics of each."""
+        """One optimizer step per minibatch, each further off-policy than the previous one; returns metrics of each."""
         policy, method, settings, step = self.policy, self.method, self.settings, self.state.step
         seed = seed_of("minibatches", self.collector.seed, step)
         updates = []
@@ -224,21 +224,21 @@ class Trainer:
         checkpoint.save(self.run.checkpoints, state.step, self.policy.parts, vars(state), self.settings.keep_every)
 
 
-def _check_precision(policy: Policy, found: str | None, run: RunFolder) -> None:
-    """UserError if a run would be resumed in another precision, which `auto` means on another machine."""
-    if found not in (None, compute_name(policy.model)):
+def _check_precision(policy: Policy, recorded: str | None, run: RunFolder) -> None:
+    """UserError if a run would be resumed in another precision, as `auto` may on another machine."""
+    if recorded not in (None, compute_name(policy.model)):
         raise UserError(
-            f"{run.path}: was begun with passes in {found}, and here they would be in {compute_name(policy.model)} "
+            f"{run.path}: was begun with passes in {recorded}, and here they would be in {compute_name(policy.model)} "
             "(training.compute: auto takes what the machine computes fast). Resume it on a machine like the first, or "
-            f"remove its folder and set training.compute to {found}."
+            f"remove its folder and set training.compute to {recorded}."
         )
 
 
 def _save_final_model(policy: Policy, run: RunFolder) -> None:
     """Write the model and its tokenizer, in the precision of its passes: the policy that the engine samples.
 
-    Updates too small for this precision are in the weights that the optimizer holds, but had no effect on a product of
-    matrices: in float32 they would make another policy.
+    The optimizer's weights contain updates too small for this precision, which had no effect on matrix products: in
+    float32 the saved model would differ from the sampled policy.
     """
     dtype = compute_dtype(policy.model)
     model: Any = unsharded(policy.model, torch.device("cpu"), keep=is_rank_0(), dtype=dtype)

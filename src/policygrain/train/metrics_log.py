@@ -45,10 +45,10 @@ def _truncate(path: Path, resume_at: int) -> None:
     lines = path.read_bytes().splitlines()[:resume_at] if path.exists() else []
     for step in range(resume_at):
         try:
-            found = json.loads(lines[step].decode("utf-8"))["step"]
+            recorded_step = json.loads(lines[step].decode("utf-8"))["step"]
         except (IndexError, ValueError, KeyError, TypeError, RecursionError):
-            found = None
-        if found != step:
+            recorded_step = None
+        if recorded_step != step:
             raise UserError(
                 f"{path}: line {step + 1} is not step {step}, but there is a checkpoint of step {resume_at}: lines "
                 f"were lost. Remove the folder {path.parent} to train the run from its beginning."

@@ -1,4 +1,4 @@
-"""Writing a model folder that is complete or not there."""
+"""Atomic writing of a model folder."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ..errors import UserError
 def model_folder(folder: Path, again: str) -> Iterator[Path]:
     """A temporary neighbour of ``folder`` to write a model into; at the end it takes the place of ``folder``.
 
-    UserError where it cannot be written; ``again`` says what the same command does when there is space.
+    UserError where it cannot be written; its message ends with ``again``, the effect of repeating the command.
     """
     from safetensors import SafetensorError
 
     temporary, old = folder.with_name(f".{folder.name}"), folder.with_name(f".{folder.name}.old")
-    for left in (temporary, old):  # by a process that was killed
-        shutil.rmtree(left, ignore_errors=True)
+    for stale in (temporary, old):  # of a process that was killed
+        shutil.rmtree(stale, ignore_errors=True)
     try:
         yield temporary
         if folder.exists():

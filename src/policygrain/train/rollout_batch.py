@@ -70,7 +70,7 @@ def collect_batch(
     with clock("log_probs"):
         batch, metrics = prepare(rollouts, policy, method, collector.settings)
     bound = collector.settings.max_mismatch
-    if bits is None or bound is not None:  # rounded weights are another policy on purpose
+    if bits is None or bound is not None:  # rounded weights differ from the trained policy on purpose
         _check_mismatch(metrics, policy.model, bound)
     return RolloutBatch(rollouts, batch, metrics)
 
@@ -81,11 +81,11 @@ def _check_mismatch(metrics: dict[str, float], model: PreTrainedModel, bound: fl
     ``bound``: nats per token on average; None: the largest difference that rounding explains (`ROUNDING`).
     """
     bound = ROUNDING[compute_dtype(model)] if bound is None else bound
-    found = metrics.get("mismatch_mean", 0.0)
-    if found <= bound:
+    mismatch = metrics.get("mismatch_mean", 0.0)
+    if mismatch <= bound:
         return
     raise EngineMismatch(
-        f"trainer and engine differ by {found:.3g} nats on the mean sampled token, more than {bound:g} "
+        f"trainer and engine differ by {mismatch:.3g} nats on the mean sampled token, more than {bound:g} "
         "(training.max_mismatch). The engine has stale weights or a stale prefix cache, or it computes differently: in "
         "another precision, with another rope, quantized."
     )

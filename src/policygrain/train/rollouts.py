@@ -70,11 +70,11 @@ class Collector:
     def collect(self, clock: Clock, position: int = 0) -> Rollouts:
         """A batch of ``prompts_per_step`` groups; fewer only when dynamic sampling ends at ``max_batches``.
 
-        Its prompts are those of the stream from ``position`` on, as many as `Rollouts.sampled` says.
+        Its prompts are those of the stream from ``position`` on, `Rollouts.sampled` of them.
         """
         wanted = self.settings.prompts_per_step
         budget = wanted * (self.sampler.max_batches if self.sampler.dynamic else 1)
-        kept: list[Rollouts] = []
+        parts: list[Rollouts] = []
         sampled = full = tokens = 0
         right = 0.0
         while full < wanted and sampled < budget:
@@ -87,13 +87,13 @@ class Collector:
             if self.sampler.dynamic:
                 useful = (part.rewards != part.rewards[:, :1]).any(1)
                 part = _select(part, useful & (useful.cumsum(0) <= wanted - full))
-            kept.append(part)
+            parts.append(part)
             full += len(part.prompts)
         return Rollouts(
-            prompts=[p for k in kept for p in k.prompts],
-            responses=[r for k in kept for r in k.responses],
-            rewards=torch.cat([k.rewards for k in kept]),
-            correct=torch.cat([k.correct for k in kept]),
+            prompts=[p for k in parts for p in k.prompts],
+            responses=[r for k in parts for r in k.responses],
+            rewards=torch.cat([k.rewards for k in parts]),
+            correct=torch.cat([k.correct for k in parts]),
             sampled=sampled,
             dropped=sampled - full,
             sampled_accuracy=right / sampled,
@@ -113,8 +113,8 @@ class Collector:
         with clock("generate"):
             flat = map_over_ranks(self.engine.generate, requests)
         with clock("reward"):
-            each = [p for p in problems for _ in range(group)]
-            outcomes = grade_responses(each, flat, self.grader, self.renderer.tokenizer)
+            problem_of_response = [p for p in problems for _ in range(group)]
+            outcomes = grade_responses(problem_of_response, flat, self.grader, self.renderer.tokenizer)
             correct = torch.tensor([o == "correct" for o in outcomes], dtype=torch.float32)
         rewards = correct - _overlong(flat, settings.max_tokens, self.sampler.overlong_buffer)
         rewards = rewards.view(count, group)

@@ -34,7 +34,7 @@ class Prepared(NamedTuple):
     """The inputs of a run."""
 
     config: RunConfig
-    start: str  # folder or hub name of the start model
+    start: str  # folder or hub name of the initial model
     data: DataFolder
     ended: bool
 
@@ -125,9 +125,9 @@ def claim(run: RunFolder, config: RunConfig) -> None:
     killed in between, the next call moves the rest.
     """
     _finish_superseding(run)
-    found = _key_of(run)
-    if found != config.key and any(product.exists() for product in run.products):
-        aside = run.superseded(found or "unknown")
+    previous_key = _key_of(run)
+    if previous_key != config.key and any(product.exists() for product in run.products):
+        aside = run.superseded(previous_key or "unknown")
         atomic_json(run.superseding, {"folder": aside.name})
         _finish_superseding(run)
         print(f"{run.path}: contained a run with other settings, which was moved to {aside}.", file=sys.stderr)
@@ -147,8 +147,8 @@ def _finish_superseding(run: RunFolder) -> None:
 def _key_of(run: RunFolder) -> str | None:
     """The key of the run that a folder belongs to; None if it cannot be read."""
     try:
-        found = json.loads(run.config.read_bytes())
-        return str(found["key"])
+        record = json.loads(run.config.read_bytes())
+        return str(record["key"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

@@ -1,4 +1,4 @@
-"""Builds the tiny start model of a study, and checks start models."""
+"""Builds the tiny initial model of a study, and checks initial models."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def build_start_model(study: Study, seed: int, data: DataFolder, out: StartFolder) -> None:
-    """Build the tiny model of ``study``, fine-tune it on demonstrations and save it; what is in ``out`` is replaced."""
+    """Build the tiny model of ``study``, fine-tune it on demonstrations and save it, replacing all in ``out``."""
     import torch
 
     from ..model import tiny
@@ -46,7 +46,7 @@ def build_start_model(study: Study, seed: int, data: DataFolder, out: StartFolde
         history = finetune(model, PromptRenderer(tokenizer, study.prompt), families, warm_start, seed)
         losses = [step["loss"] for step in history]
     last = losses[-50:]
-    with model_folder(out.path, again="it builds the start model") as folder:
+    with model_folder(out.path, again="it builds the initial model") as folder:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         record = StartModelRecord(
@@ -62,29 +62,29 @@ def build_start_model(study: Study, seed: int, data: DataFolder, out: StartFolde
 
 
 def ensure_start_model(study: Study, seed: int, data: DataFolder, out: StartFolder) -> None:
-    """Build the start model unless ``out`` already contains the one of this study, seed and training data.
+    """Build the initial model unless ``out`` already contains the one of this study, seed and training data.
 
-    UserError if ``out`` contains anything else than a start model of this pipeline, which would be lost.
+    UserError if ``out`` contains anything but an initial model of this pipeline, which would be lost.
     """
     if out.record.exists():
-        found = start_model(out)
-        if found.settings == _made_from(study, seed, data) and found.digest == digests.of_model(out.path):
+        record = start_model(out)
+        if record.settings == _made_from(study, seed, data) and record.digest == digests.of_model(out.path):
             return
     elif out.path.exists() and any(out.path.iterdir()):
         raise UserError(
-            f"{out.path}: contains files but no {out.record.name}, so it is not a start model that policygrain made. "
-            "Choose another folder, or remove this one."
+            f"{out.path}: contains files but no {out.record.name}, so it is not an initial model made by "
+            "policygrain. Choose another folder, or remove this one."
         )
     build_start_model(study, seed, data, out)
 
 
 def _made_from(study: Study, seed: int, data: DataFolder) -> dict[str, Any]:
-    """What a start model is made from: settings, and the digest of the training problems."""
+    """The inputs of an initial model: settings, and the digest of the training problems."""
     return {**Fingerprints(study).start_settings(seed), "training_data": digests.of_file(data.train)}
 
 
 def check_start_model(folder: Path, revision: str | None = None) -> str:
-    """The digest of a start model, or the commit of one on the hub.
+    """The digest of an initial model, or the commit of one on the hub.
 
     UserError if it differs from the digest in the model's record, if there is one.
     """
@@ -93,6 +93,6 @@ def check_start_model(folder: Path, revision: str | None = None) -> str:
     if made.record.exists() and start_model(made).digest != digest:
         raise UserError(
             f"{folder}: its files are not those that {made.record.name} names: one is changed or missing. Remove the "
-            "folder and build the start model again."
+            "folder and build the initial model again."
         )
     return digest

@@ -15,7 +15,7 @@ from .ranks import is_rank_0, on_rank_0
 
 @contextlib.contextmanager
 def recorded_status(run: RunFolder, key: str) -> Iterator[None]:
-    """Context of one attempt to train a run: `RUNNING` inside, and afterwards how it ended."""
+    """Context of one attempt to train a run: its status is `RUNNING` inside, and the outcome afterwards."""
     begun = on_rank_0(lambda: _begin(run, key))
 
     def end(status: str, reason: str = "") -> None:
@@ -36,9 +36,9 @@ def recorded_status(run: RunFolder, key: str) -> Iterator[None]:
 
 def complete_status(run: RunFolder) -> None:
     """Mark a run as finished if its process was killed after it had written the summary."""
-    if (found := run_status(run)) is not None and found.status != "FINISHED":
+    if (status := run_status(run)) is not None and status.status != "FINISHED":
         ended = run.summary.stat().st_mtime
-        write_record(run.status, found.model_copy(update={"status": "FINISHED", "ended": ended, "reason": ""}))
+        write_record(run.status, status.model_copy(update={"status": "FINISHED", "ended": ended, "reason": ""}))
 
 
 def _begin(run: RunFolder, key: str) -> RunStatus:

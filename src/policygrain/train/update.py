@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-# The largest mean difference, in nats per token, at which the engine's log-probabilities are taken for the trainer's.
+# The largest mean difference, in nats per token, at which the engine's log-probabilities replace the trainer's.
 AGREEMENT = 1e-4
 
 
@@ -109,8 +109,8 @@ def prepare(
     engine_log_probs = torch.zeros(sequences.mask.shape, device=sequences.ids.device)
     for row, response in enumerate(responses):
         engine_log_probs[row, : len(response.ids)] = torch.tensor(response.log_probs)
-    # The engine's log-probabilities are those of the old policy where they agree with the trainer's on some groups and
-    # nothing else of the old policy is needed: then the other groups are not scored.
+    # If the engine's log-probabilities agree with the trainer's on some groups, and nothing else of the old policy is
+    # needed, they are used for all groups, and the other groups are not scored.
     some = slice(0, math.ceil(len(rollouts.prompts) / 4) * group)
     scored = some if settings.old_log_probs == "engine" and _needs_log_probs_alone(method) else slice(None)
     old = _score_rows(policy, sequences, settings, scored)
@@ -176,21 +176,21 @@ def _correction(method: Method, old_log_probs: Tensor, engine_log_probs: Tensor,
 
 
 def _needs_log_probs_alone(method: Method) -> bool:
-    """Whether log-probabilities are all that a method reads of the old policy: no entropies, no prediction heads."""
-    own = any(isinstance(part, Custom) for part in method.parts().values())  # may read anything
-    return not (own or method.penalties or method.n_mtp_heads or method.sampler.correction_cap)
+    """Whether a method reads only log-probabilities of the old policy: no entropies, no prediction heads."""
+    has_custom = any(isinstance(part, Custom) for part in method.parts().values())  # may read anything
+    return not (has_custom or method.penalties or method.n_mtp_heads or method.sampler.correction_cap)
 
 
 def _score_rows(policy: Policy, sequences: Sequences, settings: Training, rows: slice) -> TokenScores:
     """Scores of some rows under the policy, as wide as all rows. [rows, tokens]."""
-    found = score_sequences(policy.model, sequences.rows(rows), settings, policy.heads)
-    width = sequences.mask.shape[1] - found.log_probs.shape[1]
+    scores = score_sequences(policy.model, sequences.rows(rows), settings, policy.heads)
+    width = sequences.mask.shape[1] - scores.log_probs.shape[1]
 
     def widened(x: Tensor) -> Tensor:
         return torch.nn.functional.pad(x, (0, width))
 
-    future = None if found.future is None else widened(found.future)
-    return TokenScores(widened(found.log_probs), widened(found.entropy), future, None)
+    future = None if scores.future is None else widened(scores.future)
+    return TokenScores(widened(scores.log_probs), widened(scores.entropy), future, None)
 
 
 def _mean_kl(log_probs: Tensor, reference_log_probs: Tensor, mask: Tensor) -> float:
@@ -206,12 +206,12 @@ def minibatches(prompts: int, group: int, count: int, seed: int, epochs: int = 1
     possible: they share its tokens, and their advantages sum to zero.
     """
     generator = torch.Generator().manual_seed(seed)
-    found: list[Tensor] = []
+    steps: list[Tensor] = []
     for _ in range(epochs):
         order = torch.randperm(prompts, generator=generator)
         rows = (order.unsqueeze(1) * group + torch.arange(group)).flatten()
-        found += rows.tensor_split(min(count, len(rows)))
-    return found
+        steps += rows.tensor_split(min(count, len(rows)))
+    return steps
 
 
 def update(policy: Policy, batch: TrainingBatch, method: Method, settings: Training) -> dict[str, float]:
@@ -246,12 +246,12 @@ def update(policy: Policy, batch: TrainingBatch, method: Method, settings: Train
         torch.nn.utils.clip_grad_norm_(heads.parameters(), settings.max_grad_norm)
     norm = full_tensor(torch.nn.utils.clip_grad_norm_(model.parameters(), settings.max_grad_norm)).item()
     metrics = merge_metrics(gather(parts)) | {"gradient_norm": norm, "learning_rate": optimizer.param_groups[0]["lr"]}
-    found = f"(loss {metrics['loss']}, largest ratio {metrics['ratio_max']:.3g})"
+    values = f"(loss {metrics['loss']}, largest ratio {metrics['ratio_max']:.3g})"
     # In float16 a gradient may overflow: the scaler then skips the step and scales the next loss by less.
     if not math.isfinite(norm) and scaler.get_scale() <= 1:
-        raise UserError(f"the gradient is not finite {found}.")
+        raise UserError(f"the gradient is not finite {values}.")
     if settings.max_ratio is not None and metrics["ratio_max"] > settings.max_ratio:
-        raise UserError(f"a ratio is larger than training.max_ratio, {settings.max_ratio:g} {found}.")
+        raise UserError(f"a ratio is larger than training.max_ratio, {settings.max_ratio:g} {values}.")
     scaler.step(optimizer)
     scaler.update()
     optimizer.zero_grad(set_to_none=True)  # frees memory for a colocated engine
@@ -259,7 +259,7 @@ def update(policy: Policy, batch: TrainingBatch, method: Method, settings: Train
 
 
 def _whole_step(policy: Policy, batch: TrainingBatch, method: Method, settings: Training) -> TokenBatch | StepTotals:
-    """The step that micro-batches are normalised by, with current log-probabilities if the method needs them."""
+    """Step context used to normalise micro-batches, with current log-probabilities if the method needs them."""
     step = batch.tokens.replace(step=None)
     if "step_log_probs" in method.needs:
         now = score_sequences(policy.model, batch.sequences, settings, policy.heads)

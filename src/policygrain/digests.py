@@ -82,7 +82,7 @@ def _remembered(path: Path) -> str:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "policygrain" / "digests"
     entry = cache / of_json([str(path.resolve()), stat.st_ino, stat.st_size, stat.st_mtime_ns])
     with contextlib.suppress(OSError):
-        if len(digest := entry.read_text()) == 64:  # hexadecimal digits: it was written whole
+        if len(digest := entry.read_text()) == 64:  # hexadecimal digits; fewer if it was not completely written
             return digest
     digest = of_file(path, full=True)
     with contextlib.suppress(OSError):  # without a cache it is only slower

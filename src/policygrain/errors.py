@@ -1,4 +1,4 @@
-"""Exceptions whose message is shown to the user: it names the key, file or line and says what to do."""
+"""Exceptions with messages for users, which name the key, file or line and a remedy."""
 
 from __future__ import annotations
 

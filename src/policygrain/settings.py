@@ -1,8 +1,8 @@
 """Typed settings without dependencies: dataclasses that check their values and describe their keys.
 
-The objective is used inside other trainers, whose pins leave no room for a validation library. No value is converted
-silently: an integer is no truth value, text is no number. An integer where a number is expected becomes a float, so
-that 1 and 1.0 are the same in records.
+The objective is used inside other trainers, whose pinned dependencies allow no validation library. No value is
+converted silently: an integer is not a truth value, text is not a number. An integer where a number is expected becomes
+a float, so that 1 and 1.0 are the same in records.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 
 
 class InvalidSettings(ValueError):
-    """``problems``: key → what is wrong with its value; the empty key stands for all together."""
+    """``problems``: key → problem of its value; the empty key is for problems of several values together."""
 
     def __init__(self, problems: Mapping[str, str]) -> None:
         self.problems = dict(problems)
@@ -39,7 +39,7 @@ class InvalidSettings(ValueError):
 def setting(default: Any, description: str = "", *, later: bool = False, **bounds: float) -> Any:
     """A field with its description and bounds (`ge`, `gt`, `le`, `lt`).
 
-    ``later``: it is left out of records where it has its default, so that those from before it was added stay valid.
+    ``later``: left out of records if it has its default, so that records older than the field stay valid.
     """
     return dataclasses.field(default=default, metadata={"description": description, "later": later, "bounds": bounds})
 
@@ -48,7 +48,7 @@ def setting(default: Any, description: str = "", *, later: bool = False, **bound
 class Settings:
     """Values by key, checked when they are set. InvalidSettings names the keys that are wrong."""
 
-    _keys: ClassVar[dict[str, tuple[Any, dataclasses.Field[Any]]]]  # of each class, once they were asked for
+    _keys: ClassVar[dict[str, tuple[Any, dataclasses.Field[Any]]]]  # of each class, from its first use
 
     def __post_init__(self) -> None:
         problems = {}
@@ -64,14 +64,14 @@ class Settings:
             raise InvalidSettings(problems)
 
     def conflict(self) -> str:
-        """What is wrong with values that are right one by one; empty: nothing."""
+        """The problem of values that are valid one by one but incompatible; empty: none."""
         return ""
 
     @classmethod
     def of(cls: type[S], data: Mapping[str, Any], called: str = "") -> S:
         """The settings in ``data``, in which numbers may be text such as `1e-3`. InvalidSettings names the wrong keys.
 
-        ``called``: what messages call it, for keys that do not exist.
+        ``called``: its name in messages on unknown keys.
         """
         known = keys(cls)
         problems = {name: _unknown(name, called, known) for name in data if name not in known}
@@ -81,15 +81,15 @@ class Settings:
             if name in known
         }
         try:
-            found = cls(**given)
+            settings = cls(**given)
         except InvalidSettings as error:
             raise InvalidSettings(error.problems | problems) from None
         if problems:
             raise InvalidSettings(problems)
-        return found
+        return settings
 
     def data(self) -> dict[str, Any]:
-        """Key → value as in JSON: what a record keeps."""
+        """Key → value as in JSON, for records."""
         return {
             name: _plain(getattr(self, name))
             for name, (_, field) in keys(type(self)).items()
@@ -106,24 +106,24 @@ def keys(cls: type[Settings]) -> dict[str, tuple[Any, dataclasses.Field[Any]]]:
 
 
 def problem_of(value: Any, kind: Any, bounds: Mapping[str, float] = types.MappingProxyType({})) -> str:
-    """What is wrong with a value of the type ``kind``, as a sentence; empty: nothing."""
+    """The problem of a value that should have the type ``kind``, as a sentence; empty: none."""
     if value is None and type(None) in _kinds(kind):
         return ""
     if choices := [choice for k in _kinds(kind) if get_origin(k) is Literal for choice in get_args(k)]:
         *others, last = map(repr, choices)
         return "" if value in choices else f"{value!r} is not {' or '.join(filter(None, [', '.join(others), last]))}."
-    said = _not_a(value, [k for k in _kinds(kind) if k is not type(None)])
-    if not said and isinstance(value, int | float) and not abs(value) <= sys.float_info.max:
-        said = "must be a finite number"
-    for name, bound in bounds.items() if not said else ():
+    problem = _not_a(value, [k for k in _kinds(kind) if k is not type(None)])
+    if not problem and isinstance(value, int | float) and not abs(value) <= sys.float_info.max:
+        problem = "must be a finite number"
+    for name, bound in bounds.items() if not problem else ():
         words, holds = BOUNDS[name]
         if not holds(value, bound):
-            said = f"must be {words} {bound:g}"
-    return said and f"{said} (got {reprlib.repr(value)})."
+            problem = f"must be {words} {bound:g}"
+    return problem and f"{problem} (got {reprlib.repr(value)})."
 
 
 def _not_a(value: Any, kinds: list[Any]) -> str:
-    """What a value of one of these types has to be, if it is none."""
+    """The requirement that a value, which should have one of these types, does not meet; empty: it does."""
     is_bool = isinstance(value, bool)
     if bool in kinds:
         return "" if is_bool else "must be a valid boolean, true or false"
@@ -143,7 +143,7 @@ def _kinds(kind: Any) -> tuple[Any, ...]:
 
 
 def _unknown(name: str, called: str, known: Mapping[str, Any]) -> str:
-    """What is said of a key that does not exist."""
+    """The message on an unknown key."""
     if not called:
         return f"unknown key.{did_you_mean(name, known)}"
     others = set(known) - {"name"}

@@ -50,7 +50,7 @@ def _markdown_row(cells: Sequence[str], count: int) -> str:
 
 
 def shortened(text: str, most: int = 200) -> str:
-    """``text``, its middle left out if it is longer than ``most`` characters."""
+    """``text`` of at most ``most`` characters, without its middle if it is longer."""
     half = (most - 1) // 2
     return text if len(text) <= most else f"{text[: most - 1 - half]}…{text[-half:]}"
 
@@ -58,7 +58,7 @@ def shortened(text: str, most: int = 200) -> str:
 def unbroken(text: str) -> str:
     """``text`` whose intervals are not broken into lines: `+0.8 [+0.3, +1.3]` with spaces that do not break."""
     number = r"[-+−×]?[\d.∞]+"
-    return re.sub(rf"(?:(?<=\d) )?\[{number}, {number}\]", lambda found: found[0].replace(" ", "\u00a0"), text)
+    return re.sub(rf"(?:(?<=\d) )?\[{number}, {number}\]", lambda match: match[0].replace(" ", "\u00a0"), text)
 
 
 def redacted(text: str) -> str:

@@ -82,7 +82,7 @@ def test_a_sound_study_passes(tmp_path: Path) -> None:
 )
 def test_a_control_that_comes_out_otherwise_fails(role: str, points: float, said: str, tmp_path: Path) -> None:
     found = judged(tmp_path, **{role: points})
-    assert [c.role for c in found.values() if c.outcome == "failed"] == [role] and found[role].found == said
+    assert [c.role for c in found.values() if c.outcome == "failed"] == [role] and found[role].result == said
     assert controls_status(list(found.values())) == f"failed: {role}"
 
 
@@ -100,7 +100,7 @@ def test_too_few_seeds_are_no_pass_and_no_alarm(tmp_path: Path) -> None:
         return [heights[0], *(h + noise for h in heights[1:])]
 
     found = controls(write(study_of(2, **CHANGES), tmp_path, curve))
-    assert found[0].outcome == "inconclusive" and found[0].found == "too few seeds to tell whether within 4.4 points"
+    assert found[0].outcome == "inconclusive" and found[0].result == "too few seeds to tell whether within 4.4 points"
     assert not found[0].passed and controls_warning(found) == ""
     assert "control other_seeds: inconclusive" in controls_text(found)
     assert controls_status(found) == "inconclusive: other_seeds"
@@ -124,7 +124,7 @@ def test_without_records_or_without_controls(tmp_path: Path) -> None:
     for path in results.folder.run("poor_clip", 0).path.parent.rglob("*.json*"):
         path.unlink()
     found = {c.role: c for c in controls(StudyResults(results.folder.path))}
-    assert not found["worse"].passed and found["worse"].found.startswith("no records: no run of 'poor_clip'")
+    assert not found["worse"].passed and found["worse"].result.startswith("no records: no run of 'poor_clip'")
     none = controls(write(study_of(2), tmp_path / "none", sound()))
     assert none == [] and controls_status(none) == "none" and controls_text(none) == ""
 

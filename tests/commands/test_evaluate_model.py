@@ -10,7 +10,7 @@ import pytest
 
 from policygrain.cli import main
 from policygrain.errors import UserError
-from policygrain.evaluate.any_model import Asked, claim, named, study_of
+from policygrain.evaluate.any_model import EvaluationOptions, claim, named, study_of
 from policygrain.results.layout import StudyFolder
 from policygrain.results.reader import model_evaluation
 
@@ -69,12 +69,12 @@ def test_another_protocol_does_not_overwrite_results(
 
 
 def test_a_folder_of_an_earlier_version_is_continued_and_what_is_no_study_is_named(tmp_path: Path) -> None:
-    study, folder = study_of(Asked(["count"]), "x", "start"), StudyFolder(tmp_path)
+    study, folder = study_of(EvaluationOptions(["count"]), "x", "start"), StudyFolder(tmp_path)
     claim(folder, study)
     folder.study.write_text(folder.study.read_text() + "rollouts: {where: colocated, servers: 1}\n")
     claim(folder, study)
     with pytest.raises(UserError, match=r"another protocol \(evaluation\.seed differs\)"):
-        claim(folder, study_of(Asked(["count"], seed=5), "x", "start"))
+        claim(folder, study_of(EvaluationOptions(["count"], seed=5), "x", "start"))
     for content in ("[", "a text"):
         folder.study.write_text(content)
         with pytest.raises(UserError, match=r"(?s)study\.yaml: .*\nChoose another folder with --out\."):

@@ -150,7 +150,7 @@ WRONG: list[tuple[list[Any], str]] = [
     ([row([0.1], advantage=1.0, staleness=-1)], "staleness: -1 updates"),
     ([row([0.1], reward=r, group=0) for r in (1e308, -1e308)], r"line 1: reward: 1e\+308 is too large"),
     ([row([0.1 * (-1) ** i], reward=1.0, group=0) for i in range(4)], "all advantages are 0"),
-    ([row([0.1], advantage=1.0)], "no band of the token ratio clips 0.50% .* 0.00% have a ratio below 1"),
+    ([row([0.1], advantage=1.0)], "no clip range of the token ratio clips 0.50% .* 0.00% have a ratio below 1"),
     ([row([0.1 if a > 0 else 0.2], advantage=a) for a in (1.0, -1.0)], "0.00% have a ratio below 1 and a negative"),
 ]
 

@@ -58,7 +58,7 @@ def test_the_page_is_generated_from_the_registry(root: Path, capsys: pytest.Capt
     ("changes", "message"),
     [
         ({"colour": "red"}, "colour: Extra inputs"),
-        ({"version": 2}, "must tell of version 2"),
+        ({"version": 2}, "must describe version 2"),
         ({"role": "benchmark"}, "has `sampling` and `metric`"),
         ({"answers": {"list_answer": "many"}}, "column 'many' is not kept"),
         ({"content": "abc"}, "content: String should match"),

@@ -1,4 +1,4 @@
-"""What an estimator does in a case: its expected update, its updates from single batches, and training with it.
+"""Measurements of an estimator in a case: its expected update, updates from single batches, and training.
 
 All losses are those of training (`Method.loss`). Many policies are updated at once: their responses are the rows of one
 `TokenBatch`, and since no ratio, clip or mean used here joins different responses, the gradient by each policy's logits
@@ -16,7 +16,7 @@ from . import policies
 from .cases import BATCH, STEP, UPDATES, Case
 
 LARGEST_LOGIT = 12.0
-DRAWS = 64  # of what is random in a case, for expected updates
+DRAWS = 64  # of the random parts of a case, for expected updates
 BATCHES = 400  # for the cosine of single batches
 
 
@@ -75,8 +75,8 @@ def batch_cosines(method: Method, case: Case, batches: int = BATCHES) -> Tensor:
     generator = torch.Generator().manual_seed(1)
     present = _present(case).expand(batches, -1)
     behaviour = drifted(_behaviour(case).expand(batches, -1), case, generator)
-    found = batch_update(method, case, present, behaviour, generator)
-    return torch.cosine_similarity(found, policies.exact_gradient(present), dim=-1)
+    updates = batch_update(method, case, present, behaviour, generator)
+    return torch.cosine_similarity(updates, policies.exact_gradient(present), dim=-1)
 
 
 def train(method: Method, case: Case, seeds: int) -> Tensor:

@@ -87,7 +87,7 @@ def run(method: Method, cell: Cell, seeds: int, seed: int = 0) -> tuple[Tensor, 
 
 
 def estimates(method: Method, logits: Tensor, behaviour: Tensor, tokens: Tensor, advantages: Tensor) -> Tensor:
-    """What each token adds to the estimate of ∇J by its response, at its logit. [policies, responses, tokens]."""
+    """Contribution of each token to the estimate of ∇J by its response, at its logit. [policies, responses, tokens]."""
     now, old = (chains.log_probs(policy, tokens) for policy in (logits, behaviour))
     return token_weights(method, now, old, advantages) * chains.scores(now, tokens)
 
@@ -107,9 +107,9 @@ def moments(method: Method, logits: Tensor, behaviour: Tensor, rewards: Tensor) 
 
 
 def chosen_clip(ratio: Estimator, seeds: int) -> tuple[PpoClip, dict[str, float]]:
-    """The clip with the largest area, and the areas of all that were tried, by `high`, in points.
+    """The clip with the largest area, and the areas of all candidates, by `high`, in points.
 
-    The list is extended until the best is inside of it, or at a limit, where a clip acts always or never.
+    The list is extended until the best is not at its end, or is at a limit, where a clip acts always or never.
     """
 
     @functools.cache
@@ -143,7 +143,7 @@ def run_map(seeds: int, silent: bool = False) -> MapRecord:
         steps=STEPS,
         clips={name: areas for name, (_, areas) in clips.items()},
         cells=cells,
-        laws=[law(name, cells) for name in ("none", *RATIOS)],  # where the cap does not act, a product has no bias
+        laws=[law(name, cells) for name in ("none", *RATIOS)],  # without an active cap, a product has no bias
     )
 
 
@@ -176,8 +176,8 @@ def law(name: str, cells: Sequence[MapCell]) -> Law:
 
     (one,), r2 = fit([cell.age * cell.learning_rate for cell in cells])
     keys = ("age", "learning_rate", "length", "group")
-    each, r2_each = fit(*([getattr(cell, key) for cell in cells] for key in keys))
-    exponents = {key: round(value, 3) for key, value in zip(keys, each, strict=True)}
+    by_setting, r2_each = fit(*([getattr(cell, key) for cell in cells] for key in keys))
+    exponents = {key: round(value, 3) for key, value in zip(keys, by_setting, strict=True)}
     return Law(name=name, staleness=round(one, 3), r2=round(r2, 3), exponents=exponents, r2_each=round(r2_each, 3))
 
 

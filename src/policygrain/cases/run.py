@@ -85,7 +85,7 @@ def _interval(values: Tensor) -> Interval:
     return mean, low, high
 
 
-def _record(case: Case, found: list[CaseEstimator]) -> CaseRecord:
+def _record(case: Case, estimators: list[CaseEstimator]) -> CaseRecord:
     described = ("name", "title", "prediction", "order")
     return CaseRecord(
         **{key: getattr(case, key) for key in described},
@@ -93,5 +93,5 @@ def _record(case: Case, found: list[CaseEstimator]) -> CaseRecord:
         exact_push=round(float(measure.exact_gradient(case)[policies.X1]), DIGITS),
         dose=case.dose,
         doses=list(case.doses),
-        estimators=found,
+        estimators=estimators,
     )

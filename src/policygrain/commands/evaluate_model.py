@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Sample, grade, write the records and the table, and print both."""
-    from ..evaluate.any_model import PROMPT, Asked, claim, fetched, named, study_of
+    from ..evaluate.any_model import PROMPT, EvaluationOptions, claim, fetched, named, study_of
     from ..evaluate.run import evaluate
     from ..files import atomic_text
     from ..model.loading import load_tokenizer
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> None:
     chat = arguments.chat
     if chat is None:
         chat = all(load_tokenizer(str(folder)).chat_template for folder in models.values())
-    asked = Asked(
+    options = EvaluationOptions(
         benchmarks=[name for name in arguments.benchmarks.split(",") if name],
         samples=arguments.samples,
         temperature=arguments.temperature,
@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> None:
         seed=arguments.seed,
     )
     results = StudyFolder(arguments.out)
-    study = study_of(asked, "evaluation", str(next(iter(models.values()))))
+    study = study_of(options, "evaluation", str(next(iter(models.values()))))
     check_sources(study)
     claim(results, study)
     prepare(study, results.data)

@@ -17,8 +17,8 @@ from ..study import Study, load_recorded_study, parse_study
 PROMPT = "{problem}\nPlease reason step by step, and put your final answer within \\boxed{}.\n"
 
 
-class Asked(NamedTuple):
-    """Options of an evaluation. None: what the registry says of a benchmark, else the study's defaults."""
+class EvaluationOptions(NamedTuple):
+    """Options of an evaluation. None: the value in the benchmark's registry entry, else the study's default."""
 
     benchmarks: Sequence[str]  # registered sets, synthetic families or .jsonl files
     samples: int | None = None
@@ -35,34 +35,34 @@ class Asked(NamedTuple):
     seed: int = 7
 
 
-def study_of(asked: Asked, name: str, start: str) -> Study:
+def study_of(options: EvaluationOptions, name: str, start: str) -> Study:
     """Build a Study for the requested evaluation. UserError names the option that is wrong."""
-    sampling: dict[str, Any] = {"top_p": asked.top_p, "max_tokens": asked.max_tokens}
-    sampling["n"] = 1 if asked.samples is None else asked.samples
-    sampling["temperature"] = asked.temperature or 0.0
+    sampling: dict[str, Any] = {"top_p": options.top_p, "max_tokens": options.max_tokens}
+    sampling["n"] = 1 if options.samples is None else options.samples
+    sampling["temperature"] = options.temperature or 0.0
     if sampling["n"] > 1 and not sampling["temperature"]:
         raise UserError("--samples: several greedy responses are the same; give --temperature, too.")
-    given = asked.samples is not None or asked.temperature is not None
+    given = options.samples is not None or options.temperature is not None
     benchmarks = [
-        {"name": _slug(Path(source).stem), "source": source, **({"size": asked.size} if asked.size else {})}
-        for source in asked.benchmarks
+        {"name": _slug(Path(source).stem), "source": source, **({"size": options.size} if options.size else {})}
+        for source in options.benchmarks
     ]
     content: dict[str, Any] = {
         "name": name,
         "seeds": [0],
         "model": {"start": start},
-        "prompt": {"template": asked.prompt, "chat": asked.chat},
-        # Nothing is trained: a problem has to be there.
-        "data": {"train": ["count"], "train_size": 1, "validation_size": 1, "root": asked.root and str(asked.root)},
-        "grader": asked.grader,
-        "extraction": asked.extraction,
+        "prompt": {"template": options.prompt, "chat": options.chat},
+        # Nothing is trained, but a study needs a training problem.
+        "data": {"train": ["count"], "train_size": 1, "validation_size": 1, "root": options.root and str(options.root)},
+        "grader": options.grader,
+        "extraction": options.extraction,
         "experiments": {"none": {"methods": ["reinforce"]}},
         "evaluation": {
-            "engine": asked.engine,
+            "engine": options.engine,
             "sampling": sampling,
             "registered_sampling": not given,
             "benchmarks": benchmarks,
-            "seed": asked.seed,
+            "seed": options.seed,
         },
     }
     return parse_study(content, Path("evaluate-model"))
@@ -98,7 +98,7 @@ def _leaves(data: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 def named(models: Sequence[str]) -> dict[str, str]:
     """Name → folder or hub name, of `MODEL` or `NAME=MODEL` each. UserError if two have the same name."""
-    found: dict[str, str] = {}
+    by_name: dict[str, str] = {}
     for text in models:
         name, separator, model = text.partition("=")
         if not separator or "/" in name:
@@ -106,14 +106,14 @@ def named(models: Sequence[str]) -> dict[str, str]:
             parts = [part for part in Path(text).parts if part not in ("/", "model")]
             name = parts[-1] if parts else text
         name = _slug(name)
-        if name in found:
+        if name in by_name:
             raise UserError(f"two models are called {name!r}; name them: NAME={model}.")
-        found[name] = model
-    return found
+        by_name[name] = model
+    return by_name
 
 
 def fetched(model: str, revision: str | None = None) -> Path:
-    """The folder of a model: itself, or what the hub has of this name. UserError if there is neither."""
+    """The folder of a model: itself, or a copy from the hub. UserError if there is neither."""
     if (folder := Path(model)).is_dir():
         if not (folder / "config.json").is_file():
             raise UserError(f"{folder}: no model here: it has no config.json.")

@@ -32,11 +32,11 @@ def grade(
     records = []
     for benchmark in study.evaluation.benchmarks:
         protocol = benchmark.extraction or study.extraction
-        own = [i for i, query in enumerate(queries) if benchmark.name in query.benchmarks]
+        positions = [i for i, query in enumerate(queries) if benchmark.name in query.benchmarks]
         graded = {
             greedy: _samples([(queries[i], responses[i], texts[i]) for i in chosen], graders[protocol])
             for greedy in (False, True)
-            if (chosen := [i for i in own if queries[i].greedy is greedy])
+            if (chosen := [i for i in positions if queries[i].greedy is greedy])
         }
         for greedy, rows in graded.items():
             path = folder.greedy(benchmark.name) if greedy else folder.samples(benchmark.name)
@@ -48,7 +48,7 @@ def grade(
 
 
 def _samples(sampled: Sequence[tuple[Query, Response, str]], grader: Grader) -> list[EvaluatedSample]:
-    """Each response with its outcome; a response comes with its query and its text."""
+    """Each sampled response, given with its query and text, with its outcome."""
     problems, texts = [query.problem for query, _, _ in sampled], [text for _, _, text in sampled]
     options, ids = [Options.of(p) for p in problems], [p.id for p in problems]
     outcomes = grader.grade([p.answer for p in problems], texts, options, ids)

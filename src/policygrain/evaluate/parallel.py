@@ -37,10 +37,10 @@ def sample_in_parallel(command: Sequence[str], part: tuple[int, int], engines: i
     try:
         for engine in range(engines):
             share = ["--part", f"{number + engine * parts}/{parts * engines}", "--engines", "1"]
-            own = {"CUDA_VISIBLE_DEVICES": devices[engine % len(devices)]} if devices else {}
+            visible_gpu = {"CUDA_VISIBLE_DEVICES": devices[engine % len(devices)]} if devices else {}
             process = subprocess.Popen(
                 [sys.executable, "-m", "policygrain.cli", *command, *share],
-                env={**os.environ, **own},
+                env={**os.environ, **visible_gpu},
                 stderr=subprocess.PIPE,
                 text=True,
             )

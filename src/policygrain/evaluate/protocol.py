@@ -1,4 +1,4 @@
-"""The evaluation protocol: everything that a score depends on. Only scores with the same protocol are compared."""
+"""The evaluation protocol, all settings that a score depends on. Only scores with the same protocol are compared."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..tasks.registry import sampling_of
 
 
 def protocol(study: Study, renderer: PromptRenderer, data: DataFolder, model: str, grader: str) -> dict[str, Any]:
-    """Everything that a score depends on; ``model`` is the digest of the model, ``grader`` the name of the grader."""
+    """All settings that a score depends on; ``model`` is the digest of the model, ``grader`` the name of the grader."""
     from ..rollout.open import resolve_engine  # imports torch, which is not needed to estimate costs
 
     return {
@@ -39,7 +39,7 @@ def engine_of(study: Study) -> Literal["auto", "vllm", "transformers"]:
 
 
 def response_key(protocol: dict[str, Any]) -> str:
-    """The digest of the protocol without grader and extraction: what sampled responses depend on."""
+    """The digest of the parts of a protocol that sampled responses depend on: all but grader and extraction."""
     benchmarks = {
         name: {k: v for k, v in settings.items() if k != "extraction"}
         for name, settings in protocol["benchmarks"].items()

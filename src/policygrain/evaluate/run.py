@@ -104,7 +104,7 @@ def _digest(name: str, model: Path) -> str:
 
 
 def _of_hub(study: Study, model: Path) -> Path:
-    """The folder of the study's start model; of another model that is missing, its name, for the message."""
+    """The folder of the study's initial model; of another model that is missing, its name, for the message."""
     if str(model) != study.model.start:
         return model
     return fetched(study.model.start, commit_of(study.model.start, study.model.revision))
@@ -127,7 +127,7 @@ def _update_contaminated(
     problems: Mapping[str, Sequence[Problem]],
     seen: Mapping[str, Collection[str]],
 ) -> None:
-    """Write which problems are among the training prompts where that has changed; no response depends on it."""
+    """Update which problems are among the training prompts, if that has changed; no response depends on it."""
     records = [
         record.model_copy(
             update={

@@ -76,33 +76,33 @@ def sample(
                 file.write("\n" * cut_short + "".join(json.dumps(row) + "\n" for row in rows))
             cut_short = False
         except OSError as error:
-            raise UserError(f"{path}: cannot be written: {error.strerror}. What was sampled before is kept.") from error
+            raise UserError(f"{path}: cannot be written: {error.strerror}. Earlier responses are kept.") from error
 
 
 def sampled(folder: EvaluationFolder, key: str) -> dict[int, Response]:
     """Responses that were sampled under this key, by position; incomplete lines are ignored."""
-    found = {}
+    responses = {}
     for path in folder.all_responses(key):
         for line in path.read_bytes().splitlines():
             try:
                 row = json.loads(line)
-                found[int(row["i"])] = Response([int(i) for i in row["ids"]], bool(row["finished"]), [])
+                responses[int(row["i"])] = Response([int(i) for i in row["ids"]], bool(row["finished"]), [])
             except (ValueError, KeyError, TypeError):
                 continue
-    return found
+    return responses
 
 
 def all_responses(queries: Sequence[Query], folder: EvaluationFolder, key: str) -> list[Response]:
     """All responses, in order. UserError if some are missing."""
-    found = sampled(folder, key)
-    if missing := [i for i in range(len(queries)) if i not in found]:
+    responses = sampled(folder, key)
+    if missing := [i for i in range(len(queries)) if i not in responses]:
         names = ", ".join(sorted({name for i in missing for name in queries[i].benchmarks}))
         there = ", ".join(p.name for p in folder.all_responses(key)) or "none"
         raise UserError(
-            f"{folder.path}: {len(missing)} of {len(queries)} responses are missing ({names}); parts that are there: "
+            f"{folder.path}: {len(missing)} of {len(queries)} responses are missing ({names}); existing parts: "
             f"{there}. Run the missing parts, or the same command without --part."
         )
-    return [found[i] for i in range(len(queries))]
+    return [responses[i] for i in range(len(queries))]
 
 
 def remove_responses(folder: EvaluationFolder) -> None:

@@ -1,6 +1,6 @@
 """Training problems selected by how often a model solves them.
 
-A group of responses to a problem that the model never or always solves has equal rewards, and no gradient.
+Problems that the model never or always solves give groups with equal rewards, which have no gradient.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def solve_rates(samples: Iterable[EvaluatedSample]) -> dict[Key, float]:
     outcomes: dict[Key, list[bool]] = {}
     for sample in samples:
         outcomes.setdefault((sample.id, sample.problem), []).append(sample.outcome == "correct")
-    return {problem: sum(found) / len(found) for problem, found in outcomes.items()}
+    return {problem: sum(graded) / len(graded) for problem, graded in outcomes.items()}
 
 
 def select(

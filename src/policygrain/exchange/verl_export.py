@@ -34,7 +34,7 @@ LACKS: tuple[Need, ...] = (
     "mtp_heads",
     "groups",
     "segments",
-)  # of what a method can need
+)  # needs of a method that verl's policy loss does not receive
 CONFIG, REWARD = "verl", "reward.py"
 RECORD, ROLLOUTS, VALIDATIONS = "export.json", "rollouts", "validations"
 # The trainer's reward: PolicyGrain's grader, with the study's grader and extraction.
@@ -52,10 +52,10 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None):
 
 
 def export(study: Study, arm: Arm, seed: int, data: DataFolder | None, out: Path, gpus: int) -> list[str]:
-    """Write configuration, method, problems and reward to the empty folder ``out``; returns what differs in verl.
+    """Write configuration, method, problems and reward to the empty folder ``out``; returns differences in verl.
 
     ``data`` is the folder of `policygrain prepare`; with None they are prepared in ``out``. UserError, which leaves no
-    folder, if verl cannot do what the arm asks.
+    folder, if verl cannot train the arm.
     """
     with new_folder(out) as folder:
         if data is None:
@@ -65,9 +65,9 @@ def export(study: Study, arm: Arm, seed: int, data: DataFolder | None, out: Path
 
 
 def _write(study: Study, arm: Arm, seed: int, data: DataFolder, out: Path, gpus: int) -> list[str]:
-    settings, found = arm.training(study), arm.method(study)
+    settings, method = arm.training(study), arm.method(study)
     problems = {"train": read_problems(data.train), "validation": read_problems(data.validation)}
-    _check(study, settings, found, problems["train"])
+    _check(study, settings, method, problems["train"])
     out.mkdir(parents=True, exist_ok=True)
     for name, listed in problems.items():
         _write_parquet(study, listed, out / f"{name}.parquet")
@@ -76,7 +76,7 @@ def _write(study: Study, arm: Arm, seed: int, data: DataFolder, out: Path, gpus:
     longest = max(len(renderer.ids(problem.problem)) for listed in problems.values() for problem in listed)
     text = yaml.safe_dump(config(study, arm, seed, longest, gpus), sort_keys=False)
     atomic_text(out / f"{CONFIG}.yaml", text)
-    atomic_text(out / METHODS_FILE, yaml.safe_dump({registered_name(found): found.data()}, sort_keys=False))
+    atomic_text(out / METHODS_FILE, yaml.safe_dump({registered_name(method): method.data()}, sort_keys=False))
     files = [f"{CONFIG}.yaml", METHODS_FILE, REWARD, *(f"{name}.parquet" for name in problems)]
     record = ExportRecord(
         engine="verl",
@@ -86,25 +86,25 @@ def _write(study: Study, arm: Arm, seed: int, data: DataFolder, out: Path, gpus:
         files={name: digests.of_file(out / name) for name in files},
     )
     write_record(out / RECORD, record)
-    return differences(found, settings)
+    return differences(method, settings)
 
 
-def registered_name(found: Method) -> str:
-    """The name of the study's method in verl, where a preset or another study's method may have the plain name.
+def registered_name(method: Method) -> str:
+    """The name of the study's method in verl, with a digest: a preset or another study's method may have the same name.
 
     Without the file of methods, or with that of another arm, verl knows no loss of this name and does not train.
     """
-    return f"{found.name}-{digests.of_json(found.data())[:8]}"
+    return f"{method.name}-{digests.of_json(method.data())[:8]}"
 
 
 def config(study: Study, arm: Arm, seed: int, longest: int, gpus: int) -> dict[str, Any]:
-    """verl's configuration: what differs from verl's defaults, on top of its `ppo_trainer`.
+    """verl's configuration: changes to the defaults of its `ppo_trainer`.
 
     Paths begin with the variable `EXPORTED`, so that the folder can be moved. ``longest``: of the prompts, in tokens.
     """
-    settings, found = arm.training(study), arm.method(study)
+    settings, method = arm.training(study), arm.method(study)
     out = f"${{oc.env:{EXPORTED}}}"
-    std = found.advantage.name == "grpo"
+    std = method.advantage.name == "grpo"
     return {
         "hydra": {"searchpath": ["pkg://verl.trainer.config"]},
         "defaults": ["ppo_trainer", "_self_"],
@@ -119,7 +119,7 @@ def config(study: Study, arm: Arm, seed: int, longest: int, gpus: int) -> dict[s
         "actor_rollout_ref": {
             "model": {"path": _model_path(study.model.start)},
             "actor": {
-                "policy_loss": {"loss_mode": f"policygrain.{registered_name(found)}"},
+                "policy_loss": {"loss_mode": f"policygrain.{registered_name(method)}"},
                 "ppo_mini_batch_size": settings.prompts_per_step // settings.updates_per_batch,
                 "ppo_epochs": settings.epochs,
                 "grad_clip": settings.max_grad_norm,
@@ -148,7 +148,7 @@ def config(study: Study, arm: Arm, seed: int, longest: int, gpus: int) -> dict[s
             "adv_estimator": "grpo",
             "norm_adv_by_std_in_grpo": std,
             # verl samples until a batch is full: it ignores `max_num_gen_batches`.
-            "filter_groups": {"enable": found.sampler.dynamic, "metric": "reward"},
+            "filter_groups": {"enable": method.sampler.dynamic, "metric": "reward"},
         },
         "reward": {"custom_reward_function": {"path": f"{out}/{REWARD}", "name": "compute_score"}},
         "trainer": {
@@ -171,31 +171,29 @@ def _model_path(start: str) -> str:
     return str(Path(start).resolve()) if Path(start).is_dir() else start
 
 
-def differences(found: Method, settings: Training) -> list[str]:
+def differences(method: Method, settings: Training) -> list[str]:
     """Differences of the run in verl from the same arm here, a sentence each."""
-    said = [
+    notes = [
         "prompts are shuffled and responses sampled with verl's seeds, so runs of the two engines are not paired",
         "gradients are clipped and averaged by verl's FSDP, and log-probabilities are computed in bfloat16",
     ]
     if settings.epochs > 1:
-        said.append("each pass over a batch has the same minibatches")
+        notes.append("each pass over a batch has the same minibatches")
     if settings.warmup_updates:
-        said.append("the learning rate grows once per batch in its warmup, and not with each optimizer step")
-    if found.sampler.overlong_buffer:
-        said.append("the overlong punishment of the method's sampler is not applied (verl: the reward manager `dapo`)")
-    if found.sampler.dynamic:
-        said.append("groups are sampled until a batch is full, however many that takes (sampler.max_batches)")
-    if found.sampler.mask_truncated:
-        said.append("truncated responses are not left out of the loss")
-    if any(getattr(part, "mask", "all") != "all" for part in found.penalties):
-        said.append(
-            "the mask by entropies goes by covariances, unless verl is changed as docs/integrations/verl.md says"
-        )
-    return said
+        notes.append("the learning rate grows once per batch in its warmup, and not with each optimizer step")
+    if method.sampler.overlong_buffer:
+        notes.append("the overlong punishment of the method's sampler is not applied (verl: the reward manager `dapo`)")
+    if method.sampler.dynamic:
+        notes.append("groups are sampled until a batch is full, however many that takes (sampler.max_batches)")
+    if method.sampler.mask_truncated:
+        notes.append("truncated responses are not left out of the loss")
+    if any(getattr(part, "mask", "all") != "all" for part in method.penalties):
+        notes.append("the mask by entropies uses covariances, unless verl is changed as docs/integrations/verl.md says")
+    return notes
 
 
-def _check(study: Study, settings: Training, found: Method, train: list[Problem]) -> None:
-    problems = lacking(found, "verl", LACKS)
+def _check(study: Study, settings: Training, method: Method, train: list[Problem]) -> None:
+    problems = lacking(method, "verl", LACKS)
     if not study.prompt.chat:
         problems.append("verl always applies the chat template; the study has prompt.chat: false.")
     if settings.prompts_per_step % settings.updates_per_batch:
@@ -207,8 +205,8 @@ def _check(study: Study, settings: Training, found: Method, train: list[Problem]
         problems.append("training.ahead: verl's own asynchronous trainers have other keys; set it to 0.")
     if settings.sampler_bits is not None:
         problems.append("training.sampler_bits: verl's engines quantize by their own keys; leave it out.")
-    if found.advantage.name not in ("grpo", "dr_grpo"):
-        problems.append(f"its advantage {found.advantage.name!r} is none of verl's; verl has grpo and dr_grpo.")
+    if method.advantage.name not in ("grpo", "dr_grpo"):
+        problems.append(f"its advantage {method.advantage.name!r} is none of verl's; verl has grpo and dr_grpo.")
     if any(problem.tests for problem in train):
         problems.append("its training problems are programs, which verl's reward function here does not run.")
     if study.model.start == "tiny":
@@ -220,11 +218,11 @@ def _check(study: Study, settings: Training, found: Method, train: list[Problem]
     if settings.shuffle_rewards or settings.sampling_seed:
         problems.append("the arm is a control (training.shuffle_rewards, training.sampling_seed), which verl has not.")
     if problems:
-        raise UserError(f"{found.name}: " + " ".join(problems))
+        raise UserError(f"{method.name}: " + " ".join(problems))
 
 
 def _write_parquet(study: Study, problems: list[Problem], path: Path) -> None:
-    """The problems as verl's datasets have them."""
+    """Write the problems in the format of verl's datasets."""
     import pandas as pd
 
     rows = []
@@ -245,13 +243,13 @@ def _write_parquet(study: Study, problems: list[Problem], path: Path) -> None:
     temporary.replace(path)
 
 
-def describe(out: Path, said: list[str]) -> str:
-    """How the run is started, and what differs in it."""
+def describe(out: Path, notes: list[str]) -> str:
+    """Commands that start the run, and its differences."""
     return "\n".join(
         [
             f"export {EXPORTED}={shlex.quote(str(out.resolve()))}",
             f"VERL_FILE_LOGGER_PATH=${EXPORTED}/metrics.jsonl \\",
             f"  python -m verl.trainer.main_ppo --config-path ${EXPORTED} --config-name {CONFIG}",
-            *(f"note: {s}." for s in said),
+            *(f"note: {s}." for s in notes),
         ]
     )

@@ -37,7 +37,7 @@ def import_run(
 ) -> tuple[RunFolder, list[str]]:
     """Write the run that was trained in an exported ``folder`` into ``results``.
 
-    Returns the run's folder and what a reader of it should know, a clause each.
+    Returns the run's folder and notes for its readers, a clause each.
 
     ``logs``: verl's logs, in the order of its attempts (default: `metrics*.jsonl` in ``folder``). ``model``: the final
     model in Hugging Face's format (default: the last checkpoint's). UserError if the exported files were changed, if
@@ -49,7 +49,7 @@ def import_run(
     log = read_log(logs, steps, folder)
     model = model or folder / "checkpoints" / f"global_step_{steps}" / "actor" / "huggingface"
     _check_model(model, config.inputs.start_model)
-    samples = {step - 1: found for step, found in graded_samples(folder / ROLLOUTS, exported, model) if step <= steps}
+    samples = {step - 1: graded for step, graded in graded_samples(folder / ROLLOUTS, exported, model) if step <= steps}
     validated = dict(graded_samples(folder / VALIDATIONS, exported, model))
     dynamic = bool(config.method["sampler"].get("dynamic"))
     rows = metric_rows(log, config.training, dynamic, samples, validated)
@@ -68,8 +68,8 @@ def import_run(
         write_record(run.config, config)
         with model_folder(run.model, again="it imports the run") as into:
             shutil.copytree(model, into)
-        for step, found in samples.items():
-            atomic_text(run.rollouts(step), "".join(row.model_dump_json() + "\n" for row in found.rows))
+        for step, graded in samples.items():
+            atomic_text(run.rollouts(step), "".join(row.model_dump_json() + "\n" for row in graded.rows))
         atomic_text(run.metrics, "".join(map(line, rows)))
         atomic_text(run.timings, "".join(map(line, timings)))
         ended = max(path.stat().st_mtime for path in logs)
@@ -120,22 +120,22 @@ def _check_model(model: Path, start: str) -> None:
             "FOLDER by --model."
         )
     if digests.of_model(model) == start:
-        raise UserError(f"{model}: this is the start model of the run, not the model after training.")
+        raise UserError(f"{model}: this is the initial model of the run, not the model after training.")
 
 
 def _notes(samples: Mapping[int, Samples], validated: Mapping[int, Samples], dynamic: bool) -> list[str]:
-    said = ["its prompts and sampling seeds are verl's: it is not paired with a run that was trained here"]
+    notes = ["its prompts and sampling seeds are verl's: it is not paired with a run that was trained here"]
     if not samples:
-        said.append("verl saved no rollouts (trainer.rollout_data_dir): accuracies of samples are verl's mean reward")
+        notes.append("verl saved no rollouts (trainer.rollout_data_dir): accuracies of samples are verl's mean reward")
     graded = [*samples.values(), *validated.values()]
-    if differ := sum(found.disagreements for found in graded):
-        count = sum(len(found.rows) for found in graded)
-        said.append(
+    if differ := sum(step_samples.disagreements for step_samples in graded):
+        count = sum(len(step_samples.rows) for step_samples in graded)
+        notes.append(
             f"verl's reward and this grader disagree on {differ} of {count} responses; the records have the latter"
         )
     if dynamic:
-        said.append(
+        notes.append(
             "verl logs neither accuracy nor length of the groups that dynamic sampling drops: `sampled_accuracy` is "
             "empty, and `total_tokens` estimated"
         )
-    return said
+    return notes

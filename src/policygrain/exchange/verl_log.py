@@ -45,7 +45,7 @@ Log = dict[int, dict[str, Any]]
 
 
 def read_log(paths: Iterable[Path], steps: int, folder: Path) -> Log:
-    """verl's metrics by its step, from 0 (validation of the start model, where it was done) to ``steps``.
+    """verl's metrics by its step, from 0 (validation of the initial model, where it was done) to ``steps``.
 
     A step that several logs have is taken from the last of them. UserError if one is missing.
     """
@@ -105,11 +105,11 @@ def timing_rows(log: Log) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     total = 0.0
     for step in range(1, max(log) + 1):
-        found = {ours: float(log[step][theirs]) for ours, theirs in TIMINGS.items() if theirs in log[step]}
-        total += found.get("seconds/total", 0.0)
+        timings = {ours: float(log[step][theirs]) for ours, theirs in TIMINGS.items() if theirs in log[step]}
+        total += timings.get("seconds/total", 0.0)
         if "perf/throughput" in log[step]:
-            found["tokens_per_second"] = float(log[step]["perf/throughput"])
-        rows.append({"step": step - 1, **found, "total_seconds": total})
+            timings["tokens_per_second"] = float(log[step]["perf/throughput"])
+        rows.append({"step": step - 1, **timings, "total_seconds": total})
     return rows
 
 
@@ -121,10 +121,10 @@ def _of_samples(row: Mapping[str, Any], samples: Samples | None) -> dict[str, An
 
 def _validation(data: Mapping[str, Any], samples: Samples | None) -> dict[str, float]:
     """Accuracy and length of the validation in a log entry; empty if there was none."""
-    found = [value for name, value in data.items() if name.startswith("val-core/") and "/mean@" in name]
-    if not found:
+    means = [value for name, value in data.items() if name.startswith("val-core/") and "/mean@" in name]
+    if not means:
         return {}
     if samples is None:
-        return {"validation_accuracy": float(found[0]), "validation_length": math.nan}
+        return {"validation_accuracy": float(means[0]), "validation_length": math.nan}
     length = statistics.fmean(row.tokens for row in samples.rows)
     return {"validation_accuracy": samples.accuracy, "validation_length": length}

@@ -26,7 +26,7 @@ class Samples(NamedTuple):
 
     @property
     def disagreements(self) -> int:
-        """Number of responses that verl's reward calls otherwise than our grader."""
+        """Number of responses on which verl's reward and this grader disagree."""
         return sum((s > 0.5) != (r.outcome == "correct") for r, s in zip(self.rows, self.scores, strict=True))
 
 
@@ -56,12 +56,12 @@ def _samples(
     """verl's lines with grades; prompts are numbered in their order, and the responses to each."""
     numbers: dict[str, int] = {}
     counts: dict[str, int] = {}
-    found = []
+    samples = []
     for row, outcome, tokens in zip(rows, outcomes, lengths, strict=True):
         prompt = str(row["input"])
         number = numbers.setdefault(prompt, len(numbers))
         counts[prompt] = counts.get(prompt, 0) + 1
-        found.append(
+        samples.append(
             EvaluatedSample(
                 id=str(number),
                 sample=counts[prompt] - 1,
@@ -73,4 +73,4 @@ def _samples(
                 finished=tokens < most,
             )
         )
-    return found
+    return samples

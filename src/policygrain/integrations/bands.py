@@ -1,4 +1,4 @@
-"""Which clip band fits a run: how ratios of each grain spread on its own rollouts, and what published bands clip."""
+"""Clip ranges for a run: spread of the ratios of each grain on its rollouts, and effects of published ranges."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GRAINS: dict[str, Ratio] = {
     "sequence": SequenceRatio(),
 }
 QUANTILES = (0.01, 0.05, 0.5, 0.95, 0.99)
-ALIKE = 1e-6  # log-ratios below this are 1 but for rounding
+ALIKE = 1e-6  # ratios whose logarithm is below this are 1 except for rounding
 LARGEST_SAMPLE = 10_000_000  # torch.quantile takes at most 2^24 values
 
 
@@ -33,16 +33,16 @@ class Grain(NamedTuple):
     name: str
     quantiles: dict[str, float]  # of the ratio
     effective_sample_share: float
-    published: dict[str, tuple[float, float]]  # preset → shares that its band clips below and above
+    published: dict[str, tuple[float, float]]  # preset → shares that its clip range clips below and above
     band: tuple[float, float]  # (low, high) that clips the wanted share, of both sides together
     by_staleness: dict[str, float]  # updates → effective sample share
 
 
 def measure(rollouts: Rollouts, share: float = 0.01) -> list[Grain]:
-    """Every grain on the rollouts. ``share``: of the tokens that the band should clip, half of it on each side.
+    """Every grain on the rollouts. ``share``: of the tokens that the clip range should clip, half of it on each side.
 
-    UserError if all ratios are 1, or all advantages 0: such rollouts cannot tell grains or bands apart. UserError if no
-    band clips that share.
+    UserError if all ratios are 1, or all advantages 0: such rollouts do not distinguish grains or clip ranges, or if
+    no range clips that share.
     """
     if not 0 < share < 1:
         raise UserError(f"--share: {share} is no share between 0 and 1.")
@@ -50,12 +50,12 @@ def measure(rollouts: Rollouts, share: float = 0.01) -> list[Grain]:
     if batch.log_ratio.abs().max() < ALIKE:
         raise UserError(
             "all ratios are 1: old and new log-probabilities are the same. With one update per batch and nothing "
-            "sampled ahead no grain and no band has an effect; take rollouts after several updates."
+            "sampled ahead, neither grain nor clip range has an effect; take rollouts after several updates."
         )
     if not batch.advantages[batch.mask].any():
         raise UserError(
-            "all advantages are 0: in every group all rewards are the same, so no token has a gradient and no band an "
-            "effect. Take rollouts in which some responses are right and others wrong."
+            "all advantages are 0: in every group all rewards are the same, so no token has a gradient and no clip "
+            "range an effect. Take rollouts in which some responses are right and others wrong."
         )
     return [_grain(name, part, rollouts, share) for name, part in GRAINS.items()]
 
@@ -78,15 +78,15 @@ def _grain(name: str, part: Ratio, rollouts: Rollouts, share: float) -> Grain:
 
 
 def published_bands(grain: str) -> dict[str, tuple[float, float]]:
-    """Preset → band (low, high), of the presets with this ratio and PPO's clip; each band once."""
-    found: dict[str, tuple[float, float]] = {}
+    """Preset → clip range (low, high), of the presets with this ratio and PPO's clip; each range once."""
+    bands: dict[str, tuple[float, float]] = {}
     for name in method_names():
         preset = method(name)
         if preset.ratio.name == grain and isinstance(preset.clip, PpoClip):
             band = preset.clip.low, preset.clip.high
-            if band not in found.values():
-                found[name] = band
-    return found
+            if band not in bands.values():
+                bands[name] = band
+    return bands
 
 
 def effective_share(ratio: Tensor) -> float:
@@ -105,16 +105,16 @@ def _edge(name: str, values: Tensor, side: Tensor, share: float, below: bool) ->
 
     ``side``: the tokens whose advantage has the sign with which they can be clipped there.
     """
-    own = values[side]
-    clippable = int(((own < 0) if below else (own > 0)).sum())
+    side_values = values[side]
+    clippable = int(((side_values < 0) if below else (side_values > 0)).sum())
     if clippable <= share * len(values):
         what = "below 1 and a negative advantage" if below else "above 1 and a positive advantage"
         raise UserError(
-            f"--share: no band of the {name} ratio clips {share:.2%} of the tokens on this side, since "
+            f"--share: no clip range of the {name} ratio clips {share:.2%} of the tokens on this side, since "
             f"{clippable / len(values):.2%} have a ratio {what}. Choose a smaller share, or take more rollouts."
         )
-    within = share * len(values) / len(own)
-    (edge,) = _quantiles(own, (within,) if below else (1 - within,))
+    within = share * len(values) / len(side_values)
+    (edge,) = _quantiles(side_values, (within,) if below else (1 - within,))
     return float(-torch.expm1(edge) if below else torch.expm1(edge))
 
 
@@ -124,14 +124,14 @@ def _quantiles(values: Tensor, at: tuple[float, ...]) -> Tensor:
 
 
 def _by_staleness(log_ratio: Tensor, batch: TokenBatch, staleness: Tensor) -> dict[str, float]:
-    found = {}
+    shares = {}
     for updates in staleness.unique().tolist():
         rows = staleness == updates
-        found[f"{updates:g}"] = effective_share(log_ratio[rows][batch.mask[rows]].exp())
-    return found
+        shares[f"{updates:g}"] = effective_share(log_ratio[rows][batch.mask[rows]].exp())
+    return shares
 
 
-# ---- what is said ---------------------------------------------------------------------------------------------------
+# ---- output ---------------------------------------------------------------------------------------------------------
 
 
 def data(grains: list[Grain], rollouts: Rollouts, share: float) -> dict[str, Any]:
@@ -145,13 +145,13 @@ def table(grains: list[Grain], rollouts: Rollouts, share: float) -> str:
     """A table for the terminal, and lines to paste."""
     batch = rollouts.batch
     lines = [f"{len(batch.mask):,} responses, {int(batch.mask.sum()):,} tokens", ""]
-    lines += [f"{'ratio':10}{'1%':>10}{'median':>10}{'99%':>10}{'effective':>11}   band that clips {share:.2%}"]
+    lines += [f"{'ratio':10}{'1%':>10}{'median':>10}{'99%':>10}{'effective':>11}   range that clips {share:.2%}"]
     for grain in grains:
         ends = [f"{grain.quantiles[key]:.4g}" for key in ("0.01", "0.5", "0.99")]
         shown = "".join(f"{end:>10}" for end in ends)
         band = " / ".join(f"{end:.2g}" for end in grain.band)
         lines.append(f"{grain.name:10}{shown}{grain.effective_sample_share:>11.1%}   {band}")
-    lines += ["", "Share of tokens that published bands clip on these rollouts, below and above:"]
+    lines += ["", "Share of tokens that published clip ranges clip on these rollouts, below and above:"]
     for grain in grains:
         for preset, (below, above) in grain.published.items():
             band = " / ".join(f"{end:g}" for end in published_bands(grain.name)[preset])
@@ -165,7 +165,7 @@ def table(grains: list[Grain], rollouts: Rollouts, share: float) -> str:
 
 
 def to_paste(grains: list[Grain]) -> list[str]:
-    """Settings with these bands for TRL, verl and a study file."""
+    """Settings with these clip ranges for TRL, verl and a study file."""
     token, block, sequence = (next(g for g in grains if g.name == name).band for name in ("token", "block", "sequence"))
     return [
         f"TRL, token ratio:      GRPOConfig(epsilon={token[0]:.2g}, epsilon_high={token[1]:.2g})",
@@ -186,7 +186,7 @@ def to_paste(grains: list[Grain]) -> list[str]:
 
 
 def draw(rollouts: Rollouts, path: Path) -> None:
-    """A figure: the distribution of the log-ratio of each grain, with published bands. Needs matplotlib."""
+    """A figure: the distribution of the log-ratio of each grain, with published clip ranges. Needs matplotlib."""
     try:
         import matplotlib
 

@@ -1,4 +1,4 @@
-"""Says once that a clip range has clipped nothing for long: that of a token ratio is too wide for a sequence ratio."""
+"""Warns once of a clip range that clips no token, such as a token ratio's range with a sequence ratio."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from ..objective.clip import PpoClip
 from ..objective.loss import importance
 
 BATCHES = 50  # micro-batches with ratios other than 1
-MOST_BATCHES = 1000  # that are looked at in all: ratios that are always 1 say nothing
-ALIKE = 1e-6  # ratios this close to 1 are 1 but for rounding
+MOST_BATCHES = 1000  # examined in all, if ratios are always 1
+ALIKE = 1e-6  # ratios this close to 1 are 1 except for rounding
 
 
 class IdleClip:
     """Watches up to `MOST_BATCHES` micro-batches of a run until its clip range clips a token, or none in `BATCHES`."""
 
-    def __init__(self, found: Method, say: Callable[[str], None]) -> None:
+    def __init__(self, objective: Method, say: Callable[[str], None]) -> None:
         """``say`` is called with the message."""
-        self.found, self.say = found, say
+        self.objective, self.say = objective, say
         self.batches, self.seen, self.largest = 0, 0, 0.0
-        self.watching = isinstance(found.clip, PpoClip) and found.ratio.name != "none"
+        self.watching = isinstance(objective.clip, PpoClip) and objective.ratio.name != "none"
 
     def see(self, batch: TokenBatch) -> None:
         """A micro-batch of training."""
         if not self.watching:
             return
         with torch.no_grad():
-            ratio = importance(self.found, batch)
-            surrogate = self.found.clip(ratio, batch)
+            ratio = importance(self.objective, batch)
+            surrogate = self.objective.clip(ratio, batch)
             clipped = bool(((surrogate.low | surrogate.high) & batch.mask).any())
             largest = float(torch.where(batch.mask, (ratio - 1).abs(), 0.0).max())
         self.seen += 1
@@ -39,10 +39,10 @@ class IdleClip:
         self.largest = max(self.largest, largest)
         self.watching = not clipped and self.batches < BATCHES and self.seen < MOST_BATCHES
         if not clipped and self.batches == BATCHES:
-            clip = self.found.clip.settings
+            clip = self.objective.clip.settings
             self.say(
-                f"{self.found.name}: the clip range {clip['low']:g} / {clip['high']:g} has clipped no token in "
+                f"{self.objective.name}: the clip range {clip['low']:g} / {clip['high']:g} has clipped no token in "
                 f"{BATCHES} micro-batches with ratios other than 1; the largest |ratio - 1| was {self.largest:.2g}. "
                 "It has no effect so far. `policygrain calibrate --rollouts` measures which range has one; "
-                f'method("{self.found.name}", clip={{"low": ..., "high": ...}}) sets it.'
+                f'method("{self.objective.name}", clip={{"low": ..., "high": ...}}) sets it.'
             )

@@ -1,4 +1,4 @@
-"""What of a method a trainer has to provide, and what it would leave out: checked before anything is trained."""
+"""Parts of a method that a trainer cannot provide or would ignore, checked before training."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ METHODS_FILE = "methods.yaml"  # in that folder: the method that the run trains 
 
 
 class UnsupportedOption(ValueError):
-    """An option of the trainer, or a part of the method, that would give another objective than the method's."""
+    """An option of the trainer, or a part of the method, with which the objective would differ from the method's."""
 
 
-# What a function of a method can need, in words. A trainer's integration says which of these it does not give.
+# Needs of functions of a method, as text. Each integration lists those that its trainer does not provide.
 NEEDS: dict[Need, str] = {
     "step_log_probs": "statistics of the whole step",
-    "reference": "the start policy's log-probabilities",
+    "reference": "the initial policy's log-probabilities",
     "entropy_gradient": "an entropy with gradient",
     "mtp_heads": "multi-token prediction heads",
     "groups": "the prompt of each response",
@@ -27,10 +27,12 @@ NEEDS: dict[Need, str] = {
 }
 
 
-def lacking(found: Method, trainer: str, without: Iterable[Need]) -> list[str]:
-    """What the method needs and the trainer does not give to a loss, a sentence each."""
+def lacking(objective: Method, trainer: str, without: Iterable[Need]) -> list[str]:
+    """Needs of the method that the trainer does not provide to a loss, a sentence each."""
     return [
-        f"it needs {NEEDS[need]}, which {trainer} does not give to a loss." for need in without if need in found.needs
+        f"it needs {NEEDS[need]}, which {trainer} does not give to a loss."
+        for need in without
+        if need in objective.needs
     ]
 
 
@@ -41,31 +43,32 @@ def chosen(objective: str | Method) -> Method:
             f"objective: expected the name of a preset or a Method, got {type(objective).__name__}; "
             'method("tepo", clip={"high": 0.3}) makes a Method.'
         )
-    found = method(objective) if isinstance(objective, str) else objective
-    found.check()
-    return found
+    resolved = method(objective) if isinstance(objective, str) else objective
+    resolved.check()
+    return resolved
 
 
-def refuse(found: Method, problems: Iterable[str]) -> None:
+def refuse(objective: Method, problems: Iterable[str]) -> None:
     """UnsupportedOption with all problems, if there are any."""
     if listed := list(problems):
-        raise UnsupportedOption(f"{found.name}: " + " ".join(listed))
+        raise UnsupportedOption(f"{objective.name}: " + " ".join(listed))
 
 
-def warn_sampler(found: Method, applied: Iterable[str] = ()) -> None:
-    """Say once which of the method's sampler settings the trainer does not apply; ``applied``: those that it does."""
-    own, defaults = found.sampler.data(), type(found.sampler)().data()
-    left = [key for key in own if own[key] != defaults[key] and key not in applied]
-    if left:
+def warn_sampler(objective: Method, applied: Iterable[str] = ()) -> None:
+    """Warn of the method's sampler settings that the trainer does not apply; ``applied``: those that it does."""
+    values, defaults = objective.sampler.data(), type(objective.sampler)().data()
+    ignored = [key for key in values if values[key] != defaults[key] and key not in applied]
+    if ignored:
         warnings.warn(
-            f"{found.name}: the trainer samples, so these settings of the method's sampler have no effect: "
-            f"{', '.join(f'{key}: {own[key]}' for key in left)}.",
+            f"{objective.name}: the trainer samples, so these settings of the method's sampler have no effect: "
+            f"{', '.join(f'{key}: {values[key]}' for key in ignored)}.",
             stacklevel=3,
         )
 
 
-def reads_entropies(found: Method) -> bool:
-    """Whether the method's loss has a mask by entropies that are measured where there are some."""
+def reads_entropies(objective: Method) -> bool:
+    """Whether the method's loss has a mask that uses measured entropies, if there are any."""
     return any(
-        isinstance(part, Kl) and part.mask != "all" and part.entropy_signal != "covariance" for part in found.penalties
+        isinstance(part, Kl) and part.mask != "all" and part.entropy_signal != "covariance"
+        for part in objective.penalties
     )

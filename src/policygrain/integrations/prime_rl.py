@@ -27,7 +27,7 @@ def loss(inputs: Any, objective: str | Method = "dapo") -> SimpleNamespace:
     `ref_logprobs` and `loss_weights`. The policy that sampled is the inference engine's. ``objective`` is the name of a
     preset (`kwargs = { objective = "mpo" }`). UnsupportedOption for methods that prime-rl cannot express.
     """
-    found = _usable(objective) if isinstance(objective, str) else _checked(objective)
+    resolved = _usable(objective) if isinstance(objective, str) else _checked(objective)
     batch = TokenBatch(
         _row(inputs.trainer_logprobs),
         _row(inputs.inference_logprobs),
@@ -38,11 +38,11 @@ def loss(inputs: Any, objective: str | Method = "dapo") -> SimpleNamespace:
     )
     length = int(batch.lengths.clamp(min=1))
     # Σ over tokens: prime-rl divides by the step's.
-    out = found.loss(batch.replace(step=StepTotals(n_tokens=1, n_responses=1, max_length=batch.mask.shape[1])))
+    out = resolved.loss(batch.replace(step=StepTotals(n_tokens=1, n_responses=1, max_length=batch.mask.shape[1])))
     clipped = out.metrics["clip_fraction_low"] + out.metrics["clip_fraction_high"]
-    own = {"clip_fraction": clipped / length, "ratio_mean": out.metrics["ratio_mean"] / length}
-    own["kl_old"] = out.metrics["kl_old"] / length
-    named = {f"policygrain/{name}": out.loss.detach().new_tensor(value) for name, value in own.items()}
+    shown = {"clip_fraction": clipped / length, "ratio_mean": out.metrics["ratio_mean"] / length}
+    shown["kl_old"] = out.metrics["kl_old"] / length
+    named = {f"policygrain/{name}": out.loss.detach().new_tensor(value) for name, value in shown.items()}
     return SimpleNamespace(loss=out.loss, metrics=named)
 
 
@@ -52,16 +52,16 @@ def _usable(objective: str) -> Method:
 
 
 def _checked(objective: str | Method) -> Method:
-    found = chosen(objective)
-    problems = lacking(found, "prime-rl", WITHOUT)
-    if found.aggregation.name != "token_mean":
+    resolved = chosen(objective)
+    problems = lacking(resolved, "prime-rl", WITHOUT)
+    if resolved.aggregation.name != "token_mean":
         problems.append(
-            f"its aggregation is {found.aggregation.name}, and prime-rl divides a sum over tokens by their number."
+            f"its aggregation is {resolved.aggregation.name}, and prime-rl divides a sum over tokens by their number."
         )
-    if reads_entropies(found):
+    if reads_entropies(resolved):
         problems.append("its mask needs entropies, or covariances over the step, and prime-rl gives neither to a loss.")
-    refuse(found, problems)
-    return found
+    refuse(resolved, problems)
+    return resolved
 
 
 def _row(x: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from ..errors import UserError
 from ..objective.advantage import Grpo
 from ..objective.batch import TokenBatch
 
-# What trainers call the columns, in their dumps or in what their loss functions get.
+# Names of the columns in trainers' dumps and in the arguments of their loss functions.
 OLD = ("old_log_probs", "old_log_prob", "old_per_token_logps", "inference_logprobs", "rollout_log_probs", "logprobs")
 NEW = ("log_probs", "log_prob", "per_token_logps", "trainer_logprobs", "new_log_probs")
 MASK = ("mask", "response_mask", "completion_mask", "loss_mask")
@@ -151,7 +151,7 @@ def _numbers(
     if not isinstance(value, list):
         raise UserError(f"{where}: {key}: expected a list of numbers, one per token.")
     if mask is not None and len(mask) == len(value):
-        value = [0.0 if item is None and not kept else item for item, kept in zip(value, mask, strict=True)]
+        value = [0.0 if item is None and not used else item for item, used in zip(value, mask, strict=True)]
     return [_number(item, f"{where}: {key}") for item in value]
 
 

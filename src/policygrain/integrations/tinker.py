@@ -1,7 +1,7 @@
 """Tinker: a loss function for `TrainingClient.forward_backward_custom` (docs/integrations/tinker.md).
 
 It runs on the client over the whole batch of an optimizer step, so every statistic is that of the step. Nothing of
-Tinker is imported: a datum is what has `loss_fn_inputs`.
+Tinker is imported: a datum is any object with `loss_fn_inputs`.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ def loss_function(objective: str | Method = "tepo", *, max_length: int | None = 
     Each datum's `loss_fn_inputs` need `logprobs` (of the policy that sampled), `advantages` and `mask` (1 on the tokens
     of the response), all as long as `target_tokens`. ``max_length``: L_max of methods that divide by it.
 
-    UnsupportedOption for methods that need what Tinker's server does not send. There are no entropies: TEPO's mask goes
-    by covariances over the step, and a metric says so.
+    UnsupportedOption for methods that need what Tinker's server does not send. There are no entropies: TEPO's mask
+    uses covariances over the step, and a metric records this.
     """
-    found = chosen(objective)
-    refuse(found, lacking(found, "Tinker", WITHOUT))
+    resolved = chosen(objective)
+    refuse(resolved, lacking(resolved, "Tinker", WITHOUT))
 
     def loss(data: Sequence[Any], logprobs: Sequence[Tensor]) -> tuple[Tensor, dict[str, float]]:
-        lengths = [len(own) for own in logprobs]
+        lengths = [len(row) for row in logprobs]
         batch = TokenBatch(
             _padded(logprobs),
             _padded([_field(datum, i, "logprobs", lengths) for i, datum in enumerate(data)]),
@@ -41,7 +41,7 @@ def loss_function(objective: str | Method = "tepo", *, max_length: int | None = 
             _padded([_field(datum, i, "mask", lengths) for i, datum in enumerate(data)]),
             max_length=max_length,
         )
-        out = found.loss(batch)
+        out = resolved.loss(batch)
         return out.loss, {f"policygrain/{name}": value for name, value in out.metrics.items()}
 
     return loss
@@ -55,12 +55,12 @@ def _field(datum: Any, number: int, name: str, lengths: Sequence[int]) -> Tensor
             f"datum {number}: loss_fn_inputs has no {name!r}; it has {', '.join(map(repr, inputs))}."
         )
     value = inputs[name]
-    found = value if isinstance(value, Tensor) else torch.tensor(getattr(value, "data", value))
-    if found.shape != (lengths[number],):
+    tensor = value if isinstance(value, Tensor) else torch.tensor(getattr(value, "data", value))
+    if tensor.shape != (lengths[number],):
         raise UnsupportedOption(
-            f"datum {number}: {name} has shape {tuple(found.shape)}, target_tokens {lengths[number]}."
+            f"datum {number}: {name} has shape {tuple(tensor.shape)}, target_tokens {lengths[number]}."
         )
-    return found
+    return tensor
 
 
 def _padded(rows: Sequence[Tensor]) -> Tensor:

@@ -41,7 +41,7 @@ OF_THE_LOSS = (
     "off_policy_mask_threshold",
     "use_liger_kernel",
 )
-# What TRL divides rewards by, for each advantage of a method.
+# TRL's values of `scale_rewards`, for each advantage of a method.
 SCALE_REWARDS = {"grpo": ("group", "True", True), "dr_grpo": ("none", "False", False)}
 
 
@@ -50,10 +50,10 @@ class PolicyGrainTrainer(GRPOTrainer):
 
     ``objective`` is the name of a preset or a Method. TRL samples, grades, computes advantages and steps as always.
     ``micro_batch_statistics`` lets methods that read statistics of the whole step (clip_cov, kl_cov) take those of each
-    micro-batch, and says so in a metric. Metrics of the objective are logged under `policygrain/`.
+    micro-batch, and records this in a metric. Metrics of the objective are logged under `policygrain/`.
 
-    UnsupportedOption before anything is loaded, for options that TRL's loss would read and this objective does not, and
-    for methods that need what TRL does not have.
+    UnsupportedOption before anything is loaded, for options of TRL's loss that this objective does not read, and for
+    methods that need inputs that TRL does not have.
     """
 
     def __init__(
@@ -81,17 +81,17 @@ class PolicyGrainTrainer(GRPOTrainer):
         """As in TRL; passes without gradient return entropies, too, where the objective reads them."""
         if self._reads_entropies and not torch.is_grad_enabled():
             kwargs["compute_entropy"] = True
-        found = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+        outputs = super()._get_per_token_logps_and_entropies(*args, **kwargs)
         if not torch.is_grad_enabled():
-            self._scored.append(found[:2])
-        return found
+            self._scored.append(outputs[:2])
+        return outputs
 
     def _generate_and_score_completions(self, inputs: Any) -> Any:
-        """As in TRL, with the entropies of the policy that sampled, which are then cut as all other tensors are."""
+        """As in TRL, with entropies of the policy that sampled, divided into micro-batches like other tensors."""
         self._scored = []
         output = super()._generate_and_score_completions(inputs)
         old = output.get("old_per_token_logps")
-        entropies = next((found for log_probs, found in self._scored if log_probs is old), None)
+        entropies = next((scored_entropies for log_probs, scored_entropies in self._scored if log_probs is old), None)
         if entropies is not None:
             output["old_entropies"] = entropies
         if "groups" in self.objective.needs:
@@ -222,65 +222,70 @@ def _updates_of(config: Any) -> int:
 
 def _problems(objective: Method, config: Any, micro_batch_statistics: bool) -> list[str]:
     """Incompatible options of the configuration and the method, a sentence each."""
-    found = lacking(objective, "TRL", ("mtp_heads", "segments"))
+    problems = lacking(objective, "TRL", ("mtp_heads", "segments"))
     if config is None:  # TRL's defaults
-        return found
+        return problems
     fields = type(config).__dataclass_fields__
     for name in OF_THE_LOSS:
         if name in fields and getattr(config, name) != fields[name].default:
             value = getattr(config, name)
-            found.append(
+            problems.append(
                 f"{name}={value!r} is an option of TRL's own loss; set it in the method, and leave it out here."
             )
-    found += _kl_problems(objective, config.beta)
-    found += _reward_problems(objective, config)
+    problems += _kl_problems(objective, config.beta)
+    problems += _reward_problems(objective, config)
     if objective.aggregation.name == "seq_mean_token_sum_norm" and config.max_completion_length is None:
-        found.append("its aggregation divides by the longest possible response; set max_completion_length.")
+        problems.append("its aggregation divides by the longest possible response; set max_completion_length.")
     if objective.ratio.name == "group_expectation" and config.gradient_accumulation_steps % _updates_of(config) == 0:
-        found.append(
+        problems.append(
             "its ratio reads the old policy's log-probabilities of the whole step, which TRL computes only where a "
             "batch lasts for several steps: set num_iterations=2, or steps_per_generation above "
             "gradient_accumulation_steps."
         )
     one_micro_batch = config.gradient_accumulation_steps == 1 and config.world_size == 1
     if "step_log_probs" in objective.needs and not (micro_batch_statistics or one_micro_batch):
-        found.append(
+        problems.append(
             "it reads statistics of the whole step, and TRL computes a micro-batch at a time: use "
             "gradient_accumulation_steps=1 on one process, or micro_batch_statistics=True."
         )
     if config.steps_per_generation % config.gradient_accumulation_steps:
-        found.append(
+        problems.append(
             f"steps_per_generation={config.steps_per_generation} is no multiple of gradient_accumulation_steps="
             f"{config.gradient_accumulation_steps}, so the tokens of a step are not known at its first micro-batch."
         )
-    return found
+    return problems
 
 
 def _kl_problems(objective: Method, beta: float) -> list[str]:
     """TRL loads a reference model where `beta` is not 0; the penalty itself is the objective's."""
-    own = [part.coefficient for part in objective.penalties if isinstance(part, Kl) and part.reference == "initial"]
-    if beta and not own:
+    coefficients = [
+        part.coefficient for part in objective.penalties if isinstance(part, Kl) and part.reference == "initial"
+    ]
+    if beta and not coefficients:
         return [
             f"beta={beta} would add a KL penalty that is not the objective's; add a `kl` to its penalties, or beta=0."
         ]
-    if own and beta != own[0]:
+    if coefficients and beta != coefficients[0]:
         return [
-            f"its KL penalty to the start model needs beta={own[0]:g}, which makes TRL load that model (got {beta})."
+            f"its KL penalty to the initial model needs beta={coefficients[0]:g}, "
+            f"which makes TRL load that model (got {beta})."
         ]
     if "reference" in objective.needs and not beta:
-        return ["it needs the start model's log-probabilities, for which TRL's beta must not be 0."]
+        return ["it needs the initial model's log-probabilities, for which TRL's beta must not be 0."]
     return []
 
 
 def _reward_problems(objective: Method, config: Any) -> list[str]:
-    found = []
+    problems = []
     name = objective.advantage.name
     if name not in SCALE_REWARDS:
-        found.append(f"TRL has no advantage {name!r}; take grpo or dr_grpo.")
+        problems.append(f"TRL has no advantage {name!r}; take grpo or dr_grpo.")
     elif config.scale_rewards not in SCALE_REWARDS[name]:
         wanted = SCALE_REWARDS[name][0]
-        found.append(f"its advantage is {name!r}, which is scale_rewards={wanted!r} (got {config.scale_rewards!r}).")
+        problems.append(f"its advantage is {name!r}, which is scale_rewards={wanted!r} (got {config.scale_rewards!r}).")
     if objective.sampler.mask_truncated != config.mask_truncated_completions:
-        own = objective.sampler.mask_truncated
-        found.append(f"its sampler has mask_truncated: {own}; set mask_truncated_completions={own}.")
-    return found
+        mask_truncated = objective.sampler.mask_truncated
+        problems.append(
+            f"its sampler has mask_truncated: {mask_truncated}; set mask_truncated_completions={mask_truncated}."
+        )
+    return problems

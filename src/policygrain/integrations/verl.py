@@ -47,32 +47,32 @@ def own_methods() -> dict[str, dict[str, Any]]:
     files = {METHODS: os.environ.get(METHODS)}
     if folder := os.environ.get(EXPORTED):
         files[EXPORTED] = str(Path(folder) / METHODS_FILE)
-    found: dict[str, Any] = {}
+    methods: dict[str, Any] = {}
     for variable, path in files.items():
-        found |= _methods_in(variable, Path(path)) if path else {}
-    return found
+        methods |= _methods_in(variable, Path(path)) if path else {}
+    return methods
 
 
 def _methods_in(variable: str, path: Path) -> dict[str, Any]:
     """A mapping of name to method, as in a study file."""
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError) as error:
         raise UnsupportedOption(f"{variable}: {path} cannot be read: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise UnsupportedOption(f"{variable}: {path}: expected a mapping of names to methods.")
-    return dict(found.get("methods", found))
+    return dict(content.get("methods", content))
 
 
 def register() -> list[str]:
     """Register all methods as verl's policy losses; returns their names. UserError for a method that does not work."""
-    own = own_methods()
+    from_files = own_methods()
     names = []
-    for name in dict.fromkeys([*method_names(), *own]):
-        found = method(name, own)
-        found.check()
+    for name in dict.fromkeys([*method_names(), *from_files]):
+        resolved = method(name, from_files)
+        resolved.check()
         register_policy_loss(PREFIX + name)(
-            functools.partial(policy_loss, found, idle_clip=IdleClip(found, logger.warning))
+            functools.partial(policy_loss, resolved, idle_clip=IdleClip(resolved, logger.warning))
         )
         names.append(PREFIX + name)
     logger.info("PolicyGrain: registered %d policy losses: %s", len(names), ", ".join(names))
@@ -80,7 +80,7 @@ def register() -> list[str]:
 
 
 def policy_loss(
-    found: Method,
+    objective: Method,
     old_log_prob: Tensor,
     log_prob: Tensor,
     advantages: Tensor,
@@ -92,14 +92,14 @@ def policy_loss(
     old_entropy: Tensor | None = None,
     idle_clip: IdleClip | None = None,
 ) -> tuple[Tensor, dict[str, float]]:
-    """The method's loss of a micro-batch, and metrics. Tensors are [batch, tokens], as verl hands them over.
+    """The method's loss of a micro-batch, and metrics. Tensors are [batch, tokens], as verl passes them.
 
     verl 0.9.1 gives no entropies; ``with_entropies`` does, and so would the patch of docs/integrations.
 
     Normalised by the mini-batch (`config.global_batch_info`) and multiplied by the number of ranks, over which verl
     averages gradients. UnsupportedOption for options of verl that this loss does not read, or that would add a penalty.
     """
-    refuse(found, _problems(found, loss_agg_mode, config))
+    refuse(objective, _problems(objective, loss_agg_mode, config))
     info: Mapping[str, Any] = getattr(config, "global_batch_info", None) or {}
     ranks = info.get("dp_size") or 1
     entropy, old_entropy = _entropies.get() or (entropy if entropy is None else entropy.detach(), old_entropy)
@@ -120,11 +120,11 @@ def policy_loss(
         max_length=totals.max_length,
         micro_batch_statistics=True,  # verl computes a micro-batch at a time, and its own clip_cov and kl_cov do so too
     )
-    if reads_entropies(found) and not batch.has_entropies:
-        _say_by_covariance(found.name)
+    if reads_entropies(objective) and not batch.has_entropies:
+        _say_by_covariance(objective.name)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the same in the words of the library, of which a user of verl sees nothing
-        out = found.loss(batch.replace(step=step))
+        warnings.simplefilter("ignore")  # the same in the words of the library, which users of verl do not see
+        out = objective.loss(batch.replace(step=step))
     if idle_clip is not None:
         idle_clip.see(batch)
     return out.loss * ranks, _metrics(out.metrics, float(step.n_tokens) / float(totals.n_tokens))
@@ -132,7 +132,7 @@ def policy_loss(
 
 @contextmanager
 def entropies(current: Tensor, old: Tensor) -> Iterator[None]:
-    """Within it, losses know the entropies of both policies. [batch, tokens], in nats, full vocabulary."""
+    """Context in which losses use these entropies of both policies. [batch, tokens], in nats, full vocabulary."""
     token = _entropies.set((current, old))
     try:
         yield
@@ -141,10 +141,10 @@ def entropies(current: Tensor, old: Tensor) -> Iterator[None]:
 
 
 def with_entropies(ppo_loss: Callable[..., Any]) -> Callable[..., Any]:
-    """verl's `ppo_loss` that hands its policy loss the entropies, so that TEPO's mask is measured.
+    """verl's `ppo_loss`, passing entropies to its policy loss, so that TEPO's mask is measured.
 
-    They are the model's (`actor.calculate_entropy=true`) and those of the pass for old log-probabilities, which have to
-    be the field `entropy` of the data. UnsupportedOption if either is missing.
+    They are the model's (`actor.calculate_entropy=true`) and, as the field `entropy` of the data, those of the pass for
+    old log-probabilities. UnsupportedOption if either is missing.
     """
 
     @functools.wraps(ppo_loss)
@@ -164,9 +164,9 @@ def with_entropies(ppo_loss: Callable[..., Any]) -> Callable[..., Any]:
 
 @functools.cache
 def _say_by_covariance(name: str) -> None:
-    """Once per method."""
+    """Warn, once per method."""
     logger.warning(
-        "%s%s: verl hands a policy loss no entropies, so the mask goes by covariances over each micro-batch. How to "
+        "%s%s: verl passes no entropies to a policy loss, so the mask uses covariances over each micro-batch. How to "
         "measure it: docs/integrations/verl.md of PolicyGrain, `with_entropies`.",
         PREFIX,
         name,
@@ -174,7 +174,7 @@ def _say_by_covariance(name: str) -> None:
 
 
 def _or(value: Any, other: Tensor | int) -> Tensor | int:
-    """verl's number, or our own where it gives none."""
+    """verl's number, or ``other`` if it gives none."""
     return other if value is None else value
 
 
@@ -188,17 +188,19 @@ def _metrics(parts: dict[str, float], scale: float) -> dict[str, float]:
     return named | {"actor/pg_clipfrac": clipped, "actor/ppo_kl": merged["kl_old"]}
 
 
-def _problems(found: Method, loss_agg_mode: str, config: Any) -> list[str]:
+def _problems(objective: Method, loss_agg_mode: str, config: Any) -> list[str]:
     """Options of verl that are incompatible with the method, a sentence each."""
     problems = []
-    wanted = AGGREGATION.get(found.aggregation.name)
+    wanted = AGGREGATION.get(objective.aggregation.name)
     if loss_agg_mode not in (wanted, DEFAULT_AGGREGATION):
-        problems.append(f"its aggregation is {found.aggregation.name}; leave out actor.loss_agg_mode={loss_agg_mode}.")
+        problems.append(
+            f"its aggregation is {objective.aggregation.name}; leave out actor.loss_agg_mode={loss_agg_mode}."
+        )
     if getattr(config, "entropy_coeff", 0):
         problems.append("actor.entropy_coeff adds an entropy bonus that is not the method's; set it to 0.")
     if getattr(config, "use_kl_loss", False):
         problems.append("actor.use_kl_loss adds a KL penalty that is not the method's; set it to false.")
-    clip = found.clip.settings
+    clip = objective.clip.settings
     for side in ("low", "high"):
         given = getattr(config, f"clip_ratio_{side}", None)
         if given is not None and given not in (DEFAULT_CLIP, clip.get(side)):
@@ -206,7 +208,7 @@ def _problems(found: Method, loss_agg_mode: str, config: Any) -> list[str]:
                 f"actor.clip_ratio_{side}={given} has no effect; the method's is {clip.get(side)}. Give a method of "
                 f"your own another one in the file that {METHODS} names."
             )
-    return problems + lacking(found, "verl", ("reference", "entropy_gradient", "mtp_heads", "groups", "segments"))
+    return problems + lacking(objective, "verl", ("reference", "entropy_gradient", "mtp_heads", "groups", "segments"))
 
 
 try:

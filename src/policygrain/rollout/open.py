@@ -56,7 +56,7 @@ def check_vllm_runs_here() -> None:
     """UserError if only vLLM's CUDA build is installed and no GPU is visible. The CPU build is another package."""
     if torch.cuda.is_available() or importlib.util.find_spec("vllm") is None:
         return
-    names = {found.name for found in distributions() if found.name.startswith("vllm")}
+    names = {distribution.name for distribution in distributions() if distribution.name.startswith("vllm")}
     if names == {"vllm"} and "cpu" not in version("vllm"):
         raise UserError(
             "engine: the installed vLLM is the CUDA build, and no GPU is visible here. Request a GPU (on a cluster "

@@ -76,8 +76,8 @@ class VllmEngine:
             if not MEMORY.search(str(error)):
                 raise
             raise UserError(
-                f"vLLM with a KV cache of {self._kv_bytes / GIB:.2g} GiB (training.kv_gib) does not fit beside what is "
-                f"in memory, or the cache has no room for a sequence ({str(error).splitlines()[0]})."
+                f"vLLM with a KV cache of {self._kv_bytes / GIB:.2g} GiB (training.kv_gib) does not fit into the "
+                f"free memory, or the cache has no room for a sequence ({str(error).splitlines()[0]})."
             ) from error
         self._longest = int(self._llm.llm_engine.model_config.max_model_len)
         gc.unfreeze()  # vLLM calls gc.freeze(), which would also exempt the trainer's objects from collection
@@ -115,8 +115,8 @@ class VllmEngine:
         for output in outputs:
             best = output.outputs[0]
             ids = list(best.token_ids)
-            found = zip(best.logprobs, ids, strict=True) if best.logprobs else ()
-            log_probs = [chosen[token].logprob for chosen, token in found if chosen]
+            candidates = zip(best.logprobs, ids, strict=True) if best.logprobs else ()
+            log_probs = [chosen[token].logprob for chosen, token in candidates if chosen]
             responses.append(Response(ids, best.finish_reason == "stop", log_probs))
         return responses
 

@@ -31,7 +31,7 @@ def content_digest(problems: Iterable[Sequence[str]]) -> str:
 
 
 def content(row: Row) -> list[str]:
-    """What identifies a problem: problem and answer, and with tests all that grades a program."""
+    """The texts that identify a problem: problem and answer, and the fields for grading a program, if it has tests."""
     return [str(row[key]) for key in ("problem", "answer", *(PROGRAMS if "tests" in row else ())) if key in row]
 
 
@@ -104,7 +104,7 @@ def require(dataset: Dataset, root: Path, where: str) -> Path:
 
 
 def how_to_get(dataset: Dataset, root: Path) -> str:
-    """What to do if a set is missing."""
+    """Instructions for obtaining a missing set."""
     if dataset.home is None:
         return f"No pinned source of {dataset.name} is known; put {dataset.file} there yourself."
     return f"Fetch it: policygrain data fetch {dataset.name} --root {root}"

@@ -56,39 +56,39 @@ class TrainingIndex:
         self.problems = problems
         texts = [tokens(p.problem) for p in problems]
         self.sets = [frozenset(text) for text in texts]
-        frequency = Counter(token for found in self.sets for token in found)
+        frequency = Counter(token for words in self.sets for token in words)
         # Ties are broken by the token itself, so that all sets have the same order.
         self.rank = {token: i for i, token in enumerate(sorted(frequency, key=lambda t: (frequency[t], t)))}
         self.exact: dict[str, list[int]] = defaultdict(list)
         self.prefixes: dict[str, list[int]] = defaultdict(list)
-        for i, (text, found) in enumerate(zip(texts, self.sets, strict=True)):
+        for i, (text, words) in enumerate(zip(texts, self.sets, strict=True)):
             if text:
                 self.exact["".join(text)].append(i)
-            if len(found) >= FEWEST_TOKENS:
-                for token in self._prefix(found):
+            if len(words) >= FEWEST_TOKENS:
+                for token in self._prefix(words):
                     self.prefixes[token].append(i)
 
-    def _prefix(self, found: frozenset[str]) -> list[str]:
+    def _prefix(self, words: frozenset[str]) -> list[str]:
         # Tokens that no training prompt contains are the rarest.
-        ordered = sorted(found, key=lambda token: (self.rank.get(token, -1), token))
-        return ordered[: len(found) - math.ceil(self.threshold * len(found) - 1e-9) + 1]
+        ordered = sorted(words, key=lambda token: (self.rank.get(token, -1), token))
+        return ordered[: len(words) - math.ceil(self.threshold * len(words) - 1e-9) + 1]
 
     def overlaps(self, benchmark: Iterable[Problem]) -> list[Overlap]:
         """All pairs of a benchmark problem and a training prompt that are exact or near duplicates, in order."""
         pairs = []
         for problem in benchmark:
             text = tokens(problem.problem)
-            found = frozenset(text)
+            words = frozenset(text)
             same = set(self.exact.get("".join(text), ()))
             candidates = set(same)
-            if len(found) >= FEWEST_TOKENS:
-                candidates.update(i for token in self._prefix(found) for i in self.prefixes.get(token, ()))
+            if len(words) >= FEWEST_TOKENS:
+                candidates.update(i for token in self._prefix(words) for i in self.prefixes.get(token, ()))
             for i in sorted(candidates):
-                sizes = len(found), len(self.sets[i])
+                sizes = len(words), len(self.sets[i])
                 # Sets of too different sizes cannot reach the threshold.
                 if i not in same and min(sizes) < self.threshold * max(sizes) - 1e-9:
                     continue
-                similarity = _jaccard(found, self.sets[i])
+                similarity = _jaccard(words, self.sets[i])
                 if i in same or similarity >= self.threshold - 1e-9:
                     kind: Literal["exact", "near"] = "exact" if i in same else "near"
                     pairs.append(Overlap(problem.id, self.problems[i].id, kind, round(similarity, 4)))
@@ -100,6 +100,6 @@ def _jaccard(a: frozenset[str], b: frozenset[str]) -> float:
     return shared / (len(a) + len(b) - shared)
 
 
-def as_data(found: Mapping[str, Sequence[Overlap]]) -> dict[str, list[dict[str, Any]]]:
+def as_data(overlaps: Mapping[str, Sequence[Overlap]]) -> dict[str, list[dict[str, Any]]]:
     """Pairs by benchmark, as in `contamination.json`."""
-    return {name: [asdict(pair) for pair in pairs] for name, pairs in found.items()}
+    return {name: [asdict(pair) for pair in pairs] for name, pairs in overlaps.items()}

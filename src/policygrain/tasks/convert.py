@@ -87,28 +87,28 @@ def _raw_text(row: Any, field: Column, where: str) -> str:
 
 def _programs(row: Any, code: Code, where: str) -> Row:
     """Tests, entry point, and, from a signature, what comes before the function and its head."""
-    found = re.search(code.match, _text(row, code.entry_point, where))
-    if found is None:
+    match = re.search(code.match, _text(row, code.entry_point, where))
+    if match is None:
         raise UserError(f"{where}: no entry point is found by {code.match!r}.")
-    programs = {"tests": _raw_text(row, code.tests, where), "entry_point": found[1]}
+    programs = {"tests": _raw_text(row, code.tests, where), "entry_point": match[1]}
     if code.signature is not None:
         head = _raw_text(row, code.signature, where)
-        starts = [m.start() for m in re.finditer(rf"^def {re.escape(found[1])}\b", head, re.MULTILINE)]
+        starts = [m.start() for m in re.finditer(rf"^def {re.escape(match[1])}\b", head, re.MULTILINE)]
         if not starts:
-            raise UserError(f"{where}: the signature does not define {found[1]}.")
+            raise UserError(f"{where}: the signature does not define {match[1]}.")
         programs |= {"setup": head[: starts[-1]], "signature": head[starts[-1] :]}
     return programs
 
 
 def _identity(row: Any, identity: Identity, number: int, where: str) -> str:
-    found: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
     if identity.column is not None:
         text = str(look_up(row, identity.column, where))
         match = re.search(identity.match, text)
         if match is None:
             raise UserError(f"{where}: no id in {identity.column!r}: {text!r}.")
-        found = match.groups()
-    return identity.form.format(*found, row=number)
+        groups = match.groups()
+    return identity.form.format(*groups, row=number)
 
 
 def convert(dataset: Dataset, files: Iterable[Path]) -> list[Row]:

@@ -139,7 +139,7 @@ def plain_sum(rng: random.Random, level: int, demonstrator: Demonstrator) -> Wor
 
 
 def word_problem(rng: random.Random, level: int, demonstrator: Demonstrator) -> Worked:
-    """Things that somebody gets and loses, one to three times."""
+    """A person gains and loses things, one to three times."""
     who, things = rng.choice(NAMES), rng.choice(THINGS)
     have = rng.randint(2, 12)
     told, steps = [f"{who} has {have} {things}."], []

@@ -1,4 +1,4 @@
-"""Whether a grader can read the gold answers of prepared problems, and whether their tests test something."""
+"""Checks before training that a grader can read all gold answers, and that tests can fail."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CHECKED_AT_ONCE = 64  # problems with tests, between lines of progress
 
 
 def check_golds(files: list[Path], grader_name: str) -> None:
-    """UserError, before anything is spent, that names problems in ``files`` which cannot be graded.
+    """UserError that names problems in ``files`` which cannot be graded.
 
     Their gold answers cannot be read by the grader, or their tests are wrong.
     """
@@ -32,11 +32,11 @@ def check_tests(path: Path, problems: list[Problem]) -> None:
     parts = [problems[i : i + CHECKED_AT_ONCE] for i in range(0, len(problems), CHECKED_AT_ONCE)]
     with CodeGrader() as grader:
         for part in Progress(parts, f"{path.name}: tests of {len(problems)} problems, in parts", len(parts)):
-            found = grader.faults([p.answer for p in part], [Options.of(p) for p in part])
-            faults += [f"{path}: {p.id}: {fault}" for p, fault in zip(part, found, strict=True) if fault]
+            part_faults = grader.faults([p.answer for p in part], [Options.of(p) for p in part])
+            faults += [f"{path}: {p.id}: {fault}" for p, fault in zip(part, part_faults, strict=True) if fault]
     if faults:
-        more = [f"{path}: {len(faults) - 5} more problems have wrong tests."] if len(faults) > 5 else []
-        raise UserError("\n".join(faults[:5] + more))
+        rest = [f"{path}: {len(faults) - 5} more problems have wrong tests."] if len(faults) > 5 else []
+        raise UserError("\n".join(faults[:5] + rest))
 
 
 def _check_answers(problems: list[Problem]) -> None:

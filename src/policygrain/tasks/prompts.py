@@ -54,7 +54,7 @@ class PromptRenderer:
 
     @property
     def parts(self) -> tuple[str, str] | None:
-        """What stands before and after a problem; None where a chat template puts it elsewhere, or more than once."""
+        """The text before and after a problem; None if a chat template changes it or repeats it."""
         parts = self.text(_PLACE).split(_PLACE)
         return (parts[0], parts[1]) if len(parts) == 2 else None
 
@@ -63,6 +63,6 @@ class PromptRenderer:
         """A digest of everything that rendered prompts depend on, besides the tokenizer's vocabulary."""
         content = f"{self.prompt.template}\0{self.prompt.chat}\0{self.prompt.system}\0"
         content += str(self.tokenizer.chat_template) if self.prompt.chat else ""
-        if self.prompt.program != type(self.prompt)().program:  # records from before there was one stay valid
+        if self.prompt.program != type(self.prompt)().program:  # older records without it stay valid
             content += f"\0{self.prompt.program}"
         return of_text(content)

@@ -84,7 +84,7 @@ class Fields(Entry):
 
 
 class Code(Entry):
-    """What makes programs of answers: they are run against tests."""
+    """Tests of a set whose answers are programs."""
 
     tests: Column
     entry_point: Column = Field(description="the function that the tests call")
@@ -99,7 +99,7 @@ class Answers(Entry):
     relative_tolerance: PositiveFloat | None = Field(None, description="of numbers, relative to the gold answer")
     absolute_tolerance: str | None = Field(None, description="column with the tolerance of a row, null for none")
     list_answer: str | None = Field(
-        None, description="column that says whether a row's answer is a list, of which all is required"
+        None, description="column that says whether a row's answer is a list, all of which is required"
     )
     text: list[str] = Field([], description="ids whose gold answer cannot be parsed and is compared as text")
 
@@ -143,13 +143,13 @@ class Dataset(Entry):
             for name in column.convert:
                 if name not in CONVERSIONS:
                     raise ValueError(f"no conversion is called {name!r}.{did_you_mean(name, CONVERSIONS)}")
-        for kept in (self.answers.absolute_tolerance, self.answers.list_answer):
-            if kept is not None and kept not in self.fields.keep:
-                raise ValueError(f"answers: column {kept!r} is not kept; add it to fields.keep")
+        for answer_column in (self.answers.absolute_tolerance, self.answers.list_answer):
+            if answer_column is not None and answer_column not in self.fields.keep:
+                raise ValueError(f"answers: column {answer_column!r} is not kept; add it to fields.keep")
         if (self.role == "benchmark") != bool(self.sampling and self.metric):
             raise ValueError("a benchmark, and nothing else, has `sampling` and `metric`")
         if not self.changelog[-1].startswith(f"{self.version}:"):
-            raise ValueError(f"changelog: the last entry must tell of version {self.version}")
+            raise ValueError(f"changelog: the last entry must describe version {self.version}")
         return self
 
 
@@ -179,7 +179,7 @@ def parse(name: str, data: dict[str, Any]) -> Dataset:
 
 
 def protocol(source: str) -> Protocol | None:
-    """The registered way to sample responses to a benchmark; None for other sources."""
+    """The registered sampling parameters of a benchmark; None for other sources."""
     return dataset(source).sampling if source in names() else None
 
 

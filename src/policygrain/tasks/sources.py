@@ -65,7 +65,7 @@ def load(source: str, root: Path | None, limit: int | None = None) -> list[Probl
 def source_digests(study: Study) -> dict[str, str]:
     """Source → digest of its file, of the study's sources that are files and are there."""
     sources = dict.fromkeys([*study.data.train, *(b.source for b in study.evaluation.benchmarks)])
-    found: dict[str, str] = {}
+    by_source: dict[str, str] = {}
     for source in sources:
         if source in registry.names():
             path = check.find(registry.dataset(source), data_root(study.data.root))
@@ -74,8 +74,8 @@ def source_digests(study: Study) -> dict[str, str]:
         else:
             continue
         if path is not None and path.is_file():
-            found[source] = digests.of_file(path)
-    return found
+            by_source[source] = digests.of_file(path)
+    return by_source
 
 
 def check_sources(study: Study) -> None:
@@ -98,12 +98,12 @@ def prepare(study: Study, out: DataFolder) -> None:
 
 
 def _is_current(study: Study, out: DataFolder) -> bool:
-    if (found := prepared_data(out)) is None:
+    if (prepared := prepared_data(out)) is None:
         return False
-    sources = {**found.sources, **source_digests(study)}
-    return found.fingerprint == Fingerprints(study, sources).data() and all(
+    sources = {**prepared.sources, **source_digests(study)}
+    return prepared.fingerprint == Fingerprints(study, sources).data() and all(
         (out.path / name).is_file() and digests.of_file(out.path / name) == digest
-        for name, digest in found.files.items()
+        for name, digest in prepared.files.items()
     )
 
 
@@ -123,9 +123,9 @@ def _write(study: Study, out: DataFolder) -> None:
         held_out = problems[: min(data.validation_size, len(problems) // 2)]
         questions = {p.problem for p in held_out}
         validation += held_out
-        kept = [p for p in problems[len(held_out) :] if p.problem not in questions]
-        foreign += kept
-        train += kept
+        training = [p for p in problems[len(held_out) :] if p.problem not in questions]
+        foreign += training
+        train += training
     if not train:
         raise UserError("data.train: nothing is left to train on; the files hold too few problems.")
     write_problems(out.train, train)
@@ -161,13 +161,13 @@ def write_contamination(path: Path, train: list[Problem], benchmarks: Mapping[st
     of one family have similar words.
     """
     index = TrainingIndex(train)
-    found = {name: index.overlaps(problems) for name, problems in benchmarks.items()}
-    write_record(path, Contamination(overlaps=as_data(found)))
+    overlaps = {name: index.overlaps(problems) for name, problems in benchmarks.items()}
+    write_record(path, Contamination(overlaps=as_data(overlaps)))
 
 
 def contaminated(data: DataFolder, benchmark: str) -> set[str]:
     """Ids of a benchmark's problems that are among the training prompts."""
     if not data.contamination.exists():
         return set()
-    found = read_record(Contamination, data.contamination, "Prepare the data again: `policygrain prepare`.")
-    return {pair["benchmark"] for pair in found.overlaps.get(benchmark, [])}
+    record = read_record(Contamination, data.contamination, "Prepare the data again: `policygrain prepare`.")
+    return {pair["benchmark"] for pair in record.overlaps.get(benchmark, [])}

@@ -1,8 +1,8 @@
 """Follows the runs of a study in MLflow while they are trained, from their files.
 
 Training writes files and does not call MLflow, so no server can slow or stop it. This process reads the files and
-logs what MLflow does not have yet; after an outage, or when it is started again, it continues from there. On a cluster
-it runs beside Snakemake, so compute nodes need no network.
+logs the steps that MLflow does not have yet; after an outage, or when it is started again, it continues from there. On
+a cluster it runs beside Snakemake, so compute nodes need no network.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def follow(folder: StudyFolder, study: Study, parent: int) -> None:
 
 
 class Follower:
-    """Copies what is new in the files of runs to MLflow, and remembers what is there."""
+    """Copies new content of runs' files to MLflow, and remembers what was copied."""
 
     def __init__(self, folder: StudyFolder, study: Study) -> None:
         self.folder, self.study = folder, study
@@ -62,7 +62,7 @@ class Follower:
         self._seen = {run.path: _state(run) for run in self._runs() if run.summary.exists()}
 
     def look(self, workflow_ended: bool = False) -> None:
-        """Log what is new in the files. A server that does not answer is asked again later, after a longer pause."""
+        """Log new content of the files. If the server does not answer, the next attempt is after a longer pause."""
         changed = [run for run in self._runs() if workflow_ended or self._seen.get(run.path) != _state(run)]
         if not changed:
             return
@@ -110,7 +110,7 @@ class Follower:
         self._seen[run.path] = state
 
     def _set_reason(self, client: MlflowClient, run_id: str, reason: str) -> None:
-        """Tag a run with why it failed; a run that was resumed loses the tag."""
+        """Tag a run with the reason of its failure; the tag is removed when the run is resumed."""
         if reason == self._reasons[run_id]:
             return
         if reason:
@@ -127,17 +127,17 @@ class Follower:
 
 
 def _state(run: RunFolder) -> tuple[tuple[int, int], ...]:
-    """Changes whenever one of the run's files does."""
-    found = []
+    """Modification times and sizes of the run's files."""
+    versions = []
     for path in (run.status, run.metrics, run.timings, run.summary):
         with contextlib.suppress(OSError):
             about = path.stat()
-            found.append((about.st_mtime_ns, about.st_size))
-    return tuple(found)
+            versions.append((about.st_mtime_ns, about.st_size))
+    return tuple(versions)
 
 
 def _end(status: RunStatus, run: RunFolder) -> float | None:
-    """When a run ended: as it said, or when it last wrote if it was killed."""
+    """End of a run: as recorded, or the time of its last write if it was killed; None while it runs."""
     if status.status == "RUNNING":
         return None
     with contextlib.suppress(OSError):

@@ -119,7 +119,7 @@ def _mirror_run(client: MlflowClient, experiment: str, results: StudyResults, re
 
 
 def _log_run(client: MlflowClient, opened: Opened, study: Study, record: Finished) -> None:
-    """Log what the run of a seed lacks: parameters, metrics, scores, artefacts."""
+    """Log the missing parameters, metrics, scores and artefacts of a seed's run."""
     from mlflow.entities import RunTag
 
     summary, folder = record.summary, record.folder

@@ -164,8 +164,8 @@ def _time(row: Mapping[str, Any]) -> int:
 
 
 def _scores(record: Finished) -> dict[str, float]:
-    found = {r.benchmark: r.accuracy for r in record.evaluation.records} if record.evaluation else {}
-    return {**found, "average": fmean(found.values())} if found else {}
+    accuracies = {r.benchmark: r.accuracy for r in record.evaluation.records} if record.evaluation else {}
+    return {**accuracies, "average": fmean(accuracies.values())} if accuracies else {}
 
 
 def _is_metric(name: str, value: object) -> bool:

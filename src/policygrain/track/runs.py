@@ -1,7 +1,7 @@
 """Runs in MLflow: one per seed, and one per arm with the means over its seeds; each point is logged once.
 
 They are not nested, because MLflow folds nested runs and hides their charts. A run is identified by its key (study,
-arm, seed) and the digest of what it was trained with. Steps are logged in order, each in one request with a metric that
+arm, seed) and the digest of its settings and inputs. Steps are logged in order, each in one request with a metric that
 every step has, and its last point says where to continue. Points of a repeated request are equal, and MLflow ignores
 them.
 """
@@ -29,7 +29,7 @@ COMPLETE = "policygrain.complete"  # the digest of all that was logged; absent w
 
 
 class Opened(NamedTuple):
-    """A run in MLflow; ``complete`` is the digest of what was logged when it was complete."""
+    """A run in MLflow; ``complete`` is the digest of its content, once all of it is logged."""
 
     id: str
     status: str
@@ -51,7 +51,7 @@ def open_run(
 ) -> Opened:
     """The run with this key and content, created if there is none; runs with other content are deleted.
 
-    Points cannot be removed from a run, so one that is complete with something else than ``complete`` is deleted, too
+    Points cannot be removed from a run, so a run that is complete with another digest than ``complete`` is deleted, too
     (MLflow keeps it as a deleted run). ``started`` is in seconds since 1970, now by default.
     """
 
@@ -62,19 +62,19 @@ def open_run(
         there = run.data.tags.get(COMPLETE)
         return run.data.tags.get(CONTENT) == content and (complete is None or there in (None, complete))
 
-    found = with_key()
-    if not any(map(fits, found)):
+    runs = with_key()
+    if not any(map(fits, runs)):
         start = int(1000 * (started or time.time()))
         client.create_run(experiment, start_time=start, run_name=name, tags={KEY: key, CONTENT: content, **tags})
         # If the server stopped before its answer, the client's retry may have created a second run.
-        found = with_key()
-    same = [run for run in found if fits(run)]
-    kept = next((run for run in same if COMPLETE in run.data.tags), same[0])
-    for other in found:
-        if other is not kept:
+        runs = with_key()
+    same = [run for run in runs if fits(run)]
+    chosen = next((run for run in same if COMPLETE in run.data.tags), same[0])
+    for other in runs:
+        if other is not chosen:
             client.delete_run(other.info.run_id)
-    about = kept.data
-    return Opened(str(kept.info.run_id), kept.info.status, about.tags.get(COMPLETE), about.tags, about.params)
+    about = chosen.data
+    return Opened(str(chosen.info.run_id), chosen.info.status, about.tags.get(COMPLETE), about.tags, about.params)
 
 
 def open_arm(client: MlflowClient, experiment: str, study: Study, arm: str, content: str) -> Opened:
@@ -83,7 +83,7 @@ def open_arm(client: MlflowClient, experiment: str, study: Study, arm: str, cont
     return open_run(client, experiment, f"{study.name}/{arm}", arm, content, tags)
 
 
-def open_seed(client: MlflowClient, experiment: str, study: Study, config: RunConfig, **more: Any) -> Opened:
+def open_seed(client: MlflowClient, experiment: str, study: Study, config: RunConfig, **options: Any) -> Opened:
     """The run of a seed, with its parameters."""
     arm, seed = config.arm, config.seed
     source = f"policygrain train --arm {arm} --seed {seed}"
@@ -94,7 +94,9 @@ def open_seed(client: MlflowClient, experiment: str, study: Study, config: RunCo
         "mlflow.source.name": source,
         "mlflow.note.content": f"Seed {seed} of `{arm}` in the study `{study.name}`.",
     }
-    opened = open_run(client, experiment, f"{study.name}/{arm}/{seed}", f"{arm} seed {seed}", config.key, tags, **more)
+    opened = open_run(
+        client, experiment, f"{study.name}/{arm}/{seed}", f"{arm} seed {seed}", config.key, tags, **options
+    )
     if opened.complete is None:
         parameters = {**flat("method", config.method), **flat("training", config.training), "seed": seed}
         # A run may be resumed with other settings that change no result, and MLflow refuses to change parameters.

@@ -55,10 +55,10 @@ def only_writer(folder: StudyFolder, wait: bool) -> Iterator[bool]:
 
 
 def reason(error: Exception, uri: str) -> str:
-    """The first line of an error's message without what ``uri`` keeps secret."""
+    """The first line of an error's message, without the secrets in ``uri``."""
     text = redacted(str(error).strip().split("\n")[0].replace(uri, redacted(uri)))
-    found = re.search(r"://[^/:]*:(.*)@", uri)
-    for secret in filter(None, {found[1], unquote(found[1])} if found else ()):
+    match = re.search(r"://[^/:]*:(.*)@", uri)
+    for secret in filter(None, {match[1], unquote(match[1])} if match else ()):
         text = text.replace(secret, "***")
     return text
 
@@ -96,7 +96,7 @@ def _create(store: Path) -> None:
 
 
 def _is_complete(store: Path) -> bool:
-    """Whether a SQLite file has all that MLflow's migrations create: their version is written last."""
+    """Whether a SQLite file has all tables of MLflow's migrations, whose version is written last."""
     with contextlib.closing(sqlite3.connect(store)) as database:
         tables = {row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         if not tables:
@@ -108,8 +108,8 @@ def _is_complete(store: Path) -> bool:
 
 def _experiment(client: MlflowClient, folder: StudyFolder, study: Study) -> str:
     name = study.name
-    found = client.get_experiment_by_name(name)
-    if found is None:
+    experiment = client.get_experiment_by_name(name)
+    if experiment is None:
         local = client.tracking_uri.startswith("sqlite")
         location = (folder.path.parent / "mlflow-artifacts" / name).resolve().as_uri() if local else None
         note = (
@@ -121,9 +121,9 @@ def _experiment(client: MlflowClient, folder: StudyFolder, study: Study) -> str:
             return str(client.create_experiment(name, artifact_location=location, tags=tags))
         except Exception:
             # Created in the meantime by another process, or by a request whose answer was lost.
-            found = client.get_experiment_by_name(name)
-            if found is None:
+            experiment = client.get_experiment_by_name(name)
+            if experiment is None:
                 raise
-    if KIND[0] not in found.tags:
-        client.set_experiment_tag(found.experiment_id, *KIND)
-    return str(found.experiment_id)
+    if KIND[0] not in experiment.tags:
+        client.set_experiment_tag(experiment.experiment_id, *KIND)
+    return str(experiment.experiment_id)

@@ -1,7 +1,7 @@
-"""What the MLflow UI shows of a study first: its learning curves, a curve per method, of all runs.
+"""The view of a study in the MLflow UI: learning curves of all runs, a curve per method.
 
 By itself MLflow opens with a chart for each metric that has a prefix, such as the single points of `test/`, and with
-ten runs. A view that its users share is a tag of the experiment, which the address names; so is this one.
+ten runs. A shared view is a tag of the experiment, named in the address; so is this one.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ from policygrain.rollout.open import open_engine
 from policygrain.study.schema import Prompt, TinyModel, Training, WarmStart
 from policygrain.tasks.families import FAMILIES, generate
 from policygrain.tasks.prompts import PromptRenderer
-from policygrain.train.mtp_heads import warm_up
+from policygrain.train.head_warm_up import warm_up
 from policygrain.train.policy import Policy, build_heads
 from policygrain.train.rollouts import Collector, PromptStream, Rollouts
 from policygrain.train.update import minibatches, prepare, update

@@ -10,7 +10,7 @@ import numpy as np
 import yaml
 
 from policygrain.results.layout import START, StudyFolder
-from policygrain.results.measured import EstimatorRow, EstimatorsRecord, RoundRow, RoundsRecord
+from policygrain.results.measurements import EstimatorRow, EstimatorsRecord, RoundRow, RoundsRecord
 from policygrain.results.reader import StudyResults
 from policygrain.results.schema import write_record
 from policygrain.study import Study, parse_study

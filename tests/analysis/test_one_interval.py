@@ -12,11 +12,11 @@ import pytest
 from policygrain.analysis import difference, measures
 from policygrain.analysis.comparisons import compare
 from policygrain.analysis.ledger import Comparison
-from policygrain.analysis.models import average_difference
+from policygrain.analysis.model_comparison import average_difference
 from policygrain.analysis.studies import compare_studies
 from policygrain.cli import main
 from policygrain.figures import ablation, results
-from policygrain.results.models import find
+from policygrain.results.evaluated_models import find
 from policygrain.results.reader import StudyResults
 from policygrain.study import load_study, parse_study
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from policygrain.analysis.ranges import choose_ranges
+from policygrain.analysis.clip_ranges import choose_ranges
 from policygrain.cli import main
 from policygrain.errors import UserError
 from policygrain.results.reader import StudyResults

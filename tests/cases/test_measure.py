@@ -8,7 +8,7 @@ import torch
 
 from policygrain.analysis.statistics import over_seeds
 from policygrain.cases import measure, policies
-from policygrain.cases.cases import (
+from policygrain.cases.definitions import (
     BAND,
     BATCH,
     CASES,

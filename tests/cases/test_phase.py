@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from policygrain.cases import chains, phase
-from policygrain.cases.cases import Estimator
+from policygrain.cases.definitions import Estimator
 from policygrain.cli import main
 from policygrain.figures import cases_map
 from policygrain.figures.style import save
-from policygrain.results.cases import MapRecord
+from policygrain.results.case_records import MapRecord
 from policygrain.results.schema import read_record
 
 from ..conftest import ROOT

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from policygrain.cases import measure, policies
-from policygrain.cases.cases import CASES, estimators
+from policygrain.cases.definitions import CASES, estimators
 from policygrain.cli import main
-from policygrain.results.cases import CasesRecord
+from policygrain.results.case_records import CasesRecord
 from policygrain.results.schema import read_record
 
 from ..conftest import ROOT

@@ -52,7 +52,5 @@ def test_missing_parts_are_named(tmp_path: Path) -> None:
     tokenizer = load_model(str(start))[1]
     problems = {"count": read_problems(data.benchmark("count"))}
     queries = queries_of(study, problems, PromptRenderer(tokenizer, study.prompt))
-    with pytest.raises(
-        UserError, match=r"15 of 30 responses are missing \(count\); existing parts: sampled-.*-0of2"
-    ):
+    with pytest.raises(UserError, match=r"15 of 30 responses are missing \(count\); existing parts: sampled-.*-0of2"):
         all_responses(queries, store, key)

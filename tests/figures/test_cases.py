@@ -5,7 +5,7 @@ import pytest
 
 from policygrain.figures import cases
 from policygrain.figures.style import save
-from policygrain.results.cases import CasesRecord
+from policygrain.results.case_records import CasesRecord
 from policygrain.results.schema import read_record
 
 from ..conftest import ROOT

@@ -21,7 +21,7 @@ from policygrain.figures import benchmarks, cases, clip_ratio, dynamics, pass_at
 from policygrain.figures.style import labels, looks
 from policygrain.merging import merge
 from policygrain.objective import method_names
-from policygrain.results.cases import CasesRecord
+from policygrain.results.case_records import CasesRecord
 from policygrain.results.layout import START
 from policygrain.results.reader import StudyResults
 from policygrain.results.schema import read_record

@@ -22,7 +22,7 @@ from policygrain.model.logprobs import score_tokens
 from policygrain.objective import method
 from policygrain.objective.aggregate import Aggregation
 from policygrain.results.layout import DataFolder
-from policygrain.results.measured import EstimatorRow, EstimatorsRecord
+from policygrain.results.measurements import EstimatorRow, EstimatorsRecord
 from policygrain.results.schema import read_record, write_record
 from policygrain.study import Study
 from policygrain.study.fingerprint import Fingerprints

@@ -12,7 +12,7 @@ from policygrain import cli
 from policygrain.errors import UserError
 from policygrain.instruments.rounds import differences, measure_rounds
 from policygrain.results.layout import DataFolder
-from policygrain.results.measured import RoundRow, RoundsRecord
+from policygrain.results.measurements import RoundRow, RoundsRecord
 from policygrain.results.schema import read_record
 from policygrain.study import Study
 from policygrain.study.fingerprint import Fingerprints

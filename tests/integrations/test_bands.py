@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from policygrain.cli import main
 from policygrain.errors import UserError
 from policygrain.integrations.bands import draw, effective_share, measure, published_bands
-from policygrain.integrations.rollouts import read_rollouts
+from policygrain.integrations.rollout_files import read_rollouts
 
 
 def row(log_ratio: list[float], **more: Any) -> dict[str, Any]:

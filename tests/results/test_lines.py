@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policygrain.errors import UserError
-from policygrain.results.lines import read_lines, read_steps
+from policygrain.results.json_lines import read_lines, read_steps
 
 AGAIN = "Train it again."
 

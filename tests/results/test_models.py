@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from policygrain.errors import UserError
-from policygrain.results.models import (
+from policygrain.results.evaluated_models import (
     benchmarks_of,
     check_same_protocol,
     find,

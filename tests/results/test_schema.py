@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 from policygrain.errors import UserError
 from policygrain.report.freeze import Manifest
 from policygrain.results import schema
-from policygrain.results.measured import EstimatorsRecord, RoundsRecord
+from policygrain.results.measurements import EstimatorsRecord, RoundsRecord
 from policygrain.results.schema import (
     SCHEMA_VERSION,
     BenchmarkRecord,

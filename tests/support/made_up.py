@@ -9,7 +9,7 @@ from typing import Any
 
 from policygrain.objective import method
 from policygrain.results.layout import START, RunFolder, StudyFolder
-from policygrain.results.measured import EstimatorRow, EstimatorsRecord, Measured, RoundRow, RoundsRecord
+from policygrain.results.measurements import EstimatorRow, EstimatorsRecord, Measured, RoundRow, RoundsRecord
 from policygrain.results.schema import (
     BenchmarkRecord,
     Environment,

@@ -30,7 +30,7 @@ from policygrain.study.runs import Run
 from policygrain.track import follow
 from policygrain.track.follow import Follower
 from policygrain.track.mirror import mirror
-from policygrain.train.status import complete_status, recorded_status
+from policygrain.train.status_record import complete_status, recorded_status
 
 from ..support.made_up import make_up_run
 from ..support.small import small_study

@@ -25,7 +25,7 @@ from policygrain.study import Study
 from policygrain.study.fingerprint import Fingerprints
 from policygrain.study.runs import Run
 from policygrain.track.mirror import mirror
-from policygrain.track.runs import CONTENT, KEY
+from policygrain.track.mlflow_runs import CONTENT, KEY
 
 from ..support import postgresql
 from ..support.leftovers import swept

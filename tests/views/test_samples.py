@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from policygrain.errors import UserError
-from policygrain.results.models import find
+from policygrain.results.evaluated_models import find
 from policygrain.views.samples import write_page
 
 from ..support.evaluations import COUNT, REST, RIGHT, UNREAD, WRONG, make_run

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from policygrain.analysis.models import difference, summary
+from policygrain.analysis.model_comparison import difference, summary
 from policygrain.cli import main
 from policygrain.evaluate.run import evaluate
+from policygrain.results.evaluated_models import find
 from policygrain.results.layout import DataFolder, StudyFolder
-from policygrain.results.models import find
 from policygrain.results.reader import model_evaluation
 from policygrain.views.show import WIDTH
 

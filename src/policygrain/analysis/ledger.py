@@ -11,7 +11,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, PositiveFloat, ValidationError, model_validator
 
 from ..errors import UserError
-from ..results.measured import EstimatorRow
+from ..results.measurements import EstimatorRow
 from .statistics import SEEDS, STARTS
 from .verdicts import Side
 

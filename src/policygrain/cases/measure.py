@@ -13,7 +13,7 @@ from torch import Tensor
 from ..objective import Method
 from ..objective.batch import TokenBatch
 from . import policies
-from .cases import BATCH, STEP, UPDATES, Case
+from .definitions import BATCH, STEP, UPDATES, Case
 
 LARGEST_LOGIT = 12.0
 DRAWS = 64  # of the random parts of a case, for expected updates

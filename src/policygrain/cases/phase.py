@@ -22,10 +22,10 @@ from ..objective.clip import PpoClip
 from ..objective.ratio import Block, NoRatio, ProductRatio, SequenceRatio, TokenRatio
 from ..progress import Progress
 from ..provenance import commit
-from ..results.cases import Law, MapCell, MapMethod, MapRecord
+from ..results.case_records import Law, MapCell, MapMethod, MapRecord
 from ..text import columns
 from . import chains
-from .cases import BATCH, Estimator
+from .definitions import BATCH, Estimator
 from .measure import token_weights
 from .policies import every_response
 

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from ..analysis.statistics import over_seeds
 from ..progress import Progress
-from ..results.cases import CaseEstimator, CaseRecord, CasesRecord, Interval
+from ..results.case_records import CaseEstimator, CaseRecord, CasesRecord, Interval
 from ..text import columns
 from . import measure, policies
-from .cases import BASELINE, BATCH, CASES, NO_CLIP, RATIOS, STEP, Case, Estimator, estimators
+from .definitions import BASELINE, BATCH, CASES, NO_CLIP, RATIOS, STEP, Case, Estimator, estimators
 
 DIGITS = 6
 # Expected reward by update and seed. [UPDATES + 1, seeds].

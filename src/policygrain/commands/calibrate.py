@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> None:
     import json
 
     from ..integrations import bands
-    from ..integrations.rollouts import read_rollouts
+    from ..integrations.rollout_files import read_rollouts
 
     rollouts = read_rollouts(arguments.rollouts)
     grains = bands.measure(rollouts, arguments.share)

@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> None:
     from ..cases import phase
     from ..cases import run as cases
     from ..errors import UserError
-    from ..results.cases import CasesRecord, MapRecord
+    from ..results.case_records import CasesRecord, MapRecord
 
     if arguments.seeds < 2:
         raise UserError(f"--seeds {arguments.seeds}: an interval over seeds needs at least 2.")

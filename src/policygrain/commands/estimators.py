@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from . import add_start_options, add_study_option
 
 if TYPE_CHECKING:
-    from ..results.measured import EstimatorsRecord
+    from ..results.measurements import EstimatorsRecord
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -40,8 +40,8 @@ def run(arguments: argparse.Namespace) -> None:
     from ..evaluate.run import evaluate
     from ..files import atomic_text
     from ..model.loading import load_tokenizer
+    from ..results.evaluated_models import find
     from ..results.layout import StudyFolder
-    from ..results.models import find
     from ..tasks.golds import check_golds
     from ..tasks.sources import check_sources, prepare
     from ..views.leaderboard import leaderboard

@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Print every candidate with its area under the learning curve, and the chosen ones."""
-    from ..analysis.ranges import choose_ranges
+    from ..analysis.clip_ranges import choose_ranges
     from ..files import atomic_json
     from ..results.reader import StudyResults
     from ..text import columns

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from . import add_start_options, add_study_option
 
 if TYPE_CHECKING:
-    from ..results.measured import RoundsRecord
+    from ..results.measurements import RoundsRecord
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -29,8 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Print the evaluations, or write the page of samples."""
-    from ..analysis import models as analysis
-    from ..results.models import check_same_protocol, find, select_benchmarks
+    from ..analysis import model_comparison as analysis
+    from ..results.evaluated_models import check_same_protocol, find, select_benchmarks
 
     groups = find(arguments.paths)
     select_benchmarks(groups, arguments.benchmark)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..results.lines import read_lines
+from ..results.json_lines import read_lines
 from .verl_samples import Samples
 
 # Our metric → verl's. The plugin's own metrics, `policygrain/NAME`, have our names already.

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from ..errors import UserError
 from ..grading import open_grader
-from ..results.lines import read_lines
+from ..results.json_lines import read_lines
 from ..results.schema import EvaluatedSample, ExportRecord
 
 

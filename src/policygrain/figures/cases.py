@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from ..results.cases import CaseEstimator, CaseRecord, CasesRecord
+from ..results.case_records import CaseEstimator, CaseRecord, CasesRecord
 from .style import RATIOS, SKY, WIDE, YELLOW, Look, legend, look
 
 # Those drawn as lines, with the colours of their ratios, in the order of the legend; the others are grey points.

@@ -7,7 +7,7 @@ from statistics import mode
 from matplotlib.figure import Figure
 
 from ..analysis.statistics import LEVEL
-from ..results.cases import MapCell, MapRecord
+from ..results.case_records import MapCell, MapRecord
 from .phase import Shown, grey, panel
 from .style import FULL_PAGE
 

@@ -6,8 +6,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from ..analysis import measures
+from ..analysis.clip_ranges import EXPERIMENT, candidates
 from ..analysis.contrasts import regime_text
-from ..analysis.ranges import EXPERIMENT, candidates
 from ..results.reader import StudyResults
 from .forest import line
 from .style import ABOVE, COLUMN, legend, updates_look

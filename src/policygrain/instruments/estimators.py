@@ -15,7 +15,7 @@ from ..objective.penalty import Kl
 from ..progress import Progress
 from ..provenance import commit, seed_of
 from ..results.layout import DataFolder
-from ..results.measured import EstimatorRow, EstimatorsRecord
+from ..results.measurements import EstimatorRow, EstimatorsRecord
 from ..results.schema import write_record
 from ..study.checks import check_prompts
 from ..study.fingerprint import Fingerprints

@@ -12,7 +12,7 @@ from .. import digests
 from ..errors import UserError
 from ..results.done import begin, write_done
 from ..results.layout import DataFolder
-from ..results.measured import EstimatorsRecord, RoundsRecord
+from ..results.measurements import EstimatorsRecord, RoundsRecord
 from ..results.schema import read_record
 from ..study.checks import check_instruments
 from ..study.fingerprint import Fingerprints

@@ -15,7 +15,7 @@ from ..objective import Method, method
 from ..progress import Progress
 from ..provenance import commit, seed_of
 from ..results.layout import DataFolder
-from ..results.measured import RoundRow, RoundsRecord
+from ..results.measurements import RoundRow, RoundsRecord
 from ..results.schema import write_record
 from ..study.checks import check_prompts
 from ..study.fingerprint import Fingerprints

@@ -14,7 +14,7 @@ from ..objective import method, method_names
 from ..objective.batch import TokenBatch
 from ..objective.clip import LARGEST_LOG, PpoClip
 from ..objective.ratio import Block, PrefixRatio, Ratio, SequenceRatio, TokenRatio
-from .rollouts import Rollouts
+from .rollout_files import Rollouts
 
 GRAINS: dict[str, Ratio] = {
     "token": TokenRatio(),

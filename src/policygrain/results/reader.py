@@ -13,9 +13,9 @@ from ..study import Study, load_recorded_study
 from ..study.fingerprint import Fingerprints, measured_starts, start_seeds
 from ..study.load import had_added_seeds
 from ..study.runs import Run, RunMatrix, arms_of, run_matrix
+from .json_lines import read_lines, read_steps
 from .layout import START, StudyFolder
-from .lines import read_lines, read_steps
-from .measured import EstimatorsRecord, RoundsRecord, estimator_table, round_table
+from .measurements import EstimatorsRecord, RoundsRecord, estimator_table, round_table
 from .schema import (
     AnyRecord,
     BenchmarkRecord,

@@ -19,8 +19,8 @@ from ..results.reader import run_config
 from ..results.schema import RunStatus
 from ..results.status import is_training, run_status
 from ..study import Study
+from .mlflow_runs import last_step, log_steps, open_seed, set_status
 from .points import steps_so_far
-from .runs import last_step, log_steps, open_seed, set_status
 from .store import connect, only_writer, reason, tracking_uri
 
 if TYPE_CHECKING:

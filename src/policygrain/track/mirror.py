@@ -17,8 +17,7 @@ from ..results.reader import StudyResults
 from ..results.schema import TrackingRecord
 from ..results.status import run_status
 from ..text import redacted
-from .points import Finished, finished, means, scores, some_samples, steps
-from .runs import (
+from .mlflow_runs import (
     COMPLETE,
     Opened,
     flat,
@@ -31,6 +30,7 @@ from .runs import (
     params,
     set_status,
 )
+from .points import Finished, finished, means, scores, some_samples, steps
 from .store import connect, only_writer, reason, tracking_uri
 
 if TYPE_CHECKING:

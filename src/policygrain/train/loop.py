@@ -30,9 +30,9 @@ from ..tasks.problem import Problem, read_problems
 from ..tasks.prompts import PromptRenderer
 from . import checkpoint
 from .gpu import gpu_use
+from .head_warm_up import warm_up
 from .metrics_log import MetricsLog
 from .model_folder import model_folder
-from .mtp_heads import warm_up
 from .policy import Policy, open_policy
 from .ranks import gather, is_rank_0, on_rank_0
 from .rollout_batch import EngineMismatch, RolloutBatch, collect_batch

@@ -21,7 +21,7 @@ from ..tasks.sources import prepare
 from .checkpoint import remove_old, run_lock
 from .ranks import on_rank_0, ranks
 from .start_model import check_start_model, ensure_start_model
-from .status import complete_status, recorded_status
+from .status_record import complete_status, recorded_status
 
 if TYPE_CHECKING:
     import torch

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..analysis import Estimate, accuracy
-from ..analysis.models import average
-from ..results.models import ModelGroup, benchmarks_of
+from ..analysis.model_comparison import average
+from ..results.evaluated_models import ModelGroup, benchmarks_of
 from ..text import markdown_table
 
 

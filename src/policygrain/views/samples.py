@@ -13,8 +13,8 @@ from markupsafe import Markup
 from ..analysis import accuracy
 from ..errors import UserError
 from ..files import atomic_text
+from ..results.evaluated_models import EvaluatedModel, ModelGroup, benchmarks_of
 from ..results.layout import RunFolder
-from ..results.models import EvaluatedModel, ModelGroup, benchmarks_of
 from ..results.reader import evaluated_samples, samples
 from .html import content_security_policy, render
 from .show import protocol

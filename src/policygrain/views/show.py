@@ -6,8 +6,8 @@ import textwrap
 from collections.abc import Sequence
 
 from ..analysis import Difference, Estimate, accuracy
-from ..analysis.models import average, average_difference, difference, summary
-from ..results.models import ModelGroup, benchmarks_of
+from ..analysis.model_comparison import average, average_difference, difference, summary
+from ..results.evaluated_models import ModelGroup, benchmarks_of
 from ..text import columns, shortened
 
 WIDTH = 100  # characters

@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from ..errors import UserError
 from ..grading.outcome import Outcome
-from ..results.models import ModelGroup, benchmarks_of
+from ..results.evaluated_models import ModelGroup, benchmarks_of
 from ..results.schema import BenchmarkRecord
 from . import statistics
 from .statistics import Difference, Estimate

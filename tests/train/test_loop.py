@@ -194,6 +194,7 @@ def test_an_engine_sleeps_while_the_policy_learns_and_is_awake_when_it_samples(
 ) -> None:
     """In validation, with batches sampled ahead, in the heads' warm-up: GPU memory is for one of both at a time."""
     from policygrain.model import sharding
+    from policygrain.train import head_warm_up
 
     generate, load_weights, learn, awake = TorchEngine.generate, TorchEngine.load_weights, loop.update, [False]
     asked: list[int] = []

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from policygrain.commands.check import counts
+from policygrain.commands.study import counts
 from policygrain.results.reader import StudyResults
 
 DOCS = Path(__file__).resolve().parent

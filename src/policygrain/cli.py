@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
-import importlib
 import importlib.util
 import os
 import select
@@ -15,7 +14,7 @@ import time
 from collections.abc import Sequence
 
 from . import __version__
-from .commands import COMMANDS, note_job
+from .commands import COMMANDS, listing, note_job
 from .errors import Stopped, UserError, did_you_mean
 
 STOPPED = Stopped.exit_code
@@ -64,19 +63,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str]) -> None:
-    """Import the module of the chosen command, parse its options and run it."""
-    parser = argparse.ArgumentParser(prog="policygrain", description="At what grain should a policy gradient act?")
+    """Parse the options of the chosen command and run it."""
+    parser = argparse.ArgumentParser(
+        prog="policygrain",
+        usage="policygrain [--help] [--version] COMMAND ...",
+        description="At what grain should a policy gradient act?",
+        epilog=listing(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--version", action="version", version=f"policygrain {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    parsers = {name: commands.add_parser(name, help=command.help) for name, command in COMMANDS.items()}
-    called = argv[0] if argv else ""
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", prog="policygrain", help=argparse.SUPPRESS)
+    called = next((word for word in argv if not word.startswith("-")), "")
     if called in COMMANDS:
-        module = importlib.import_module(f".commands.{COMMANDS[called].module}", __package__)
-        chosen = parsers[called]
-        chosen.description = module.__doc__
-        chosen.set_defaults(run=module.run)
-        module.add_arguments(chosen)
-    elif called and not called.startswith("-"):
+        COMMANDS[called].add_to(commands)
+    elif called and called == argv[0]:
         raise UserError(f"there is no command {called!r}.{did_you_mean(called, COMMANDS)}")
     arguments = parser.parse_args(argv)
     if os.environ.get("SLURM_PROCID") == "0":

@@ -93,3 +93,9 @@ def hardware() -> str:
         return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()
+
+
+def devices(hardware: str) -> tuple[int, str]:
+    """Number and kind of a process's devices, from `hardware`: (8, "GPU"), or (1, "core") without GPUs."""
+    count = re.match(r"(\d+) × ", hardware)
+    return (int(count[1]), "GPU") if count else (1, "core")

@@ -13,7 +13,7 @@ from policygrain.cli import main
 from policygrain.figures import TABLES
 from policygrain.figures.catalogue import draw
 from policygrain.figures.findings import table
-from policygrain.report import write_report
+from policygrain.report.page import write_report
 from policygrain.results.reader import StudyResults
 from policygrain.study import load_study, parse_study
 

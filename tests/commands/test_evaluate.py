@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from policygrain.commands.evaluate import named_model, part_of
+from policygrain.commands.measuring import named_model, part_of
 from policygrain.errors import UserError
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from policygrain.report.facts import cost, devices, protocol, provenance
+from policygrain.provenance import devices
+from policygrain.report.page import cost, protocol, provenance
 from policygrain.results.reader import StudyResults
 from policygrain.study import Study
 from policygrain.study.runs import run_matrix

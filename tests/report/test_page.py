@@ -13,7 +13,7 @@ import pytest
 
 from policygrain.errors import UserError
 from policygrain.figures import TABLES
-from policygrain.report import write_report
+from policygrain.report.page import write_report
 from policygrain.results.reader import StudyResults
 from policygrain.study import Study
 

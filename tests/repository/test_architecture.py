@@ -100,7 +100,7 @@ from ..results.layout import StudyFolder
 from . import loss
 from policygrain import clock as c
 if TYPE_CHECKING:
-    from ..commands import plan
+    from ..commands import study
 else:
     from ..text import columns
 class A:
@@ -165,7 +165,7 @@ def test_the_objective_imports_what_reads_settings_alone() -> None:
     assert not [str(i) for i in IMPORTS if room_of(i.source) == "objective" and room_of(i.target) not in allowed]
 
 
-@pytest.mark.parametrize("room", ["results", "analysis", "figures", "views", "report", "track"])
+@pytest.mark.parametrize("room", ["results", "analysis", "figures", "report", "track"])
 def test_readers_of_results_import_neither_trainer_nor_models(room: str) -> None:
     """Records are read, and figures drawn, where no model could run."""
     makers = {"model", "rollout", "train"}

@@ -15,7 +15,7 @@ from policygrain import digests
 from policygrain.evaluate.run import evaluate
 from policygrain.figures import SUFFIXES, TABLES
 from policygrain.figures.catalogue import draw
-from policygrain.report import write_report
+from policygrain.report.page import write_report
 from policygrain.results.done import write_done
 from policygrain.results.layout import DataFolder, EvaluationFolder, RunFolder, StartFolder, StudyFolder, study_of
 from policygrain.results.reader import StudyResults, evaluated_samples, mtp_heads, start_model, token_view

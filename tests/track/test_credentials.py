@@ -14,8 +14,8 @@ from policygrain.cli import main
 from policygrain.errors import UserError
 from policygrain.figures import TABLES
 from policygrain.figures.catalogue import draw
-from policygrain.report import write_report
 from policygrain.report.freeze import freeze
+from policygrain.report.page import write_report
 from policygrain.results.layout import StudyFolder
 from policygrain.results.reader import StudyResults
 from policygrain.results.schema import TrackingRecord, write_record

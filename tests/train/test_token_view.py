@@ -9,9 +9,9 @@ import pytest
 
 from policygrain.cli import main
 from policygrain.errors import UserError
+from policygrain.report.tokens import write_page
 from policygrain.results.layout import RunFolder
 from policygrain.results.reader import token_view
-from policygrain.views.tokens import write_page
 
 from ..support.small import small_study, train_small
 
@@ -31,7 +31,7 @@ def test_a_step_can_be_looked_at_token_by_token(made: tuple[Path, Path], tmp_pat
         assert sample.ratio == pytest.approx([expected] * len(sample.tokens), abs=1e-4)
         assert not any(sample.entropy_drop) or sample.advantage > 0
     assert any(abs(r - 1) > 1e-4 for sample in view.samples for r in sample.ratio)
-    with pytest.raises(UserError, match=r"there is no view of step 1\. There are: 0, 2, 3"):
+    with pytest.raises(UserError, match=r"no token views of step 1\. There are: 0, 2, 3"):
         write_page(run, 1, None)
     with pytest.raises(UserError, match="no token views here"):
         write_page(RunFolder(tmp_path), None, None)

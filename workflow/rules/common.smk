@@ -25,7 +25,7 @@ from policygrain.study.fingerprint import (
     together,
 )
 from policygrain.tasks.sources import source_digests
-from policygrain.views.workflow import WorkflowProgress
+from policygrain.progress import WorkflowProgress
 
 # Snakemake would wait for a core for ever.
 for option in ("cores", "local_cores", "nodes"):

@@ -5,13 +5,17 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .claims import ClaimResult, Finding
+from .contrasts import Contrast, sentences
 from .controls import Control, controls_status, controls_text, controls_warning
 from .ledger import COSTS, LOG_RATIO, POINTS, Comparison
 from .statistics import STARTS
 from .verdicts import MOST_SEEDS
+
+if TYPE_CHECKING:
+    from ..results.reader import StudyResults
 
 FULL_RUNS, ESTIMATORS, ONE_ROUND = "full runs", "estimators", "one round"  # the instruments
 INSTRUMENTS = {"estimator": ESTIMATORS, "round": ONE_ROUND}
@@ -144,3 +148,22 @@ def _numbers(c: Comparison, f: Finding) -> dict[str, Any]:
     effect, *interval = (v if math.isfinite(v) else None for v in (f.effect, f.low, f.high))
     numbers = {"effect": effect, "interval": interval, "n": f.n, "unit": f.unit}
     return {**numbers, "effect_unit": c.unit, "seeds_needed": f.seeds_needed}
+
+
+def brief_text(
+    results: StudyResults,
+    decided: Sequence[ClaimResult],
+    judged: Sequence[Control],
+    compared: Sequence[Contrast],
+    label: Callable[[str], str],
+) -> str:
+    """Paragraphs: a failed control, what the study compares, the claims with records, its own methods."""
+    tested = [result for result in decided if result.findings]
+    regimes, methods = ([c for c in compared if c.pair.whole == whole] for whole in (False, True))
+    paragraphs = [
+        controls_warning(judged),
+        "\n".join(sentences(results, regimes, label)),
+        verdicts_text(tested) if tested else "",
+        "\n".join(sentences(results, methods, label)),
+    ]
+    return "\n\n".join(text for text in paragraphs if text)

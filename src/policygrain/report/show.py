@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ..analysis import Difference, Estimate, accuracy
 from ..analysis.model_comparison import average, average_difference, difference, summary
 from ..results.evaluated_models import ModelGroup, benchmarks_of
-from ..text import columns, shortened
+from ..text import columns, markdown_table, shortened
 
 WIDTH = 100  # characters
 Column = tuple[str, list[str]]  # a heading, and a cell per row
@@ -72,8 +72,7 @@ def overview(groups: Sequence[ModelGroup], first: ModelGroup, differing: Sequenc
         else:
             table.append(column)
     text = ["Accuracy in %, 95% intervals; * the interval of a paired difference, not corrected, excludes 0.", ""]
-    if differing:
-        text += ["THE PROTOCOLS DIFFER; differences in accuracy may come from that:", *_indented(differing), ""]
+    text += _warning(differing)
     more = f"{len(left_out)} more benchmarks, their" if left_out else "The benchmarks'"
     return _text([*text, *_lines(table), "", f"{more} intervals and differences, and the protocol: --all"])
 
@@ -89,7 +88,7 @@ def comparison(groups: Sequence[ModelGroup], first: ModelGroup, differing: Seque
     for b in benchmarks:
         there = [e for e in groups if e.records(b)]
         sizes = {f"{r.problems} problems, n = {r.n}" for e in there for r in e.records(b).values()}
-        rows = [(e, accuracy([e.scores(b)]), difference(e, first, b)) for e in there]
+        rows = [(e, _accuracy(e, b), difference(e, first, b)) for e in there]
         blocks.append((f"{b}: {' or '.join(sorted(sizes))}", rows))
     if len(benchmarks) > 1:
         averages = [(e, average(e, benchmarks)) for e in groups]
@@ -109,13 +108,26 @@ def comparison(groups: Sequence[ModelGroup], first: ModelGroup, differing: Seque
         f"Accuracy in %, 95% intervals over {over}.",
         f"− {shortened(first.name, 24)}: paired difference; * its interval (not corrected) excludes 0.",
         "",
+        *_warning(differing),
     ]
-    if differing:
-        text += ["THE PROTOCOLS DIFFER; differences in accuracy may come from that:", *_indented(differing), ""]
     for name, rows in blocks:
         if rows:
             text += [name, f"  {heading}", *(f"  {lines.pop(0)}" for _ in rows), ""]
     return _text(text + protocol(groups))
+
+
+def leaderboard(groups: Sequence[ModelGroup]) -> str:
+    """Markdown: a row per model, best average first, accuracies in % with 95% intervals."""
+    benchmarks = benchmarks_of(groups)
+    several = len(benchmarks) > 1
+    rows = []
+    for group in groups:
+        whole = average(group, benchmarks) if several else None
+        each = [_cell(_accuracy(group, b)).strip() if group.records(b) else "–" for b in benchmarks]
+        order = whole or _accuracy(group, benchmarks[0])
+        rows.append((order.mean, [group.name, *([_cell(whole).strip() if whole else "–"] if several else []), *each]))
+    rows.sort(key=lambda row: -row[0])
+    return markdown_table(["model", *(["average"] if several else []), *benchmarks], [cells for _, cells in rows], "lr")
 
 
 def protocol(groups: Sequence[ModelGroup]) -> list[str]:
@@ -166,8 +178,11 @@ def _lines(table: Sequence[Column]) -> list[str]:
     return columns(rows, [heading for heading, _ in table], align)
 
 
-def _indented(lines: Sequence[str]) -> list[str]:
-    return [f"  {'  ' * (i > 0)}{part}" for line in lines for i, part in enumerate(textwrap.wrap(line, WIDTH - 4))]
+def _warning(differing: Sequence[str]) -> list[str]:
+    """What is compared though protocols differ; empty where they do not."""
+    parts = [(i, part) for line in differing for i, part in enumerate(textwrap.wrap(line, WIDTH - 4))]
+    head = "THE PROTOCOLS DIFFER; differences in accuracy may come from that:"
+    return [head, *(f"  {'  ' * (i > 0)}{part}" for i, part in parts), ""] if differing else []
 
 
 def _text(lines: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jinja2 import UndefinedError
 
-from policygrain.views.html import content_security_policy, render
+from policygrain.report.html import content_security_policy, render
 
 
 @pytest.fixture(scope="session")

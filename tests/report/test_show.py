@@ -12,10 +12,10 @@ import pytest
 from policygrain.analysis.model_comparison import difference, summary
 from policygrain.cli import main
 from policygrain.evaluate.run import evaluate
+from policygrain.report.show import WIDTH
 from policygrain.results.evaluated_models import find
 from policygrain.results.layout import DataFolder, StudyFolder
 from policygrain.results.reader import model_evaluation
-from policygrain.views.show import WIDTH
 
 from ..support.evaluations import COUNT, REST, RIGHT, UNREAD, WRONG, make_run
 from ..support.small import make_start, small_study

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from policygrain.errors import UserError
+from policygrain.report.samples import write_page
 from policygrain.results.evaluated_models import find
-from policygrain.views.samples import write_page
 
 from ..support.evaluations import COUNT, REST, RIGHT, UNREAD, WRONG, make_run
 from ..support.pages import with_script
@@ -36,7 +36,7 @@ def better(tmp_path: Path) -> Path:
 
 
 def test_a_page_has_a_largest_size(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("policygrain.views.samples.MOST", 7)
+    monkeypatch.setattr("policygrain.report.samples.MOST", 7)
     with pytest.raises(UserError, match="8 samples, and a page holds 7; choose with --benchmark"):
         write_page(find([run]), tmp_path / "page.html")
     others = [make_run(tmp_path / name, {"count": COUNT}) for name in "ab"]

@@ -16,7 +16,7 @@ from ..files import atomic_text
 from ..results.evaluated_models import EvaluatedModel, ModelGroup, benchmarks_of
 from ..results.layout import RunFolder
 from ..results.reader import evaluated_samples, samples
-from .html import content_security_policy, render
+from .html import chosen_step, content_security_policy, render
 from .show import protocol
 
 MOST = 20_000  # samples in one page, which a browser shows without a noticeable pause
@@ -41,18 +41,15 @@ def write_page(groups: Sequence[ModelGroup], out: Path) -> Path:
 
 def write_rollouts(run: RunFolder, step: int | None, out: Path | None) -> Path:
     """Write the rollouts of ``step`` (default: the last there is) of an imported run as an HTML file; its path."""
-    found = run.rollout_steps()
-    step = max(found) if step is None else step
-    if step not in found:
-        raise UserError(f"{run.path}: there are no rollouts of step {step}. There are: {', '.join(map(str, found))}.")
-    rows = samples(found[step], "Import the run again: `policygrain import`.")
+    step, path = chosen_step(run, run.rollout_steps(), step, "rollouts")
+    rows = samples(path, "Import the run again: `policygrain import`.")
     problems = {row.id: (row.id, row.problem, row.gold) for row in rows}
     numbers = {name: i for i, name in enumerate(problems)}
     cells = [[numbers[r.id], r.sample, [[r.outcome, r.tokens, r.finished, r.response]]] for r in rows]
     name = f"{run.path.parent.name}/{run.path.name}"
     shown = {"name": f"step {step}", "accuracy": [None], "problems": list(problems.values()), "samples": cells}
     content = {"runs": [{"name": name, "prompt": None}], "protocol": "rollouts of training", "benchmarks": [shown]}
-    out = out or found[step].with_suffix(".html")
+    out = out or path.with_suffix(".html")
     atomic_text(out, page(content, f"{name}, step {step}"))
     return out
 

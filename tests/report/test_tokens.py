@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from policygrain.errors import UserError
+from policygrain.report.tokens import page, write_page
 from policygrain.results.layout import RunFolder
 from policygrain.results.schema import TokenSample, TokenView, write_record
-from policygrain.views.tokens import page, write_page
 
 from ..support.pages import with_script
 
@@ -135,7 +135,7 @@ def test_the_page_of_a_step_or_of_the_last(tmp_path: Path) -> None:
     assert "<title>tepo, seed0, step 10</title>" in run.tokens(10).with_suffix(".html").read_text()
     out = write_page(run, 2, tmp_path / "out" / "page.html")
     assert "two" in out.read_text() and list(run.token_steps()) == [2, 10]
-    with pytest.raises(UserError, match=r"no view of step 3\. There are: 2, 10\."):
+    with pytest.raises(UserError, match=r"no token views of step 3\. There are: 2, 10\."):
         write_page(run, 3, None)
     run.tokens(2).write_text('{"step": 2}')
     with pytest.raises(UserError, match=r"step00002\.json: written by an older version"):

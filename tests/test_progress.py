@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from policygrain.views import workflow
-from policygrain.views.workflow import WorkflowProgress, duration
+from policygrain import progress as module
+from policygrain.progress import WorkflowProgress, duration
 
 
 class Terminal(io.StringIO):
@@ -32,7 +32,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(workflow, "time", clock)
+    monkeypatch.setattr(module, "time", clock)
     return clock
 
 

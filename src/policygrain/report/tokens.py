@@ -7,27 +7,21 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from ..errors import UserError
 from ..files import atomic_text
 from ..results.layout import RunFolder
 from ..results.reader import token_view
 from ..results.schema import TokenSample, TokenView
-from .html import content_security_policy, render
+from .html import chosen_step, content_security_policy, render
 
 QUANTITIES = ("ratio", "advantage", "entropy", "probability")  # a token may be coloured by
 
 
 def write_page(run: RunFolder, step: int | None, out: Path | None) -> Path:
     """Write the token view of ``step`` (default: the last there is) as an HTML file and return its path."""
-    found = run.token_steps()
-    if not found:
-        raise UserError(f"{run.path}: no token views here; is it the folder of a run (results/STUDY/runs/ARM/seedS)?")
-    step = max(found) if step is None else step
-    if step not in found:
-        raise UserError(f"{run.path}: there is no view of step {step}. There are: {', '.join(map(str, found))}.")
-    out = out or run.tokens(step).with_suffix(".html")
+    step, path = chosen_step(run, run.token_steps(), step, "token views")
+    out = out or path.with_suffix(".html")
     title = f"{run.path.parent.name}, {run.path.name}, step {step}"
-    atomic_text(out, page(token_view(found[step]), title))
+    atomic_text(out, page(token_view(path), title))
     return out
 
 

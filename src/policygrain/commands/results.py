@@ -1,0 +1,204 @@
+"""Commands that show, explain and archive the results of a study."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+from .declare import CONFIG, JSON, command, flag, option, path
+
+
+@command(
+    path("paths", "run, evaluation/, records.json, or a study's results", nargs="+", metavar="PATH"),
+    option("--against", "compare the others with this one (default: the first)", metavar="NAME"),
+    option("--benchmark", "show only this one; may be repeated", action="append", metavar="NAME"),
+    flag("--anyway", "compare records of different protocols"),
+    flag("--all", "every benchmark with intervals, and the protocol"),
+    JSON,
+    path("--page", "write the samples of one or two runs as an HTML file", metavar="OUT"),
+)
+def show(arguments: Namespace) -> None:
+    """Show evaluations: one model in detail, several side by side, or samples as a page.
+
+    Accuracies have 95% intervals over training seeds, or over problems where there is one seed; differences are paired.
+    """
+    from ..analysis import model_comparison as analysis
+    from ..results.evaluated_models import check_same_protocol, find, select_benchmarks
+
+    groups = find(arguments.paths)
+    select_benchmarks(groups, arguments.benchmark)
+    differing = check_same_protocol(groups, arguments.anyway)
+    baseline = analysis.baseline(groups, arguments.against)
+    if arguments.page:
+        from ..report.samples import write_page
+
+        print(write_page(groups, arguments.page))
+    elif arguments.json:
+        print(json.dumps(analysis.data(groups, baseline, differing), indent=1, ensure_ascii=False))
+    else:
+        from ..report.show import comparison, detail, overview
+
+        side_by_side = comparison if arguments.all else overview
+        print(detail(baseline) if len(groups) == 1 else side_by_side(groups, baseline, differing), end="")
+
+
+@command(
+    path("results", "a study's results, such as results/laptop, or its study file", metavar="RESULTS"),
+    flag("--brief", "one verdict per claim and one sentence per regime and per own method"),
+    flag("--complete", "an error if a result of the study is missing; the report's place"),
+    JSON,
+)
+def claims(arguments: Namespace) -> None:
+    """Print the claims of the papers, and what a study's records say about them."""
+    from ..analysis.claim_text import brief_text, claims_data, claims_text
+    from ..analysis.claims import decide_study
+    from ..analysis.contrasts import contrasts
+    from ..analysis.controls import controls
+    from ..figures.style import labels
+    from ..results.reader import StudyResults
+    from ..study import load_recorded_study
+
+    path = arguments.results
+    if path.suffix in (".yaml", ".yml"):
+        path = Path("results") / load_recorded_study(path).name
+    results = StudyResults(path)
+    if arguments.complete:
+        from ..report.checks import check_complete
+
+        check_complete(results)
+    decided, judged = decide_study(results), controls(results)
+    if arguments.json:
+        print(json.dumps(claims_data(decided, judged), indent=1, ensure_ascii=False))
+        return
+    if arguments.brief:
+        print(brief_text(results, decided, judged, contrasts(results), labels(results.study)))
+    else:
+        print(claims_text(decided, judged))
+    if arguments.complete:
+        print(f"\nThe report is in {results.folder.report}.")
+
+
+@command(
+    path("table", "results/STUDY/tables/NAME.csv", metavar="TABLE.csv"),
+    option("--cell", "such as tepo,average; unique beginnings are enough", required=True, metavar="ROW,COLUMN"),
+)
+def explain(arguments: Namespace) -> None:
+    """Print the records, seeds, commits and commands behind a number of a table."""
+    from ..report.explain import explain
+
+    print(explain(arguments.table, arguments.cell))
+
+
+@command(
+    path("studies", "results/STUDY of each study", nargs=2, metavar="RESULTS"),
+    path("--out", "CSV file for all numbers of accuracies"),
+)
+def compare(arguments: Namespace) -> None:
+    """Compare two studies: accuracies with intervals and corrected p-values, and which claims replicate."""
+    from ..analysis.studies import compare_studies
+    from ..files import atomic_text
+
+    frame, text = compare_studies(*arguments.studies)
+    if arguments.out:
+        atomic_text(arguments.out, frame.to_csv(index=False))
+    print(text)
+
+
+@command(
+    path("run_dir", "folder of the run", metavar="RUN"),
+    option("--step", "step (default: the last whose tokens were kept)", type=int),
+    path("--out", "HTML file (default: in the run's folder)"),
+)
+def inspect(arguments: Namespace) -> None:
+    """Write a page that shows what a training step did to each token of samples.
+
+    Tokens are coloured by ratio, advantage, change of probability or change of entropy. For an imported run the page
+    shows its rollouts.
+    """
+    from ..report import samples, tokens
+    from ..results.layout import RunFolder
+
+    folder = RunFolder(arguments.run_dir)
+    imported = folder.rollout_steps() and not folder.token_steps()
+    write = samples.write_rollouts if imported else tokens.write_page
+    print(write(folder, arguments.step, arguments.out))
+
+
+@command(
+    CONFIG,
+    path("--results", "the study's results (default: results/NAME)"),
+    option("--port", "port of the server on this machine", type=int, default=5000),
+)
+def ui(arguments: Namespace) -> None:
+    """Serve MLflow in the browser, and print where a study's charts are.
+
+    With a tracking server (`tracking.uri`, MLFLOW_TRACKING_URI) only the addresses are printed; otherwise the local
+    store is served until Ctrl-C.
+    """
+    from ..results.layout import StudyFolder
+    from ..study import load_recorded_study
+    from ..track.ui import serve
+
+    study = load_recorded_study(arguments.config)
+    serve(StudyFolder(arguments.results or Path("results") / study.name), study, arguments.port)
+
+
+@command(
+    path("results", "results/STUDY"),
+    path("--out", "ZIP file", required=True),
+    flag("--small", "without problems, responses, views of tokens and figures, which `thaw` draws again"),
+    flag(
+        "--published",
+        "refuse records that were not made at commits of this repository with a clean tree, for docs/records",
+    ),
+)
+def freeze(arguments: Namespace) -> None:
+    """Pack a study's records, with checksums, into one archive.
+
+    The archive holds everything that figures and tables are drawn from; `policygrain thaw` redraws them.
+    """
+    from ..report.checks import broken, check_commits, made_at
+    from ..report.freeze import freeze
+    from ..results.reader import StudyResults
+
+    results = StudyResults(arguments.results)
+    if arguments.published:
+        print(f"{arguments.results}: {check_commits(results)}.")
+    else:
+        for reason in broken(made_at(results)):
+            print(f"policygrain: note: {reason}.", file=sys.stderr)
+    manifest = freeze(arguments.results, arguments.out, arguments.small)
+    print(f"{arguments.out}: {len(manifest.files)} files of {manifest.study}.")
+
+
+@command(
+    path("archive", "ZIP file"),
+    path("--out", "empty folder", required=True),
+    flag("--trust", "unpack a study that names functions of its own, too"),
+)
+def thaw(arguments: Namespace) -> None:
+    """Unpack a frozen study, verify it, and redraw its figures and tables.
+
+    The new figures and tables are in `redrawn/`, beside those that were frozen.
+    """
+    from ..errors import NoResults
+    from ..figures import TABLES
+    from ..figures.catalogue import draw
+    from ..report.freeze import thaw
+    from ..results.reader import StudyResults
+
+    notes = []
+
+    def redraw(folder: Path) -> None:
+        results = StudyResults(folder)
+        for name in (*results.study.figures, *TABLES):
+            try:
+                draw(name, results, folder / "redrawn" / name)
+            except NoResults as error:  # the study was frozen before this stage, or has none
+                notes.append(f"note: {name} is not redrawn: {str(error).replace(str(folder), str(arguments.out))}")
+
+    manifest = thaw(arguments.archive, arguments.out, arguments.trust, redraw)
+    text = f"{arguments.out}: {len(manifest.files)} files verified; new figures and tables are in its `redrawn/`."
+    print("\n".join([text, *notes]))

@@ -1,0 +1,71 @@
+"""Self-contained HTML pages from Jinja2 templates, and Markdown tables in them."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+from markdown_it import MarkdownIt
+from markupsafe import Markup
+
+from ..errors import UserError
+from ..results.layout import RunFolder
+from ..text import unbroken
+
+
+def render(template: Traversable, /, **values: Any) -> str:
+    """The page of the file ``template``, such as `resources.files(__package__) / "page.html"`.
+
+    Values are escaped. The filter `tojson` writes a value as JSON that is safe inside a script element.
+    """
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    # ASCII only, no spaces. `tojson` also escapes "<", so that no text ends the script element or opens a comment.
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
+    return environment.from_string(template.read_text(encoding="utf-8")).render(**values)
+
+
+def content_security_policy(*scripts: str) -> Markup:
+    """A policy for a page that loads nothing and runs only ``scripts``, the exact texts of its script elements."""
+    digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
+    allowed = " ".join(f"'sha256-{digest}'" for digest in digests) or "'none'"
+    return Markup(
+        f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {allowed}; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def tables(text: str) -> Markup:
+    """The HTML of a Markdown text; each cell of a table names its column (`data-label`), which cards show.
+
+    HTML in the text is escaped, so that a study cannot add code to the page.
+    """
+    markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
+    tokens = markdown.parse(unbroken(text))
+    columns: list[str] = []
+    place = 0
+    for i, token in enumerate(tokens):
+        if token.type == "thead_open":
+            columns = []
+        elif token.type == "th_open":
+            columns.append(tokens[i + 1].content)
+        elif token.type == "tr_open":
+            place = 0
+        elif token.type == "td_open":
+            token.attrSet("data-label", columns[place] if place < len(columns) else "")
+            place += 1
+    return Markup(markdown.renderer.render(tokens, markdown.options, {}))
+
+
+def chosen_step(run: RunFolder, files: Mapping[int, Path], step: int | None, what: str) -> tuple[int, Path]:
+    """``step`` (default: the last there is) of a run and its file; UserError if the run has none of that step."""
+    if not files:
+        raise UserError(f"{run.path}: no {what} here; is it the folder of a run (results/STUDY/runs/ARM/seedS)?")
+    step = max(files) if step is None else step
+    if step not in files:
+        raise UserError(f"{run.path}: no {what} of step {step}. There are: {', '.join(map(str, files))}.")
+    return step, files[step]

@@ -44,7 +44,7 @@ def report(arguments: Namespace) -> None:
 
     It has figures, tables, claims, the evaluation protocol and where every number comes from.
     """
-    from ..report import write_report
+    from ..report.page import write_report
     from ..results.reader import StudyResults
     from ..study import load_recorded_study
 

@@ -34,7 +34,7 @@ def _brief(results: StudyResults, decided: list[ClaimResult], judged: list[Contr
     from ..analysis.claim_text import verdicts_text
     from ..analysis.contrasts import contrasts, sentences
     from ..analysis.controls import controls_warning
-    from ..figures.style import labels
+    from ..figures.labels import labels
 
     found, label = contrasts(results), labels(results.study)
     regimes, own = ([c for c in found if c.pair.whole == whole] for whole in (False, True))

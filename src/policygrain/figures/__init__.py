@@ -4,7 +4,7 @@ from typing import get_args
 
 from ..study.schema import FigureName
 
-FIGURES: tuple[FigureName, ...] = get_args(FigureName)
+FIGURES: tuple[str, ...] = get_args(FigureName)
 SUFFIXES = (".pdf", ".svg", ".png")  # the files of a figure: for papers, pages and slides
 TABLES = {  # table → the function that makes it
     "findings": "claim_tables.findings",

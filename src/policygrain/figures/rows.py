@@ -134,7 +134,7 @@ def convergence(results: StudyResults) -> Figure:
         axes.minorticks_off()
         axes.set_title(title)
         axes.set_xlabel("ratio to GRPO")
-        named_rows(axes, [label(arm) for arm in arms], below=0.5)
+    named_rows(panels[0], [label(arm) for arm in arms], below=0.5)
     return figure
 
 

@@ -44,8 +44,9 @@ def draw(record: CasesRecord) -> Figure:
         left.set_xlabel("cosine with the exact gradient")
         right.set_ylabel(f"reward − {record.baseline}")
     handles = [Line2D([], [], markersize=4, linewidth=1.3, **_look(name)) for name in DRAWN]
-    for style in ({}, {"markerfacecolor": "white"}, {"marker": "x", "markeredgewidth": 1.4, "color": WRONG}):
-        handles.append(Line2D([], [], **{"marker": "o", "color": GREY, "linestyle": "", "markersize": 4.5} | style))
+    point: Look = {"marker": "o", "color": GREY, "linestyle": "", "markersize": 4.5}
+    cross: Look = point | {"marker": "x", "color": WRONG, "markeredgewidth": 1.4}
+    handles += [Line2D([], [], **style) for style in (point, point | {"markerfacecolor": "white"}, cross)]
     texts = [*DRAWN, "expected update", f"one batch of {record.batch}", "x1 pushed the wrong way"]
     legend(parts[-1], entries=(handles, texts), loc="center")
     return figure

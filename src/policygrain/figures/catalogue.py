@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import UserError, did_you_mean
 from ..files import atomic_text
@@ -149,9 +149,9 @@ def table(name: str, results: StudyResults) -> tuple[pd.DataFrame, str]:
     return made
 
 
-def _function(name: str) -> Callable[..., object]:
+def _function(name: str) -> Callable[..., Any]:
     module, _, function = name.partition(".")
-    found: Callable[..., object] = getattr(importlib.import_module(f".{module}", __package__), function)
+    found: Callable[..., Any] = getattr(importlib.import_module(f".{module}", __package__), function)
     return found
 
 

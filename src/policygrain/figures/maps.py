@@ -71,12 +71,12 @@ def draw(
         axes.set_title(title)
         for i, row in enumerate(cells):
             for j, c in enumerate(row):
+                text = f"{c.mean:+.{grid.digits}f}\n±{(c.high - c.low) / 2:.{grid.digits}f}"
                 axes.text(
-                    *(j, i, f"{c.mean:+.{grid.digits}f}\n±{(c.high - c.low) / 2:.{grid.digits}f}"),
-                    **{"ha": "center", "va": "center", "fontsize": 6.5, "linespacing": 1.0},
+                    j, i, text, ha="center", va="center", fontsize=6.5, linespacing=1.0,
                     color="white" if abs(c.mean) > 0.75 * grid.reach else "black",
                     fontweight="bold" if c.decided else "normal",
-                )
+                )  # fmt: skip
         norm = TwoSlopeNorm(0.0, -grid.reach, grid.reach)
         means = [[c.mean for c in row] for row in cells]
         image = axes.imshow(means, cmap="PuOr", norm=norm, aspect="auto", origin="lower")

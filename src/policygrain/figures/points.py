@@ -20,7 +20,6 @@ from .labels import name_of, updates_text
 from .style import ABOVE, COLUMN, PLAIN, WIDE, legend, looks, points, shade_margin, updates_look
 
 BASE = 5.0  # MPO's K, which differences are to
-MARGIN_OF_ROUNDS = 1.0  # points
 SMALLEST = 1e-12
 
 
@@ -115,7 +114,7 @@ def block_size(results: StudyResults) -> Figure:
         return figure
     base = BASE if BASE in methods else next(iter(methods))
     reference = measures.after_round(results, methods[base])
-    shade_margin(axes, MARGIN_OF_ROUNDS, "y")
+    shade_margin(axes, "y")
     values = [(measures.after_round(results, name) - reference).dropna().to_numpy() for name in methods.values()]
     points(axes, places, [over_seeds(v) for v in values], **PLAIN | {"linestyle": ""})
     for place, each in zip(places, values, strict=True):

@@ -42,8 +42,6 @@ from .style import (
     updates_look,
 )
 
-MARGIN_OF_ROUNDS = 1.0  # points
-
 
 def rounds(results: StudyResults) -> Figure:
     """A row per method, sorted: mean over start models with 95% interval, and a small mark per start model."""
@@ -55,7 +53,7 @@ def rounds(results: StudyResults) -> Figure:
     names.sort(key=lambda name: -float(values[name].mean()))
     figure = Figure(figsize=(WIDE * 0.95, 0.9 + 0.24 * len(names)))
     axes = figure.subplots()
-    shade_margin(axes, MARGIN_OF_ROUNDS, "x")
+    shade_margin(axes, "x")
     for place, name in enumerate(names):
         seed_marks(axes, values[name], place + 0.22, PLAIN, markersize=4.5, alpha=0.55, markeredgewidth=0.8)
         interval_row(axes, place, over_seeds(values[name]), PLAIN)
@@ -210,11 +208,10 @@ def draw_claims(decided: list[ClaimResult], label: Callable[[str], str]) -> Figu
     place, ticks = 0.0, list[tuple[float, str]]()
     for result, heading in zip(decided, headings, strict=True):
         axes.text(
-            *(0.01, place, "\n".join(heading)),
-            transform=blended_transform_factory(figure.transFigure, axes.transData),
+            0.01, place, "\n".join(heading), transform=blended_transform_factory(figure.transFigure, axes.transData),
+            va="top", fontsize=7, fontweight="bold", in_layout=False,
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
-            **{"va": "top", "fontsize": 7, "fontweight": "bold", "in_layout": False},
-        )
+        )  # fmt: skip
         first = place + 0.8 * len(heading) + 0.4
         for i, (c, finding) in enumerate(zip(result.claim.comparisons, result.findings, strict=False)):
             _draw_comparison(axes, first + i, c, finding)
@@ -247,11 +244,9 @@ def _draw_verdict(axes: Axes, result: ClaimResult, first: float, last: float) ->
         why = "no records" if result.verdict is None else "curves still rise"
         axes.text(0, last, why, ha="center", va="center", fontsize=6.5, color=GREY, style="italic")
     axes.text(
-        *(1.025, (first + last) / 2, textwrap.fill(result.outcome, BESIDE)),
-        transform=axes.get_yaxis_transform(),
-        color=VERDICTS[result.verdict or "undecided"]["color"],
-        **{"ha": "left", "va": "center", "fontsize": 7, "fontweight": "bold"},
-    )
+        1.025, (first + last) / 2, textwrap.fill(result.outcome, BESIDE), transform=axes.get_yaxis_transform(),
+        color=VERDICTS[result.verdict or "undecided"]["color"], ha="left", va="center", fontsize=7, fontweight="bold",
+    )  # fmt: skip
 
 
 def claimed_effect(c: Comparison, finding: Finding) -> tuple[Interval, float | None]:

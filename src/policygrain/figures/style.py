@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from numpy.typing import ArrayLike
 
 from ..analysis.statistics import Array, Interval
 from ..study import Study
@@ -124,7 +125,7 @@ def _fixed(key: str) -> Look | None:
 # ---- means with 95% intervals ---------------------------------------------------------------------------------------
 
 
-def points(axes: Axes, x: Array | Sequence[float], intervals: Sequence[Sequence[float]], **style: Any) -> None:
+def points(axes: Axes, x: ArrayLike, intervals: ArrayLike, **style: Any) -> None:
     """Means with 95% intervals at positions ``x``, joined by a line unless its style is empty.
 
     ``intervals``: mean, lower and upper limit of each.
@@ -158,8 +159,8 @@ def named_rows(axes: Axes, names: Sequence[str], below: float) -> None:
     axes.set_ylim(len(names) - below, below - 1)
 
 
-def shade_margin(axes: Axes, margin: float, which: Literal["x", "y"]) -> None:
-    """A line at 0 and a band of ± ``margin``, in which a difference does not matter."""
+def shade_margin(axes: Axes, which: Literal["x", "y"], margin: float = 1.0) -> None:
+    """A line at 0 and a band of ± ``margin`` points, in which a difference does not matter."""
     line, span = (axes.axvline, axes.axvspan) if which == "x" else (axes.axhline, axes.axhspan)
     span(-margin, margin, color="#999999", alpha=0.16, linewidth=0, zorder=0, label="within the margin")
     line(0, color="#000000", linewidth=0.7, zorder=1)

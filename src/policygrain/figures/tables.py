@@ -78,12 +78,12 @@ def _cells(
     best: Mapping[str, str | None] | None = None,
 ) -> str:
     """A row per arm, a column per benchmark (name in ``frame`` → header); ``best``: the arm in bold."""
-    by_cell = frame.set_index(["arm", "benchmark"])
+    by_cell = {(row["arm"], row["benchmark"]): row for row in frame.to_dict("records")}
     lines = []
     for arm in arms:
         cells = [name_of(records, arm, among=arms)]
         for b in columns:
-            mean, low, high = (float(by_cell.loc[(arm, b), f"{prefix}{end}"]) for end in ENDS)
+            mean, low, high = (by_cell[arm, b][f"{prefix}{end}"] for end in ENDS)
             cell = f"{mean:.1f} [{low:.1f}, {high:.1f}]"
             cells.append(f"**{cell}**" if best and best.get(b) == arm else cell)
         lines.append(cells)
@@ -155,12 +155,12 @@ def ablation(records: StudyResults) -> tuple[pd.DataFrame, str]:
     """A row per evaluated arm: parts, final accuracy, and paired difference from the method that it is a variant of."""
     label = labels(records.study)
     arms = list(dict.fromkeys(run.arm for run in records.matrix.evaluated))
-    rows: list[dict[str, Any]] = []
+    rows = []
     for arm in arms:
         method = records.matrix.arms[arm].method(records.study)
         base = _base(arm, arms)
         clip = {key: value for key, value in method.clip.settings.items() if key in ("low", "high")}
-        row = {
+        row: dict[str, Any] = {
             "arm": arm,
             "ratio": method.ratio.label,
             "clip": _part(method.clip.name, clip),

@@ -50,7 +50,7 @@ def rounds(results: StudyResults) -> Figure:
     base = measures.after_round(results, reference)
     names = [name for name in results.rounds["method"].unique() if name != reference]
     values = {name: (measures.after_round(results, name) - base).dropna().to_numpy() for name in names}
-    names.sort(key=lambda name: -float(values[name].mean()))
+    names.sort(key=lambda name: -round(float(values[name].mean()), 9))  # equal ones in the order of the study
     figure = Figure(figsize=(WIDE * 0.95, 0.9 + 0.24 * len(names)))
     axes = figure.subplots()
     shade_margin(axes, "x")

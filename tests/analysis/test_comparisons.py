@@ -14,7 +14,7 @@ from policygrain.analysis.claims import decide_claims
 from policygrain.analysis.comparisons import NotFlat, compare, lacking
 from policygrain.analysis.ledger import Claim, Comparison
 from policygrain.errors import UserError
-from policygrain.figures import verdicts
+from policygrain.figures import rows
 from policygrain.results.reader import StudyResults
 from policygrain.study.runs import run_matrix
 
@@ -81,7 +81,7 @@ def test_where_curves_still_rise_convergence_is_undecided(tmp_path: Path) -> Non
     (result,) = decide_claims({"half": claim}, lambda c: compare(results, c))
     assert (result.verdict, result.findings) == ("undecided", []) and "have not flattened" in result.missing
     assert "half: undecided" in claims_text([result]) and "curves still rise" in {
-        text.get_text() for text in verdicts.drawn([result], str).axes[0].texts
+        text.get_text() for text in rows.draw_claims([result], str).axes[0].texts
     }
     falling = write(study_of(4), tmp_path / "falling", lambda arm, seed: [*flat(arm, 0)[:-1], 0.3 + seed / 100])
     assert compare(falling, asked).n == 4

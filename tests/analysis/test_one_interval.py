@@ -15,7 +15,7 @@ from policygrain.analysis.ledger import Comparison
 from policygrain.analysis.model_comparison import average_difference
 from policygrain.analysis.studies import compare_studies
 from policygrain.cli import main
-from policygrain.figures import ablation, results
+from policygrain.figures import tables
 from policygrain.results.evaluated_models import find
 from policygrain.results.reader import StudyResults
 from policygrain.study import load_study, parse_study
@@ -42,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_tables_claims_and_commands_agree(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     records = StudyResults(folder)
-    row = ablation.table(records)[0].dropna(subset="difference").iloc[0]
+    row = tables.ablation(records)[0].dropna(subset="difference").iloc[0]
     assert (row["arm"], row["compared_with"]) == ("tepo_v1", "tepo")
     pair = difference(*measures.paired_scores(records, "tepo_v1", "tepo")).times(100)
     assert tuple(row[["difference", "low", "high"]]) == pytest.approx((pair.mean, pair.low, pair.high), abs=0.01)
@@ -54,7 +54,7 @@ def test_tables_claims_and_commands_agree(folder: Path, capsys: pytest.CaptureFi
     assert shown and shown[1] == short
 
     pair = difference(*measures.paired_scores(records, "grpo", "tepo")).times(100)
-    line = next(line for line in results.table(records)[1].splitlines() if line.startswith("| GRPO − TEPO |"))
+    line = next(line for line in tables.results(records)[1].splitlines() if line.startswith("| GRPO − TEPO |"))
     assert f"| {pair.mean:+.1f} [{pair.low:+.1f}, {pair.high:+.1f}] |" in line
     claim = compare(records, Comparison(statistic="accuracy", of="tepo", than="grpo", claimed="above"))  # type: ignore[call-arg]
     assert (claim.low, claim.high) == pytest.approx((-pair.high, -pair.low), abs=1e-9)
@@ -94,7 +94,7 @@ def test_the_only_start_model_is_compared_with_every_seed(tmp_path: Path, capsys
     expected = difference(one, start).times(100)
     assert expected.mean == pytest.approx(25) and (expected.n, expected.unit) == (3, "training seeds")
     short = f"{expected.mean:+.1f} [{expected.low:+.1f}, {expected.high:+.1f}]"
-    text = results.table(records)[1]
+    text = tables.results(records)[1]
     assert f"| GRPO − start model | {short} |" in text and "the error of its score is not in the intervals" in text
     assert main(["show", str(there), "--all", "--against", "start"]) == 0
     block = capsys.readouterr().out.split("average of the benchmarks")[1]

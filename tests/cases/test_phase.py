@@ -10,7 +10,7 @@ import torch
 from policygrain.cases import chains, phase
 from policygrain.cases.definitions import Estimator
 from policygrain.cli import main
-from policygrain.figures import cases_map
+from policygrain.figures import maps
 from policygrain.figures.style import save
 from policygrain.results.case_records import MapRecord
 from policygrain.results.schema import read_record
@@ -219,9 +219,9 @@ def test_the_committed_record_is_what_is_computed(record):
 
 
 def test_the_map_has_a_panel_per_method_with_bold_text_where_it_is_shown(record, tmp_path):
-    figure = cases_map.draw(record)
+    figure = maps.exact(record)
     save(figure, tmp_path / "map", [".png"])
-    rows = [cells for *_, cells in cases_map.by_row(record)]
+    rows = [cells for *_, cells in maps.by_row(record)]
     for place, axes in enumerate(figure.axes[1 : 1 + len(record.cells[0].methods)]):
         bold = [text.get_fontweight() == "bold" for text in axes.texts]
         assert bold == [cell.methods[place].p < 0.05 for row in rows for cell in row]

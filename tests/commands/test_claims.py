@@ -8,7 +8,7 @@ import pytest
 
 from policygrain.analysis.contrasts import contrasts, sentences
 from policygrain.cli import main
-from policygrain.figures.style import labels
+from policygrain.figures.labels import labels
 from policygrain.results.reader import StudyResults
 from policygrain.study import load_study
 

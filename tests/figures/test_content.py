@@ -18,25 +18,12 @@ from policygrain.analysis.ledger import Claim, Comparison, Published
 from policygrain.analysis.statistics import over_seeds
 from policygrain.analysis.verdicts import PValues
 from policygrain.errors import UserError
-from policygrain.figures import (
-    ablation,
-    block_size,
-    clip_ratio,
-    estimators,
-    future_weight,
-    measured,
-    ranges,
-    ratio_variance,
-    regimes,
-    results,
-    rounds,
-    verdicts,
-)
-from policygrain.figures.alike import resolved
-from policygrain.figures.ratio_variance import of_shares
-from policygrain.figures.requirements import check_figures
-from policygrain.figures.style import labels, name_of
+from policygrain.figures import points as by_position
+from policygrain.figures import rows, selection, tables
+from policygrain.figures.catalogue import check_figures, figure
+from policygrain.figures.labels import labels, name_of
 from policygrain.merging import merge
+from policygrain.objective import method
 from policygrain.results.reader import StudyResults, model_evaluation
 from policygrain.results.schema import write_record
 from policygrain.study import Study, load_study, parse_study
@@ -84,7 +71,7 @@ def by_start(place: int) -> float:
 
 
 def test_rounds_are_sorted_with_the_mean_over_start_models(made: StudyResults) -> None:
-    (axes,) = rounds.draw(made).axes
+    (axes,) = figure("rounds", made).axes
     section = made.study.rounds
     assert section is not None
     assert labels_of(axes) == [label(name) for name in section.methods[1:]], "each is worse than the one before"
@@ -101,18 +88,18 @@ def test_regimes_have_a_row_per_method_and_a_panel_per_regime(tmp_path: Path) ->
     regime = {"methods": ["none", "token", "token_clip"], "reference": "none", "compare": [["token_clip", "token"]]}
     both = {"on_policy": regime | {"vary": {"ahead": [0]}}, "old": regime | {"vary": {"ahead": [2]}}}
     study = study_with(experiments=both, figures=["regimes"])
-    figure = regimes.draw(StudyResults(make_up(study, tmp_path, {"token": 7})))
-    on_policy, old = figure.axes
+    drawn = figure("regimes", StudyResults(make_up(study, tmp_path, {"token": 7})))
+    on_policy, old = drawn.axes
     assert (on_policy.get_title(), old.get_title()) == ("on-policy", "rollouts 2 steps old")
     assert labels_of(on_policy) == ["token ratio", "token ratio, clip"]
     assert [x for x, _ in points(on_policy) if x] == pytest.approx([100 / 12] * 2), "sampled and greedy"
     assert not any(x for x, _ in points(old))
-    assert figure.get_supxlabel() == "points minus no ratio"
+    assert drawn.get_supxlabel() == "points minus no ratio"
 
 
 def test_estimators_show_two_distances_and_leave_out_clips_that_are_none(made: StudyResults) -> None:
-    figure = estimators.draw(made)
-    bias, snr, batch, clipped = figure.axes
+    drawn = figure("estimators", made)
+    bias, snr, batch, clipped = drawn.axes
     section = made.study.estimators
     assert section is not None
     names = section.methods
@@ -120,15 +107,15 @@ def test_estimators_show_two_distances_and_leave_out_clips_that_are_none(made: S
     expected = [0.9 - 0.01 * n + 0.01 * STARTS.mean() for n in range(1, len(names) + 1)]
     assert [x for x, _ in points(bias)] == pytest.approx(expected * 2)
     assert [axes.get_xscale() for axes in (snr, batch, clipped)] == ["log", "linear", "symlog"]
-    free = [n for n, m in resolved(made.study, names).items() if m.clip.name == "none"]
+    free = [n for n in names if method(n, made.study.methods).clip.name == "none"]
     assert len(points(clipped)) == 2 * (len(names) - len(free)) > 0
     assert points(clipped)[0][0] == pytest.approx(0.1), "percent"
-    (legend,) = figure.legends
+    (legend,) = drawn.legends
     assert [text.get_text()[:10] for text in legend.get_texts()] == ["4 updates ", "16 updates"]
 
 
 def test_ratio_variance_has_every_ratio_without_a_clip(made: StudyResults) -> None:
-    variance, share = ratio_variance.draw(made).axes
+    variance, share = figure("ratio_variance", made).axes
     shown = [text.get_text() for text in variance.get_xticklabels()]
     assert (
         shown[:3] == ["token", "block K=5, uniform, normalised", "block K=5, joint, normalised"]
@@ -141,20 +128,20 @@ def test_ratio_variance_has_every_ratio_without_a_clip(made: StudyResults) -> No
 
 def test_intervals_of_shares_stay_between_0_and_1() -> None:
     for values in ([0.99, 0.5, 0.9], [1.0, 1.0, 0.2], [0.01, 0.02, 0.6]):
-        found = of_shares(np.array(values))
+        found = by_position.over_logits(np.array(values))
         assert 0 <= found.low < found.mean < found.high <= 1
-    assert of_shares(np.array([1.0, 1.0])) == pytest.approx((1, 1, 1))
+    assert by_position.over_logits(np.array([1.0, 1.0])) == pytest.approx((1, 1, 1))
 
 
 def test_block_sizes_are_compared_with_k_5_in_a_round(made: StudyResults) -> None:
-    (axes,) = block_size.draw(made).axes
+    (axes,) = figure("block_size", made).axes
     assert [text.get_text() for text in axes.get_xticklabels()] == ["2", "3", "5"]
     section = made.study.rounds
     assert section is not None
     places = [section.methods.index(name) for name in ("mpo_k2", "mpo_k3", "mpo")]
     means = [float(line.get_ydata()[i]) for line in axes.lines[1:2] for i in range(3)]
     assert means == pytest.approx([by_start(n) - by_start(places[2]) for n in places])
-    left, right = future_weight.draw(made).axes
+    left, right = figure("future_weight", made).axes
     assert [text.get_text() for text in left.get_xticklabels()] == ["0.1", "0.3", "0.4"]
     assert left.get_ylabel() == "tokens clipped (%)" and "cosine" in right.get_ylabel()
 
@@ -167,7 +154,7 @@ def test_ranges_have_a_panel_per_ratio_and_a_line_per_regime(tmp_path: Path) -> 
     }
     experiment = {"methods": list(methods), "vary": {"updates_per_batch": [1, 4]}, "evaluate": False}
     study = study_with(methods=methods, experiments={"ranges": experiment}, seeds=[0, 1], figures=["ranges"])
-    token, sequence = ranges.draw(StudyResults(make_up(study, tmp_path, {}))).axes
+    token, sequence = figure("ranges", StudyResults(make_up(study, tmp_path, {}))).axes
     assert (token.get_title(), sequence.get_title()) == ("token ratio", "sequence ratio")
     assert [text.get_text() for text in token.get_xticklabels()] == ["0.003/\n0.004", "0.1/\n0.14", "0.4/\n0.56"]
     assert list(curves(token)) == ["updates per batch 1", "updates per batch 4"]
@@ -189,7 +176,7 @@ def test_verdicts_are_in_units_of_half_the_interval_and_clipped_with_arrows() ->
         result("another", None, []),
         result("third", "undecided", [(0.5, -np.inf, np.inf)]),
     ]
-    (axes,) = verdicts.drawn(decided, label).axes
+    (axes,) = rows.draw_claims(decided, label).axes
     assert [x for x, _ in points(axes)] == pytest.approx([4.0]), "the second effect is beyond the axis"
     arrows = [(float(line.get_xdata()[0]), line.get_marker()) for line in axes.lines if line.get_marker() in ("<", ">")]
     assert arrows == [(6.0, ">")]
@@ -203,18 +190,18 @@ def test_verdicts_are_in_units_of_half_the_interval_and_clipped_with_arrows() ->
 def test_what_is_claimed_is_at_the_right(claimed: Any, effect: float, half: float) -> None:
     comparison = Comparison(statistic="accuracy", of="a", than="b", claimed=claimed)
     finding = Finding(effect, effect - half, effect + half, 8, "training seeds", PValues(1, 1, 1), "undecided", None)
-    shown, size = verdicts.claimed_effect(comparison, finding)
+    shown, size = rows.claimed_effect(comparison, finding)
     expected = {"above": effect, "below": -effect, "apart": abs(effect)}[claimed]
     assert shown == pytest.approx((expected / half, expected / half - 1, expected / half + 1)) and size is None
 
 
 def test_headline_figures_show_the_study_s_own_updates_per_batch(made: StudyResults) -> None:
-    assert measured.headline(made) == ["grpo", "dapo", "tepo"]
-    assert [text.get_text() for text in legend_of(clip_ratio.draw(made))] == ["GRPO", "DAPO", "TEPO"]
+    assert selection.headline(made.study) == ["grpo", "dapo", "tepo"]
+    assert [text.get_text() for text in legend_of(figure("clip_ratio", made))] == ["GRPO", "DAPO", "TEPO"]
 
 
-def legend_of(figure: Figure) -> list[Any]:
-    return list(figure.legends[0].get_texts())
+def legend_of(drawn: Figure) -> list[Any]:
+    return list(drawn.legends[0].get_texts())
 
 
 def test_labels_of_arms_read_well(made: StudyResults) -> None:
@@ -231,7 +218,7 @@ def test_labels_of_arms_read_well(made: StudyResults) -> None:
 
 def test_greedy_accuracy_is_a_table_of_its_own(made: StudyResults, tmp_path: Path) -> None:
     """One problem more of twelve is solved greedily."""
-    frame, text = results.table(made)
+    frame, text = tables.results(made)
     row = frame[(frame["arm"] == "tepo") & (frame["benchmark"] == "average")].iloc[0]
     assert (row["mean"], row["greedy_mean"]) == pytest.approx((75, 100 * 10 / 12))
     lines = [line for line in text.splitlines() if line.startswith("| TEPO, 4 updates |")]
@@ -239,12 +226,12 @@ def test_greedy_accuracy_is_a_table_of_its_own(made: StudyResults, tmp_path: Pat
     assert "Accuracy of sampled responses (temperature 1)" in text and "one greedily decoded response" in text
     study = study_with(seeds=[0, 1], evaluation={"greedy": False})
     without = StudyResults(make_up(study, tmp_path, {}))
-    assert "greedily" not in results.table(without)[1]
+    assert "greedily" not in tables.results(without)[1]
     folder = made.folder.evaluation("tepo/seed1")
     found = model_evaluation(folder)
     one = [found.records[0].model_copy(update={"greedy": None}), *found.records[1:]]
     write_record(folder.record, found.model_copy(update={"records": one}))
-    assert "greedily" not in results.table(StudyResults(made.folder.path))[1], "one model lacks them"
+    assert "greedily" not in tables.results(StudyResults(made.folder.path))[1], "one model lacks them"
     write_record(folder.record, found)
 
 
@@ -252,7 +239,7 @@ def test_the_ablation_compares_variants_with_the_same_settings(tmp_path: Path) -
     """TEPO is right on 25 points more than its variants; with one update per batch it is not."""
     variants = {"methods": ["tepo_v1"], "vary": {"updates_per_batch": [1, 4]}}
     study = study_with(seeds=[0, 1], experiments={"ablation": variants})
-    frame, text = ablation.table(StudyResults(make_up(study, tmp_path, {"tepo": 9})))
+    frame, text = tables.ablation(StudyResults(make_up(study, tmp_path, {"tepo": 9})))
     rows = frame.set_index("arm")
     assert rows.loc["tepo_v1", "compared_with"] == "tepo" and rows.loc["tepo_v1", "difference"] == pytest.approx(-25)
     other = rows.loc["tepo_v1+updates_per_batch=1"]
@@ -270,12 +257,12 @@ def test_more_seeds_of_some_arms_do_not_stop_the_table(tmp_path: Path) -> None:
             "x": {"methods": ["dapo"], "seeds": [0, 1]},
         },
     )
-    _, text = results.table(StudyResults(make_up(study, tmp_path, {"start": 0, "tepo": 12})))
+    _, text = tables.results(StudyResults(make_up(study, tmp_path, {"start": 0, "tepo": 12})))
     assert "| TEPO | **100.0 [" in text
 
 
 @pytest.mark.parametrize(
-    ("figure", "changes", "message"),
+    ("name", "changes", "message"),
     [
         ("regimes", {}, "an experiment with a `reference`"),
         ("ranges", {}, "an experiment named 'ranges'"),
@@ -295,11 +282,14 @@ def test_more_seeds_of_some_arms_do_not_stop_the_table(tmp_path: Path) -> None:
         ("future_weight", {"estimators": {"methods": ["token_clip", "block"]}}, "differ in block.future_weight alone"),
     ],
 )
-def test_what_a_figure_lacks_is_said_before_training(figure: str, changes: dict[str, Any], message: str) -> None:
-    study = study_with(**changes, figures=[figure])
-    with pytest.raises(UserError) as raised:
-        check_figures(study)
-    assert f"figures: {figure!r} needs" in str(raised.value) and message in str(raised.value)
+def test_what_a_figure_lacks_is_said_before_training_and_by_drawing(
+    name: str, changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    study = study_with(**changes, figures=[name])
+    for call in (lambda: check_figures(study), lambda: figure(name, StudyResults(tmp_path, study))):
+        with pytest.raises(UserError) as raised:
+            call()
+        assert f"figures: {name!r} needs" in str(raised.value) and message in str(raised.value)
 
 
 def test_the_laptop_study_supplies_its_figures() -> None:

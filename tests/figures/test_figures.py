@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from policygrain.analysis.ledger import load_claims
 from policygrain.cli import main
 from policygrain.errors import UserError
 from policygrain.figures import FIGURES, SUFFIXES
-from policygrain.figures.catalogue import draw
+from policygrain.figures.catalogue import draw, figure
 from policygrain.merging import merge
 from policygrain.results.layout import StudyFolder
 from policygrain.results.reader import StudyResults
@@ -93,7 +92,7 @@ def test_no_panel_has_all_its_points_outside_its_frame(study_file: str, tmp_path
     study = load_study(study_file)
     records = StudyResults(make_up(study, tmp_path, {"start": 0, "tepo": 9}))
     for name in study.figures:
-        for axes in importlib.import_module(f"policygrain.figures.{name}").draw(records).axes:
+        for axes in figure(name, records).axes:
             lines = [line.get_xydata() for line in axes.lines if line.get_transform() == axes.transData]
             points = np.concatenate([np.empty((0, 2)), *lines])
             points = points[np.isfinite(points).all(1)]
@@ -156,16 +155,16 @@ def test_missing_records_say_what_would_make_them(study: Study, results: Path, t
         draw("benchmarks", StudyResults(results), tmp_path / "x")
 
 
-@pytest.mark.parametrize("figure", ["dynamics", "clip_ratio", "convergence"])
+@pytest.mark.parametrize("name", ["dynamics", "clip_ratio", "convergence"])
 @pytest.mark.parametrize("lost", [0, 1, 2, -1])
-def test_a_figure_refuses_a_run_with_missing_steps(results: Path, tmp_path: Path, figure: str, lost: int) -> None:
+def test_a_figure_refuses_a_run_with_missing_steps(results: Path, tmp_path: Path, name: str, lost: int) -> None:
     path = StudyFolder(results).run("tepo", 1).metrics
     lines = path.read_text().splitlines(keepends=True)
     del lines[lost]
     path.write_text("".join(lines))
     message = "3 steps of 4, although the run has ended" if lost == -1 else f"line {lost + 1}: expected step {lost}"
     with pytest.raises(UserError, match=message) as error:
-        draw(figure, StudyResults(results), tmp_path / "x")
+        draw(name, StudyResults(results), tmp_path / "x")
     assert str(path) in str(error.value) and "Train the run again" in str(error.value)
     assert not list(tmp_path.glob("x*"))
 
@@ -181,5 +180,5 @@ def test_a_paper_s_study_supplies_every_figure_that_it_asks_for(name: str, tmp_p
     """Known before its runs take days, not after."""
     study = load_study(in_root / "studies" / f"{name}.yaml")
     records = StudyResults(make_up(study, tmp_path / name, {"start": 0, "tepo": 9}))
-    for figure in study.figures:
-        assert importlib.import_module(f"policygrain.figures.{figure}").draw(records).axes, figure
+    for asked in study.figures:
+        assert figure(asked, records).axes, asked

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
-from policygrain.figures import benchmarks, cases, clip_ratio, dynamics, pass_at_k
-from policygrain.figures.style import labels, looks
+from policygrain.figures import FIGURES, cases
+from policygrain.figures.catalogue import figure
+from policygrain.figures.labels import labels
+from policygrain.figures.style import looks
 from policygrain.merging import merge
 from policygrain.objective import method_names
 from policygrain.results.case_records import CasesRecord
@@ -39,11 +40,7 @@ MORE = {
         "old": {"methods": ["none", "token", "product"], "reference": "none", "vary": {"ahead": [16]}},
     },
     "evaluation": {"sampling": {"n": 4}},
-    "figures": [
-        *("regimes", "verdicts", "estimators", "rounds", "benchmarks", "dynamics", "clip_ratio"),
-        *("convergence", "block_size", "ratio_variance", "pass_at_k", "entropy_regularisation"),
-        *("importance_sampling", "future_weight"),
-    ],
+    "figures": [name for name in FIGURES if name not in ("ranges", "phase")],
 }
 
 
@@ -69,7 +66,7 @@ def cut_off(figure: Figure) -> list[str]:
 
 @pytest.mark.parametrize("name", MORE["figures"])
 def test_no_text_is_cut_off(name: str, six: StudyResults) -> None:
-    assert cut_off(importlib.import_module(f"policygrain.figures.{name}").draw(six)) == []
+    assert cut_off(figure(name, six)) == []
 
 
 def test_no_text_of_the_exact_cases_is_cut_off() -> None:
@@ -90,10 +87,10 @@ def test_a_method_has_one_colour_and_marker_in_all_figures(six: StudyResults) ->
     label = labels(six.study)
     chosen = {label(arm): (to_hex(one["color"]), one["marker"]) for arm, one in looks(six.study).items()}
     seen = dict.fromkeys(map(label, SIX), 0)
-    for figure in (benchmarks, dynamics, clip_ratio, pass_at_k):
-        for text, found in legends(figure.draw(six)):
+    for name in ("benchmarks", "dynamics", "clip_ratio", "pass_at_k"):
+        for text, found in legends(figure(name, six)):
             if text in seen:
-                assert found == chosen[text], (figure.__name__, text)
+                assert found == chosen[text], (name, text)
                 seen[text] += 1
     assert min(seen.values()) >= 4, seen
 
@@ -161,7 +158,7 @@ def changed(six: StudyResults) -> StudyResults:
 
 def test_one_run_with_a_huge_gradient_does_not_decide_the_mean(changed: StudyResults) -> None:
     """Norms 1 and 10⁶ have the geometric mean 10³, on a logarithmic axis."""
-    axes = dynamics.draw(with_steps(changed, "gradient_norm", {0: 1.0, 1: 1e6})).axes[1]
+    axes = figure("dynamics", with_steps(changed, "gradient_norm", {0: 1.0, 1: 1e6})).axes[1]
     line = next(line for line in axes.lines if line.get_label() == "GRPO")
     assert np.asarray(line.get_ydata()) == pytest.approx(1e3)
     assert axes.get_yscale() == "log"
@@ -169,13 +166,13 @@ def test_one_run_with_a_huge_gradient_does_not_decide_the_mean(changed: StudyRes
 
 def test_no_interval_of_a_share_leaves_0_to_100(changed: StudyResults) -> None:
     """Accuracies 0 and 100%: Student's interval over two seeds would be ±635 points."""
-    axes = dynamics.draw(with_steps(changed, "validation_accuracy", {0: 0.0, 1: 1.0})).axes[0]
+    axes = figure("dynamics", with_steps(changed, "validation_accuracy", {0: 0.0, 1: 1.0})).axes[0]
     ends = np.concatenate([path.vertices[:, 1] for band in axes.collections for path in band.get_paths()])
     assert ends.min() == 0 and ends.max() == 100
 
 
 def test_a_share_of_zero_is_drawn_at_zero(changed: StudyResults) -> None:
-    axes = clip_ratio.draw(with_steps(changed, "clip_fraction_low", {0: 0.0, 1: 0.0})).axes[0]
+    axes = figure("clip_ratio", with_steps(changed, "clip_fraction_low", {0: 0.0, 1: 0.0})).axes[0]
     line = next(line for line in axes.lines if line.get_label() == "GRPO")
     assert set(line.get_ydata()) == {0.0}
     assert axes.get_ylim()[0] == 0 and axes.get_yticklabels()[0].get_text() == "0"
@@ -183,7 +180,7 @@ def test_a_share_of_zero_is_drawn_at_zero(changed: StudyResults) -> None:
 
 @pytest.mark.parametrize("name", ["rounds", "block_size"])
 def test_what_is_shaded_is_in_the_legend(name: str, six: StudyResults) -> None:
-    figure = importlib.import_module(f"policygrain.figures.{name}").draw(six)
-    all_legends = [one for part in (figure, *figure.subfigs) for one in part.legends]
+    drawn = figure(name, six)
+    all_legends = [one for part in (drawn, *drawn.subfigs) for one in part.legends]
     texts = [text.get_text() for one in all_legends for text in one.get_texts()]
     assert any(text.startswith("within the margin") for text in texts)

@@ -1,4 +1,4 @@
-# Figures and tables: a module each (src/policygrain/figures/NAME.py). They read records alone and take seconds, so on a
+# Figures and tables, see src/policygrain/figures/catalogue.py. They read records alone and take seconds, so on a
 # cluster they run where Snakemake does.
 
 

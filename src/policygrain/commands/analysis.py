@@ -46,14 +46,14 @@ def cases(arguments: Namespace) -> None:
     print(record.model_dump_json(indent=1) if arguments.json else printed)
     if arguments.out:
         from ..figures import cases as figure
-        from ..figures import cases_map
+        from ..figures import maps
         from ..figures.style import save
         from ..results.schema import write_record
 
         arguments.out.mkdir(parents=True, exist_ok=True)
         name = "cases_map" if arguments.map else "cases"
         write_record(arguments.out / f"{name}.json", record)
-        drawn = cases_map.draw(record) if isinstance(record, MapRecord) else figure.draw(record)
+        drawn = maps.exact(record) if isinstance(record, MapRecord) else figure.draw(record)
         save(drawn, arguments.out / name)
 
 

@@ -56,7 +56,7 @@ def claims(arguments: Namespace) -> None:
     from ..analysis.claims import decide_study
     from ..analysis.contrasts import contrasts
     from ..analysis.controls import controls
-    from ..figures.style import labels
+    from ..figures.labels import labels
     from ..results.reader import StudyResults
     from ..study import load_recorded_study
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from ..analysis.ledger import load_claims
 from ..analysis.planned import plan_notes
 from ..errors import UserError
-from ..figures.requirements import check_figures
+from ..figures.catalogue import check_figures
 from ..grading.options import Options
 from ..hub import config_of
 from ..sandbox import isolation

@@ -1,4 +1,4 @@
-"""Figures and tables of a study's results. Each name is the name of a module in this package."""
+"""Figures and tables of a study's results, see `catalogue`."""
 
 from typing import get_args
 
@@ -6,4 +6,9 @@ from ..study.schema import FigureName
 
 FIGURES: tuple[str, ...] = get_args(FigureName)
 SUFFIXES = (".pdf", ".svg", ".png")  # the files of a figure: for papers, pages and slides
-TABLES = ("findings", "results", "ablation", "claims")
+TABLES = {  # table → the function that makes it
+    "findings": "claim_tables.findings",
+    "results": "tables.results",
+    "ablation": "tables.ablation",
+    "claims": "claim_tables.claims",
+}

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ..results.case_records import CaseEstimator, CaseRecord, CasesRecord
-from .style import RATIOS, SKY, WIDE, YELLOW, Look, legend, look
+from .style import GREY, RATIOS, SKY, WIDE, YELLOW, Look, legend, look, named_rows, points
 
 # Those drawn as lines, with the colours of their ratios, in the order of the legend; the others are grey points.
 DRAWN: dict[str, Look] = {
@@ -20,7 +20,6 @@ DRAWN: dict[str, Look] = {
     "MPO block, K=5, normalised": look(SKY, "X"),
     "MPO block, K=5": look(YELLOW, "p"),
 }
-OTHERS = "#777777"
 WRONG = "#B22222"
 DOSES = {
     "first": "tokens before decision",
@@ -45,19 +44,16 @@ def draw(record: CasesRecord) -> Figure:
         left.set_xlabel("cosine with the exact gradient")
         right.set_ylabel(f"reward − {record.baseline}")
     handles = [Line2D([], [], markersize=4, linewidth=1.3, **_look(name)) for name in DRAWN]
-    points = {"color": OTHERS, "linestyle": "", "markersize": 4.5}
-    handles += [
-        Line2D([], [], marker="o", **points),  # type: ignore[arg-type]
-        Line2D([], [], marker="o", markerfacecolor="white", **points),  # type: ignore[arg-type]
-        Line2D([], [], marker="x", markeredgewidth=1.4, color=WRONG, linestyle="", markersize=4.5),
-    ]
+    point: Look = {"marker": "o", "color": GREY, "linestyle": "", "markersize": 4.5}
+    cross: Look = point | {"marker": "x", "color": WRONG, "markeredgewidth": 1.4}
+    handles += [Line2D([], [], **style) for style in (point, point | {"markerfacecolor": "white"}, cross)]
     texts = [*DRAWN, "expected update", f"one batch of {record.batch}", "x1 pushed the wrong way"]
     legend(parts[-1], entries=(handles, texts), loc="center")
     return figure
 
 
 def _look(name: str) -> Look:
-    return DRAWN.get(name, look(OTHERS, "o"))
+    return DRAWN.get(name, look(GREY, "o"))
 
 
 def _directions(axes: Axes, case: CaseRecord, found: list[CaseEstimator]) -> None:
@@ -66,19 +62,16 @@ def _directions(axes: Axes, case: CaseRecord, found: list[CaseEstimator]) -> Non
         colour = _look(estimator.name)["color"]
         middle, low, high = estimator.batch_cosine
         axes.plot([middle, estimator.cosine], [place, place], color=colour, linewidth=0.9, alpha=0.6)
-        axes.errorbar(
-            [middle], [place], xerr=[[middle - low], [high - middle]], fmt="o", markersize=3.8, color=colour,
-            markerfacecolor="white", elinewidth=0.9,
-        )  # fmt: skip
+        ends = [[middle - low], [high - middle]]
+        axes.errorbar([middle], [place], xerr=ends, **look(colour, "o", "white"), markersize=3.8, elinewidth=0.9)
         if estimator.push * case.exact_push < 0:
             axes.plot([estimator.cosine], [place], "x", color=WRONG, markersize=5, markeredgewidth=1.5)
         else:
             axes.plot([estimator.cosine], [place], "o", color=colour, markersize=4.2)
-    axes.set_yticks(range(len(found)), [e.name for e in found])
-    axes.tick_params(axis="y", length=0, labelsize=7)
+    named_rows(axes, [e.name for e in found], below=0.4)
+    axes.tick_params(axis="y", labelsize=7)
     for text, estimator in zip(axes.get_yticklabels(), found, strict=True):
         text.set_color(_look(estimator.name)["color"])
-    axes.set_ylim(len(found) - 0.4, -0.6)
     axes.set_xlim(0, 1.05)
 
 
@@ -87,9 +80,7 @@ def _doses(axes: Axes, case: CaseRecord, found: list[CaseEstimator]) -> None:
     places = np.arange(len(case.doses))
     axes.axhline(0, color="#000000", linewidth=0.6)
     for index, name in enumerate(DRAWN):
-        values = np.array(next(e for e in found if e.name == name).doses)
         shifted = places + 0.05 * (index - len(DRAWN) / 2)
-        error = [values[:, 0] - values[:, 1], values[:, 2] - values[:, 0]]
-        axes.errorbar(shifted, values[:, 0], yerr=error, markersize=3.2, linewidth=1.1, elinewidth=0.8, **_look(name))
+        points(axes, shifted, case.of(name).doses, **DRAWN[name], markersize=3.2, elinewidth=0.8, capsize=0)
     axes.set_xticks(places, [f"{dose:g}" for dose in case.doses])
     axes.set_xlabel(DOSES[case.dose])

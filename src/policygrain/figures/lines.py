@@ -1,8 +1,9 @@
-"""Panels with the curves of several arms by training step, used by several figures."""
+"""Figures with a line per arm: metrics by training step, and pass@k by k."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -10,10 +11,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from ..analysis import accuracy
 from ..analysis.statistics import over_seeds
 from ..errors import UserError
+from ..evaluate.scores import pass_at_k as unbiased
+from ..evaluate.scores import powers_of_two
+from ..results.layout import START
 from ..results.reader import StudyResults
-from .style import WIDE, Look, legend, looks, name_of
+from ..study import Study
+from . import selection
+from .labels import labels, name_of
+from .style import WIDE, Look, from_zero, legend, looks
 
 WIDE_RANGE = 30  # largest over smallest value from which an axis is logarithmic
 
@@ -30,30 +38,76 @@ class Panel(NamedTuple):
 
 
 GRADIENT_NORM = Panel("gradient_norm", "gradient norm before clipping", geometric=True)
+ENTROPY = Panel("entropy_old", "entropy (nats per token)")
+SAMPLED = Panel("sampled_accuracy", "accuracy of samples (%)", scale=100, most=100)
 
 
-def over_steps(
-    results: StudyResults, figure: str, arms: Sequence[str], panels: Sequence[Panel], width: float
-) -> Figure:
-    """A panel per metric with a curve per trained arm: means with 95% intervals over seeds.
+@dataclass(frozen=True)
+class ByStep:
+    """A figure of training: a panel per metric, in it the mean of each arm over seeds with its 95% interval."""
 
-    UserError if fewer than two of ``arms`` were trained.
-    """
-    trained = [arm for arm in arms if (results.steps["arm"] == arm).any()]
-    if len(trained) < 2:
-        raise UserError(f"{figure}: at least two of these must be trained: {', '.join(arms)}; see `experiments`.")
-    result = Figure(figsize=(WIDE * width, 2.2))
-    for axes, panel in zip(result.subplots(1, len(panels)), panels, strict=True):
-        draw_panel(axes, results, trained, panel)
-    legend(result)
-    return result
+    arms: Callable[[Study], Sequence[str]]
+    size: tuple[float, float]
+    panels: Sequence[Panel]
+    rows: int = 1
+    ylabel: str = ""  # of panels with one axis, which begins with 0
+
+    def __call__(self, results: StudyResults) -> Figure:
+        """Draw it. UserError if none of its arms was trained."""
+        arms = self.arms(results.study)
+        if not results.steps["arm"].isin(arms).any():
+            raise UserError(f"{results.folder.path}: none of {', '.join(arms)} was trained. Run `snakemake all`.")
+        figure = Figure(figsize=self.size)
+        grid = figure.subplots(self.rows, len(self.panels) // self.rows, sharey=bool(self.ylabel), squeeze=False).flat
+        for axes, panel in zip(grid, self.panels, strict=True):
+            _draw(axes, results, arms, panel)
+        if self.ylabel:
+            from_zero(figure.axes[0], "y")
+            figure.axes[0].set_ylabel(self.ylabel)
+        legend(figure)
+        return figure
 
 
-def draw_panel(axes: Axes, results: StudyResults, arms: Sequence[str], panel: Panel) -> None:
+dynamics = ByStep(
+    selection.with_clip_higher,
+    (WIDE, 4.0),
+    (
+        Panel("validation_accuracy", "validation accuracy (%)", scale=100, smooth=1, most=100),  # the same problems
+        GRADIENT_NORM,
+        ENTROPY,
+        Panel("response_length_mean", "response length (tokens)"),
+    ),
+    rows=2,
+)
+# Share of response tokens whose gradient is 0 because of the clip. Bands of different ratios clip shares of different
+# orders of magnitude.
+clip_ratio = ByStep(
+    selection.headline,
+    (WIDE * 0.9, 2.4),
+    (
+        Panel("clip_fraction_low", "clipped below (ratio < 1 − ε)", scale=100, most=100),
+        Panel("clip_fraction_high", "clipped above (ratio > 1 + ε)", scale=100, most=100),
+    ),
+    ylabel="tokens clipped (%)",
+)
+entropy_regularisation = ByStep(selection.entropy_arms, (WIDE * 0.8, 2.2), (ENTROPY, SAMPLED))
+# The arms differ only in the ratio and its clip range.
+importance_sampling = ByStep(
+    selection.ratio_arms,
+    (WIDE, 2.2),
+    (
+        SAMPLED,
+        Panel("effective_sample_share", "effective sample share", most=1),
+        GRADIENT_NORM._replace(title="gradient norm"),
+    ),
+)
+
+
+def _draw(axes: Axes, results: StudyResults, arms: Sequence[str], panel: Panel) -> None:
     """The curves of one metric, on a logarithmic axis where its geometric means are far apart."""
     found = looks(results.study)
     for arm in arms:
-        curve(axes, results, arm, panel, found[arm])
+        _curve(axes, results, arm, panel, found[arm])
     axes.set_title(panel.title)
     axes.set_xlabel("training step")
     beside = [one for one in axes.get_shared_y_axes().get_siblings(axes) if one.lines]
@@ -65,7 +119,7 @@ def draw_panel(axes: Axes, results: StudyResults, arms: Sequence[str], panel: Pa
         axes.set_ylim(0, 1.05 * most or 1)
 
 
-def curve(axes: Axes, results: StudyResults, arm: str, panel: Panel, look: Look) -> None:
+def _curve(axes: Axes, results: StudyResults, arm: str, panel: Panel, look: Look) -> None:
     """The mean over seeds by step, with a band of 95% that is cut at the smallest and largest possible value."""
     steps = results.steps
     if panel.metric not in steps:  # no run of the study has made an optimizer step
@@ -88,3 +142,34 @@ def curve(axes: Axes, results: StudyResults, arm: str, panel: Panel, look: Look)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
     if table.shape[1] > 1:
         axes.fill_between(table.index, intervals[:, 1], intervals[:, 2], color=look["color"], alpha=0.13, linewidth=0)
+
+
+def pass_at_k(results: StudyResults) -> Figure:
+    """A panel per benchmark with several responses per problem; 95% intervals over seeds and problems."""
+    responses = results.evaluations.drop_duplicates("benchmark").set_index("benchmark")["n"]
+    names = selection.sampled_benchmarks(results.study)
+    label, found = labels(results.study), looks(results.study)
+    columns = min(4, len(names))
+    rows = -(-len(names) // columns)
+    figure = Figure(figsize=(WIDE * max(0.45, columns / 4), 1.9 * rows + 0.4))
+    panels = figure.subplots(rows, columns, squeeze=False).flat
+    for axes, name in zip(panels, names, strict=False):
+        n = int(responses[name])
+        ks = powers_of_two(n)
+        for arm in (START, *selection.headline(results.study)):
+            correct = np.rint(results.scores(arm, name) * n).astype(int).tolist()
+            scores = [np.array([[unbiased(n, c, k) for c in row] for row in correct]) for k in ks]
+            mean, low, high = np.array([accuracy([score])[:3] for score in scores]).T * 100
+            axes.plot(ks, mean, markersize=3, linewidth=1.1, label=label(arm), **found[arm])
+            axes.fill_between(ks, low, high, color=found[arm]["color"], alpha=0.12, linewidth=0)
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(ks, [str(k) for k in ks])
+        axes.minorticks_off()
+        axes.set_ylim(0, 100)
+        axes.set_title(name.replace("_", " "))
+        axes.set_xlabel("k (samples)")
+    for axes in figure.axes[len(names) :]:
+        axes.remove()
+    figure.axes[0].set_ylabel("pass@k (%)")
+    legend(figure)
+    return figure

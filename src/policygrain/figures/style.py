@@ -1,31 +1,30 @@
-"""The style of all figures: readable in a column of a paper, in greyscale, and with colour blindness."""
+"""The style and parts of all figures: readable in a column of a paper, in greyscale, and with colour blindness."""
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import matplotlib
+import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from numpy.typing import ArrayLike
 
-from ..objective import comparison_names, method, method_names
-from ..results.layout import START
-from ..results.reader import StudyResults
+from ..analysis.statistics import Array, Interval
 from ..study import Study
-from ..study.runs import run_matrix
+from ..study.runs import START, run_matrix
 from . import SUFFIXES
 
 matplotlib.use("Agg")
 
 # Widths in inches. Shrunk to a column of a paper or to a phone, the text of a wide figure has 5 points.
-COLUMN, NARROW, WIDE, FULL_PAGE = 3.3, 3.9, 5.0, 7.7
+COLUMN, WIDE, FULL_PAGE = 3.3, 5.0, 7.7
 # The colours of Okabe and Ito, which differ with colour blindness too; markers and dashes differ in greyscale.
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
 MARKERS = ["o", "s", "^", "D", "v", "P", "X", "p", "h", "*"]
@@ -34,15 +33,7 @@ DEGREES = ["#B9A3D6", "#7E57B5", "#3A1769"]  # few to many updates
 Place = Literal["outside lower center", "outside upper center", "center"]  # of a legend
 BELOW: Place = "outside lower center"
 ABOVE: Place = "outside upper center"
-DASHES: list[Any] = [
-    "-",
-    (0, (5, 1.5)),
-    (0, (1, 1)),
-    (0, (5, 1, 1, 1)),
-    (0, (3, 1)),
-    (0, (7, 2)),
-    "-",
-]
+DASHES: list[Any] = ["-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)), (0, (3, 1)), (0, (7, 2)), "-"]
 
 matplotlib.rcParams.update(
     {
@@ -67,72 +58,9 @@ matplotlib.rcParams.update(
     }
 )
 
-
-def updates_text(updates: object) -> str:
-    """`1 update`, `16 updates`."""
-    return f"{updates} update{'' if str(updates) == '1' else 's'}"
-
-
-SETTINGS: dict[str, Callable[[str], str]] = {
-    "updates_per_batch": updates_text,
-    "epochs": lambda epochs: f"{epochs} pass{'' if str(epochs) == '1' else 'es'}",
-    "sampling_seed": lambda _: "other sampling seeds",
-    "shuffle_rewards": lambda _: "shuffled rewards",
-    "learning_rate": lambda rate: f"learning rate {float(rate):g}",
-}
-
-
-@functools.lru_cache(maxsize=8)
-def _of_presets() -> dict[str, str]:
-    return {name: method(name).label for name in (*method_names(), *comparison_names())}
-
-
-def labels(study: Study) -> Callable[[str], str]:
-    """What gives an arm or method its name in figures and tables: `TEPO, 16 updates`.
-
-    The name of a method is its `label`. Without one it is its ratio, its base and the rest of its key, or its key.
-    """
-
-    def of_method(name: str) -> str:
-        if name == START:
-            return "start model"
-        own = study.methods.get(name)
-        base = own.base if own else None
-        if own and own.label:
-            return own.label
-        if name in _of_presets():
-            return _of_presets()[name]
-        if name in RATIOS:
-            return f"{name} ratio"
-        if base and name.startswith(f"{base}_"):
-            return f"{of_method(base).removesuffix(' ratio')}, {name.removeprefix(f'{base}_').replace('_', ' ')}"
-        return name.replace("_", " ")
-
-    def label(arm: str) -> str:
-        name, *settings = arm.split("+")
-        parts = [of_method(name)]
-        for setting in settings:
-            key, _, value = setting.partition("=")
-            parts.append(SETTINGS[key](value) if key in SETTINGS else f"{key.replace('_', ' ')} {value}")
-        return ", ".join(parts)
-
-    return label
-
-
-def name_of(results: StudyResults, arm: str, among: Iterable[str] = ()) -> str:
-    """The label of an arm; one whose training made no optimizer step says so.
-
-    ``among``: the arms beside it. If some of them differ from it in the updates per batch, its own are named too.
-    """
-    found = labels(results.study)(arm)
-    if "+" not in arm and any(other.startswith(f"{arm}+updates_per_batch=") for other in among):
-        found += f", {updates_text(results.study.training.updates_per_batch)}"
-    return found + (" (no updates)" if arm in results.untrained else "")
-
-
 Look = dict[str, Any]  # keyword arguments of `plot`
-# Ratios, and the methods that are compared most: the method with a ratio has its colour and marker, a ratio alone has
-# them with a white face. So has a method of a study that is named after a ratio.
+# Ratios, and the published methods that are compared most: a method has the colour and marker of its ratio; the presets
+# named after a ratio, which differ in nothing else, have them with a white face.
 BLUE, ORANGE, GREEN, PINK, YELLOW, SKY, BLACK = COLOURS
 METHODS = {"grpo": (BLUE, "o"), "dapo": (SKY, "s"), "tepo": (ORANGE, "D"), "mpo": (GREEN, "^")}
 RATIOS = {
@@ -143,7 +71,9 @@ RATIOS = {
     "none": (YELLOW, "s"),
     "product": (BLACK, "P"),
 }
-NAMED_AFTER = {**{name: name for name in RATIOS}, "reinforce": "none"}  # method → the ratio that it stands for
+PLAIN: Look = {"color": "#333333", "marker": "o", "linestyle": "-"}  # of rows that their names tell apart
+Limits = tuple[float, float]
+EVERYWHERE: Limits = (-np.inf, np.inf)
 
 
 def look(colour: str, marker: str, face: str = "") -> Look:
@@ -188,7 +118,55 @@ def looks(study: Study) -> dict[str, Look]:
 
 def _fixed(key: str) -> Look | None:
     name = key.split("+", maxsplit=1)[0]
-    return ratio_look(NAMED_AFTER[name]) if name in NAMED_AFTER else look(*METHODS[name]) if name in METHODS else None
+    ratio = "none" if name == "reinforce" else name
+    return ratio_look(ratio) if ratio in RATIOS else look(*METHODS[name]) if name in METHODS else None
+
+
+# ---- means with 95% intervals ---------------------------------------------------------------------------------------
+
+
+def points(axes: Axes, x: ArrayLike, intervals: ArrayLike, **style: Any) -> None:
+    """Means with 95% intervals at positions ``x``, joined by a line unless its style is empty.
+
+    ``intervals``: mean, lower and upper limit of each.
+    """
+    rows = np.array(intervals, dtype=float)
+    errors = np.array([rows[:, 0] - rows[:, 1], rows[:, 2] - rows[:, 0]]).clip(min=0)
+    sizes = {"markersize": 3.8, "linewidth": 1.1, "elinewidth": 0.9, "capsize": 1.6}
+    axes.errorbar(x, rows[:, 0], yerr=errors, **(sizes | style))
+
+
+def interval_row(axes: Axes, y: float, interval: Interval, look: Look, limits: Limits = EVERYWHERE) -> None:
+    """An interval at height ``y``, of which the part within ``limits`` is drawn; an arrow shows where it goes on."""
+    low, high = (float(np.clip(end, *limits)) for end in interval[1:])
+    axes.plot([low, high], [y, y], color=look["color"], linewidth=1.3, solid_capstyle="butt")
+    for goes_on, end, arrow in ((interval.low < limits[0], low, "<"), (interval.high > limits[1], high, ">")):
+        if goes_on:
+            axes.plot([end], [y], arrow, color=look["color"], markersize=4, clip_on=False)
+    if limits[0] <= interval.mean <= limits[1]:
+        axes.plot([interval.mean], [y], markersize=4.5, **{**look, "linestyle": ""})
+
+
+def seed_marks(axes: Axes, values: Array, y: float, look: Look, **style: Any) -> None:
+    """A small mark for each seed or start model at height ``y``."""
+    axes.plot(values, np.full(len(values), y), "|", color=look["color"], **style)
+
+
+def named_rows(axes: Axes, names: Sequence[str], below: float) -> None:
+    """A name for each row, the first row at the top; ``below``: room under the last one."""
+    axes.set_yticks(range(len(names)), names)
+    axes.tick_params(axis="y", length=0)
+    axes.set_ylim(len(names) - below, below - 1)
+
+
+def shade_margin(axes: Axes, which: Literal["x", "y"], margin: float = 1.0) -> None:
+    """A line at 0 and a band of ± ``margin`` points, in which a difference does not matter."""
+    line, span = (axes.axvline, axes.axvspan) if which == "x" else (axes.axhline, axes.axhspan)
+    span(-margin, margin, color="#999999", alpha=0.16, linewidth=0, zorder=0, label="within the margin")
+    line(0, color="#000000", linewidth=0.7, zorder=1)
+
+
+# ---- the whole figure -----------------------------------------------------------------------------------------------
 
 
 def from_zero(axes: Axes, which: Literal["x", "y"], least: float = 0.01) -> None:

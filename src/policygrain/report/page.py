@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import importlib
 import re
 from collections import defaultdict
 from importlib import resources
@@ -11,15 +10,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from .. import figures
 from ..analysis.abstract import QUESTION, abstract
 from ..analysis.claims import decide_study
 from ..analysis.contrasts import contrasts, sentences
 from ..analysis.controls import controls, controls_warning
 from ..errors import UserError
 from ..figures import TABLES
-from ..figures.claims import UNDECIDED
-from ..figures.style import labels
+from ..figures.catalogue import FIGURES
+from ..figures.claim_tables import UNDECIDED
+from ..figures.labels import labels
 from ..files import atomic_text
 from ..provenance import devices
 from ..results.layout import START
@@ -52,8 +51,12 @@ def write_report(results: StudyResults, captions: Path, out: Path) -> None:
         name=study.name,
         question=QUESTION,
         figures=[
-            {"name": name, "title": _title(name), "caption": _caption(captions, name)}
-            | _image(folder.figure(name, ".svg"))
+            {
+                "name": name,
+                "title": FIGURES[name].title,
+                **_image(folder.figure(name, ".svg")),
+                "caption": _caption(captions, name),
+            }
             for name in names
         ],
         abstract=[
@@ -88,12 +91,6 @@ def _image(path: Path) -> dict[str, str]:
     points = re.search(r'<svg [^>]*?width="([\d.]+)pt"', svg)
     width = f"{44 / 5 / 72 * float(points[1]):.1f}rem" if points else "44rem"
     return {"image": "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode(), "width": width}
-
-
-def _title(name: str) -> str:
-    """What a figure shows: the first line of its module."""
-    lines = (importlib.import_module(f"{figures.__name__}.{name}").__doc__ or name).splitlines()
-    return lines[0].rstrip(".")
 
 
 def _caption(folder: Path, name: str) -> str:

@@ -61,7 +61,7 @@ FigureName = Literal[
     "rounds",
     "verdicts",
     "phase",
-]  # the figure modules in `figures/`
+]  # the entries of `figures/catalogue.py`
 
 
 class TinyModel(Section):

@@ -1,4 +1,4 @@
-"""The claims table: the claims of the papers, the results of this study, and the verdicts."""
+"""The tables of claims, and of the methods that a study compares, regime by regime."""
 
 from __future__ import annotations
 
@@ -8,22 +8,35 @@ import pandas as pd
 
 from ..analysis.claim_text import comparison_text, counts_text, effect_text, finding_text, instrument, published_text
 from ..analysis.claims import ClaimResult, decide_study
+from ..analysis.contrasts import (
+    DIFFER,
+    IDENTICAL,
+    NOTHING,
+    OPEN,
+    Contrast,
+    by_regime,
+    contrasts,
+    pair_text,
+    regime_text,
+    sentences,
+)
+from ..analysis.contrasts import effect_text as difference_text
 from ..analysis.controls import controls, controls_text, controls_warning
 from ..analysis.ledger import excluded_claims
 from ..analysis.statistics import SEEDS
 from ..results.reader import StudyResults
 from ..text import markdown_table
-from .style import labels
+from .labels import labels
 
 UNDECIDED = "### Undecided claims"  # the heading of their table
-HEADER = ["claim", "comparison", "effect", "published", "finding", "verdict"]
+CLAIMS = ["claim", "comparison", "effect", "published", "finding", "verdict"]
 
 
-def table(results: StudyResults) -> tuple[pd.DataFrame, str]:
+def claims(results: StudyResults) -> tuple[pd.DataFrame, str]:
     """A row per comparison, and the table of all claims as Markdown; if a control failed, that comes first."""
     decided, judged = decide_study(results), controls(results)
     label = labels(results.study)
-    rows = [row for claim in decided for row in _rows(claim)]
+    rows = [row for claim in decided for row in _claim_rows(claim)]
     units = sorted({(f.unit != SEEDS, f.n, f.unit) for claim in decided for f in claim.findings})
     over = " or ".join(f"{n} {unit}" for _, n, unit in units) or "no seeds"
     added = (
@@ -41,9 +54,9 @@ def table(results: StudyResults) -> tuple[pd.DataFrame, str]:
     # Markdown: decided claims first; the others after a heading of their own, by which the report folds them.
     groups: dict[bool, list[list[str]]] = {True: [], False: []}
     for claim in decided:
-        groups[claim.verdict not in ("undecided", None)] += _cells(claim, label)
-    first = markdown_table(HEADER, groups[True]) if groups[True] else "No claim is decided.\n"
-    others = f"\n{UNDECIDED}\n\n{markdown_table(HEADER, groups[False])}" if groups[False] else ""
+        groups[claim.verdict not in ("undecided", None)] += _claim_cells(claim, label)
+    first = markdown_table(CLAIMS, groups[True]) if groups[True] else "No claim is decided.\n"
+    others = f"\n{UNDECIDED}\n\n{markdown_table(CLAIMS, groups[False])}" if groups[False] else ""
     warning = f"**{text}**\n\n" if (text := controls_warning(judged)) else ""
     shown = f"\n```\n{controls_text(judged)}\n```\n" if judged else ""
     excluded = [[f"{c.text} ({c.source})", c.excluded] for c in excluded_claims().values()]
@@ -51,7 +64,7 @@ def table(results: StudyResults) -> tuple[pd.DataFrame, str]:
     return pd.DataFrame(rows), warning + first + note + shown + others
 
 
-def _rows(result: ClaimResult) -> list[dict[str, object]]:
+def _claim_rows(result: ClaimResult) -> list[dict[str, object]]:
     """The rows of a claim in the CSV file, one per comparison."""
     name, claim = result.name, result.claim
     if not result.findings:
@@ -73,7 +86,7 @@ def _rows(result: ClaimResult) -> list[dict[str, object]]:
     return rows
 
 
-def _cells(result: ClaimResult, label: Callable[[str], str]) -> list[list[str]]:
+def _claim_cells(result: ClaimResult, label: Callable[[str], str]) -> list[list[str]]:
     """The rows of a claim in the Markdown table; only the first one has text and verdict."""
     claim = result.claim
     text = f"{claim.text} ({claim.source})" + (f" *{claim.reading}*" if claim.reading else "")
@@ -86,3 +99,51 @@ def _cells(result: ClaimResult, label: Callable[[str], str]) -> list[list[str]]:
             [ends[0], comparison_text(c, label), effect_text(c, f), published_text(c), finding_text(c, f), ends[1]]
         )
     return rows
+
+
+# ---- findings -------------------------------------------------------------------------------------------------------
+
+FINDINGS = ["regime", "comparison", "area", "final, sampled", "final, greedy", "p, corrected", "finding"]
+
+
+def findings(results: StudyResults) -> tuple[pd.DataFrame, str]:
+    """A sentence per regime and a row per comparison; if a control failed, that comes first."""
+    found, label = contrasts(results), labels(results.study)
+    parts = [f"**{text}**"] if (text := controls_warning(controls(results))) else []
+    if not found:
+        return pd.DataFrame(columns=["of", "than"]), "\n\n".join([*parts, "This study compares no methods.\n"])
+    parts.append("\n".join(f"* {sentence}" for sentence in sentences(results, found, label)))
+    cells = []
+    regimes = [(regime_text(regime), group) for regime, group in by_regime(results.study, found).items()]
+    for name, group in [*regimes, ("whole methods", [c for c in found if c.pair.whole])]:
+        sensitive = any(c.decided for c in group)
+        for i, c in enumerate(group):
+            shown = [difference_text(d) for d in (c.area, c.sampled, c.greedy)]
+            finding = _finding(c, sensitive) + "; endpoints disagree" * c.disagreement
+            row = [pair_text(results.study, c.pair, label), *shown, f"{c.p:.2g}", finding]
+            cells.append(["" if i else name, *row])
+        if not (sensitive or all(c.identical or c.pair.whole for c in group)):
+            cells.append(["", f"{NOTHING}.", "", "", "", "", ""])
+    seeds = sorted({c.area.n for c in found})
+    over = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"{seeds[0]}"
+    note = (
+        f"Points, paired over {over} training seeds, 95% intervals, not corrected. The primary endpoint is the area "
+        f"under the curve of validation accuracy; p is of no difference in it, corrected by Holm's method over all "
+        f"{sum(not c.identical for c in found)} comparisons that are not identical.\n"
+    )
+    parts.append(f"{markdown_table(FINDINGS, cells)}\n{note}")
+    return pd.DataFrame([_finding_row(c) for c in found]), "\n\n".join(parts)
+
+
+def _finding(c: Contrast, sensitive: bool) -> str:
+    """The outcome; that a difference is small counts only where something is shown to make a difference (rule 3)."""
+    return c.outcome if sensitive or c.outcome in (DIFFER, IDENTICAL) else OPEN
+
+
+def _finding_row(c: Contrast) -> dict[str, object]:
+    """A contrast in the CSV file."""
+    row: dict[str, object] = {"experiment": c.pair.experiment, "of": c.pair.arm.name, "than": c.pair.reference.name}
+    for endpoint, found in (("area", c.area), ("sampled", c.sampled), ("greedy", c.greedy)):
+        if found is not None:
+            row |= {f"{endpoint}_{key}": value for key, value in found.numbers().items()}
+    return row | {"p_corrected": c.p, "finding": c.outcome}

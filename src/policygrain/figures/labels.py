@@ -1,0 +1,70 @@
+"""The names of arms and methods in figures, tables and texts."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from ..objective import comparison_names, method, method_names
+from ..study.runs import START
+
+if TYPE_CHECKING:
+    from ..results.reader import StudyResults
+    from ..study import Study
+
+
+def updates_text(updates: object) -> str:
+    """`1 update`, `16 updates`."""
+    return f"{updates} update{'' if str(updates) == '1' else 's'}"
+
+
+SETTINGS: dict[str, Callable[[str], str]] = {
+    "updates_per_batch": updates_text,
+    "epochs": lambda epochs: f"{epochs} pass{'' if str(epochs) == '1' else 'es'}",
+    "sampling_seed": lambda _: "other sampling seeds",
+    "shuffle_rewards": lambda _: "shuffled rewards",
+    "learning_rate": lambda rate: f"learning rate {float(rate):g}",
+}
+
+
+@functools.cache
+def _of_presets() -> dict[str, str]:
+    return {name: method(name).label for name in (*method_names(), *comparison_names())}
+
+
+def labels(study: Study) -> Callable[[str], str]:
+    """What gives an arm or method its name in figures and tables: `TEPO, 16 updates`.
+
+    The name of a method is its `label`. Without one it is that of its base and the rest of its key, or its key.
+    """
+
+    def of_method(name: str) -> str:
+        changes = study.methods.get(name)
+        if label := "start model" if name == START else (changes and changes.label) or _of_presets().get(name):
+            return label
+        base = changes.base if changes else None
+        if base and name.startswith(f"{base}_"):
+            return f"{of_method(base).removesuffix(' ratio')}, {name.removeprefix(f'{base}_').replace('_', ' ')}"
+        return name.replace("_", " ")
+
+    def label(arm: str) -> str:
+        name, *settings = arm.split("+")
+        parts = [of_method(name)]
+        for setting in settings:
+            key, _, value = setting.partition("=")
+            parts.append(SETTINGS[key](value) if key in SETTINGS else f"{key.replace('_', ' ')} {value}")
+        return ", ".join(parts)
+
+    return label
+
+
+def name_of(results: StudyResults, arm: str, among: Iterable[str] = ()) -> str:
+    """The label of an arm; one whose training made no optimizer step says so.
+
+    ``among``: the arms beside it. If some of them differ from it in the updates per batch, its own are named too.
+    """
+    text = labels(results.study)(arm)
+    if "+" not in arm and any(other.startswith(f"{arm}+updates_per_batch=") for other in among):
+        text += f", {updates_text(results.study.training.updates_per_batch)}"
+    return text + (" (no updates)" if arm in results.untrained else "")

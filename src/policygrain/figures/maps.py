@@ -1,0 +1,169 @@
+"""Maps of regimes: a panel with the reference's values on a grid, and one per method with its differences from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import mode
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.colors import TwoSlopeNorm
+from matplotlib.figure import Figure
+
+from ..analysis import measures
+from ..analysis.contrasts import contrasts
+from ..analysis.statistics import LEVEL
+from ..results.case_records import MapCell, MapRecord
+from ..results.reader import StudyResults
+from . import selection
+from .labels import labels
+from .style import FULL_PAGE
+
+KEYS = {
+    "ahead": "age of rollouts (optimizer steps)",
+    "learning_rate": "learning rate",
+    "sampler_bits": "bits of the sampler's weights",
+}
+ROWS = {"length": "{} tokens", "group": "groups of {}", "learning_rate": "rate {:g}"}
+
+
+class Shown(NamedTuple):
+    """A difference in points with its interval, and whether it is shown to differ from 0."""
+
+    mean: float
+    low: float
+    high: float
+    decided: bool
+
+
+class Grid(NamedTuple):
+    """The rows, from the bottom, and columns of all panels."""
+
+    rows: Sequence[str]
+    columns: Sequence[str]
+    across: int  # panels beside each other
+    height: float  # inches
+    reach: float  # points at which the colours end
+    digits: int  # after the point
+    shrink: float  # length of the colour bar as a share of the figure's height
+    unit: str  # text of the colour bar
+    lines: Sequence[int] = ()  # rows below which there is a line
+
+
+def draw(
+    grid: Grid, reference: str, percent: Sequence[Sequence[float]], methods: Mapping[str, Sequence[Sequence[Shown]]]
+) -> Figure:
+    """A panel titled ``reference`` with ``percent``, and one per method with half of each interval in its cells.
+
+    In bold: shown to differ.
+    """
+    down = -(-(len(methods) + 1) // grid.across)
+    figure = Figure(figsize=(FULL_PAGE, grid.height))
+    panels = figure.subplots(down, grid.across, squeeze=False, sharex=True, sharey=True).flat
+    first, image = next(panels), None
+    first.set_title(reference)
+    for i, values in enumerate(percent):
+        for j, value in enumerate(values):
+            first.text(j, i, f"{value:.0f}%", ha="center", va="center", fontsize=7)
+    first.imshow(percent, cmap="Greys", vmin=0, vmax=2.2 * np.max(percent), aspect="auto", origin="lower")
+    for title, cells in methods.items():
+        axes = next(panels)
+        axes.set_title(title)
+        for i, row in enumerate(cells):
+            for j, c in enumerate(row):
+                text = f"{c.mean:+.{grid.digits}f}\n±{(c.high - c.low) / 2:.{grid.digits}f}"
+                axes.text(
+                    j, i, text, ha="center", va="center", fontsize=6.5, linespacing=1.0,
+                    color="white" if abs(c.mean) > 0.75 * grid.reach else "black",
+                    fontweight="bold" if c.decided else "normal",
+                )  # fmt: skip
+        norm = TwoSlopeNorm(0.0, -grid.reach, grid.reach)
+        means = [[c.mean for c in row] for row in cells]
+        image = axes.imshow(means, cmap="PuOr", norm=norm, aspect="auto", origin="lower")
+    for axes in panels:
+        axes.set_axis_off()
+    for axes in figure.axes:
+        axes.grid(visible=False)
+        axes.set_xticks(range(len(grid.columns)), grid.columns)
+        axes.set_yticks(range(len(grid.rows)), grid.rows)
+        axes.tick_params(length=0)
+        for place in grid.lines:
+            axes.axhline(place - 0.5, color="black", linewidth=0.8)
+    if image is not None:
+        bar = figure.colorbar(image, ax=figure.axes, location="right", shrink=grid.shrink, aspect=30, extend="both")
+        bar.set_label(grid.unit, fontsize=7.5)
+    return figure
+
+
+def phase(results: StudyResults) -> Figure:
+    """The reference's mean accuracy during training, and each method's area under the curve minus the reference's."""
+    study, label = results.study, labels(results.study)
+    name = str(selection.map_of_regimes(study))
+    experiment = study.experiments[name]
+    reference = str(experiment.reference)
+    (x_key, columns), (y_key, rows) = experiment.vary.items()
+    cells = {}
+    for c in contrasts(results):
+        if c.pair.experiment == name and c.pair.reference.method_name == reference != c.pair.arm.method_name:
+            training = c.pair.arm.training(study)
+            cells[c.pair.arm.method_name, getattr(training, x_key), getattr(training, y_key)] = c
+    methods = [m for m in experiment.methods if m != reference]
+    across = min(4, len(methods) + 1)
+    grid = Grid(
+        rows=[f"{y:g}" if isinstance(y, float) else str(y) for y in rows],
+        columns=[f"{x:g}" if isinstance(x, float) else str(x) for x in columns],
+        across=across,
+        height=0.7 + 1.75 * -(-(len(methods) + 1) // across),
+        reach=12.0,
+        digits=1,
+        shrink=0.8,
+        unit=f"area under the curve minus {label(reference)} (points)",
+    )
+    arms = [[cells[methods[0], x, y].pair.reference.name for x in columns] for y in rows]
+    percent = [[float(measures.area(results, arm).mean()) for arm in row] for row in arms]
+    differences = {}
+    for m in methods:
+        found = [[cells[m, x, y] for x in columns] for y in rows]
+        differences[label(m)] = [[Shown(c.area.mean, c.area.low, c.area.high, c.decided) for c in r] for r in found]
+    figure = draw(grid, f"{label(reference)}: mean accuracy", percent, differences)
+    figure.supxlabel(KEYS.get(x_key, x_key.replace("_", " ")), fontsize=8)
+    figure.supylabel(KEYS.get(y_key, y_key.replace("_", " ")), fontsize=8)
+    return figure
+
+
+def exact(record: MapRecord) -> Figure:
+    """The same on random policies whose gradient is known: expected reward instead of accuracy."""
+    rows = by_row(record)
+    cells = [found for *_, found in rows]
+    grid = Grid(
+        rows=[ROWS[key].format(value) for key, value, _ in rows],
+        columns=[str(cell.age) for cell in cells[0]],
+        across=3,
+        height=9.2,
+        reach=2.0,
+        digits=2,
+        shrink=0.6,
+        unit="expected reward, mean over a run, minus no ratio (points)",
+        lines=[place for place in range(1, len(rows)) if rows[place][0] != rows[place - 1][0]],
+    )
+    differences = {}
+    for place, m in enumerate(record.cells[0].methods):
+        title = m.name + (f", clip {m.clip[0]:g} / {m.clip[1]:g}" if m.clip else "")
+        found = [[cell.methods[place] for cell in row] for row in cells]
+        differences[title] = [[Shown(*one.difference, one.p < LEVEL) for one in row] for row in found]
+    percent = [[cell.area[0] for cell in row] for row in cells]
+    figure = draw(grid, "no ratio: mean expected reward", percent, differences)
+    figure.supxlabel("age of rollouts (optimizer steps)", fontsize=8)
+    return figure
+
+
+def by_row(record: MapRecord) -> list[tuple[str, float, list[MapCell]]]:
+    """Key and value of what a row varies, and its cells; all else is as in most cells of the record."""
+    usual = {key: mode(getattr(cell, key) for cell in record.cells) for key in ROWS}
+    rows = []
+    for key in ROWS:
+        others = usual.items() - {(key, usual[key])}
+        cells = [cell for cell in record.cells if all(getattr(cell, other) == value for other, value in others)]
+        values = sorted({getattr(cell, key) for cell in cells})
+        rows += [(key, value, [cell for cell in cells if getattr(cell, key) == value]) for value in values]
+    return rows

@@ -1,0 +1,198 @@
+"""Figures with points and their intervals over a category or a parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from ..analysis import accuracy, measures
+from ..analysis.clip_ranges import EXPERIMENT, candidates
+from ..analysis.contrasts import regime_text
+from ..analysis.statistics import Array, Interval, over_seeds
+from ..results.layout import START
+from ..results.reader import StudyResults
+from . import selection
+from .labels import name_of, updates_text
+from .style import ABOVE, COLUMN, PLAIN, WIDE, legend, looks, points, shade_margin, updates_look
+
+BASE = 5.0  # MPO's K, which differences are to
+SMALLEST = 1e-12
+
+
+def benchmarks(results: StudyResults) -> Figure:
+    """Points per benchmark with 95% intervals over training seeds, of the start model over start models."""
+    arms = [START, *selection.headline(results.study)]
+    names = [*results.benchmarks, "average"]
+    found = looks(results.study)
+    figure = Figure(figsize=(WIDE, 2.7))
+    axes = figure.subplots()
+    width = 0.72 / len(arms)
+    for i, arm in enumerate(arms):
+        points(
+            axes,
+            np.arange(len(names)) + (i - (len(arms) - 1) / 2) * width,
+            [*(_percent(results, arm, b) for b in results.benchmarks), _percent(results, arm, *results.benchmarks)],
+            label=name_of(results, arm),
+            **{**found[arm], "linestyle": "", "markersize": 7 if arm == START else 4},
+            **{"elinewidth": 1.1, "capsize": 1.5},
+        )
+    for place in range(1, len(names)):
+        axes.axvline(place - 0.5, color="#666666", linewidth=0.8 if place == len(names) - 1 else 0.25)
+    axes.set_xticks(np.arange(len(names)), [n.replace("_", " ") for n in names])
+    axes.tick_params(axis="x", rotation=25, length=0)
+    for text in axes.get_xticklabels():
+        text.set(ha="right", rotation_mode="anchor")
+    axes.set_xlim(-0.5, len(names) - 0.5)
+    axes.set_ylabel("accuracy (%)")
+    axes.set_ylim(bottom=0)
+    axes.grid(axis="x", visible=False)
+    legend(figure, loc=ABOVE)
+    return figure
+
+
+def _percent(results: StudyResults, arm: str, *names: str) -> Interval:
+    """Accuracy of an arm in percent, mean over benchmarks, with the interval of the results table."""
+    return Interval(*(100 * end for end in accuracy([results.scores(arm, b) for b in names])[:3]))
+
+
+def ratio_variance(results: StudyResults) -> Figure:
+    """Two panels: ratios without a clip, a line per distance; means with 95% intervals over start models."""
+    ratios = selection.without_clip(results.study, results.estimators["estimator"].unique())
+    figure = Figure(figsize=(WIDE * 0.9, 2.9))
+    variance, share = figure.subplots(1, 2)
+    for axes, metric, interval in (
+        (variance, "ratio_variance", over_logs),
+        (share, "effective_sample_share", over_logits),
+    ):
+        steps = sorted(results.estimators["updates"].unique())
+        for i, updates in enumerate(steps):
+            intervals = [interval(_by_start(results, name, metric, updates)) for name in ratios]
+            x = np.arange(len(ratios)) + 0.14 * (i - (len(steps) - 1) / 2)
+            style = updates_look(i, len(steps)) | {"linestyle": "", "label": f"after {updates_text(updates)}"}
+            points(axes, x, intervals, **style, markersize=4, elinewidth=1, capsize=1.8)
+        axes.set_xticks(range(len(ratios)), list(ratios.values()), rotation=40, ha="right", rotation_mode="anchor")
+        axes.set_xlim(-0.5, len(ratios) - 0.5)
+        axes.grid(axis="x", visible=False)
+    variance.set_yscale("log")
+    variance.set_title("variance of the ratio")
+    share.set_title("effective sample size\n/ sample size")
+    share.set_ylim(0, 1.05)
+    legend(figure, loc=ABOVE)
+    return figure
+
+
+def _by_start(results: StudyResults, name: str, metric: str, updates: int) -> Array:
+    """A metric of an estimator at a distance, by start model; `clip_fraction` in percent."""
+    return measures.estimated(results, name, metric, updates).groupby("seed").mean().to_numpy(dtype=float)
+
+
+def over_logs(values: Array) -> Interval:
+    """Geometric mean; Student's interval of the logarithms."""
+    return Interval(*(float(np.exp(v)) for v in over_seeds(np.log(values.clip(min=SMALLEST)))))
+
+
+def over_logits(values: Array) -> Interval:
+    """The share at the mean of the logits; Student's interval of the logits, so that it stays within 0 and 1."""
+    x = values.clip(SMALLEST, 1 - SMALLEST)
+    return Interval(*(float(1 / (1 + np.exp(-v))) for v in over_seeds(np.log(x / (1 - x)))))
+
+
+def block_size(results: StudyResults) -> Figure:
+    """By K: the reward after a round minus that with K = 5; where no round has several sizes, final accuracy."""
+    methods, measured = selection.block_sweep(results.study, "size", "rounds")
+    figure = Figure(figsize=(COLUMN, 2.2))
+    axes = figure.subplots()
+    axes.set_xlabel("block size K (tokens)")
+    places = np.arange(len(methods), dtype=float)
+    if not measured:
+        _final_accuracy(axes, results, dict(zip(places, methods.values(), strict=True)))
+        axes.set_xticks(places, [f"{size:g}" for size in methods])
+        return figure
+    base = BASE if BASE in methods else next(iter(methods))
+    reference = measures.after_round(results, methods[base])
+    shade_margin(axes, "y")
+    values = [(measures.after_round(results, name) - reference).dropna().to_numpy() for name in methods.values()]
+    points(axes, places, [over_seeds(v) for v in values], **PLAIN | {"linestyle": ""})
+    for place, each in zip(places, values, strict=True):
+        axes.plot(np.full(len(each), place + 0.12), each, "_", color=PLAIN["color"], markersize=5, alpha=0.55)
+    axes.set_xticks(places, [f"{size:g}" for size in methods])
+    axes.set_xlim(-0.5, len(methods) - 0.5)
+    axes.set_ylabel(f"points, minus K = {base:g},\nafter {results.rounds['updates'].max()} updates")
+    legend(figure, loc=ABOVE)
+    return figure
+
+
+def future_weight(results: StudyResults) -> Figure:
+    """Two panels by φ, with the same clip band and K = 5; 95% intervals over start models, or over training seeds."""
+    methods, measured = selection.block_sweep(results.study, "future_weight", "estimators")
+    figure = Figure(figsize=(WIDE * 0.7, 2.4))
+    left, right = figure.subplots(1, 2)
+    if measured:
+        steps = sorted(results.estimators["updates"].unique())
+        for i, updates in enumerate(steps):
+            style = updates_look(i, len(steps)) | {"label": f"after {updates_text(updates)}"}
+            for axes, metric in ((left, "clip_fraction"), (right, "cosine")):
+                intervals = [over_seeds(_by_start(results, name, metric, updates)) for name in methods.values()]
+                points(axes, np.array(list(methods)) + 0.006 * i, intervals, **style)
+        right.set_ylabel("cosine of one batch\nwith the true gradient")
+        legend(figure, loc=ABOVE)
+    else:
+        clipped = {arm: measures.late(results, arm, "clip_fraction") for arm in methods.values()}
+        _by_parameter(left, methods, clipped.__getitem__, lambda arm: over_seeds(clipped[arm].to_numpy(dtype=float)))
+        _final_accuracy(right, results, methods)
+    for axes in (left, right):
+        axes.set_xticks(list(methods), [f"{weight:g}" for weight in methods])
+    left.set_ylabel("tokens clipped (%)")
+    left.set_ylim(bottom=0)
+    figure.supxlabel("weight of future tokens φ", fontsize=8)
+    return figure
+
+
+def _final_accuracy(axes: Axes, results: StudyResults, arms: Mapping[float, str]) -> None:
+    """The accuracy of final models by position."""
+    _by_parameter(
+        axes,
+        arms,
+        lambda arm: measures.accuracy(results, arm),
+        lambda arm: _percent(results, arm, *results.benchmarks),
+    )
+    axes.set_ylabel("accuracy (%)")
+
+
+def _by_parameter(
+    axes: Axes, arms: Mapping[float, str], by_seed: Callable[[str], pd.Series], interval: Callable[[str], Interval]
+) -> None:
+    """Means with 95% intervals by position, and seeds as small marks."""
+    points(axes, list(arms), [interval(arm) for arm in arms.values()], **PLAIN, markersize=4, elinewidth=0.8, capsize=2)
+    for place, arm in arms.items():
+        values = by_seed(arm)
+        axes.plot(np.full(len(values), place), values, "_", color=PLAIN["color"], markersize=5, alpha=0.6)
+
+
+def ranges(results: StudyResults) -> Figure:
+    """The area under the learning curve in percent, with 95% intervals over training seeds."""
+    found, study = candidates(results), results.study
+    keys = study.experiments[EXPERIMENT].vary
+    figure = Figure(figsize=(max(COLUMN, 2.2 * len(found) + 0.5), 2.8))
+    panels = figure.subplots(1, len(found), sharey=True, squeeze=False).flat
+    for axes, (ratio, by_range) in zip(panels, found.items(), strict=True):
+        lines: dict[str, dict[int, str]] = {}  # regime → position → arm
+        for place, arms in enumerate(by_range.values()):
+            for arm in arms:
+                training = arm.training(study)
+                regime = regime_text(tuple((key, getattr(training, key)) for key in keys))
+                lines.setdefault(regime, {})[place] = arm.name
+        for i, (regime, names) in enumerate(lines.items()):
+            shifted = np.array(list(names), dtype=float) + 0.09 * (i - (len(lines) - 1) / 2)
+            intervals = [over_seeds(measures.area(results, name).to_numpy()) for name in names.values()]
+            points(axes, shifted, intervals, **updates_look(i, len(lines)), label=regime)
+        axes.set_xticks(range(len(by_range)), [f"{low:g}/\n{high:g}" for low, high in by_range])
+        axes.set_title(f"{ratio} ratio")
+    figure.supylabel("mean accuracy during training (%)", fontsize=8)
+    figure.supxlabel("clip range: width below/above 1", fontsize=8)
+    legend(figure, loc=ABOVE)
+    return figure

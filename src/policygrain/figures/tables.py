@@ -1,0 +1,213 @@
+"""The tables of accuracy: by benchmark (after TEPO's table 1), and by the parts of methods (after its table 2)."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ..analysis import accuracy, difference, measures
+from ..analysis.verdicts import holm
+from ..results.layout import START
+from ..results.reader import StudyResults
+from ..tasks.registry import sampling_of
+from ..text import markdown_table
+from . import selection
+from .labels import labels, name_of
+
+ENDS = ("mean", "low", "high")
+GREEDY = "greedy_"  # before the names of columns
+
+
+def results(records: StudyResults) -> tuple[pd.DataFrame, str]:
+    """The numbers, and the tables as Markdown. The best is bold only where it is better than every other arm."""
+    evaluated = [name for name, e in records.study.experiments.items() if e.evaluate]
+    arms = [START, *dict.fromkeys(arm for name in evaluated for arm in records.arms(name))]
+    names = records.benchmarks
+    contaminated = {b: len(records.contaminated(b)) for b in names if records.contaminated(b)}
+    rows = []
+    for arm in arms:
+        scores = [records.scores(arm, b) for b in names]
+        rows += [_row(arm, b, [one]) for b, one in zip(names, scores, strict=True)]
+        rows.append(_row(arm, "average", scores))
+    for b, arm in itertools.product(contaminated, arms):
+        clean = records.scores(arm, b, clean=True)
+        rows += [_row(arm, f"{b}, clean", [clean])] if clean.size else []
+    frame = pd.DataFrame(rows)
+    units = " or ".join(dict.fromkeys(frame["unit"]))
+    columns = {b: b for b in [*names, "average"]}
+    best = {b: _best(records, arms, b) for b in names}
+    texts = [
+        _cells(records, frame, arms, "method", columns, best=best),
+        f"\nAccuracy of {_responses(records)} in percent, with 95% intervals over {units}. "
+        "Bold: better than every other arm, with all intervals of paired differences above zero.\n",
+    ]
+    if contaminated:
+        columns_clean = {f"{b}, clean": f"{b} (−{n})" for b, n in contaminated.items()}
+        texts += ["\n", _cells(records, frame, arms, "without problems of the training set", columns_clean)]
+    texts.append(_pairs(records))
+    if (greedy := _greedy_columns(records, arms)) is not None:
+        frame = frame.merge(greedy, on=["arm", "benchmark"], how="left")
+        texts += [
+            f"\n{_cells(records, frame, arms, 'method', columns, GREEDY)}",
+            "\nThe same for one greedily decoded response per problem, in percent. Training maximises the "
+            "accuracy of sampled responses, which the table above and the claims are about.\n",
+        ]
+    return frame, "".join(texts)
+
+
+def _row(arm: str, benchmark: str, scores: Sequence[Any]) -> dict[str, object]:
+    found = accuracy(scores)
+    return {"arm": arm, "benchmark": benchmark, **_percent(found), "n": found.n, "unit": found.unit}
+
+
+def _percent(found: object) -> dict[str, float]:
+    return {name: round(100 * getattr(found, name), 6) for name in ENDS}
+
+
+def _cells(
+    records: StudyResults,
+    frame: pd.DataFrame,
+    arms: Sequence[str],
+    corner: str,
+    columns: Mapping[str, str],
+    prefix: str = "",
+    best: Mapping[str, str | None] | None = None,
+) -> str:
+    """A row per arm, a column per benchmark (name in ``frame`` → header); ``best``: the arm in bold."""
+    by_cell = {(row["arm"], row["benchmark"]): row for row in frame.to_dict("records")}
+    lines = []
+    for arm in arms:
+        cells = [name_of(records, arm, among=arms)]
+        for b in columns:
+            mean, low, high = (by_cell[arm, b][f"{prefix}{end}"] for end in ENDS)
+            cell = f"{mean:.1f} [{low:.1f}, {high:.1f}]"
+            cells.append(f"**{cell}**" if best and best.get(b) == arm else cell)
+        lines.append(cells)
+    return markdown_table([corner, *columns.values()], lines)
+
+
+def _responses(records: StudyResults) -> str:
+    """How the responses were decoded: `sampled responses (temperature 1)`."""
+    found = [sampling_of(records.study, b).temperature for b in records.study.evaluation.benchmarks]
+    sampled = ", ".join(f"{t:g}" for t in dict.fromkeys(t for t in found if t > 0))
+    kinds = {f"sampled responses (temperature {sampled})": sampled, "greedily decoded responses": 0 in found}
+    return " or ".join(kind for kind, there in kinds.items() if there)
+
+
+def _greedy_columns(records: StudyResults, arms: Sequence[str]) -> pd.DataFrame | None:
+    """The accuracy of greedily decoded responses; None unless all models have them on all benchmarks."""
+    table = records.evaluations
+    if "greedy" not in table or table["greedy"].isna().any():
+        return None
+    rows = []
+    for arm in arms:
+        by_seed = table[table["arm"] == arm].sort_values("seed")
+        scores = [np.array(by_seed[by_seed["benchmark"] == b]["greedy"].tolist(), float) for b in records.benchmarks]
+        for b, one in [*zip(records.benchmarks, ([s] for s in scores), strict=True), ("average", scores)]:
+            rows.append([arm, b, *_percent(accuracy(one)).values()])
+    return pd.DataFrame(rows, columns=["arm", "benchmark", *(f"{GREEDY}{name}" for name in ENDS)])
+
+
+def _pairs(records: StudyResults) -> str:
+    """The table of paired differences between headline methods and the start model."""
+    pairs = list(itertools.combinations([*selection.headline(records.study), START], 2))
+    if not pairs:
+        return ""
+    label = labels(records.study)
+    found = [difference(*measures.paired_scores(records, a, b)).times(100) for a, b in pairs]
+    lines = [
+        [f"{label(a)} − {label(b)}", f"{d.mean:+.1f} [{d.low:+.1f}, {d.high:+.1f}]", f"{p:.2g}"]
+        for (a, b), d, p in zip(pairs, found, holm([d.p for d in found]), strict=True)
+    ]
+    several = len(pairs) > 1
+    shown = markdown_table(["average over benchmarks", "difference, points", "p, corrected" if several else "p"], lines)
+    over = " or ".join(dict.fromkeys(f"{d.n} {d.unit}" for d in found))
+    corrected = f"The p-values of no difference are corrected by Holm's method over the {len(pairs)} pairs."
+    once = "All runs begin from one start model, evaluated once: the error of its score is not in the intervals.\n"
+    return (
+        f"\n{shown}\nPaired by seed and problem; 95% intervals over {over}, each by itself. "
+        f"{corrected if several else 'p is of no difference.'}\n{once * measures.has_one_start(records)}"
+    )
+
+
+def _best(records: StudyResults, arms: list[str], benchmark: str) -> str | None:
+    """The arm whose paired difference from every other arm is above zero with its interval; None if there is none."""
+    top = max(arms, key=lambda arm: float(records.scores(arm, benchmark).mean()))
+
+    def ahead(rival: str) -> bool:
+        if not measures.paired_seeds(records, top, rival):
+            return False
+        return difference(*measures.paired_scores(records, top, rival, benchmarks=[benchmark])).low > 0
+
+    return top if len(arms) > 1 and all(ahead(arm) for arm in arms if arm != top) else None
+
+
+# ---- ablation -------------------------------------------------------------------------------------------------------
+
+PARTS = ("ratio", "clip", "aggregation", "penalties")
+
+
+def ablation(records: StudyResults) -> tuple[pd.DataFrame, str]:
+    """A row per evaluated arm: parts, final accuracy, and paired difference from the method that it is a variant of."""
+    label = labels(records.study)
+    arms = list(dict.fromkeys(run.arm for run in records.matrix.evaluated))
+    rows = []
+    for arm in arms:
+        method = records.matrix.arms[arm].method(records.study)
+        base = _base(arm, arms)
+        clip = {key: value for key, value in method.clip.settings.items() if key in ("low", "high")}
+        row: dict[str, Any] = {
+            "arm": arm,
+            "ratio": method.ratio.label,
+            "clip": _part(method.clip.name, clip),
+            "aggregation": method.aggregation.name,
+            "penalties": "; ".join(_part(p.name, p.changed) for p in method.penalties),
+            "sampler": "dynamic" if method.sampler.dynamic else "",
+            "accuracy": round(float(measures.accuracy(records, arm).mean()), 6),
+            "compared_with": base or "",
+        }
+        if base is not None:
+            d = difference(*measures.paired_scores(records, arm, base)).times(100)
+            row |= {"difference": round(d.mean, 6), "low": round(d.low, 6), "high": round(d.high, 6)}
+            row |= {"n": d.n, "unit": d.unit}
+        rows.append(row)
+    header = ["method", *PARTS, "accuracy", "difference"]
+    cells = []
+    for row in rows:
+        effect = "{difference:+.1f} [{low:+.1f}, {high:+.1f}] to ".format(**row) if row["compared_with"] else ""
+        change = f"{effect}{label(row['compared_with'])}" if effect else ""
+        parts = [row[key] for key in PARTS]
+        cells.append([name_of(records, row["arm"], among=arms), *parts, f"{row['accuracy']:.1f}", change])
+    shown = [
+        i for i in range(len(header)) if any(row[i] for row in cells)
+    ]  # a study without variants has no difference
+    over = " or ".join(dict.fromkeys(f"{row['n']} {row['unit']}" for row in rows if "unit" in row)) or "seeds"
+    note = (
+        "\nAccuracy in percent, mean over benchmarks. Differences in points, paired; their 95% intervals are over "
+        f"{over}, not corrected for how many there are.\n"
+    )
+    table = markdown_table([header[i] for i in shown], [[row[i] for i in shown] for row in cells])
+    return pd.DataFrame(rows), table + note
+
+
+def _base(arm: str, arms: list[str]) -> str | None:
+    """The arm that an arm is a variant of, with the same settings; None for the headline methods.
+
+    It is that of TEPO or MPO by its method's name, else that of GRPO.
+    """
+    method, plus, settings = arm.partition("+")
+    for name in ("tepo", "mpo"):
+        if method.startswith(f"{name}_") and (base := name + plus + settings) in arms:
+            return base
+    base = f"grpo{plus}{settings}"
+    return base if method not in ("grpo", "tepo", "mpo", "dapo") and base in arms else None
+
+
+def _part(name: str, settings: Mapping[str, object]) -> str:
+    """The name of a part with its parameters in parentheses."""
+    inside = ", ".join(f"{key} {value}" for key, value in settings.items())
+    return f"{name} ({inside})" if inside else name

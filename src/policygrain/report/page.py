@@ -176,4 +176,4 @@ def tracked(results: StudyResults) -> dict[str, Any]:
         return {}
     address = f"{tracking.uri.rstrip('/')}/#/experiments/{tracking.experiment}/runs"
     runs = [(label(arm), f"{address}/{tracking.runs[arm]}") for arm in results.matrix.arms if arm in tracking.runs]
-    return {"uri": tracking.uri, "runs": runs}
+    return {"uri": tracking.uri, "runs": runs} if runs else {}

@@ -244,7 +244,7 @@ def test_an_evaluation_in_parts_is_that_in_one(smoke: Path, root: Path, tmp_path
 def test_real_problem_sets_pass_through_every_stage(root: Path, tmp_path: Path, benchmarks_folder: Path) -> None:
     snakemake(root, tmp_path, "studies/real-text.yaml", "all", POLICYGRAIN_DATA=str(benchmarks_folder))
     results = tmp_path / "results" / "real-text"
-    assert "| MPO (no updates) |" in (results / "tables" / "results.md").read_text()
-    samples = (results / "runs/mpo/seed0/evaluation/math500.jsonl").read_text().splitlines()
+    assert "| MPO, dynamic sampling (no updates) |" in (results / "tables" / "results.md").read_text()
+    samples = (results / "runs/mpo_dynamic/seed0/evaluation/math500.jsonl").read_text().splitlines()
     assert len(samples) == 60
-    assert len((results / "runs/mpo/seed0/evaluation/aime24.jsonl").read_text().splitlines()) == 60
+    assert len((results / "runs/mpo_dynamic/seed0/evaluation/aime24.jsonl").read_text().splitlines()) == 60

@@ -15,30 +15,32 @@ def estimators(record: EstimatorsRecord) -> list[str]:
     def shown(value: tuple[float, float, float], digits: int = 3) -> str:
         return f"{value[0]:.{digits}f} ±{(value[2] - value[1]) / 2:.{digits}f}"
 
+    header = ["steps", "updates", "estimator", "bias cosine", "length", "SNR", "cosine", "minus reference"]
+    header += ["Adam cosine", "entropy", "norm", "clipped", "ratio variance", "samples", "penalty"]
     rows = [
-        {
-            "steps": f"{row.steps}",
-            "updates": f"{row.updates}",
-            "estimator": row.estimator,
-            "bias cosine": shown(row.bias_cosine, 2),
-            "length": shown(row.length, 2),
-            "SNR": shown(row.snr, 4),
-            "cosine": shown(row.cosine),
-            "minus reference": "reference" if row.estimator == record.reference else shown(row.cosine_difference),
-            "Adam cosine": shown(row.adam_cosine),
-            "entropy": shown(row.entropy_direction),
-            "norm": shown(row.norm, 2),
-            "clipped": f"{row.clip_fraction:.2%}",
-            "ratio variance": f"{row.ratio_variance:.3g}",
-            "samples": f"{row.effective_sample_share:.0%}",
-            "penalty": f"{row.penalty_share:.0%}",
-        }
+        [
+            f"{row.steps}",
+            f"{row.updates}",
+            row.estimator,
+            shown(row.bias_cosine, 2),
+            shown(row.length, 2),
+            shown(row.snr, 4),
+            shown(row.cosine),
+            "reference" if row.estimator == record.reference else shown(row.cosine_difference),
+            shown(row.adam_cosine),
+            shown(row.entropy_direction),
+            shown(row.norm, 2),
+            f"{row.clip_fraction:.2%}",
+            f"{row.ratio_variance:.3g}",
+            f"{row.effective_sample_share:.0%}",
+            f"{row.penalty_share:.0%}",
+        ]
         for row in record.rows
     ]
     accuracies = ", ".join(f"{where} {accuracy:.1%}" for where, accuracy in record.accuracy.items())
     sizes = f"{record.batches} batches of {record.responses_per_batch} responses"
     return [
-        *columns([list(row.values()) for row in rows], list(rows[0]), "rrlr"),
+        *columns(rows, header, "rrlr"),
         f"accuracy at steps/updates: {accuracies}; {sizes}, true gradient of {record.true_responses}; "
         f"± 95% within this policy; {record.seconds:.0f} s",
     ]

@@ -184,9 +184,16 @@ def best_rates() -> str:
             names = " or ".join(f"{rates[i]:g}" for i in sorted(set(chosen.values())))
             labels.append([f"{age}", method.replace("_", ", "), names, f"{np.mean(list(judged[method].values())):.1f}"])
         found += [[difference(judged[method], judged["none"])] for method in METHODS[1:]]
-    shown = iter(_shown(found))
-    rows = [[*label, *(["–"] if label[1] == "none" else next(shown))] for label in labels]
-    return table(["age", "method", "best learning rate", "accuracy", "minus none"], rows)
+        clipped = [name for name in METHODS if name.endswith("_clip")]
+        found += [[difference(judged[name], judged[name.removesuffix("_clip")])] for name in clipped]
+    shown = iter(text for (text,) in _shown(found))
+    columns: dict[tuple[str, str], list[str]] = {}
+    for age in dict.fromkeys(label[0] for label in labels):
+        columns |= {(age, name.replace("_", ", ")): [next(shown)] for name in METHODS[1:]}
+        for name in (one for one in METHODS if one.endswith("_clip")):
+            columns[age, name.replace("_", ", ")].append(next(shown))
+    rows = [[*label, *columns.get((label[0], label[1]), []), "–", "–"][:6] for label in labels]
+    return table(["age", "method", "best learning rate", "accuracy", "minus none", "minus without clip"], rows)
 
 
 def collapses() -> str:
@@ -212,7 +219,7 @@ def warnings() -> str:
     header = ["metric", "before a collapse it is", *(f"first {w} steps" for w in WINDOWS)]
     return table(header, rows) + (
         f"\n\nIn {len(groups)} groups of runs with the same method, age and learning rate some runs collapsed and some "
-        f"did not: {collapsed} of {sum(map(len, groups))}."
+        f"did not: {collapsed} of {sum(map(len, groups))}. Runs without a ratio are left out."
     )
 
 

@@ -40,7 +40,7 @@ STUDY: dict[str, Any] = {
     "name": "killed",
     "seeds_per_process": 2,
     "training": {"steps": 2, "validate_every": 1},
-    "estimators": {"methods": ["token", "sequence_unclipped"], "updates": [1], "true_prompts": 40, "starts": 1},
+    "estimators": {"methods": ["token", "sequence"], "updates": [1], "true_prompts": 40, "starts": 1},
     "rounds": {"starts": 1},
     "experiments": {"headline": {"methods": ["dapo", "tepo"]}},
     "seeds": [0, 1, 2],

@@ -23,7 +23,7 @@ def test_a_model_of_another_name_is_refused(tmp_path: Path, capsys: pytest.Captu
     assert "Did you mean 'smollm2-135m-instruct'" in capsys.readouterr().err
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").touch()
-    with pytest.raises(UserError, match="is there and is not what this command makes"):
+    with pytest.raises(UserError, match="exists and was not written by this command"):
         published.fetch(NAME, tmp_path / "other")
 
 

@@ -120,9 +120,7 @@ pages: setup
 	for study in $(PUBLISHED) earlier/hour; do \
 	  $(BIN)/policygrain thaw docs/records/$$study.zip --out $(DRAWN)/$$study || exit 1; \
 	done
-	for figure in $$(sed -n 's/^  - //p' config.yaml); do \
-	  [ ! -e docs/figures/$$figure.png ] || cp $(DRAWN)/laptop/redrawn/$$figure.png docs/figures/$$figure.png; \
-	done
+	for figure in regimes verdicts benchmarks; do cp $(DRAWN)/laptop/redrawn/$$figure.png docs/figures/$$figure.png; done
 	cp $(DRAWN)/phase/redrawn/phase.png docs/figures/phase.png
 	$(BIN)/policygrain figure ranges --config studies/phase-ranges.yaml --results $(DRAWN)/phase-ranges --out $(DRAWN)/ranges
 	cp $(DRAWN)/ranges.png docs/figures/clip_ranges.png

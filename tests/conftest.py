@@ -6,7 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +22,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     longest = ("test_pipeline", "test_loop", "test_launch", "test_math")
     order = {name: place for place, name in enumerate(longest)}
     items.sort(key=lambda item: order.get(item.path.stem, len(order)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """With NO_SKIPS, as in CI, a test that is skipped has failed, unless another command runs it."""
+    report = yield
+    if report.skipped and not hasattr(report, "wasxfail") and os.environ.get("NO_SKIPS"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        if "make test-" not in reason:
+            report.outcome, report.longrepr = "failed", f"not skipped in CI: {reason}"
+    return report
 
 
 @pytest.fixture(scope="session")

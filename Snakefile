@@ -1,7 +1,5 @@
 # PolicyGrain: data → start models → training → evaluation → figures and tables → MLflow.
 # `snakemake all` runs config.yaml; `snakemake all --configfile studies/NAME.yaml` another study.
-from pathlib import Path
-
 from snakemake.settings.enums import Quietness
 from snakemake.utils import min_version
 
@@ -19,42 +17,14 @@ include: "workflow/rules/common.smk"
 include: "workflow/rules/data.smk"
 include: "workflow/rules/train.smk"
 include: "workflow/rules/evaluate.smk"
-include: "workflow/rules/figures.smk"
-include: "workflow/rules/track.smk"
 
 
-# Not a rule: every other rule would depend on the whole study, while each depends on its own part of it.
-onstart:
-    try:
-        lock_workflow(FOLDER)
-        if not submits_to_slurm():
-            wait_for_jobs(FOLDER)
-    except UserError as error:
-        sys.exit(f"policygrain: {error}")
-    write_study()
-    show_progress()
-    if STUDY.tracking.live:
-        follow_in_mlflow()
-    if submits_to_slurm():
-        report_leftovers(Path.cwd(), own_fingerprints())
+# A job on a cluster reads the workflow again, for itself alone. What depends on the whole study is left out there.
+if workflow.is_main_process:
 
-
-onsuccess:
-    end_progress()
-    if submits_to_slurm():
-        cancel_leftovers(Path.cwd(), own_fingerprints())
-    exit_if_unfinished()
-    if all(Path(path).exists() for path in REPORTED):
-        print(f"The report is in {FOLDER.report}.", file=sys.stderr)
-
-
-onerror:
-    end_progress()
-
-
-localrules:
-    all,
-    figures,
+    include: "workflow/rules/figures.smk"
+    include: "workflow/rules/track.smk"
+    include: "workflow/rules/targets.smk"
 
 
 # A dry run ends after the number of jobs of each rule; `snakemake -n -p` lists their commands, `-n --quiet host` their
@@ -65,18 +35,3 @@ if (
     and set(workflow.output_settings.quiet or ()) == {Quietness.HOST, Quietness.REASON}
 ):
     workflow.output_settings.quiet = {Quietness.RULES, Quietness.PROGRESS}
-
-
-rule all:
-    default_target: True
-    input:
-        RECORDS,
-        FIGURE_FILES,
-        REPORTED,
-        TRACKED,
-
-
-rule figures:
-    input:
-        RECORDS,
-        FIGURE_FILES,

@@ -10,9 +10,9 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from policygrain.clock import Clock
-from policygrain.cost.constants import read_constants
-from policygrain.cost.loads import forward_flops
-from policygrain.cost.shapes import Shape
+from policygrain.plan.devices import read_constants
+from policygrain.plan.loads import Texts, forward_flops
+from policygrain.plan.shape import Shape
 from policygrain.study.schema import Training
 
 
@@ -79,8 +79,8 @@ def model_of(shape: str, device: str) -> Qwen2ForCausalLM:
 
 def needed_flops(shape: Shape, work: Work) -> float:
     """Of a forward pass over a step's texts; prompts need no logits."""
-    texts = work.prompts, work.prompt_tokens, work.prompts * work.group, work.tokens
-    return forward_flops(shape, *texts) - 2.0 * work.prompts * work.prompt_tokens * shape.hidden * shape.vocabulary
+    texts = Texts(work.prompts, work.prompt_tokens, work.prompts * work.group, work.tokens)
+    return forward_flops(shape, texts) - 2.0 * work.prompts * work.prompt_tokens * shape.hidden * shape.vocabulary
 
 
 class Timed(Clock):

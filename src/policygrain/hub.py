@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from . import digests
 from .errors import UserError
@@ -39,20 +40,48 @@ def commit_of(name: str, revision: str | None = None) -> str:
     return config_of(name, revision).parent.name
 
 
-def config_of(name: str, revision: str | None = None, fetch: str = "") -> Path:
-    """The `config.json` of a model in the cache, else from the hub. UserError, which names the command ``fetch``."""
-    from huggingface_hub import hf_hub_download, try_to_load_from_cache
+def cached_config(start: str, revision: str | None = None) -> Path | None:
+    """The `config.json` of a model folder, or of a model in this machine's cache; None where there is none here.
+
+    UserError for what is no name of a model.
+    """
+    from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
+    if (folder := Path(start)).is_dir():
+        return folder / "config.json" if (folder / "config.json").is_file() else None
     try:
-        cached = try_to_load_from_cache(name, "config.json", revision=revision)
-        if isinstance(cached, str):
-            return Path(cached)
+        cached = try_to_load_from_cache(start, "config.json", revision=revision)
+    except HFValidationError as error:
+        raise UserError(f"model.start: {start!r} is neither a folder nor a Hugging Face name: {error}") from error
+    return Path(cached) if isinstance(cached, str) else None
+
+
+def config_of(name: str, revision: str | None = None, fetch: str = "") -> Path:
+    """The `config.json` of a model in the cache, else from the hub. UserError, which names the command ``fetch``."""
+    from huggingface_hub import hf_hub_download
+
+    if (cached := cached_config(name, revision)) is not None:
+        return cached
+    try:
         return Path(hf_hub_download(name, "config.json", revision=revision, etag_timeout=10))
-    except (HFValidationError, OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         reason = str(error).strip().split("\n")[0]
-        fetch = fetch or f"hf download {name}" + (f" --revision {revision}" if revision else "")
         raise UserError(
             f"model.start: {name!r} is neither a folder nor a model in this machine's cache, and the hub does not "
-            f"provide it ({reason}). Fetch it where there is a network: `{fetch}`."
+            f"provide it ({reason}). Fetch it where there is a network: `{fetch or download_command(name, revision)}`."
         ) from error
+
+
+def download_command(name: str, revision: str | None = None) -> str:
+    """The command that downloads a model into the cache."""
+    return f"hf download {name}" + (f" --revision {revision}" if revision else "")
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The content of a model's `config.json`. UserError if it cannot be read."""
+    try:
+        config: dict[str, Any] = dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, RecursionError, TypeError) as error:
+        raise UserError(f"model.start: {path} cannot be read: {error}") from error
+    return config

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from policygrain.doctor.gate import check_study
 from policygrain.errors import UserError
 from policygrain.grading import open_grader
+from policygrain.plan.check import check_study
 from policygrain.sandbox import Function, Ran, TimeLimit, isolation, process, run_untrusted
 from policygrain.sandbox.process import LONGEST_PROGRAM, LONGEST_REPLY
 from policygrain.sandbox.seccomp import numbers

@@ -13,8 +13,8 @@ import pytest
 from pydantic import BaseModel
 
 from policygrain.cli import main
-from policygrain.doctor.gate import check_study
 from policygrain.errors import UserError
+from policygrain.plan.check import check_study
 from policygrain.study import load_study, parse_study
 from policygrain.study.fingerprint import section_of
 from policygrain.study.schema import Study

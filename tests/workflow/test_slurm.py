@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from policygrain.doctor.slurm import parse_partitions
+from policygrain.errors import UserError
 from policygrain.files import read_json, read_json_lines
+from policygrain.plan.cluster import Request
+from policygrain.plan.slurm import output_of
 from policygrain.results.reader import StudyResults
 from policygrain.study import load_study
 
@@ -265,6 +267,25 @@ def test_the_doctor_finds_this_cluster_in_order(user: User) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "partitions: cpu, gpu" in done.stdout and "sees folder and environment, vLLM starts" in done.stdout
     assert not list((user.home / "results").glob(".doctor*"))
-    there = parse_partitions(user.cluster.ask("sinfo", "--noheader", "--format=%P|%a|%l|%m|%c|%G"))
-    assert (there["gpu"].gpus, there["low"].gpus) == (GPUS_PER_NODE if user.cluster.has_gpus else 0, 0)
-    assert there["cpu"].default and there["cpu"].minutes is None and there["cpu"].memory_mb == 64000
+
+
+@pytest.mark.parametrize(
+    ("resources", "reason"),
+    [
+        ({"slurm_partition": "gpuu"}, "Invalid partition name specified"),
+        ({"slurm_partition": "gpu", "gpu": 1 + GPUS_PER_NODE * len(NODES)}, "Requested node configuration"),
+        ({"slurm_partition": "gpu", "gpu": 1, "gpu_model": "h100"}, "Requested node configuration"),
+        ({"mem_mb": 99000}, "Requested node configuration"),
+        ({"cpus_per_task": 320}, "Requested node configuration"),
+        ({"constraint": "infiniband"}, "Invalid feature specification"),
+    ],
+)
+def test_slurm_itself_says_which_requests_it_refuses(
+    user: User, resources: dict[str, object], reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The doctor asks it, and knows no limits of its own but that of time, which SLURM lets pass."""
+    for name, value in user.environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match=reason):
+        output_of("sbatch", "--test-only", *Request("train", resources).words(), "--wrap=true")
+    output_of("sbatch", "--test-only", *Request("train", {"runtime": 100_000}).words(), "--wrap=true")

@@ -1,19 +1,17 @@
 rule prepare:
-    output:
-        ALL_DATA,
-    log:
-        log_of("prepare", "data"),
     # Problems: training, validation, benchmarks.
+    output:
+        JOBS.prepare.outputs,
+    log:
+        str(FOLDER.log("prepare", "data")),
     localrule: True
     conda:
         "../../environment.yml"
     params:
-        policygrain=policygrain,
-        study=str(FOLDER.study),
-        out=lambda w: str(FOLDER.data.path),
-        done=PREPARE,
+        **COMMON,
+        done=JOBS.prepare.markers,
     shell:
-        "exec {params.policygrain} prepare --config {params.study:q} --out {params.out:q} --done {params.done:q}"
+        "exec {params.policygrain} prepare --config {params.study:q} --out {params.data:q} --done {params.done:q}"
         " 2>{log:q}"
 
 
@@ -21,18 +19,16 @@ rule start_model:
     # A tiny model, trained by supervised fine-tuning to a middling accuracy; one per seed, shared by all methods;
     # several in one process, one after the other.
     input:
-        ancient(TRAINING_DATA),
+        inputs_of("start_model"),
     output:
-        done("start_model", "seed{seeds}", "{fingerprint}"),
+        JOBS.marker("start_model"),
     log:
-        log_of("start_model", "seed{seeds}-{fingerprint}"),
+        JOBS.log("start_model"),
     conda:
         "../../environment.yml"
     params:
-        policygrain=policygrain,
-        study=str(FOLDER.study),
-        data=lambda w: str(FOLDER.data.path),
-        seeds=lambda w: w.seeds.split("+"),
+        **COMMON,
+        seeds=seeds_of,
         out=lambda w: str(FOLDER.start("{seed}").path),
     shell:
         "exec {params.policygrain} start-model --config {params.study:q} --seeds {params.seeds:q} --data {params.data:q}"

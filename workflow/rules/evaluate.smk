@@ -1,53 +1,43 @@
-PARTS = STUDY.evaluation.parts
-
-
 rule evaluate:
     # Many models in one engine. Each model's evaluation is written as it is made, so a shard that was stopped does not
     # sample again what it has.
     input:
-        shard_inputs,
+        inputs_of("evaluate"),
         parts=lambda w: [
-            f"{done('evaluate', w.shard, w.fingerprint)}.part{number}"
-            for number in (range(PARTS) if PARTS > 1 else ())
+            job.markers[0] for job in JOBS.parts(JOBS.evaluate(w.shard))
         ],
     output:
-        done("evaluate", "{shard}", "{fingerprint}"),
+        JOBS.marker("evaluate"),
     log:
-        log_of("evaluate", "{shard}-{fingerprint}"),
+        JOBS.log("evaluate"),
     conda:
         "../../environment.yml"
     params:
-        policygrain=policygrain,
-        study=str(FOLDER.study),
-        data=lambda w: str(FOLDER.data.path),
-        results=lambda w: str(FOLDER.path),
-        models=lambda w: shard_models(w.shard),
+        **COMMON,
+        models=lambda w: JOBS.models(w.shard),
     shell:
         "exec {params.policygrain} evaluate --config {params.study:q} --data {params.data:q}"
         " --results {params.results:q} --done {output:q} {params.models:q} 2>>{log:q}"
 
 
-if PARTS > 1:
+if STUDY.evaluation.parts > 1:
 
     rule evaluate_part:
         # A part of the responses of a shard's models, sampled by a job of its own and graded by `evaluate`.
         input:
-            shard_inputs,
+            inputs_of("evaluate_part"),
         output:
-            temp(f"{done('evaluate', '{shard}', '{fingerprint}')}.part{{part}}"),
+            temp(f"{JOBS.marker('evaluate')}.part{{part}}"),
         log:
-            log_of("evaluate", "{shard}-{fingerprint}.part{part}"),
+            str(FOLDER.log("evaluate", "{shard}-{fingerprint}.part{part}")),
         wildcard_constraints:
             part=r"\d+",
         conda:
             "../../environment.yml"
         params:
-            policygrain=policygrain,
-            study=str(FOLDER.study),
-            data=lambda w: str(FOLDER.data.path),
-            results=lambda w: str(FOLDER.path),
-            parts=PARTS,
-            models=lambda w: shard_models(w.shard),
+            **COMMON,
+            parts=STUDY.evaluation.parts,
+            models=lambda w: JOBS.models(w.shard),
         shell:
             "exec {params.policygrain} evaluate --config {params.study:q} --data {params.data:q}"
             " --results {params.results:q} --part {wildcards.part:q}/{params.parts:q} --done {output:q} {params.models:q}"

@@ -1,12 +1,16 @@
 # Figures and tables, see src/policygrain/figures/catalogue.py. They read records alone and take seconds, so on a
 # cluster they run where Snakemake does.
+from policygrain.figures import TABLES
+
+FIGURE = JOBS.drawn("figure", "{figure}")
+TABLE = JOBS.drawn("table", "{table}")
 
 
 rule figure:
     input:
-        RECORDS,
+        ancient(FIGURE.inputs),
     output:
-        done=done("figure", "{figure}", FINGERPRINTS.figures()),
+        done=FIGURE.markers,
         pdf=str(FOLDER.figure("{figure}", ".pdf")),
         svg=str(FOLDER.figure("{figure}", ".svg")),
         png=report(
@@ -16,16 +20,14 @@ rule figure:
             labels={"figure": "{figure}"},
         ),
     log:
-        log_of("figures", "{figure}"),
+        str(FOLDER.log("figures", "{figure}")),
     wildcard_constraints:
         figure="|".join(STUDY.figures) or "none",
     localrule: True
     conda:
         "../../environment.yml"
     params:
-        policygrain=policygrain,
-        study=str(FOLDER.study),
-        results=lambda w: str(FOLDER.path),
+        **COMMON,
     shell:
         "exec {params.policygrain} figure {wildcards.figure:q} --config {params.study:q} --results {params.results:q}"
         " --done {output.done:q} 2>{log:q}"
@@ -33,9 +35,9 @@ rule figure:
 
 rule table:
     input:
-        RECORDS,
+        ancient(TABLE.inputs),
     output:
-        done=done("figure", "{table}", FINGERPRINTS.figures()),
+        done=TABLE.markers,
         csv=report(
             str(FOLDER.table("{table}", ".csv")),
             caption="../report/{table}.rst",
@@ -44,42 +46,37 @@ rule table:
         ),
         md=str(FOLDER.table("{table}", ".md")),
     log:
-        log_of("tables", "{table}"),
+        str(FOLDER.log("tables", "{table}")),
     wildcard_constraints:
         table="|".join(TABLES),
     localrule: True
     conda:
         "../../environment.yml"
     params:
-        policygrain=policygrain,
-        study=str(FOLDER.study),
-        results=lambda w: str(FOLDER.path),
+        **COMMON,
     shell:
         "exec {params.policygrain} figure {wildcards.table:q} --config {params.study:q} --results {params.results:q}"
         " --done {output.done:q} 2>{log:q}"
 
 
 rule report_page:
+    # The study as one page. (`snakemake --report report.zip` makes Snakemake's own, with the jobs.)
     input:
-        figures=ancient(FIGURE_FILES),
-        tracked=ancient(TRACKED),
+        ancient(JOBS.report_page.inputs),
         captions=[
             ancient(workflow.source_path(f"../report/{name}.rst"))
             for name in [*STUDY.figures, *TABLES]
         ],
     output:
-        done=REPORTED[0],
-        report=REPORTED[1],
+        done=JOBS.report_page.markers,
+        report=JOBS.report_page.files,
     log:
-        log_of("report", "report"),
-    # The study as one page. (`snakemake --report report.zip` makes Snakemake's own, with the jobs.)
+        str(FOLDER.log("report", "report")),
     localrule: True
     conda:
         "../../environment.yml"
     params:
-        policygrain=policygrain,
-        study=str(FOLDER.study),
-        results=lambda w: str(FOLDER.path),
+        **COMMON,
         captions=lambda w, input: str(Path(input.captions[0]).parent),
     shell:
         "exec {params.policygrain} report --config {params.study:q} --results {params.results:q}"

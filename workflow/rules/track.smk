@@ -1,19 +1,17 @@
 rule track:
-    input:
-        ancient(FIGURE_FILES),
-    output:
-        done=TRACKED[0],
-        record=TRACKED[1],
-    log:
-        log_of("track", "track"),
     # MLflow mirrors the records. A server that does not answer loses nothing; run it again.
+    input:
+        ancient(JOBS.track.inputs),
+    output:
+        done=JOBS.track.markers,
+        record=JOBS.track.files,
+    log:
+        str(FOLDER.log("track", "track")),
     localrule: True
     conda:
         "../../environment.yml"
     params:
-        policygrain=policygrain,
-        study=str(FOLDER.study),
-        results=lambda w: str(FOLDER.path),
+        **COMMON,
     shell:
         "exec {params.policygrain} track --config {params.study:q} --results {params.results:q} --done {output.done:q}"
         " 2>{log:q}"

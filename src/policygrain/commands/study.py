@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @command(CONFIG, path("study", "study file, without --config", nargs="?", metavar="STUDY"))
 def check(arguments: Namespace) -> None:
     """Check a study file and print how many arms and runs it has."""
-    from ..doctor.gate import check_study
+    from ..plan.check import check_study
     from ..study import load_study
     from ..study.fingerprint import Fingerprints
     from ..tasks.sources import source_digests
@@ -43,63 +43,42 @@ def counts(fingerprints: Fingerprints, matrix: RunMatrix | None = None) -> str:
     option("--gpus", "number of available devices (default: those of one run)", type=int, metavar="N"),
     option("--per-run", "devices per run (default: the fewest that it fits on)", type=int, metavar="N"),
     path("--constants", "YAML file that overrides the package's constants", metavar="FILE"),
-    JSON,
     one_of(
+        JSON,
         flag("--markdown", "one row per study"),
         path("--power", "seeds and device-hours of a verdict, by the spread in these records", metavar="RESULTS"),
-        path("--against", "compare with the records of the finished study", metavar="RESULTS"),
-        path("--calibrate", "fit constants to the records of such a study", metavar="RESULTS"),
     ),
-    path("--out", "with --calibrate: YAML file for the constants", metavar="FILE"),
 )
 def plan(arguments: Namespace) -> None:
     """Estimate what a study costs, before anything is submitted.
 
     Jobs, device-hours, tokens, memory and disk come from a cost model that states its assumptions.
     """
-    from ..cost import measured, table
-    from ..cost.constants import read_constants
-    from ..cost.estimate import estimate
     from ..errors import UserError
-    from ..files import atomic_text
+    from ..plan import tables
+    from ..plan.devices import read_constants
+    from ..plan.estimate import estimate
     from ..results.reader import StudyResults
     from ..study import load_study
 
+    if arguments.power and len(arguments.studies) > 1:
+        raise UserError("plan: --power is of one study; name one.")
     constants = read_constants(arguments.constants)
-    studies = [load_study(path) for path in arguments.studies]
-    devices = [arguments.device or ("cpu" if s.model.start == "tiny" else "h100") for s in studies]
-    if (arguments.against or arguments.calibrate) and len(studies) > 1:
-        raise UserError("plan: --against and --calibrate read the records of one study; name one study.")
-    if arguments.calibrate and arguments.out is None:
-        raise UserError("plan: --calibrate needs --out FILE for the constants.")
-    if arguments.power and (len(studies) > 1 or arguments.json):
-        raise UserError("plan: --power is of one study, and prints a table; name one study, without --json.")
-    if arguments.against:
-        rows = measured.against(StudyResults(arguments.against, studies[0]), constants, constants.device(devices[0]))
-        print(json.dumps(rows, indent=1) if arguments.json else table.comparison(rows).rstrip())
-        return
-    if arguments.calibrate:
-        import yaml
-
-        fitted = measured.calibrate(StudyResults(arguments.calibrate, studies[0]), constants, devices[0])
-        atomic_text(arguments.out, yaml.safe_dump(fitted, sort_keys=False, allow_unicode=True))
-        print(arguments.out)
-        return
-    estimates = [
-        estimate(study, constants, device, arguments.gpus, arguments.per_run)
-        for study, device in zip(studies, devices, strict=True)
-    ]
+    estimates = []
+    for study in map(load_study, arguments.studies):
+        device = arguments.device or ("cpu" if study.model.start == "tiny" else "h100")
+        estimates.append(estimate(study, constants, device, arguments.gpus, arguments.per_run))
     if arguments.power:
         from ..analysis.power import paired_spreads
 
         results = StudyResults(arguments.power)
-        print(table.power(paired_spreads(results), estimates[0], results.study.name), end="")
+        print(tables.power(paired_spreads(results), estimates[0], results.study.name), end="")
     elif arguments.json:
         print(json.dumps(estimates, indent=1, ensure_ascii=False))
     elif arguments.markdown:
-        print(table.markdown(estimates), end="")
+        print(tables.markdown(estimates), end="")
     else:
-        print("\n".join(map(table.detail, estimates)), end="")
+        print("\n".join(map(tables.detail, estimates)), end="")
 
 
 @command(
@@ -114,13 +93,15 @@ def doctor(arguments: Namespace) -> None:
 
     Prints what to change; the exit code is 2 when something is wrong.
     """
-    from ..doctor import check_cluster, check_machine, print_findings
-
     results = Path("results")
     if arguments.slurm:
-        print_findings(check_cluster(arguments.config, arguments.profile, results))
+        from ..plan.cluster import check_cluster
+
+        check_cluster(arguments.config, arguments.profile, results)
     else:
-        print_findings(check_machine(arguments.config, results))
+        from ..plan.machine import check_machine
+
+        check_machine(arguments.config, results)
 
 
 @command(JSON, path("--config", "study file whose own methods are listed, too"))

@@ -20,7 +20,7 @@ ENGINE = option("engine", "the engine", choices=["verl"])
 )
 def prepare(arguments: Namespace) -> None:
     """Write a study's problems: train.jsonl, validation.jsonl and benchmarks/*.jsonl."""
-    from ..doctor.gate import check_study
+    from ..plan.check import check_study
     from ..results.done import begin, write_done
     from ..results.layout import DataFolder
     from ..results.reader import prepared_data

@@ -141,8 +141,7 @@ class Fingerprints:
         """The runs that one process trains and, with `evaluation.after_training`, evaluates."""
         if not self.study.evaluation.after_training:
             return self.runs(runs)
-        evaluated = {run.arm for run in self.matrix.evaluated}
-        evaluated_runs = [run for run in runs if run.arm in evaluated]
+        evaluated_runs = [run for run in runs if run.arm in self.matrix.evaluated_arms]
         return together([self.runs(runs), self.evaluation(evaluated_runs)])
 
     def estimators(self, start: int) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -75,6 +76,11 @@ class RunMatrix:
     runs: list[Run]
     evaluated: list[Run]
     experiments: dict[str, list[Run]]
+
+    @cached_property
+    def evaluated_arms(self) -> frozenset[str]:
+        """The arms of which final models are evaluated."""
+        return frozenset(run.arm for run in self.evaluated)
 
     def by_arm(self) -> dict[str, list[Run]]:
         """The runs of each arm."""

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from policygrain.cost.constants import read_constants
-from policygrain.cost.shapes import shape_of
 from policygrain.errors import UserError
 from policygrain.model import tiny
+from policygrain.plan.devices import read_constants
+from policygrain.plan.shape import shape_of
 from policygrain.study.schema import Model, TinyModel
 
 

@@ -1,24 +1,35 @@
-"""From tokens to loads, and from loads to seconds and bytes. Pure functions; each names the source of its formula.
-
-The time of a load is linear: calls × seconds per call + FLOPs / rate + bytes read / bandwidth. On a real device
-arithmetic and memory access overlap (a roofline takes the maximum), so the sum is an upper estimate.
-"""
+"""From tokens to operations and bytes. Pure functions; each names the source of its formula."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from .shapes import Shape
+from .shape import Shape
 
 # Up to this vocabulary size the output layer computes all logits at once, beyond it blocks of tokens × vocabulary.
 PLAIN_VOCABULARY = 4096
 BLOCK = (4096, 8192)
 
 
+class Texts(NamedTuple):
+    """``prompts`` of ``prompt`` tokens each, and ``responses`` of ``response`` tokens each."""
+
+    prompts: float
+    prompt: float
+    responses: float
+    response: float
+
+    @property
+    def tokens(self) -> float:
+        """All tokens, those of each prompt once."""
+        return self.prompts * self.prompt + self.responses * self.response
+
+
 @dataclass(frozen=True)
 class Load:
-    """Work for a device: calls, floating-point operations, bytes read."""
+    """Work for a device."""
 
     calls: float = 0.0  # forward passes, decoding steps or graded answers, each with a fixed overhead
     flops: float = 0.0
@@ -31,86 +42,41 @@ class Load:
         return Load(self.calls * times, self.flops * times, self.bytes * times)
 
 
-@dataclass(frozen=True)
-class Speed:
-    """The speed of a device in one phase; None: takes no time."""
+def forward_flops(shape: Shape, texts: Texts) -> float:
+    """FLOPs of a forward pass over prompts, each once, and responses.
 
-    call: float = 0.0  # seconds
-    rate: float | None = None  # FLOP/s
-    bandwidth: float | None = None  # bytes/s
-
-    def seconds(self, load: Load) -> float:
-        """Seconds that ``load`` takes."""
-        arithmetic = load.flops / self.rate if self.rate else 0.0
-        reading = load.bytes / self.bandwidth if self.bandwidth else 0.0
-        return load.calls * self.call + arithmetic + reading
-
-
-def attention_flops(shape: Shape, context: float) -> float:
-    """Forward FLOPs of one token's attention over ``context`` tokens: two products, QKᵀ and AV, in every layer.
-
-    4 · layers · query width · context (Narayanan et al., arXiv 2104.04473, without the projections, which are in 2N).
+    2N per token (Kaplan et al., arXiv 2001.08361), and causal attention, 4 · layers · query width per token and token
+    of context (Narayanan et al., arXiv 2104.04473): half of the own text on average, for responses the whole prompt.
     """
-    return 4.0 * shape.layers * shape.queries * context
+    _, prompt, responses, response = texts
+    context = texts.prompts * prompt * prompt / 2 + responses * response * (prompt + response / 2)
+    return 2.0 * shape.multiplied * texts.tokens + 4.0 * shape.layers * shape.queries * context
 
 
-def forward_flops(shape: Shape, prompts: float, prompt: float, responses: float, response: float) -> float:
-    """FLOPs of a forward pass over ``prompts`` prompts of ``prompt`` tokens, each once, and ``responses`` responses.
-
-    2N per token (Kaplan et al., arXiv 2001.08361) and causal attention: over half of the own text on average, and for
-    responses over the whole prompt. ``response`` is in tokens.
-    """
-    tokens = prompts * prompt + responses * response
-    attention = prompts * prompt * attention_flops(shape, prompt / 2)
-    attention += responses * response * attention_flops(shape, prompt + response / 2)
-    return 2.0 * shape.multiplied * tokens + attention
-
-
-def score(shape: Shape, micro: int, prompts: float, prompt: float, responses: float, response: float) -> Load:
+def score(shape: Shape, micro: int, texts: Texts) -> Load:
     """Log-probabilities without gradient, in micro-batches of ``micro`` tokens."""
-    tokens = prompts * prompt + responses * response
-    return Load(max(1, math.ceil(tokens / micro)), forward_flops(shape, prompts, prompt, responses, response))
+    return Load(max(1, math.ceil(texts.tokens / micro)), forward_flops(shape, texts))
 
 
-def update(
-    shape: Shape,
-    micro: int,
-    prompts: float,
-    prompt: float,
-    responses: float,
-    response: float,
-    steps: int = 1,
-    checkpointing: bool = False,
-) -> Load:
+def update(shape: Shape, micro: int, texts: Texts, steps: int = 1, checkpointing: bool = False) -> Load:
     """``steps`` optimizer steps among which the responses are divided: 6N per token, 8N with activation checkpointing.
 
     Groups are not divided among steps, so each prompt is processed once.
     """
-    tokens = prompts * prompt + responses * response
-    forward = forward_flops(shape, prompts, prompt, responses, response)
-    return Load(steps * max(1, math.ceil(tokens / steps / micro)), forward * (4 if checkpointing else 3))
+    calls = steps * max(1, math.ceil(texts.tokens / steps / micro))
+    return Load(calls, forward_flops(shape, texts) * (4 if checkpointing else 3))
 
 
-def decode(
-    shape: Shape,
-    width: int,
-    prompts: float,
-    prompt: float,
-    responses: float,
-    response: float,
-    longest: float,
-    sequences: int,
-) -> Load:
+def decode(shape: Shape, width: int, texts: Texts, longest: float, sequences: int) -> Load:
     """Sampling of up to ``sequences`` responses at a time, numbers of ``width`` bytes. A call is one decoding step.
 
     Each step reads all weights, each token the keys and values before it (Pope et al., arXiv 2211.05102). The number of
     steps is that of tokens in the ``longest`` response, or more if not all sequences fit at once.
     """
-    tokens = responses * response
-    steps = max(longest, tokens / sequences) if responses else 0.0
-    cache = tokens * shape.kv_per_token * width * (prompt + response / 2)
-    flops = forward_flops(shape, prompts, prompt, responses, response)
-    return Load(steps, flops, steps * shape.parameters * width + cache)
+    tokens = texts.responses * texts.response
+    steps = max(longest, tokens / sequences) if texts.responses else 0.0
+    cache = tokens * shape.kv_per_token * width * (texts.prompt + texts.response / 2)
+    return Load(steps, forward_flops(shape, texts), steps * shape.parameters * width + cache)
 
 
 @dataclass(frozen=True)
@@ -128,15 +94,11 @@ class Memory:
     engine_cache: float
 
     @property
-    def engine(self) -> float:
-        """Weights and cache of the rollout engine."""
-        return self.engine_weights + self.engine_cache
-
-    @property
     def total(self) -> float:
         """The peak with trainer and engine on one device: in an update, or while the start policy scores the batch."""
         update = self.gradients + self.activations + self.output_layer
-        return self.weights + self.optimizer + self.gathered + max(update, self.reference) + self.engine
+        engine = self.engine_weights + self.engine_cache
+        return self.weights + self.optimizer + self.gathered + max(update, self.reference) + engine
 
 
 def activation_bytes(shape: Shape, tokens: float, width: int, checkpointing: bool) -> float:
@@ -147,8 +109,7 @@ def activation_bytes(shape: Shape, tokens: float, width: int, checkpointing: boo
     layer in full while it is recomputed (after Korthikanti et al., arXiv 2205.05198, for this architecture).
     """
     layer = 4 * shape.hidden + 2 * shape.queries + 2 * shape.keys + 4 * shape.intermediate
-    per_token = shape.layers * shape.hidden + layer if checkpointing else shape.layers * layer
-    return float(tokens * per_token * width)
+    return float(tokens * width * (shape.layers * shape.hidden + layer if checkpointing else shape.layers * layer))
 
 
 def output_layer_bytes(shape: Shape, tokens: float) -> float:
@@ -164,6 +125,7 @@ def output_layer_bytes(shape: Shape, tokens: float) -> float:
 
 def memory(
     shape: Shape,
+    *,
     width: int,
     compute: int,
     devices: int,
@@ -181,12 +143,12 @@ def memory(
     two layers and the embeddings are gathered at a time, and the start policy is in host memory.
     """
     weights = float(shape.parameters * width)
-    own = weights / devices if sharded else weights
+    share = weights / devices if sharded else weights
     layers = shape.parameters - shape.embeddings
     return Memory(
-        weights=own,
-        gradients=own,
-        optimizer=2 * own,
+        weights=share,
+        gradients=share,
+        optimizer=2 * share,
         gathered=compute * (shape.embeddings + 2 * layers / shape.layers) if sharded else 0.0,
         activations=activation_bytes(shape, micro, compute, checkpointing),
         output_layer=output_layer_bytes(shape, micro),

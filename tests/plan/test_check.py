@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from policygrain.analysis.ledger import load_claims
-from policygrain.doctor.gate import check_study, notes
 from policygrain.errors import UserError
+from policygrain.plan.check import check_study, notes
 
 from ..support.small import SMALL, small_study, write_study
 

@@ -1,8 +1,7 @@
-"""Everything about a study that can be known before anything is spent and without a GPU."""
+"""What can be known about a study before anything is spent, without a GPU: `policygrain check`, and the first job."""
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from ..analysis.planned import plan_notes
 from ..errors import UserError
 from ..figures.catalogue import check_figures
 from ..grading.options import Options
-from ..hub import config_of
+from ..hub import config_of, read_config
 from ..sandbox import isolation
 from ..study import Study, load_study
 from ..study.checks import check_prompts
@@ -121,15 +120,9 @@ def _context(study: Study) -> int | None:
         for name in ("config.json", "tokenizer_config.json"):
             if not (folder / name).is_file():
                 raise UserError(f"model.start: {folder} is no model with a tokenizer: it has no {name}.")
-        config = folder / "config.json"
-    else:
-        fetch = f"policygrain fetch-model {folder.name} --out {start}" if folder.name in MODELS else ""
-        config = config_of(start, study.model.revision, fetch)
-    try:
-        found = json.loads(config.read_text(encoding="utf-8")).get("max_position_embeddings")
-    except (OSError, ValueError, RecursionError, AttributeError) as error:
-        raise UserError(f"model.start: {config} cannot be read: {error}") from error
-    return found if isinstance(found, int) else None
+    fetch = f"policygrain fetch-model {folder.name} --out {start}" if folder.name in MODELS else ""
+    context = read_config(config_of(start, study.model.revision, fetch)).get("max_position_embeddings")
+    return context if isinstance(context, int) else None
 
 
 def _check_lengths(study: Study, context: int | None) -> None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
 from typing import Any
 
 import pytest
 
-from policygrain.cost import loads as cost
-from policygrain.cost.constants import read_constants
-from policygrain.cost.estimate import CHECKPOINTS, estimate, makespan
-from policygrain.cost.workload import SEQUENCES, jobs
 from policygrain.model import unembedding
+from policygrain.plan import loads
+from policygrain.plan.devices import read_constants
+from policygrain.plan.estimate import CHECKPOINTS, estimate, jobs_of, makespan
+from policygrain.plan.work import SEQUENCES
 from policygrain.rollout.vllm_engine import MAX_SEQUENCES
 from policygrain.study import Study
 from policygrain.study.schema import Model
@@ -52,7 +53,7 @@ def test_tokens_are_proportional_to_steps_and_larger_settings_cost_more() -> Non
     assert hours[3] < hours[0] < hours[1] < hours[2]
     paper_study, constants = small_study(model={"start": "Qwen/Qwen2.5-0.5B"}), read_constants()
     costs = [
-        estimate(paper_study.model_copy(update={"model": Model(start=name)}), constants, "h100", each=8)
+        estimate(paper_study.model_copy(update={"model": Model(start=name)}), constants, "h100", per_run=8)
         for name in ("Qwen/Qwen2.5-0.5B", "Qwen/Qwen2.5-1.5B", "Qwen/Qwen2.5-7B")
     ]
     for value in ("device_hours", "memory"):
@@ -95,30 +96,26 @@ def test_final_models_that_are_evaluated_after_training_leave_one_job_for_the_st
     plain = small_study(seeds=[0, 1, 2], controls={"method": "grpo", "worse": "tepo"})
     evaluation = plain.evaluation.model_copy(update={"after_training": True})
     study = plain.model_copy(update={"evaluation": evaluation})
-    one, other = jobs(plain), jobs(study)
+    one, other = (Counter(job.rule for job in jobs_of(s).all) for s in (plain, study))
     assert one["evaluate"] == other["evaluate"] == 1
     assert one["train"] == other["train"] == 3 * 5, "five arms: the headline's one is the baseline of the controls"
-    small = evaluation.model_copy(update={"runs_per_engine": 1})
-    assert (
-        jobs(plain.model_copy(update={"evaluation": plain.evaluation.model_copy(update={"runs_per_engine": 1})}))[
-            "evaluate"
-        ]
-        == 3
-    )
-    assert jobs(study.model_copy(update={"evaluation": small}))["evaluate"] == 1
+    for changed, shards in ((plain, 3), (study, 1)):
+        each = changed.evaluation.model_copy(update={"runs_per_engine": 1})
+        counted = jobs_of(changed.model_copy(update={"evaluation": each})).all
+        assert sum(job.rule == "evaluate" for job in counted) == shards
     totals = [estimate(s, read_constants(), "cpu")["total"]["tokens_sampled"] for s in (plain, study)]
     assert totals[0] == pytest.approx(totals[1])
 
 
 def test_constants_repeated_here_equal_those_of_trainer_and_engine() -> None:
     """They are repeated so that an estimate imports neither trainer nor engine."""
-    assert (unembedding.PLAIN_VOCABULARY, unembedding.BLOCKS["cuda"]) == (cost.PLAIN_VOCABULARY, cost.BLOCK)
+    assert (unembedding.PLAIN_VOCABULARY, unembedding.BLOCKS["cuda"]) == (loads.PLAIN_VOCABULARY, loads.BLOCK)
     assert SEQUENCES["vllm"] == MAX_SEQUENCES and CHECKPOINTS == KEEP
 
 
 def test_cost_does_not_import_torch() -> None:
     code = (
-        "import sys, policygrain.cost.estimate, policygrain.cost.measured, policygrain.cost.table\n"
+        "import sys, policygrain.plan.estimate, policygrain.plan.tables\n"
         "sys.exit(', '.join({'torch', 'transformers'} & set(sys.modules)) or 0)"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

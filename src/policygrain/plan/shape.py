@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..study.schema import Model, TinyModel
+from ..hub import cached_config, read_config
+from ..study.schema import Model
 from ..tasks.characters import CHARACTERS
-
-BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 @dataclass(frozen=True)
@@ -67,30 +65,16 @@ def shape_of(model: Model, known: Mapping[str, Mapping[str, Any]]) -> Shape:
     UserError if it is none of these.
     """
     if model.start == "tiny":
-        return _tiny(model.tiny)
-    folder = Path(model.start)
-    if (folder / "config.json").is_file():
-        return _of_config(folder / "config.json")
-    if model.start in known:
-        return Shape(**{key: value for key, value in known[model.start].items() if key != "source"})
-    from huggingface_hub import try_to_load_from_cache
-
-    cached = try_to_load_from_cache(model.start, "config.json", revision=model.revision)
-    if isinstance(cached, str):
-        return _of_config(Path(cached))
-    raise UserError(
-        f"model.start: the shape of {model.start!r} is not known here. Name a folder with its config.json, or add it "
-        "under `shapes` in a file for --constants."
-    )
-
-
-def _tiny(spec: TinyModel) -> Shape:
-    vocabulary = spec.vocabulary or len(CHARACTERS)
-    return Shape(spec.hidden, spec.intermediate, spec.layers, spec.heads, spec.heads, vocabulary, tied=True)
-
-
-def _of_config(path: Path) -> Shape:
-    config = json.loads(path.read_text())
+        tiny, words = model.tiny, model.tiny.vocabulary or len(CHARACTERS)
+        return Shape(tiny.hidden, tiny.intermediate, tiny.layers, tiny.heads, tiny.heads, words, tied=True)
+    if model.start in known and not Path(model.start).is_dir():
+        return Shape(**known[model.start])
+    if (path := cached_config(model.start, model.revision)) is None:
+        raise UserError(
+            f"model.start: the shape of {model.start!r} is not known here. Name a folder with its config.json, or add "
+            "it under `shapes` in a file for --constants."
+        )
+    config = read_config(path)
     try:
         return Shape(
             config["hidden_size"],

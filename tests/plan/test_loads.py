@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from policygrain.cost import loads as cost
-from policygrain.cost.loads import Load, Speed
-from policygrain.cost.shapes import Shape
+from policygrain.plan import loads as cost
+from policygrain.plan.devices import Speed
+from policygrain.plan.loads import Load, Texts
+from policygrain.plan.shape import Shape
 
 # h = 4, i = 6, one layer, 2 query heads and 1 key head of 2, vocabulary 10.
 SMALLEST = Shape(hidden=4, intermediate=6, layers=1, heads=2, kv_heads=1, vocabulary=10, tied=False)
@@ -18,13 +19,14 @@ def test_operations_by_hand() -> None:
     assert SMALLEST.multiplied == 220 - 40
     # One prompt of 2 tokens, three responses of 4: 14 tokens. Attention: 4 · 1 · 4 FLOPs a token and token of context;
     # On average 2 prompt tokens attend to 1 token, 12 response tokens to 2 of the prompt and 2 of the response.
+    texts = Texts(1, 2, 3, 4)
     flops = 2 * 180 * 14 + 16 * (2 * 1 + 12 * 4)
-    assert cost.score(SMALLEST, 5, 1, 2, 3, 4) == Load(calls=3, flops=flops)
-    assert cost.update(SMALLEST, 5, 1, 2, 3, 4, steps=2) == Load(calls=4, flops=3 * flops)
-    assert cost.update(SMALLEST, 5, 1, 2, 3, 4, checkpointing=True).flops == 4 * flops
+    assert cost.score(SMALLEST, 5, texts) == Load(calls=3, flops=flops)
+    assert cost.update(SMALLEST, 5, texts, steps=2) == Load(calls=4, flops=3 * flops)
+    assert cost.update(SMALLEST, 5, texts, checkpointing=True).flops == 4 * flops
     # Two bytes a number: 8 steps read 220 weights each, 12 tokens the keys and values (2 each) of 4 tokens.
-    assert cost.decode(SMALLEST, 2, 1, 2, 3, 4, longest=8, sequences=64) == Load(8, flops, 8 * 440 + 12 * 4 * 4 * 2)
-    assert cost.decode(SMALLEST, 2, 1, 2, 3, 4, longest=8, sequences=1).calls == 12
+    assert cost.decode(SMALLEST, 2, texts, longest=8, sequences=64) == Load(8, flops, 8 * 440 + 12 * 4 * 4 * 2)
+    assert cost.decode(SMALLEST, 2, texts, longest=8, sequences=1).calls == 12
     assert Speed(call=2.0, rate=10.0, bandwidth=5.0).seconds(Load(3, 40, 50)) == 6 + 4 + 10
 
 

@@ -1,0 +1,273 @@
+"""The jobs of a study: what each reads and writes, and the file that says that it has ended.
+
+The Snakefile, `policygrain plan` and `policygrain doctor` read the jobs here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from ..figures import SUFFIXES, TABLES
+from ..results.layout import START, StudyFolder
+from ..results.reader import prepared_data
+from ..results.start import start_identity
+from ..study import Study
+from ..study.fingerprint import Fingerprints, measured_starts, start_processes, start_seed, start_seeds, together
+from ..study.runs import Run
+from ..tasks.sources import source_digests
+
+# Rules whose jobs a cluster gets, with the names of their jobs; jobs of several seeds are named `0+1`.
+NAMES = {
+    "start_model": "seed{seeds}",
+    "train": "{arm}/{seeds}",
+    "estimators": "seed{seeds}",
+    "rounds": "seed{seeds}",
+    "evaluate": "{shard}",
+}
+SUBMITTED = (*NAMES, "evaluate_part")
+# Rules whose jobs take seconds and run where Snakemake does.
+LOCAL = ("prepare", "figure", "table", "track", "report_page")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One process: the files that it reads, the markers that it writes at its end, and its other files.
+
+    A finished job is a marker whose name has the fingerprint of everything that the result depends on.
+    """
+
+    rule: str
+    fingerprint: str
+    markers: tuple[str, ...]
+    inputs: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    runs: tuple[Run, ...] = ()  # that it trains or evaluates
+    starts: tuple[int, ...] = ()  # seeds of the start models that it makes, measures or evaluates
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """All declared files. Run folders are none: Snakemake would delete them before another attempt."""
+        return self.markers + self.files
+
+
+class Jobs:
+    """The jobs of one study with its results in ``folder``.
+
+    Each is derived when it is asked for: on a cluster every job reads the workflow, and needs only itself.
+    """
+
+    def __init__(self, study: Study, folder: StudyFolder, fingerprints: Fingerprints) -> None:
+        self.study, self.folder, self.fingerprints = study, folder, fingerprints
+
+    @classmethod
+    def of_results(cls, study: Study, folder: StudyFolder) -> Jobs:
+        """The jobs with problems and start model as they are now, or were when they were read."""
+        prepared = prepared_data(folder.data)
+        sources = {**(prepared.sources if prepared else {}), **source_digests(study)}
+        return cls(study, folder, Fingerprints(study, sources, start_identity(study, folder)))
+
+    # Problems and start models.
+
+    @cached_property
+    def training_data(self) -> tuple[str, ...]:
+        """What is there when the problems for training are: the marker, and the files, which may have been deleted."""
+        data = self.folder.data
+        marker = self._marker("prepare", "training", self.fingerprints.training_data)
+        return marker, str(data.train), str(data.validation)
+
+    @cached_property
+    def prepare(self) -> Job:
+        """Writes all problems."""
+        data, fingerprint = self.folder.data, self.fingerprints.data()
+        training, *files = self.training_data
+        files += [str(data.contamination), *(str(data.benchmark(b.name)) for b in self.study.evaluation.benchmarks)]
+        markers = training, self._marker("prepare", "all", fingerprint)
+        return Job("prepare", fingerprint, markers, files=tuple(files))
+
+    def start(self, seed: int | str) -> str:
+        """Where a start model is: in a folder that a job makes, or what the study names."""
+        model = self.study.model.start
+        return str(self.folder.start(seed).path) if model == "tiny" else model
+
+    def start_models(self, seeds: Iterable[int]) -> list[Job]:
+        """The jobs that make the start models of runs with ``seeds``; none where the study names a model."""
+        if self.study.model.start != "tiny":
+            return []
+        starts = dict.fromkeys(start_seed(self.study, seed) for seed in seeds)
+        shared = dict.fromkeys(self._processes_of_starts[s] for s in starts if s in self._processes_of_starts)
+        others = start_processes(self.study, [s for s in starts if s not in self._processes_of_starts])
+        return [self._of_starts("start_model", process) for process in [*shared, *map(tuple, others)]]
+
+    @cached_property
+    def _processes_of_starts(self) -> dict[int, tuple[int, ...]]:
+        """Start model → all that one process makes. Experiments with other seeds have more of their own."""
+        processes = start_processes(self.study, start_seeds(self.study))
+        return {start: tuple(process) for process in processes for start in process}
+
+    def _of_starts(self, rule: str, starts: Sequence[int]) -> Job:
+        """A job that makes start models, or measures them."""
+        inputs = self.training_data
+        if rule != "start_model":
+            inputs += _markers(self.start_models(starts))
+        derive = getattr(self.fingerprints, rule)
+        fingerprint = together(derive(start) for start in starts)
+        return self._job(rule, {"seeds": _joined(starts)}, fingerprint, inputs, starts=tuple(starts))
+
+    def measured(self, rule: str) -> list[Job]:
+        """The jobs of `estimators` or `rounds`."""
+        starts = measured_starts(self.study, getattr(self.study, rule))
+        return [self._of_starts(rule, process) for process in start_processes(self.study, starts)]
+
+    # Training and evaluation.
+
+    def train(self, runs: Sequence[Run]) -> Job:
+        """Trains runs of one arm, one after the other, and evaluates them where the study says so."""
+        arm, seeds = runs[0].arm, [run.seed for run in runs]
+        data = self.prepare.outputs if self.evaluates_itself(arm) else self.training_data
+        inputs = data + _markers(self.start_models(seeds))
+        names = {"arm": arm, "seeds": _joined(seeds)}
+        return self._job("train", names, self.fingerprints.process(runs), inputs, runs=tuple(runs))
+
+    def evaluates_itself(self, arm: str) -> bool:
+        """Whether the process that trains an arm evaluates its models."""
+        return self.study.evaluation.after_training and arm in self.fingerprints.matrix.evaluated_arms
+
+    @cached_property
+    def _processes(self) -> dict[Run, tuple[Run, ...]]:
+        """Run → all runs that its process trains."""
+        processes = self.fingerprints.matrix.processes(self.study.seeds_per_process)
+        return {run: tuple(process) for process in processes for run in process}
+
+    @cached_property
+    def shards(self) -> dict[str, list[Run]]:
+        """Runs by the process that evaluates them; start models are evaluated by the first."""
+        size = self.study.evaluation.runs_per_engine
+        runs = [] if self.study.evaluation.after_training else self.fingerprints.matrix.evaluated
+        return {f"{i // size:02d}": runs[i : i + size] for i in range(0, len(runs) or 1, size)}
+
+    def evaluate(self, shard: str) -> Job:
+        """Evaluates many models in one engine; with `evaluation.parts`, grades what other jobs have sampled."""
+        runs, starts = self.shards[shard], start_seeds(self.study) if shard == "00" else []
+        processes = dict.fromkeys(self._processes[run] for run in runs)
+        made_by = [*self.start_models(starts), *map(self.train, processes)]
+        inputs = self.prepare.outputs + _markers(made_by)
+        fingerprint = self.fingerprints.evaluation(runs, starts)
+        return self._job("evaluate", {"shard": shard}, fingerprint, inputs, runs=tuple(runs), starts=tuple(starts))
+
+    def parts(self, job: Job) -> list[Job]:
+        """The jobs that sample the responses which ``job`` grades; none where it samples itself."""
+        parts = self.study.evaluation.parts
+        files = [f"{job.markers[0]}.part{number}" for number in range(parts if parts > 1 else 0)]
+        return [
+            Job("evaluate_part", job.fingerprint, (file,), job.inputs, runs=job.runs, starts=job.starts)
+            for file in files
+        ]
+
+    def models(self, shard: str) -> list[str]:
+        """The models of a shard as the command line takes them: NAME=FOLDER."""
+        job = self.evaluate(shard)
+        folders = {f"{START}/seed{seed}": self.start(seed) for seed in job.starts}
+        folders |= {run.name: str(self.folder.run(run.arm, run.seed).model) for run in job.runs}
+        return [f"{name}={folder}" for name, folder in folders.items()]
+
+    # What is read by figures, and what is made from them.
+
+    @cached_property
+    def computed(self) -> list[Job]:
+        """Everything that is trained, evaluated and measured."""
+        trained = [self.train(runs) for runs in dict.fromkeys(self._processes.values())]
+        evaluated = [self.evaluate(shard) for shard in self.shards]
+        return [*trained, *evaluated, *self.measured("estimators"), *self.measured("rounds")]
+
+    @cached_property
+    def records(self) -> tuple[str, ...]:
+        """The markers of `computed`."""
+        return _markers(self.computed)
+
+    def drawn(self, rule: str, name: str) -> Job:
+        """A figure or a table, which reads records alone."""
+        folder, suffixes = (self.folder.figure, SUFFIXES) if rule == "figure" else (self.folder.table, (".csv", ".md"))
+        marker = self._marker("figure", name, self.fingerprints.figures())
+        files = tuple(str(folder(name, suffix)) for suffix in suffixes)
+        return Job(rule, self.fingerprints.figures(), (marker,), self.records, files)
+
+    @cached_property
+    def figures(self) -> list[Job]:
+        """All figures and tables."""
+        names = {"figure": self.study.figures, "table": TABLES}
+        return [self.drawn(rule, name) for rule in names for name in names[rule]]
+
+    @cached_property
+    def figure_files(self) -> tuple[str, ...]:
+        """All that figures and tables write."""
+        return tuple(path for job in self.figures for path in job.outputs)
+
+    @cached_property
+    def track(self) -> Job:
+        """Completes the copy in MLflow."""
+        marker = self._marker("track", "mlflow", self.fingerprints.tracking())
+        return Job("track", self.fingerprints.tracking(), (marker,), self.figure_files, (str(self.folder.tracking),))
+
+    @cached_property
+    def report_page(self) -> Job:
+        """Writes the report."""
+        marker = self._marker("report", "report", self.fingerprints.tracking())
+        inputs = self.figure_files + self.track.outputs
+        return Job("report_page", self.fingerprints.tracking(), (marker,), inputs, (str(self.folder.report),))
+
+    # All of them, and by name.
+
+    @cached_property
+    def submitted(self) -> list[Job]:
+        """The jobs of `SUBMITTED` rules."""
+        groups = [self.study.seeds, *([run.seed for run in process] for process in self._processes.values())]
+        made = [job for seeds in groups for job in self.start_models(seeds)]
+        parts = [part for job in self.computed if job.rule == "evaluate" for part in self.parts(job)]
+        return [*{job.markers: job for job in made}.values(), *parts, *self.computed]
+
+    @property
+    def all(self) -> list[Job]:
+        """Every job of a study of which nothing is there."""
+        return [self.prepare, *self.submitted, *self.figures, self.track, self.report_page]
+
+    def of(self, rule: str, wildcards: Mapping[str, str]) -> Job:
+        """The job of a `SUBMITTED` rule by the wildcards in its marker."""
+        if rule in ("evaluate", "evaluate_part"):
+            return self.evaluate(wildcards["shard"])
+        seeds = [int(seed) for seed in wildcards["seeds"].split("+")]
+        return (
+            self.train([Run(wildcards["arm"], s) for s in seeds]) if rule == "train" else self._of_starts(rule, seeds)
+        )
+
+    def marker(self, rule: str) -> str:
+        """The markers of a rule, with wildcards."""
+        return self._marker(rule, NAMES[rule], "{fingerprint}")
+
+    def log(self, rule: str) -> str:
+        """The logs of a rule, with wildcards."""
+        return str(self.folder.log(rule, f"{NAMES[rule]}-{{fingerprint}}"))
+
+    def _job(
+        self,
+        rule: str,
+        names: Mapping[str, str],
+        fingerprint: str,
+        inputs: tuple[str, ...],
+        runs: tuple[Run, ...] = (),
+        starts: tuple[int, ...] = (),
+    ) -> Job:
+        marker = self._marker(rule, NAMES[rule].format(**names), fingerprint)
+        return Job(rule, fingerprint, (marker,), inputs, runs=runs, starts=starts)
+
+    def _marker(self, rule: str, name: str, fingerprint: str) -> str:
+        return str(self.folder.done(rule, name, fingerprint))
+
+
+def _joined(seeds: Iterable[int]) -> str:
+    return "+".join(map(str, seeds))
+
+
+def _markers(jobs: Iterable[Job]) -> tuple[str, ...]:
+    return tuple(marker for job in jobs for marker in job.markers)

@@ -1,0 +1,119 @@
+"""What Snakemake does besides jobs: locks the study, writes its file, shows progress, follows runs in MLflow."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from snakemake.logging import logger
+from snakemake.settings.enums import Quietness
+
+from ..errors import UserError
+from ..files import atomic_text
+from ..results.locks import lock_workflow, wait_for_jobs
+from ..study import study_text
+from ..progress import WorkflowProgress
+from .jobs import LOCAL, Jobs
+from .slurm import cancel_leftovers, report_leftovers
+
+
+class Session:
+    """One call of Snakemake, not inside a job; ``workflow`` is Snakemake's object of that name."""
+
+    def __init__(self, workflow: Any, jobs: Jobs) -> None:
+        self._workflow, self._jobs, self._folder = workflow, jobs, jobs.folder
+        self._progress: WorkflowProgress | None = None
+
+    def start(self) -> None:
+        """Before the first job. Exits where another workflow runs this study, or jobs of a killed one do."""
+        try:
+            lock_workflow(self._folder)
+            if not self._submits:
+                wait_for_jobs(self._folder)
+        except UserError as error:
+            sys.exit(f"policygrain: {error}")
+        # Every command reads the resolved study there.
+        path, text = self._folder.study, study_text(self._jobs.study, self._folder.study)
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            atomic_text(path, text)
+        self._show_progress()
+        if self._jobs.study.tracking.live:
+            self._follow_in_mlflow()
+        if self._submits:
+            report_leftovers(Path.cwd(), self._fingerprints())
+
+    def succeed(self) -> None:
+        """After the last job. Exits with an error where files are missing that a target rule, such as `all`, asks for.
+
+        With `ancient` inputs Snakemake leaves out jobs behind one that is forced (`-f`, `-R`), and then ends with 0.
+        """
+        self.end()
+        if self._submits:
+            cancel_leftovers(Path.cwd(), self._fingerprints())
+        targets = [job for job in self._workflow.dag.targetjobs if job.rule.norun]
+        missing = [path for job in targets for path in job.input if not Path(path).exists()]
+        if missing:
+            sys.exit(
+                f"policygrain: {self._folder.path}: the study is not finished: {len(missing)} files are missing, such "
+                f"as {missing[0]}. Run the same command again, without options that force jobs."
+            )
+        if all(Path(path).exists() for path in self._jobs.report_page.outputs):
+            print(f"The report is in {self._folder.report}.", file=sys.stderr)
+
+    def end(self) -> None:
+        """Take the line of progress away."""
+        if self._progress:
+            self._progress.close()
+
+    @property
+    def _submits(self) -> bool:
+        return getattr(self._workflow.executor_plugin, "name", "") == "slurm"
+
+    def _fingerprints(self) -> set[str]:
+        """By which jobs in a queue are known as this workflow's."""
+        return {job.fingerprint for job in self._jobs.submitted}
+
+    def _left(self) -> Counter[str]:
+        """Jobs that have not ended, by rule."""
+        return Counter(job.rule.name for job in self._workflow.dag.needrun_jobs() if not job.rule.norun)
+
+    def _show_progress(self) -> None:
+        """Show a line in place of Snakemake's output, unless that is asked for (`-p`, `--verbose`, `--quiet`)."""
+        settings = self._workflow.output_settings
+        changed = set(settings.quiet or ()) != {Quietness.HOST, Quietness.REASON}
+        if settings.printshellcmds or settings.verbose or changed:
+            return
+        self._progress = WorkflowProgress(self._left, frozenset(LOCAL))
+        for handler in logger.handlers:
+            if handler.name == "DefaultStreamHandler":
+                handler.addFilter(self._progress.lets_pass)
+        logger.addHandler(self._progress)
+
+    def _follow_in_mlflow(self) -> None:
+        """Start the process that logs the steps of runs while they are trained; it ends with this one."""
+        command = [sys.executable, "-m", "policygrain.cli", "track", "--follow", str(os.getpid())]
+        command += ["--config", str(self._folder.study), "--results", str(self._folder.path)]
+        environment = {**os.environ, "PYTHONPATH": f"{self._workflow.basedir}/src"}
+        with self._folder.tracking_log.open("w") as file:
+            # In a session of its own: Ctrl-C stops the workflow, and this process then says so in MLflow.
+            subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
+                env=environment,
+            )
+
+
+def check_cores(settings: Any) -> None:
+    """Exits where Snakemake is given no core or no job at a time, for which it would wait for ever."""
+    for option in ("cores", "local_cores", "nodes"):
+        number = getattr(settings, option)
+        if number is not None and number < 1:
+            name = {"nodes": "jobs"}.get(option, option.replace("_", "-"))
+            sys.exit(f"policygrain: --{name} {number}: give at least 1, or leave it out.")

@@ -1,0 +1,108 @@
+"""The jobs of a study are those of the Snakefile, and each is known by its marker."""
+
+from __future__ import annotations
+
+import graphlib
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from policygrain.plan.jobs import LOCAL, NAMES, SUBMITTED, Job, Jobs
+from policygrain.results.layout import StudyFolder
+from policygrain.study import load_study
+from policygrain.study.fingerprint import Fingerprints
+from policygrain.study.runs import run_matrix
+
+from ..support.papers import papers
+from ..support.small import small_study
+from ..support.snakemake import outputs
+
+MEASURED = {"methods": ["grpo"], "reference": "grpo", "starts": 2, "updates": [1]}
+OTHER_SEEDS = {"headline": {"methods": ["grpo", "dapo"]}, "more": {"methods": ["tepo"], "seeds": [1, 8, 9]}}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "several seeds per process": {"seeds_per_process": 2, "seeds": [0, 1, 2, 3, 4]},
+    "experiments with other seeds": {"seeds_per_process": 2, "seeds": [0, 1, 2], "experiments": OTHER_SEEDS},
+    "start models take turns": {"seeds": [0, 1, 2], "model": {"starts": 2}, "experiments": OTHER_SEEDS},
+    "measured": {"seeds": [0, 1, 2], "estimators": MEASURED, "rounds": MEASURED},
+    "controls": {"seeds": [0, 1], "controls": {"method": "grpo", "worse": "tepo"}},
+    "shards in parts": {"seeds": [0, 1, 2], "evaluation": {"runs_per_engine": 2, "parts": 3}},
+    "evaluated by the trainer": {"seeds": [0, 1, 2], "evaluation": {"after_training": True}},
+    "pretrained": {"seeds": [0, 1], "model": {"start": "some/model"}, "estimators": MEASURED},
+}
+
+
+def jobs_of(changes: dict[str, Any]) -> Jobs:
+    study = small_study(**changes)
+    return Jobs(study, StudyFolder(Path("results/small")), Fingerprints(study))
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_file_is_made_by_one_job_before_it_is_read(name: str) -> None:
+    jobs = jobs_of(VARIANTS[name]).all
+    makers = Counter(path for job in jobs for path in job.outputs)
+    assert set(makers.values()) == {1}, "no file is made twice"
+    assert {path for job in jobs for path in job.inputs} <= set(makers)
+    made_by = {path: job.markers for job in jobs for path in job.outputs}
+    graph = {job.markers: {made_by[path] for path in job.inputs} for job in jobs}
+    assert len(list(graphlib.TopologicalSorter(graph).static_order())) == len(jobs)
+    assert {job.rule for job in jobs} <= {*SUBMITTED, *LOCAL}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_each_run_is_trained_once_and_each_evaluated_model_is_evaluated_once(name: str) -> None:
+    jobs = jobs_of(VARIANTS[name])
+    study, matrix = jobs.study, run_matrix(jobs.study)
+    by_rule: dict[str, list[Job]] = {}
+    for job in jobs.submitted:
+        by_rule.setdefault(job.rule, []).append(job)
+    assert Counter(run for job in by_rule["train"] for run in job.runs) == Counter(matrix.runs)
+    evaluated = [] if study.evaluation.after_training else matrix.evaluated
+    assert Counter(run for job in by_rule["evaluate"] for run in job.runs) == Counter(evaluated)
+    seeds = {run.seed for run in matrix.runs} | set(study.seeds)
+    made = Counter(start for job in by_rule.get("start_model", []) for start in job.starts)
+    assert set(made.values()) <= {1}
+    if study.model.start == "tiny":
+        assert len(made) == (study.model.starts or len(seeds))
+    assert all(len(job.runs) <= study.seeds_per_process for job in by_rule["train"])
+    parts = study.evaluation.parts if study.evaluation.parts > 1 else 0
+    assert len(by_rule.get("evaluate_part", [])) == len(by_rule["evaluate"]) * parts
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_marker_names_its_job(name: str) -> None:
+    """A job on a cluster has only the wildcards in its marker to find out what it is."""
+    jobs = jobs_of(VARIANTS[name])
+    for job in jobs.submitted:
+        if job.rule in NAMES:
+            pattern = re.sub(r"\\{(\w+)\\}", r"(?P<\1>.+)", re.escape(jobs.marker(job.rule)))
+            match = re.fullmatch(pattern, job.markers[0])
+            assert match is not None and match["fingerprint"] == job.fingerprint
+            assert jobs.of(job.rule, match.groupdict()) == job
+
+
+@papers
+@pytest.mark.pipeline
+def test_the_snakefile_declares_these_files(
+    root: Path, in_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """With a file of two problems in place of each set; models are not downloaded."""
+    (tmp_path / "two.jsonl").write_text('{"problem": "1+1?", "answer": "2"}\n{"problem": "1+2?", "answer": "3"}\n')
+    path, paper = tmp_path / "study.yaml", root / "studies" / f"{name}.yaml"
+    benchmarks = [{"name": b.name, "source": "two.jsonl"} for b in load_study(paper).evaluation.benchmarks]
+    changes = {
+        "base": str(paper),
+        "name": "counted",
+        "data": {"root": str(tmp_path), "train": ["two.jsonl"]},
+        "evaluation": {"benchmarks": benchmarks, "parts": 2 if "mpo" in name else 1},
+    }
+    path.write_text(yaml.safe_dump(changes))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    jobs = Jobs.of_results(load_study(path), StudyFolder(Path("results/counted")))
+    declared = {str(file.relative_to(tmp_path)) for file in outputs(root, tmp_path, path)}
+    assert declared == {file for job in jobs.all for file in job.outputs}

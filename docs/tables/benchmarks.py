@@ -188,16 +188,6 @@ def planning() -> str:
     return table(["study", "size", "processor time of a dry run", "peak memory"], rows)
 
 
-def plan_laptop() -> str:
-    """Predicted and measured seconds of the laptop study."""
-    rows = [
-        [row["rule"], f"{row['predicted']:,.0f}", f"{row['measured']:,.0f}", f"{row['ratio']:.2f}"]
-        for row in read("plan_laptop")
-        if row["phase"] == "all"
-    ]
-    return table(["rule", "predicted (s)", "measured (s)", "ratio"], rows)
-
-
 def coverage() -> str:
     """Simulated coverage of 95% intervals, by number of seeds."""
     found = read("coverage")
@@ -272,5 +262,4 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "kills": kills,
     "workflow-kills": workflow_kills,
     "planning": planning,
-    "plan-laptop": plan_laptop,
 }

@@ -14,9 +14,9 @@ from snakemake.settings.enums import Quietness
 
 from ..errors import UserError
 from ..files import atomic_text
+from ..progress import WorkflowProgress
 from ..results.locks import lock_workflow, wait_for_jobs
 from ..study import study_text
-from ..progress import WorkflowProgress
 from .jobs import LOCAL, Jobs
 from .slurm import cancel_leftovers, report_leftovers
 

@@ -126,7 +126,8 @@ def trainer_of(start: Path, out: Path, objective: str | None = None, **settings:
         (
             "gspo",
             None,
-            {"loss_type": "grpo", "importance_sampling_level": "sequence", "epsilon": 3e-4, "epsilon_high": 4e-4},
+            {"loss_type": "grpo", "importance_sampling_level": "sequence", "epsilon": 3e-4, "epsilon_high": 4e-4}
+            | {"learning_rate": 2e-4},
         ),
         ("dr_grpo", None, {"loss_type": "dr_grpo", "scale_rewards": "none"}),
         ("tepo", "tepo", {}),

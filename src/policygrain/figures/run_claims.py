@@ -23,11 +23,12 @@ def draw(decided: RunClaim, a: Sequence[Run], b: Sequence[Run], out: Path) -> No
         raise UserError(f"--figure {out}: a figure is one of {', '.join(SUFFIXES)}.")
     figure = Figure(figsize=(FULL_PAGE, 2.6))
     left, right = figure.subplots(1, 2, width_ratios=[3, 2])
-    for side, runs, colour in (("a", a, BLUE), ("b", b, ORANGE)):
+    for side, runs, colour, line in (("a", a, BLUE, "-"), ("b", b, ORANGE, "--")):
         for number, run in enumerate(runs):
             chosen = np.unique(np.linspace(0, len(run.steps) - 1, min(len(run.steps), MOST_POINTS)).astype(int))
             label = f"{side} ({len(runs)} runs)" if number == 0 else None
-            left.plot(run.steps[chosen], run.values[chosen], color=colour, linewidth=0.8, alpha=0.8, label=label)
+            style = {"color": colour, "linestyle": line, "linewidth": 0.8, "alpha": 0.8, "label": label}
+            left.plot(run.steps[chosen], run.values[chosen], **style)
     left.set_xlabel("step")
     left.set_ylabel(decided.metric)
     left.legend()
@@ -42,6 +43,7 @@ def draw(decided: RunClaim, a: Sequence[Run], b: Sequence[Run], out: Path) -> No
     seed_marks(right, np.array(d.values), 0.25, look("#333333", "o"))
     right.set_ylim(-0.6, 0.6)
     right.set_yticks([])
+    right.locator_params(axis="x", nbins=5)
     right.set_xlabel(f"a − b: {decided.endpoint}", wrap=True)
     right.set_title(decided.verdict)
     figure.savefig(out)

@@ -115,6 +115,7 @@ def assert_objective(
     ``without``: batches to leave out, by their names. ``value`` False: the gradient alone. ``rtol``: relative to the
     largest gradient of the batch. ``per_token_advantages``: advantages are [batch, tokens] instead of [batch].
     """
+    __tracebackhide__ = True  # pytest shows the message without this function's text
     chosen = method(objective) if isinstance(objective, str) else objective
     made = batches(chosen)
     if unknown := set(without) - set(made):

@@ -27,6 +27,7 @@ def assert_objective(request: pytest.FixtureRequest) -> Callable[..., Comparison
     from . import losses
 
     def check(*arguments: Any, **options: Any) -> Comparison:
+        __tracebackhide__ = True
         compared = None
         try:
             compared = losses.assert_objective(*arguments, **options)

@@ -38,7 +38,7 @@ def assert_tinker(
 
     chosen = method(objective) if isinstance(objective, str) else objective
     adam = AdamParams(learning_rate=learning_rate * EPS, beta1=0.0, beta2=0.0, eps=EPS)
-    changes = []
+    changes: list[Tensor] = []
     for use_endpoints_loss in (True, False):
         client = make_client()
         before = _log_probs(client, data)

@@ -38,6 +38,7 @@ def assert_step(model: torch.nn.Module, step: Step, objective: str | Method, *, 
     ``rtol``: largest distance of the two gradients, relative to the preset's norm; weights in float32 leave some.
     NoGradient, a UserError, where neither has one.
     """
+    __tracebackhide__ = True
     chosen = method(objective) if isinstance(objective, str) else objective
     parameters = list(model.parameters())
     now = [p.detach().clone() for p in parameters]
@@ -79,6 +80,7 @@ def assert_trl(trainer: Any, objective: str | Method, *, rtol: float = 1e-2) -> 
     Its arguments need `PLAIN_SGD`, a constant learning rate, and more than one update per batch of rollouts
     (`num_iterations=2`), or all ratios are 1. UserError for other settings.
     """
+    __tracebackhide__ = True
     shown = []
     for step in trl_steps(trainer):
         try:
@@ -140,7 +142,7 @@ def _trl_batch(trainer: Any, inputs: Sequence[dict[str, Any]]) -> TokenBatch:
             trainer.model, ids, mask, width, compute_entropy=True
         )
         old = given.get("old_per_token_logps")
-        part = {
+        part: dict[str, Any] = {
             "log_probs": log_probs,
             "old_log_probs": log_probs.detach() if old is None else old,
             "mask": given["completion_mask"] * given.get("tool_mask", 1),
@@ -149,7 +151,7 @@ def _trl_batch(trainer: Any, inputs: Sequence[dict[str, Any]]) -> TokenBatch:
         others = {"ref_log_probs": given.get("ref_per_token_logps"), "old_entropy": given.get("old_entropies")}
         parts.append(part | {key: value for key, value in others.items() if value is not None})
     widest = max(part["mask"].shape[1] for part in parts)
-    joined = {
+    joined: dict[str, Any] = {
         key: torch.cat([F.pad(part[key], (0, widest - part[key].shape[1])) for part in parts]) for key in parts[0]
     }
     advantages = torch.cat([given["advantages"] for given in inputs])

@@ -25,7 +25,9 @@ def same_name() -> str:
     rows = []
     for row in record["names"]:
         depends = row["depends_on_division"]
-        losses = " / ".join(f"{loss:.4f}" for loss in row["losses"]) if depends else "–" if depends is None else "the same"
+        losses = (
+            " / ".join(f"{loss:.4f}" for loss in row["losses"]) if depends else "–" if depends is None else "the same"
+        )
         paper = f"`{row['preset']}`"
         equals = "as published" if row["equals"] == row["preset"] else row["equals"] or "none that is known"
         trainer = f"{row['trainer']} {record['versions'][row['trainer']]}"

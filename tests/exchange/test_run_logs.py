@@ -196,6 +196,14 @@ def test_a_last_line_that_is_cut_off_is_left_out_and_said(tmp_path: Path) -> Non
         )
 
 
+def test_steps_of_two_columns_are_not_mixed(tmp_path: Path) -> None:
+    rows = [{"time": 0, "_step": 0}, {"step": 1, "_step": 9, "r": 1}, {"_step": 10, "r": 2}]
+    path = lines(tmp_path / "[r].jsonl", rows)
+    with pytest.raises(UserError, match=r"line 3: has no step 'step'. It has '_step', 'r'"):
+        read_runs([path], "r")
+    assert [*read_runs([path], "r", step="_step")[0].steps] == [9, 10]
+
+
 def test_nan_is_kept_for_the_endpoint_to_refuse(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"step": 1, "r": NaN}\n{"step": 2, "r": "Infinity"}\n')
     (run,) = read_runs([str(tmp_path / "a.jsonl")], "r")
@@ -234,7 +242,7 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
         (["nothing.jsonl"], {}, "cannot be read: No such file"),
         ([log, log], {}, "given twice"),
         ([f"{log}::y*"], {}, r"no run is called 'y\*'. There are: 'x'"),
-        ([log], {"step": "t"}, r"no column 't' \(--step\). It has 'step', 'r'"),
+        ([log], {"step": "t"}, r"has no step 't'. It has 'step', 'r'"),
     ]
     for places, options, says in cases:
         with pytest.raises(UserError, match=says):

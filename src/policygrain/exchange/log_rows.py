@@ -46,7 +46,19 @@ def rows(path: Path, metric: str, step: str | None, ends: list[str]) -> Iterator
                 entries = _csv(path, ends)
             else:
                 entries = _json_lines(path, ends)
-            yield from (row for where, entry in entries for row in _row(where, entry, metric, step))
+            for where, entry in entries:
+                values = {**entry, **entry["data"]} if isinstance(entry.get("data"), dict) else entry  # verl
+                charts = [name for name in values if name.endswith(f" - {metric}")]  # Weights & Biases
+                if step is None and (charts or metric in values):
+                    step = next((name for name in STEPS if name in values), None)
+                if step is not None and step not in values and (charts or metric in values):
+                    raise UserError(f"{where}: has no step {step!r}. It has {listed(values)}.")
+                at = None if step is None else values.get(step)
+                run = next((str(values[name]) for name in RUNS if name in values), "")
+                for name in charts:
+                    yield Row(where, name.removesuffix(f" - {metric}"), None, at, {metric: values[name]})
+                if not charts:
+                    yield Row(where, run, values.get("seed"), at, values)
         except OSError as error:
             raise UserError(f"{path}: cannot be read: {error.strerror}.") from error
         except UnicodeDecodeError as error:
@@ -65,19 +77,6 @@ def _inside(folder: Path) -> Path:
         return files[0]
     listed = f"has {', '.join(file.name for file in files)}: name one" if files else "has no log"
     raise UserError(f"{folder}: {listed}. A log is one of: {FORMATS}.")
-
-
-def _row(where: str, entry: Mapping[str, Any], metric: str, step: str | None) -> Iterator[Row]:
-    """The rows of an entry: one, or one for each run of a chart that Weights & Biases exported."""
-    values = {**entry, **entry["data"]} if isinstance(entry.get("data"), dict) else entry  # verl
-    if step is not None and step not in values:
-        raise UserError(f"{where}: has no column {step!r} (--step). It has {listed(values)}.")
-    at = values[step] if step is not None else next((values[name] for name in STEPS if name in values), None)
-    run = next((str(values[name]) for name in RUNS if name in values), "")
-    if chart := [name for name in values if name.endswith(f" - {metric}")]:
-        yield from (Row(where, name.removesuffix(f" - {metric}"), None, at, {metric: values[name]}) for name in chart)
-        return
-    yield Row(where, run, values.get("seed"), at, values)
 
 
 def _json_lines(path: Path, ends: list[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:

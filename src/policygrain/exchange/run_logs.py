@@ -66,7 +66,7 @@ def read_runs(places: Iterable[str], metric: str, step: str | None = None) -> li
     runs: list[Run] = []
     for place in places:
         path, _, names = place.partition("::")
-        found = sorted(glob.glob(path, recursive=True)) if glob.has_magic(path) else [path]
+        found = [path] if Path(path).exists() or not glob.has_magic(path) else sorted(glob.glob(path, recursive=True))
         if not found:
             raise UserError(f"{place}: no file or folder matches.")
         for one in found:

@@ -74,12 +74,12 @@ test-oldest: .venv-oldest/.ready
 	.venv-oldest/bin/python -m pip install --quiet --progress-bar off torch==2.6.0 PyYAML==6.0 pytest hypothesis
 	touch $@
 
-# The integrations with verl and Tinker, in an environment of their own: both, beside the packages of .venv.
+# The integrations with verl and Tinker, and what other trainers' losses are, in an environment beside the packages of .venv.
 test-peers: .venv-peers/.ready
 	.venv-peers/bin/python -m pytest -q -p no:cacheprovider tests/integrations/test_verl.py tests/integrations/test_verl_export.py \
 	    tests/integrations/test_verl_import.py \
 	    tests/integrations/test_tinker.py \
-	    tests/integrations/test_same_name.py
+	    tests/integrations/test_same_name.py tests/testing/test_tinker.py tests/testing/test_third_party.py
 
 .venv-peers/.ready: requirements/peers.txt pyproject.toml .venv/.$(FLAVOUR)-ready
 	$(PYTHON) -m venv .venv-peers

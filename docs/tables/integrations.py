@@ -20,14 +20,17 @@ def in_trl() -> str:
 
 
 def same_name() -> str:
-    """What names mean in TRL and verl, from the record that a test holds."""
+    """What names mean in other trainers, from the record that a test holds."""
     record = json.loads((ROOT / "docs/integrations/same-name.json").read_text())
     rows = []
     for row in record["names"]:
-        losses = " / ".join(f"{loss:.4f}" for loss in row["losses"]) if row["depends_on_division"] else "the same"
+        depends = row["depends_on_division"]
+        losses = (
+            " / ".join(f"{loss:.4f}" for loss in row["losses"]) if depends else "–" if depends is None else "the same"
+        )
         paper = f"`{row['preset']}`"
-        equals = "as published" if row["equals"] == f"{paper} as published" else row["equals"] or "–"
-        trainer = f"{row['trainer']} {record['versions'][row['trainer'].lower()]}"
+        equals = "as published" if row["equals"] == row["preset"] else row["equals"] or "none that is known"
+        trainer = f"{row['trainer']} {record['versions'][row['trainer']]}"
         rows.append(
             [trainer, f"`{row['setting']}`", paper, equals, f"{row['cosine']:.2f}", f"{row['norm']:.2f}", losses]
         )

@@ -1,4 +1,4 @@
-"""What a name means in TRL and verl: the page that says so is what their losses compute."""
+"""What a name means in other trainers: the page that says so is what their losses compute."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("verl", reason="verl is not installed here; `make test-peers` has an environment with it")
+for trainer in ("verl", "areal", "trinity"):
+    pytest.importorskip(
+        trainer, reason=f"{trainer} is not installed here; `make test-peers` has an environment with it"
+    )
 
-from .same_name import RECORD, measure
+from .same_name import RECORD, measure  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -34,10 +37,13 @@ def test_the_record_is_what_the_trainers_compute(measured: dict[str, Any]) -> No
 
 
 def test_what_the_page_says_in_words(measured: dict[str, Any]) -> None:
-    """Both trainers' gspo is a mean over tokens; TRL's cispo has every weight at most 0.2; geo_mean grows."""
+    """Three trainers' gspo is a mean over tokens; TRL's cispo has every weight at most 0.2; geo_mean grows."""
     rows = {(row["trainer"], row["setting"]): row for row in measured["names"]}
-    for key in (("TRL", "importance_sampling_level=sequence"), ("verl", "loss_mode=gspo")):
-        assert rows[key]["equals"] == "`tepo_v1` with the band 0.2 / 0.2"
+    sequence = "importance_sampling_level=sequence"
+    for key in (("TRL", sequence), ("verl", "loss_mode=gspo"), ("AReaL", sequence)):
+        assert rows[key]["equals"] == "`gspo` with `token_mean` and the band 0.2 / 0.2"
+    assert rows["Trinity-RFT", "policy_loss_fn=gspo"]["equals"] == "gspo"
+    assert rows["Trinity-RFT", "policy_loss_fn=sapo"]["equals"] is None
     assert rows["TRL", "loss_type=cispo"]["equals"] == "`cispo` with every weight at most 0.2"
     one, two, four = rows["verl", "loss_mode=geo_mean"]["losses"]
     assert (two / one, four / one) == pytest.approx((2, 4), rel=0.1)

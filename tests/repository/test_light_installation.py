@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import email
 import importlib.metadata
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -165,3 +167,28 @@ def test_the_tests_of_the_objective_pass(light: Path, root: Path) -> None:
 def test_a_command_of_the_pipeline_says_what_to_install(light: Path) -> None:
     assert "tepo" in run(light, "policygrain", "methods").stdout
     assert "pip install 'policygrain[study]'" in run(light, "policygrain", "check", code=2).stderr
+
+
+def test_the_conformance_kit_is_there_as_a_pytest_plugin(light: Path, tmp_path: Path, root: Path) -> None:
+    """The example of its page, and a loss that is another one, in an environment with torch, PyYAML and pytest."""
+    (example,) = re.findall(
+        r"```python\n# test_objective.py\n(.*?)```", (root / "docs/conformance.md").read_text(), re.S
+    )
+    wrong = example.replace("test_my_loss", "test_wrong").replace('"grpo"', '"dapo"')
+    assert wrong.count("test_wrong") == wrong.count('"dapo"') == 1
+    (tmp_path / "test_objective.py").write_text(f"{example}\n{wrong}")
+    out = tmp_path / "objectives.json"
+    arguments = ("-q", "-p", "no:cacheprovider", f"--objectives={out}", str(tmp_path))
+    done = run(light, "python", "-m", "pytest", *arguments, code=1)
+    assert "test_my_loss: is grpo (cosine 1.0000, norm 1)" in done.stdout and "1 failed, 1 passed" in done.stdout
+    assert "it is not dapo: it differs in" in done.stdout
+    assert [(row["objective"], bool(row["problems"])) for row in json.loads(out.read_text())] == [
+        ("grpo", False),
+        ("dapo", True),
+    ]
+
+
+def test_the_plugin_does_not_import_torch(light: Path) -> None:
+    """It is imported in every session of pytest beside this package."""
+    code = "import sys, policygrain.testing.plugin; print('torch' in sys.modules)"
+    assert run(light, "python", "-c", code).stdout == "False\n"

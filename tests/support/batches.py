@@ -13,8 +13,8 @@ from torch import Tensor
 from policygrain import Method, TokenBatch, method
 from policygrain.objective import method_names
 from policygrain.objective.loss import merge_metrics
-
-Fields = dict[str, Any]
+from policygrain.testing.generated import Fields, random_fields
+from policygrain.testing.losses import WITH_GRADIENT
 
 few = settings(deadline=None, derandomize=True, max_examples=30)
 
@@ -49,39 +49,6 @@ METHODS: dict[str, Method] = {name: method(name, **DETERMINISTIC.get(name, {})) 
         ],
     ),
 }
-
-
-WITH_GRADIENT = ("log_probs", "entropy", "future_log_probs")
-
-
-def random_fields(lengths: Sequence[int], seed: int, drift: float = 0.3, width: int | None = None) -> Fields:
-    """The arguments of a TokenBatch in float64: unequal responses, padded on the right, one advantage each."""
-    generator = torch.Generator().manual_seed(seed)
-    shape = (len(lengths), width or max(*lengths, 1))
-
-    def normal(*size: int) -> Tensor:
-        return torch.randn(size or shape, generator=generator, dtype=torch.float64)
-
-    old = -normal().abs() - 0.01
-    old_entropy = normal().abs()
-    mask = torch.arange(shape[1]) < torch.tensor(lengths).unsqueeze(1)
-    data = {
-        "log_probs": old + drift * normal(),
-        "old_log_probs": old,
-        "advantages": normal(len(lengths)),
-        "mask": mask,
-        "entropy": old_entropy + 0.1 * normal(),
-        "old_entropy": old_entropy,
-        "ref_log_probs": old + drift * normal(),
-        "max_length": 12,
-        "groups": torch.arange(len(lengths)) // 2,
-        "segments": (torch.arange(shape[1]) // 3).expand(shape),
-    }
-    # Nothing is foreseen from a response's last token.
-    foresees = mask & (mask.cumsum(1) < mask.sum(1, keepdim=True))
-    old_future = torch.where(foresees, -normal().abs(), 0.0)
-    future = torch.where(foresees, old_future + drift * normal(), 0.0)
-    return data | {"future_log_probs": future, "old_future_log_probs": old_future}
 
 
 @st.composite

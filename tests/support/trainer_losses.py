@@ -29,10 +29,19 @@ def trl_loss(
     fields: dict[str, Any], *, micro: int = 1, max_length: int = 12, **options: Any
 ) -> tuple[Tensor, Tensor, dict[str, list[float]]]:
     """The same, and TRL's metrics."""
+    log_probs = fields["log_probs"].clone().requires_grad_()
+    loss, metrics = trl_objective(fields | {"log_probs": log_probs}, micro=micro, max_length=max_length, **options)
+    return loss.detach(), torch.autograd.grad(loss, log_probs)[0], metrics
+
+
+def trl_objective(
+    fields: dict[str, Any], *, micro: int = 1, max_length: int = 12, **options: Any
+) -> tuple[Tensor, dict[str, list[float]]]:
+    """The same loss with its gradient by ``log_probs`` still to be computed, and TRL's metrics."""
     from trl import GRPOTrainer
 
     chosen = TRL_OPTIONS | options
-    log_probs = fields["log_probs"].clone().requires_grad_()
+    log_probs = fields["log_probs"]
     mask = fields["mask"].to(log_probs.dtype)
     rows = len(mask) // micro
     metrics: dict[str, list[float]] = defaultdict(list)
@@ -80,7 +89,7 @@ def trl_loss(
             "sampling_per_token_logps": fields.get("rollout_log_probs", fields["old_log_probs"])[part],
         }
         loss = loss + GRPOTrainer._compute_loss(trainer, None, inputs)
-    return loss.detach(), torch.autograd.grad(loss, log_probs)[0], metrics
+    return loss, metrics
 
 
 def verl_config(mode: str, **changes: Any) -> Any:
@@ -101,9 +110,16 @@ def verl_step(
     mode: str, config: Any, fields: dict[str, Any], micro: int = 1, ranks: int = 1
 ) -> tuple[float, torch.Tensor]:
     """A mini-batch of verl: each rank's micro-batches are added up, and ranks are averaged, as by FSDP."""
+    log_probs = fields["log_probs"].clone().requires_grad_()
+    loss = verl_objective(mode, config, fields | {"log_probs": log_probs}, micro, ranks)
+    return float(loss.detach()), torch.autograd.grad(loss, log_probs)[0]
+
+
+def verl_objective(mode: str, config: Any, fields: dict[str, Any], micro: int = 1, ranks: int = 1) -> Tensor:
+    """The same loss with its gradient by ``log_probs`` still to be computed."""
     from verl.trainer.ppo.core_algos import get_policy_loss_fn
 
-    log_probs = fields["log_probs"].clone().requires_grad_()
+    log_probs = fields["log_probs"]
     rows = len(log_probs) // (micro * ranks)
     config.global_batch_info.update(
         dp_size=ranks,
@@ -124,4 +140,41 @@ def verl_step(
             rollout_is_weights=None,
         )
         loss = loss + found / ranks
-    return float(loss.detach()), torch.autograd.grad(loss, log_probs)[0]
+    return loss
+
+
+def areal_objective(fields: dict[str, Any], level: str = "token", sapo: bool = False) -> Tensor:
+    """AReaL's loss with the defaults of its actor's configuration."""
+    from areal.api.cli_args import PPOActorConfig
+    from areal.utils.functional import ppo_actor_loss_fn, sapo_loss_fn
+
+    defaults = {name: field.default for name, field in PPOActorConfig.__dataclass_fields__.items()}
+    shared = {
+        "logprobs": fields["log_probs"],
+        "old_logprobs": fields["old_log_probs"],
+        "advantages": fields["advantages"].unsqueeze(1).expand_as(fields["log_probs"]),
+        "loss_mask": fields["mask"].bool(),
+        "importance_sampling_level": level,
+    }
+    if sapo:
+        return sapo_loss_fn(**shared, tau_pos=defaults["sapo_tau_pos"], tau_neg=defaults["sapo_tau_neg"])[0]
+    return ppo_actor_loss_fn(
+        **shared,
+        proximal_logprobs=fields["old_log_probs"],
+        eps_clip=defaults["eps_clip"],
+        eps_clip_higher=defaults["eps_clip_higher"],
+        c_clip=defaults["c_clip"],
+    )[0]
+
+
+def trinity_objective(name: str, fields: dict[str, Any]) -> Tensor:
+    """Trinity-RFT's policy loss with its default arguments."""
+    from trinity.algorithm import POLICY_LOSS_FN
+
+    kind = POLICY_LOSS_FN.get(name)
+    return kind(**kind.default_args())(
+        logprob=fields["log_probs"],
+        old_logprob=fields["old_log_probs"],
+        action_mask=fields["mask"].to(fields["log_probs"].dtype),
+        advantages=fields["advantages"].unsqueeze(1).expand_as(fields["log_probs"]),
+    )[0]

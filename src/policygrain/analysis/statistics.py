@@ -138,14 +138,29 @@ def student(values: Sequence[float] | Array, unit: str = SEEDS, seeds: Sequence[
     if n < 2:
         return Difference(mean, -math.inf, math.inf, 1.0, n, unit, math.inf, numbers, lambda _: 0.5, tuple(seeds))
     spread = float(x.std(ddof=1))
+    return _by_student(mean, spread, n, n - 1, unit, numbers, seeds)
+
+
+def unpaired(a: Sequence[float], b: Sequence[float], unit: str = SEEDS) -> Difference:
+    """Mean of ``a`` − mean of ``b``, two or more each, by Welch's t; ``n`` of the smaller side, ``spread`` of pairs."""
+    one, two = (float(np.var(side, ddof=1)) / len(side) for side in (a, b))
+    n, error2 = min(len(a), len(b)), one + two
+    parts = one**2 / (len(a) - 1) + two**2 / (len(b) - 1)
+    df = error2**2 / parts if parts else len(a) + len(b) - 2
+    return _by_student(float(np.mean(a) - np.mean(b)), math.sqrt(error2 * n), n, df, unit, (), ())
+
+
+def _by_student(
+    mean: float, spread: float, n: int, df: float, unit: str, values: tuple[float, ...], seeds: Sequence[int]
+) -> Difference:
     error = spread / math.sqrt(n)
 
     def above(value: float) -> float:
-        return _tail(mean - value, error, n - 1)
+        return _tail(mean - value, error, df)
 
-    half = float(stdtrit(n - 1, 1 - LEVEL / 2)) * error
+    half = float(stdtrit(df, 1 - LEVEL / 2)) * error
     p = 2 * min(above(0.0), 1 - above(0.0))
-    return Difference(mean, mean - half, mean + half, p, n, unit, spread, numbers, above, tuple(seeds))
+    return Difference(mean, mean - half, mean + half, p, n, unit, spread, values, above, tuple(seeds))
 
 
 @dataclass(frozen=True)
@@ -175,7 +190,7 @@ def _sign_test(values: Sequence[float], value: float) -> float:
     return float(bdtrc(sum(v > value for v in values) - 1, differ, 0.5))
 
 
-def _tail(distance: float, error: float, df: int) -> float:
+def _tail(distance: float, error: float, df: float) -> float:
     """P(a distance this large or larger) where the true one is 0; by Student's t."""
     if abs(distance) < 1e-12:  # rounding
         return 0.5

@@ -1,11 +1,11 @@
-"""Commands that answer a question without a study: exact cases, and the clip bands of another trainer's rollouts."""
+"""Commands that answer a question without a study: exact cases, and the clip bands and runs of another trainer."""
 
 from __future__ import annotations
 
 import json
 from argparse import Namespace
 
-from .declare import command, flag, option, path
+from .declare import JSON, command, flag, one_of, option, path
 
 
 @command(
@@ -83,3 +83,55 @@ def calibrate(arguments: Namespace) -> None:
         arguments.out.write_text(json.dumps(bands.data(grains, rollouts, arguments.share), indent=1) + "\n")
     if arguments.figure is not None:
         bands.draw(rollouts, arguments.figure)
+
+
+SIDE = "logs, a run each: paths, globs, or FILE::NAME for runs in one file; at least two"
+
+
+@command(
+    option("--a", SIDE, nargs="+", required=True, metavar="RUNS"),
+    option("--b", SIDE, nargs="+", required=True, metavar="RUNS"),
+    option("--metric", "its name in the logs", required=True, metavar="NAME"),
+    option("--margin", "the difference that matters, chosen before the runs", type=float, metavar="X"),
+    option("--claimed", "that a is above b (the default), or below", choices=("above", "below"), default="above"),
+    one_of(
+        option("--last", "endpoint: the mean of the last K values (default: 1)", type=int, default=1, metavar="K"),
+        flag("--area", "endpoint: the mean of the whole curve"),
+    ),
+    option("--until", "leave out values of later steps", type=float, metavar="STEP"),
+    option("--step", "the column of steps, where it has an unusual name", metavar="NAME"),
+    flag("--unpaired", "do not pair runs by their seeds"),
+    flag("--sequential", "stay valid however often you look while seeds arrive; needs pairs"),
+    path("--figure", "draw the curves and the difference (.png, .pdf or .svg)", metavar="FILE"),
+    JSON,
+)
+def claim(arguments: Namespace) -> None:
+    """Decide whether one side of runs, of any trainer, is better than another.
+
+    Logs of TRL, verl and prime-rl, CSV, JSON Lines, exports of Weights & Biases, and MLflow. The difference with its
+    interval, the verdict, and about how many more seeds would decide (docs/run-claims.md).
+    """
+    from ..analysis.run_claims import Endpoint, decide_runs
+    from ..errors import UserError
+    from ..exchange.run_logs import read_runs
+
+    if arguments.last < 1:
+        raise UserError(f"--last {arguments.last}: expected at least 1.")
+    if arguments.margin is not None and not arguments.margin > 0:
+        raise UserError(f"--margin {arguments.margin:g}: expected a number above 0.")
+    a, b = (read_runs(side, arguments.metric, arguments.step) for side in (arguments.a, arguments.b))
+    decided = decide_runs(
+        a,
+        b,
+        arguments.metric,
+        margin=arguments.margin,
+        claimed=arguments.claimed,
+        endpoint=Endpoint(arguments.last, arguments.area, arguments.until),
+        pair=not arguments.unpaired,
+        sequential=arguments.sequential,
+    )
+    print(json.dumps(decided.data(), indent=1, ensure_ascii=False) if arguments.json else decided.text())
+    if arguments.figure is not None:
+        from ..figures import run_claims
+
+        run_claims.draw(decided, a, b, arguments.figure)

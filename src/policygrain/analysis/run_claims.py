@@ -1,0 +1,282 @@
+"""A claim on two sides of runs of any trainer: an endpoint per run, their difference, a verdict."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from ..errors import UserError
+from .statistics import LEVEL, SEEDS, Array, Difference, student, unpaired
+from .verdicts import MOST_SEEDS, PValues, decide, distance_to_decide, effect_tests, seeds_needed
+
+Claimed = Literal["above", "below"]
+PRIOR = 4.0  # variance of the standardised effect in the e-value of `anytime`; any value keeps the error rate
+
+
+class Run(NamedTuple):
+    """The values of one metric in one run. ``steps`` rise; both [values]."""
+
+    name: str
+    seed: int | None
+    steps: Array
+    values: Array
+    notes: tuple[str, ...] = ()  # on what was left out when it was read
+
+
+class Endpoint(NamedTuple):
+    """The number that is taken from each run: the mean of the ``last`` values, or with ``area`` of the curve."""
+
+    last: int = 1
+    area: bool = False
+    until: float | None = None  # values at later steps are left out
+
+    def of(self, run: Run) -> tuple[float, float, float]:
+        """The number, and the first and last step that it is from. UserError if the run lacks values there."""
+        kept = slice(0, len(run.steps) if self.until is None else int(np.searchsorted(run.steps, self.until, "right")))
+        steps, values = run.steps[kept], run.values[kept]
+        count = max(2, len(values)) if self.area else self.last
+        if len(values) < count:
+            raise UserError(f"{run.name}: has {len(values)} values, and the endpoint needs {count}.")
+        steps, values = steps[-count:], values[-count:]
+        if not np.isfinite(values).all():
+            step, value = next((s, v) for s, v in zip(steps, values, strict=True) if not math.isfinite(v))
+            raise UserError(
+                f"{run.name}: {value} at step {step:g}, so the run has no endpoint. Leaving such runs out favours the "
+                f"side that has them: compare all runs earlier (--until {step - 1:g}), or another metric."
+            )
+        mean = np.trapezoid(values, steps) / (steps[-1] - steps[0]) if self.area else values.mean()
+        return float(mean), float(steps[0]), float(steps[-1])
+
+    def text(self, first: float, last: float) -> str:
+        """In words."""
+        if self.area:
+            return f"mean of the curve from step {first:g} to {last:g} (its area over its width)"
+        values = "the last value" if self.last == 1 else f"mean of the last {self.last} values"
+        return f"{values}, at step {last:g}" if self.last == 1 else f"{values}, to step {last:g}"
+
+
+@dataclass(frozen=True)
+class RunClaim:
+    """The verdict that the metric of side ``a`` is above, or below, that of side ``b``."""
+
+    metric: str
+    claimed: Claimed
+    margin: float | None
+    endpoint: str
+    values: dict[str, dict[str, float]]  # side → run → endpoint
+    pairing: str
+    difference: Difference
+    p: PValues
+    sequential: bool
+    notes: tuple[str, ...]
+
+    @property
+    def verdict(self) -> str:
+        """In the words of docs/statistics.md."""
+        decided = decide(self.p)
+        smaller = "" if self.margin is None else f"smaller than {self.margin:g}"
+        if decided == "smaller than published":
+            return smaller
+        return f"holds, {smaller}" if decided == "holds" and self.p.smaller < LEVEL else decided
+
+    @property
+    def more_seeds(self) -> int | None:
+        """About how many more runs on each side would decide; None: over 1,000. 0 if it is decided."""
+        if decide(self.p) != "undecided":
+            return 0
+        distance = distance_to_decide(self.difference.mean, self.claimed, self.margin)
+        total = (
+            _anytime_seeds(self.difference, distance) if self.sequential else seeds_needed(self.difference, distance)
+        )
+        return None if total is None else max(1, total - self.difference.n)
+
+    def text(self) -> str:
+        """For the terminal."""
+        d = self.difference
+        lines = [f"{self.metric} of a is {self.claimed} that of b: {self.verdict}", f"  endpoint: {self.endpoint}"]
+        for side, values in self.values.items():
+            numbers = [*values.values()]
+            listed = ", ".join(f"{value:.4g}" for value in numbers[:8]) + (", …" if len(numbers) > 8 else "")
+            lines.append(f"  {side}: mean {np.mean(numbers):.4g} of {len(numbers)} runs ({listed})")
+        interval = "95% interval at every number of runs" if self.sequential else "95% interval"
+        lines += [f"  a − b: {d.mean:+.4g} [{d.low:+.4g}, {d.high:+.4g}], {interval}, {self.pairing}"]
+        if self.more_seeds is None:
+            lines.append(f"  over {MOST_SEEDS:,} runs on each side would be needed")
+        elif self.more_seeds:
+            lines.append(f"  about {self.more_seeds} more on each side would decide, if effect and spread stayed")
+        return "\n".join([*lines, *(f"  note: {note}" for note in self.notes)])
+
+    def data(self) -> dict[str, Any]:
+        """As JSON; a limit that is infinite is null."""
+        numbers = {
+            k: None if isinstance(v, float) and math.isinf(v) else v for k, v in self.difference.numbers().items()
+        }
+        return {
+            "metric": self.metric,
+            "claimed": self.claimed,
+            "margin": self.margin,
+            "endpoint": self.endpoint,
+            "verdict": self.verdict,
+            "difference": numbers,
+            "pairing": self.pairing,
+            "sequential": self.sequential,
+            "more_seeds": self.more_seeds,
+            "runs": self.values,
+            "notes": self.notes,
+        }
+
+
+def decide_runs(
+    a: Sequence[Run],
+    b: Sequence[Run],
+    metric: str,
+    *,
+    margin: float | None = None,
+    claimed: Claimed = "above",
+    endpoint: Endpoint = Endpoint(),  # noqa: B008
+    pair: bool = True,
+    sequential: bool = False,
+) -> RunClaim:
+    """The verdict on two sides of runs; ``pair``: by seed, where all runs have one and both sides the same ones.
+
+    ``sequential``: valid however often one looks while runs arrive. UserError for a single run on a side, runs that
+    end at different steps or have no endpoint, seeds that only one side has, and unpaired sequential runs.
+    """
+    _check_sides(a, b)
+    found = {side: [endpoint.of(run) for run in runs] for side, runs in (("a", a), ("b", b))}
+    both = found["a"] + found["b"]
+    for which, place in (("begin", 1), ("end", 2)) if endpoint.area else (("end", 2),):
+        steps = [ends[place] for ends in both]
+        if min(steps) != max(steps):
+            shortest = min(zip(steps, [*a, *b], strict=True), key=lambda pair: pair[0])
+            advice = f" --until {shortest[0]:g} compares all of them there." if which == "end" else ""
+            raise UserError(
+                f"{metric}: runs {which} at different steps, {min(steps):g} ({shortest[1].name}) to {max(steps):g}."
+                + advice
+            )
+    values = {side: [value for value, _, _ in ends] for side, ends in found.items()}
+    order, pairing = _pairs(a, b, pair)
+    if order is None and sequential:
+        raise UserError(f"--sequential needs runs in pairs of equal seeds; these are {pairing}.")
+    if order is not None:
+        seeds = [run.seed or 0 for run in a]
+        differences = [x - values["b"][j] for x, j in zip(values["a"], order, strict=True)]
+        d = anytime(differences, seeds) if sequential else student(differences, seeds=seeds)
+    else:
+        d = unpaired(values["a"], values["b"])
+    notes = [note for run in (*a, *b) for note in run.notes]
+    firsts = {ends[1] for ends in both}
+    if len(firsts) > 1:
+        notes.append(f"the values begin at step {min(firsts):g} in some runs and {max(firsts):g} in others")
+    if not sequential:
+        notes.append("valid for a number of runs that was planned; if you add runs until it decides, use --sequential")
+    return RunClaim(
+        metric,
+        claimed,
+        margin,
+        endpoint.text(min(firsts), both[0][2]),
+        {side: {run.name: v for run, v in zip(runs, values[side], strict=True)} for side, runs in (("a", a), ("b", b))},
+        f"{pairing}, over {d.n} {SEEDS}" if order is not None else pairing,
+        d,
+        _tests(d, claimed, margin, sequential),
+        sequential,
+        tuple(notes),
+    )
+
+
+def _check_sides(a: Sequence[Run], b: Sequence[Run]) -> None:
+    for side, runs in (("a", a), ("b", b)):
+        if len(runs) < 2:
+            raise UserError(
+                f"--{side}: one run ({', '.join(run.name for run in runs)}). One run on a side decides nothing: how "
+                "much two runs of the same settings differ is not known. Train at least one more seed of each side."
+            )
+    if twice := {run.name for run in a} & {run.name for run in b}:
+        raise UserError(f"on both sides: {', '.join(sorted(twice))}.")
+
+
+def _pairs(a: Sequence[Run], b: Sequence[Run], wanted: bool) -> tuple[list[int] | None, str]:
+    """The run of ``b`` for each of ``a``, or None, and how they are compared in words."""
+    if not wanted:
+        return None, "unpaired, as asked"
+    one, two = ([run.seed for run in runs] for runs in (a, b))
+    if None in one or None in two:
+        return None, "unpaired, since not all runs have a seed in their name or columns"
+    for side, seeds in (("a", one), ("b", two)):
+        if len(set(seeds)) < len(seeds):
+            raise UserError(f"--{side}: two runs have the same seed. Give each run once, or compare with --unpaired.")
+    if not set(one) & set(two):
+        return None, "unpaired, since no seed is on both sides"
+    if alone := sorted(set(one) ^ set(two), key=str):
+        raise UserError(
+            f"seeds {', '.join(map(str, alone))} are on one side only. Add the other runs, leave these out, or compare "
+            "all with --unpaired."
+        )
+    return [two.index(seed) for seed in one], "paired by seed"
+
+
+def _tests(d: Difference, claimed: Claimed, margin: float | None, sequential: bool) -> PValues:
+    if not sequential:
+        return effect_tests(d, claimed, margin)
+    above, below = d.above(0.0), d.below(0.0)
+    if claimed == "above":
+        return PValues(above, below, 1.0 if margin is None else d.below(margin))
+    return PValues(below, above, 1.0 if margin is None else d.above(-margin))
+
+
+# ---- looking after every seed ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class AnytimeDifference(Difference):
+    """A paired difference whose interval and p-values hold at all numbers of seeds together."""
+
+    def below(self, value: float) -> float:
+        """As ``above``, of "smaller than ``value``"."""
+        return _anytime_p(self.values, value) if self.mean < value else 1.0
+
+
+def anytime(values: Sequence[float], seeds: Sequence[int] = ()) -> AnytimeDifference:
+    """Paired differences of a number per seed, looked at after any of them.
+
+    The p-value of a mean μ is 1 / E, where E is the likelihood ratio of t = (mean − μ) √n / s for a standardised effect
+    from N(0, PRIOR) against none. E is a martingale under μ for normal differences of any variance, so it exceeds 20 at
+    any time with probability 5% at most (Ville; Wang and Ramdas 2025). The interval has the μ with E < 20.
+    """
+    x = np.asarray(values, dtype=float)
+    d = student(x)
+    half = _anytime_width(d.n) * d.spread if d.spread else (0.0 if _anytime_width(d.n) < math.inf else math.inf)
+    numbers = tuple(float(v) for v in x)
+
+    def above(value: float) -> float:
+        return _anytime_p(numbers, value) if d.mean > value else 1.0
+
+    p = _anytime_p(numbers, 0.0)
+    return AnytimeDifference(
+        d.mean, d.mean - half, d.mean + half, p, d.n, SEEDS, d.spread, numbers, above, tuple(seeds)
+    )
+
+
+def _anytime_p(values: Sequence[float], value: float) -> float:
+    n, spread = len(values), float(np.std(values, ddof=1))
+    distance = abs(float(np.mean(values)) - value)
+    width = 1 + n * PRIOR
+    share = (distance / spread) ** 2 * n / (n - 1) if spread else (math.inf if distance else 0.0)  # t² / (n − 1)
+    ratio = (1 + share) / (1 + share / width) if math.isfinite(share) else width
+    return min(1.0, math.sqrt(width) * ratio ** (-n / 2))
+
+
+def _anytime_width(n: int) -> float:
+    """Half the width of the interval for differences of standard deviation 1; infinite for few seeds."""
+    width = 1 + n * PRIOR
+    bound = (math.sqrt(width) / LEVEL) ** (2 / n)
+    return math.sqrt((n - 1) / n * (bound - 1) / (1 - bound / width)) if bound < width else math.inf
+
+
+def _anytime_seeds(d: Difference, distance: float) -> int | None:
+    """About how many seeds would show this ``distance``, if effect and spread stayed."""
+    return next((n for n in range(d.n + 1, MOST_SEEDS + 1) if _anytime_width(n) * d.spread < distance), None)

@@ -1,0 +1,186 @@
+"""The rows of logs: JSON Lines, CSV, JSON and MLflow's stores, one at a time."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+import math
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..errors import UserError, did_you_mean
+
+STEPS = ("step", "_step", "global_step", "Step", "train/global_step", "trainer/global_step", "training_step")
+RUNS = ("run", "run_id", "run_name", "Name")  # columns that say which run a row is of
+FORMATS = (
+    "trainer_state.json (TRL), JSON Lines (verl, prime-rl), CSV, JSON (Weights & Biases), an MLflow database (.db) or "
+    "run folder"
+)
+
+
+class Row(NamedTuple):
+    """A row of a log: where it is, the run within the file, its seed, step and values. None: not there."""
+
+    where: str
+    run: str
+    seed: Any
+    step: Any
+    values: Mapping[str, Any]
+
+
+def rows(path: Path, metric: str, step: str | None, ends: list[str]) -> Iterator[Row]:
+    """The rows of a file or folder; ``ends`` gets notes on lines that are cut off."""
+    path = _inside(path) if path.is_dir() else path
+    if path.is_dir():
+        yield from _mlflow_folder(path, metric)
+    elif path.suffix in (".db", ".sqlite"):
+        yield from _mlflow_database(path, metric)
+    else:
+        try:
+            if path.suffix == ".json":
+                entries = _json(path)
+            elif path.suffix in (".csv", ".tsv"):
+                entries = _csv(path, ends)
+            else:
+                entries = _json_lines(path, ends)
+            for where, entry in entries:
+                values = {**entry, **entry["data"]} if isinstance(entry.get("data"), dict) else entry  # verl
+                charts = [name for name in values if name.endswith(f" - {metric}")]  # Weights & Biases
+                if step is None and (charts or metric in values):
+                    step = next((name for name in STEPS if name in values), None)
+                if step is not None and step not in values and (charts or metric in values):
+                    raise UserError(f"{where}: has no step {step!r}. It has {listed(values)}.")
+                at = None if step is None else values.get(step)
+                run = next((str(values[name]) for name in RUNS if name in values), "")
+                for name in charts:
+                    yield Row(where, name.removesuffix(f" - {metric}"), None, at, {metric: values[name]})
+                if not charts:
+                    yield Row(where, run, values.get("seed"), at, values)
+        except OSError as error:
+            raise UserError(f"{path}: cannot be read: {error.strerror}.") from error
+        except UnicodeDecodeError as error:
+            raise UserError(f"{path}: is no text. A log is one of: {FORMATS}.") from error
+
+
+def _inside(folder: Path) -> Path:
+    """The log in a run's folder: of TRL, of MLflow, or the only file of a known kind."""
+    checkpoints = [*folder.glob("checkpoint-*/trainer_state.json"), *folder.glob("trainer_state.json")]
+    if checkpoints:
+        return max(checkpoints, key=lambda file: int("0" + file.parent.name.partition("checkpoint-")[2]))
+    if (folder / "metrics").is_dir() and (folder / "meta.yaml").exists():
+        return folder
+    files = sorted(file for kind in ("jsonl", "csv") for file in folder.glob(f"*.{kind}"))
+    if len(files) == 1:
+        return files[0]
+    listed = f"has {', '.join(file.name for file in files)}: name one" if files else "has no log"
+    raise UserError(f"{folder}: {listed}. A log is one of: {FORMATS}.")
+
+
+def _json_lines(path: Path, ends: list[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            where = f"{path}, line {number}"
+            try:
+                entry = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                if not line.endswith(b"\n"):
+                    ends.append(f"{where}: the last line is cut off and left out")
+                    return
+                raise UserError(f"{where}: not JSON ({error}). A log is one of: {FORMATS}.") from error
+            if not isinstance(entry, dict):
+                raise UserError(f"{where}: expected an object, got {type(entry).__name__}.")
+            yield where, entry
+
+
+def _csv(path: Path, ends: list[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    with path.open("rb") as binary:
+        size = binary.seek(0, 2)
+        binary.seek(max(0, size - 1))
+        is_ended = binary.read() in (b"\n", b"")
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.reader(file, delimiter="\t" if path.suffix == ".tsv" else ",")
+        header = next(reader, [])
+        pending: tuple[int, list[str]] | None = None
+        for number, cells in itertools.chain(((reader.line_num, cells) for cells in reader if cells), [(0, [])]):
+            if pending is not None:
+                where, last = f"{path}, line {pending[0]}", not cells
+                if last and not is_ended and len(pending[1]) < len(header):
+                    ends.append(f"{where}: the last line is cut off and left out")
+                    return
+                if len(pending[1]) != len(header):
+                    raise UserError(f"{where}: {len(pending[1])} cells under {len(header)} columns.")
+                yield where, dict(zip(header, pending[1], strict=True))
+            pending = (number, cells)
+
+
+def _json(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """`log_history` of a trainer_state.json, a list of objects, or an object of columns."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise UserError(
+            f"{path}: not JSON ({error}); was it cut off? JSON Lines are read from .jsonl files."
+        ) from error
+    if isinstance(content, dict) and isinstance(content.get("log_history"), list):
+        content = content["log_history"]
+    elif isinstance(content, dict) and content and all(isinstance(column, list | dict) for column in content.values()):
+        columns = [[*c.values()] if isinstance(c, dict) else c for c in content.values()]
+        if len({len(column) for column in columns}) > 1:
+            raise UserError(f"{path}: its columns have different lengths.")
+        content = [dict(zip(content, cells, strict=True)) for cells in zip(*columns, strict=True)]
+    if not isinstance(content, list) or not all(isinstance(entry, dict) for entry in content):
+        raise UserError(f"{path}: expected `log_history`, a list of objects, or columns. A log is one of: {FORMATS}.")
+    yield from ((f"{path}, entry {number}", entry) for number, entry in enumerate(content, start=1))
+
+
+def _mlflow_database(path: Path, metric: str) -> Iterator[Row]:
+    names = "SELECT DISTINCT key FROM metrics"
+    seeds = "SELECT run_uuid, value FROM params WHERE key = 'seed'"
+    points = (
+        "SELECT m.run_uuid, r.name, m.step, m.value, m.is_nan FROM metrics m JOIN runs r ON r.run_uuid = m.run_uuid "
+        "WHERE m.key = ? AND r.lifecycle_stage = 'active' ORDER BY m.run_uuid, m.timestamp, m.step"
+    )
+    try:
+        connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
+        try:
+            known = [key for (key,) in connection.execute(names)]
+            if metric not in known:
+                raise UserError(
+                    f"{path}: has no metric {metric!r}.{did_you_mean(metric, known)} It has {listed(known)}."
+                )
+            seed_of = dict(connection.execute(seeds).fetchall())
+            for run, name, step, value, is_nan in connection.execute(points, (metric,)):
+                values = {metric: math.nan if is_nan else value}
+                yield Row(f"{path}, run {run}", f"{name or ''} {run}".strip(), seed_of.get(run), step, values)
+        finally:
+            connection.close()
+    except sqlite3.Error as error:
+        raise UserError(f"{path}: cannot be read as MLflow's database: {error}.") from error
+
+
+def _mlflow_folder(folder: Path, metric: str) -> Iterator[Row]:
+    file, seed = folder / "metrics" / metric, folder / "params" / "seed"
+    if not file.is_file():
+        known = [
+            str(each.relative_to(folder / "metrics")) for each in (folder / "metrics").rglob("*") if each.is_file()
+        ]
+        yield Row(str(folder), "", None, None, dict.fromkeys(known))
+        return
+    value_of_seed = seed.read_text().strip() if seed.exists() else None
+    with file.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
+            where, cells = f"{file}, line {number}", line.split()
+            if len(cells) != 3:
+                raise UserError(f"{where}: expected a time, a value and a step.")
+            yield Row(where, "", value_of_seed, cells[2], {metric: cells[1]})
+
+
+def listed(names: Iterable[str]) -> str:
+    """Up to 30 names for a message."""
+    shown = [*itertools.islice(names, 30)]
+    return ", ".join(map(repr, shown)) + (", …" if len(shown) == 30 else "")

@@ -1,0 +1,49 @@
+"""The figure of `policygrain claim`: the curves of both sides, and the difference of their endpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from ..analysis.run_claims import Run, RunClaim
+from ..analysis.statistics import Interval
+from ..errors import UserError
+from . import SUFFIXES
+from .style import BLUE, EVERYWHERE, FULL_PAGE, ORANGE, interval_row, look, seed_marks, shade_margin
+
+MOST_POINTS = 500  # of a curve
+
+
+def draw(decided: RunClaim, a: Sequence[Run], b: Sequence[Run], out: Path) -> None:
+    """Draw to ``out``. UserError for another suffix."""
+    if out.suffix not in SUFFIXES:
+        raise UserError(f"--figure {out}: a figure is one of {', '.join(SUFFIXES)}.")
+    figure = Figure(figsize=(FULL_PAGE, 2.6))
+    left, right = figure.subplots(1, 2, width_ratios=[3, 2])
+    for side, runs, colour, line in (("a", a, BLUE, "-"), ("b", b, ORANGE, "--")):
+        for number, run in enumerate(runs):
+            chosen = np.unique(np.linspace(0, len(run.steps) - 1, min(len(run.steps), MOST_POINTS)).astype(int))
+            label = f"{side} ({len(runs)} runs)" if number == 0 else None
+            style = {"color": colour, "linestyle": line, "linewidth": 0.8, "alpha": 0.8, "label": label}
+            left.plot(run.steps[chosen], run.values[chosen], **style)
+    left.set_xlabel("step")
+    left.set_ylabel(decided.metric)
+    left.legend()
+    d = decided.difference
+    if decided.margin is not None:
+        shade_margin(right, "x", decided.margin)
+    else:
+        right.axvline(0, color="#000000", linewidth=0.7)
+    finite = [v for v in (d.low, d.high, *d.values, d.mean, 0.0) if np.isfinite(v)]
+    limits = EVERYWHERE if np.isfinite(d.low) else (min(finite), max(finite))
+    interval_row(right, 0, Interval(d.mean, d.low, d.high), look("#333333", "o"), limits)
+    seed_marks(right, np.array(d.values), 0.25, look("#333333", "o"))
+    right.set_ylim(-0.6, 0.6)
+    right.set_yticks([])
+    right.locator_params(axis="x", nbins=5)
+    right.set_xlabel(f"a − b: {decided.endpoint}", wrap=True)
+    right.set_title(decided.verdict)
+    figure.savefig(out)

@@ -1,0 +1,192 @@
+"""A running trainer beside a preset: the gradient read from the weights before and after steps of plain SGD."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..errors import UserError
+from ..objective import Method, method
+from ..objective.batch import TokenBatch
+from .losses import alike, variants
+
+# With these settings of transformers' TrainingArguments a step is w − learning_rate · gradient, and nothing else.
+PLAIN_SGD: dict[str, Any] = {"optim": "sgd", "max_grad_norm": 0.0, "weight_decay": 0.0, "bf16": False, "fp16": False}
+RATIOS_ARE_1 = 1e-6
+
+
+class NoGradient(UserError):
+    """A step without gradient, which shows nothing."""
+
+
+class Step(NamedTuple):
+    """An optimizer step of plain SGD that a trainer took."""
+
+    before: Sequence[Tensor]  # copies of the model's parameters, in their order
+    after: Sequence[Tensor]
+    learning_rate: float
+    batch: Callable[[], TokenBatch]  # of the whole step; called with the weights of `before` in the model
+
+
+def assert_step(model: torch.nn.Module, step: Step, objective: str | Method, *, rtol: float = 1e-2) -> None:
+    """AssertionError unless the step is w − learning_rate · (the gradient of a preset). The model ends as it was.
+
+    ``rtol``: largest distance of the two gradients, relative to the preset's norm; weights in float32 leave some.
+    NoGradient, a UserError, where neither has one.
+    """
+    __tracebackhide__ = True
+    chosen = method(objective) if isinstance(objective, str) else objective
+    parameters = list(model.parameters())
+    now = [p.detach().clone() for p in parameters]
+    _set(parameters, step.before)
+    try:
+        batch = step.batch()
+        batch = batch.replace(step=batch)
+        trained = [p for p in parameters if p.requires_grad]
+        expected = _gradient(chosen, batch, trained)
+        pairs = zip(parameters, step.before, step.after, strict=True)
+        found = torch.cat([((b - a) / step.learning_rate).flatten() for p, b, a in pairs if p.requires_grad])
+        if not (expected.any() or found.any()):
+            raise NoGradient(
+                f"this step shows nothing: its gradient is 0, as that of {chosen.name}. "
+                "Are all rewards equal, or all tokens clipped?"
+            )
+        if float((found - expected).norm()) <= rtol * float(expected.norm()):
+            return
+        cosine, norm = alike(found, expected)
+        same = (
+            words
+            for words, other in variants(chosen)
+            if (g := _gradient_or_none(other, batch, trained)) is not None
+            and float((found - g).norm()) <= rtol * float(g.norm())
+        )
+        equals = next(same, None)
+    finally:
+        _set(parameters, now)
+    raise AssertionError(
+        f"the trainer's step is not that of {chosen.name}: its gradient has cosine {cosine:.4f} with that of "
+        f"{chosen.name} and {norm:.4g} times its norm. "
+        + (f"It is that of: {equals}." if equals else "It is that of no other preset, nor of this one changed.")
+    )
+
+
+def assert_trl(trainer: Any, objective: str | Method, *, rtol: float = 1e-2) -> None:
+    """Train a GRPOTrainer of TRL, or of a subclass, and check each of its steps.
+
+    Its arguments need `PLAIN_SGD`, a constant learning rate, and more than one update per batch of rollouts
+    (`num_iterations=2`), or all ratios are 1. UserError for other settings.
+    """
+    __tracebackhide__ = True
+    shown = []
+    for step in trl_steps(trainer):
+        try:
+            assert_step(trainer.model, step, objective, rtol=rtol)
+            shown.append(step)
+        except NoGradient:  # the trainer has none either, as where all tokens are clipped
+            continue
+    if all(_on_policy(trainer.model, step) for step in shown):
+        raise UserError(
+            "in all steps that have a gradient all ratios are 1, so ratio and clip were not checked: set "
+            "num_iterations=2, or another learning rate if every token was clipped."
+        )
+
+
+def trl_steps(trainer: Any) -> list[Step]:
+    """The steps of `trainer.train()`, with the batches that TRL made. UserError where a step is no plain SGD."""
+    from transformers import TrainerCallback
+
+    wrong = [f"{k}={v!r}" for k, v in PLAIN_SGD.items() if (getattr(trainer.args, k) or 0) != (v or 0)]
+    if wrong:
+        raise UserError(f"a gradient is read from steps of plain SGD: set {', '.join(wrong)}.")
+    if trainer.accelerator.num_processes > 1:
+        raise UserError("a gradient is read on one process; TRL adds up others.")
+    steps: list[Step] = []
+    inputs: list[dict[str, Any]] = []
+    compute = trainer._compute_loss
+
+    def recorded(model: Any, given: dict[str, Any]) -> Any:
+        if model.training:
+            inputs.append(dict(given))
+        return compute(model, given)
+
+    class Recorder(TrainerCallback):
+        """Copies the weights around each optimizer step."""
+
+        def on_step_begin(self, *_: Any, **__: Any) -> None:
+            inputs.clear()
+            self.before, self.rate = _weights(trainer.model), float(trainer.optimizer.param_groups[0]["lr"])
+
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            taken = list(inputs)
+            steps.append(Step(self.before, _weights(trainer.model), self.rate, lambda: _trl_batch(trainer, taken)))
+
+    trainer._compute_loss = recorded
+    trainer.add_callback(Recorder())
+    trainer.train()
+    trainer._compute_loss = compute
+    return steps
+
+
+def _trl_batch(trainer: Any, inputs: Sequence[dict[str, Any]]) -> TokenBatch:
+    """The micro-batches of a step as one batch, scored by the model as it is now."""
+    parts = []
+    for given in inputs:
+        ids = torch.cat([given["prompt_ids"], given["completion_ids"]], dim=1)
+        mask = torch.cat([given["prompt_mask"], given["completion_mask"]], dim=1)
+        width = given["completion_ids"].shape[1]
+        log_probs, entropy, *_ = trainer._get_per_token_logps_and_entropies(
+            trainer.model, ids, mask, width, compute_entropy=True
+        )
+        old = given.get("old_per_token_logps")
+        part: dict[str, Any] = {
+            "log_probs": log_probs,
+            "old_log_probs": log_probs.detach() if old is None else old,
+            "mask": given["completion_mask"] * given.get("tool_mask", 1),
+            "entropy": entropy,
+        }
+        others = {"ref_log_probs": given.get("ref_per_token_logps"), "old_entropy": given.get("old_entropies")}
+        parts.append(part | {key: value for key, value in others.items() if value is not None})
+    widest = max(part["mask"].shape[1] for part in parts)
+    joined: dict[str, Any] = {
+        key: torch.cat([F.pad(part[key], (0, widest - part[key].shape[1])) for part in parts]) for key in parts[0]
+    }
+    advantages = torch.cat([given["advantages"] for given in inputs])
+    groups = torch.arange(len(advantages), device=advantages.device) // trainer.num_generations
+    return TokenBatch(**joined, advantages=advantages, groups=groups, max_length=trainer.max_completion_length)
+
+
+def _on_policy(model: torch.nn.Module, step: Step) -> bool:
+    parameters = list(model.parameters())
+    now = _weights(model)
+    _set(parameters, step.before)
+    with torch.no_grad():
+        largest = float(step.batch().log_ratio.abs().max())
+    _set(parameters, now)
+    return largest <= RATIOS_ARE_1
+
+
+def _gradient(chosen: Method, batch: TokenBatch, parameters: Sequence[Tensor]) -> Tensor:
+    loss = chosen.loss(batch).loss
+    gradients = torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True, materialize_grads=True)
+    return torch.cat([gradient.flatten() for gradient in gradients])
+
+
+def _gradient_or_none(other: Method, batch: TokenBatch, parameters: Sequence[Tensor]) -> Tensor | None:
+    try:
+        return _gradient(other, batch, parameters)
+    except ValueError:  # the batch lacks what it reads
+        return None
+
+
+def _weights(model: torch.nn.Module) -> list[Tensor]:
+    return [p.detach().clone() for p in model.parameters()]
+
+
+def _set(parameters: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    with torch.no_grad():
+        for parameter, value in zip(parameters, values, strict=True):
+            parameter.copy_(value)

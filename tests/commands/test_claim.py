@@ -1,0 +1,57 @@
+"""`policygrain claim` on the command line: a text, JSON, a figure, and errors without a traceback."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from policygrain.cli import main
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for side, level in (("a", 0.6), ("b", 0.5)):
+        for seed in range(3):
+            rows = [{"step": k, "reward": level + seed / 50 + k / 100 + (k * seed % 3) / 200} for k in range(1, 6)]
+            Path(f"{side}_seed{seed}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return tmp_path
+
+
+def test_text_json_and_figure(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sides = ["claim", "--a", "a_*.jsonl", "--b", "b_*.jsonl", "--metric", "reward", "--margin", "0.2", "--last", "2"]
+    assert main([*sides, "--figure", "claim.png"]) == 0
+    out = capsys.readouterr().out
+    assert (
+        "reward of a is above that of b: holds, smaller than 0.2\n  endpoint: mean of the last 2 values, to step 5"
+        in out
+    )
+    assert (runs / "claim.png").read_bytes().startswith(b"\x89PNG")
+    assert main([*sides, "--json", "--unpaired", "--claimed", "below"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["pairing"] == "unpaired, as asked" and data["verdict"] == "opposite"
+    assert data["difference"]["mean"] == pytest.approx(0.1) and len(data["runs"]["a"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--a", "a_seed0.jsonl", "--b", "b_*.jsonl", "--metric", "reward"], "--a: one run (a_seed0.jsonl)"),
+        (["--a", "a_*.jsonl", "--b", "b_*.jsonl", "--metric", "rewrad"], "Did you mean 'reward'"),
+        (
+            ["--a", "a_*.jsonl", "--b", "b_*.jsonl", "--metric", "reward", "--last", "0"],
+            "--last 0: expected at least 1",
+        ),
+        (["--a", "a_*.jsonl", "--b", "b_*.jsonl", "--metric", "reward", "--margin", "-1"], "--margin -1: expected"),
+        (
+            ["--a", "a_*.jsonl", "--b", "b_*.jsonl", "--metric", "reward", "--figure", "x.bmp"],
+            "--figure x.bmp: a figure is",
+        ),
+    ],
+)
+def test_a_mistake_is_one_line(options: list[str], says: str, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["claim", *options]) == 2
+    error = capsys.readouterr().err
+    assert says in error and error.count("\n") == 1

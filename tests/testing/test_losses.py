@@ -1,0 +1,257 @@
+"""`assert_objective`: right losses pass, wrong ones are named, and the generated batches tell all presets apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import combinations
+
+import pytest
+import torch
+from torch import Tensor
+
+from policygrain import TokenBatch, method
+from policygrain.errors import UserError
+from policygrain.objective import method_names
+from policygrain.testing import assert_objective, batches, compare
+from policygrain.testing.losses import Differs, Outcome, _difference, _of_method
+
+Loss = Callable[..., Tensor]
+
+
+def surrogate(r: Tensor, a: Tensor, low: float, high: float) -> Tensor:
+    return torch.minimum(r * a, r.clamp(1 - low, 1 + high) * a)
+
+
+def seq_mean(x: Tensor, mask: Tensor) -> Tensor:
+    lengths = mask.sum(1)
+    return -((x * mask).sum(1) / lengths.clamp(min=1)).sum() / (lengths > 0).sum()
+
+
+def token_mean(x: Tensor, mask: Tensor) -> Tensor:
+    return -(x * mask).sum() / mask.sum()
+
+
+def ratio(log_probs: Tensor, old_log_probs: Tensor) -> Tensor:
+    return (log_probs - old_log_probs).exp()
+
+
+def sequence_ratio(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> Tensor:
+    mean = ((log_probs - old_log_probs) * mask).sum(1) / mask.sum(1).clamp(min=1)
+    return mean.exp()[:, None].expand_as(log_probs)
+
+
+def grpo(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
+    return seq_mean(surrogate(ratio(log_probs, old_log_probs), advantages[:, None], 0.2, 0.2), mask)
+
+
+def dapo_of_verl(
+    log_prob: Tensor, old_log_prob: Tensor, advantages: Tensor, response_mask: Tensor
+) -> tuple[Tensor, int]:
+    return token_mean(surrogate(ratio(log_prob, old_log_prob), advantages, 0.2, 0.28), response_mask), 0
+
+
+def gspo(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
+    r = sequence_ratio(log_probs, old_log_probs, mask)
+    return seq_mean(surrogate(r, advantages[:, None], 3e-4, 4e-4), mask)
+
+
+def cispo(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
+    weight = ratio(log_probs, old_log_probs).clamp(max=5.0).detach()
+    return token_mean(weight * advantages[:, None] * log_probs, mask)
+
+
+def dr_grpo(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: Tensor, max_length: int) -> Tensor:
+    u = surrogate(ratio(log_probs, old_log_probs), advantages[:, None], 0.2, 0.2)
+    return -(u * mask).sum() / ((mask.sum(1) > 0).sum() * max_length)
+
+
+RIGHT: dict[str, Loss] = {"grpo": grpo, "gspo": gspo, "dr_grpo": dr_grpo}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_loss_written_by_hand_is_the_preset(name: str) -> None:
+    compared = assert_objective(RIGHT[name], name)
+    assert (compared.cosine, compared.norm) == pytest.approx((1, 1))
+
+
+def test_the_names_of_verl_and_advantages_per_token() -> None:
+    assert_objective(dapo_of_verl, "dapo", per_token_advantages=True)
+
+
+def test_another_value_with_the_same_gradient() -> None:
+    with pytest.raises(AssertionError, match=r"gradient is the same, but the value is .*value=False"):
+        assert_objective(
+            lambda log_probs, old_log_probs, advantages, mask: grpo(log_probs, old_log_probs, advantages, mask) + 1,
+            "grpo",
+        )
+    weights = method("cispo").clip.settings
+    assert weights["cap"] == 5.0
+    assert_objective(cispo, "cispo", value=False)
+
+
+@pytest.mark.parametrize("name", method_names())
+def test_every_preset_is_itself(name: str) -> None:
+    chosen = method(name)
+    compared = assert_objective(lambda **fields: chosen.loss(TokenBatch(**fields)), name)
+    assert compared.norm == pytest.approx(1)
+
+
+def wrong(preset: str, words: str | None, function: Loss) -> object:
+    return pytest.param(preset, words, function, id=f"{preset}: {function.__name__}")
+
+
+def token_mean_for_sequences(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
+    return token_mean(surrogate(ratio(log_probs, old_log_probs), advantages[:, None], 0.2, 0.2), mask)
+
+
+def clip_on_the_wrong_side(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
+    r, a = ratio(log_probs, old_log_probs), advantages[:, None]
+    return seq_mean(torch.maximum(r * a, r.clamp(0.8, 1.2) * a), mask)
+
+
+def clip_without_minimum(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
+    return seq_mean(ratio(log_probs, old_log_probs).clamp(0.8, 1.2) * advantages[:, None], mask)
+
+
+def no_clip(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
+    return seq_mean(ratio(log_probs, old_log_probs) * advantages[:, None], mask)
+
+
+def ratio_forced_to_1(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
+    return seq_mean(surrogate(ratio(log_probs, log_probs.detach()), advantages[:, None], 0.2, 0.2), mask)
+
+
+def detached_weight(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
+    r = ratio(log_probs, old_log_probs).clamp(0.8, 1.2).detach()
+    return seq_mean(r * advantages[:, None] * log_probs, mask)
+
+
+def opposite_sign(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
+    return -grpo(log_probs, old_log_probs, advantages, mask)
+
+
+def mean_over_padding(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
+    return -(surrogate(ratio(log_probs, old_log_probs), advantages[:, None], 0.2, 0.2) * mask).mean()
+
+
+def padding_in_the_loss(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
+    return seq_mean(surrogate(ratio(log_probs, old_log_probs), advantages[:, None], 0.2, 0.2), torch.ones_like(mask))
+
+
+def rows_without_tokens_counted(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
+    u = surrogate(ratio(log_probs, old_log_probs), advantages[:, None], 0.2, 0.2)
+    return -((u * mask).sum(1) / mask.sum(1).clamp(min=1)).mean()
+
+
+def band_a_thousand_times_as_wide(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
+    return seq_mean(surrogate(sequence_ratio(log_probs, old_log_probs, mask), advantages[:, None], 0.2, 0.2), mask)
+
+
+def band_exchanged(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
+    r = sequence_ratio(log_probs, old_log_probs, mask)
+    return seq_mean(surrogate(r, advantages[:, None], 4e-4, 3e-4), mask)
+
+
+def sum_instead_of_mean_of_logs(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
+    r = ((log_probs - old_log_probs) * mask).sum(1, keepdim=True).exp().expand_as(log_probs)
+    return seq_mean(surrogate(r, advantages[:, None], 3e-4, 4e-4), mask)
+
+
+def token_ratio(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
+    return seq_mean(surrogate(ratio(log_probs, old_log_probs), advantages[:, None], 3e-4, 4e-4), mask)
+
+
+def mean_of_ratios(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
+    r = (ratio(log_probs, old_log_probs) * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1)
+    return seq_mean(surrogate(r.expand_as(log_probs), advantages[:, None], 3e-4, 4e-4), mask)
+
+
+WRONG = [
+    wrong("grpo", "`grpo` with `token_mean`", token_mean_for_sequences),
+    wrong("grpo", None, clip_on_the_wrong_side),
+    wrong("grpo", None, clip_without_minimum),
+    wrong("grpo", "`grpo` with no clip", no_clip),
+    wrong("grpo", "`grpo` with the ratio `none`", ratio_forced_to_1),
+    wrong("grpo", None, detached_weight),
+    wrong("grpo", None, opposite_sign),
+    wrong("grpo", None, mean_over_padding),
+    wrong("grpo", None, padding_in_the_loss),
+    wrong("grpo", None, rows_without_tokens_counted),
+    wrong("gspo", "`gspo` with the band 0.2 / 0.2", band_a_thousand_times_as_wide),
+    wrong("gspo", "`gspo` with low and high exchanged", band_exchanged),
+    wrong("gspo", None, sum_instead_of_mean_of_logs),
+    wrong("gspo", "`gspo` with the ratio `token`", token_ratio),
+    wrong("gspo", None, mean_of_ratios),
+]
+
+
+@pytest.mark.parametrize(("preset", "words", "function"), WRONG)
+def test_a_wrong_loss_is_found_and_named(preset: str, words: str | None, function: Loss) -> None:
+    with pytest.raises(Differs, match=f"it is not {preset}: it differs in") as raised:
+        assert_objective(function, preset)
+    compared = raised.value.comparison
+    assert compared.equals == words
+    assert all("batch '" in problem and f"{preset} is" in problem for problem in compared.problems)
+
+
+def test_a_row_without_tokens_can_be_left_out() -> None:
+    """All that `rows_without_tokens_counted` has wrong."""
+    compared = compare(rows_without_tokens_counted, "grpo")
+    assert [problem.split("'")[1] for problem in compared.problems] == ["a response without tokens"]
+    assert_objective(rows_without_tokens_counted, "grpo", without=["a response without tokens"])
+    with pytest.raises(UserError, match=r"there is no batch nonsense. There are: log-ratios of 0"):
+        assert_objective(grpo, "grpo", without=["nonsense"])
+
+
+def test_a_message_says_which_token_differs_by_how_much() -> None:
+    def one_token(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
+        return grpo(log_probs, old_log_probs, advantages, mask) + 0.5 * log_probs[2, 3]
+
+    fields = batches()["log-ratios of 0.1"]
+    compared = compare(one_token, "grpo", {"mine": fields})
+    expected = _of_method(method("grpo"), fields).gradients["log_probs"][2, 3]
+    assert compared.problems == (
+        f"batch 'mine': response 3, token 4: the gradient by log_probs is {float(expected) + 0.5:.4g}, that of grpo is "
+        f"{float(expected):.4g}.",
+    )
+
+
+def test_what_is_no_loss_is_said() -> None:
+    with pytest.raises(AssertionError, match=r"no gradient by log_probs. Is the ratio detached"):
+        assert_objective(lambda log_probs: log_probs.detach().sum(), "grpo")
+    with pytest.raises(AssertionError, match=r"scalar tensor, and this is of shape \(8, 12\)"):
+        assert_objective(lambda log_probs: log_probs, "grpo")
+    with pytest.raises(AssertionError, match="not finite at response"):
+        assert_objective(lambda log_probs, mask: (log_probs / mask).sum(), "grpo")
+    with pytest.raises(UserError, match="parameter 'data' is none of advantages"):
+        assert_objective(lambda data, log_probs: log_probs.sum(), "grpo")
+    with pytest.raises(UserError, match="no parameter `log_probs`"):
+        assert_objective(lambda advantages: advantages.sum(), "grpo")
+
+
+def test_the_batches_tell_all_presets_apart() -> None:
+    """GSPO-token is GSPO where a response has one advantage (2507.18071 section 4.3)."""
+    made = batches()
+    outcomes: dict[str, dict[str, Outcome]] = {
+        name: {batch: _of_method(method(name), fields) for batch, fields in made.items()} for name in method_names()
+    }
+    equal = {
+        (one, other)
+        for one, other in combinations(outcomes, 2)
+        if all(_difference(outcomes[one][b], outcomes[other][b], "", b, 1e-5, True) is None for b in made)
+    }
+    assert equal == {("gspo", "gspo_token")}
+    fields = {
+        n: f | {"advantages": f["advantages"][:, None] * torch.linspace(0, 1, f["mask"].shape[1])}
+        for n, f in made.items()
+    }
+    assert compare(lambda **f: method("gspo").loss(TokenBatch(**f)), "gspo_token", fields).problems
+
+
+def test_the_batches_clip_tokens_on_both_sides_of_every_band() -> None:
+    for name in method_names():
+        chosen = method(name)
+        views = [chosen.view(TokenBatch(**fields)) for fields in batches(chosen).values()]
+        if chosen.clip.settings.get("low"):
+            for side in ("clipped_low", "clipped_high"):
+                assert any(bool(view[side].any()) for view in views), (name, side)

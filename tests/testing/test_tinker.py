@@ -1,0 +1,85 @@
+"""`assert_tinker` on endpoints in this process, one of which forces the ratio to 1 under the name `ppo`."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from policygrain.errors import UserError
+from policygrain.testing import assert_tinker
+from policygrain.testing.generated import random_fields
+
+pytest.importorskip("tinker", reason="Tinker is not installed here; `make test-peers` has it")
+LENGTHS = [7, 3, 9, 5]
+
+
+class Client:
+    """The calls of tinker's TrainingClient on log-probabilities that are parameters, with Adam as in its server."""
+
+    def __init__(self, fields: dict[str, Any], low: float = 0.2, on_policy: bool = False) -> None:
+        self.rows = [row[:n].clone().requires_grad_() for row, n in zip(fields["log_probs"], LENGTHS, strict=True)]
+        self.low, self.on_policy = low, on_policy
+
+    def forward_backward(self, data: list[Any], loss_fn: str, loss_fn_config: Any = None) -> Any:
+        assert loss_fn == "ppo"
+        total = torch.zeros((), dtype=torch.float64)
+        for datum, row in zip(data, self.rows, strict=True):
+            inputs = datum.loss_fn_inputs
+            ratio = (row - (row.detach() if self.on_policy else inputs["logprobs"])).exp()
+            a = inputs["advantages"]
+            total = total - torch.minimum(ratio * a, ratio.clamp(1 - self.low, 1.28) * a).sum()
+        total.backward()
+        return SimpleNamespace(result=lambda: None)
+
+    def forward_backward_custom(self, data: list[Any], loss_fn: Any) -> Any:
+        loss, _ = loss_fn(data, self.rows)
+        loss.backward()
+        return SimpleNamespace(result=lambda: None)
+
+    def optim_step(self, adam: Any) -> Any:
+        assert adam.beta1 == adam.beta2 == 0
+        for row in self.rows:
+            if row.grad is not None:
+                row.data -= adam.learning_rate * row.grad / (row.grad.abs() + adam.eps)
+                row.grad = None
+        return SimpleNamespace(result=lambda: None)
+
+
+@pytest.fixture
+def fields() -> dict[str, Any]:
+    return random_fields(LENGTHS, 1, 0.3)
+
+
+@pytest.fixture
+def data(fields: dict[str, Any]) -> list[Any]:
+    return [
+        SimpleNamespace(
+            loss_fn_inputs={
+                "logprobs": fields["old_log_probs"][i, :n],
+                "advantages": fields["advantages"][i].expand(n),
+                "mask": torch.ones(n),
+            }
+        )
+        for i, n in enumerate(LENGTHS)
+    ]
+
+
+def test_an_endpoint_whose_loss_is_the_preset_up_to_a_factor(fields: dict[str, Any], data: list[Any]) -> None:
+    """Tinker's losses are sums over tokens, DAPO's is their mean."""
+    factor = assert_tinker(lambda: Client(fields), data, "ppo", "dapo")
+    assert factor == pytest.approx(sum(LENGTHS), rel=0.01)
+
+
+@pytest.mark.parametrize("wrong", [{"low": 0.05}, {"on_policy": True}])
+def test_an_endpoint_with_another_loss_is_found(wrong: Any, fields: dict[str, Any], data: list[Any]) -> None:
+    with pytest.raises(AssertionError, match=r"the endpoint's 'ppo' is not dapo: .* cosine 0"):
+        assert_tinker(lambda: Client(fields, **wrong), data, "ppo", "dapo")
+
+
+def test_data_of_the_model_itself_are_refused(fields: dict[str, Any], data: list[Any]) -> None:
+    fields["log_probs"] = fields["old_log_probs"]
+    with pytest.raises(UserError, match="all ratios are 1"):
+        assert_tinker(lambda: Client(fields), data, "ppo", "dapo")

@@ -1,0 +1,155 @@
+"""`assert_step` and `assert_trl`: the gradient of a trainer's step, read from its weights."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from policygrain import TokenBatch, method
+from policygrain.errors import UserError
+from policygrain.testing import Step, assert_step, assert_trl
+from policygrain.testing.generated import random_fields
+from policygrain.testing.weights import PLAIN_SGD
+
+LENGTHS = [7, 3, 9, 5]
+
+
+class Table(torch.nn.Module):
+    """A policy whose log-probabilities are its parameters, and one that is not trained."""
+
+    def __init__(self, log_probs: torch.Tensor) -> None:
+        super().__init__()
+        self.log_probs = torch.nn.Parameter(log_probs.clone())
+        self.frozen = torch.nn.Parameter(torch.ones(2), requires_grad=False)
+
+
+def step_of(name: str, model: Table, fields: dict[str, Any], clip: Any = None) -> Step:
+    """A step of SGD with the gradient of a preset, taken by torch."""
+    chosen = method(name, **({"clip": clip} if clip else {}))
+    before = [p.detach().clone() for p in model.parameters()]
+    optimizer = torch.optim.SGD([model.log_probs], lr=0.5)
+    optimizer.zero_grad()
+    chosen.loss(TokenBatch(**fields | {"log_probs": model.log_probs})).loss.backward()
+    optimizer.step()
+    batch = lambda: TokenBatch(**fields | {"log_probs": model.log_probs})  # noqa: E731
+    return Step(before, [p.detach().clone() for p in model.parameters()], 0.5, batch)
+
+
+def test_a_step_of_a_preset_passes_and_leaves_the_model_as_it_is() -> None:
+    fields = random_fields(LENGTHS, 0)
+    model = Table(fields["log_probs"])
+    step = step_of("gspo", model, fields)
+    after = copy.deepcopy(model.state_dict())
+    assert_step(model, step, "gspo", rtol=1e-9)
+    torch.testing.assert_close(model.state_dict(), after, rtol=0, atol=0)
+
+
+def test_a_step_of_another_objective_is_named() -> None:
+    fields = random_fields(LENGTHS, 0)
+    model = Table(fields["log_probs"])
+    step = step_of("tepo_v1", model, fields, {"low": 0.2, "high": 0.2})
+    with pytest.raises(
+        AssertionError, match=r"not that of gspo.*of: `gspo` with `token_mean` and the band 0.2 / 0.2\."
+    ):
+        assert_step(model, step, "gspo")
+    with pytest.raises(AssertionError, match="2 times its norm"):
+        assert_step(model, step._replace(learning_rate=0.25), method("tepo_v1", clip={"low": 0.2, "high": 0.2}))
+    nothing = random_fields(LENGTHS, 0) | {"advantages": torch.zeros(4, dtype=torch.float64)}
+    with pytest.raises(UserError, match="its gradient is 0, as that of gspo"):
+        assert_step(model, step_of("gspo", model, nothing), "gspo")
+
+
+# ---- TRL ------------------------------------------------------------------------------------------------------------
+
+SETTINGS: dict[str, Any] = PLAIN_SGD | {
+    "per_device_train_batch_size": 4,
+    "gradient_accumulation_steps": 2,
+    "num_generations": 4,
+    "num_iterations": 2,
+    "max_completion_length": 8,
+    "max_steps": 2,
+    "learning_rate": 2.0,
+    "lr_scheduler_type": "constant",
+    "report_to": "none",
+    "save_strategy": "no",
+    "use_cpu": True,
+    "gradient_checkpointing": False,
+    "disable_tqdm": True,
+    "seed": 5,
+}
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("trl", reason="TRL is not installed (pip install '.[dev]')")
+    from policygrain.model import tiny
+    from policygrain.study.schema import TinyModel
+
+    folder = tmp_path_factory.mktemp("start")
+    tokenizer = tiny.character_tokenizer()
+    tiny.build(TinyModel(hidden=32, intermediate=64, layers=1, heads=1), tokenizer, 0).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def trainer_of(start: Path, out: Path, objective: str | None = None, **settings: Any) -> Any:
+    """A GRPOTrainer, or PolicyGrainTrainer with this objective."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about versions of vLLM, which plays no part here
+        from datasets import Dataset
+        from trl import GRPOConfig, GRPOTrainer
+
+        from policygrain.integrations.trl import PolicyGrainTrainer
+        from policygrain.model.loading import load_model
+
+    model, tokenizer = load_model(str(start))
+    return (PolicyGrainTrainer if objective else GRPOTrainer)(
+        model=model,
+        processing_class=tokenizer,
+        reward_funcs=lambda completions, **_: [sum(c.isdigit() for c in t) / (1 + len(t)) for t in completions],
+        args=GRPOConfig(output_dir=str(out), **SETTINGS | settings),
+        train_dataset=Dataset.from_list([{"prompt": text} for text in ("1+2=\n", "7+5=\n", "30+4=\n", "9+9=\n")]),
+        **({"objective": objective} if objective else {}),
+    )
+
+
+@pytest.mark.filterwarnings("ignore:.*sampler:UserWarning")
+@pytest.mark.parametrize(
+    ("preset", "objective", "settings"),
+    [
+        ("grpo", None, {"loss_type": "grpo"}),
+        (
+            "gspo",
+            None,
+            {"loss_type": "grpo", "importance_sampling_level": "sequence", "epsilon": 3e-4, "epsilon_high": 4e-4}
+            | {"learning_rate": 2e-4},
+        ),
+        ("dr_grpo", None, {"loss_type": "dr_grpo", "scale_rewards": "none"}),
+        ("tepo", "tepo", {}),
+        ("gspo", "gspo", {"learning_rate": 2e-4}),
+    ],
+    ids=lambda x: str(x) if isinstance(x, str) else "",
+)
+def test_a_trainer_that_has_the_objective(
+    preset: str, objective: str | None, settings: dict[str, Any], start: Path, tmp_path: Path
+) -> None:
+    assert_trl(trainer_of(start, tmp_path, objective, **settings), preset)
+
+
+def test_a_trainer_that_has_another_one_is_named(start: Path, tmp_path: Path) -> None:
+    """TRL's own names with its defaults: docs/integrations/same-name.md."""
+    trainer = trainer_of(start, tmp_path, importance_sampling_level="sequence")
+    with pytest.raises(AssertionError, match=r"not that of gspo: .*`gspo` with `token_mean`"):
+        assert_trl(trainer, "gspo")
+
+
+def test_settings_with_which_a_gradient_cannot_be_read_are_refused(start: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"set optim='sgd', max_grad_norm=0.0"):
+        assert_trl(trainer_of(start, tmp_path, loss_type="grpo", optim="adamw_torch", max_grad_norm=1.0), "grpo")
+    with pytest.raises(UserError, match="all ratios are 1"):
+        assert_trl(trainer_of(start, tmp_path, loss_type="grpo", num_iterations=1, max_steps=1), "grpo")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tables import benchmarks, cases_map, integrations, methods, phase, smollm2, studies
+from tables import benchmarks, cases_map, integrations, methods, night, phase, smollm2, studies
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = (
@@ -31,6 +31,7 @@ BLOCKS = (
     | cases_map.BLOCKS
     | studies.BLOCKS
     | phase.BLOCKS
+    | night.BLOCKS
     | smollm2.BLOCKS
     | integrations.BLOCKS
     | methods.BLOCKS

@@ -31,6 +31,12 @@ PAGES = (
         Page(f"{name}.md", "laptop", f"The laptop study: {name}", {"": name})
         for name in ("findings", "results", "ablation", "claims")
     ),
+    Page(
+        "night.md",
+        "night",
+        "Fresh seeds at three borders of the map: all endpoints",
+        {"": "findings", "Accuracy, sampled and greedy": "results"},
+    ),
     Page("hour.md", "earlier/hour", "The study of an hour, of an earlier design", WHOLE),
 )
 

@@ -31,7 +31,7 @@ METRICS = {
     "entropy": "entropy",
 }
 WINDOWS = (4, 8, 16, 24)  # steps
-DEFAULT_AGE = {"phase": 0, "laptop": 8}  # `training.ahead`, which names of arms leave out
+DEFAULT_AGE = {"phase": 0}  # `training.ahead`, which names of arms leave out; 8 in other records
 Array = NDArray[np.float64]
 
 
@@ -69,7 +69,7 @@ def runs(record: str = MAP) -> list[Run]:
             area = 100 * np.trapezoid(curve[:, 1], curve[:, 0]) / (curve[-1, 0] - curve[0, 0])
             run = Run(
                 method,
-                int(chosen.get("ahead", DEFAULT_AGE[record])),
+                int(chosen.get("ahead", DEFAULT_AGE.get(record, 8))),
                 float(chosen.get("learning_rate", 2e-4)),
                 int(seed.removeprefix("seed")),
                 float(area),
@@ -115,7 +115,7 @@ def difference(one: dict[int, float], other: dict[int, float]) -> Difference:
     return Difference(mean, float(t.ppf(0.975, free) * error), float(2 * t.sf(abs(mean) / error, free)))
 
 
-def _shown(rows: list[list[Difference]]) -> list[list[str]]:
+def corrected(rows: list[list[Difference]]) -> list[list[str]]:
     """Mean ± half of the interval; bold where it differs from 0 by Holm's method over all of ``rows``."""
     p = np.sort([one.p for row in rows for one in row])
     rejected = np.logical_and.accumulate(p <= 0.05 / np.arange(len(p), 0, -1))
@@ -141,7 +141,7 @@ def ratios() -> str:
     ]
     rows = [
         [f"{age}", f"{rate:g}", f"{np.mean(list(areas('none', age, rate).values())):.0f}%", *shown]
-        for (age, rate), shown in zip(cells(), _shown(found), strict=True)
+        for (age, rate), shown in zip(cells(), corrected(found), strict=True)
     ]
     return table(["age", "learning rate", "none: accuracy", "none − on-policy", *RATIOS], rows)
 
@@ -149,7 +149,7 @@ def ratios() -> str:
 def clips() -> str:
     """Clips by regime: of one ratio with and without, and of two ratios with each one's own."""
     columns = CLIPS | GRAINS
-    shown = _shown(_by_regime(columns))
+    shown = corrected(_by_regime(columns))
     rows = [[f"{age}", f"{rate:g}", *row] for (age, rate), row in zip(cells(), shown, strict=True)]
     return table(["age", "learning rate", *columns], rows)
 
@@ -163,7 +163,7 @@ def sets() -> str:
             if all(a and b for a, b in pairs):
                 names.append([f"{age}", f"{rate:g}", name])
                 found.append([difference(a, b) for a, b in pairs])
-    rows = [[*name, *shown] for name, shown in zip(names, _shown(found), strict=True)]
+    rows = [[*name, *shown] for name, shown in zip(names, corrected(found), strict=True)]
     counts = [f"{name}, {len(areas('none', *REGIMES[0], record))} seeds" for record, name in SETS.items()]
     return table(["age", "learning rate", "comparison", *counts], rows)
 
@@ -186,7 +186,7 @@ def best_rates() -> str:
         found += [[difference(judged[method], judged["none"])] for method in METHODS[1:]]
         clipped = [name for name in METHODS if name.endswith("_clip")]
         found += [[difference(judged[name], judged[name.removesuffix("_clip")])] for name in clipped]
-    shown = iter(text for (text,) in _shown(found))
+    shown = iter(text for (text,) in corrected(found))
     columns: dict[tuple[str, str], list[str]] = {}
     for age in dict.fromkeys(label[0] for label in labels):
         columns |= {(age, name.replace("_", ", ")): [next(shown)] for name in METHODS[1:]}

@@ -20,6 +20,7 @@ RECORDS = {
     "laptop": "config.yaml",
     "phase": "studies/phase.yaml",
     "phase-ranges": "studies/phase-ranges.yaml",
+    "night": "studies/night.yaml",
     "newer": "studies/newer.yaml",
     "smollm2": "studies/smollm2.yaml",
     "smollm2-code": "studies/smollm2-code.yaml",

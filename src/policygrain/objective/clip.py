@@ -222,11 +222,15 @@ class DppoKl(Clip):
     high: float = setting(0.05, ge=0, description="δ_high: largest divergence of a token that has become more likely")
 
     def __call__(self, ratio: Tensor, batch: TokenBatch) -> Surrogate:
-        # A log-probability may be above 0 by rounding.
-        new, old = (x.detach().exp().clamp(max=1.0) for x in (batch.log_probs, batch.old_log_probs))
-        other = ((1 - old + TINY) / (1 - new + TINY)).log()
-        divergence = old * (batch.old_log_probs - batch.log_probs.detach()) + (1 - old) * other
+        new, old = batch.log_probs.detach(), batch.old_log_probs
+        divergence = bernoulli_kl(old, new)
         return _masked(ratio, batch, (divergence > self.low) & (new < old), (divergence > self.high) & (new > old))
+
+
+def bernoulli_kl(log_p: Tensor, log_q: Tensor) -> Tensor:
+    """KL(p ‖ q) of two Bernoulli variables, the sampled token or another one, from log-probabilities of the token."""
+    p, q = (x.exp().clamp(max=1.0) for x in (log_p, log_q))  # a log-probability may be above 0 by rounding
+    return p * (log_p - log_q) + (1 - p) * ((1 - p + TINY) / (1 - q + TINY)).log()
 
 
 def _masked(ratio: Tensor, batch: TokenBatch, fallen: Tensor, risen: Tensor) -> Surrogate:

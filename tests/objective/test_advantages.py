@@ -7,11 +7,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from policygrain import method
 from policygrain.objective.advantage import BatchStd, DrGrpo, Grpo, MaxRl, Rloo
 
 from ..support.batches import few
 
-ALL = (Grpo(), DrGrpo(), Rloo(), MaxRl(), BatchStd(), BatchStd(of="advantages"))
+ALL = (Grpo(), DrGrpo(), Rloo(), MaxRl(), BatchStd(), BatchStd(std_of="advantages"))
 every_advantage = pytest.mark.parametrize("function", ALL, ids=lambda part: part.label)
 of_a_group = pytest.mark.parametrize("function", ALL[:4], ids=lambda part: part.label)
 # Quarters are exact in floating point, and so are their sums; a spread is at least some quarters wide.
@@ -32,7 +33,7 @@ def test_by_hand(function):
         "rloo": lambda r, rest: r - statistics.mean(rest),
         "maxrl": lambda r, rest: (r - (m := statistics.mean([r, *rest]))) / m if sum([r, *rest]) > 0 else 0.0,
         "batch_std": lambda r, rest: (r - statistics.mean([r, *rest])) / (statistics.stdev([*group, *other]) + 1e-6),
-        "batch_std, of advantages": lambda r, rest: (
+        "batch_std, std_of advantages": lambda r, rest: (
             (r - statistics.mean([r, *rest])) / (statistics.stdev(centred) + 1e-6)
         ),
     }[function.label]
@@ -79,6 +80,11 @@ def test_equal_rewards_have_exactly_zero(function, reward, size, dtype):
     rewards[1] = torch.arange(size) if size > 1 else 0.0  # a group beside it changes nothing
     assert function(rewards)[0].tolist() == [0.0] * size
     assert torch.isfinite(function(rewards)).all()
+
+
+@every_advantage
+def test_it_is_read_back_from_its_data(function):
+    assert method("grpo", advantage=function.data()).advantage == function
 
 
 @of_a_group

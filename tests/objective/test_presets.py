@@ -296,8 +296,6 @@ def test_importing_methods_does_not_import_torch():
         ("mpo_heads", {"ratio": {"size": 1}}, "methods.mpo_heads.ratio: .*a size of at least 2"),
         ("mpo", {"ratio": {"future_weight": 1}}, "methods.mpo.ratio.future_weight: .*less than 1"),
         ("dapo", {"ratio": {"name": "product", "cap": 0.5}}, "methods.dapo.ratio.cap: .*greater than or equal to 1"),
-        ("mpo", {"ratio": {"layout": "segments", "edges": "normalised"}}, "ratio: .*needs layout: sliding or tiled"),
-        ("mpo", {"ratio": {"layout": "turns", "edges": "normalised"}}, "ratio: .*needs layout: sliding or tiled"),
         (
             "bypass",
             {"sampler": {"correction_cap": 2.0}},

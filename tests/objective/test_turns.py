@@ -102,6 +102,24 @@ def test_turns_are_the_segments_that_the_mask_makes(data, seed):
         assert_same(evaluate(by_mask, data), evaluate(given_ones, data))
 
 
+@few
+@given(data=fields(), seed=st.integers(0, 1000))
+def test_normalised_each_token_has_the_gradient_of_the_turn_once(data, seed):
+    """The product over the turn is a weight of each token's ∇ log π; geometric means change nothing."""
+    data = with_tools(data, seed)
+    batch = TokenBatch(**data)
+    weight = batch.sum_over_turns(batch.log_ratio).exp()
+    expected = -weight * batch.advantages * batch.mask / batch.n_tokens
+    joint = method("dapo", ratio={**TURNS, "weights": "joint", "edges": "normalised"}, clip=None)
+    torch.testing.assert_close(evaluate(joint, data).gradient, expected)
+    for weights in ("uniform", "future"):
+        plain, normalised = (
+            evaluate(method("dapo", ratio={**TURNS, "weights": weights, "edges": edges}), data)
+            for edges in ("as_published", "normalised")
+        )
+        assert_same(plain, normalised)
+
+
 # What a trajectory's objective is where its turns are stored as responses: this aggregation of the whole trajectories.
 STORAGE = {
     "token_mean": "token_mean",

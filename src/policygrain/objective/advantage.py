@@ -34,7 +34,8 @@ class TurnRewards:
 
     def to_go(self, rewards: Tensor, discount: float) -> Tensor:
         """Σ_{j≥k} γ^{j−k} r_j from each turn k on, 0 where there is no turn. [prompts, group, turns]."""
-        left, later = (rewards * self.mask).clone(), 0.0
+        left = (rewards * self.mask).clone()
+        later = left.new_zeros(left.shape[:2])
         for k in reversed(range(left.shape[2])):
             later = left[..., k] + discount * later
             left[..., k] = later
@@ -86,12 +87,12 @@ class Rloo(Advantage):
 class BatchStd(Advantage):
     """(R_i − mean_j R_j) / (std + 1e-6): the mean of the group, the sample standard deviation of the batch.
 
-    ``of: rewards`` is LitePPO (2508.08221), TRL's `scale_rewards="batch"`; ``advantages`` is REINFORCE++-baseline
+    ``std_of: rewards`` is LitePPO (2508.08221), TRL's `scale_rewards="batch"`; ``advantages`` is REINFORCE++-baseline
     (2501.03262), whose implementations weight responses by their tokens, and here count the same.
     """
 
     name: Literal["batch_std"] = "batch_std"
-    of: Literal["rewards", "advantages"] = setting(
+    std_of: Literal["rewards", "advantages"] = setting(
         "rewards",
         description="what the standard deviation is of: the rewards, or the rewards minus their groups' means",
     )
@@ -100,7 +101,7 @@ class BatchStd(Advantage):
         centred = _centred(rewards)
         if rewards.numel() < 2:
             return centred
-        return centred / ((rewards if self.of == "rewards" else centred).std() + EPSILON)
+        return centred / ((rewards if self.std_of == "rewards" else centred).std() + EPSILON)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,18 +178,26 @@ class Gigpo(TurnAdvantage):
 
 
 def _compared(values: Tensor, numbers: Tensor, mask: Tensor, std: bool) -> Tensor:
-    """Values minus the mean over those of the same prompt with the same number. [prompts, group, turns]."""
-    flat, kept = values.flatten(1).double(), (mask != 0).flatten(1)
-    same = numbers.flatten(1)
-    among = ((same.unsqueeze(1) == same.unsqueeze(2)) & kept.unsqueeze(1)).double()  # [prompts, value, of those]
-    count = among.sum(2).clamp(min=1)
-    centred = flat - (among @ flat.unsqueeze(2)).squeeze(2) / count
-    differences = (flat.unsqueeze(1) - flat.unsqueeze(2)).abs() * among
-    centred = centred.masked_fill((differences.amax(2) == 0) | ~kept, 0.0)
+    """Values minus the mean over those of the same prompt with the same number, 0 outside ``mask``.
+
+    Exactly 0 among equal values. All are [prompts, group, turns].
+    """
+    kept = mask != 0
+    numbers = (numbers - numbers.min()).long()
+    first = (numbers.new_ones(len(numbers)).cumsum(0) - 1) * (numbers.max() + 1)  # the first number of each prompt
+    _, index = (numbers + first.view(-1, 1, 1))[kept].unique(return_inverse=True)
+    x = values[kept].double()
+    empty = x.new_zeros(int(index.max()) + 1 if len(index) else 0)
+
+    def total(of: Tensor) -> Tensor:
+        return empty.index_add(0, index, of)
+
+    count = total(x.new_ones(x.shape))
+    low, high = (empty.scatter_reduce(0, index, x, which, include_self=False) for which in ("amin", "amax"))
+    centred = (x - (total(x) / count)[index]).masked_fill((low == high)[index], 0.0)
     if std:
-        variance = (among @ (centred * centred).unsqueeze(2)).squeeze(2) / (count - 1).clamp(min=1)
-        centred = centred / (variance.sqrt() + EPSILON)
-    return centred.view_as(values).to(values.dtype)
+        centred = centred / ((total(centred.square()) / (count - 1).clamp(min=1)).sqrt() + EPSILON)[index]
+    return values.new_zeros(values.shape).masked_scatter(kept, centred.to(values.dtype))
 
 
 def _centred(rewards: Tensor) -> Tensor:

@@ -48,10 +48,7 @@ def turn_starts(mask: Tensor) -> Tensor:
 
 
 def turn_numbers(mask: Tensor) -> Tensor:
-    """The number of each token's turn in its response, from 0. [batch, tokens], integers.
-
-    A token outside ``mask`` has the number of the turn before it.
-    """
+    """The number of each token's turn in its response, from 0; outside them that of the last. [batch, tokens]."""
     return (turn_starts(mask).cumsum(1) - 1).clamp(min=0)
 
 
@@ -286,7 +283,7 @@ class TokenBatch:
         """The batch with the engine that sampled as π_old. ValueError without its log-probabilities."""
         if self.rollout_log_probs is None:
             raise ValueError("anchor: rollout needs rollout_log_probs, of the engine that sampled")
-        # NaN, from an engine that could not score a token: there the old policy stands for it.
+        # NaN is from an engine that could not score a token.
         return self.replace(
             old_log_probs=self.rollout_log_probs.where(~self.rollout_log_probs.isnan(), self.old_log_probs)
         )

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .batch import TokenBatch, sum_by_number, turn_numbers
-from .clip import LARGEST_LOG, bernoulli_kl
+from .divergence import LARGEST_LOG, bernoulli_kl
 
 if TYPE_CHECKING:
     from .method import Grain, Sampler

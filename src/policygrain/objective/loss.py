@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from .batch import StepTotals, TokenBatch
-from .clip import LARGEST_LOG, Surrogate
+from .clip import Surrogate
 from .correction import off_policy_mask
-from .penalty import EntropySignal, Kl, entropy_drop_mask, k3
+from .divergence import LARGEST_LOG, k3
+from .penalty import EntropySignal, Kl, entropy_drop_mask
 
 if TYPE_CHECKING:
     from .method import Method

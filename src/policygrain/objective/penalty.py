@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from ..settings import setting
-from .clip import LARGEST_LOG, token_covariance
+from .clip import token_covariance
+from .divergence import ESTIMATORS, LARGEST_LOG
 from .part import Need, Part, needs
 
 if TYPE_CHECKING:
@@ -81,23 +82,6 @@ class Kl(Penalty):
         """The reference model, if it is the initial policy; the log-probabilities of the step, for covariances."""
         reference = frozenset[Need]({"reference"} if self.reference == "initial" else ())
         return reference | frozenset[Need]({"step_log_probs"} if self.entropy_signal == "covariance" else ())
-
-
-def k3(log_probs: Tensor, reference_log_probs: Tensor) -> Tensor:
-    """exp(d) − d − 1 ≥ 0, d = log π_ref − log π_θ: an unbiased, low-variance estimate of KL(π_θ ‖ π_ref)."""
-    d = (reference_log_probs - log_probs).clamp(-LARGEST_LOG, LARGEST_LOG)
-    return d.expm1() - d
-
-
-def _k1(log_probs: Tensor, reference_log_probs: Tensor) -> Tensor:
-    return log_probs - reference_log_probs
-
-
-def _k2(log_probs: Tensor, reference_log_probs: Tensor) -> Tensor:
-    return (log_probs - reference_log_probs).square() / 2
-
-
-ESTIMATORS = {"k1": _k1, "k2": _k2, "k3": k3}
 
 
 def entropy_drop_mask(batch: TokenBatch, entropy_signal: EntropySignal = "auto") -> Tensor:

@@ -168,22 +168,20 @@ class Block(Ratio):
     )
 
     def conflict(self) -> str:
-        """Prediction heads need sliding windows of two tokens or more; normalised edges, windows or tiles, no heads."""
+        """Prediction heads need sliding windows of two tokens or more, and no normalised edges."""
         if self.future == "mtp_heads" and (self.layout != "sliding" or self.size < 2):
             return "future: mtp_heads needs layout: sliding and a size of at least 2."
         if self.future == "mtp_heads" and self.edges == "normalised":
             return "edges: normalised needs future: backbone."
-        if self.layout in UNEQUAL and self.edges == "normalised":
-            return "edges: normalised needs layout: sliding or tiled."
         return ""
 
     def __call__(self, batch: TokenBatch) -> Tensor:
         log_ratio = batch.log_ratio
-        if self.layout in UNEQUAL:
-            return self._over_unequal(batch)
         if self.edges == "normalised":
             constant = log_ratio.detach()
             log_ratio = constant + (log_ratio - constant) / self.coverage(batch).to(log_ratio.dtype)
+        if self.layout in UNEQUAL:
+            return self._over_unequal(log_ratio, batch)
         log_sum, count = self._sum(log_ratio, batch), self._sum(batch.mask.to(log_ratio.dtype), batch)
         if self.future == "mtp_heads":
             log_sum = log_ratio + batch.future_log_ratio
@@ -207,6 +205,10 @@ class Block(Ratio):
         """Σ_t β_{k−t}: the β of token k, added up over all windows that contain it; 1 on padding. [batch, tokens]."""
         beta_0, beta_n = self.beta
         live = batch.mask.double()
+        if (
+            self.layout in UNEQUAL
+        ):  # a token is in as many windows as its block has tokens, whose β add up to 1, or are 1
+            return (self._over_block(live, batch) if self.weights == "joint" else live).where(batch.mask, 1.0)
         # The reciprocal of the divisor of a window's β.
         count = self._sum(live, batch)
         scale = live if self.weights == "joint" else live / (beta_n * count.clamp(min=1) + (beta_0 - beta_n))
@@ -219,11 +221,13 @@ class Block(Ratio):
             return batch.sum_over_tiles(x, self.size)
         return batch.sum_over_windows(x, self.size, back=back)
 
-    def _over_unequal(self, batch: TokenBatch) -> Tensor:
-        """log r_t over the segment or turn of each token, whose number of tokens is K. ValueError without segments."""
-        log_ratio = batch.log_ratio
-        sum_over = batch.sum_over_turns if self.layout == "turns" else batch.sum_over_segments
-        log_sum, count = (sum_over(x) for x in (log_ratio, batch.mask.to(log_ratio.dtype)))
+    def _over_block(self, x: Tensor, batch: TokenBatch) -> Tensor:
+        """Σ of ``x`` over the segment or turn of each token. ValueError without segments."""
+        return batch.sum_over_turns(x) if self.layout == "turns" else batch.sum_over_segments(x)
+
+    def _over_unequal(self, log_ratio: Tensor, batch: TokenBatch) -> Tensor:
+        """log r_t over the segment or turn of each token, whose number of tokens is K."""
+        log_sum, count = (self._over_block(x, batch) for x in (log_ratio, batch.mask.to(log_ratio.dtype)))
         if self.weights == "joint":
             return log_sum
         if self.weights == "uniform":

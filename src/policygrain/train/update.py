@@ -20,9 +20,9 @@ from ..model.sharding import full_tensor, is_sharded, score_tokens
 from ..objective import Method
 from ..objective.batch import StepTotals, TokenBatch
 from ..objective.correction import effective_sample_share, log_weights, rollout_weights
+from ..objective.divergence import k3
 from ..objective.loss import merge_metrics
 from ..objective.part import Custom
-from ..objective.penalty import k3
 from ..study.schema import Training
 from .policy import Policy
 from .ranks import balance, gather, ranks, sum_gradients, sum_over_ranks

@@ -180,11 +180,6 @@ class Method(Settings):
         return frozenset[Need]().union(*(part.needs for part in self.parts().values()))
 
     @property
-    def reads_rollout_log_probs(self) -> bool:
-        """Whether its loss reads the log-probabilities of the engine that sampled."""
-        return self.off_policy_bound is not None or self.anchor == "rollout"
-
-    @property
     def entropy_signal(self) -> EntropySignal:
         """How TEPO's mask, in the loss or only in the metrics, detects falling entropy."""
         return next((part.entropy_signal for part in self.penalties if isinstance(part, Kl)), "auto")

@@ -138,7 +138,7 @@ def prepare(
         old_future_log_probs=old.future,
         groups=groups if "groups" in needs else None,
         segments=segment_ids(sequences, policy.tokenizer, settings.segment_ends) if "segments" in needs else None,
-        rollout_log_probs=engine_log_probs if method.reads_rollout_log_probs else None,
+        rollout_log_probs=engine_log_probs,
         max_length=settings.max_tokens,
     )
     lengths = sequences.mask.sum(1).float()

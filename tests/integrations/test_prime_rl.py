@@ -44,13 +44,26 @@ def fields() -> dict[str, Any]:
     return found
 
 
-OBJECTIVES = ["dapo", "tepo_v1", "mpo", "mpo_joint", "prefix_is", "reinforce", method("dapo", penalties=["kl"])]
+BY_TURN = method("dapo", ratio={"name": "block", "layout": "turns", "weights": "uniform"})
+OBJECTIVES = [
+    BY_TURN,
+    "bypass",
+    "dapo",
+    "tepo_v1",
+    "mpo",
+    "mpo_joint",
+    "prefix_is",
+    "reinforce",
+    method("dapo", penalties=["kl"]),
+]
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=str)
 def test_methods_with_a_mean_over_tokens_are_exact(objective: Any, fields: dict[str, Any]) -> None:
     found = method(objective) if isinstance(objective, str) else objective
+    fields["mask"] &= torch.arange(fields["mask"].shape[1]) % 3 != 1  # tool output
     known = {key: value for key, value in fields.items() if key not in ("max_length", "rollout_weights")}
+    known["rollout_log_probs"] = known["old_log_probs"]  # the engine is the only policy that prime-rl knows
     log_probs = known["log_probs"].clone().requires_grad_()
     expected = found.loss(TokenBatch(**known | {"log_probs": log_probs})).loss
     total, gradient = step(objective, fields)
@@ -63,10 +76,11 @@ def test_methods_with_a_mean_over_tokens_are_exact(objective: Any, fields: dict[
     [
         ("grpo", "its aggregation is seq_mean_token_mean"),
         ("tepo", "its mask needs entropies, or covariances"),
+        (method("dapo", aggregation="turn_mean_token_mean"), "the number of turns of the step"),
         ("clip_cov", "statistics of the whole step"),
         ("mpo_heads", "prediction heads"),
     ],
 )
-def test_what_prime_rl_cannot_express_is_refused(objective: str, says: str, fields: dict[str, Any]) -> None:
+def test_what_prime_rl_cannot_express_is_refused(objective: Any, says: str, fields: dict[str, Any]) -> None:
     with pytest.raises(UnsupportedOption, match=says):
         step(objective, fields)

@@ -15,6 +15,7 @@ from policygrain.integrations.tinker import loss_function
 from ..support.batches import random_fields
 
 LENGTHS = [7, 3, 9, 5]
+TOOLS = torch.tensor([1, 1, 0, 1, 0, 0, 1, 1, 1])  # 0: tool output
 NAMES = ["grpo", "dapo", "gspo", "tepo_v1", "tepo", "mpo", "kl_cov", "dr_grpo"]
 
 
@@ -75,6 +76,27 @@ def test_what_the_sdk_sends_is_the_negative_gradient(name: str, fields: dict[str
     for i, datum in enumerate(sent.data):
         weights = torch.as_tensor(datum.loss_fn_inputs["weights"].data).reshape(-1)
         torch.testing.assert_close(weights, -gradient[i, : LENGTHS[i]], rtol=1e-6, atol=1e-9)
+
+
+PROMPTS = {"groups": torch.tensor([3, 3, 8, 8]), "segments": torch.arange(9).expand(4, 9) // 2}
+BY_TURN = method("turn_ratio", aggregation="turn_mean_token_mean", clip={"low": 0.05, "high": 0.05})
+BY_PROMPT = method("dapo", aggregation="prompt_mean", ratio={"name": "block", "layout": "segments"})
+
+
+@pytest.mark.parametrize("objective", [BY_TURN, BY_PROMPT, method("gepo")], ids=["turns", "segments", "gepo"])
+def test_turns_are_those_of_the_mask_and_prompts_and_segments_are_given(objective: Any, fields: dict[str, Any]) -> None:
+    fields["mask"] &= TOOLS.bool()
+    log_probs = [fields["log_probs"][i, :n].clone().requires_grad_() for i, n in enumerate(LENGTHS)]
+    groups, segments = PROMPTS["groups"], PROMPTS["segments"]
+    more = [{"groups": groups[i].expand(n), "segments": segments[i, :n]} for i, n in enumerate(LENGTHS)]
+    data = [SimpleNamespace(loss_fn_inputs=inputs_of(fields, i) | more[i]) for i in range(len(LENGTHS))]
+    loss, _ = loss_function(objective)(data, log_probs)
+    want = objective.loss(TokenBatch(**fields, **PROMPTS)).loss
+    torch.testing.assert_close(loss.detach(), want)
+    if objective.needs - {"turns"}:
+        del data[1].loss_fn_inputs[min(objective.needs)]
+        with pytest.raises(UnsupportedOption, match=f"datum 1: loss_fn_inputs has no '{min(objective.needs)}'"):
+            loss_function(objective)(data, log_probs)
 
 
 def test_a_field_that_is_missing_or_has_another_length_is_named(fields: dict[str, Any]) -> None:

@@ -206,6 +206,38 @@ def test_accumulation_does_not_change_the_gradient(name: str, start: str, tmp_pa
             assert ours == pytest.approx({key: alone[key] for key in ours}, rel=1e-3, abs=1e-5)
 
 
+TURNS = method("turn_ratio", clip=TIGHT, aggregation="turn_mean_token_mean")
+
+
+def test_turns_are_what_tool_output_divides(start: str, tmp_path: Path) -> None:
+    """With tool output at every third token: the gradient of the loss over turns, however the step is divided."""
+
+    class WithTools(PolicyGrainTrainer):
+        seen: ClassVar[list[Any]] = []
+
+        def _generate_and_score_completions(self, inputs: Any) -> Any:
+            output = super()._generate_and_score_completions(inputs)
+            mask = output["completion_mask"]
+            output["tool_mask"] = (torch.arange(mask.shape[1]) % 3 != 1).to(mask.dtype).expand_as(mask).clone()
+            return output
+
+        def _compute_loss(self, model: Any, inputs: Any) -> torch.Tensor:
+            self.seen.append((inputs["completion_mask"] * inputs["tool_mask"], self._step_totals()))
+            return super()._compute_loss(model, inputs)
+
+    found = []
+    for parts in (1, 4):
+        division = {"per_device_train_batch_size": 8 // parts, "gradient_accumulation_steps": parts}
+        sgd = {"optim": "sgd", "max_grad_norm": 0.0, "learning_rate": 1.0}
+        found.append(weights(train(start, tmp_path, WithTools, objective=TURNS, max_steps=2, **sgd, **division)))
+    mask, totals = WithTools.seen[0]
+    runs = sum(len("".join(map(str, row)).replace("0", " ").split()) for row in mask.long().tolist())
+    assert totals.n_turns == runs > 8
+    before = torch.cat([p.detach().flatten() for p in load_model(start)[0].parameters()])
+    assert (found[0] - before).abs().max() > 1e-3, "there is a gradient to compare"
+    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-6)
+
+
 def test_two_processes_have_the_gradient_of_one(start: str, tmp_path: Path) -> None:
     """4 responses on each of two processes: both weights are the same, and counted over both."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}

@@ -122,7 +122,7 @@ def test_the_covariance_methods_have_verls_gradient() -> None:
         assert not torch.allclose(gradient, plain), "some tokens are treated differently"
 
 
-@pytest.mark.parametrize("name", ["mpo", "prefix_is", "reinforce", "mpo_joint", "gmpo", "luspo", "vespo"])
+@pytest.mark.parametrize("name", ["mpo", "turn_ratio", "prefix_is", "reinforce", "mpo_joint", "gmpo", "luspo", "vespo"])
 def test_methods_that_verl_lacks_do_not_depend_on_the_division(name: str) -> None:
     fields = random_fields(LENGTHS, 4, 0.3)
     whole = verl_step(PREFIX + name, config_of(PREFIX + name), fields, 1, 1)
@@ -275,6 +275,7 @@ def test_with_the_patch_verl_hands_over_entropies_itself(tmp_path: Path, root: P
         ("gspo", {"low": 3e-4, "high": 5e-4}, "actor.clip_ratio_high=0.0005 has no effect; the method's is 0.0004"),
         ("dapo", {"aggregation": "seq-mean-token-sum"}, "its aggregation is token_mean"),
         ("mpo_heads", {}, "prediction heads"),
+        ("bypass", {}, "rollout_correction.bypass_mode=true"),
         ("tepo_max_entropy", {}, "an entropy with gradient"),
     ],
 )

@@ -7,12 +7,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policygrain.objective.advantage import DrGrpo, Grpo, Rloo
+from policygrain import method
+from policygrain.objective.advantage import BatchStd, DrGrpo, Grpo, MaxRl, Rloo
 
 from ..support.batches import few
 
-ALL = (Grpo(), DrGrpo(), Rloo())
-every_advantage = pytest.mark.parametrize("function", ALL, ids=lambda part: part.name)
+ALL = (Grpo(), DrGrpo(), Rloo(), MaxRl(), BatchStd(), BatchStd(std_of="advantages"))
+every_advantage = pytest.mark.parametrize("function", ALL, ids=lambda part: part.label)
+of_a_group = pytest.mark.parametrize("function", ALL[:4], ids=lambda part: part.label)
 # Quarters are exact in floating point, and so are their sums; a spread is at least some quarters wide.
 quarters = st.integers(-40, 40).map(lambda n: n / 4)
 groups = st.integers(2, 8).flatmap(lambda size: st.lists(st.lists(quarters, min_size=size, max_size=size), min_size=1))
@@ -29,7 +31,13 @@ def test_by_hand(function):
         "grpo": lambda r, rest: (r - statistics.mean([r, *rest])) / (statistics.stdev([r, *rest]) + 1e-6),
         "dr_grpo": lambda r, rest: r - statistics.mean([r, *rest]),
         "rloo": lambda r, rest: r - statistics.mean(rest),
-    }[function.name]
+        "maxrl": lambda r, rest: (r - (m := statistics.mean([r, *rest]))) / m if sum([r, *rest]) > 0 else 0.0,
+        "batch_std": lambda r, rest: (r - statistics.mean([r, *rest])) / (statistics.stdev([*group, *other]) + 1e-6),
+        "batch_std, std_of advantages": lambda r, rest: (
+            (r - statistics.mean([r, *rest])) / (statistics.stdev(centred) + 1e-6)
+        ),
+    }[function.label]
+    centred = [r - statistics.mean(g) for g in (group, other) for r in g]
     by_hand = [[expected(r, g[:i] + g[i + 1 :]) for i, r in enumerate(g)] for g in (group, other)]
     torch.testing.assert_close(function(tensor([group, other])), tensor(by_hand), rtol=1e-12, atol=1e-14)
 
@@ -42,7 +50,7 @@ def test_a_group_sums_to_zero(function, rewards):
     torch.testing.assert_close(sums, torch.zeros_like(sums), rtol=0, atol=1e-12)
 
 
-@every_advantage
+@pytest.mark.parametrize("function", [part for part in ALL if part.name != "maxrl"], ids=lambda part: part.label)
 @few
 @given(rewards=groups, shift=quarters)
 def test_a_shift_changes_nothing(function, rewards, shift):
@@ -75,6 +83,11 @@ def test_equal_rewards_have_exactly_zero(function, reward, size, dtype):
 
 
 @every_advantage
+def test_it_is_read_back_from_its_data(function):
+    assert method("grpo", advantage=function.data()).advantage == function
+
+
+@of_a_group
 def test_groups_do_not_mix(function):
     group, other = [1.0, 0.0, 0.5], [100.0, -50.0, 3.0]
     assert torch.equal(function(tensor([group, other]))[0], function(tensor([group]))[0])
@@ -82,3 +95,18 @@ def test_groups_do_not_mix(function):
 
 def test_leave_one_out_of_two_is_the_difference():
     assert Rloo()(tensor([[3.0, 1.0]])).tolist() == [[2.0, -2.0]]
+
+
+@few
+@given(
+    size=st.integers(2, 17),
+    base=st.sampled_from([0.0, 1.0, 1e3, 1e6, 16_777_215.0]),
+    raised=st.integers(1, 4),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+)
+def test_a_normalised_advantage_is_bounded_by_the_size_of_the_group(size, base, raised, dtype):
+    """|Â| ≤ (G − 1)/√G ≤ √(G − 1), also where some rewards differ from the others in the last digit."""
+    rewards = torch.full((1, size), base, dtype=dtype)
+    rewards[:, :raised] = torch.nextafter(rewards[:, :raised], torch.full_like(rewards[:, :raised], torch.inf))
+    found = Grpo()(rewards).double()
+    assert (found.abs() <= (size - 1) / size**0.5 * (1 + 1e-5)).all()

@@ -34,7 +34,8 @@ block_of_one = st.fixed_dictionaries(
 @few
 @given(data=fields(min_live=1))
 def test_on_policy_every_ratio_is_one_and_nothing_is_clipped(name, data):
-    now = {"log_probs": data["old_log_probs"], "future_log_probs": data["old_future_log_probs"]}
+    same = data["old_log_probs"]
+    now = {"log_probs": same, "rollout_log_probs": same, "future_log_probs": data["old_future_log_probs"]}
     metrics = evaluate(METHODS[name], data | now).metrics
     assert metrics["ratio_mean"] == pytest.approx(1, abs=1e-12)
     assert metrics["ratio_max"] == 1

@@ -38,8 +38,11 @@ def block(size, layout="sliding", weights="future", future="backbone"):
     return ("block", settings | {"edges": "as_published"})
 
 
+IN_THE_LOSS = {"estimator": "k3", "place": "loss", "times_ratio": False}
+
+
 def kl(mask):
-    return ("kl", {"coefficient": 1.0, "reference": "old", "mask": mask, "entropy_signal": "auto"})
+    return ("kl", {"coefficient": 1.0, "reference": "old", "mask": mask, "entropy_signal": "auto"} | IN_THE_LOSS)
 
 
 CLIP_COV = {"low": 0.2, "high": 0.2, "fraction": 2e-4, "cov_low": 1.0, "cov_high": 5.0}
@@ -50,6 +53,7 @@ FIPO = {"low": 0.2, "high": 0.28, "dual": 10.0, "half_life": 32.0, "least": 1.0,
 MINIRL = {"low": 0.8, "cap": 1.28, "outside": "mask"}
 DRO = {"low": None, "cap": None, "outside": "bound"}
 VESPO = {"positive_power": 2.0, "positive_decay": 3.0, "negative_power": 3.0, "negative_decay": 2.0}
+AREAL = {"correction_cap": 5.0, "correction_outside": "mask"}
 TABLE = {  # ratio, clip, aggregation, sampler, penalties
     "reinforce": (("none", {}), ("none", {}), "token_mean", {}, []),
     "grpo": (("token", {}), ("ppo", SAME), "seq_mean_token_mean", {}, []),
@@ -83,6 +87,11 @@ TABLE = {  # ratio, clip, aggregation, sampler, penalties
     "fipo": (("token", {}), ("fipo", FIPO), "token_mean", {"dynamic": True, "overlong_buffer": 0.2}, []),
     "gepo": (("group_expectation", {}), ("ppo", SAME), "seq_mean_token_mean", {}, []),
     "dro": (("none", {}), ("likelihood", DRO), "token_mean", {}, [("squared_log_ratio", {"coefficient": 0.05})]),
+    "turn_ratio": (block(5, "turns", "uniform"), ("ppo", SAME), "seq_mean_token_mean", {}, []),
+    "topr": (("product", {"cap": None}), ("topr", {"cap": 1.0}), "seq_mean_token_sum", {}, []),
+    "m2po": (("token", {}), ("m2po", {"budget": 0.04}), "token_mean", {}, []),
+    "decoupled": (("token", {}), ("ppo", SAME), "token_mean", AREAL, []),
+    "bypass": (("token", {}), ("ppo", SAME), "token_mean", {}, []),
 }
 NO_SAMPLER = {
     "dynamic": False,
@@ -107,7 +116,8 @@ def test_a_preset_has_the_settings_of_the_table(name):
     assert chosen.aggregation.name == aggregation
     assert [(p.name, p.settings) for p in chosen.penalties] == penalties
     assert chosen.sampler.data() == NO_SAMPLER | sampler
-    assert chosen.advantage.name == ("dr_grpo" if name in ("dr_grpo", "minirl", "dro") else "grpo")
+    assert chosen.advantage.name == ("dr_grpo" if name in ("dr_grpo", "minirl", "dro", "topr") else "grpo")
+    assert chosen.anchor == ("rollout" if name == "bypass" else "old")
     assert chosen.summary and chosen.source
 
 
@@ -200,6 +210,7 @@ def test_what_a_method_needs():
         "tepo_max_entropy": {"entropy_gradient"},
         "mpo_heads": {"mtp_heads"},
         "gepo": {"groups"},
+        "m2po": {"step_log_probs"},
     }
     assert method("mpo", ratio={"layout": "segments"}).needs == {"segments"}
     assert method("dapo", aggregation="prompt_mean").needs == {"groups"}
@@ -235,6 +246,7 @@ def test_labels_are_those_that_records_and_claims_have():
         "mpo_k2": "block K=2",
         "mpo_k3": "block K=3",
         "mpo_tepo": "block K=5",
+        "turn_ratio": "block, turns, uniform",
     }
     assert Block(future_weight=0.1).label == "block K=5, φ=0.1"
     assert method("gspo", ratio={"stop_gradient": True}).ratio.label == "sequence, stop_gradient True"
@@ -273,7 +285,7 @@ def test_importing_methods_does_not_import_torch():
         (
             "mpo",
             {"ratio": {"layout": "slide"}},
-            "methods.mpo.ratio.layout: 'slide' is not 'sliding', 'tiled' or 'segments'",
+            "methods.mpo.ratio.layout: 'slide' is not 'sliding', 'tiled', 'segments' or 'turns'",
         ),
         ("mpo", {"ratio": {"size": 2.5}}, "methods.mpo.ratio.size: .*valid integer"),
         ("mpo", {"ratio": {"size": 0}}, "methods.mpo.ratio.size: .*greater than or equal to 1"),
@@ -284,7 +296,15 @@ def test_importing_methods_does_not_import_torch():
         ("mpo_heads", {"ratio": {"size": 1}}, "methods.mpo_heads.ratio: .*a size of at least 2"),
         ("mpo", {"ratio": {"future_weight": 1}}, "methods.mpo.ratio.future_weight: .*less than 1"),
         ("dapo", {"ratio": {"name": "product", "cap": 0.5}}, "methods.dapo.ratio.cap: .*greater than or equal to 1"),
-        ("mpo", {"ratio": {"layout": "segments", "edges": "normalised"}}, "ratio: .*needs layout: sliding or tiled"),
+        (
+            "bypass",
+            {"sampler": {"correction_cap": 2.0}},
+            "methods.bypass: anchor: rollout .*would correct for it twice",
+        ),
+        ("gepo", {"anchor": "rollout"}, "methods.gepo: anchor: rollout has no ratio group_expectation"),
+        ("dapo", {"anchor": "engine"}, "methods.dapo.anchor: 'engine' is not 'old' or 'rollout'"),
+        ("dapo", {"sampler": {"rejection_low": 0.5}}, "sampler: rejection_low needs rejection_high"),
+        ("dapo", {"sampler": {"rejection_low": 2, "rejection_high": 1}}, "rejection_low must not be above"),
         ("grpo", {"off_policy_bound": -1}, "methods.grpo.off_policy_bound: .*greater than or equal to 0"),
         ("grpo", {"sampler": {"correction_cap": 1.0, "correction_floor": 2.0}}, "sampler: correction_floor must not"),
         ("fipo", {"clip": {"least": 1.5}}, "methods.fipo.clip: least must not be above largest"),

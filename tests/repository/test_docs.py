@@ -219,11 +219,9 @@ def test_a_page_has_all_sections(path: Path) -> None:
 @every_page
 def test_a_page_names_every_function_of_its_presets(path: Path) -> None:
     named = {f"{a}:{b}" for a, b in re.findall(r"`objective\.(\w+):(\w+)`", path.read_text())}
-    modules = {"advantage": "advantage", "ratio": "ratio", "clip": "clip", "aggregation": "aggregate"}
     for preset in settings_table(path):
         chosen = method(preset)
-        used = {f"{module}:{type(getattr(chosen, slot)).__name__}" for slot, module in modules.items()}
-        used |= {f"penalty:{type(part).__name__}" for part in chosen.penalties}
+        used = {f"{type(p).__module__.rpartition('.')[2]}:{type(p).__name__}" for p in chosen.parts().values()}
         assert used <= named, f"{path}: {preset} is made of {used - named} too"
 
 

@@ -92,6 +92,7 @@ OTHER_OF_METHOD: dict[str, Any] = {
     "sampler": {"dynamic": True},
     "mtp_heads": {"warmup_batches": 3},
     "off_policy_bound": 0.1,
+    "anchor": "rollout",
 }
 
 

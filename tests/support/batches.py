@@ -32,6 +32,16 @@ METHODS: dict[str, Method] = {name: method(name, **DETERMINISTIC.get(name, {})) 
     "dapo + off-policy mask": method("dapo", off_policy_bound=0.05),
     "mpo + segments": method("mpo", ratio={"layout": "segments"}),
     "mpo + segments, joint": method("mpo", ratio={"layout": "segments", "weights": "joint"}),
+    "mpo + turns": method("mpo", ratio={"layout": "turns"}),
+    "gspo + mean over turns": method("gspo", aggregation="turn_mean_token_mean"),
+    "grpo + holder": method("grpo", ratio={"name": "holder", "power": -0.5}),
+    "dapo + topr": method("dapo", clip={"name": "topr"}),
+    "dapo + m2po": method("dapo", clip={"name": "m2po"}),
+    "dapo + anchor": method("dapo", anchor="rollout"),
+    "grpo + KL in the reward": method(
+        "grpo", penalties=[{"name": "kl", "estimator": "k1", "place": "reward", "times_ratio": True}]
+    ),
+    "grpo + k2": method("grpo", penalties=[{"name": "kl", "estimator": "k2"}]),
     "dapo + product": method("dapo", ratio="product"),
     "reinforce + truncated product": method("reinforce", ratio={"name": "product", "cap": 2.0}),
     "prefix_is + own gradient": method("prefix_is", ratio={"gradient": "own"}),

@@ -30,6 +30,7 @@ def random_batch(rows: int = 10, prompt: int = 9, width: int = 14, pad: tuple[in
         "old_entropy": 2 + noise[1].abs(),
         "ref_log_probs": noise[2] * 0.1 - 3,
         "rollout_weights": noise[3].abs(),
+        "rollout_log_probs": noise[0] * 0.1 - 3.1 + noise[2] * 0.01,
         "old_future_log_probs": noise[0] * 0.1 - 12,
     }
 

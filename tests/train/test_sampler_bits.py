@@ -49,6 +49,12 @@ def test_the_ratio_to_the_old_policy_stays_1_and_validation_is_of_the_exact_weig
     assert rounded[0]["reward_mean"] != exact[0]["reward_mean"]
 
 
+def test_a_ratio_to_the_engine_is_not_1(made: tuple[Path, Path], tmp_path: Path) -> None:
+    """It corrects for the rounded weights itself; with the exact ones both policies are the same."""
+    exact, rounded = (trained(made, tmp_path / f"{bits}", "bypass", sampler_bits=bits)[0] for bits in (None, 3))
+    assert exact["ratio_variance"] < 1e-9 and rounded["ratio_variance"] > 1e-4
+
+
 @pytest.mark.parametrize("name", ["grpo", "corrected"])
 def test_old_log_probs_of_the_engine_are_not_taken(name: str, made: tuple[Path, Path], tmp_path: Path) -> None:
     one, other = (

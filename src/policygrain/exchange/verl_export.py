@@ -15,9 +15,9 @@ import yaml
 from .. import digests
 from ..errors import UserError
 from ..files import atomic_text, new_folder
-from ..integrations.options import EXPORTED, METHODS_FILE, lacking
+from ..integrations.options import EXPORTED, METHODS_FILE, VERL_LACKS, lacking
 from ..model.loading import load_tokenizer
-from ..objective import Method, Need
+from ..objective import Method
 from ..results.layout import DataFolder
 from ..results.schema import ExportRecord, write_record
 from ..study import Study
@@ -28,13 +28,6 @@ from ..tasks.prompts import PromptRenderer
 from ..tasks.sources import prepare
 from ..train.run import run_config
 
-LACKS: tuple[Need, ...] = (
-    "reference",
-    "entropy_gradient",
-    "mtp_heads",
-    "groups",
-    "segments",
-)  # needs of a method that verl's policy loss does not receive
 CONFIG, REWARD = "verl", "reward.py"
 RECORD, ROLLOUTS, VALIDATIONS = "export.json", "rollouts", "validations"
 # The trainer's reward: PolicyGrain's grader, with the study's grader and extraction.
@@ -193,7 +186,9 @@ def differences(method: Method, settings: Training) -> list[str]:
 
 
 def _check(study: Study, settings: Training, method: Method, train: list[Problem]) -> None:
-    problems = lacking(method, "verl", LACKS)
+    problems = lacking(method, "verl", VERL_LACKS)
+    if method.anchor != "old":
+        problems.append("anchor: rollout: verl gives no log-probabilities of the engine to a loss.")
     if not study.prompt.chat:
         problems.append("verl always applies the chat template; the study has prompt.chat: false.")
     if settings.prompts_per_step % settings.updates_per_batch:

@@ -12,7 +12,8 @@ from torch import Tensor
 from ..errors import UserError
 from ..objective import method, method_names
 from ..objective.batch import TokenBatch
-from ..objective.clip import LARGEST_LOG, PpoClip
+from ..objective.clip import PpoClip
+from ..objective.divergence import LARGEST_LOG
 from ..objective.ratio import Block, PrefixRatio, Ratio, SequenceRatio, TokenRatio
 from .rollout_files import Rollouts
 

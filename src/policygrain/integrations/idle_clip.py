@@ -9,7 +9,7 @@ import torch
 from ..objective import Method
 from ..objective.batch import TokenBatch
 from ..objective.clip import PpoClip
-from ..objective.loss import importance
+from ..objective.loss import anchored, importance
 
 BATCHES = 50  # micro-batches with ratios other than 1
 MOST_BATCHES = 1000  # examined in all, if ratios are always 1
@@ -29,6 +29,7 @@ class IdleClip:
         """A micro-batch of training."""
         if not self.watching:
             return
+        batch = anchored(self.objective, batch)
         with torch.no_grad():
             ratio = importance(self.objective, batch)
             surrogate = self.objective.clip(ratio, batch)

@@ -24,7 +24,12 @@ NEEDS: dict[Need, str] = {
     "mtp_heads": "multi-token prediction heads",
     "groups": "the prompt of each response",
     "segments": "the segment of each token",
+    "turns": "the number of turns of the step",
 }
+
+
+# Needs of methods that verl's policy loss does not receive; it is called for a micro-batch and gets no prompts.
+VERL_LACKS: tuple[Need, ...] = ("reference", "entropy_gradient", "mtp_heads", "groups", "segments", "turns")
 
 
 def lacking(objective: Method, trainer: str, without: Iterable[Need]) -> list[str]:

@@ -17,7 +17,7 @@ from ..objective.batch import StepTotals, TokenBatch
 from .options import chosen, lacking, reads_entropies, refuse
 
 # It computes one response at a time.
-WITHOUT: tuple[Need, ...] = ("step_log_probs", "entropy_gradient", "mtp_heads", "groups", "segments")
+WITHOUT: tuple[Need, ...] = ("step_log_probs", "entropy_gradient", "mtp_heads", "groups", "segments", "turns")
 
 
 def loss(inputs: Any, objective: str | Method = "dapo") -> SimpleNamespace:
@@ -28,11 +28,13 @@ def loss(inputs: Any, objective: str | Method = "dapo") -> SimpleNamespace:
     preset (`kwargs = { objective = "mpo" }`). UnsupportedOption for methods that prime-rl cannot express.
     """
     resolved = _usable(objective) if isinstance(objective, str) else _checked(objective)
+    sampled = _row(inputs.inference_logprobs)
     batch = TokenBatch(
         _row(inputs.trainer_logprobs),
-        _row(inputs.inference_logprobs),
+        sampled,
         _row(inputs.advantages),
         _row(inputs.loss_mask),
+        rollout_log_probs=sampled,
         ref_log_probs=None if getattr(inputs, "ref_logprobs", None) is None else _row(inputs.ref_logprobs),
         rollout_weights=None if getattr(inputs, "loss_weights", None) is None else _row(inputs.loss_weights),
     )

@@ -16,7 +16,7 @@ from ..objective import Method, Need
 from ..objective.batch import TokenBatch
 from .options import UnsupportedOption, chosen, lacking, refuse
 
-WITHOUT: tuple[Need, ...] = ("reference", "entropy_gradient", "mtp_heads", "groups", "segments")
+WITHOUT: tuple[Need, ...] = ("reference", "entropy_gradient", "mtp_heads")
 LossFunction = Callable[[Sequence[Any], Sequence[Tensor]], tuple[Tensor, dict[str, float]]]
 
 
@@ -24,7 +24,8 @@ def loss_function(objective: str | Method = "tepo", *, max_length: int | None = 
     """The method as Tinker's `loss_fn(data, logprobs)`: a scalar loss with gradient, and metrics.
 
     Each datum's `loss_fn_inputs` need `logprobs` (of the policy that sampled), `advantages` and `mask` (1 on the tokens
-    of the response), all as long as `target_tokens`. ``max_length``: L_max of methods that divide by it.
+    of the response), all as long as `target_tokens`; for methods that read them also `groups` (the number of the
+    prompt) and `segments`, integers. ``max_length``: L_max of methods that divide by it.
 
     UnsupportedOption for methods that need what Tinker's server does not send. There are no entropies: TEPO's mask
     uses covariances over the step, and a metric records this.
@@ -34,11 +35,19 @@ def loss_function(objective: str | Method = "tepo", *, max_length: int | None = 
 
     def loss(data: Sequence[Any], logprobs: Sequence[Tensor]) -> tuple[Tensor, dict[str, float]]:
         lengths = [len(row) for row in logprobs]
+        needed = [name for name in ("groups", "segments") if name in resolved.needs]
+        fields = {
+            name: _padded([_field(datum, i, name, lengths) for i, datum in enumerate(data)])
+            for name in ("logprobs", "advantages", "mask", *needed)
+        }
         batch = TokenBatch(
             _padded(logprobs),
-            _padded([_field(datum, i, "logprobs", lengths) for i, datum in enumerate(data)]),
-            _padded([_field(datum, i, "advantages", lengths) for i, datum in enumerate(data)]),
-            _padded([_field(datum, i, "mask", lengths) for i, datum in enumerate(data)]),
+            fields["logprobs"],
+            fields["advantages"],
+            fields["mask"],
+            groups=fields["groups"][:, 0].long().contiguous() if "groups" in fields else None,
+            segments=fields.get("segments"),
+            rollout_log_probs=fields["logprobs"],
             max_length=max_length,
         )
         out = resolved.loss(batch)

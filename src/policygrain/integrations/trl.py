@@ -16,7 +16,7 @@ from torch import Tensor
 from trl import GRPOTrainer
 
 from ..objective import Method
-from ..objective.batch import Responses, StepTotals, TokenBatch
+from ..objective.batch import Responses, StepTotals, TokenBatch, turn_starts
 from ..objective.loss import merge_metrics
 from ..objective.penalty import Kl
 from .idle_clip import IdleClip
@@ -42,7 +42,11 @@ OF_THE_LOSS = (
     "use_liger_kernel",
 )
 # TRL's values of `scale_rewards`, for each advantage of a method.
-SCALE_REWARDS = {"grpo": ("group", "True", True), "dr_grpo": ("none", "False", False)}
+SCALE_REWARDS = {
+    "grpo": ("group", "True", True),
+    "dr_grpo": ("none", "False", False),
+    "batch_std": ("batch",),
+}
 
 
 class PolicyGrainTrainer(GRPOTrainer):
@@ -118,12 +122,13 @@ class PolicyGrainTrainer(GRPOTrainer):
         )
         old = inputs.get("old_per_token_logps")
         # Without them the rollouts are of the current policy: TRL leaves the pass out where nothing was updated since.
+        old_log_probs = log_probs.detach() if old is None else old
         old_entropy = entropy.detach() if old is None else inputs.get("old_entropies")
         training = self.model.training
         alone = self.current_gradient_accumulation_steps == 1 and self.accelerator.num_processes == 1
         batch = TokenBatch(
             log_probs,
-            log_probs.detach() if old is None else old,
+            old_log_probs,
             inputs["advantages"],
             mask,
             entropy=entropy if "entropy_gradient" in self.objective.needs else entropy.detach(),
@@ -131,7 +136,8 @@ class PolicyGrainTrainer(GRPOTrainer):
             ref_log_probs=inputs.get("ref_per_token_logps"),
             rollout_weights=self._rollout_weights(inputs, log_probs),
             groups=inputs.get("groups"),
-            rollout_log_probs=inputs.get("sampling_per_token_logps"),
+            # Without an engine the policy itself has sampled.
+            rollout_log_probs=inputs.get("sampling_per_token_logps", old_log_probs),
             step=self._step_totals() if training and not alone else None,
             max_length=self.max_completion_length,
         )
@@ -163,12 +169,14 @@ class PolicyGrainTrainer(GRPOTrainer):
             window = self._buffered_inputs[place - place % size :][:size]
             masks = [w["completion_mask"] * w.get("tool_mask", 1) for w in window]
             lengths = torch.cat([mask.sum(1) for mask in masks])
-            counts = torch.stack([lengths.sum(), (lengths > 0).sum()]).to(torch.float64)
-            n_tokens, n_responses = self.accelerator.reduce(counts, reduction="sum").clamp(min=1).tolist()
+            turns = torch.stack([turn_starts(mask).sum() for mask in masks]).sum()
+            counts = torch.stack([lengths.sum(), (lengths > 0).sum(), turns]).to(torch.float64)
+            n_tokens, n_responses, n_turns = self.accelerator.reduce(counts, reduction="sum").clamp(min=1).tolist()
             responses = self._responses(window, lengths) if "groups" in window[0] else None
             self._totals = StepTotals(
                 n_tokens=int(n_tokens),
                 n_responses=int(n_responses),
+                n_turns=int(n_turns),
                 n_groups=None if responses is None else responses.groups[responses.lengths > 0].unique().numel() or 1,
                 responses=responses,
                 max_length=self.max_completion_length or 1,  # only read where it is set, see `_problems`
@@ -279,7 +287,7 @@ def _reward_problems(objective: Method, config: Any) -> list[str]:
     problems = []
     name = objective.advantage.name
     if name not in SCALE_REWARDS:
-        problems.append(f"TRL has no advantage {name!r}; take grpo or dr_grpo.")
+        problems.append(f"TRL has no advantage {name!r}; take {', '.join(SCALE_REWARDS)}.")
     elif config.scale_rewards not in SCALE_REWARDS[name]:
         wanted = SCALE_REWARDS[name][0]
         problems.append(f"its advantage is {name!r}, which is scale_rewards={wanted!r} (got {config.scale_rewards!r}).")

@@ -25,7 +25,7 @@ from ..objective import Method, method, method_names
 from ..objective.batch import StepTotals, TokenBatch
 from ..objective.loss import FLAGS, merge_metrics
 from .idle_clip import IdleClip
-from .options import EXPORTED, METHODS_FILE, UnsupportedOption, lacking, reads_entropies, refuse
+from .options import EXPORTED, METHODS_FILE, VERL_LACKS, UnsupportedOption, lacking, reads_entropies, refuse
 
 PREFIX = "policygrain."
 METHODS = "POLICYGRAIN_METHODS"
@@ -208,7 +208,12 @@ def _problems(objective: Method, loss_agg_mode: str, config: Any) -> list[str]:
                 f"actor.clip_ratio_{side}={given} has no effect; the method's is {clip.get(side)}. Give a method of "
                 f"your own another one in the file that {METHODS} names."
             )
-    return problems + lacking(objective, "verl", ("reference", "entropy_gradient", "mtp_heads", "groups", "segments"))
+    if objective.anchor == "rollout":
+        problems.append(
+            "its anchor is the engine that sampled, which verl does not give to a loss; take anchor: old with "
+            "algorithm.rollout_correction.bypass_mode=true, where verl's old log-probabilities are the engine's."
+        )
+    return problems + lacking(objective, "verl", VERL_LACKS)
 
 
 try:

@@ -1,4 +1,4 @@
-"""Group-relative advantages: rewards [prompts, group] → advantages [prompts, group].
+"""Group-relative advantages: rewards [prompts, group] → advantages [prompts, group], or of each turn.
 
 The modules of parts import no torch, so that methods are listed and checked without it; formulas use tensors' methods.
 """
@@ -9,12 +9,37 @@ import abc
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from ..settings import setting
 from .part import Part
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 EPSILON = 1e-6
+
+
+@dataclass(frozen=True)
+class TurnRewards:
+    """Rewards of the turns of responses. All tensors are [prompts, group, turns]."""
+
+    rewards: Tensor
+    mask: Tensor  # 1 where the response has this turn; a response's turns begin at the first place
+    # Integers: the state in which the turn began. Turns of a group with the same number are compared by `gigpo`.
+    states: Tensor | None = None
+
+    @property
+    def total(self) -> Tensor:
+        """The return of each response. [prompts, group]."""
+        return (self.rewards * self.mask).sum(2)
+
+    def to_go(self, rewards: Tensor, discount: float) -> Tensor:
+        """Σ_{j≥k} γ^{j−k} r_j from each turn k on, 0 where there is no turn. [prompts, group, turns]."""
+        left = (rewards * self.mask).clone()
+        later = left.new_zeros(left.shape[:2])
+        for k in reversed(range(left.shape[2])):
+            later = left[..., k] + discount * later
+            left[..., k] = later
+        return left * self.mask
 
 
 class Advantage(Part):
@@ -58,7 +83,126 @@ class Rloo(Advantage):
         return _centred(rewards) * (size / (size - 1) if size > 1 else 0.0)
 
 
+@dataclass(frozen=True, kw_only=True)
+class BatchStd(Advantage):
+    """(R_i − mean_j R_j) / (std + 1e-6): the mean of the group, the sample standard deviation of the batch.
+
+    ``std_of: rewards`` is LitePPO (2508.08221), TRL's `scale_rewards="batch"`; ``advantages`` is REINFORCE++-baseline
+    (2501.03262), whose implementations weight responses by their tokens, and here count the same.
+    """
+
+    name: Literal["batch_std"] = "batch_std"
+    std_of: Literal["rewards", "advantages"] = setting(
+        "rewards",
+        description="what the standard deviation is of: the rewards, or the rewards minus their groups' means",
+    )
+
+    def __call__(self, rewards: Tensor) -> Tensor:
+        centred = _centred(rewards)
+        if rewards.numel() < 2:
+            return centred
+        return centred / ((rewards if self.std_of == "rewards" else centred).std() + EPSILON)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaxRl(Advantage):
+    """(R_i − mean_j R_j) / mean_j R_j, for rewards that are not negative; 0 without a success. MaxRL (2602.02710).
+
+    With rewards of 0 and 1 its expected gradient is that of the log-likelihood of a success, truncated: it weighs a
+    prompt with success rate p by (1 − (1 − p)^(G−1)) / p.
+    """
+
+    name: Literal["maxrl"] = "maxrl"
+
+    def __call__(self, rewards: Tensor) -> Tensor:
+        mean = rewards.mean(1, keepdim=True)
+        return (_centred(rewards) / mean).masked_fill(mean <= 0, 0.0)
+
+
+class TurnAdvantage(Advantage):
+    """Advantages of turns. Rewards of whole responses are those of responses of one turn."""
+
+    def __call__(self, rewards: Tensor) -> Tensor:
+        one = rewards.unsqueeze(2)
+        return self.of_turns(TurnRewards(one, one.new_ones(one.shape), one.new_zeros(one.shape))).squeeze(2)
+
+    @abc.abstractmethod
+    def of_turns(self, turns: TurnRewards) -> Tensor:
+        """Â [prompts, group, turns]; 0 where there is no turn."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TurnReturn(TurnAdvantage):
+    """Rewards from the turn on, minus a mean over the responses of the group that have this turn.
+
+    ``baseline: return``: the mean of their returns from this turn on. It depends on nothing that the turn decides.
+    ``reward``: each reward minus the mean reward of its turn, added up from the turn on, as MT-GRPO (2505.11821)
+    normalises. The number of means that are subtracted is that of the turns that the response takes, so taking another
+    turn costs the mean reward of that turn (docs/turns.md).
+    """
+
+    name: Literal["turn_return"] = "turn_return"
+    discount: float = setting(1.0, ge=0, le=1, description="γ of later turns")
+    baseline: Literal["return", "reward"] = setting(
+        "return", description="what is compared at the same turn: returns from it on, or its rewards"
+    )
+    std: bool = setting(False, description="true: divided by the sample standard deviation of what is compared")
+
+    def of_turns(self, turns: TurnRewards) -> Tensor:
+        place = turns.mask.cumsum(2)
+        if self.baseline == "return":
+            return _compared(turns.to_go(turns.rewards, self.discount), place, turns.mask, self.std)
+        return turns.to_go(_compared(turns.rewards, place, turns.mask, self.std), self.discount)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gigpo(TurnAdvantage):
+    """Of the response and of the turn: Â = Â_i + ω Â_k, among turns from the same state. GiGPO (2505.10978).
+
+    Â_i is the return minus the group's mean, Â_k the return from the turn on minus its mean over turns of the group
+    that began in the same state (0 if no other did). The mean of Â_i is over responses here; implementations that store
+    a row per turn take it over these rows, where long responses count for more.
+    """
+
+    name: Literal["gigpo"] = "gigpo"
+    weight: float = setting(1.0, ge=0, description="ω")
+    discount: float = setting(1.0, ge=0, le=1, description="γ of later turns")
+    std: bool = setting(False, description="true: both parts are divided by the sample standard deviation")
+
+    def of_turns(self, turns: TurnRewards) -> Tensor:
+        if turns.states is None:
+            raise ValueError("advantage gigpo: TurnRewards needs states")
+        response = (Grpo() if self.std else DrGrpo())(turns.total).unsqueeze(2)
+        turn = _compared(turns.to_go(turns.rewards, self.discount), turns.states, turns.mask, self.std)
+        return (response + self.weight * turn) * turns.mask
+
+
+def _compared(values: Tensor, numbers: Tensor, mask: Tensor, std: bool) -> Tensor:
+    """Values minus the mean over those of the same prompt with the same number, 0 outside ``mask``.
+
+    Exactly 0 among equal values. All are [prompts, group, turns].
+    """
+    kept = mask != 0
+    numbers = (numbers - numbers.min()).long()
+    first = (numbers.new_ones(len(numbers)).cumsum(0) - 1) * (numbers.max() + 1)  # the first number of each prompt
+    _, index = (numbers + first.view(-1, 1, 1))[kept].unique(return_inverse=True)
+    x = values[kept].double()
+    empty = x.new_zeros(int(index.max()) + 1 if len(index) else 0)
+
+    def total(of: Tensor) -> Tensor:
+        return empty.index_add(0, index, of)
+
+    count = total(x.new_ones(x.shape))
+    low, high = (empty.scatter_reduce(0, index, x, which, include_self=False) for which in ("amin", "amax"))
+    centred = (x - (total(x) / count)[index]).masked_fill((low == high)[index], 0.0)
+    if std:
+        centred = centred / ((total(centred.square()) / (count - 1).clamp(min=1)).sqrt() + EPSILON)[index]
+    return values.new_zeros(values.shape).masked_scatter(kept, centred.to(values.dtype))
+
+
 def _centred(rewards: Tensor) -> Tensor:
     """R_i − mean_j R_j; exactly 0 in a group of equal rewards, whose mean may be rounded."""
     equal = (rewards == rewards[:, :1]).all(1, keepdim=True)
-    return (rewards - rewards.mean(1, keepdim=True)).masked_fill(equal, 0.0)
+    # In double precision: where rewards are large and almost equal, a rounded mean would be off by their differences.
+    centred = rewards.double() - rewards.double().mean(1, keepdim=True)
+    return centred.masked_fill(equal, 0.0).to(rewards.dtype)

@@ -41,6 +41,22 @@ TOTALS_ONLY = (
 )
 
 
+def turn_starts(mask: Tensor) -> Tensor:
+    """True at the first token of each turn; turns are the unbroken runs of ``mask``. [batch, tokens]."""
+    keep = mask != 0
+    return keep & ~F.pad(keep, (1, 0))[:, :-1]
+
+
+def turn_numbers(mask: Tensor) -> Tensor:
+    """The number of each token's turn in its response, from 0; outside them that of the last. [batch, tokens]."""
+    return (turn_starts(mask).cumsum(1) - 1).clamp(min=0)
+
+
+def sum_by_number(x: Tensor, numbers: Tensor) -> Tensor:
+    """Σ of ``x`` over the tokens of the same response with the same number, at each. Both are [batch, tokens]."""
+    return torch.zeros_like(x).scatter_add(1, numbers, x).gather(1, numbers)
+
+
 @dataclass(frozen=True)
 class Responses:
     """One value per response of an optimizer step, for functions over groups. All tensors are [responses]."""
@@ -64,6 +80,7 @@ class StepTotals:
     max_length: int  # L_max of the `seq_mean_token_sum_norm` aggregation
     n_groups: Tensor | int | None = None  # prompts of those responses, at least 1; None: not known
     responses: Responses | None = None  # for functions over groups; None: not known
+    n_turns: Tensor | int | None = None  # turns of those responses, at least 1; None: not known
     # Take the micro-batch's statistics where a function reads those of the step (covariances): the loss then depends on
     # how a step is divided. False: such functions refuse.
     micro_batch_statistics: bool = False
@@ -162,11 +179,12 @@ class TokenBatch:
     def totals(self) -> StepTotals:
         """The totals of this step, which normalise its micro-batches."""
         longest = self.max_length or self.mask.shape[1]
+        totals = StepTotals(self.n_tokens, self.n_responses, longest, n_turns=self.n_turns)
         if self.groups is None:
-            return StepTotals(self.n_tokens, self.n_responses, longest)
+            return totals
         n_groups = max(1, self.groups[self.lengths > 0].unique().numel())
         responses = Responses(self.groups, self.lengths, self.old_log_probs.sum(1))
-        return StepTotals(self.n_tokens, self.n_responses, longest, n_groups, responses)
+        return replace(totals, n_groups=n_groups, responses=responses)
 
     @property
     def group_totals(self) -> StepTotals:
@@ -211,6 +229,11 @@ class TokenBatch:
         """N: rows that have a token in the loss, at least 1. Scalar."""
         return (self.lengths > 0).sum().clamp(min=1)
 
+    @property
+    def n_turns(self) -> Tensor:
+        """Turns of all rows, at least 1. Scalar."""
+        return turn_starts(self.mask).sum().clamp(min=1)
+
     def mean(self, x: Tensor) -> Tensor:
         """This batch's share of the mean of ``x`` over the whole step's tokens. Shares of micro-batches add up."""
         return (x * self.mask).sum() / self.whole.n_tokens
@@ -227,8 +250,11 @@ class TokenBatch:
 
     def sum_over_tiles(self, x: Tensor, size: int) -> Tensor:
         """Σ of ``x`` over the tile of each token, ⌊t/size⌋ from the first response token on. [batch, tokens]."""
-        tile = (self.mask.cumsum(1) - 1).clamp(min=0) // size
-        return torch.zeros_like(x).scatter_add(1, tile, x).gather(1, tile)
+        return sum_by_number(x, (self.mask.cumsum(1) - 1).clamp(min=0) // size)
+
+    def sum_over_turns(self, x: Tensor) -> Tensor:
+        """Σ of ``x``, which is 0 on padding, over the turn of each token. [batch, tokens]."""
+        return sum_by_number(x, turn_numbers(self.mask))
 
     def sum_over_segments(self, x: Tensor) -> Tensor:
         """Σ of ``x`` over the segment of each token. [batch, tokens]. ValueError without segments."""
@@ -252,6 +278,15 @@ class TokenBatch:
             out[:, start:end] = within + after * discount ** (size - place[:size])
             after = out[:, start : start + 1]
         return out
+
+    def from_rollout(self) -> TokenBatch:
+        """The batch with the engine that sampled as π_old. ValueError without its log-probabilities."""
+        if self.rollout_log_probs is None:
+            raise ValueError("anchor: rollout needs rollout_log_probs, of the engine that sampled")
+        # NaN is from an engine that could not score a token.
+        return self.replace(
+            old_log_probs=self.rollout_log_probs.where(~self.rollout_log_probs.isnan(), self.old_log_probs)
+        )
 
     def rows(self, index: Any, width: int | None = None) -> TokenBatch:
         """The responses at ``index``, of ``width`` columns, as a micro-batch of the same step."""

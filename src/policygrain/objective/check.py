@@ -78,6 +78,7 @@ def _example(method: Method) -> TokenBatch:
         entropy=(-x).requires_grad_(),
         old_entropy=-x,
         ref_log_probs=x - 0.2 if "reference" in needs else None,
+        rollout_log_probs=x - 0.1,
         future_log_probs=future,
         old_future_log_probs=future,
         groups=torch.tensor([0, 1]) if "groups" in needs else None,

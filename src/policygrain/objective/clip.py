@@ -8,16 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ..settings import setting
+from .divergence import LARGEST_LOG, TINY, bernoulli_kl
 from .part import Part, needs
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from .batch import TokenBatch
-
-# exp of a number above about 88 overflows float32; the exact value of such a ratio does not matter.
-LARGEST_LOG = 80.0
-TINY = 1e-8
 
 
 class Surrogate(NamedTuple):
@@ -222,10 +219,8 @@ class DppoKl(Clip):
     high: float = setting(0.05, ge=0, description="δ_high: largest divergence of a token that has become more likely")
 
     def __call__(self, ratio: Tensor, batch: TokenBatch) -> Surrogate:
-        # A log-probability may be above 0 by rounding.
-        new, old = (x.detach().exp().clamp(max=1.0) for x in (batch.log_probs, batch.old_log_probs))
-        other = ((1 - old + TINY) / (1 - new + TINY)).log()
-        divergence = old * (batch.old_log_probs - batch.log_probs.detach()) + (1 - old) * other
+        new, old = batch.log_probs.detach(), batch.old_log_probs
+        divergence = bernoulli_kl(old, new)
         return _masked(ratio, batch, (divergence > self.low) & (new < old), (divergence > self.high) & (new > old))
 
 

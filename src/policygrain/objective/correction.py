@@ -7,36 +7,70 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from .batch import TokenBatch
-from .clip import LARGEST_LOG
+from .batch import TokenBatch, sum_by_number, turn_numbers
+from .divergence import LARGEST_LOG, bernoulli_kl
 
 if TYPE_CHECKING:
-    from .method import Sampler
+    from .method import Grain, Sampler
+
+
+def log_weights(log_probs: Tensor, rollout_log_probs: Tensor, mask: Tensor, grain: Grain) -> Tensor:
+    """log π_old/μ of tokens that the engine μ sampled, at a grain, without gradient, 0 on padding. [batch, tokens].
+
+    Of each ``token``; its sum over the response (``sequence``); its mean over the response (``geometric``) or over the
+    ``turn``.
+    """
+    difference = torch.where(mask != 0, (log_probs - rollout_log_probs).detach(), 0.0)
+    return _at_grain(difference, mask, grain).clamp(-LARGEST_LOG, LARGEST_LOG)
 
 
 def rollout_weights(log_probs: Tensor, rollout_log_probs: Tensor, mask: Tensor, sampler: Sampler) -> Tensor:
     """Weights π_old/μ of tokens that the engine μ sampled, without gradient, 1 on padding. [batch, tokens].
 
-    ``correction_grain``: of each ``token``, the product over the response (``sequence``) or its geometric mean
-    (``geometric``). ``correction_outside: truncate``: min(max(w, floor), cap), truncated importance sampling; ``mask``:
-    w inside [floor, cap], else 0. A weight of 0 leaves the denominators of the loss as they are. All are 1 without a
-    cap.
+    ``correction_outside: truncate``: min(max(w, floor), cap), truncated importance sampling; ``mask``: w inside
+    [floor, cap], else 0. Without a cap all are 1. Rejected tokens have weight 0 (``rejected``), which leaves the
+    denominators of the loss as they are.
     """
     floor, cap = sampler.correction_floor, sampler.correction_cap
-    if cap is None:
-        return torch.ones_like(log_probs)
-    keep = mask != 0
-    difference = torch.where(keep, (log_probs - rollout_log_probs).detach(), 0.0)
-    if sampler.correction_grain != "token":
-        difference = difference.sum(1, keepdim=True).expand_as(difference)
-    if sampler.correction_grain == "geometric":
-        difference = difference / keep.sum(1, keepdim=True).clamp(min=1)
-    weights = difference.clamp(-LARGEST_LOG, LARGEST_LOG).exp()
-    if sampler.correction_outside == "truncate":
-        weights = weights.clamp(floor, cap)
+    weights = torch.ones_like(log_probs)
+    if cap is not None:
+        weights = log_weights(log_probs, rollout_log_probs, mask, sampler.correction_grain).exp()
+        if sampler.correction_outside == "truncate":
+            weights = weights.clamp(floor, cap)
+        else:
+            weights = torch.where((weights < floor) | (weights > cap), 0.0, weights)
+    weights = torch.where(rejected(log_probs, rollout_log_probs, mask, sampler), 0.0, weights)
+    return torch.where(mask != 0, weights, 1.0)
+
+
+def rejected(log_probs: Tensor, rollout_log_probs: Tensor, mask: Tensor, sampler: Sampler) -> Tensor:
+    """Tokens whose policies are too far apart, by the sampler's ``rejection_…`` settings. [batch, tokens].
+
+    ``ratio``: π_old/μ at the grain is outside [low, high]. ``binary_kl``: the larger of D(π_old ‖ μ) and D(μ ‖ π_old)
+    of two Bernoulli variables, the sampled token or another one, is above high (KPop); over a response it is added up
+    (``sequence``) or averaged.
+    """
+    low, high, grain = sampler.rejection_low, sampler.rejection_high, sampler.rejection_grain
+    if high is None:
+        return torch.zeros_like(mask, dtype=torch.bool)
+    if sampler.rejection_measure == "ratio":
+        measure = log_weights(log_probs, rollout_log_probs, mask, grain).exp()
     else:
-        weights = torch.where((weights < floor) | (weights > cap), 0.0, weights)
-    return torch.where(keep, weights, 1.0)
+        old, engine = (x.detach() for x in (log_probs, rollout_log_probs))
+        largest = torch.maximum(bernoulli_kl(old, engine), bernoulli_kl(engine, old))
+        measure = _at_grain(torch.where(mask != 0, largest, 0.0), mask, grain)
+    return ((measure < low) | (measure > high)) & (mask != 0)
+
+
+def _at_grain(x: Tensor, mask: Tensor, grain: Grain) -> Tensor:
+    """``x``, which is 0 on padding: of each token, its sum over the response, its mean over response or turn."""
+    if grain == "token":
+        return x
+    if grain == "turn":
+        numbers, count = turn_numbers(mask), (mask != 0).to(x.dtype)
+        return sum_by_number(x, numbers) / sum_by_number(count, numbers).clamp(min=1)
+    total = x.sum(1, keepdim=True).expand_as(x)
+    return total if grain == "sequence" else total / (mask != 0).sum(1, keepdim=True).clamp(min=1)
 
 
 def effective_sample_share(weights: Tensor, mask: Tensor) -> float:

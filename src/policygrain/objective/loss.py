@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from .batch import StepTotals, TokenBatch
-from .clip import LARGEST_LOG, Surrogate
+from .clip import Surrogate
 from .correction import off_policy_mask
-from .penalty import EntropySignal, Kl, entropy_drop_mask, k3
+from .divergence import LARGEST_LOG, k3
+from .penalty import EntropySignal, Kl, entropy_drop_mask
 
 if TYPE_CHECKING:
     from .method import Method
@@ -36,6 +37,7 @@ def policy_loss(method: Method, batch: TokenBatch) -> LossOutput:
     Losses, gradients and metrics of micro-batches of one step add up to those of the step (``merge_metrics``).
     """
     flags = _flags(method, batch)
+    batch = anchored(method, batch)
     r = importance(method, batch)
     surrogate = method.clip(r, batch)
     value = surrogate.value
@@ -63,6 +65,14 @@ def policy_loss(method: Method, batch: TokenBatch) -> LossOutput:
     return LossOutput(policy + penalty, (parts if batch.step is not None else merge_metrics([parts])) | flags)
 
 
+def anchored(method: Method, batch: TokenBatch) -> TokenBatch:
+    """The batch, and its step, with the policy that ``method.anchor`` names as π_old. ValueError if it is not given."""
+    if method.anchor == "old":
+        return batch
+    step = batch.step if batch.step is None or isinstance(batch.step, StepTotals) else batch.step.from_rollout()
+    return batch.from_rollout().replace(step=step)
+
+
 def importance(method: Method, batch: TokenBatch) -> Tensor:
     """r_t, 1 on padding. [batch, tokens]."""
     # A larger exponent would overflow; clamped values are far outside any clip range.
@@ -73,6 +83,7 @@ def importance(method: Method, batch: TokenBatch) -> Tensor:
 
 def view(method: Method, batch: TokenBatch) -> dict[str, Tensor]:
     """Ratio, clip masks and entropy drop of each token. [batch, tokens]."""
+    batch = anchored(method, batch)
     r = importance(method, batch)
     surrogate = method.clip(r, batch)
     drop = entropy_drop_mask(batch, method.entropy_signal)

@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..settings import Settings, setting
-from .advantage import Advantage, Grpo
+from .advantage import Advantage, Grpo, TurnAdvantage, TurnRewards
 from .aggregate import Aggregation, TokenMean
 from .clip import Clip, NoClip
+from .off_policy_clips import M2po, Topr  # noqa: F401 - choices of the key `clip`
 from .part import Custom, Need, Part
 from .penalty import EntropySignal, Kl, Penalty
-from .ratio import Ratio, TokenRatio
+from .ratio import GroupExpectation, Ratio, TokenRatio
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from .batch import StepTotals, TokenBatch
     from .loss import LossOutput
 
+Grain = Literal["token", "sequence", "geometric", "turn"]  # of a correction
 TEXTS = ("label", "summary", "source")  # keys of a method that change no result
 # Key of a method → name → class, of the parts that it accepts besides custom functions.
 CHOICES: dict[str, dict[str, type[Part]]] = {
@@ -62,19 +64,44 @@ class Sampler(Settings):
         None, gt=0, description="cap C of the importance weights between engine and trainer; null: no correction"
     )
     correction_floor: float = setting(0.0, ge=0, later=True, description="smallest weight of that correction")
-    correction_grain: Literal["token", "sequence", "geometric"] = setting(
+    correction_grain: Grain = setting(
         "token",
         later=True,
-        description="weights of each token, of the product over the response, or of its geometric mean",
+        description="weights of each token, of the product over the response, of its geometric mean, or of the "
+        "geometric mean over the turn",
     )
     correction_outside: Literal["truncate", "mask"] = setting(
         "truncate", later=True, description="weights beyond floor and cap are truncated; mask: they are 0"
     )
 
+    rejection_high: float | None = setting(
+        None,
+        later=True,
+        gt=0,
+        description="tokens whose measure of the difference between trainer and engine is above this have weight 0, "
+        "beside any correction; null: no rejection",
+    )
+    rejection_low: float = setting(0.0, later=True, ge=0, description="the same for measures below this")
+    rejection_grain: Grain = setting("token", later=True, description="what is rejected together, as correction_grain")
+    rejection_measure: Literal["ratio", "binary_kl"] = setting(
+        "ratio",
+        later=True,
+        description="ratio: π_old/μ; binary_kl: the larger KL divergence of the sampled token against all others",
+    )
+
+    @property
+    def corrects(self) -> bool:
+        """Whether it weights or rejects tokens by the engine's log-probabilities."""
+        return self.correction_cap is not None or self.rejection_high is not None
+
     def conflict(self) -> str:
-        """The floor must not be above the cap."""
-        wrong = self.correction_cap is not None and self.correction_floor > self.correction_cap
-        return "correction_floor must not be above correction_cap." if wrong else ""
+        """Lower bounds must not be above upper ones."""
+        for low, high in (("correction_floor", "correction_cap"), ("rejection_low", "rejection_high")):
+            if getattr(self, high) is not None and getattr(self, low) > getattr(self, high):
+                return f"{low} must not be above {high}."
+        if self.rejection_low and self.rejection_high is None:
+            return "rejection_low needs rejection_high."
+        return ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +148,21 @@ class Method(Settings):
         "less likely by more than this on average, in nats, are masked; null: no mask",
     )
 
+    anchor: Literal["old", "rollout"] = setting(
+        "old",
+        later=True,
+        description="policy that the ratio is taken to: old, the trainer's policy before the step's updates; rollout, "
+        "the engine that sampled, so that the ratio corrects for it as well (verl's bypass mode)",
+    )
+
+    def conflict(self) -> str:
+        """A ratio to the engine that sampled is its own correction, and groups' totals are those of the old policy."""
+        if self.anchor == "rollout" and self.sampler.correction_cap is not None:
+            return "anchor: rollout takes the ratio to the engine; sampler.correction_cap would correct for it twice."
+        if self.anchor == "rollout" and isinstance(self.ratio, GroupExpectation):
+            return "anchor: rollout has no ratio group_expectation, whose totals are of the old policy."
+        return ""
+
     def parts(self) -> dict[str, Part]:
         """The parts by their keys."""
         penalties = {f"penalties[{i}]": part for i, part in enumerate(self.penalties)}
@@ -159,9 +201,16 @@ class Method(Settings):
         """Step context of the micro-batches of ``batch``: its totals, or ``batch`` if the method reads its tensors."""
         return batch if "step_log_probs" in self.needs else batch.totals
 
-    def advantages(self, rewards: Tensor) -> Tensor:
-        """Rewards [prompts, group] → advantages [prompts, group]."""
-        return self.advantage(rewards)
+    def advantages(self, rewards: Tensor | TurnRewards) -> Tensor:
+        """Rewards [prompts, group] → advantages of the same shape; rewards of turns → [prompts, group, turns].
+
+        An advantage of whole responses gives all turns of a response that of its return.
+        """
+        if not isinstance(rewards, TurnRewards):
+            return self.advantage(rewards)
+        if isinstance(self.advantage, TurnAdvantage):
+            return self.advantage.of_turns(rewards)
+        return self.advantage(rewards.total).unsqueeze(2) * rewards.mask
 
     def loss(self, batch: TokenBatch) -> LossOutput:
         """The objective on a batch: a scalar loss with gradient, and metrics."""

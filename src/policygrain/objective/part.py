@@ -13,9 +13,9 @@ from ..errors import UserError
 from ..settings import Settings, read_number
 
 # Inputs of a formula besides the log-probabilities, advantages and mask of its micro-batch.
-Need = Literal["step_log_probs", "entropy_gradient", "reference", "mtp_heads", "groups", "segments"]
+Need = Literal["step_log_probs", "entropy_gradient", "reference", "mtp_heads", "groups", "segments", "turns"]
 # Inputs that custom functions can declare; the number of prediction heads is a parameter of the block ratio.
-DECLARABLE = ("step_log_probs", "entropy_gradient", "reference", "groups", "segments")
+DECLARABLE = ("step_log_probs", "entropy_gradient", "reference", "groups", "segments", "turns")
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -28,7 +28,8 @@ def needs(*names: Need) -> Callable[[Function], Function]:
     * ``reference``: ``batch.ref_log_probs``, log-probabilities under the frozen initial policy;
     * ``groups``: ``batch.groups``, which prompt each response belongs to, and ``batch.group_totals``, all responses of
       the step by group;
-    * ``segments``: ``batch.segments``, which segment (sentence, step) each token belongs to.
+    * ``segments``: ``batch.segments``, which segment (sentence, step) each token belongs to;
+    * ``turns``: ``batch.whole.n_turns``, the number of turns of the step. Turns themselves are those of the mask.
 
     >>> @needs("reference")
     ... def far_from_start(batch):

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from ..settings import setting
-from .clip import LARGEST_LOG, token_covariance
+from .clip import token_covariance
+from .divergence import ESTIMATORS, LARGEST_LOG
 from .part import Need, Part, needs
 
 if TYPE_CHECKING:
@@ -28,10 +29,16 @@ class Penalty(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class Kl(Penalty):
-    """λ · M ⊙ KL(π_θ ‖ π_reference), over all or some tokens, by the estimator k3.
+    """λ · M ⊙ KL(π_θ ‖ π_reference), over all or some tokens, by an estimator: k3, k2 or k1.
 
     With the mask of TEPO (2604.12736), M = 1 where the advantage is positive and the policy's entropy decreases;
     reference ``old`` and λ = 1 are our interpretation of that paper.
+
+    With d = log π_ref − log π_θ, k1 = −d, k2 = d²/2 and k3 = exp(d) − d − 1. ``place: loss`` takes the gradient of the
+    estimator; that of k1 is 0 on average. ``reward`` subtracts λ Σ_t KL_t from the response's reward: the gradient is
+    Σ_t KL_t times that of each log π_θ, without a baseline, and for k1 on-policy that of the KL divergence of responses
+    (2512.21852). Its value is that of the estimator. ``times_ratio`` multiplies by π_θ/π_old of the token, the
+    correction for rollouts of π_old (DeepSeek-V3.2, 2512.02556).
     """
 
     name: Literal["kl"] = "kl"
@@ -47,14 +54,27 @@ class Kl(Penalty):
         description="how falling entropy is detected: from measured entropies or from the token's covariance; auto: "
         "measured where the trainer gives entropies",
     )
+    estimator: Literal["k1", "k2", "k3"] = setting("k3", later=True, description="estimator of the KL divergence")
+    place: Literal["loss", "reward"] = setting(
+        "loss", later=True, description="loss: the estimator's own gradient; reward: that of a lower reward"
+    )
+    times_ratio: bool = setting(False, later=True, description="true: times π_θ/π_old of the token")
 
     def __call__(self, batch: TokenBatch) -> Tensor:
         reference_log_probs = batch.ref_log_probs if self.reference == "initial" else batch.old_log_probs
         if reference_log_probs is None:
             raise ValueError("a KL penalty to the initial policy needs ref_log_probs")
-        estimate = k3(batch.log_probs, reference_log_probs)
+        estimate = ESTIMATORS[self.estimator](batch.log_probs, reference_log_probs)
         if self.mask == "positive_advantage_entropy_drop":
             estimate = estimate * entropy_drop_mask(batch, self.entropy_signal)
+        if self.place == "reward":
+            constant = batch.log_probs.detach()
+            total = (estimate.detach() * batch.mask).sum(1, keepdim=True)
+            estimate = estimate.detach() + total * (batch.log_probs - constant)
+        if self.times_ratio:
+            log_ratio = batch.log_ratio.clamp(-LARGEST_LOG, LARGEST_LOG)
+            # The gradient of a reward is already one by log π_θ, so that its ratio is a constant weight.
+            estimate = estimate * (log_ratio.detach() if self.place == "reward" else log_ratio).exp()
         return self.coefficient * estimate
 
     @property
@@ -62,12 +82,6 @@ class Kl(Penalty):
         """The reference model, if it is the initial policy; the log-probabilities of the step, for covariances."""
         reference = frozenset[Need]({"reference"} if self.reference == "initial" else ())
         return reference | frozenset[Need]({"step_log_probs"} if self.entropy_signal == "covariance" else ())
-
-
-def k3(log_probs: Tensor, reference_log_probs: Tensor) -> Tensor:
-    """exp(d) − d − 1 ≥ 0, d = log π_ref − log π_θ: an unbiased, low-variance estimate of KL(π_θ ‖ π_ref)."""
-    d = (reference_log_probs - log_probs).clamp(-LARGEST_LOG, LARGEST_LOG)
-    return d.expm1() - d
 
 
 def entropy_drop_mask(batch: TokenBatch, entropy_signal: EntropySignal = "auto") -> Tensor:

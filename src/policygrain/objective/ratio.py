@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from .batch import TokenBatch
 
 
+LARGEST_EXPONENT = 1e6  # larger than any power of a ratio
+UNEQUAL = ("segments", "turns")  # layouts whose blocks have the lengths that the response gives them
+
+
 class Ratio(Part):
     """Importance ratio."""
 
@@ -51,6 +55,30 @@ class SequenceRatio(Ratio):
         log_ratio = batch.log_ratio
         mean = log_ratio.sum(1, keepdim=True) / batch.lengths.clamp(min=1).unsqueeze(1)
         return _own_gradient(mean, log_ratio) if self.stop_gradient else mean.expand_as(log_ratio)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holder(Ratio):
+    """Hölder mean of the response's token ratios: log r_t = (1/p) log((1/|o|) Σ_k exp(p ℓ_k)), for every t.
+
+    HölderPO (2605.12058). A grain between two others: p = 1, without a clip, has the gradient of token ratios under a
+    mean over the response (GRPO), p = 0 is the geometric mean (`sequence`); the lower p, the more the least likely
+    tokens count. The paper lowers p from 2 to −2 in training; here it is constant.
+    """
+
+    name: Literal["holder"] = "holder"
+    power: float = setting(1.0, ge=-100, le=100, description="p")
+
+    def __call__(self, batch: TokenBatch) -> Tensor:
+        log_ratio, count = batch.log_ratio, batch.lengths.clamp(min=1).unsqueeze(1)
+        if self.power == 0:
+            return (log_ratio.sum(1, keepdim=True) / count).expand_as(log_ratio)
+        scaled = self.power * log_ratio
+        largest = scaled.detach().masked_fill(~batch.mask, -LARGEST_EXPONENT).amax(1, keepdim=True)
+        largest = largest.masked_fill((batch.lengths == 0).unsqueeze(1), 0.0)
+        # expm1 and log1p keep the digits where p is near 0.
+        mean = ((scaled - largest).masked_fill(~batch.mask, 0.0).expm1()).sum(1, keepdim=True) / count
+        return ((largest + mean.log1p()) / self.power).expand_as(log_ratio)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,10 +144,11 @@ class Block(Ratio):
 
     name: Literal["block"] = "block"
     size: int = setting(5, ge=1, le=1_000_000, description="block size K, in tokens")
-    layout: Literal["sliding", "tiled", "segments"] = setting(
+    layout: Literal["sliding", "tiled", "segments", "turns"] = setting(
         "sliding",
         description="sliding: a window t..t+K−1 starts at each token; tiled: disjoint blocks; segments: sentences or "
-        "steps, whose lengths are the block sizes (`size` has no effect)",
+        "steps; turns: the unbroken runs of the response mask, which tool output interrupts. With the last two their "
+        "lengths are the block sizes (`size` has no effect)",
     )
     weights: Literal["uniform", "future", "joint"] = setting(
         "future",
@@ -139,22 +168,20 @@ class Block(Ratio):
     )
 
     def conflict(self) -> str:
-        """Prediction heads need sliding windows of two tokens or more, normalised edges neither heads nor segments."""
+        """Prediction heads need sliding windows of two tokens or more, and no normalised edges."""
         if self.future == "mtp_heads" and (self.layout != "sliding" or self.size < 2):
             return "future: mtp_heads needs layout: sliding and a size of at least 2."
         if self.future == "mtp_heads" and self.edges == "normalised":
             return "edges: normalised needs future: backbone."
-        if self.layout == "segments" and self.edges == "normalised":
-            return "edges: normalised needs layout: sliding or tiled."
         return ""
 
     def __call__(self, batch: TokenBatch) -> Tensor:
         log_ratio = batch.log_ratio
-        if self.layout == "segments":
-            return self._over_segments(batch)
         if self.edges == "normalised":
             constant = log_ratio.detach()
             log_ratio = constant + (log_ratio - constant) / self.coverage(batch).to(log_ratio.dtype)
+        if self.layout in UNEQUAL:
+            return self._over_unequal(log_ratio, batch)
         log_sum, count = self._sum(log_ratio, batch), self._sum(batch.mask.to(log_ratio.dtype), batch)
         if self.future == "mtp_heads":
             log_sum = log_ratio + batch.future_log_ratio
@@ -178,6 +205,10 @@ class Block(Ratio):
         """Σ_t β_{k−t}: the β of token k, added up over all windows that contain it; 1 on padding. [batch, tokens]."""
         beta_0, beta_n = self.beta
         live = batch.mask.double()
+        if (
+            self.layout in UNEQUAL
+        ):  # a token is in as many windows as its block has tokens, whose β add up to 1, or are 1
+            return (self._over_block(live, batch) if self.weights == "joint" else live).where(batch.mask, 1.0)
         # The reciprocal of the divisor of a window's β.
         count = self._sum(live, batch)
         scale = live if self.weights == "joint" else live / (beta_n * count.clamp(min=1) + (beta_0 - beta_n))
@@ -190,10 +221,13 @@ class Block(Ratio):
             return batch.sum_over_tiles(x, self.size)
         return batch.sum_over_windows(x, self.size, back=back)
 
-    def _over_segments(self, batch: TokenBatch) -> Tensor:
-        """log r_t over the segment of each token, whose number of tokens is K. ValueError without segments."""
-        log_ratio = batch.log_ratio
-        log_sum, count = (batch.sum_over_segments(x) for x in (log_ratio, batch.mask.to(log_ratio.dtype)))
+    def _over_block(self, x: Tensor, batch: TokenBatch) -> Tensor:
+        """Σ of ``x`` over the segment or turn of each token. ValueError without segments."""
+        return batch.sum_over_turns(x) if self.layout == "turns" else batch.sum_over_segments(x)
+
+    def _over_unequal(self, log_ratio: Tensor, batch: TokenBatch) -> Tensor:
+        """log r_t over the segment or turn of each token, whose number of tokens is K."""
+        log_sum, count = (self._over_block(x, batch) for x in (log_ratio, batch.mask.to(log_ratio.dtype)))
         if self.weights == "joint":
             return log_sum
         if self.weights == "uniform":
@@ -205,8 +239,9 @@ class Block(Ratio):
 
     @property
     def label(self) -> str:
-        """`block K=5` with the default weights, `block K=5, joint` with others."""
-        changed = {key: str(value) for key, value in self.changed.items()} | {"size": f"block K={self.size}"}
+        """`block K=5` with the default weights, `block K=5, joint` with others, `block, turns` over turns."""
+        name = "block" if self.layout in UNEQUAL else f"block K={self.size}"
+        changed = {key: str(value) for key, value in self.changed.items()} | {"size": name}
         if "future_weight" in changed:
             changed["future_weight"] = f"φ={self.future_weight:g}"
         return ", ".join([changed.pop("size"), *changed.values()])

@@ -36,6 +36,7 @@ def random_fields(lengths: Sequence[int], seed: int, drift: float = 0.3, width: 
         "entropy": old_entropy + 0.1 * normal(),
         "old_entropy": old_entropy,
         "ref_log_probs": old + drift * normal(),
+        "rollout_log_probs": 1.02 * old,
         "max_length": 12,
         "groups": torch.arange(len(lengths)) // 2,
         "segments": (torch.arange(shape[1]) // 3).expand(shape),

@@ -19,10 +19,10 @@ from ..model.sequences import Sequences, micro_batches, pack
 from ..model.sharding import full_tensor, is_sharded, score_tokens
 from ..objective import Method
 from ..objective.batch import StepTotals, TokenBatch
-from ..objective.correction import effective_sample_share, rollout_weights
+from ..objective.correction import effective_sample_share, log_weights, rollout_weights
+from ..objective.divergence import k3
 from ..objective.loss import merge_metrics
 from ..objective.part import Custom
-from ..objective.penalty import k3
 from ..study.schema import Training
 from .policy import Policy
 from .ranks import balance, gather, ranks, sum_gradients, sum_over_ranks
@@ -138,7 +138,7 @@ def prepare(
         old_future_log_probs=old.future,
         groups=groups if "groups" in needs else None,
         segments=segment_ids(sequences, policy.tokenizer, settings.segment_ends) if "segments" in needs else None,
-        rollout_log_probs=engine_log_probs if method.off_policy_bound is not None else None,
+        rollout_log_probs=engine_log_probs,
         max_length=settings.max_tokens,
     )
     lengths = sequences.mask.sum(1).float()
@@ -162,6 +162,11 @@ def prepare(
         ).item(),
     }
     if weights is not None:
+        before = (
+            log_weights(old_log_probs, engine_log_probs, mask, method.sampler.correction_grain)[mask].double().exp()
+        )
+        metrics["correction_weight_mean"] = before.mean().item() if len(before) else 1.0
+        metrics["correction_weight_max"] = before.max().item() if len(before) else 1.0
         metrics["correction_effective_share"] = effective_sample_share(weights, mask)
         metrics["correction_dropped_share"] = ((weights == 0) & mask).sum().item() / max(1, int(mask.sum()))
     return TrainingBatch(sequences, tokens, old.entropy), metrics
@@ -169,16 +174,15 @@ def prepare(
 
 def _correction(method: Method, old_log_probs: Tensor, engine_log_probs: Tensor, mask: Tensor) -> Tensor | None:
     """Importance weights between engine and trainer, if the method asks for them. [batch, tokens]."""
-    sampler = method.sampler
-    if sampler.correction_cap is None:
+    if not method.sampler.corrects:
         return None
-    return rollout_weights(old_log_probs, engine_log_probs, mask, sampler)
+    return rollout_weights(old_log_probs, engine_log_probs, mask, method.sampler)
 
 
 def _needs_log_probs_alone(method: Method) -> bool:
     """Whether a method reads only log-probabilities of the old policy: no entropies, no prediction heads."""
     has_custom = any(isinstance(part, Custom) for part in method.parts().values())  # may read anything
-    return not (has_custom or method.penalties or method.n_mtp_heads or method.sampler.correction_cap)
+    return not (has_custom or method.penalties or method.n_mtp_heads or method.sampler.corrects)
 
 
 def _score_rows(policy: Policy, sequences: Sequences, settings: Training, rows: slice) -> TokenScores:

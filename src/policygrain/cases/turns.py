@@ -1,0 +1,185 @@
+"""Episodes of turns with tool output, stopping and rewards of turns, whose true gradient is known.
+
+In a turn the policy reads an observation (a fair coin, the tool's output), writes a content token and then decides, but
+for the last turn, whether to take another one. A row of tokens is (observation, content, another turn) for each turn;
+observations, and all after the episode's end, are outside the mask. Logits are [turns, observation, 2]: of content 1
+and of another turn. A turn has a reward that depends on observation and content, and the episode one that depends on
+the turn in which it ends and on all contents.
+
+A group has every episode as often as the behaviour policy samples it, so its means are expectations, and the estimates
+that the losses of training give are expected estimates. That needs probabilities that are multiples of 1/``draws``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..objective import Method, method
+from ..objective.advantage import TurnRewards
+from ..objective.batch import TokenBatch, turn_numbers
+from .policies import every_response
+
+RATIOS: dict[str, dict[str, object]] = {
+    "none": {"name": "none"},
+    "token": {"name": "token"},
+    "turn, geometric mean": {"name": "block", "layout": "turns", "weights": "uniform"},
+    "turn, product": {"name": "block", "layout": "turns", "weights": "joint", "edges": "normalised"},
+    "response, geometric mean": {"name": "sequence"},
+    "response, product": {"name": "product"},
+}
+ADVANTAGES: dict[str, dict[str, object]] = {
+    "of the response": {"name": "dr_grpo"},
+    "return from the turn on": {"name": "turn_return"},
+    "rewards minus their turns' means": {"name": "turn_return", "baseline": "reward"},
+    "gigpo": {"name": "gigpo"},
+}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Rewards of turns [turns, observation, content], and of the end [turn, contents as a binary number]."""
+
+    of_turns: Tensor
+    of_end: Tensor
+
+
+@dataclass(frozen=True)
+class Group:
+    """All episodes of a behaviour policy. ``tokens`` and ``mask``: [episodes, 3 · turns]."""
+
+    tokens: Tensor
+    mask: Tensor
+    rewards: TurnRewards
+    behaviour: Tensor  # logits
+
+    @property
+    def returns(self) -> Tensor:
+        """Of each episode. [episodes]."""
+        return self.rewards.total[0]
+
+
+def problem(turns: int, generator: torch.Generator) -> Problem:
+    """Rewards uniform between 0 and 1."""
+    shapes = (turns, 2, 2), (turns, 2**turns)
+    return Problem(*(torch.rand(shape, generator=generator, dtype=torch.float64) for shape in shapes))
+
+
+def group(task: Problem, chances: Tensor, draws: int) -> Group:
+    """Every episode, as often as sampled. ``chances``: probabilities × ``draws``, [turns, observation, 2], integers."""
+    turns = len(chances)
+    sizes = [2, draws, draws] * turns
+    sizes[-1] = 1  # the last turn has no other after it
+    values = torch.cartesian_prod(*(torch.arange(size) for size in sizes)).view(-1, turns, 3)
+    seen = values[..., 0]
+    at = torch.arange(turns)
+    wrote, goes_on = (values[..., i + 1] < chances[at, seen, i] for i in (0, 1))
+    goes_on[:, -1] = False
+    reached = F.pad(goes_on[:, :-1].long().cumprod(1), (1, 0), value=1)
+    tokens = torch.stack([seen, wrote.long(), goes_on.long()], 2).flatten(1)
+    mask = torch.stack([0 * reached, reached, reached], 2)
+    mask[:, -1, 2] = 0
+    content = wrote.long() * reached
+    number = (content * 2 ** at.flip(0)).sum(1)
+    last = reached.sum(1) - 1
+    rewards = task.of_turns[at, seen, wrote.long()] * reached
+    rewards = rewards + F.one_hot(last, turns) * task.of_end[last, number].unsqueeze(1)
+    states = seen + 2 * at
+    of_group = TurnRewards(rewards.unsqueeze(0), reached.unsqueeze(0), states.unsqueeze(0))
+    return Group(tokens, mask.flatten(1), of_group, torch.logit(chances.double() / draws))
+
+
+def log_probs(logits: Tensor, episodes: Group) -> Tensor:
+    """Log-probability of each token of the policy; those of observations mean nothing. [episodes, 3 · turns]."""
+    seen, wrote, goes_on = episodes.tokens.unflatten(1, (-1, 3)).unbind(2)
+    logit = logits[torch.arange(len(logits)), seen]
+    chosen = torch.stack([wrote, goes_on], 2)
+    return F.pad(F.logsigmoid(torch.where(chosen == 1, logit, -logit)), (1, 0)).flatten(1)
+
+
+def exact_gradient(logits: Tensor, episodes: Group, values: Tensor | None = None) -> Tensor:
+    """∇ of the expected return, or of another value of each episode, by the logits."""
+    logits = logits.detach().requires_grad_()
+    log_ratio = (log_probs(logits, episodes) - log_probs(episodes.behaviour, episodes)) * episodes.mask
+    weights = log_ratio.sum(1).exp()
+    (gradient,) = torch.autograd.grad((weights * (episodes.returns if values is None else values)).mean(), logits)
+    return gradient
+
+
+def expected_update(chosen: Method, logits: Tensor, episodes: Group) -> Tensor:
+    """−∇ loss by the logits, per episode; the method has a mean over tokens."""
+    logits = logits.detach().requires_grad_()
+    of_turns = chosen.advantages(episodes.rewards)[0]
+    batch = TokenBatch(
+        log_probs(logits, episodes),
+        log_probs(episodes.behaviour, episodes),
+        of_turns.gather(1, turn_numbers(episodes.mask)),
+        episodes.mask,
+    )
+    (gradient,) = torch.autograd.grad(chosen.loss(batch).loss, logits)
+    return -gradient * batch.n_tokens / len(episodes.tokens)
+
+
+def estimator(ratio: str, advantage: str) -> Method:
+    """The method with this ratio and this advantage, without a clip and with a mean over tokens."""
+    return method("reinforce", ratio=RATIOS[ratio], advantage=ADVANTAGES[advantage])
+
+
+def hidden_bonus(logits: Tensor, episodes: Group) -> Tensor:
+    """−Σ_k μ_k ∇P(turn k is taken), μ_k the mean reward of turn k where it is taken; by the logits, on-policy.
+
+    It is the bias of `turn_return` with ``baseline: reward``: another turn costs its mean reward.
+    """
+    taken, rewards = episodes.rewards.mask[0].double(), episodes.rewards.rewards[0]
+    means = (rewards * taken).sum(0) / taken.sum(0)
+    return -exact_gradient(logits, episodes, taken @ means)
+
+
+def agreement(problems: int, turns: int = 3, shift: float = 1.0) -> dict[tuple[str, str], float]:
+    """Mean cosine of the expected update with the true gradient, by ratio and advantage, over random problems.
+
+    The behaviour policy tosses fair coins; the present one has normal logits of standard deviation ``shift``, 0: the
+    same policy.
+    """
+    generator = torch.Generator().manual_seed(0)
+    total = {(ratio, advantage): 0.0 for ratio in RATIOS for advantage in ADVANTAGES}
+    for _ in range(problems):
+        episodes = group(problem(turns, generator), torch.ones(turns, 2, 2, dtype=torch.long), 2)
+        logits = shift * torch.randn(turns, 2, 2, generator=generator, dtype=torch.float64)
+        exact = exact_gradient(logits, episodes).flatten()
+        for names in total:
+            update = expected_update(estimator(*names), logits, episodes).flatten()
+            total[names] += float(torch.cosine_similarity(update, exact, dim=0)) / problems
+    return total
+
+
+def signal_to_noise(turns: int, decisions: int, generator: torch.Generator) -> tuple[dict[str, float], float]:
+    """Signal to noise of one episode's estimate, by advantage, and the share of the return's variance that is linear.
+
+    Each turn is a fair coin with a logit of its own, and the return a random function of the first ``decisions``. The
+    advantage is that of the response for all turns, the same for the turns that matter alone (`decisions`), or that of
+    an exact critic.
+    """
+    tokens = every_response(turns)[0]
+    number = (tokens[:, :decisions] @ 2.0 ** torch.arange(decisions, dtype=torch.float64)).long()
+    returns = torch.rand(2**decisions, generator=generator, dtype=torch.float64)[number]
+    advantage = (returns - returns.mean()).unsqueeze(1)
+    # E[R | tokens up to k]: rows are in the order of binary numbers, so those with a prefix follow each other.
+    values = [returns.view(2**k, -1).mean(1).repeat_interleave(2 ** (turns - k)) for k in range(turns + 1)]
+    matters = (torch.arange(turns) < decisions).double()
+    advantages = {
+        "response": advantage.expand(-1, turns),
+        "decisions": advantage * matters,
+        "critic": torch.stack(values, 1).diff(dim=1),
+    }
+    scores = tokens - 0.5
+    found = {}
+    for name, by_turn in advantages.items():
+        estimates = by_turn * scores
+        signal = estimates.mean(0)
+        found[name] = float(signal.norm() / (estimates - signal).square().sum(1).mean().sqrt())
+    linear = 4 * (advantage * scores).mean(0).square().sum() / advantage.square().mean()
+    return found, float(linear)

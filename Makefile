@@ -127,6 +127,7 @@ pages: setup
 	done
 	for figure in regimes verdicts benchmarks; do cp $(DRAWN)/laptop/redrawn/$$figure.png docs/figures/$$figure.png; done
 	cp $(DRAWN)/phase/redrawn/phase.png docs/figures/phase.png
+	cp $(DRAWN)/night/redrawn/regimes.png docs/figures/night.png
 	$(BIN)/policygrain figure ranges --config studies/phase-ranges.yaml --results $(DRAWN)/phase-ranges --out $(DRAWN)/ranges
 	cp $(DRAWN)/ranges.png docs/figures/clip_ranges.png
 	for figure in estimators rounds; do cp $(DRAWN)/newer/redrawn/$$figure.png docs/figures/newer_$$figure.png; done

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest files first, or at the end one process runs them while the others have nothing left to do."""
-    longest = ("test_pipeline", "test_loop", "test_launch", "test_math")
+    longest = ("test_pipeline", "test_loop", "test_trl", "test_math")
     order = {name: place for place, name in enumerate(longest)}
     items.sort(key=lambda item: order.get(item.path.stem, len(order)))
 

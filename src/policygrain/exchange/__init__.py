@@ -1,1 +1,1 @@
-"""Arms of a study in other engines: their configuration, problems and reward function, written to a folder."""
+"""Logs of other trainers, as runs that claims can be tested on."""

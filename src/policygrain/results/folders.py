@@ -119,6 +119,11 @@ class RunFolder:
         return self.path / "checkpoints"
 
     @property
+    def verl(self) -> Path:
+        """The folder in which verl trains the run: its configuration, logs, rollouts and checkpoints."""
+        return self.path / "verl"
+
+    @property
     def model(self) -> Path:
         """The final model with its tokenizer."""
         return self.path / "model"
@@ -196,6 +201,7 @@ class RunFolder:
             self.timings,
             self.mtp_heads,
             self.checkpoints,
+            self.verl,
             self.token_folder,
             self.rollout_folder,
             self.model,

@@ -48,6 +48,9 @@ class SkippableAdamW(torch.optim.AdamW):
 class StudyTrainer(GRPOTrainer):
     """TRL's trainer with the batches, the objective and the records of a study."""
 
+    optimizer: Any
+    adamw: SkippableAdamW
+
     def __init__(self, steps: Steps, **kwargs: Any) -> None:
         self.study, self.study_settings = steps, steps.settings
         self.micro_batches = micro_batches_per_update(steps.settings, ranks()[1])
@@ -137,7 +140,7 @@ class StudyTrainer(GRPOTrainer):
                     for values, computed in zip(whole, scores[:2], strict=True):
                         values[rows, : part.mask.shape[1]] = computed.float()
         sum_over_ranks(whole)
-        return TokenScores(*whole, None, None)
+        return TokenScores(whole[0], whole[1], None, None)
 
     # ---- optimizer ----
 
@@ -146,7 +149,7 @@ class StudyTrainer(GRPOTrainer):
         if self.optimizer is None:
             trained = self.model if model is None else model
             self.optimizer = make_optimizer(trained, None, self.study.method, self.study_settings, SkippableAdamW)
-            self.adamw = self.optimizer
+            self.adamw = self.optimizer  # TRL wraps the other one
         return self.optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:

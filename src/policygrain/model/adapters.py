@@ -61,8 +61,11 @@ def has_adapter(model: PreTrainedModel) -> bool:
 
 def full_tensor(tensor: Tensor) -> Tensor:
     """The whole value of a tensor that FSDP has sharded, a collective operation; else the tensor itself."""
-    # NCCL transfers only tensors on a GPU.
-    return tensor.to(device()).full_tensor() if isinstance(tensor, DTensor) else tensor
+    if not isinstance(tensor, DTensor):
+        return tensor
+    on_device: Any = tensor.to(device())  # NCCL transfers only tensors on a GPU
+    whole: Tensor = on_device.full_tensor()
+    return whole
 
 
 def merged_weight(model: PreTrainedModel, name: str, state: dict[str, Tensor]) -> tuple[str, Tensor]:

@@ -15,7 +15,7 @@ from ..study.runs import Arm
 from ..study.schema import Study
 from . import checkpoint
 from .head_warm_up import warm_up
-from .policy import open_policy
+from .policy import Policy, open_policy
 from .rollout_batch import EngineMismatch
 from .steps import Steps, failed_batch_saved, open_collector
 from .stopping import Stop
@@ -44,6 +44,8 @@ def train(
 
 class Trainer(Steps):
     """The training loop of one run, with the state that its checkpoints save."""
+
+    policy: Policy
 
     def train(self) -> FinalMetrics:
         """Train from the newest checkpoint, if there is one, to the last step, and save the final model."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
     from ..objective import Method
     from ..study.schema import Model, Training
-
-
-AdamW = TypeVar("AdamW", bound=torch.optim.AdamW)
 
 
 @dataclass
@@ -166,8 +163,8 @@ def make_optimizer(
     heads: MTPHeads | None,
     method: Method,
     settings: Training,
-    kind: type[AdamW] = torch.optim.AdamW,  # type: ignore[assignment]
-) -> AdamW:
+    kind: type[torch.optim.AdamW] = torch.optim.AdamW,
+) -> torch.optim.AdamW:
     """AdamW, or a subclass of it; prediction heads have their own learning rate."""
     groups: list[dict[str, Any]] = [
         {"params": [p for p in model.parameters() if p.requires_grad], "lr": settings.learning_rate}

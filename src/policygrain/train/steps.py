@@ -149,8 +149,8 @@ class Steps:
         self.log.timings({"step": step, **used})
         self._progress.note = f"accuracy {rollouts.sampled_accuracy:.2f}"
         state.step += 1
-        # If any rank has to stop, all do so after the same step.
-        return next(filter(None, gather([self.stop and self.stop.after_step(seconds)])), None)
+        reason = None if self.stop is None else self.stop.after_step(seconds)
+        return next(filter(None, gather([reason])), None)  # if any rank has to stop, all do so after the same step
 
     def finish(self) -> FinalMetrics:
         """Validate and save the final model."""

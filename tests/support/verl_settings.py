@@ -14,6 +14,7 @@ ENVIRONMENT = {
     # So its registry of training engines finds FSDP, whose code asks the platform for the device.
     "VERL_ENGINE_DEVICE": "cuda",
     "HYDRA_FULL_ERROR": "1",
+    "RAY_worker_niceness": "0",  # Ray would add 15 to this process's
 }
 
 

@@ -56,6 +56,15 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.fixture(scope="session")
+def chat_start(made: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A start model with a chat template, which verl needs."""
+    folder = tmp_path_factory.mktemp("start") / "model"
+    shutil.copytree(made[1], folder, ignore=shutil.ignore_patterns("start.json"))
+    (folder / "chat_template.jinja").write_text("{% for m in messages %}{{ m['content'] }}{% endfor %}")
+    return folder
+
+
+@pytest.fixture(scope="session")
 def cluster() -> Iterator[slurm.Cluster]:
     """A real SLURM of the tests' own."""
     if (reason := slurm.missing()) is not None:

@@ -100,11 +100,11 @@ def test_a_killed_attempt_is_resumed_and_its_log_is_continued(
     # Steps 1 and 2 are of the first attempt; the second one validated at step 2, and made step 3 again.
     assert [row["learning_rate"] for row in rows[:-1]] == [len("killed after 3")] * 2 + [len("ends")] * 2
     assert [row["validation_accuracy"] for row in rows] == [0.0, 0.1, 0.2, 0.3, 0.4]
-    summary = run_summary(RunFolder(run))
+    summary, record = run_summary(RunFolder(run)), (run / "summary.json").read_bytes()
     assert (summary.environment.engine, summary.final.steps, summary.final.validation_accuracy) == ("verl", 4, 0.4)
     monkeypatch.setenv("WHAT", "no checkpoint")
     train_small(study(), run, *made)  # it has ended: verl is not started
-    assert run_summary(RunFolder(run)) == summary
+    assert (run / "summary.json").read_bytes() == record
 
 
 def test_a_run_that_died_without_a_checkpoint_says_so(

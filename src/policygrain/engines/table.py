@@ -40,7 +40,6 @@ FEATURES = (
     Feature("an entropy with gradient in the loss", _needs("entropy_gradient"), trl=True, verl=False),
     Feature("the prompt of each response in the loss", _needs("groups"), trl=True, verl=False),
     Feature("segments of responses", _needs("segments"), trl=True, verl=False),
-    Feature("turns of responses", _needs("turns"), trl=True, verl=False),
     Feature("a ratio to the engine (anchor: rollout)", lambda study, s, m: m.anchor != "old", trl=True, verl=False),
     Feature(
         "an advantage other than grpo and dr_grpo",

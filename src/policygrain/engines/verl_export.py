@@ -13,7 +13,7 @@ import yaml
 from .. import digests
 from ..errors import UserError
 from ..files import atomic_text, new_folder
-from ..integrations.options import EXPORTED, METHODS_FILE
+from ..integrations.options import EXPORTED, METHODS_FILE, VERL_LACKS, lacking
 from ..model.loading import load_tokenizer
 from ..objective import Method
 from ..results.layout import DataFolder
@@ -59,7 +59,7 @@ def _write(study: Study, arm: Arm, seed: int, data: DataFolder, out: Path, gpus:
     settings, method = arm.training(study), arm.method(study)
     problems = {"train": read_problems(data.train), "validation": read_problems(data.validation)}
     check_features(study, arm, "verl")
-    _check(study, problems["train"])
+    _check(study, method, problems["train"])
     out.mkdir(parents=True, exist_ok=True)
     for name, listed in problems.items():
         _write_parquet(study, listed, out / f"{name}.parquet")
@@ -102,7 +102,9 @@ def differences(method: Method, settings: Training) -> list[str]:
     return notes
 
 
-def _check(study: Study, train: list[Problem]) -> None:
+def _check(study: Study, method: Method, train: list[Problem]) -> None:
+    if problems := lacking(method, "verl", VERL_LACKS):
+        raise UserError(f"{method.name}: {' '.join(problems)}")
     if any(problem.tests for problem in train):
         raise UserError("data.train: verl's reward function here does not run programs.")
     if study.model.start == "tiny":

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, get_args
 
 from ..errors import UserError
-from ..grading.outcome import Outcome
+from ..grading.grader import Outcome
 from ..results.evaluated_models import ModelGroup, benchmarks_of
 from ..results.schema import BenchmarkRecord
 from . import statistics

@@ -74,6 +74,18 @@ class Item(NamedTuple):
     name: str
 
 
+def items_of(
+    golds: Sequence[str],
+    texts: Sequence[str],
+    options: Options | Sequence[Options],
+    ids: Sequence[str] | None = None,
+) -> list[Item]:
+    """One item per (gold answer, text); ``options`` are for all or one each."""
+    each = [options] * len(golds) if isinstance(options, Options) else options
+    names = [f"item {i}" for i in range(len(golds))] if ids is None else ids
+    return [Item(*fields) for fields in zip(golds, texts, each, names, strict=True)]
+
+
 class Grader(ABC):
     """Grades responses. Any text gets an outcome; outcomes are in the order of the responses."""
 
@@ -90,9 +102,7 @@ class Grader(ABC):
 
         Raises UserError, naming the item of ``ids``, if a gold answer cannot be compared as ``options`` say.
         """
-        each = [options] * len(golds) if isinstance(options, Options) else options
-        names = [f"item {i}" for i in range(len(golds))] if ids is None else ids
-        return self.grade_items([Item(*fields) for fields in zip(golds, responses, each, names, strict=True)])
+        return self.grade_items(items_of(golds, responses, options, ids))
 
     @abstractmethod
     def grade_items(self, items: Sequence[Item]) -> list[Outcome]:

@@ -10,7 +10,7 @@ from typing import cast
 
 from ..errors import UserError
 from .extraction import check_protocol, extract, joined_boxes
-from .grader import DEFAULT, UNREADABLE_GOLD, Grader, Item, Options, Outcome
+from .grader import DEFAULT, UNREADABLE_GOLD, Grader, Item, Options, Outcome, items_of
 from .notation import compact, is_list
 from .numeric import agree, depth, parse_number
 from .pool import Pool, Task, default_workers
@@ -53,11 +53,11 @@ class MathGrader(Grader):
             ]
         )
 
-    def compare(self, golds: Sequence[str], answers: Sequence[str], options: Options = DEFAULT) -> list[Outcome]:
+    def compare(
+        self, golds: Sequence[str], answers: Sequence[str], options: Options | Sequence[Options] = DEFAULT
+    ) -> list[Outcome]:
         """Like ``grade``, for extracted answers."""
-        return self.compare_items(
-            [Item(g, a, options, f"item {i}") for i, (g, a) in enumerate(zip(golds, answers, strict=True))]
-        )
+        return self.compare_items(items_of(golds, answers, options))
 
     def compare_items(self, items: Sequence[Item]) -> list[Outcome]:
         """One outcome per extracted answer, which is empty if there is none.

@@ -17,7 +17,7 @@ from policygrain.figures import SUFFIXES, TABLES
 from policygrain.figures.catalogue import draw
 from policygrain.report.page import write_report
 from policygrain.results.done import write_done
-from policygrain.results.layout import DataFolder, EvaluationFolder, RunFolder, StartFolder, StudyFolder, study_of
+from policygrain.results.layout import Folder, Inside, RunFolder, StudyFolder, study_of
 from policygrain.results.reader import StudyResults, evaluated_samples, mtp_heads, start_model, token_view
 from policygrain.results.schema import write_record
 from policygrain.tasks.sources import prepare
@@ -28,7 +28,6 @@ from policygrain.train.start_model import ensure_start_model
 from ..support.small import small_study
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = (StudyFolder, RunFolder, EvaluationFolder, StartFolder, DataFolder)
 ARGUMENTS: dict[str, Any] = {
     "arm": "grpo",
     "seed": 3,
@@ -48,10 +47,10 @@ ARGUMENTS: dict[str, Any] = {
 
 def paths_of(folder: Any, skip: tuple[str, ...] = ()) -> Iterator[tuple[str, Path]]:
     """(name, path) of every path that a folder names, those of folders inside it too."""
-    for name, member in inspect.getmembers(type(folder)):
+    for name, member in inspect.getmembers_static(type(folder)):
         if name.startswith("_") or name in skip:
             continue
-        if isinstance(member, property):
+        if isinstance(member, property | Inside):
             found = getattr(folder, name)
         elif inspect.isfunction(member):
             parameters = [p for p in inspect.signature(member).parameters if p != "self"]
@@ -60,7 +59,7 @@ def paths_of(folder: Any, skip: tuple[str, ...] = ()) -> Iterator[tuple[str, Pat
             continue
         if isinstance(found, Path):
             yield f"{type(folder).__name__}.{name}", found
-        elif isinstance(found, FOLDERS):
+        elif isinstance(found, Folder):
             yield f"{type(folder).__name__}.{name}", found.path
             yield from paths_of(found)
 

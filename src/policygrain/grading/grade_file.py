@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..files import atomic_text
+from ..files import atomic_text, json_lines
 from ..progress import Progress
 from .extraction import extract
 from .grader import OUTCOMES, UNREADABLE_GOLD, Item, Options
@@ -28,7 +28,7 @@ def grade(file: Path, out: Path, grader: MathGrader, options: Options, strict: b
     `status`, an outcome or `unreadable_gold`, which is a UserError if ``strict``. Fields of the same name are replaced.
     Raises UserError, naming file and line, if a line cannot be graded.
     """
-    rows = _read(file)
+    rows = list(json_lines(file))
     places = [f"{file}, line {number}" for number, _ in rows]
     items = [_item(row, place, grader.extraction, options) for (_, row), place in zip(rows, places, strict=True)]
     counts = dict.fromkeys(STATUSES, 0)
@@ -45,35 +45,6 @@ def _statuses(items: list[Item], grader: MathGrader, strict: bool) -> Iterator[s
     compare: Callable[[list[Item]], Sequence[str]] = grader.compare_items if strict else grader.try_compare
     for first in range(0, len(items), BATCH):
         yield from compare(items[first : first + BATCH])
-
-
-def _read(file: Path) -> list[tuple[int, dict[str, Any]]]:
-    """The objects of the file with their line numbers; empty lines are skipped."""
-    rows = []
-    try:
-        with file.open("rb") as lines:
-            for number, line in enumerate(lines, start=1):
-                if line.strip():
-                    rows.append((number, _parse(line, f"{file}, line {number}")))
-    except OSError as error:
-        raise UserError(f"{file}: cannot be read: {error.strerror or error}.") from error
-    return rows
-
-
-def _parse(line: bytes, place: str) -> dict[str, Any]:
-    try:
-        row = json.loads(line)
-    except RecursionError as error:
-        raise UserError(f"{place}: nested too deeply.") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"{place}: not UTF-8 ({error.reason}).") from error
-    except json.JSONDecodeError as error:
-        raise UserError(f"{place}: not JSON ({error}).") from error
-    except ValueError as error:  # Python's limit on the digits of an integer
-        raise UserError(f"{place}: an integer is too long; write it as a text, in quotes.") from error
-    if not isinstance(row, dict):
-        raise UserError(f"{place}: expected a JSON object, got {type(row).__name__}.")
-    return row
 
 
 def _item(row: dict[str, Any], place: str, protocol: str, options: Options) -> Item:
@@ -101,7 +72,7 @@ def _line(row: dict[str, Any], place: str) -> str:
         line = json.dumps(row, ensure_ascii=False) + "\n"
         line.encode()
     except RecursionError as error:
-        raise UserError(f"{place}: nested too deeply.") from error
+        raise UserError(f"{place}: cannot be written as JSON ({error}).") from error
     except UnicodeEncodeError:  # half of a surrogate pair, which JSON can escape but UTF-8 cannot encode
         line = json.dumps(row) + "\n"
     return line

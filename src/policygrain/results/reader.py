@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from .. import digests
 from ..errors import NoResults, UserError
+from ..files import json_lines
 from ..study import Study, load_recorded_study
 from ..study.fingerprint import Fingerprints, measured_starts, start_seeds
 from ..study.load import had_added_seeds
 from ..study.runs import Run, RunMatrix, arms_of, run_matrix
-from .json_lines import read_lines, read_steps
 from .layout import START, StudyFolder
 from .measurements import EstimatorsRecord, RoundsRecord, estimator_table, round_table
 from .schema import (
@@ -57,7 +57,7 @@ def run_summary(run: RunFolder) -> RunSummary:
 
 def run_metrics(run: RunFolder) -> list[dict[str, Any]]:
     """The metrics of a run by step. UserError if steps are missing."""
-    rows = read_steps(run.metrics, TRAIN)
+    rows = read_steps(run.metrics)
     if run.summary.exists():
         steps = run_summary(run).final.steps
         if len(rows) != steps + 1:  # the last line is the final validation
@@ -67,7 +67,20 @@ def run_metrics(run: RunFolder) -> list[dict[str, Any]]:
 
 def run_timings(run: RunFolder) -> list[dict[str, Any]]:
     """The timings of a run by step."""
-    return read_steps(run.timings, TRAIN)
+    return read_steps(run.timings)
+
+
+def read_steps(path: Path) -> list[dict[str, Any]]:
+    """The rows of `metrics.jsonl` or `timings.jsonl`. UserError unless their steps are 0, 1, 2 …"""
+    rows: list[dict[str, Any]] = []
+    for number, row in json_lines(path, TRAIN):
+        if row.get("step") != len(rows):
+            raise UserError(
+                f"{path}, line {number}: expected step {len(rows)}, found {row.get('step')!r}: steps are missing or "
+                f"doubled. {TRAIN}"
+            )
+        rows.append(row)
+    return rows
 
 
 def mtp_heads(run: RunFolder) -> MtpHeadsRecord:
@@ -107,7 +120,7 @@ def evaluated_samples(folder: EvaluationFolder, record: BenchmarkRecord) -> list
 
 def samples(path: Path, again: str = EVALUATE) -> list[EvaluatedSample]:
     """The graded responses in a file. UserError, which ends with ``again``, if one is not valid."""
-    return [parse(EvaluatedSample, row, f"{path}, line {n}", again) for n, row in read_lines(path, again)]
+    return [parse(EvaluatedSample, row, f"{path}, line {n}", again) for n, row in json_lines(path, again)]
 
 
 def prepared_data(folder: DataFolder) -> PreparedData | None:

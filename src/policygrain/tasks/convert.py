@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import re
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
+from ..files import json_lines, read_json
 from .conversions import CONVERSIONS
 
 if TYPE_CHECKING:
@@ -25,29 +23,14 @@ def source_rows(path: Path) -> Iterator[tuple[str, Any]]:
         import pandas
 
         try:
-            frame = pandas.read_parquet(path)
+            rows = pandas.read_parquet(path).to_dict("records")
         except (OSError, ValueError, ImportError) as error:
             raise UserError(f"{path}: not readable as Parquet: {error}") from error
-        for number, row in enumerate(frame.to_dict("records")):
-            yield f"{path}, row {number}", row
-        return
-    try:
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        text = content.decode("utf-8")
-        listed = json.loads(text) if path.suffix == ".json" else None
-    except (OSError, ValueError, RecursionError, EOFError, zlib.error) as error:
-        raise UserError(f"{path}: cannot be read: {error}.") from error
-    if listed is not None:
-        for number, row in enumerate(listed, start=1):
-            yield f"{path}, item {number}", row
-        return
-    # Not splitlines(): U+2028 and similar characters occur inside problems and do not end a JSON line.
-    for number, line in enumerate(text.split("\n"), start=1):
-        if line.strip():
-            try:
-                yield f"{path}, line {number}", json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise UserError(f"{path}, line {number}: not JSON ({error}).") from error
+        yield from ((f"{path}, row {number}", row) for number, row in enumerate(rows))
+    elif path.suffix == ".json":
+        yield from ((f"{path}, item {number}", row) for number, row in enumerate(read_json(path), start=1))
+    else:
+        yield from ((f"{path}, line {number}", row) for number, row in json_lines(path))
 
 
 def look_up(row: Any, column: str, where: str) -> Any:

@@ -8,7 +8,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .declare import JSON, actions, command, flag, option, path
+from .declare import JSON, actions, command, option, path
 
 if TYPE_CHECKING:
     from ..tasks.problem import Problem
@@ -23,18 +23,13 @@ COPIES = {
 }
 
 
-@command(ROOT, JSON, flag("--markdown", "the documentation's page instead"))
+@command(ROOT, JSON)
 def _list(arguments: Namespace) -> None:
     """List the registered sets, their versions and sources, and which of them are in the folder."""
     from ..tasks.check import data_root, find
     from ..tasks.registry import dataset, names
     from ..text import columns
 
-    if arguments.markdown:
-        from ..tasks.documentation import markdown
-
-        print(markdown(), end="")
-        return
     sets = [dataset(name) for name in names()]
     if arguments.json:
         print(json.dumps({d.name: d.model_dump(exclude={"name"}) for d in sets}, indent=1, ensure_ascii=False))

@@ -67,18 +67,12 @@ def controls(results: StudyResults) -> list[Control]:
         return []
     control_seeds = results.study.controls.seeds
     seeds = set(results.study.seeds if control_seeds is None else control_seeds)
-    base, names = arms["baseline"].name, {role: arms[role].name for role in EXPECTED}
+    base, (other, shuffled, constant, worse) = arms["baseline"].name, (arms[role].name for role in EXPECTED)
     measurements = {
-        "other_seeds": (
-            f"{names['other_seeds']} − {base}",
-            lambda: _between(results, names["other_seeds"], base, seeds),
-        ),
-        "shuffled_rewards": (names["shuffled_rewards"], lambda: _learned(results, names["shuffled_rewards"], seeds)),
-        "zero_learning_rate": (
-            names["zero_learning_rate"],
-            lambda: _moved(results, names["zero_learning_rate"], seeds),
-        ),
-        "worse": (f"{base} − {names['worse']}", lambda: _between(results, base, names["worse"], seeds)),
+        "other_seeds": (f"{other} − {base}", lambda: _between(results, other, base, seeds)),
+        "shuffled_rewards": (shuffled, lambda: _learned(results, shuffled, seeds)),
+        "zero_learning_rate": (constant, lambda: _moved(results, constant, seeds)),
+        "worse": (f"{base} − {worse}", lambda: _between(results, base, worse, seeds)),
     }
     differences: dict[str, Difference] = {}
     missing: dict[str, str] = {}

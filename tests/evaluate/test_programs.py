@@ -31,11 +31,8 @@ def problem(number: int) -> dict[str, Any]:
     }
 
 
+@pytest.mark.usefixtures("bubblewrap")
 def test_a_study_trains_on_programs_and_evaluates_them_beside_sums(made: tuple[Path, Path], tmp_path: Path) -> None:
-    try:
-        isolation()
-    except UserError as error:
-        pytest.skip(str(error))
     for name, numbers in (("train", range(60)), ("test", range(60, 72))):
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(problem(n)) + "\n" for n in numbers))
     study = small_study(

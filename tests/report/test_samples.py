@@ -22,19 +22,6 @@ from ..support.pages import with_script
 HOSTILE = "</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\"> <b>&amp;</b>"
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Path:
-    return make_run(tmp_path / "runs" / "grpo" / "seed0", {"count": COUNT, "rest": REST})
-
-
-@pytest.fixture
-def better(tmp_path: Path) -> Path:
-    """Right on one response more: 4 of 6."""
-    return make_run(
-        tmp_path / "runs" / "tepo" / "seed0", {"count": [[RIGHT, RIGHT], [RIGHT, RIGHT], [WRONG, WRONG]], "rest": REST}
-    )
-
-
 def test_a_page_has_a_largest_size(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("policygrain.report.samples.MOST", 7)
     with pytest.raises(UserError, match="8 samples, and a page holds 7; choose with --benchmark"):

@@ -21,19 +21,6 @@ from ..support.evaluations import COUNT, REST, RIGHT, UNREAD, WRONG, make_run
 from ..support.small import make_start, small_study
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Path:
-    return make_run(tmp_path / "runs" / "grpo" / "seed0", {"count": COUNT, "rest": REST})
-
-
-@pytest.fixture
-def better(tmp_path: Path) -> Path:
-    """Right on one response more: 4 of 6."""
-    return make_run(
-        tmp_path / "runs" / "tepo" / "seed0", {"count": [[RIGHT, RIGHT], [RIGHT, RIGHT], [WRONG, WRONG]], "rest": REST}
-    )
-
-
 def printed(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     assert main(["show", *map(str, arguments)]) == 0
     return capsys.readouterr().out

@@ -22,15 +22,7 @@ from policygrain.sandbox.process import LONGEST_PROGRAM, LONGEST_REPLY
 
 from ..support.small import small_study
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _bubblewrap() -> None:
-    try:
-        isolation()
-    except UserError as error:
-        pytest.skip(str(error))
-
-
+pytestmark = pytest.mark.usefixtures("bubblewrap")
 MIB = 256
 # Raw system calls, which need no function of Python. The numbers are those of x86_64.
 CALL = """

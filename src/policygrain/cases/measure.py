@@ -10,11 +10,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..analysis.statistics import over_seeds
 from ..objective import Method
 from ..objective.batch import TokenBatch
+from ..results.case_records import Interval
 from . import policies
 from .definitions import BATCH, STEP, UPDATES, Case
 
+DIGITS = 6  # of recorded numbers
 LARGEST_LOGIT = 12.0
 DRAWS = 64  # of the random parts of a case, for expected updates
 BATCHES = 400  # for the cosine of single batches
@@ -138,3 +141,9 @@ def _present(case: Case) -> Tensor:
 
 def _behaviour(case: Case) -> Tensor:
     return policies.start(case.p_x1, case.old_p_x2, case.irrelevant)
+
+
+def interval(values: Tensor) -> Interval:
+    """The mean over seeds with its interval, rounded; adding 0 turns −0 into 0."""
+    mean, low, high = (round(value, DIGITS) + 0.0 for value in over_seeds(values.numpy()))
+    return mean, low, high

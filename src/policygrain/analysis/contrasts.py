@@ -73,9 +73,9 @@ def contrasts(results: StudyResults) -> list[Contrast]:
     compared = []
     for pair, area in areas.items():
         evaluated = results.study.experiments[pair.experiment].evaluate
-        columns = ("per_problem", "greedy")
-        accuracies = (_accuracy(results, pair, column) if evaluated else None for column in columns)
-        compared.append(Contrast(pair, area, *accuracies, p.get(pair, 1.0), small.get(pair, 1.0)))
+        sampled = _accuracy(results, pair, "per_problem") if evaluated else None
+        greedy = _accuracy(results, pair, "greedy") if evaluated else None
+        compared.append(Contrast(pair, area, sampled, greedy, p.get(pair, 1.0), small.get(pair, 1.0)))
     return compared
 
 

@@ -9,10 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from policygrain.analysis import difference, measures
+from policygrain.analysis import difference, measures, model_comparison
 from policygrain.analysis.comparisons import compare
 from policygrain.analysis.ledger import Comparison
-from policygrain.analysis.model_comparison import average_difference
 from policygrain.analysis.studies import compare_studies
 from policygrain.cli import main
 from policygrain.figures import tables
@@ -59,7 +58,7 @@ def test_tables_claims_and_commands_agree(folder: Path, capsys: pytest.CaptureFi
     claim = compare(records, Comparison(statistic="accuracy", of="tepo", than="grpo", claimed="above"))  # type: ignore[call-arg]
     assert (claim.low, claim.high) == pytest.approx((-pair.high, -pair.low), abs=1e-9)
     groups = {g.name: g for g in find([folder])}
-    models = average_difference(groups["grpo"], groups["tepo"], records.benchmarks)
+    models = model_comparison.difference(groups["grpo"], groups["tepo"], records.benchmarks)
     assert models is not None and models.times(100).numbers() == pytest.approx(pair.numbers())
 
 

@@ -112,7 +112,7 @@ def test_a_study_has_a_line_per_arm(
     assert both["accuracy"]["mean"] == 0.75 and both["pass_at"][2] == pytest.approx((2 / 3 + 1) / 2)
     assert both["outcomes"] == {RIGHT: 9, WRONG: 2, UNREAD: 1, "timeout": 0, "error": 0} and both["tokens"] == 10
     # Seed 0 is what they share.
-    paired = difference(entries[1], entry, "count")
+    paired = difference(entries[1], entry, ["count"])
     assert paired is not None and paired.mean == pytest.approx(1 / 6)
     assert "seeds" in shown(capsys, tmp_path)
     # Start models come first, then the arms by name.
@@ -154,7 +154,7 @@ def test_protocols_are_not_mixed_by_accident(tmp_path: Path, run: Path, capsys: 
     other = make_run(tmp_path / "third", {"count": COUNT, "rest": REST})
     path = other / "evaluation" / "records.json"
     path.write_text(path.read_text().replace("digest-count", "digest-of-others"))
-    assert difference(*reversed(find([run, other])), "count") is None
+    assert difference(*reversed(find([run, other])), ["count"]) is None
     assert "benchmarks.count.problems: digest-count in" in refused(capsys, run, other)
     assert "rest: 1 problems" in shown(capsys, run, other, "--benchmark", "rest")
 

@@ -18,8 +18,8 @@ from policygrain.figures.catalogue import draw
 from policygrain.report.page import write_report
 from policygrain.results.done import write_done
 from policygrain.results.layout import Folder, Inside, RunFolder, StudyFolder, study_of
-from policygrain.results.reader import StudyResults, evaluated_samples, mtp_heads, start_model, token_view
-from policygrain.results.schema import write_record
+from policygrain.results.reader import StudyResults, evaluated_samples, start_model, token_view
+from policygrain.results.schema import MtpHeadsRecord, read_record, write_record
 from policygrain.tasks.sources import prepare
 from policygrain.track.mirror import mirror
 from policygrain.train.run import train_run
@@ -193,7 +193,7 @@ def test_a_real_study_is_read_without_data_and_models(made: StudyFolder, tmp_pat
     assert results.steps.groupby("arm")["step"].max().tolist() == [2, 2]
     assert results.tracking is not None and set(results.tracking.runs) == {"grpo", "heads"}
     heads = results.folder.run("heads", 0)
-    assert len(mtp_heads(heads).losses) > 0 and token_view(heads.token_steps()[0]).samples
+    assert read_record(MtpHeadsRecord, heads.mtp_heads, "").losses and token_view(heads.token_steps()[0]).samples
     assert start_model(results.folder.start(0)).seed == 0
     for name, evaluation in results.model_evaluations.items():
         for record in evaluation.records:

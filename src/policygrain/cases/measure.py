@@ -70,14 +70,14 @@ def expected_update(method: Method, case: Case) -> Tensor:
     return update(method, present, tokens, mismatched(old, case, generator), advantages, case.first).mean(0)
 
 
-def batch_cosines(method: Method, case: Case, batches: int = BATCHES) -> Tensor:
+def batch_cosines(method: Method, case: Case) -> Tensor:
     """Cosine of the update from one batch of ``BATCH`` responses with the exact gradient. [batches].
 
     0 for a batch without a gradient: all rewards equal.
     """
     generator = torch.Generator().manual_seed(1)
-    present = _present(case).expand(batches, -1)
-    behaviour = drifted(_behaviour(case).expand(batches, -1), case, generator)
+    present = _present(case).expand(BATCHES, -1)
+    behaviour = drifted(_behaviour(case).expand(BATCHES, -1), case, generator)
     updates = batch_update(method, case, present, behaviour, generator)
     return torch.cosine_similarity(updates, policies.exact_gradient(present), dim=-1)
 

@@ -125,14 +125,14 @@ def chosen_clip(ratio: Estimator, seeds: int) -> tuple[PpoClip, dict[str, float]
         tried.append(further)
 
 
-def run_map(seeds: int, silent: bool = False) -> MapRecord:
+def run_map(seeds: int) -> MapRecord:
     """Choose the clips, then measure every method in every cell; ``seeds`` random problems for each."""
     made_by, clips = commit(), {}
-    for ratio in Progress(UNCLIPPED[: len(RATIOS)], "clip ranges", len(RATIOS), silent=silent):
+    for ratio in Progress(UNCLIPPED[: len(RATIOS)], "clip ranges", len(RATIOS)):
         clips[ratio.name] = chosen_clip(ratio, seeds)
     clipped = [Estimator(name, ratio, clips[name][0]) for name, ratio in RATIOS.items()]
     methods = sorted([*UNCLIPPED, *clipped], key=lambda e: [u.name for u in UNCLIPPED].index(e.name))
-    cells = [_cell(cell, methods, seeds) for cell in Progress(CELLS, "cells", len(CELLS), silent=silent)]
+    cells = [_cell(cell, methods, seeds) for cell in Progress(CELLS, "cells", len(CELLS))]
     p = iter(holm([m.p for cell in cells for m in cell.methods]))
     cells = [c.model_copy(update={"methods": [m.model_copy(update={"p": next(p)}) for m in c.methods]}) for c in cells]
     return MapRecord(

@@ -19,11 +19,11 @@ from .measure import DIGITS, interval
 Curves = Mapping[tuple[Case, Estimator], Tensor]
 
 
-def run_cases(seeds: int, silent: bool = False) -> CasesRecord:
+def run_cases(seeds: int) -> CasesRecord:
     """Measure every estimator in every case; learning curves are of ``seeds`` seeds."""
     trainings = [(case, e) for case in CASES for e in estimators()]
     trainings += [(case.at(dose), e) for case in CASES for dose in case.doses for e in estimators([NO_CLIP])]
-    progress = Progress(dict.fromkeys(trainings), "cases", len(set(trainings)), silent=silent)
+    progress = Progress(dict.fromkeys(trainings), "cases", len(set(trainings)))
     curves = {(case, e): measure.train(e.method, case, seeds) for case, e in progress}
     records = [_record(case, [_estimator(case, e, curves) for e in estimators()]) for case in CASES]
     return CasesRecord(seeds=seeds, batch=BATCH, step_length=STEP, baseline=BASELINE, cases=records)

@@ -21,7 +21,6 @@ from .schema import (
     BenchmarkRecord,
     EvaluatedSample,
     ModelEvaluation,
-    MtpHeadsRecord,
     PreparedData,
     RunConfig,
     RunSummary,
@@ -81,11 +80,6 @@ def read_steps(path: Path) -> list[dict[str, Any]]:
             )
         rows.append(row)
     return rows
-
-
-def mtp_heads(run: RunFolder) -> MtpHeadsRecord:
-    """The record of the warm-up of prediction heads."""
-    return read_record(MtpHeadsRecord, run.mtp_heads, TRAIN)
 
 
 def token_view(path: Path) -> TokenView:
@@ -224,7 +218,8 @@ class StudyResults:
 
         if not self.model_evaluations:
             raise NoResults(f"{self.folder.path}: nothing has been evaluated yet. {ALL}")
-        protocols = {_without_model(e.protocol) for e in self.model_evaluations.values()}
+        shared = ({k: v for k, v in e.protocol.items() if k != "model"} for e in self.model_evaluations.values())
+        protocols = {digests.of_json(protocol) for protocol in shared}
         if len(protocols) > 1:
             raise UserError(
                 f"{self.folder.path}: its models were evaluated under different protocols, which cannot be compared in "
@@ -302,7 +297,3 @@ class StudyResults:
         """The record of the study in MLflow; None if it was not tracked."""
         path = self.folder.tracking
         return read_record(TrackingRecord, path, "Run `policygrain track` again.") if path.exists() else None
-
-
-def _without_model(protocol: dict[str, Any]) -> str:
-    return digests.of_json({k: v for k, v in protocol.items() if k != "model"})

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from policygrain.errors import UserError
-from policygrain.evaluate.run import evaluate
+from policygrain.evaluate.evaluation import evaluate
 from policygrain.files import read_json_lines
 from policygrain.results.layout import DataFolder, RunFolder, StudyFolder
 from policygrain.results.reader import model_evaluation, run_metrics

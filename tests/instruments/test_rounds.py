@@ -11,8 +11,8 @@ import pytest
 
 from policygrain import cli
 from policygrain.errors import UserError
+from policygrain.instruments.printed import rounds
 from policygrain.instruments.rounds import measure_rounds
-from policygrain.instruments.tables import rounds
 from policygrain.results.layout import DataFolder
 from policygrain.results.measurements import RoundRow, RoundsRecord
 from policygrain.results.schema import read_record

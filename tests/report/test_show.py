@@ -11,7 +11,7 @@ import pytest
 
 from policygrain.analysis.model_comparison import difference, summary
 from policygrain.cli import main
-from policygrain.evaluate.run import evaluate
+from policygrain.evaluate.evaluation import evaluate
 from policygrain.report.show import WIDTH
 from policygrain.results.evaluated_models import find
 from policygrain.results.layout import DataFolder, StudyFolder

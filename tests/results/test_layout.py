@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from policygrain import digests
-from policygrain.evaluate.run import evaluate
+from policygrain.evaluate.evaluation import evaluate
 from policygrain.figures import SUFFIXES, TABLES
 from policygrain.figures.catalogue import draw
 from policygrain.report.page import write_report

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from policygrain.analysis.controls import EXPECTED, controls
-from policygrain.evaluate.run import evaluate
+from policygrain.evaluate.evaluation import evaluate
 from policygrain.files import read_json, read_json_lines
 from policygrain.results.layout import DataFolder, StudyFolder
 from policygrain.results.reader import StudyResults

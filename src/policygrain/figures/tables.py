@@ -15,7 +15,7 @@ from ..results.layout import START
 from ..results.reader import StudyResults
 from ..tasks.registry import sampling_of
 from ..text import markdown_table
-from . import selection
+from . import contents
 from .labels import labels, name_of
 
 ENDS = ("mean", "low", "high")
@@ -112,7 +112,7 @@ def _greedy_columns(records: StudyResults, arms: Sequence[str]) -> pd.DataFrame 
 
 def _pairs(records: StudyResults) -> str:
     """The table of paired differences between headline methods and the start model."""
-    pairs = list(itertools.combinations([*selection.headline(records.study), START], 2))
+    pairs = list(itertools.combinations([*contents.headline(records.study), START], 2))
     if not pairs:
         return ""
     label = labels(records.study)

@@ -19,7 +19,7 @@ from ..study.checks import check_prompts
 from ..study.fingerprint import Fingerprints
 from ..train.update import TrainingBatch, score_sequences
 from .inputs import Instrument, made_from, no_section
-from .policy import MeasuredPolicy, Pool, all_needs, open_measured_policy, plain, with_advantages
+from .measured_policy import MeasuredPolicy, Pool, all_needs, open_measured_policy, plain, with_advantages
 
 if TYPE_CHECKING:
     from ..study import Study

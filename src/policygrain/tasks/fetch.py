@@ -15,9 +15,9 @@ from pathlib import Path
 from ..errors import UserError
 from ..files import atomic_text
 from ..progress import Progress
-from .check import check, content, content_digest, find, how_to_get
 from .convert import convert
 from .registry import Dataset, GitHome, HubHome
+from .set_files import check, content, content_digest, find, how_to_get
 
 MIRROR_VARIABLE = "POLICYGRAIN_MIRROR"
 GITHUB = "https://raw.githubusercontent.com"

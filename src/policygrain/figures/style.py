@@ -159,10 +159,10 @@ def named_rows(axes: Axes, names: Sequence[str], below: float) -> None:
     axes.set_ylim(len(names) - below, below - 1)
 
 
-def shade_margin(axes: Axes, which: Literal["x", "y"]) -> None:
-    """A line at 0 and a band of ± 1 point, in which a difference does not matter."""
+def shade_margin(axes: Axes, which: Literal["x", "y"], margin: float = 1.0) -> None:
+    """A line at 0 and a band of ± ``margin`` points, in which a difference does not matter."""
     line, span = (axes.axvline, axes.axvspan) if which == "x" else (axes.axhline, axes.axhspan)
-    span(-1.0, 1.0, color="#999999", alpha=0.16, linewidth=0, zorder=0, label="within the margin")
+    span(-margin, margin, color="#999999", alpha=0.16, linewidth=0, zorder=0, label="within the margin")
     line(0, color="#000000", linewidth=0.7, zorder=1)
 
 

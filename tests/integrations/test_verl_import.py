@@ -11,7 +11,7 @@ import pytest
 
 from policygrain.cli import main
 from policygrain.errors import UserError
-from policygrain.evaluate.run import evaluate
+from policygrain.evaluate.evaluation import evaluate
 from policygrain.exchange.verl_export import export
 from policygrain.exchange.verl_import import import_run
 from policygrain.exchange.verl_log import METRICS, TIMINGS, metric_rows, read_log

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from policygrain.errors import Stopped, UserError
-from policygrain.evaluate.run import evaluate
+from policygrain.evaluate.evaluation import evaluate
 from policygrain.results.layout import DataFolder, RunFolder, StudyFolder
 from policygrain.results.reader import run_config, run_metrics, run_summary
 from policygrain.study import Study

@@ -29,7 +29,7 @@ def cases(arguments: Namespace) -> None:
     import torch
 
     from ..cases import phase
-    from ..cases import run as cases
+    from ..cases import record as cases
     from ..errors import UserError
     from ..results.case_records import CasesRecord, MapRecord
 

@@ -17,7 +17,7 @@ from ..objective.clip import ClipCov
 from ..objective.loss import merge_metrics
 from ..objective.part import Custom
 from ..train.update import TrainingBatch, score_sequences
-from .policy import MeasuredPolicy, with_advantages
+from .measured_policy import MeasuredPolicy, with_advantages
 from .truth import flat_gradient
 
 

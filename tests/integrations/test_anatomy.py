@@ -250,7 +250,7 @@ WRONG: list[tuple[list[Row], list[str], str]] = [
     ([GOOD, OTHER | {"entropy": [1.0]}], [], "line 2: entropy: 1 entries for 2 tokens"),
     ([GOOD, OTHER | {"log_probs": [math.nan, -1.0]}], [], "line 2: log_probs: nan is no finite number"),
     ([GOOD, OTHER | {"reward": 10**400}], [], "line 2: reward: 1000"),
-    ([GOOD, OTHER | {"entropy": [1.0, 1.0]}], [], "2 of 4 tokens have a entropy; all or none"),
+    ([GOOD, OTHER | {"entropy": [1.0, 1.0]}], [], "2 of 4 tokens have a value for entropy; all or none"),
     (
         [GOOD, {k: v for k, v in OTHER.items() if k != "group"}],
         [],
@@ -259,7 +259,11 @@ WRONG: list[tuple[list[Row], list[str], str]] = [
     ([GOOD, OTHER | {"group": 1}], [], "group '0' has one response"),
     ([GOOD, GOOD], [], "all advantages are 0"),
     ([{"old_log_probs": [-1.0], "log_probs": [-1.0], "advantage": 1.0}], [], "one token has an advantage"),
-    ([GOOD | {"advantage": 1.0}, OTHER | {"advantage": None}], [], "2 of 4 tokens have a advantages; all or none"),
+    (
+        [GOOD | {"advantage": 1.0}, OTHER | {"advantage": None}],
+        [],
+        "2 of 4 tokens have a value for advantages; all or none",
+    ),
     (
         [{"old_log_probs": [-1.0] * 2, "log_probs": [-1.0] * 2, "advantage": 1}],
         ["--advantages", "method"],

@@ -95,7 +95,7 @@ class Texts(NamedTuple):
     def logits(self, model: Any, parameters: dict[str, Tensor]) -> Tensor:
         """Logits that predict each token. [tokens, vocabulary]."""
         out = functional_call(model, parameters, (self.ids.to(model.device),), {"use_cache": False})
-        return out.logits[self.row, (self.column - 1).clamp(min=0)]  # type: ignore[no-any-return]
+        return out.logits[self.row, (self.column - 1).clamp(min=0)]
 
     def score(self, logits: Tensor, temperature: float) -> Tensor:
         """log π of each token. [tokens]."""

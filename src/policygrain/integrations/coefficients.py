@@ -173,7 +173,9 @@ class Work:
             n_groups=None if groups is None else groups[index].unique().numel(),
             responses=None if groups is None else Responses(groups[index], self.lengths[index], self.old[index]),
         )
-        flat = {name: rollouts.tokens[name][tokens].unsqueeze(0) for name in ("log_probs", "old_log_probs", "mask")}
+        flat: dict[str, Any] = {
+            name: rollouts.tokens[name][tokens].unsqueeze(0) for name in ("log_probs", "old_log_probs", "mask")
+        }
         return {
             kind: _WholeStep(**flat, advantages=values[tokens].unsqueeze(0), known=totals, max_length=totals.max_length)
             for kind, values in self.advantages.items()

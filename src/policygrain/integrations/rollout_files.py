@@ -17,6 +17,7 @@ from torch import Tensor
 from ..errors import UserError
 from ..objective.advantage import Advantage, Grpo
 from ..objective.batch import TokenBatch
+from ..objective.part import Custom
 
 # Names of the columns in trainers' dumps and in the arguments of their loss functions.
 OLD = ("old_log_probs", "old_log_prob", "old_per_token_logps", "inference_logprobs", "rollout_log_probs", "logprobs")
@@ -74,7 +75,7 @@ class Rollouts:
         """The responses at ``index`` with all that TokenBatch has a field for."""
         named = {name: x for name, x in self.tokens.items() if name in TokenBatch.__dataclass_fields__}
         groups = self.responses.get("group")
-        padded = {name: self.padded(x, index) for name, x in named.items()}
+        padded: dict[str, Any] = {name: self.padded(x, index) for name, x in named.items()}
         return TokenBatch(**padded, groups=None if groups is None else groups[index])
 
     def padded(self, values: Tensor, index: Tensor) -> Tensor:
@@ -91,7 +92,7 @@ class Rollouts:
         return values.repeat_interleave(self.lengths)
 
 
-def group_advantages(advantage: Advantage, rewards: Tensor, groups: Tensor) -> Tensor:
+def group_advantages(advantage: Advantage | Custom, rewards: Tensor, groups: Tensor) -> Tensor:
     """Advantages of responses from their rewards and the numbers of their groups, of any sizes. All [responses]."""
     order = groups.argsort(stable=True)
     _, counts = groups.unique(return_counts=True)
@@ -162,10 +163,12 @@ def read_rollouts(path: Path) -> Rollouts:
             )
     if not lengths:
         raise UserError(f"{path}: contains no response.")
-    for found, total, what in ((own | {"prompt": prompts}, len(lengths), "rows"), (numbers, len(masks), "tokens")):
-        for name, values in found.items():
-            if 0 < len(values) < total:
-                raise UserError(f"{path}: {len(values):,} of {total:,} {what} have a {name}; all or none.")
+    rows_with = {name: len(values) for name, values in {**own, "prompt": prompts}.items()}
+    tokens_with = {name: len(values) for name, values in numbers.items()}
+    for counts, total, what in ((rows_with, len(lengths), "rows"), (tokens_with, len(masks), "tokens")):
+        for name, number in counts.items():
+            if 0 < number < total:
+                raise UserError(f"{path}: {number:,} of {total:,} {what} have a value for {name}; all or none.")
     tokens, responses = (
         {
             name: torch.frombuffer(values, dtype=torch.float64).to(torch.int64 if name in INTEGERS else torch.float64)
@@ -220,8 +223,8 @@ def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
             raise UserError(f"{path}: cannot be read as Parquet: {error}") from error
         return
     try:
-        with path.open(encoding="utf-8") as file:
-            for number, line in enumerate(file, start=1):
+        with path.open(encoding="utf-8") as lines:
+            for number, line in enumerate(lines, start=1):
                 if line.strip():
                     yield f"{path}, line {number}", _parsed(line, f"{path}, line {number}")
     except (OSError, UnicodeDecodeError) as error:

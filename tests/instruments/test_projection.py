@@ -67,7 +67,7 @@ def test_projections_are_those_of_the_gradients_of_autograd(start: str, rollouts
     assert float((c * tangents).sum()) == pytest.approx(expected, rel=1e-4)
 
     work = Work(rollouts)
-    found = gradient_cosines(work, start, 8, DIRECTIONS, 1.0, 0)
+    found = gradient_cosines(work, start, None, 8, DIRECTIONS, 1.0, 0)
     _, _, values, _, _ = next(work.chunks())
     rows = rollouts.lengths.argsort(stable=True)
     flat = []
@@ -90,12 +90,17 @@ def test_projections_are_those_of_the_gradients_of_autograd(start: str, rollouts
     assert page(shown, "x").count("<svg") == 2
 
 
+def test_the_step_must_be_one_of_the_file(start: str, rollouts: Rollouts) -> None:
+    with pytest.raises(UserError, match="--step 5: the rollouts are of 0"):
+        gradient_cosines(Work(rollouts), start, 5, 8, 2, 1.0, 0)
+
+
 def test_a_model_that_has_other_log_probabilities_is_refused(start: str, rollouts: Rollouts) -> None:
     with pytest.raises(UserError, match=r"at temperature 2 differ .* They fit temperature 1: --temperature 1\."):
-        gradient_cosines(Work(rollouts), start, 8, 2, 2.0, 0)
+        gradient_cosines(Work(rollouts), start, None, 8, 2, 2.0, 0)
     rollouts.tokens["log_probs"].mul_(3)
     try:
         with pytest.raises(UserError, match="another model or checkpoint, or top-p"):
-            gradient_cosines(Work(rollouts), start, 8, 2, 1.0, 0)
+            gradient_cosines(Work(rollouts), start, None, 8, 2, 1.0, 0)
     finally:
         rollouts.tokens["log_probs"].div_(3)

@@ -139,28 +139,29 @@ def test_tepos_mask_is_measured(start: str, tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*sampler:UserWarning")
 def test_the_rollouts_that_are_written_are_those_that_were_trained_on(start: str, tmp_path: Path) -> None:
-    """From the file alone follows the loss of each step, TEPO's measured mask included; writing changes no weight."""
-    shared = {"steps_per_generation": 2, "num_iterations": 2, "max_steps": 6}
+    """From the file alone follows the loss of each step, TEPO's measured mask included; writing changes no weight.
+
+    They begin with whole batches of rollouts, of which each response is trained on twice: steps 4 and 5, 6 and 7.
+    """
+    shared = {"steps_per_generation": 2, "num_iterations": 2, "max_steps": 8}
     plain = train(start, tmp_path, PolicyGrainTrainer, objective="tepo", **shared)
     trainer = train(start, tmp_path, PolicyGrainTrainer, objective="tepo", dump=tmp_path / "rollouts", **shared)
     assert torch.equal(weights(trainer), weights(plain))
     rollouts = read_rollouts(tmp_path / "rollouts")
     steps, staleness = (rollouts.responses[name] for name in ("step", "staleness"))
-    assert steps.tolist() == [float(step) for step in range(1, 6) for _ in range(8)]
-    assert staleness.tolist() == [float(step % 4) for step in range(1, 6) for _ in range(8)]
+    assert steps.tolist() == [float(step) for step in range(4, 8) for _ in range(8)]
+    assert staleness.tolist() == [float(step - 4) for step in range(4, 8) for _ in range(8)]
     logged = [row for row in trainer.state.log_history if "loss" in row]
-    for step in range(1, 6):
+    for step in range(4, 8):
         batch = rollouts.rows((steps == step).nonzero().squeeze(1))
         metrics = method("tepo").loss(batch).metrics
         for name in ("loss", "mask_share", "kl_old"):
             assert metrics[name] == pytest.approx(logged[step][f"policygrain/{name}"], rel=1e-3, abs=2e-6), (step, name)
-    # Steps 2 and 3 are the second pass over the first rollouts, whose groups are whole there.
-    whole = (steps >= 2) & (steps <= 3)
-    groups, rewards = rollouts.responses["group"][whole], rollouts.responses["reward"][whole]
-    assert (groups.bincount()[groups.unique()] == 4).all()
+    groups, rewards = rollouts.responses["group"], rollouts.responses["reward"]
+    assert (groups.bincount() == 4).all()
+    by_row = torch.stack([row[0] for row in rollouts.batch.advantages])
     own = group_advantages(Grpo(), rewards, groups)
-    of_rows = torch.stack([row[0] for row in rollouts.rows(whole.nonzero().squeeze(1)).advantages])
-    torch.testing.assert_close(own, of_rows, rtol=0.02, atol=1e-5)  # TRL adds 1e-4 to the standard deviation
+    torch.testing.assert_close(own, by_row, rtol=0.02, atol=1e-5)  # TRL adds 1e-4 to the standard deviation
     assert "gepo" in measure(Work(rollouts)).names
 
 

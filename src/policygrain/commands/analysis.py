@@ -153,6 +153,7 @@ def claim(arguments: Namespace) -> None:
     ),
     path("--methods", "YAML file with objectives of your own, as under `methods` in a study file", metavar="FILE"),
     option("--model", "compare gradients, too: the folder or name of the model of log_probs", metavar="MODEL"),
+    option("--step", "its step, if rows have one (default: the first)", type=int, metavar="N"),
     option("--responses", "responses whose gradients are compared (default: 64)", type=int, default=64, metavar="N"),
     option("--directions", "random directions for gradients (default: 64)", type=int, default=64, metavar="N"),
     option("--temperature", "of the model's log-probabilities (default: 1)", type=float, default=1.0),
@@ -188,7 +189,7 @@ def anatomy(arguments: Namespace) -> None:
     if arguments.model:
         from ..instruments.projection import gradient_cosines
 
-        how = arguments.responses, arguments.directions, arguments.temperature, arguments.seed
+        how = arguments.step, arguments.responses, arguments.directions, arguments.temperature, arguments.seed
         found = replace(found, gradient=gradient_cosines(work, arguments.model, *how))
     print(json.dumps(anatomy_page.data(found), indent=1) if arguments.json else anatomy_page.table(found))
     if arguments.out or not arguments.json:

@@ -21,9 +21,9 @@ MICRO_BATCH = 4096  # response tokens, padding included, in a forward pass
 
 
 def gradient_cosines(
-    work: Work, start: str, responses: int, directions: int, temperature: float, seed: int
+    work: Work, start: str, step: float | None, responses: int, directions: int, temperature: float, seed: int
 ) -> dict[str, Any]:
-    """Cosines of the objectives' gradients on ``responses`` of the first step, and those of their coefficients there.
+    """Cosines of objectives' gradients on ``responses`` of a step (None: the first), and of their coefficients there.
 
     A random direction v of the parameters gives v·∇log π_t of every token t by one pass in forward mode, and with
     Σ_t c_t (v·∇log π_t) the projection of every objective's gradient, however many there are. UserError if rows have no
@@ -32,7 +32,10 @@ def gradient_cosines(
     rollouts = work.rollouts
     if "ids" not in rollouts.tokens:
         raise UserError("--model: needs token ids: `prompt_ids` and `completion_ids`, or `token_ids` with a mask.")
-    chosen = next(iter(work.steps.values()))[:responses].tolist()
+    step = min(work.steps) if step is None else step
+    if step not in work.steps:
+        raise UserError(f"--step {step:g}: the rollouts are of {', '.join(f'{each:g}' for each in work.steps)}.")
+    chosen = work.steps[step][:responses].tolist()
     model, _ = load_model(start)
     model.set_attn_implementation("eager")  # others have no forward mode
     model.eval()

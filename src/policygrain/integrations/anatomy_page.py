@@ -23,7 +23,7 @@ body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(
   max-width: 72rem; }
 h1 { font-size: 1.6rem; margin: 1rem 0 .4rem; } h2 { font-size: 1.2rem; margin: 2rem 0 .4rem; }
 .lead { font-size: 1.1rem; } .note, figcaption { font-size: .88rem; color: var(--soft); max-width: 50rem; }
-.wide { overflow-x: auto; } svg text { fill: var(--ink); font: 10px system-ui, sans-serif; }
+.wide { overflow-x: auto; } svg text { fill: var(--ink); }
 table { border-collapse: collapse; font-size: .78rem; font-variant-numeric: tabular-nums; }
 th, td { padding: .15rem .45rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; position: sticky; left: 0; background: var(--paper); }
@@ -164,7 +164,7 @@ def heat_map(anatomy: Anatomy, cosines: Tensor) -> str:
             )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {width}" width="{width}" role="img" '
-        f'aria-label="cosines" style="max-width: 100%">{"".join(cells)}</svg>'
+        f'aria-label="cosines" font-family="sans-serif" font-size="10" style="max-width: 100%">{"".join(cells)}</svg>'
     )
 
 

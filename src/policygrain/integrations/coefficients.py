@@ -101,6 +101,8 @@ class Work:
         self.kinds = [one.advantage if own_advantages else None for one in methods.values()]
         if own_advantages and not {"reward", "group"} <= responses.keys():
             raise UserError("--advantages method: needs `reward` and `group` in all rows.")
+        if own_advantages and (responses["group"].bincount() == 1).any():
+            raise UserError("--advantages method: a group has one response; an advantage needs at least two.")
         for kind in dict.fromkeys(self.kinds):
             self.advantages[kind] = tokens["advantages"]
             if kind is not None:

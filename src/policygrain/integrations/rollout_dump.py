@@ -61,7 +61,8 @@ def dump_trl(trainer: Any, folder: str | Path, first_step: int = 0, most_tokens:
 
     It writes what each micro-batch was trained on: both log-probabilities, those of vLLM and of the initial model where
     TRL has them, entropies of both policies, advantage, reward, group, token ids, step and staleness (updates since the
-    rollouts were sampled). It ends after the rollouts of the step with which ``most_tokens`` are reached.
+    rollouts were sampled). Batches of rollouts are written whole, the last one when
+    ``most_tokens`` are reached.
     """
     if trainer.args.use_liger_kernel:
         raise UnsupportedOption(
@@ -102,11 +103,12 @@ def dump_trl(trainer: Any, folder: str | Path, first_step: int = 0, most_tokens:
         value = loss(model, inputs)
         new, entropy = scored.pop()[:2]
         args, step = trainer.args, trainer.state.global_step
-        if not trainer.model.training or step < first_step or (writer.full and step != state["writes"]):
-            return value
-        state["writes"] = step
-        old = inputs.get("old_per_token_logps")
         used = trainer._step % (args.steps_per_generation * args.num_iterations)  # micro-batches since the rollouts
+        if used == 0:  # so that groups are whole
+            state["writes"] = step >= first_step and not writer.full
+        if not (trainer.model.training and state["writes"]):
+            return value
+        old = inputs.get("old_per_token_logps")
         columns = {
             "old_log_probs": new if old is None else old,
             "log_probs": new,

@@ -163,7 +163,7 @@ def read_rollouts(path: Path) -> Rollouts:
             )
     if not lengths:
         raise UserError(f"{path}: contains no response.")
-    rows_with = {name: len(values) for name, values in {**own, "prompt": prompts}.items()}
+    rows_with = {name: len(values) for name, values in own.items()} | {"prompt_ids": len(prompts)}
     tokens_with = {name: len(values) for name, values in numbers.items()}
     for counts, total, what in ((rows_with, len(lengths), "rows"), (tokens_with, len(masks), "tokens")):
         for name, number in counts.items():

@@ -309,7 +309,7 @@ def test_verls_own_losses_write_their_rollouts_where_a_folder_is_named(tmp_path:
         "import torch, verl; from verl.trainer.ppo.core_algos import get_policy_loss_fn as get\n"
         "from tests.integrations.test_verl import config_of, random_fields\n"
         "fields = random_fields([3, 2], 0, 0.3); mask = fields['mask'].bool()\n"
-        "fields['log_probs'], fields['old_log_probs'] = (fields[n].clamp(max=0) for n in ('log_probs', 'old_log_probs'))\n"
+        "fields |= {name: fields[name].clamp(max=0) for name in ('log_probs', 'old_log_probs')}\n"
         "a = fields['advantages'].unsqueeze(1).expand_as(mask)\n"
         "print(float(get('vanilla')(old_log_prob=fields['old_log_probs'], log_prob=fields['log_probs'], advantages=a,"
         " response_mask=mask, loss_agg_mode='token-mean', config=config_of('vanilla'))[0]))"

@@ -66,14 +66,14 @@ def objectives(rollouts: Rollouts, own: Mapping[str, Any] | None = None) -> tupl
             listed[f"{grain} {low:g}/{high:g}"] = method(f"{grain}_clip", clip={"low": low, "high": high})
     listed |= {f"dapo, {name}": method("dapo", sampler=changes) for name, changes in CORRECTIONS.items()}
     chosen, left_out, seen = dict[str, Method](), dict[str, str](), set[str]()
-    have = {"step_log_probs"} | {
+    have = {"step_log_probs", "turns"} | {
         need for need, name in _PROVIDED.items() if name in rollouts.tokens | rollouts.responses
     }
     for name, one in listed.items():
         lacking = [NEEDS[need] for need in sorted(one.needs - have)]
-        corrections = {key: value for key, value in one.sampler.data().items() if key.startswith("correction")}
-        definition = repr((one.parts(), one.off_policy_bound, corrections if has_engine else None))
-        if name.startswith("dapo, ") and not has_engine:
+        of_engine = {k: v for k, v in one.sampler.data().items() if k.startswith(("correction", "rejection"))}
+        definition = repr((one.parts(), one.anchor, one.off_policy_bound, of_engine if has_engine else None))
+        if (name.startswith("dapo, ") or one.anchor == "rollout") and not has_engine:
             left_out[name] = NO_ENGINE
         elif lacking:
             left_out[name] = f"needs {' and '.join(lacking)}"
@@ -106,7 +106,10 @@ class Work:
         for kind in dict.fromkeys(self.kinds):
             self.advantages[kind] = tokens["advantages"]
             if kind is not None:
-                each = group_advantages(kind, responses["reward"], responses["group"])
+                try:
+                    each = group_advantages(kind, responses["reward"], responses["group"])
+                except ValueError as error:  # it needs more than rewards of responses
+                    raise UserError(f"--advantages method: advantage {kind.name}: {error}") from error
                 self.advantages[kind] = rollouts.each_token(each)
         others = [name for name, one in methods.items() if one.advantage != Grpo()]
         if not own_advantages and others:
@@ -115,9 +118,9 @@ class Work:
                 + ("--advantages method gives each its own." if {"reward", "group"} <= responses.keys() else
                    "with `reward` and `group` in all rows, --advantages method gives each its own.")
             )  # fmt: skip
-        corrected = [name for name, one in methods.items() if one.sampler.correction_cap is not None]
+        corrected = [name for name, one in methods.items() if one.sampler.corrects]
         if corrected and "rollout_log_probs" not in tokens:
-            self.notes.append(f"{', '.join(corrected)}: without its correction, which {NO_ENGINE}.")
+            self.notes.append(f"{', '.join(corrected)}: without the correction, which {NO_ENGINE}.")
         if not {"entropy", "old_entropy"} <= tokens.keys():
             masked = [name for name, one in methods.items() if any("mask" in p.changed for p in one.penalties)]
             self.notes.append(
@@ -125,9 +128,16 @@ class Work:
             )
         step = responses.get("step", torch.zeros(len(rollouts.lengths)))
         self.steps = {value: (step == value).nonzero().squeeze(1) for value in step.unique().tolist()}
-        row = rollouts.each_token(torch.arange(len(step)))
-        old, nothing = tokens["old_log_probs"].where(tokens["mask"], 0.0), torch.zeros(len(step)).double()
-        self.lengths, self.old = (nothing.index_add(0, row, x) for x in (tokens["mask"].double(), old))
+        row, mask, nothing = (
+            rollouts.each_token(torch.arange(len(step))),
+            tokens["mask"],
+            torch.zeros(len(step)).double(),
+        )
+        before = mask.roll(1) & (row == row.roll(1))
+        before[0] = False
+        old, turns = tokens["old_log_probs"].where(mask, 0.0), mask & ~before
+        # Of each response.
+        self.lengths, self.old, self.turns = (nothing.index_add(0, row, x.double()) for x in (mask, old, turns))
 
     def chunks(self) -> Iterator[tuple[float, Tensor, Tensor, Tensor, list[dict[str, float]]]]:
         """(step, rows, c, advantages, metrics) by groups of rows; tensors are [objectives, rows, tokens]."""
@@ -150,7 +160,7 @@ class Work:
         found, metrics = [], []
         for one, kind in zip(self.methods.values(), self.kinds, strict=True):
             weights = None
-            if engine is not None and one.sampler.correction_cap is not None:
+            if engine is not None and one.sampler.corrects:
                 weights = rollout_weights(batch.old_log_probs, engine, batch.mask, one.sampler)
             changed = batch.replace(advantages=advantages[kind], step=whole[kind], rollout_weights=weights)
             try:
@@ -172,12 +182,12 @@ class Work:
             n_tokens=int(self.lengths[index].sum()),
             n_responses=len(index),
             max_length=int(rollouts.lengths[index].max()),
+            n_turns=int(self.turns[index].sum()),
             n_groups=None if groups is None else groups[index].unique().numel(),
             responses=None if groups is None else Responses(groups[index], self.lengths[index], self.old[index]),
         )
-        flat: dict[str, Any] = {
-            name: rollouts.tokens[name][tokens].unsqueeze(0) for name in ("log_probs", "old_log_probs", "mask")
-        }
+        names = {"log_probs", "old_log_probs", "rollout_log_probs", "mask"} & rollouts.tokens.keys()
+        flat: dict[str, Any] = {name: rollouts.tokens[name][tokens].unsqueeze(0) for name in names}
         return {
             kind: _WholeStep(**flat, advantages=values[tokens].unsqueeze(0), known=totals, max_length=totals.max_length)
             for kind, values in self.advantages.items()

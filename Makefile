@@ -161,7 +161,6 @@ clean:
 schema: setup
 	$(BIN)/policygrain schema >workflow/schemas/study.schema.json
 	$(BIN)/policygrain schema --markdown >docs/configuration.md
-	$(BIN)/policygrain data list --markdown >docs/benchmarks.md
 	$(BIN)/python docs/generate.py
 
 # After a change of versions in pyproject.toml (needs uv).

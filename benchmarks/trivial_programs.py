@@ -20,8 +20,7 @@ from typing import Any
 
 from policygrain.files import atomic_json
 from policygrain.grading import Options
-from policygrain.grading.problem_tests import CONSTANTS
-from policygrain.grading.programs import Candidate, run_tests
+from policygrain.grading.programs import CONSTANTS, Candidate, run_tests
 from policygrain.progress import Progress
 from policygrain.provenance import commit, versions
 from policygrain.tasks.sources import load

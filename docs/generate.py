@@ -8,11 +8,24 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tables import benchmarks, cases_map, integrations, methods, night, phase, smollm2, studies, trainers, turns
+from tables import (
+    benchmarks,
+    cases_map,
+    integrations,
+    methods,
+    night,
+    phase,
+    problem_sets,
+    smollm2,
+    studies,
+    trainers,
+    turns,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = (
     "benchmarks/README.md",
+    "docs/benchmarks.md",
     "docs/cases.md",
     "docs/coding.md",
     "docs/integrations/same-name.md",
@@ -34,6 +47,7 @@ BLOCKS = (
     | studies.BLOCKS
     | phase.BLOCKS
     | night.BLOCKS
+    | problem_sets.BLOCKS
     | smollm2.BLOCKS
     | integrations.BLOCKS
     | methods.BLOCKS

@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from policygrain.errors import UserError
+from policygrain.sandbox import isolation
+
 from .support import slurm
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -80,6 +83,15 @@ def cluster() -> Iterator[slurm.Cluster]:
             yield cluster
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture(scope="session")
+def bubblewrap() -> None:
+    """Skips tests of programs where none can be kept apart."""
+    try:
+        isolation()
+    except UserError as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="session")

@@ -27,7 +27,7 @@ from typing import Any
 os.environ["OMP_NUM_THREADS"] = "1"
 
 from policygrain import digests
-from policygrain.evaluate.run import evaluate
+from policygrain.evaluate.evaluation import evaluate
 from policygrain.files import atomic_json, read_json
 from policygrain.provenance import commit, hardware
 from policygrain.report.freeze import freeze, thaw

@@ -10,7 +10,7 @@ import pytest
 from policygrain import digests
 from policygrain.engines.folder import run_config as config_of_run
 from policygrain.errors import UserError
-from policygrain.evaluate.run import evaluate
+from policygrain.evaluate.evaluation import evaluate
 from policygrain.hub import identity, pinned
 from policygrain.results.layout import DataFolder, StudyFolder
 from policygrain.results.reader import StudyResults, run_config

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import glob
+import gzip
 import json
 import os
 import shutil
 import socket
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -98,26 +100,39 @@ def atomic_json(path: Path, data: Any) -> None:
     atomic_text(path, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
 
 
-def read_json(path: Path) -> Any:
-    """Read JSON. UserError with the path if the file is missing or invalid."""
+def read_json(path: Path, again: str = "Delete it and run the command again to create a new one.") -> Any:
+    """Read JSON. UserError with the path, and ``again``, what to do about it, if the file is missing or invalid."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(
-            f"{path}: cannot be read: {error}. Delete it and run the command again to create a new one."
-        ) from error
+        return json.loads(path.read_bytes())
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}. {again}") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: not JSON ({error}). {again}") from error
+
+
+def json_lines(path: Path, again: str = "") -> Iterator[tuple[int, dict[str, Any]]]:
+    """(line number, object) of each line of a JSON Lines file, `.gz` or not; empty lines are skipped.
+
+    UserError with file and line, and ``again``, what to do about it, if a line is no JSON object.
+    """
+    again = f" {again}" if again else ""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if not line.strip():
+                    continue
+                try:
+                    row = json.loads(line)
+                except (ValueError, RecursionError) as error:
+                    raise UserError(f"{path}, line {number}: not JSON ({error}).{again}") from error
+                if not isinstance(row, dict):
+                    kind = type(row).__name__
+                    raise UserError(f"{path}, line {number}: expected a JSON object, got {kind}.{again}")
+                yield number, row
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}.{again}") from error
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
-    """Read JSON Lines. UserError with the path and, for an invalid line, its number."""
-    rows = []
-    try:
-        with path.open(encoding="utf-8") as file:
-            for number, line in enumerate(file, start=1):
-                try:
-                    rows.append(json.loads(line))
-                except (ValueError, RecursionError) as error:
-                    raise UserError(f"{path}, line {number}: not JSON ({error}).") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read: {error}.") from error
-    return rows
+    """The objects of a JSON Lines file. UserError as of ``json_lines``."""
+    return [row for _, row in json_lines(path)]

@@ -1,9 +1,10 @@
-"""Text for people: tables for the terminal and in Markdown, addresses without credentials."""
+"""Text for people: tables for the terminal and in Markdown, lists of names, addresses without credentials."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 GAP = "  "  # between two columns
 
@@ -53,6 +54,19 @@ def shortened(text: str, most: int = 200) -> str:
     """``text`` of at most ``most`` characters, without its middle if it is longer."""
     half = (most - 1) // 2
     return text if len(text) <= most else f"{text[: most - 1 - half]}…{text[-half:]}"
+
+
+def some(names: Sequence[str], most: int = 3) -> str:
+    """The first names: `a, b, c and 2 more`."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def flat(data: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as one, with dotted keys that begin with ``prefix``."""
+    if not isinstance(data, dict):
+        return {prefix: data}
+    inner = (flat(value, f"{prefix}.{key}" if prefix else str(key)) for key, value in data.items())
+    return {key: value for part in inner for key, value in part.items()}
 
 
 def unbroken(text: str) -> str:

@@ -10,14 +10,13 @@ import numpy as np
 import yaml
 
 from policygrain.results.layout import START, StudyFolder
-from policygrain.results.measurements import EstimatorRow, EstimatorsRecord, RoundRow, RoundsRecord
 from policygrain.results.reader import StudyResults
 from policygrain.results.schema import write_record
 from policygrain.study import Study, parse_study
 from policygrain.study.fingerprint import Fingerprints, measured_starts, start_seeds
 
 from ..conftest import ROOT
-from ..support.made_up import SHARED, make_up_evaluation, make_up_run
+from ..support.made_up import SHARED, made_up_estimators, made_up_rounds, make_up_evaluation, make_up_run
 from ..support.small import small_study
 
 Curve = Callable[[str, int], Sequence[float]]  # arm and seed → validation accuracy before each step and at the end
@@ -84,22 +83,9 @@ def effects(**points: float) -> Curve:
 
 def write_estimators(results: StudyResults, value: Callable[[str, int, int], Mapping[str, float]]) -> None:
     """Estimators' records: ``value`` of method, start model and distance gives the columns that are not 1."""
-    study = results.study
-    assert study.estimators is not None
-    measured = ("bias_cosine", "length", "snr", "cosine", "adam_cosine", "entropy_direction", "norm")
-    single = ("clip_fraction", "ratio_variance", "effective_sample_share", "penalty_share")
-    for start in measured_starts(study, study.estimators):
-        rows = []
-        for steps in study.estimators.steps:
-            for updates in study.estimators.updates:
-                for name in study.estimators.methods:
-                    given = value(name, start, updates)
-                    own: dict[str, Any] = {c: (v := given.get(c, 1.0), v, v) for c in (*measured, "cosine_difference")}
-                    own |= {c: given.get(c, 1.0) for c in single}
-                    rows.append(EstimatorRow(steps=steps, updates=updates, estimator=name, **own))
-        kept = {"seed": start, "settings": {}, "reference": study.estimators.reference, "accuracy": {}, "batches": 2}
-        counts = {"true_responses": 8, "responses_per_batch": 8, "seconds": 1.0, "notes": []}
-        write_record(results.folder.estimators(start), EstimatorsRecord(**kept, **counts, rows=rows))
+    for start in measured_starts(results.study, results.study.estimators):
+        record = made_up_estimators(Fingerprints(results.study), start, value)
+        write_record(results.folder.estimators(start), record)
 
 
 def write_rounds(
@@ -108,33 +94,9 @@ def write_rounds(
     entropy: Callable[[str], float] | None = None,
 ) -> None:
     """Rounds' records: ``reward`` of method, start model, pool and number of updates; ``entropy`` after the last."""
-    study = results.study
-    assert study.rounds is not None
-    for start in measured_starts(study, study.rounds):
-        rows = [
-            RoundRow(
-                steps=steps,
-                pool=pool,
-                method=name,
-                updates=updates,
-                reward=reward(name, start, pool, updates),
-                clip_fraction=0.0,
-                gradient_norm=1.0,
-                kl_old=0.0,
-                entropy=1.0,
-                before=0.3,
-                pool_entropy=entropy(name) if entropy and updates == max(study.rounds.updates) else None,
-                pool_entropy_before=2.0 if entropy and updates == max(study.rounds.updates) else None,
-            )
-            for steps in study.rounds.steps
-            for pool in range(study.rounds.pools)
-            for name in study.rounds.methods
-            for updates in study.rounds.updates
-        ]
-        before = {str(steps): 0.3 for steps in study.rounds.steps}
-        kept = {"seed": start, "settings": {}, "reference": study.rounds.reference, "before": before}
-        counts = {"responses_per_update": 8, "validation_responses": 8, "seconds": 1.0}
-        write_record(results.folder.rounds(start), RoundsRecord(**kept, **counts, rows=rows))
+    for start in measured_starts(results.study, results.study.rounds):
+        record = made_up_rounds(Fingerprints(results.study), start, reward, entropy)
+        write_record(results.folder.rounds(start), record)
 
 
 def laptop(folder: Path, **points: float) -> StudyResults:

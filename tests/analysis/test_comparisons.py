@@ -187,13 +187,11 @@ def published(size: str, where: str | None = "table 1", **keys: str) -> dict[str
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"statistic": "probe"}, "'accuracy', 'benchmarks', 'drop'"),
         ({"statistic": "estimator", "metric": "beauty"}, "has no 'beauty'; there are bias_cosine"),
         ({"statistic": "round", "metric": "beauty"}, "has no 'beauty'; there are reward, entropy"),
         ({"statistic": "accuracy", "metric": "reward"}, "`estimator` and `round` have"),
         ({"statistic": "drop", "updates": 4}, "`estimator` and `round` have"),
         ({"statistic": "drop", "log": True}, "`estimator` and `round` have"),
-        ({"statistic": "drop", "by": "samples"}, "Extra inputs are not permitted"),
         ({"statistic": "accuracy", "margin": "2 points"}, "margin\n  Extra inputs are not permitted"),
         (published("0 points"), "greater than 0"),
         (published("1.6"), "the unit 'points'"),

@@ -64,9 +64,9 @@ def test_a_sound_study_passes(tmp_path: Path) -> None:
     found = judged(tmp_path)
     assert controls_status(list(found.values())) == "passed" and controls_warning(list(found.values())) == ""
     assert list(found) == ["other_seeds", "shuffled_rewards", "zero_learning_rate", "worse"]
-    assert found["worse"].effect == pytest.approx(12 * 3.5 / 4, abs=0.3)
-    assert found["shuffled_rewards"].effect == pytest.approx(0, abs=0.3)
-    assert found["zero_learning_rate"].effect == 0 and found["zero_learning_rate"].n == 8
+    assert found["worse"].difference.mean == pytest.approx(12 * 3.5 / 4, abs=0.3)
+    assert found["shuffled_rewards"].difference.mean == pytest.approx(0, abs=0.3)
+    assert found["zero_learning_rate"].difference.mean == 0 and found["zero_learning_rate"].difference.n == 8
     assert controls_text(list(found.values())).count("passed") == 4
 
 
@@ -148,5 +148,10 @@ def test_the_made_up_laptop_study_is_sound(tmp_path: Path) -> None:
     """Its arms without learning are flat, and its worse method is worse on every seed."""
     results = StudyResults(make_up(load_study(ROOT / "config.yaml"), tmp_path, {}))
     found = {c.role: c for c in controls(results)}
-    assert all(c.passed and c.n == 4 for c in found.values())
-    assert found["shuffled_rewards"].effect == found["zero_learning_rate"].effect == 0 < found["worse"].low
+    assert all(c.passed and c.difference.n == 4 for c in found.values())
+    assert (
+        found["shuffled_rewards"].difference.mean
+        == found["zero_learning_rate"].difference.mean
+        == 0
+        < found["worse"].difference.low
+    )

@@ -9,10 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from policygrain.analysis import difference, measures
+from policygrain.analysis import difference, measures, model_comparison
 from policygrain.analysis.comparisons import compare
 from policygrain.analysis.ledger import Comparison
-from policygrain.analysis.model_comparison import average_difference
 from policygrain.analysis.studies import compare_studies
 from policygrain.cli import main
 from policygrain.figures import tables
@@ -44,22 +43,22 @@ def test_tables_claims_and_commands_agree(folder: Path, capsys: pytest.CaptureFi
     records = StudyResults(folder)
     row = tables.ablation(records)[0].dropna(subset="difference").iloc[0]
     assert (row["arm"], row["compared_with"]) == ("tepo_v1", "tepo")
-    pair = difference(*measures.paired_scores(records, "tepo_v1", "tepo")).times(100)
+    pair = measures.accuracy_difference(records, "tepo_v1", "tepo")
     assert tuple(row[["difference", "low", "high"]]) == pytest.approx((pair.mean, pair.low, pair.high), abs=0.01)
-    expected = difference(*measures.paired_scores(records, "dapo", "tepo")).times(100)
+    expected = measures.accuracy_difference(records, "dapo", "tepo")
     short = f"{expected.mean:+.1f} [{expected.low:+.1f}, {expected.high:+.1f}]"
     assert main(["show", str(folder), "--all", "--against", "tepo"]) == 0
     block = capsys.readouterr().out.split("average of the benchmarks")[1]
     shown = re.search(r"^ +dapo .*?([+-]\S+ \[\S+, \S+\])(?: \*)?$", block, flags=re.M)
     assert shown and shown[1] == short
 
-    pair = difference(*measures.paired_scores(records, "grpo", "tepo")).times(100)
+    pair = measures.accuracy_difference(records, "grpo", "tepo")
     line = next(line for line in tables.results(records)[1].splitlines() if line.startswith("| GRPO − TEPO |"))
     assert f"| {pair.mean:+.1f} [{pair.low:+.1f}, {pair.high:+.1f}] |" in line
     claim = compare(records, Comparison(statistic="accuracy", of="tepo", than="grpo", claimed="above"))  # type: ignore[call-arg]
     assert (claim.low, claim.high) == pytest.approx((-pair.high, -pair.low), abs=1e-9)
     groups = {g.name: g for g in find([folder])}
-    models = average_difference(groups["grpo"], groups["tepo"], records.benchmarks)
+    models = model_comparison.difference(groups["grpo"], groups["tepo"], records.benchmarks)
     assert models is not None and models.times(100).numbers() == pytest.approx(pair.numbers())
 
 
@@ -87,7 +86,7 @@ def test_the_only_start_model_is_compared_with_every_seed(tmp_path: Path, capsys
             row["accuracy"] = right / row["problems"]
         path.write_text(json.dumps(record))
     records = StudyResults(there)
-    one, start = measures.paired_scores(records, "grpo", "start")
+    one, start, _ = measures.paired_scores(records, "grpo", "start")
     assert all(scores.sum(1).tolist() == [4, 6, 8] for scores in one)
     assert all(scores.sum(1).tolist() == [3, 3, 3] for scores in start)
     # 1, 3 and 5 of 12 problems: 25 points on average.

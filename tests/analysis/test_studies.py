@@ -8,12 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from policygrain.analysis.studies import compare_studies
+from policygrain.analysis.claims import ClaimResult
+from policygrain.analysis.ledger import load_claims
+from policygrain.analysis.studies import ClaimPair, compare_claims, compare_studies, replication_text, shared_seeds
+from policygrain.analysis.verdicts import Verdict
+from policygrain.cli import main
 from policygrain.errors import UserError
 from policygrain.study import Study
 
 from ..support.made_up import make_up
 from ..support.small import small_study
+from .records import effects, study_of, write
 
 
 def two_benchmarks() -> Study:
@@ -58,3 +63,77 @@ def test_studies_without_a_common_number_are_refused(tmp_path: Path) -> None:
     b = make_up(study.model_copy(update={"evaluation": evaluation}), tmp_path / "b", {})
     with pytest.raises(UserError, match="no arm and benchmark that both have on the same seeds and problems"):
         compare_studies(a, b)
+
+
+# ---- claims ---------------------------------------------------------------------------------------------------------
+
+SMALLER: Verdict = "smaller than published"
+
+
+def result(verdict: Verdict | None) -> ClaimResult:
+    name, claim = next(iter(load_claims().items()))
+    return ClaimResult(name, claim, [], verdict)
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "agreement"),
+    [
+        ("holds", "holds", "same"),
+        ("opposite", "opposite", "same"),
+        ("opposite", SMALLER, "differs"),
+        ("holds", SMALLER, "differs"),
+        ("holds", "opposite", "contradicts"),
+        ("holds", "undecided", "open"),
+        (None, "holds", "open"),
+        (None, None, "open"),
+    ],
+)
+def test_agreement(one: Verdict | None, two: Verdict | None, agreement: str) -> None:
+    assert ClaimPair("claim", result(one), result(two)).agreement == agreement
+    assert ClaimPair("claim", result(two), result(one)).agreement == agreement
+
+
+def test_a_replication_with_other_seeds_is_compared_by_its_claims(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """TEPO is right on three problems of twelve fewer in one study, and on three more in the other."""
+    methods = ["grpo", "dapo", "tepo", "tepo_dynamic"]
+    plan = {"methods": {"tepo_dynamic": {"base": "tepo"}}, "experiments": {"headline": {"methods": methods}}}
+    one = write(study_of(16, **plan), tmp_path / "one", effects(), dict.fromkeys(methods[2:], 3))
+    two = write(study_of(range(20, 36), **plan), tmp_path / "two", effects(), dict.fromkeys(methods[2:], 9))
+    assert shared_seeds(one, two) == []
+    found = {pair.name: pair for pair in compare_claims(one, two)}
+    assert found["tepo_best_average"].agreement == found["tepo_most_benchmarks"].agreement == "contradicts"
+    assert found["tepo_stability"].agreement == found["mpo_block_size"].agreement == "open"
+    folders = [str(results.folder.path) for results in (one, two)]
+    assert main(["compare", *folders, "--out", str(tmp_path / "table.csv")]) == 0
+    text = capsys.readouterr().out
+    assert "No seed is in both studies" in text and "not independent" not in text
+    assert (tmp_path / "table.csv").read_text().startswith("arm,benchmark,n,unit,change")
+    *_, verdicts, intervals = text.splitlines()
+    counts = [sum(p.agreement == kind for p in found.values()) for kind in ("same", "differs", "contradicts", "open")]
+    assert verdicts == "Of {} claims: {} have the same verdict, {} differ, {} contradict, {} are open.".format(
+        len(found), *counts
+    )
+    both = [pair for p in found.values() for pair in p.findings]
+    assert intervals.startswith(f"Of {len(both)} comparisons that both have, decided or not: ")
+    far = [p for name in ("tepo_best_average", "tepo_most_benchmarks") for p in found[name].findings]
+    assert len(far) == 4 and not any(a.effect * b.effect > 0 or a.high >= b.low for a, b in far)
+    line = next(line for line in text.splitlines() if "tepo_best_average" in line)
+    assert line.split(maxsplit=2)[1:] == ["contradicts", "opposite | holds"]
+
+
+def test_studies_with_common_seeds_are_said_not_to_be_independent(tmp_path: Path) -> None:
+    one = write(study_of(3), tmp_path / "one", effects())
+    two = write(study_of([2, 3]), tmp_path / "two", effects())
+    assert "Both studies have seed 2: they are not independent" in replication_text(compare_claims(one, two), one, two)
+    frame, text = compare_studies(one.folder.path, two.folder.path)
+    assert len(frame) and text.index("accuracies are in both studies") < text.index("not independent")
+
+
+def test_start_models_count_as_shared_seeds(tmp_path: Path) -> None:
+    """No run of the first study has seed 3, but its estimators and rounds are measured on start model 3."""
+    experiments = {"headline": {"methods": ["grpo"], "seeds": [5]}}
+    one = write(study_of([2, 3], experiments=experiments), tmp_path / "one", effects())
+    two = write(study_of([3]), tmp_path / "two", effects())
+    assert shared_seeds(one, two) == [3]

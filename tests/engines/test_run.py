@@ -12,7 +12,7 @@ import pytest
 from policygrain.engines.folder import check_final_model
 from policygrain.engines.run import train_run
 from policygrain.errors import Stopped, UserError
-from policygrain.evaluate.run import evaluate
+from policygrain.evaluate.evaluation import evaluate
 from policygrain.results.layout import DataFolder, RunFolder, StudyFolder
 from policygrain.results.reader import run_config, run_metrics, run_summary
 from policygrain.study import Study

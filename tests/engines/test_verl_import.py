@@ -15,7 +15,7 @@ from policygrain.engines.verl_export import export
 from policygrain.engines.verl_import import import_run
 from policygrain.engines.verl_log import METRICS, TIMINGS, metric_rows, read_log
 from policygrain.errors import UserError
-from policygrain.evaluate.run import evaluate
+from policygrain.evaluate.evaluation import evaluate
 from policygrain.results.layout import DataFolder, StudyFolder
 from policygrain.results.reader import StudyResults, run_metrics, run_summary, run_timings, samples
 from policygrain.study import Study

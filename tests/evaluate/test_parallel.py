@@ -9,8 +9,8 @@ import yaml
 
 from policygrain.cli import main
 from policygrain.errors import UserError
+from policygrain.evaluate.evaluation import evaluate
 from policygrain.evaluate.parallel import sample_in_parallel
-from policygrain.evaluate.run import evaluate
 from policygrain.files import read_json_lines
 from policygrain.results.layout import DataFolder, StudyFolder
 

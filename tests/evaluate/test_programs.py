@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from policygrain.errors import UserError
-from policygrain.evaluate.run import evaluate
+from policygrain.evaluate.evaluation import evaluate
 from policygrain.files import read_json_lines
 from policygrain.results.layout import DataFolder, RunFolder, StudyFolder
 from policygrain.results.reader import model_evaluation, run_metrics
@@ -31,11 +31,8 @@ def problem(number: int) -> dict[str, Any]:
     }
 
 
+@pytest.mark.usefixtures("bubblewrap")
 def test_a_study_trains_on_programs_and_evaluates_them_beside_sums(made: tuple[Path, Path], tmp_path: Path) -> None:
-    try:
-        isolation()
-    except UserError as error:
-        pytest.skip(str(error))
     for name, numbers in (("train", range(60)), ("test", range(60, 72))):
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(problem(n)) + "\n" for n in numbers))
     study = small_study(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from policygrain.errors import UserError
-from policygrain.evaluate.run import evaluate
+from policygrain.evaluate.evaluation import evaluate
 from policygrain.evaluate.sampling import all_responses, queries_of
 from policygrain.model.loading import load_model
 from policygrain.results.layout import DataFolder, StudyFolder

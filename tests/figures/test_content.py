@@ -18,8 +18,8 @@ from policygrain.analysis.ledger import Claim, Comparison, Published
 from policygrain.analysis.statistics import over_seeds
 from policygrain.analysis.verdicts import PValues
 from policygrain.errors import UserError
-from policygrain.figures import points as by_position
-from policygrain.figures import rows, selection, tables
+from policygrain.figures import contents, rows, tables
+from policygrain.figures import intervals as by_position
 from policygrain.figures.catalogue import check_figures, figure
 from policygrain.figures.labels import labels, name_of
 from policygrain.merging import merge
@@ -196,7 +196,7 @@ def test_what_is_claimed_is_at_the_right(claimed: Any, effect: float, half: floa
 
 
 def test_headline_figures_show_the_study_s_own_updates_per_batch(made: StudyResults) -> None:
-    assert selection.headline(made.study) == ["grpo", "dapo", "tepo"]
+    assert contents.headline(made.study) == ["grpo", "dapo", "tepo"]
     assert [text.get_text() for text in legend_of(figure("clip_ratio", made))] == ["GRPO", "DAPO", "TEPO"]
 
 

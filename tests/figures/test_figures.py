@@ -132,13 +132,6 @@ def test_what_it_takes_to_reach_an_accuracy(results: Path) -> None:
     assert measures.reached(records, "tepo", "grpo", "steps").tolist() == [np.inf, np.inf]
 
 
-def test_records_of_two_protocols_refuse_one_table(results: Path, tmp_path: Path) -> None:
-    path = StudyFolder(results).evaluation("tepo/seed1").record
-    path.write_text(path.read_text().replace('"seed": 7', '"seed": 8'))
-    with pytest.raises(UserError, match="different protocols"):
-        draw("results", StudyResults(results), tmp_path / "results")
-
-
 def test_missing_records_say_what_would_make_them(study: Study, results: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no run has been trained yet\. Run `snakemake all`"):
         draw("dynamics", StudyResults(tmp_path / "empty", study), tmp_path / "x")
@@ -150,23 +143,6 @@ def test_missing_records_say_what_would_make_them(study: Study, results: Path, t
         StudyFolder(results).evaluation(f"tepo/seed{seed}").record.unlink()
     with pytest.raises(UserError, match="no evaluation of 'tepo'"):
         draw("benchmarks", StudyResults(results), tmp_path / "x")
-    StudyFolder(results).evaluation("grpo/seed0").record.write_text('{"model": \n')
-    with pytest.raises(UserError, match=r"grpo/seed0/evaluation/records\.json: not JSON"):
-        draw("benchmarks", StudyResults(results), tmp_path / "x")
-
-
-@pytest.mark.parametrize("name", ["dynamics", "clip_ratio", "convergence"])
-@pytest.mark.parametrize("lost", [0, 1, 2, -1])
-def test_a_figure_refuses_a_run_with_missing_steps(results: Path, tmp_path: Path, name: str, lost: int) -> None:
-    path = StudyFolder(results).run("tepo", 1).metrics
-    lines = path.read_text().splitlines(keepends=True)
-    del lines[lost]
-    path.write_text("".join(lines))
-    message = "3 steps of 4, although the run has ended" if lost == -1 else f"line {lost + 1}: expected step {lost}"
-    with pytest.raises(UserError, match=message) as error:
-        draw(name, StudyResults(results), tmp_path / "x")
-    assert str(path) in str(error.value) and "Train the run again" in str(error.value)
-    assert not list(tmp_path.glob("x*"))
 
 
 def test_an_unknown_figure_is_one_message(in_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

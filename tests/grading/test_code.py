@@ -24,11 +24,7 @@ DOUBLE = Options(
 
 
 @pytest.fixture(scope="module")
-def grader() -> Iterator[CodeGrader]:
-    try:
-        isolation()
-    except UserError as error:
-        pytest.skip(str(error))
+def grader(bubblewrap: None) -> Iterator[CodeGrader]:
     with CodeGrader(workers=2, seconds=2.0, mib=512) as found:
         yield found
 

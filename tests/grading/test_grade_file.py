@@ -92,7 +92,7 @@ def test_nesting_at_the_limit_of_the_reader_or_of_the_writer_is_an_error_of_the_
     try:
         assert grade(file, out, grader, Options())["correct"] == 1
     except UserError as error:
-        assert f"{file}, line 1: nested too deeply" in str(error)
+        assert f"{file}, line 1: " in str(error) and "recursion" in str(error)
 
 
 def test_an_unreadable_gold_answer_ends_nothing_but_its_line(tmp_path: Path, grader: MathGrader) -> None:

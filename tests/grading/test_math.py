@@ -253,7 +253,7 @@ def test_a_gold_answer_is_bounded(grader: MathGrader) -> None:
 
 def test_a_gold_answer_with_half_a_surrogate_pair_is_an_error(grader: MathGrader) -> None:
     with pytest.raises(UserError, match="q-1: the gold answer"):
-        grader.compare(["\ud800"], ["5"], ids=["q-1"])
+        grader.grade(["\ud800"], ["\\boxed{5}"], ids=["q-1"])
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policygrain.grading.numbers import Number, parse_number, tidy, unbraced
+from policygrain.grading.numeric import Number, parse_number, tidy, unbraced
 
 
 @given(st.integers(-(10**30), 10**30), st.sampled_from([",", " "]))

@@ -10,9 +10,9 @@ import pytest
 from policygrain.cli import main
 from policygrain.errors import UserError
 from policygrain.grading import CodeGrader, Options
-from policygrain.sandbox import isolation
 from policygrain.tasks.golds import check_golds
 
+pytestmark = pytest.mark.usefixtures("bubblewrap")
 TWICE = "def f(x): return 2 * x"
 # What is said of (tests, solution); nothing of the first ones.
 SAID: dict[str, tuple[str, str, str]] = {
@@ -64,14 +64,6 @@ SAID: dict[str, tuple[str, str, str]] = {
     "a solution that ends": ("assert f(2) == 4", "import os\ndef f(x): os._exit(0)", "ends its process"),
     "tests that do not end": ("assert f(2) == 4\nwhile True: pass", TWICE, "its tests do not end in time"),
 }
-
-
-@pytest.fixture(autouse=True)
-def _isolated() -> None:
-    try:
-        isolation()
-    except UserError as error:
-        pytest.skip(str(error))
 
 
 def test_what_is_wrong_with_tests_is_said() -> None:

@@ -16,7 +16,7 @@ from policygrain.files import read_json_lines
 from policygrain.instruments import gradients
 from policygrain.instruments.estimators import ESTIMATORS, adam_metric, measure_estimators
 from policygrain.instruments.inputs import made_from, measure_starts
-from policygrain.instruments.policy import open_measured_policy, plain
+from policygrain.instruments.measured_policy import open_measured_policy, plain
 from policygrain.instruments.truth import flat_gradient, measure_truths
 from policygrain.model.logprobs import score_tokens
 from policygrain.objective import method

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 
 from policygrain import cli
 from policygrain.errors import UserError
-from policygrain.instruments.rounds import differences, measure_rounds
+from policygrain.instruments.printed import rounds
+from policygrain.instruments.rounds import measure_rounds
 from policygrain.results.layout import DataFolder
 from policygrain.results.measurements import RoundRow, RoundsRecord
 from policygrain.results.schema import read_record
@@ -125,12 +127,12 @@ def test_differences_are_paired_over_pools() -> None:
         seconds=1.0,
         rows=rows,
     )
-    found = differences(record, 4)
     # Differences 0.1, 0.2, 0: mean 0.1, sd 0.1, and t of 2 degrees of freedom is 4.303.
-    half = 4.302653 * 0.1 / 3**0.5
-    assert found["b"].rewards == {8: pytest.approx(0.7)} and found["b"].difference == pytest.approx(0.1)
-    assert found["b"].interval == pytest.approx((0.1 - half, 0.1 + half), rel=1e-5)
-    assert found["a"].difference == 0
+    half = 100 * 4.302653 * 0.1 / 3**0.5
+    shown = f"+10.0 [{10 - half:+.1f}, {10 + half:+.1f}]"
+    text = "\n".join(rounds(record))
+    assert re.search(rf"^b +70\.0 +{re.escape(shown)} +0\.00% +1\.00$", text, flags=re.M)
+    assert re.search(r"^a +60\.0 +reference ", text, flags=re.M) and "4 steps: 40.0% before; mean over 3 pools" in text
 
 
 def test_the_command(made: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -145,7 +145,7 @@ WRONG: list[tuple[list[Any], str]] = [
     ([row([0.1], advantage=1.0) | {"log_probs": "x"}], "line 1: log_probs: expected a list"),
     ([row([0.1], advantage=1.0) | {"log_probs": [None]}], "line 1: log_probs: None is no finite number"),
     ([row([0.1], advantage=1.0, mask=[1, 1])], "line 1: mask: 2 entries for 1 tokens"),
-    ([row([0.1], advantage=1.0, staleness=1), row([0.1], advantage=1.0)], "1 of 2 rows have a staleness"),
+    ([row([0.1], advantage=1.0, staleness=1), row([0.1], advantage=1.0)], "1 of 2 rows have a value for staleness"),
     ([row([0.0], advantage=1.0)], "all ratios are 1"),
     ([row([0.1], advantage=1.0, staleness=-1)], "staleness: -1 updates"),
     ([row([0.1], reward=r, group=0) for r in (1e308, -1e308)], r"line 1: reward: 1e\+308 is too large"),

@@ -16,6 +16,7 @@ import torch
 from policygrain import method
 from policygrain.model import tiny
 from policygrain.model.loading import load_model
+from policygrain.objective.advantage import Grpo
 from policygrain.study.schema import TinyModel
 
 pytest.importorskip("trl", reason="TRL is not installed (pip install '.[dev]')")
@@ -26,7 +27,11 @@ with warnings.catch_warnings():
     from trl import GRPOConfig, GRPOTrainer
     from trl.experimental.gmpo import GMPOTrainer
 
+    from policygrain.integrations.anatomy import measure
+    from policygrain.integrations.coefficients import Work
     from policygrain.integrations.options import UnsupportedOption
+    from policygrain.integrations.rollout_dump import dump_trl
+    from policygrain.integrations.rollout_files import group_advantages, read_rollouts
     from policygrain.integrations.trl import PolicyGrainTrainer
 
 # A step of 8 responses to 2 prompts, and a second one on the same rollouts, which is off-policy.
@@ -69,6 +74,7 @@ def reward(completions: list[str], **_: Any) -> list[float]:
 def train(start: str, folder: Path, kind: Any, **settings: Any) -> Any:
     """The trainer after its steps."""
     own = {key: settings.pop(key) for key in ("objective", "micro_batch_statistics") if key in settings}
+    dump = settings.pop("dump", None)
     model, tokenizer = load_model(start)
     prompts = [{"prompt": text} for text in ("1+2=\n", "7+5=\n", "30+4=\n", "9+9=\n") * 4]
     trainer = kind(
@@ -80,6 +86,8 @@ def train(start: str, folder: Path, kind: Any, **settings: Any) -> Any:
         **own,
     )
     trainer.remove_callback(PrinterCallback)
+    if dump:
+        dump_trl(trainer, dump, first_step=1)
     trainer.train()
     return trainer
 
@@ -127,6 +135,34 @@ def test_tepos_mask_is_measured(start: str, tmp_path: Path) -> None:
     shares = [row["policygrain/mask_share"] for row in rows]
     assert shares[1] > 0.05 and shares[3] > 0.05
     assert rows[1]["policygrain/penalty"] > 0 and "policygrain/mask_signal_covariance" not in rows[1]
+
+
+@pytest.mark.filterwarnings("ignore:.*sampler:UserWarning")
+def test_the_rollouts_that_are_written_are_those_that_were_trained_on(start: str, tmp_path: Path) -> None:
+    """From the file alone follows the loss of each step, TEPO's measured mask included; writing changes no weight.
+
+    They begin with whole batches of rollouts, of which each response is trained on twice: steps 4 and 5, 6 and 7.
+    """
+    shared = {"steps_per_generation": 2, "num_iterations": 2, "max_steps": 8}
+    plain = train(start, tmp_path, PolicyGrainTrainer, objective="tepo", **shared)
+    trainer = train(start, tmp_path, PolicyGrainTrainer, objective="tepo", dump=tmp_path / "rollouts", **shared)
+    assert torch.equal(weights(trainer), weights(plain))
+    rollouts = read_rollouts(tmp_path / "rollouts")
+    steps, staleness = (rollouts.responses[name] for name in ("step", "staleness"))
+    assert steps.tolist() == [float(step) for step in range(4, 8) for _ in range(8)]
+    assert staleness.tolist() == [float(step - 4) for step in range(4, 8) for _ in range(8)]
+    logged = [row for row in trainer.state.log_history if "loss" in row]
+    for step in range(4, 8):
+        batch = rollouts.rows((steps == step).nonzero().squeeze(1))
+        metrics = method("tepo").loss(batch).metrics
+        for name in ("loss", "mask_share", "kl_old"):
+            assert metrics[name] == pytest.approx(logged[step][f"policygrain/{name}"], rel=1e-3, abs=2e-6), (step, name)
+    groups, rewards = rollouts.responses["group"], rollouts.responses["reward"]
+    assert (groups.bincount() == 4).all()
+    by_row = torch.stack([row[0] for row in rollouts.batch.advantages])
+    own = group_advantages(Grpo(), rewards, groups)
+    torch.testing.assert_close(own, by_row, rtol=0.02, atol=1e-5)  # TRL adds 1e-4 to the standard deviation
+    assert "gepo" in measure(Work(rollouts)).names
 
 
 OWN = {

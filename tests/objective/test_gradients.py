@@ -17,7 +17,7 @@ CHANGES = {"clip_cov": {"clip": {"fraction": 0.0}}, "kl_cov": {"penalties": [{"n
 
 
 # Whose values are not the integrals of their gradients: constant weights, and each token's own gradient.
-STOPPED = ("reinforce", "gspo_token", "cispo", "vespo", "minirl", "dro")
+STOPPED = ("reinforce", "gspo_token", "cispo", "vespo", "minirl", "dro", "topr")
 
 
 @pytest.mark.parametrize("name", [name for name in method_names() if name not in STOPPED])

@@ -209,7 +209,7 @@ def test_a_trainer_that_knows_numbers_alone_gets_the_loss_of_the_step(name):
     batch = TokenBatch(**data)
     totals = batch.totals
     numbers = StepTotals(
-        n_tokens=24, n_responses=4, max_length=totals.max_length, n_groups=3, responses=totals.responses
+        n_tokens=24, n_responses=4, max_length=totals.max_length, n_groups=3, responses=totals.responses, n_turns=4
     )
     chosen = METHODS[name]
     if name in STEP_WIDE or "step_log_probs" in chosen.needs:

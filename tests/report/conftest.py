@@ -12,6 +12,7 @@ from policygrain.report.freeze import freeze
 from policygrain.results.reader import StudyResults
 from policygrain.study import Study, load_study
 
+from ..support.evaluations import COUNT, REST, RIGHT, WRONG, make_run
 from ..support.made_up import make_up
 
 ROOT = Path(__file__).parents[2]
@@ -37,3 +38,16 @@ def archive(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("archive") / "study.zip"
     freeze(results, out)
     return out
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """An evaluated run, right on 3 of 6 responses to `count`."""
+    return make_run(tmp_path / "runs" / "grpo" / "seed0", {"count": COUNT, "rest": REST})
+
+
+@pytest.fixture
+def better(tmp_path: Path) -> Path:
+    """Right on one response more: 4 of 6."""
+    outcomes = {"count": [[RIGHT, RIGHT], [RIGHT, RIGHT], [WRONG, WRONG]], "rest": REST}
+    return make_run(tmp_path / "runs" / "tepo" / "seed0", outcomes)

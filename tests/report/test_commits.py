@@ -12,7 +12,7 @@ import pytest
 from policygrain.cli import main
 from policygrain.errors import UserError
 from policygrain.provenance import commit, in_history, is_same_package
-from policygrain.report.checks import broken, check_commits, made_at
+from policygrain.report.completeness import broken, check_commits, made_at
 from policygrain.results.reader import StudyResults
 
 

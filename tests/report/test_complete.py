@@ -10,7 +10,7 @@ import pytest
 
 from policygrain.cli import main
 from policygrain.errors import UserError
-from policygrain.report.checks import check_complete, missing_results
+from policygrain.report.completeness import check_complete, missing_results
 from policygrain.results.reader import StudyResults
 
 

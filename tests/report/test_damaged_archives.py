@@ -58,11 +58,6 @@ def test_one_flipped_byte_is_found(archive: Path, results: Path, tmp_path: Path)
     for name in ("study.yaml", "runs/tepo/seed0/metrics.jsonl", "figures/rounds.png"):
         other = rewritten(archive, tmp_path / "other.zip", flip(name))
         assert f"{name} does not match its checksum" in refused(other, tmp_path / "out")
-    # In the compressed bytes of the file itself.
-    content = bytearray(archive.read_bytes())
-    content[len(content) // 3] ^= 0xFF
-    (tmp_path / "torn.zip").write_bytes(content)
-    refused(tmp_path / "torn.zip", tmp_path / "out")
 
 
 @pytest.mark.parametrize("size", [0, 1, 500, -1, -30])
@@ -100,11 +95,9 @@ def with_file(name: str) -> Callable[[dict[str, bytes]], None]:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (with_manifest(lambda m: b"7"), "expected a JSON object"),
         (with_manifest(lambda m: []), "expected a JSON object"),
         (with_manifest(lambda m: b"{"), "is not JSON"),
         (with_manifest(lambda m: b"\xff\xfe{}"), "MANIFEST.json"),
-        (with_manifest(lambda m: b"[" * 200_000), "is not JSON"),
         (with_manifest(lambda m: b'{"files":' * 200_000), "is not JSON"),
         (with_manifest(lambda m: b" " * 100_000_000), "has 100,000,000 bytes"),
         (with_manifest(lambda m: m | {"schema_version": 99}), "written by a newer version"),

@@ -22,19 +22,6 @@ from ..support.pages import with_script
 HOSTILE = "</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\"> <b>&amp;</b>"
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Path:
-    return make_run(tmp_path / "runs" / "grpo" / "seed0", {"count": COUNT, "rest": REST})
-
-
-@pytest.fixture
-def better(tmp_path: Path) -> Path:
-    """Right on one response more: 4 of 6."""
-    return make_run(
-        tmp_path / "runs" / "tepo" / "seed0", {"count": [[RIGHT, RIGHT], [RIGHT, RIGHT], [WRONG, WRONG]], "rest": REST}
-    )
-
-
 def test_a_page_has_a_largest_size(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("policygrain.report.samples.MOST", 7)
     with pytest.raises(UserError, match="8 samples, and a page holds 7; choose with --benchmark"):
@@ -60,19 +47,12 @@ def test_samples_of_another_evaluation_are_refused(run: Path, tmp_path: Path) ->
     samples = run / "evaluation" / "count.jsonl"
     whole = samples.read_text()
     for broken, said in {
-        whole[:-20]: r"count\.jsonl, line 6: .*Evaluate the model again",
         whole.replace('"gold":"10",', ""): r"count\.jsonl, line 3: gold: Field required",
-        whole.replace("unparsable", "correct"): r"count\.jsonl: these are not the samples that records\.json counts",
-        "\n".join(whole.splitlines()[:-1]) + "\n": r"count\.jsonl: these are not the samples",
-        whole.replace("count what", "\udcff"): r"count\.jsonl, line 1: not JSON",
+        "\n".join(whole.splitlines()[:-1]) + "\n": r"count\.jsonl: these are not the samples that records\.json counts",
     }.items():
-        assert broken != whole
-        samples.write_text(broken, errors="surrogateescape")
+        samples.write_text(broken)
         with pytest.raises(UserError, match=said):
             write_page(find([run]), tmp_path / "page.html")
-    samples.unlink()
-    with pytest.raises(UserError, match=r"count\.jsonl: cannot be read: No such file"):
-        write_page(find([run]), tmp_path / "page.html")
     assert not (tmp_path / "page.html").exists()
 
 

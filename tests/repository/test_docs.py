@@ -6,6 +6,7 @@ import ast
 import functools
 import importlib
 import importlib.util
+import inspect
 import json
 import re
 import subprocess
@@ -22,6 +23,7 @@ from policygrain.figures import FIGURES
 from policygrain.files import read_json_lines
 from policygrain.merging import merge
 from policygrain.objective import Method, Sampler, method, method_names
+from policygrain.results.layout import StudyFolder
 from policygrain.study import load_study, parse_study
 from policygrain.study.schema import Study
 
@@ -389,7 +391,10 @@ def test_the_page_on_results_has_the_figures_of_the_laptop_study() -> None:
 
 
 def test_the_page_of_results_names_what_studies_write() -> None:
-    layout = (ROOT / "src" / "policygrain" / "results" / "layout.py").read_text()
+    layout = inspect.getsource(StudyFolder)
     ((_, rows),) = tables((ROOT / "results" / "README.md").read_text())
     first = {name.split("/")[0] for row in rows for name in code(row[0])}
-    assert first == set(re.findall(r'self\.path / "([a-z]+(?:\.html|\.yaml)?)"', layout)) | {"runs", "start"}
+    assert first == set(re.findall(r'(?:self\.path / |Inside\()"([a-z]+(?:\.html|\.yaml)?)"', layout)) | {
+        "runs",
+        "start",
+    }

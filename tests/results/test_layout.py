@@ -13,14 +13,14 @@ import yaml
 
 from policygrain import digests
 from policygrain.engines.run import train_run
-from policygrain.evaluate.run import evaluate
+from policygrain.evaluate.evaluation import evaluate
 from policygrain.figures import SUFFIXES, TABLES
 from policygrain.figures.catalogue import draw
 from policygrain.report.page import write_report
 from policygrain.results.done import write_done
-from policygrain.results.layout import DataFolder, EvaluationFolder, RunFolder, StartFolder, StudyFolder, study_of
-from policygrain.results.reader import StudyResults, evaluated_samples, mtp_heads, start_model, token_view
-from policygrain.results.schema import write_record
+from policygrain.results.layout import Folder, Inside, RunFolder, StudyFolder, study_of
+from policygrain.results.reader import StudyResults, evaluated_samples, start_model, token_view
+from policygrain.results.schema import MtpHeadsRecord, read_record, write_record
 from policygrain.tasks.sources import prepare
 from policygrain.track.mirror import mirror
 from policygrain.train.start_model import ensure_start_model
@@ -28,7 +28,6 @@ from policygrain.train.start_model import ensure_start_model
 from ..support.small import small_study
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = (StudyFolder, RunFolder, EvaluationFolder, StartFolder, DataFolder)
 ARGUMENTS: dict[str, Any] = {
     "arm": "grpo",
     "seed": 3,
@@ -48,10 +47,10 @@ ARGUMENTS: dict[str, Any] = {
 
 def paths_of(folder: Any, skip: tuple[str, ...] = ()) -> Iterator[tuple[str, Path]]:
     """(name, path) of every path that a folder names, those of folders inside it too."""
-    for name, member in inspect.getmembers(type(folder)):
+    for name, member in inspect.getmembers_static(type(folder)):
         if name.startswith("_") or name in skip:
             continue
-        if isinstance(member, property):
+        if isinstance(member, property | Inside):
             found = getattr(folder, name)
         elif inspect.isfunction(member):
             parameters = [p for p in inspect.signature(member).parameters if p != "self"]
@@ -60,7 +59,7 @@ def paths_of(folder: Any, skip: tuple[str, ...] = ()) -> Iterator[tuple[str, Pat
             continue
         if isinstance(found, Path):
             yield f"{type(folder).__name__}.{name}", found
-        elif isinstance(found, FOLDERS):
+        elif isinstance(found, Folder):
             yield f"{type(folder).__name__}.{name}", found.path
             yield from paths_of(found)
 
@@ -194,7 +193,7 @@ def test_a_real_study_is_read_without_data_and_models(made: StudyFolder, tmp_pat
     assert results.steps.groupby("arm")["step"].max().tolist() == [2, 2]
     assert results.tracking is not None and set(results.tracking.runs) == {"grpo", "heads"}
     heads = results.folder.run("heads", 0)
-    assert len(mtp_heads(heads).losses) > 0 and token_view(heads.token_steps()[0]).samples
+    assert read_record(MtpHeadsRecord, heads.mtp_heads, "").losses and token_view(heads.token_steps()[0]).samples
     assert start_model(results.folder.start(0)).seed == 0
     for name, evaluation in results.model_evaluations.items():
         for record in evaluation.records:

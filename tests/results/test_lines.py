@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policygrain.errors import UserError
-from policygrain.results.json_lines import read_lines, read_steps
-
-AGAIN = "Train it again."
+from policygrain.files import json_lines
+from policygrain.results.reader import TRAIN, read_steps
 
 
 @pytest.fixture
@@ -26,17 +25,16 @@ def write(path: Path, steps: list[Any]) -> None:
 
 
 def test_lines_have_their_numbers(path: Path) -> None:
-    path.write_text('{"a": "ä\\u2028"}\n{"b": 2}')  # the last line may lack its end
-    assert list(read_lines(path, AGAIN)) == [(1, {"a": "ä\u2028"}), (2, {"b": 2})]
+    path.write_text('{"a": "ä\\u2028"}\n\n{"b": 2}')  # a line may be empty, the last one may lack its end
+    assert list(json_lines(path)) == [(1, {"a": "ä\u2028"}), (3, {"b": 2})]
     path.write_text("")
-    assert list(read_lines(path, AGAIN)) == [] == read_steps(path, AGAIN)
+    assert list(json_lines(path, TRAIN)) == [] == read_steps(path)
 
 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
         (b'{"step": 1', "not JSON"),
-        (b"", "not JSON"),
         (b'{"step": "\xff"}', "not JSON"),
         (b"[" * 100_000, "not JSON"),
         (b"[1]", "expected a JSON object, got list"),
@@ -47,10 +45,10 @@ def test_lines_have_their_numbers(path: Path) -> None:
 )
 def test_a_broken_line_is_named(path: Path, line: bytes, message: str) -> None:
     path.write_bytes(b'{"step": 0}\n' + line + b'\n{"step": 2}\n')
-    for read in (lambda: list(read_lines(path, AGAIN)), lambda: read_steps(path, AGAIN)):
+    for read in (lambda: list(json_lines(path, TRAIN)), lambda: read_steps(path)):
         with pytest.raises(UserError) as raised:
             read()
-        assert str(raised.value).startswith(f"{path}, line 2: {message}") and str(raised.value).endswith(AGAIN)
+        assert str(raised.value).startswith(f"{path}, line 2: {message}") and str(raised.value).endswith(TRAIN)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +65,7 @@ def test_a_broken_line_is_named(path: Path, line: bytes, message: str) -> None:
 def test_holes_and_doubled_steps_are_named(path: Path, steps: list[Any], line: int, expected: int, found: str) -> None:
     write(path, steps)
     with pytest.raises(UserError) as raised:
-        read_steps(path, AGAIN)
+        read_steps(path)
     assert f"{path}, line {line}: expected step {expected}, found {found}: steps are missing or doubled" in str(
         raised.value
     )
@@ -81,12 +79,12 @@ def test_steps_are_read_only_where_they_are_complete(
     path = tmp_path_factory.mktemp("lines") / "metrics.jsonl"
     write(path, steps)
     if steps == list(range(len(steps))):
-        assert [row["step"] for row in read_steps(path, AGAIN)] == steps
+        assert [row["step"] for row in read_steps(path)] == steps
     else:
         with pytest.raises(UserError, match="steps are missing or doubled"):
-            read_steps(path, AGAIN)
+            read_steps(path)
 
 
 def test_a_missing_file_is_named(path: Path) -> None:
-    with pytest.raises(UserError, match=r"metrics\.jsonl: cannot be read: No such file or directory\. Train it again"):
-        read_steps(path, AGAIN)
+    with pytest.raises(UserError, match=rf"metrics\.jsonl: cannot be read: No such file or directory\. {TRAIN}"):
+        read_steps(path)

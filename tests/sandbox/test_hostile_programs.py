@@ -17,20 +17,12 @@ from policygrain.errors import UserError
 from policygrain.grading import open_grader
 from policygrain.plan.check import check_study
 from policygrain.sandbox import Function, Ran, TimeLimit, isolation, process, run_untrusted
+from policygrain.sandbox.isolation import numbers
 from policygrain.sandbox.process import LONGEST_PROGRAM, LONGEST_REPLY
-from policygrain.sandbox.seccomp import numbers
 
 from ..support.small import small_study
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _bubblewrap() -> None:
-    try:
-        isolation()
-    except UserError as error:
-        pytest.skip(str(error))
-
-
+pytestmark = pytest.mark.usefixtures("bubblewrap")
 MIB = 256
 # Raw system calls, which need no function of Python. The numbers are those of x86_64.
 CALL = """

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -111,40 +112,34 @@ def made_up_rows(updates: int, seed: int, rise: float = 1.0) -> list[dict[str, A
     return [*rows, {"step": STEPS, "validation_accuracy": final, "total_tokens": 300, "total_samples": 96}]
 
 
-def made_up_estimators(fingerprints: Fingerprints, start: int) -> EstimatorsRecord:
+def made_up_estimators(
+    fingerprints: Fingerprints, start: int, value: Callable[[str, int, int], Mapping[str, float]] | None = None
+) -> EstimatorsRecord:
     """The n-th estimator is n percent worse than the first, and start model s a percent better than s − 1.
 
-    The ratio's variance is a hundredth of n times the distance.
+    The ratio's variance is a hundredth of n times the distance. With ``value`` of method, start model and distance:
+    these columns, and 1 in all others.
     """
     study = fingerprints.study
     section = study.estimators
     assert section is not None
 
-    def around(value: float) -> Measured:
-        return value, value - 0.01, value + 0.01
+    def by_default(name: str, start: int, updates: int) -> dict[str, float]:
+        n = section.methods.index(name) + 1
+        bias, cosine = (best - 0.01 * n + 0.01 * start for best in (0.9, 0.2))
+        clipped = 0.0 if method(name, study.methods).clip.name == "none" else 0.001 * n
+        values = {"bias_cosine": bias, "cosine": cosine, "adam_cosine": 0.3, "entropy_direction": -0.05}
+        values |= {"snr": 0.01 * n, "cosine_difference": 0.01 * (1 - n), "clip_fraction": clipped}
+        return values | {"ratio_variance": 0.01 * n * updates, "effective_sample_share": 0.9, "penalty_share": 0.0}
 
-    rows = [
-        EstimatorRow(
-            steps=steps,
-            updates=updates,
-            estimator=name,
-            bias_cosine=around(0.9 - 0.01 * n + 0.01 * start),
-            length=around(1.0),
-            snr=(0.01 * n, 0.005 * n, 0.02 * n),
-            cosine=around(0.2 - 0.01 * n + 0.01 * start),
-            adam_cosine=around(0.3),
-            entropy_direction=around(-0.05),
-            norm=around(1.0),
-            cosine_difference=around(0.01 * (1 - n)),
-            clip_fraction=0.0 if method(name, study.methods).clip.name == "none" else 0.001 * n,
-            ratio_variance=0.01 * n * updates,
-            effective_sample_share=0.9,
-            penalty_share=0.0,
-        )
-        for steps in section.steps
-        for updates in section.updates
-        for n, name in enumerate(section.methods, start=1)
-    ]
+    rows = []
+    for steps, updates, name in itertools.product(section.steps, section.updates, section.methods):
+        row: dict[str, Any] = {"steps": steps, "updates": updates, "estimator": name}
+        values = (value or by_default)(name, start, updates)
+        for column, field in list(EstimatorRow.model_fields.items())[len(row) :]:
+            v = values.get(column, 1.0)
+            row[column] = (v, v - 0.01, v + 0.01) if field.annotation == Measured else v
+        rows.append(EstimatorRow(**row))
     return EstimatorsRecord(
         seed=start,
         settings=fingerprints.estimators_settings(start),
@@ -159,28 +154,40 @@ def made_up_estimators(fingerprints: Fingerprints, start: int) -> EstimatorsReco
     )
 
 
-def made_up_rounds(fingerprints: Fingerprints, start: int) -> RoundsRecord:
-    """The first method gains 10 points in a round, the n-th n − 1 points less, from start model s 0.1s times more."""
-    study = fingerprints.study
-    section = study.rounds
+def made_up_rounds(
+    fingerprints: Fingerprints,
+    start: int,
+    reward: Callable[[str, int, int, int], float] | None = None,
+    entropy: Callable[[str], float] | None = None,
+) -> RoundsRecord:
+    """The first method gains 10 points in a round, the n-th n − 1 points less, from start model s 0.1s times more.
+
+    ``reward`` of method, start model, pool and number of updates, in its place; ``entropy`` after the last, from 2.
+    """
+    section = fingerprints.study.rounds
     assert section is not None
+    last = max(section.updates)
+
+    def by_default(name: str, start: int, pool: int, updates: int) -> float:
+        return 0.3 + (0.1 - 0.01 * section.methods.index(name) * (1 + 0.1 * start)) * updates / last
+
+    places = itertools.product(section.steps, range(section.pools), section.methods, section.updates)
     rows = [
         RoundRow(
             steps=steps,
             pool=pool,
             method=name,
             updates=updates,
-            reward=0.3 + (0.1 - 0.01 * n * (1 + 0.1 * start)) * updates / max(section.updates),
+            reward=(reward or by_default)(name, start, pool, updates),
             before=0.3,
             clip_fraction=0.01,
             gradient_norm=1.0,
             kl_old=0.001,
             entropy=0.5,
+            pool_entropy=entropy(name) if entropy and updates == last else None,
+            pool_entropy_before=2.0 if entropy and updates == last else None,
         )
-        for steps in section.steps
-        for pool in range(section.pools)
-        for n, name in enumerate(section.methods)
-        for updates in section.updates
+        for steps, pool, name, updates in places
     ]
     return RoundsRecord(
         seed=start,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from policygrain.study import parse_study
-from policygrain.tasks import check, registry
+from policygrain.tasks import registry, set_files
 from policygrain.tasks.fetch import blob_id
 from policygrain.tasks.registry import Dataset
 
@@ -43,7 +43,7 @@ def made_up(source: bytes = SOURCE, **changes: Any) -> Dataset:
         "home": home,
         "file": "made_up.jsonl",
         "sha256": None,
-        "content": check.content_digest(PAIRS),
+        "content": set_files.content_digest(PAIRS),
         "count": len(ROWS),
         "fields": fields,
         "citation": "none",

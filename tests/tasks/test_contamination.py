@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policygrain.tasks import check, contamination, registry
+from policygrain.tasks import contamination, registry, set_files
 from policygrain.tasks.problem import Problem
 
 from ..support.problem_sets import RECORDED, raw
@@ -77,7 +77,7 @@ TITLES = {"dapo_math_17k": "DAPO-Math-17k", "math_train": "MATH's training split
 def overlapping(benchmarks_folder: Path) -> dict[tuple[str, str], list[contamination.Overlap]]:
     """Every recorded training set against every recorded benchmark."""
     sets = {name: registry.dataset(name) for name in RECORDED}
-    problems = {name: check.load(d, check.require(d, benchmarks_folder, "here")) for name, d in sets.items()}
+    problems = {name: set_files.load(d, set_files.require(d, benchmarks_folder, "here")) for name, d in sets.items()}
     indices = {name: contamination.TrainingIndex(problems[name]) for name, d in sets.items() if d.role == "training"}
     return {
         (training, name): index.overlaps(problems[name])
@@ -114,12 +114,12 @@ def test_near_duplicates_agree_with_an_independent_implementation(
     words = {
         (name, row["id"]): set(contamination.tokens(row["problem"]))
         for name in RECORDED
-        for row in raw(benchmarks_folder, check.find(registry.dataset(name), benchmarks_folder).name)  # type: ignore[union-attr]
+        for row in raw(benchmarks_folder, set_files.find(registry.dataset(name), benchmarks_folder).name)  # type: ignore[union-attr]
     }
     agreed = 0
     kinds = {"spaces": 0, "few words": 0, "threshold": 0}
     for (training, benchmark), pairs in overlapping.items():
-        files = [check.find(registry.dataset(name), benchmarks_folder) for name in (training, benchmark)]
+        files = [set_files.find(registry.dataset(name), benchmarks_folder) for name in (training, benchmark)]
         key = "|".join(file.name for file in files if file)
         theirs = {i: (j, s) for i, j, s in second["fuzzy"][key]} | {
             i: (j, 1.0) for i, j in second["exact"][key]["pairs"]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policygrain.tasks import check, convert, registry
+from policygrain.tasks import convert, registry, set_files
 
 from ..support.problem_sets import RECORDED, made_up, raw
 
@@ -127,7 +127,7 @@ def test_answers_by_the_registry_equal_the_recorded_ones(name: str, column: str,
 @pytest.mark.parametrize("name", RECORDED)
 def test_conversions_do_not_change_recorded_problems(name: str, benchmarks_folder: Path) -> None:
     dataset = registry.dataset(name)
-    path = check.find(dataset, benchmarks_folder)
+    path = set_files.find(dataset, benchmarks_folder)
     assert path is not None
     rows = raw(benchmarks_folder, path.name)
     for row in rows:

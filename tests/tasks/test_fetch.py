@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from policygrain.errors import UserError
-from policygrain.tasks import check, registry
+from policygrain.tasks import registry, set_files
 from policygrain.tasks.fetch import BLOCK, blob_id, fetch
 from policygrain.tasks.problem import read_problems
 from policygrain.tasks.registry import Dataset
@@ -80,7 +80,7 @@ def test_a_set_is_fetched_once(server: Server, tmp_path: Path) -> None:
     assert [(p.problem, p.answer) for p in problems] == PAIRS and problems[7].id == "made-up-7"
     assert left(folder) == ["made_up.jsonl"] and server.ranges == [None]
     assert fetch(made_up(), folder).endswith("there already") and server.ranges == [None]
-    assert check.check(made_up(), folder).copy == "equal"
+    assert set_files.check(made_up(), folder).copy == "equal"
 
 
 def test_a_partial_download_is_resumed(server: Server, tmp_path: Path) -> None:
@@ -196,6 +196,6 @@ def test_fetching_a_published_file_rebuilt_byte_for_byte(
     server.content = "".join(json.dumps(REBUILT[name](i, row)) + "\n" for i, row in enumerate(rows)).encode()
     assert isinstance(dataset.home, registry.GitHome) and blob_id(server.content) == dataset.home.blob
     fetch(dataset, tmp_path)
-    assert check.check(dataset, tmp_path).copy == "equal"
+    assert set_files.check(dataset, tmp_path).copy == "equal"
     fetched = read_problems(tmp_path / dataset.file)
     assert [(p.id, p.problem, p.answer) for p in fetched] == [(r["id"], r["problem"], r["answer"]) for r in rows]

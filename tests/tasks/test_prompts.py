@@ -8,7 +8,7 @@ import pytest
 
 from policygrain.errors import UserError
 from policygrain.study.schema import Prompt
-from policygrain.tasks import check, registry
+from policygrain.tasks import registry, set_files
 from policygrain.tasks.prompts import PromptRenderer
 
 from ..support.problem_sets import SEVEN
@@ -17,7 +17,7 @@ from ..support.problem_sets import SEVEN
 def test_rendered_prompts_of_the_seven_benchmarks_decode_to_their_text(benchmarks_folder: Path) -> None:
     from policygrain.model.tiny import bpe_tokenizer
 
-    problems = {name: check.load(registry.dataset(name), benchmarks_folder / file) for name, file in seven_files()}
+    problems = {name: set_files.load(registry.dataset(name), benchmarks_folder / file) for name, file in seven_files()}
     tokenizer = bpe_tokenizer([p.problem for p in problems["math500"][:100]], 512)
     renderer = PromptRenderer(tokenizer, Prompt(template="{problem}\nPut the final answer in \\boxed{}.\n"))
     for name, found in problems.items():

@@ -48,12 +48,6 @@ def test_benchmarks_have_the_sampling_of_the_published_studies(name: str) -> Non
         assert chosen and (chosen.n, chosen.temperature) == (1, 0.0)
 
 
-def test_the_page_is_generated_from_the_registry(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """After a change: `make schema`."""
-    assert main(["data", "list", "--markdown"]) == 0
-    assert capsys.readouterr().out == (root / "docs" / "benchmarks.md").read_text()
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -12,7 +12,8 @@ from policygrain.errors import Stopped
 from policygrain.model.loading import load_model
 from policygrain.objective import method
 from policygrain.results.layout import RunFolder
-from policygrain.results.reader import mtp_heads, run_metrics
+from policygrain.results.reader import run_metrics
+from policygrain.results.schema import MtpHeadsRecord, read_record
 from policygrain.rollout.engine import Request, Response
 from policygrain.rollout.torch_engine import TorchEngine
 from policygrain.train import loop
@@ -42,7 +43,7 @@ def test_only_a_ratio_that_looks_ahead_has_heads_and_their_weights_follow_the_se
 
 def test_the_warm_up_lowers_the_heads_loss_and_is_recorded(made: tuple[Path, Path], tmp_path: Path) -> None:
     run = RunFolder(train_small(heads_study(12, learning_rate=1e-2), tmp_path / "run", *made))
-    record = mtp_heads(run)
+    record = read_record(MtpHeadsRecord, run.mtp_heads, "")
     assert len(record.losses) >= 12 and record.seconds > 0
     assert sum(record.losses[-3:]) < 0.9 * sum(record.losses[:3])
     model, _ = load_model(str(made[1]))

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from policygrain.analysis.controls import EXPECTED, controls
-from policygrain.evaluate.run import evaluate
+from policygrain.evaluate.evaluation import evaluate
 from policygrain.files import read_json, read_json_lines
 from policygrain.results.layout import DataFolder, StudyFolder
 from policygrain.results.reader import StudyResults
@@ -54,8 +54,8 @@ def test_everything_is_there(smoke: Path) -> None:
     records = StudyResults(results)
     assert len(records.estimator_records) == len(records.round_records) == 2, "one of each start model"
     found = {control.role: control for control in controls(records)}
-    assert set(found) == set(EXPECTED) and all(control.n == 2 for control in found.values())
-    assert found["zero_learning_rate"].passed and found["other_seeds"].effect != 0
+    assert set(found) == set(EXPECTED) and all(control.difference.n == 2 for control in found.values())
+    assert found["zero_learning_rate"].passed and found["other_seeds"].difference.mean != 0
     assert "| TEPO has the best average accuracy" in (results / "tables" / "claims.md").read_text()
 
 

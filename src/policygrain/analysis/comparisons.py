@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..errors import UserError
@@ -12,7 +11,7 @@ from ..study.fingerprint import measured_starts
 from ..study.runs import RunMatrix
 from . import measures
 from .ledger import BEFORE, COSTS, EVALUATED, MEASURED_ONCE, Comparison
-from .statistics import LEVEL, SEEDS, STARTS, Difference, difference, ranked, student
+from .statistics import LEVEL, SEEDS, STARTS, Difference, ranked, student
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,9 +32,7 @@ def compare(results: StudyResults, c: Comparison) -> Difference:
     if c.statistic in MEASURED_ONCE:
         return _over_starts(results, c)
     if c.statistic == "accuracy":
-        seeds = measures.paired_seeds(results, c.of, c.than)
-        one, two = measures.paired_scores(results, c.of, c.than, seeds)
-        return replace(difference(one, two).times(100), seeds=tuple(seeds))
+        return measures.accuracy_difference(results, c.of, c.than)
     if c.statistic in COSTS and (rise := measures.late_rise(results, c.than)).above(0.0) < LEVEL:
         raise NotFlat(
             f"Curves have not flattened: in the last quarter of training validation accuracy of {c.than!r} rises "

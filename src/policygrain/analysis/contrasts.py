@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
 from ..errors import UserError
 from ..study import Study
 from ..study.comparable import Pair, pairs
 from ..study.runs import Arm
 from . import measures
-from .statistics import LEVEL, Difference, difference, student
+from .statistics import LEVEL, Difference, student
 from .verdicts import holm
 
 if TYPE_CHECKING:
@@ -75,8 +73,9 @@ def contrasts(results: StudyResults) -> list[Contrast]:
     compared = []
     for pair, area in areas.items():
         evaluated = results.study.experiments[pair.experiment].evaluate
-        accuracies = _accuracies(results, pair) if evaluated else (None, None)
-        compared.append(Contrast(pair, area, *accuracies, p.get(pair, 1.0), small.get(pair, 1.0)))
+        sampled = _accuracy(results, pair, "per_problem") if evaluated else None
+        greedy = _accuracy(results, pair, "greedy") if evaluated else None
+        compared.append(Contrast(pair, area, sampled, greedy, p.get(pair, 1.0), small.get(pair, 1.0)))
     return compared
 
 
@@ -183,20 +182,9 @@ def _beyond(pair: Pair, area: Difference) -> float:
     return 1.0 if pair.margin is None else max(area.above(-pair.margin), area.below(pair.margin))
 
 
-def _accuracies(results: StudyResults, pair: Pair) -> tuple[Difference | None, Difference | None]:
-    """Of samples, and of greedily decoded responses, where there are any."""
-    arms = (pair.arm.name, pair.reference.name)
+def _accuracy(results: StudyResults, pair: Pair, column: str) -> Difference | None:
+    """Of samples or of greedily decoded responses; None where there are none."""
     try:
-        seeds = measures.paired_seeds(results, *arms)
-        sampled = difference(*measures.paired_scores(results, *arms)).times(100)
+        return measures.accuracy_difference(results, pair.arm.name, pair.reference.name, column=column)
     except UserError:
-        return None, None
-    table = results.evaluations
-    rows = [table[(table["arm"] == arm) & table["seed"].isin(seeds)].sort_values("seed") for arm in arms]
-    if any(arm_rows["greedy"].isna().any() for arm_rows in rows):
-        return sampled, None
-    one, two = (
-        [np.array(arm_rows[arm_rows["benchmark"] == b]["greedy"].tolist(), dtype=float) for b in results.benchmarks]
-        for arm_rows in rows
-    )
-    return sampled, difference(one, two).times(100)
+        return None

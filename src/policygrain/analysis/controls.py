@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -29,22 +28,22 @@ CHANGE = "largest change of validation accuracy"
 
 
 class Control(NamedTuple):
-    """One control: expected outcome, measured effect in points, and whether they agree.
+    """One control: measured difference in points, and whether it is as expected.
 
     `inconclusive`: too few seeds to show that an effect is small, or that it is large.
     """
 
     role: str
     arms: str
-    expected: str
-    effect: float
-    low: float
-    high: float
-    n: int
-    unit: str
+    difference: Difference | None  # None: no records
     p: float  # of the difference beyond the margin; for alarms corrected, see `controls`
     outcome: Outcome
     result: str  # in words
+
+    @property
+    def expected(self) -> str:
+        """The expected outcome, in words."""
+        return EXPECTED[self.role]
 
     @property
     def passed(self) -> bool:
@@ -67,18 +66,12 @@ def controls(results: StudyResults) -> list[Control]:
         return []
     control_seeds = results.study.controls.seeds
     seeds = set(results.study.seeds if control_seeds is None else control_seeds)
-    base, names = arms["baseline"].name, {role: arms[role].name for role in EXPECTED}
+    base, (other, shuffled, constant, worse) = arms["baseline"].name, (arms[role].name for role in EXPECTED)
     measurements = {
-        "other_seeds": (
-            f"{names['other_seeds']} − {base}",
-            lambda: _between(results, names["other_seeds"], base, seeds),
-        ),
-        "shuffled_rewards": (names["shuffled_rewards"], lambda: _learned(results, names["shuffled_rewards"], seeds)),
-        "zero_learning_rate": (
-            names["zero_learning_rate"],
-            lambda: _moved(results, names["zero_learning_rate"], seeds),
-        ),
-        "worse": (f"{base} − {names['worse']}", lambda: _between(results, base, names["worse"], seeds)),
+        "other_seeds": (f"{other} − {base}", lambda: _between(results, other, base, seeds)),
+        "shuffled_rewards": (shuffled, lambda: _learned(results, shuffled, seeds)),
+        "zero_learning_rate": (constant, lambda: _moved(results, constant, seeds)),
+        "worse": (f"{base} − {worse}", lambda: _between(results, base, worse, seeds)),
     }
     differences: dict[str, Difference] = {}
     missing: dict[str, str] = {}
@@ -93,13 +86,10 @@ def controls(results: StudyResults) -> list[Control]:
     p |= zip(alarms, holm([p[role] for role in alarms]), strict=True)
     judged = []
     for role, (text, _) in measurements.items():
-        if role in missing:
-            empty = (math.nan, -math.inf, math.inf, 0, SEEDS, 1.0)
-            judged.append(Control(role, text, EXPECTED[role], *empty, "failed", f"no records: {missing[role]}"))
-            continue
-        d = differences[role]
-        outcome, result = _judge(role, d, p[role], margin)
-        judged.append(Control(role, text, EXPECTED[role], d.mean, d.low, d.high, d.n, d.unit, p[role], outcome, result))
+        if (d := differences.get(role)) is None:
+            judged.append(Control(role, text, None, 1.0, "failed", f"no records: {missing[role]}"))
+        else:
+            judged.append(Control(role, text, d, p[role], *_judge(role, d, p[role], margin)))
     return judged
 
 
@@ -184,7 +174,7 @@ def controls_text(controls: Sequence[Control]) -> str:
     for c in controls:
         outcome = c.outcome.upper() if c.outcome == "failed" else c.outcome
         lines.append(f"control {c.role}: {outcome} ({c.expected}: {c.result})")
-        if c.n:
-            what = CHANGE if c.role == "zero_learning_rate" else f"[{c.low:+.2g}, {c.high:+.2g}]"
-            lines.append(f"  {c.arms}: {c.effect:+.2g} points, {what}, over {c.n} {c.unit}")
+        if d := c.difference:
+            what = CHANGE if c.role == "zero_learning_rate" else f"[{d.low:+.2g}, {d.high:+.2g}]"
+            lines.append(f"  {c.arms}: {d.mean:+.2g} points, {what}, over {d.n} {d.unit}")
     return "\n".join(lines)

@@ -123,9 +123,9 @@ def load_claims(path: Path | None = None) -> dict[str, Claim]:
     return {name: claim for name, claim in _all_claims(path).items() if not claim.excluded}
 
 
-def excluded_claims(path: Path | None = None) -> dict[str, Claim]:
-    """The claims that are not tested, with their reasons."""
-    return {name: claim for name, claim in _all_claims(path).items() if claim.excluded}
+def excluded_claims() -> dict[str, Claim]:
+    """The claims of the package that are not tested, with their reasons."""
+    return {name: claim for name, claim in _all_claims(None).items() if claim.excluded}
 
 
 def _all_claims(path: Path | None) -> dict[str, Claim]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -12,7 +13,7 @@ from ..errors import UserError
 from ..results.layout import START
 from ..results.reader import StudyResults
 from .ledger import BEFORE
-from .statistics import Array, Difference, student
+from .statistics import Array, Difference, difference, student
 
 
 def accuracy(results: StudyResults, arm: str) -> pd.Series:
@@ -23,50 +24,43 @@ def accuracy(results: StudyResults, arm: str) -> pd.Series:
     return 100 * rows.groupby("seed")["accuracy"].mean()
 
 
+def accuracy_difference(
+    results: StudyResults, arm: str, than: str, benchmarks: Sequence[str] | None = None, column: str = "per_problem"
+) -> Difference:
+    """The difference in the final models' accuracy of two arms, in points; arguments as of ``paired_scores``."""
+    one, two, seeds = paired_scores(results, arm, than, benchmarks, column)
+    return replace(difference(one, two).times(100), seeds=tuple(seeds))
+
+
 def paired_scores(
-    results: StudyResults,
-    arm: str,
-    than: str,
-    seeds: Sequence[int] | None = None,
-    benchmarks: Sequence[str] | None = None,
-) -> tuple[list[Array], list[Array]]:
-    """Scores of two arms on the seeds that both have: lists over benchmarks of [seeds, problems], seeds in order.
+    results: StudyResults, arm: str, than: str, benchmarks: Sequence[str] | None = None, column: str = "per_problem"
+) -> tuple[list[Array], list[Array], list[int]]:
+    """Scores of two arms: lists over benchmarks of [seeds, problems], and the seeds, in order.
 
-    ``seeds``: only these, which both have; ``benchmarks``: only these. An initial model that all runs begin from is
-    evaluated once, and has that score with every seed.
+    The seeds are those on which both were evaluated on all their common benchmarks. An initial model that all runs
+    begin from is evaluated once, and has that score with every seed. ``benchmarks``: only these; ``column``:
+    `per_problem`, or `greedy`. UserError if there is no such seed.
     """
-    names, by_seed = _evaluated(results, arm, than)
-    names = [b for b in names if benchmarks is None or b in benchmarks]
-    if not (chosen := paired_seeds(results, arm, than) if seeds is None else list(seeds)):
-        raise UserError(f"no seed on which both {arm!r} and {than!r} were evaluated: run `snakemake all`.")
-    one, two = ([np.array(scores[b].loc[chosen].tolist(), dtype=float) for b in names] for scores in by_seed)
-    return one, two
-
-
-def paired_seeds(results: StudyResults, arm: str, than: str) -> list[int]:
-    """The seeds on which both arms were evaluated on all their common benchmarks."""
-    _, by_seed = _evaluated(results, arm, than)
-    return sorted(set.intersection(*(set(s.index) for scores in by_seed for s in scores.values())))
-
-
-def _evaluated(results: StudyResults, arm: str, than: str) -> tuple[list[str], list[dict[str, pd.Series]]]:
-    """The benchmarks of both arms, and for each arm the scores per problem by benchmark and seed."""
-    table = results.evaluations
-    rows = [table[table["arm"] == name] for name in (arm, than)]
-    for name, arm_rows in zip((arm, than), rows, strict=True):
-        if arm_rows.empty:
+    table, scores = results.evaluations, []
+    for name in (arm, than):
+        rows = table[table["arm"] == name]
+        if rows.empty:
             raise UserError(
                 f"no evaluation of {name!r}: name it in an experiment that is evaluated, then `snakemake all`."
             )
-    names = [b for b in results.benchmarks if all((arm_rows["benchmark"] == b).any() for arm_rows in rows)]
-    by_seed = [
-        {b: arm_rows[arm_rows["benchmark"] == b].set_index("seed")["per_problem"] for b in names} for arm_rows in rows
-    ]
+        scores.append(rows.pivot(index="seed", columns="benchmark", values=column))
     if has_one_start(results):
-        for name, scores, others in ((arm, by_seed[0], by_seed[1]), (than, by_seed[1], by_seed[0])):
-            for b in names if name == START else ():
-                scores[b] = pd.Series([scores[b].iloc[0]] * len(others[b]), index=others[b].index)
-    return names, by_seed
+        for i, name in enumerate((arm, than)):
+            if name == START:
+                scores[i] = scores[i].reindex(scores[1 - i].index, method="nearest")
+    names = [b for b in results.benchmarks if all(b in of_arm for of_arm in scores)]
+    both = [of_arm[names].dropna() for of_arm in scores]
+    seeds = sorted(both[0].index.intersection(both[1].index))
+    if not seeds:
+        raise UserError(f"no seed on which both {arm!r} and {than!r} were evaluated: run `snakemake all`.")
+    names = [b for b in names if benchmarks is None or b in benchmarks]
+    one, two = ([np.array(of_arm.loc[seeds, b].tolist(), dtype=float) for b in names] for of_arm in both)
+    return one, two, [int(seed) for seed in seeds]
 
 
 def has_one_start(results: StudyResults) -> bool:
@@ -175,8 +169,7 @@ def largest_drop(results: StudyResults, arm: str) -> pd.Series:
 
 def benchmarks_won(results: StudyResults, arm: str, than: str) -> pd.Series:
     """On how many benchmarks the final model of ``arm`` is more accurate, minus those on which it is less, by seed."""
-    seeds = paired_seeds(results, arm, than)
-    one, two = paired_scores(results, arm, than, seeds)
+    one, two, seeds = paired_scores(results, arm, than)
     signs = [np.sign(a.mean(1) - b.mean(1)) for a, b in zip(one, two, strict=True)]
     return pd.Series(np.sum(signs, axis=0), index=seeds, dtype=float)
 

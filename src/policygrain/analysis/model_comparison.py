@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, get_args
 
 from ..errors import UserError
-from ..grading.outcome import Outcome
+from ..grading.grader import Outcome
 from ..results.evaluated_models import ModelGroup, benchmarks_of
 from ..results.schema import BenchmarkRecord
 from . import statistics
@@ -37,7 +37,7 @@ def data(groups: Sequence[ModelGroup], first: ModelGroup, differing: Sequence[st
                 "protocols": [m.protocol for m in group.models],
                 "facts": [m.facts.model_dump() for m in group.models],
                 "benchmarks": {
-                    b: summary(group, b) | ({"difference": d.numbers()} if (d := difference(group, first, b)) else {})
+                    b: summary(group, b) | ({"difference": d.numbers()} if (d := difference(group, first, [b])) else {})
                     for b in benchmarks_of([group])
                 },
             }
@@ -64,17 +64,6 @@ def summary(group: ModelGroup, benchmark: str) -> dict[str, Any]:
     }
 
 
-def difference(group: ModelGroup, first: ModelGroup, benchmark: str) -> Difference | None:
-    """``group`` − ``first`` on the same problems and seeds; None if they have none in common.
-
-    Two single models are paired by problem, even if their seeds differ; a study's only initial model with every seed.
-    """
-    paired = _pairs(group, first, benchmark)
-    if group is first or not paired:
-        return None
-    return statistics.difference([group.scores(benchmark, paired[0])], [first.scores(benchmark, paired[1])])
-
-
 def average(group: ModelGroup, benchmarks: Sequence[str]) -> Estimate | None:
     """The mean over ``benchmarks``; None if a model was not evaluated on one of them."""
     if not all(len(group.records(b)) == len(group.models) for b in benchmarks):
@@ -82,8 +71,11 @@ def average(group: ModelGroup, benchmarks: Sequence[str]) -> Estimate | None:
     return statistics.accuracy([group.scores(b) for b in benchmarks])
 
 
-def average_difference(group: ModelGroup, first: ModelGroup, benchmarks: Sequence[str]) -> Difference | None:
-    """``group`` − ``first``, averaged over ``benchmarks``; None if one of them cannot be paired."""
+def difference(group: ModelGroup, first: ModelGroup, benchmarks: Sequence[str]) -> Difference | None:
+    """``group`` − ``first`` on the same problems and seeds, averaged over ``benchmarks``; None if one cannot be paired.
+
+    Two single models are paired by problem, even if their seeds differ; a study's only initial model with every seed.
+    """
     pairs = [_pairs(group, first, b) for b in benchmarks]
     if group is first or pairs[0] is None or any(p != pairs[0] for p in pairs):
         return None

@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from ..study import Study
 from ..study.fingerprint import measured_starts
 from ..study.runs import RunMatrix, run_matrix
+from ..text import some
 from .comparisons import common_seeds, lacking
 from .contrasts import planned_contrasts
 from .ledger import Claim, Comparison, load_claims
 from .statistics import STARTS
-
-SOME = 2  # claims that a note names
 
 
 def plan_notes(study: Study) -> list[str]:
@@ -23,9 +22,8 @@ def plan_notes(study: Study) -> list[str]:
     if len(without) == len(claims):
         notes.append("claims: none of the claims of the papers will have a verdict; the study lacks arms.")
     elif without:
-        listed = ", ".join(f"{name} (needs {why})" for name, why in list(without.items())[:SOME])
-        rest = f" and {len(without) - SOME} more" if len(without) > SOME else ""
-        notes.append(f"claims: {len(without)} of {len(claims)} will have no verdict: {listed}{rest}.")
+        listed = some([f"{name} (needs {why})" for name, why in without.items()], 2)
+        notes.append(f"claims: {len(without)} of {len(claims)} will have no verdict: {listed}.")
     planned = {name: claim for name, claim in claims.items() if name not in without}
     for name, c in _comparisons(planned):
         if c.replicates != STARTS and not common_seeds(matrix, c):

@@ -121,10 +121,7 @@ def difference(a: Sequence[Array], b: Sequence[Array]) -> Difference:
 def over_seeds(values: Sequence[float] | Array) -> Interval:
     """The mean of a number per seed [seeds] with Student's 95% interval; of a single seed both limits are its value."""
     d = student(values)
-    return Interval(
-        d.mean,
-        *((d.low, d.high) if d.n > 1 else (d.mean, d.mean)),
-    )
+    return Interval(d.mean, d.low, d.high) if d.n > 1 else Interval(d.mean, d.mean, d.mean)
 
 
 def student(values: Sequence[float] | Array, unit: str = SEEDS, seeds: Sequence[int] = ()) -> Difference:

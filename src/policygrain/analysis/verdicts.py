@@ -57,13 +57,13 @@ def corrected(tests: Sequence[PValues]) -> list[PValues]:
     return [PValues(*row) for row in zip(*columns, strict=True)]
 
 
-def decide(p: PValues, level: float = LEVEL) -> Verdict:
+def decide(p: PValues) -> Verdict:
     """The verdict on one comparison; ``p`` corrected."""
-    if p.holds < level:
+    if p.holds < LEVEL:
         return "holds"
-    if p.opposite < level:
+    if p.opposite < LEVEL:
         return "opposite"
-    return "smaller than published" if p.smaller < level else "undecided"
+    return "smaller than published" if p.smaller < LEVEL else "undecided"
 
 
 def combine(verdicts: Sequence[Verdict]) -> Verdict:

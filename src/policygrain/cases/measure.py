@@ -10,11 +10,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..analysis.statistics import over_seeds
 from ..objective import Method
 from ..objective.batch import TokenBatch
+from ..results.case_records import Interval
 from . import policies
 from .definitions import BATCH, STEP, UPDATES, Case
 
+DIGITS = 6  # of recorded numbers
 LARGEST_LOGIT = 12.0
 DRAWS = 64  # of the random parts of a case, for expected updates
 BATCHES = 400  # for the cosine of single batches
@@ -67,14 +70,14 @@ def expected_update(method: Method, case: Case) -> Tensor:
     return update(method, present, tokens, mismatched(old, case, generator), advantages, case.first).mean(0)
 
 
-def batch_cosines(method: Method, case: Case, batches: int = BATCHES) -> Tensor:
+def batch_cosines(method: Method, case: Case) -> Tensor:
     """Cosine of the update from one batch of ``BATCH`` responses with the exact gradient. [batches].
 
     0 for a batch without a gradient: all rewards equal.
     """
     generator = torch.Generator().manual_seed(1)
-    present = _present(case).expand(batches, -1)
-    behaviour = drifted(_behaviour(case).expand(batches, -1), case, generator)
+    present = _present(case).expand(BATCHES, -1)
+    behaviour = drifted(_behaviour(case).expand(BATCHES, -1), case, generator)
     updates = batch_update(method, case, present, behaviour, generator)
     return torch.cosine_similarity(updates, policies.exact_gradient(present), dim=-1)
 
@@ -138,3 +141,9 @@ def _present(case: Case) -> Tensor:
 
 def _behaviour(case: Case) -> Tensor:
     return policies.start(case.p_x1, case.old_p_x2, case.irrelevant)
+
+
+def interval(values: Tensor) -> Interval:
+    """The mean over seeds with its interval, rounded; adding 0 turns −0 into 0."""
+    mean, low, high = (round(value, DIGITS) + 0.0 for value in over_seeds(values.numpy()))
+    return mean, low, high

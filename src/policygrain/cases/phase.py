@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..analysis.statistics import LEVEL, over_seeds, student
+from ..analysis.statistics import LEVEL, student
 from ..analysis.verdicts import holm
 from ..objective import Method
 from ..objective.clip import PpoClip
@@ -26,14 +26,13 @@ from ..results.case_records import Law, MapCell, MapMethod, MapRecord
 from ..text import columns
 from . import chains
 from .definitions import BATCH, Estimator
-from .measure import token_weights
+from .measure import interval, token_weights
 from .policies import every_response
 
 STEPS, EVERY = 64, 8  # steps of a run, and between two measurements of its expected reward
 AGES, LENGTHS, GROUPS, RATES = (4, 16, 48), (2, 4, 8, 12), (1, 2, 4, 8), (0.01, 0.04, 0.16)
 BETAS = (0.9, 0.95)  # Adam's, as in training
 ENUMERATED = 2**18  # responses of all problems together, in exact expectations
-DIGITS = 6
 RATIOS = {
     "token": TokenRatio(),
     "block": Block(size=2, weights="uniform", edges="normalised"),
@@ -126,14 +125,14 @@ def chosen_clip(ratio: Estimator, seeds: int) -> tuple[PpoClip, dict[str, float]
         tried.append(further)
 
 
-def run_map(seeds: int, silent: bool = False) -> MapRecord:
+def run_map(seeds: int) -> MapRecord:
     """Choose the clips, then measure every method in every cell; ``seeds`` random problems for each."""
     made_by, clips = commit(), {}
-    for ratio in Progress(UNCLIPPED[: len(RATIOS)], "clip ranges", len(RATIOS), silent=silent):
+    for ratio in Progress(UNCLIPPED[: len(RATIOS)], "clip ranges", len(RATIOS)):
         clips[ratio.name] = chosen_clip(ratio, seeds)
     clipped = [Estimator(name, ratio, clips[name][0]) for name, ratio in RATIOS.items()]
     methods = sorted([*UNCLIPPED, *clipped], key=lambda e: [u.name for u in UNCLIPPED].index(e.name))
-    cells = [_cell(cell, methods, seeds) for cell in Progress(CELLS, "cells", len(CELLS), silent=silent)]
+    cells = [_cell(cell, methods, seeds) for cell in Progress(CELLS, "cells", len(CELLS))]
     p = iter(holm([m.p for cell in cells for m in cell.methods]))
     cells = [c.model_copy(update={"methods": [m.model_copy(update={"p": next(p)}) for m in c.methods]}) for c in cells]
     return MapRecord(
@@ -203,30 +202,25 @@ def _cell(cell: Cell, methods: Sequence[Estimator], seeds: int) -> MapCell:
         return MapMethod(
             name=estimator.name,
             clip=(clip["low"], clip["high"]) if clip else None,
-            cosine=_rounded(torch.cosine_similarity(mean.flatten(1), exact.flatten(1))),
+            cosine=interval(torch.cosine_similarity(mean.flatten(1), exact.flatten(1))),
             bias=_ratio((mean - exact).flatten(1).norm(dim=1), length),
             snr=_ratio(BATCH * mean.square().sum((1, 2)), variance),
-            difference=_rounded(100 * (areas - reference)),
+            difference=interval(100 * (areas - reference)),
             p=difference.p,
         )
 
     reference = curves.mean(0)
     return MapCell(
         **asdict(cell),
-        nats=_rounded((old.exp() * (old - now)).sum(1) / cell.length),
+        nats=interval((old.exp() * (old - now)).sum(1) / cell.length),
         enumerated=few,
-        area=_rounded(100 * reference),
+        area=interval(100 * reference),
         reference=measured(REFERENCE, reference),
         methods=[measured(e, run(e.method, cell, seeds)[0].mean(0)) for e in methods],
     )
 
 
-def _rounded(values: Tensor) -> tuple[float, float, float]:
-    mean, low, high = (round(value, DIGITS) + 0.0 for value in over_seeds(values.numpy()))
-    return mean, low, high
-
-
 def _ratio(above: Tensor, below: Tensor) -> tuple[float, float, float]:
     """The ratio of two means, with the interval of its linear approximation."""
     ratio = above.mean() / below.mean()
-    return _rounded(ratio + (above - ratio * below) / below.mean())
+    return interval(ratio + (above - ratio * below) / below.mean())

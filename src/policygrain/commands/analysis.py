@@ -1,11 +1,20 @@
-"""Commands that answer a question without a study: exact cases, and the clip bands and runs of another trainer."""
+"""Commands that answer a question without a study: exact cases, and rollouts and runs of another trainer."""
 
 from __future__ import annotations
 
 import json
 from argparse import Namespace
+from dataclasses import replace
+from pathlib import Path
 
 from .declare import JSON, command, flag, one_of, option, path
+
+ROLLOUTS = path(
+    "--rollouts",
+    "JSON Lines or Parquet, a row per response: log_probs, old_log_probs, and reward and group, or advantage",
+    required=True,
+    metavar="FILE",
+)
 
 
 @command(
@@ -29,7 +38,7 @@ def cases(arguments: Namespace) -> None:
     import torch
 
     from ..cases import phase
-    from ..cases import run as cases
+    from ..cases import record as cases
     from ..errors import UserError
     from ..results.case_records import CasesRecord, MapRecord
 
@@ -58,12 +67,7 @@ def cases(arguments: Namespace) -> None:
 
 
 @command(
-    path(
-        "--rollouts",
-        "JSON Lines or Parquet, a row per response: log_probs, old_log_probs, and reward and group, or advantage",
-        required=True,
-        metavar="FILE",
-    ),
+    ROLLOUTS,
     option("--share", "share of tokens that a band should clip (default: 0.01)", type=float, default=0.01),
     path("--figure", "draw the distributions", metavar="PNG"),
     path("--out", "JSON file of what was measured", metavar="FILE"),
@@ -135,3 +139,61 @@ def claim(arguments: Namespace) -> None:
         from ..figures import run_claims
 
         run_claims.draw(decided, a, b, arguments.figure)
+
+
+@command(
+    ROLLOUTS,
+    path("--out", "the page (default: anatomy.html, unless --json)", metavar="HTML"),
+    flag("--json", "print everything as JSON"),
+    option(
+        "--advantages",
+        "rows: those of the rows for all; method: each objective's own, from reward and group (default: rows)",
+        choices=("rows", "method"),
+        default="rows",
+    ),
+    path("--methods", "YAML file with objectives of your own, as under `methods` in a study file", metavar="FILE"),
+    option("--model", "compare gradients, too: the folder or name of the model of log_probs", metavar="MODEL"),
+    option("--step", "its step, if rows have one (default: the first)", type=int, metavar="N"),
+    option("--responses", "responses whose gradients are compared (default: 64)", type=int, default=64, metavar="N"),
+    option("--directions", "random directions for gradients (default: 64)", type=int, default=64, metavar="N"),
+    option("--temperature", "of the model's log-probabilities (default: 1)", type=float, default=1.0),
+    option("--seed", "of random directions, and of objectives that draw (default: 0)", type=int, default=0),
+)
+def anatomy(arguments: Namespace) -> None:
+    """Measure which tokens carry the update of each objective on a batch of your own, and which updates are the same.
+
+    Without a model: the weight of each token's gradient follows from log-probabilities, advantages and masks.
+    """
+    import torch
+
+    from ..errors import UserError
+    from ..files import atomic_text
+    from ..integrations import anatomy_page
+    from ..integrations.anatomy import measure
+    from ..integrations.coefficients import Work
+    from ..integrations.options import methods_file
+    from ..integrations.rollout_files import read_rollouts
+
+    for name in ("responses", "directions"):
+        if getattr(arguments, name) < 1:
+            raise UserError(f"--{name} {getattr(arguments, name)}: at least 1.")
+    if not arguments.temperature > 0:
+        raise UserError(f"--temperature {arguments.temperature:g}: above 0; log-probabilities have that of sampling.")
+    rollouts = read_rollouts(arguments.rollouts)
+    own = methods_file(arguments.methods) if arguments.methods else {}
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # the tensors are small: threads would wait for each other
+    work = Work(rollouts, own, arguments.advantages == "method", arguments.seed)
+    found = measure(work)
+    torch.set_num_threads(threads)
+    if arguments.model:
+        from ..instruments.projection import gradient_cosines
+
+        how = arguments.step, arguments.responses, arguments.directions, arguments.temperature, arguments.seed
+        found = replace(found, gradient=gradient_cosines(work, arguments.model, *how))
+    print(json.dumps(anatomy_page.data(found), indent=1) if arguments.json else anatomy_page.table(found))
+    if arguments.out or not arguments.json:
+        out = arguments.out or Path("anatomy.html")
+        atomic_text(out, anatomy_page.page(found, arguments.rollouts.name))
+        if not arguments.json:
+            print(f"\n{out}")

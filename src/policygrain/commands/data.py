@@ -8,7 +8,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .declare import JSON, actions, command, flag, option, path
+from .declare import JSON, actions, command, option, path
 
 if TYPE_CHECKING:
     from ..tasks.problem import Problem
@@ -23,18 +23,13 @@ COPIES = {
 }
 
 
-@command(ROOT, JSON, flag("--markdown", "the documentation's page instead"))
+@command(ROOT, JSON)
 def _list(arguments: Namespace) -> None:
     """List the registered sets, their versions and sources, and which of them are in the folder."""
-    from ..tasks.check import data_root, find
     from ..tasks.registry import dataset, names
+    from ..tasks.set_files import data_root, find
     from ..text import columns
 
-    if arguments.markdown:
-        from ..tasks.documentation import markdown
-
-        print(markdown(), end="")
-        return
     sets = [dataset(name) for name in names()]
     if arguments.json:
         print(json.dumps({d.name: d.model_dump(exclude={"name"}) for d in sets}, indent=1, ensure_ascii=False))
@@ -65,9 +60,9 @@ def _fetch(arguments: Namespace) -> None:
     Sets that are there and correct are skipped; interrupted downloads resume.
     """
     from ..errors import UserError
-    from ..tasks.check import ROOT_VARIABLE, data_root
     from ..tasks.fetch import fetch
     from ..tasks.registry import dataset, names
+    from ..tasks.set_files import ROOT_VARIABLE, data_root
 
     if arguments.root is None and ROOT_VARIABLE not in os.environ:
         raise UserError(f"data fetch: name the folder to download into: --root FOLDER, or {ROOT_VARIABLE}.")
@@ -94,10 +89,10 @@ def _check(arguments: Namespace) -> None:
     your own: whether its answers can be read as mathematics, or tests test something.
     """
     from ..errors import UserError
-    from ..tasks.check import Report, check, data_root, find
     from ..tasks.golds import check_golds
     from ..tasks.problem import read_problems
     from ..tasks.registry import dataset, names
+    from ..tasks.set_files import Report, check, data_root, find
     from ..text import columns
 
     root = data_root(arguments.root)
@@ -138,8 +133,8 @@ def _select(arguments: Namespace) -> None:
     """Write the problems that a model solves sometimes but not always, as its evaluated samples say."""
     from ..evaluate.selection import select, solve_rates
     from ..results.reader import samples
-    from ..tasks.check import data_root
     from ..tasks.problem import write_problems
+    from ..tasks.set_files import data_root
 
     problems = _problems(arguments.set, data_root(arguments.root), "data select")
     rates = solve_rates(sample for path in arguments.samples for sample in samples(path))
@@ -151,9 +146,9 @@ def _select(arguments: Namespace) -> None:
 
 def _problems(source: str, root: Path, where: str) -> list[Problem]:
     """The problems of a registered set or of a file in ``root``."""
-    from ..tasks.check import load, require
     from ..tasks.problem import read_problems
     from ..tasks.registry import dataset, names
+    from ..tasks.set_files import load, require
 
     if source in names():
         return load(dataset(source), require(dataset(source), root, where))
@@ -171,8 +166,8 @@ def _problems(source: str, root: Path, where: str) -> list[Problem]:
 def _overlaps(arguments: Namespace) -> None:
     """Print and write which benchmark problems are among the training prompts, word for word or nearly so."""
     from ..files import atomic_json
-    from ..tasks.check import data_root
     from ..tasks.contamination import TrainingIndex, as_data
+    from ..tasks.set_files import data_root
     from ..text import columns
 
     root, where = data_root(arguments.root), "data overlaps"

@@ -43,7 +43,7 @@ def estimators(arguments: Namespace) -> None:
     Bias, noise and usefulness of the update of each method, on the same batches (docs/estimators.md).
     """
     from ..instruments.estimators import ESTIMATORS
-    from ..instruments.tables import estimators
+    from ..instruments.printed import estimators
 
     _measure(arguments, ESTIMATORS, estimators)
 
@@ -54,8 +54,8 @@ def rounds(arguments: Namespace) -> None:
 
     The policy is validated with the same sampling seeds after each method's updates (docs/rounds.md).
     """
+    from ..instruments.printed import rounds
     from ..instruments.rounds import ROUNDS
-    from ..instruments.tables import rounds
 
     _measure(arguments, ROUNDS, rounds)
 
@@ -75,8 +75,8 @@ def evaluate(arguments: Namespace) -> None:
     Models that were evaluated under the same protocol before are not sampled again. Sampling takes one process per
     engine; then the responses are graded and the records written.
     """
+    from ..evaluate.evaluation import evaluate
     from ..evaluate.parallel import gpus, sample_in_parallel
-    from ..evaluate.run import evaluate
     from ..results.done import begin, write_done
     from ..results.layout import DataFolder, StudyFolder
     from ..study import load_study

@@ -41,7 +41,7 @@ def evaluate_model(arguments: Namespace) -> None:
     samples. The same command resumes; with other models in the same folder it adds them to the table of several.
     """
     from ..evaluate.any_model import PROMPT, EvaluationOptions, claim, fetched, named, study_of
-    from ..evaluate.run import evaluate
+    from ..evaluate.evaluation import evaluate
     from ..files import atomic_text
     from ..model.loading import load_tokenizer
     from ..report.show import detail, leaderboard

@@ -65,7 +65,7 @@ def claims(arguments: Namespace) -> None:
         path = Path("results") / load_recorded_study(path).name
     results = StudyResults(path)
     if arguments.complete:
-        from ..report.checks import check_complete
+        from ..report.completeness import check_complete
 
         check_complete(results)
     decided, judged = decide_study(results), controls(results)
@@ -159,7 +159,7 @@ def freeze(arguments: Namespace) -> None:
 
     The archive holds everything that figures and tables are drawn from; `policygrain thaw` redraws them.
     """
-    from ..report.checks import broken, check_commits, made_at
+    from ..report.completeness import broken, check_commits, made_at
     from ..report.freeze import freeze
     from ..results.reader import StudyResults
 

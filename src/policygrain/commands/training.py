@@ -120,7 +120,7 @@ def train(arguments: Namespace) -> None:
             name = f"{arm.name}/seed{seed}"
             keys[name] = train_run(study, arm, seed, run, start, data, stop)
             if arguments.evaluate is not None and data is not None:
-                from ..evaluate.run import evaluate
+                from ..evaluate.evaluation import evaluate
 
                 results, model = StudyFolder(arguments.evaluate), {name: run.model}
                 on_rank_0(lambda results=results, model=model: evaluate(study, model, data, results))  # type: ignore[misc]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..results.json_lines import read_lines
+from ..files import json_lines
 from .verl_samples import Samples
 
 # Our metric → verl's. The plugin's own metrics, `policygrain/NAME`, have our names already.
@@ -52,7 +52,7 @@ def read_log(paths: Iterable[Path], steps: int, folder: Path) -> Log:
     """
     log: Log = {}
     for path in paths:
-        for number, row in read_lines(path, AGAIN):
+        for number, row in json_lines(path, AGAIN):
             step, data = row.get("step"), row.get("data")
             if not isinstance(step, int) or not isinstance(data, dict):
                 raise UserError(f"{path}, line {number}: expected `step` and `data`. {AGAIN}")

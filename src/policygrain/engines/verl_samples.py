@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import UserError
+from ..files import json_lines
 from ..grading import open_grader
 from ..model.loading import load_tokenizer
-from ..results.json_lines import read_lines
 from ..results.schema import EvaluatedSample, ExportRecord
 
 
@@ -40,7 +40,7 @@ def graded_samples(folder: Path, exported: ExportRecord, model: Path) -> Iterabl
     most = exported.config.training["max_tokens"]
     with open_grader(exported.grader, exported.extraction) as grader:
         for step, path in sorted(files.items()):
-            rows = [row for _, row in read_lines(path, "It was written by verl.")]
+            rows = [row for _, row in json_lines(path, "It was written by verl.")]
             if not rows or any({"input", "output", "gts", "score"} - row.keys() for row in rows):
                 raise UserError(f"{path}: expected lines with input, output, gts and score, as verl 0.9 writes them.")
             texts = [str(row["output"]) for row in rows]

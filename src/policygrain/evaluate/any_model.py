@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ from ..errors import UserError
 from ..files import atomic_text
 from ..results.layout import StudyFolder
 from ..study import Study, load_recorded_study, parse_study
+from ..text import flat, some
 
 PROMPT = "{problem}\nPlease reason step by step, and put your final answer within \\boxed{}.\n"
 
@@ -75,25 +76,16 @@ def claim(folder: StudyFolder, study: Study) -> None:
             there = load_recorded_study(folder.study)
         except UserError as error:
             raise UserError(f"{error}\nChoose another folder with --out.") from error
-        old, new = (dict(_leaves(s.model_dump(mode="json", exclude={"model", "name"}))) for s in (there, study))
+        old, new = (flat(s.model_dump(mode="json", exclude={"model", "name"})) for s in (there, study))
         if changed := [key for key in {**old, **new} if old.get(key) != new.get(key)]:
-            some = ", ".join(changed[:3]) + ("" if len(changed) == 1 else " and others" if len(changed) > 3 else "")
+            differ = f"{some(changed)} differ{'s' * (len(changed) == 1)}"
             raise UserError(
-                f"{folder.path}: has results of another protocol ({some} differ{'s' * (len(changed) == 1)}). Choose "
-                "another folder with --out, or remove this one."
+                f"{folder.path}: has results of another protocol ({differ}). Choose another folder with --out, or "
+                "remove this one."
             )
         return
     folder.path.mkdir(parents=True, exist_ok=True)
     atomic_text(folder.study, yaml.safe_dump(study.model_dump(mode="json"), sort_keys=False, allow_unicode=True))
-
-
-def _leaves(data: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted key, value) of everything in nested mappings."""
-    if isinstance(data, dict):
-        for key, value in data.items():
-            yield from _leaves(value, f"{prefix}.{key}" if prefix else str(key))
-    else:
-        yield prefix, data
 
 
 def named(models: Sequence[str]) -> dict[str, str]:

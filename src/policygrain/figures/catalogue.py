@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import UserError, did_you_mean
 from ..files import atomic_text
-from . import TABLES, selection
+from . import TABLES, contents
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,7 +28,7 @@ class Entry(NamedTuple):
     has: Callable[[Study], object] = bool  # whether a study has that
 
 
-HEADLINE = ("an experiment named 'headline'", selection.headline)
+HEADLINE = ("an experiment named 'headline'", contents.headline)
 ESTIMATORS = "measurements of estimators; set `estimators: {methods: […], reference: …}`"
 ROUNDS = "measurements of rounds; set `rounds: {methods: […], reference: …}` with two methods or more"
 SWEEP = "two methods that differ in block.{0} alone, in `{1}.methods` or evaluated"
@@ -36,7 +36,7 @@ ARMS = "at least 2 of these methods in experiments: {}"
 FIGURES: dict[str, Entry] = {
     "benchmarks": Entry(
         "Accuracy of the start model and the headline methods on each benchmark and on average (after TEPO's figure 1)",
-        "points.benchmarks",
+        "intervals.benchmarks",
         *HEADLINE,
     ),
     "dynamics": Entry(
@@ -50,54 +50,54 @@ FIGURES: dict[str, Entry] = {
     "entropy_regularisation": Entry(
         "Entropy and accuracy of TEPO, with its penalty, an entropy bonus or KL on all tokens (after TEPO's figure 4)",
         "lines.entropy_regularisation",
-        ARMS.format(", ".join(selection.ENTROPY_ARMS)),
-        selection.entropy_arms,
+        ARMS.format(", ".join(contents.ENTROPY_ARMS)),
+        contents.entropy_arms,
     ),
     "importance_sampling": Entry(
         "Ratios of every grain with the same sparse reward, and training without a ratio (after TEPO's figure 5)",
         "lines.importance_sampling",
-        ARMS.format(", ".join(selection.RATIO_ARMS)),
-        selection.ratio_arms,
+        ARMS.format(", ".join(contents.RATIO_ARMS)),
+        contents.ratio_arms,
     ),
     "convergence": Entry(
         "The cost of each method to reach the final accuracy of GRPO, relative to GRPO",
         "rows.convergence",
         "grpo and another method in the experiment 'headline'",
-        selection.beside_grpo,
+        contents.beside_grpo,
     ),
     "block_size": Entry(
         "Block size K (after MPO): one round by each size, or the accuracy of final models",
-        "points.block_size",
+        "intervals.block_size",
         SWEEP.format("size", "rounds"),
-        lambda study: selection.block_sweep(study, "size", "rounds")[0],
+        lambda study: contents.block_sweep(study, "size", "rounds")[0],
     ),
     "future_weight": Entry(
         "The weight φ of future tokens (after MPO): tokens clipped, and what an update or a final model is worth",
-        "points.future_weight",
+        "intervals.future_weight",
         SWEEP.format("future_weight", "estimators"),
-        lambda study: selection.block_sweep(study, "future_weight", "estimators")[0],
+        lambda study: contents.block_sweep(study, "future_weight", "estimators")[0],
     ),
     "ratio_variance": Entry(
         "Variance of every ratio on the same rollouts, by the number of optimizer steps since then (after MPO)",
-        "points.ratio_variance",
+        "intervals.ratio_variance",
         "a method with a ratio and `clip: null` in `estimators.methods`",
-        lambda study: study.estimators and selection.without_clip(study, study.estimators.methods),
+        lambda study: study.estimators and contents.without_clip(study, study.estimators.methods),
     ),
     "pass_at_k": Entry(
         "pass@k of the start model and the headline methods, by the unbiased estimator",
         "lines.pass_at_k",
         "a benchmark with several responses per problem; set `sampling: {n: 8, temperature: 1.0}`",
-        selection.sampled_benchmarks,
+        contents.sampled_benchmarks,
     ),
     "regimes": Entry(
         "Each method minus the reference, a panel per regime",
         "rows.regimes",
         "an experiment with a `reference`",
-        selection.references,
+        contents.references,
     ),
     "ranges": Entry(
         "Accuracy by clip range, a panel per ratio and a line per regime",
-        "points.ranges",
+        "intervals.ranges",
         "an experiment named 'ranges'",
         lambda study: "ranges" in study.experiments,
     ),
@@ -120,7 +120,7 @@ FIGURES: dict[str, Entry] = {
         "A map of regimes: each method minus the reference, over two training settings; a panel per method",
         "maps.phase",
         "an experiment with a `reference` and two keys under `vary`, such as `ahead` and `learning_rate`",
-        selection.map_of_regimes,
+        contents.map_of_regimes,
     ),
 }
 

@@ -19,7 +19,7 @@ from ..evaluate.scores import powers_of_two
 from ..results.layout import START
 from ..results.reader import StudyResults
 from ..study import Study
-from . import selection
+from . import contents
 from .labels import labels, name_of
 from .style import WIDE, Look, from_zero, legend, looks
 
@@ -69,7 +69,7 @@ class ByStep:
 
 
 dynamics = ByStep(
-    selection.with_clip_higher,
+    contents.with_clip_higher,
     (WIDE, 4.0),
     (
         Panel("validation_accuracy", "validation accuracy (%)", scale=100, smooth=1, most=100),  # the same problems
@@ -82,7 +82,7 @@ dynamics = ByStep(
 # Share of response tokens whose gradient is 0 because of the clip. Bands of different ratios clip shares of different
 # orders of magnitude.
 clip_ratio = ByStep(
-    selection.headline,
+    contents.headline,
     (WIDE * 0.9, 2.4),
     (
         Panel("clip_fraction_low", "clipped below (ratio < 1 − ε)", scale=100, most=100),
@@ -90,10 +90,10 @@ clip_ratio = ByStep(
     ),
     ylabel="tokens clipped (%)",
 )
-entropy_regularisation = ByStep(selection.entropy_arms, (WIDE * 0.8, 2.2), (ENTROPY, SAMPLED))
+entropy_regularisation = ByStep(contents.entropy_arms, (WIDE * 0.8, 2.2), (ENTROPY, SAMPLED))
 # The arms differ only in the ratio and its clip range.
 importance_sampling = ByStep(
-    selection.ratio_arms,
+    contents.ratio_arms,
     (WIDE, 2.2),
     (
         SAMPLED,
@@ -147,7 +147,7 @@ def _curve(axes: Axes, results: StudyResults, arm: str, panel: Panel, look: Look
 def pass_at_k(results: StudyResults) -> Figure:
     """A panel per benchmark with several responses per problem; 95% intervals over seeds and problems."""
     responses = results.evaluations.drop_duplicates("benchmark").set_index("benchmark")["n"]
-    names = selection.sampled_benchmarks(results.study)
+    names = contents.sampled_benchmarks(results.study)
     label, found = labels(results.study), looks(results.study)
     columns = min(4, len(names))
     rows = -(-len(names) // columns)
@@ -156,7 +156,7 @@ def pass_at_k(results: StudyResults) -> Figure:
     for axes, name in zip(panels, names, strict=False):
         n = int(responses[name])
         ks = powers_of_two(n)
-        for arm in (START, *selection.headline(results.study)):
+        for arm in (START, *contents.headline(results.study)):
             correct = np.rint(results.scores(arm, name) * n).astype(int).tolist()
             scores = [np.array([[unbiased(n, c, k) for c in row] for row in correct]) for k in ks]
             mean, low, high = np.array([accuracy([score])[:3] for score in scores]).T * 100

@@ -18,7 +18,7 @@ from ..analysis.ledger import Comparison
 from ..analysis.statistics import Interval, over_seeds, ranked
 from ..results.reader import StudyResults
 from ..study.runs import Arm
-from . import selection
+from . import contents
 from .labels import labels, updates_text
 from .style import (
     ABOVE,
@@ -109,7 +109,7 @@ def convergence(results: StudyResults) -> Figure:
 
     A run that never reaches the accuracy has an infinite ratio.
     """
-    arms = selection.beside_grpo(results.study)
+    arms = contents.beside_grpo(results.study)
     found = {by: [measures.reached(results, arm, "grpo", by).to_numpy() for arm in arms] for by in COSTS}
     # As wide as the seeds lie, so that a single wide interval does not hide the others.
     every = np.concatenate([v for values in found.values() for v in values])
@@ -143,7 +143,7 @@ FINAL: Look = {"color": "#9a9a9a", "marker": ".", "linestyle": "-"}
 def regimes(results: StudyResults) -> Figure:
     """Differences in points with 95% intervals: the area in colour, final accuracy beneath it in grey."""
     study, label = results.study, labels(results.study)
-    references = selection.references(study)
+    references = contents.references(study)
     compared = [m for e in study.experiments.values() if e.reference is not None for m in e.methods]
     methods = list(dict.fromkeys(m for m in compared if m not in references))
     pairs = [c for c in contrasts(results) if c.pair.reference.method_name in references]

@@ -6,16 +6,16 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from ..analysis import accuracy, difference, measures
+from ..analysis import accuracy, measures
 from ..analysis.verdicts import holm
+from ..errors import UserError
 from ..results.layout import START
 from ..results.reader import StudyResults
 from ..tasks.registry import sampling_of
 from ..text import markdown_table
-from . import selection
+from . import contents
 from .labels import labels, name_of
 
 ENDS = ("mean", "low", "high")
@@ -100,25 +100,23 @@ def _responses(records: StudyResults) -> str:
 
 def _greedy_columns(records: StudyResults, arms: Sequence[str]) -> pd.DataFrame | None:
     """The accuracy of greedily decoded responses; None unless all models have them on all benchmarks."""
-    table = records.evaluations
-    if "greedy" not in table or table["greedy"].isna().any():
+    if records.evaluations["greedy"].isna().any():
         return None
     rows = []
     for arm in arms:
-        by_seed = table[table["arm"] == arm].sort_values("seed")
-        scores = [np.array(by_seed[by_seed["benchmark"] == b]["greedy"].tolist(), float) for b in records.benchmarks]
-        for b, one in [*zip(records.benchmarks, ([s] for s in scores), strict=True), ("average", scores)]:
+        scores = {b: [records.scores(arm, b, column="greedy")] for b in records.benchmarks}
+        for b, one in [*scores.items(), ("average", [s for (s,) in scores.values()])]:
             rows.append([arm, b, *_percent(accuracy(one)).values()])
     return pd.DataFrame(rows, columns=["arm", "benchmark", *(f"{GREEDY}{name}" for name in ENDS)])
 
 
 def _pairs(records: StudyResults) -> str:
     """The table of paired differences between headline methods and the start model."""
-    pairs = list(itertools.combinations([*selection.headline(records.study), START], 2))
+    pairs = list(itertools.combinations([*contents.headline(records.study), START], 2))
     if not pairs:
         return ""
     label = labels(records.study)
-    found = [difference(*measures.paired_scores(records, a, b)).times(100) for a, b in pairs]
+    found = [measures.accuracy_difference(records, a, b) for a, b in pairs]
     lines = [
         [f"{label(a)} − {label(b)}", f"{d.mean:+.1f} [{d.low:+.1f}, {d.high:+.1f}]", f"{p:.2g}"]
         for (a, b), d, p in zip(pairs, found, holm([d.p for d in found]), strict=True)
@@ -139,9 +137,10 @@ def _best(records: StudyResults, arms: list[str], benchmark: str) -> str | None:
     top = max(arms, key=lambda arm: float(records.scores(arm, benchmark).mean()))
 
     def ahead(rival: str) -> bool:
-        if not measures.paired_seeds(records, top, rival):
+        try:
+            return measures.accuracy_difference(records, top, rival, [benchmark]).low > 0
+        except UserError:  # no seed in common
             return False
-        return difference(*measures.paired_scores(records, top, rival, benchmarks=[benchmark])).low > 0
 
     return top if len(arms) > 1 and all(ahead(arm) for arm in arms if arm != top) else None
 
@@ -171,7 +170,7 @@ def ablation(records: StudyResults) -> tuple[pd.DataFrame, str]:
             "compared_with": base or "",
         }
         if base is not None:
-            d = difference(*measures.paired_scores(records, arm, base)).times(100)
+            d = measures.accuracy_difference(records, arm, base)
             row |= {"difference": round(d.mean, 6), "low": round(d.low, 6), "high": round(d.high, 6)}
             row |= {"n": d.n, "unit": d.unit}
         rows.append(row)

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..errors import UserError, did_you_mean
-from .by_problem import ByProblem
-from .code import CodeGrader
+from .code import ByProblem, CodeGrader
 from .extraction import PROTOCOLS, boxed, extract
+from .grader import Grader, Options, Outcome
 from .math import MathGrader
 from .numeric import NumericGrader
-from .options import Options
-from .outcome import Grader, Outcome
 
 GRADERS: dict[str, Callable[..., Grader]] = {"numeric": NumericGrader, "math": MathGrader}
 

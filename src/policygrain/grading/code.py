@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Self, cast
+from typing import cast
 
 from ..errors import UserError
 from ..sandbox import isolation
-from .messages import UNREADABLE_GOLD
-from .options import DEFAULT, Options
-from .outcome import Outcome
+from .grader import UNREADABLE_GOLD, Grader, Item, Options, Outcome
 from .pool import Pool, Task, default_workers
+from .programs import CHECK
 
 _FENCED = re.compile(r"```(?:python|py|python3)?[ \t]*\n(.*?)(?:\n```|\Z)", re.DOTALL | re.IGNORECASE)
 # Where a completion of a function has ended and something else begins.
@@ -26,7 +25,29 @@ ENDED = {
 }
 
 
-class CodeGrader:
+class ByProblem(Grader):
+    """Responses to problems with tests go to ``code``, all others to ``answers``."""
+
+    def __init__(self, answers: Grader, code: Grader) -> None:
+        self.answers, self.code = answers, code
+        self.name = f"{answers.name}; {code.name}"
+
+    def grade_items(self, items: Sequence[Item]) -> list[Outcome]:
+        """One outcome per response, in their order."""
+        outcomes: dict[int, Outcome] = {}
+        for grader, with_tests in ((self.answers, False), (self.code, True)):
+            places = [i for i, item in enumerate(items) if bool(item.options.tests) is with_tests]
+            if places:
+                outcomes |= dict(zip(places, grader.grade_items([items[i] for i in places]), strict=True))
+        return [outcomes[i] for i in range(len(items))]
+
+    def close(self) -> None:
+        """End worker processes."""
+        self.answers.close()
+        self.code.close()
+
+
+class CodeGrader(Grader):
     """Runs programs against tests.
 
     Outcomes: `correct` and `incorrect`; `unparsable`: no program, or no Python; `timeout`; `error`: too much memory, or
@@ -43,30 +64,22 @@ class CodeGrader:
         limits = (workers or default_workers(), 2 * seconds, WORKER_MEMORY)
         # What tests change in their process does not reach the tests of another program.
         self.pool = Pool(*limits, kind="programs", fresh=True)
-        self.checks = Pool(*limits, kind="problem_tests", fresh=True)
 
-    def grade(
-        self,
-        golds: Sequence[str],
-        responses: Sequence[str],
-        options: Options | Sequence[Options] = DEFAULT,
-        ids: Sequence[str] | None = None,
-    ) -> list[Outcome]:
-        """One outcome per response; ``golds`` are not read, ``options`` have the tests.
+    def grade_items(self, items: Sequence[Item]) -> list[Outcome]:
+        """One outcome per response; gold answers are not read, options have the tests.
 
-        UserError, naming the item of ``ids``, if a problem has no tests or they do not call its function.
+        UserError if a problem has no tests or they do not call its function.
         """
-        each = [options] * len(responses) if isinstance(options, Options) else options
-        for i, own in enumerate(each):
-            if not own.tests:
-                raise UserError(f"{ids[i] if ids else f'item {i}'}: the problem has no tests to run a program against.")
-        programs = [program_of(text, own) for text, own in zip(responses, each, strict=True)]
-        runnable = [i for i, program in enumerate(programs) if program is not None]
-        tasks = [(self._limits(each[i]), programs[i] or "", each[i]) for i in runnable]
-        outcomes: list[Outcome] = ["unparsable"] * len(programs)
-        for i, outcome in zip(runnable, self.pool.run(tasks), strict=True):
+        tasks: dict[int, Task] = {}
+        for i, item in enumerate(items):
+            if not item.options.tests:
+                raise UserError(f"{item.name}: the problem has no tests to run a program against.")
+            if (program := program_of(item.text, item.options)) is not None:
+                tasks[i] = (self._limits(item.options), program, item.options)
+        outcomes: list[Outcome] = ["unparsable"] * len(items)
+        for i, outcome in zip(tasks, self.pool.run([*tasks.values()]), strict=True):
             if outcome.startswith(UNREADABLE_GOLD):
-                raise UserError(f"{ids[i] if ids else f'item {i}'}: {outcome.removeprefix(UNREADABLE_GOLD)}")
+                raise UserError(f"{items[i].name}: {outcome.removeprefix(UNREADABLE_GOLD)}")
             outcomes[i] = cast("Outcome", outcome)
         return outcomes
 
@@ -79,12 +92,12 @@ class CodeGrader:
         found = [""] * len(solutions)
         tasks: list[tuple[int, Task]] = []
         for i, (solution, own) in enumerate(zip(solutions, options, strict=True)):
-            tasks.append((i, (self._limits(own), "", own)))
+            tasks.append((i, (CHECK + self._limits(own), "", own)))
             if solution and (program := program_of(solution, own)):
-                tasks.append((i, (self._limits(own), program, own)))
+                tasks.append((i, (CHECK + self._limits(own), program, own)))
             elif solution:
                 found[i] = f"its answer is no program that defines `{own.entry_point}`. Leave it out if there is none."
-        for (i, _), outcome in zip(tasks, self.checks.run([task for _, task in tasks]), strict=True):
+        for (i, _), outcome in zip(tasks, self.pool.run([task for _, task in tasks]), strict=True):
             found[i] = found[i] or ENDED.get(outcome, outcome)
         return found
 
@@ -94,13 +107,6 @@ class CodeGrader:
     def close(self) -> None:
         """End the workers; they are started again when needed."""
         self.pool.close()
-        self.checks.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def program_of(response: str, options: Options) -> str | None:

@@ -1,6 +1,6 @@
 """The process that workers are forked from, and the workers' loop.
 
-`python -m policygrain.grading.forkserver SOCKET SECONDS BYTES KIND` imports the module KIND of this room, which grades
+`main`, with the arguments SOCKET SECONDS BYTES KIND, imports the module KIND of this room, which grades
 answers, once, with what it needs (`symbolic`: sympy and math-verify, whose caches are filled), and waits for requests.
 A worker is a fork of it, so replacing one takes milliseconds. It is a process of its own because a fork of the trainer
 would copy its threads' locks and its address space. Only this process and its workers import sympy.
@@ -15,12 +15,17 @@ import os
 import resource
 import signal
 import socket
+import struct
 import sys
 from multiprocessing.connection import Connection
 from typing import Any
 
-from .messages import FORK, REPLY, REQUEST, RETIRED, UNREADABLE_GOLD, UnreadableGold
-from .options import Options
+from .grader import UNREADABLE_GOLD, Options, UnreadableGold
+
+REQUEST = struct.Struct("!ci")  # FORK or END; for END the process id
+REPLY = struct.Struct("!i")  # FORK: the process id of the new worker; END: its wait status (as of os.waitpid)
+FORK, END = b"f", b"e"
+RETIRED = "retired"  # sent by a worker that ends itself, perhaps with tasks left
 
 
 def main() -> None:
@@ -98,7 +103,3 @@ def work(connection: Connection, seconds: float, memory: int, grader: Any) -> No
         if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 > memory / 2:
             # The parser's caches have grown; a new worker starts with those of the forkserver.
             return send(RETIRED)
-
-
-if __name__ == "__main__":
-    main()

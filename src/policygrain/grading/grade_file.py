@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..files import atomic_text
+from ..files import atomic_text, json_lines
 from ..progress import Progress
 from .extraction import extract
+from .grader import OUTCOMES, UNREADABLE_GOLD, Item, Options
 from .math import MathGrader
-from .messages import UNREADABLE_GOLD
-from .options import Options
-from .outcome import OUTCOMES
 
 BATCH = 512  # answers per step of the progress bar
 STATUSES = (*OUTCOMES, UNREADABLE_GOLD)
@@ -30,12 +28,12 @@ def grade(file: Path, out: Path, grader: MathGrader, options: Options, strict: b
     `status`, an outcome or `unreadable_gold`, which is a UserError if ``strict``. Fields of the same name are replaced.
     Raises UserError, naming file and line, if a line cannot be graded.
     """
-    rows = _read(file)
+    rows = list(json_lines(file))
     places = [f"{file}, line {number}" for number, _ in rows]
-    tasks = [_task(row, place, grader.extraction, options) for (_, row), place in zip(rows, places, strict=True)]
+    items = [_item(row, place, grader.extraction, options) for (_, row), place in zip(rows, places, strict=True)]
     counts = dict.fromkeys(STATUSES, 0)
     lines = []
-    statuses = Progress(_statuses(tasks, places, grader, options, strict), "answers graded", len(rows))
+    statuses = Progress(_statuses(items, grader, strict), "answers graded", len(rows))
     for (_, row), place, status in zip(rows, places, statuses, strict=True):
         counts[status] += 1
         lines.append(_line(row | {"correct": status == "correct", "status": status}, place))
@@ -43,56 +41,21 @@ def grade(file: Path, out: Path, grader: MathGrader, options: Options, strict: b
     return counts
 
 
-def _statuses(
-    tasks: list[tuple[str, str | None]], places: list[str], grader: MathGrader, options: Options, strict: bool
-) -> Iterator[str]:
-    for first in range(0, len(tasks), BATCH):
-        part = slice(first, first + BATCH)
-        golds, answers = zip(*tasks[part], strict=True)
-        if strict:
-            yield from grader.compare(golds, answers, options, places[part])
-        else:
-            yield from grader.try_compare(golds, answers, options)
+def _statuses(items: list[Item], grader: MathGrader, strict: bool) -> Iterator[str]:
+    compare: Callable[[list[Item]], Sequence[str]] = grader.compare_items if strict else grader.try_compare
+    for first in range(0, len(items), BATCH):
+        yield from compare(items[first : first + BATCH])
 
 
-def _read(file: Path) -> list[tuple[int, dict[str, Any]]]:
-    """The objects of the file with their line numbers; empty lines are skipped."""
-    rows = []
-    try:
-        with file.open("rb") as lines:
-            for number, line in enumerate(lines, start=1):
-                if line.strip():
-                    rows.append((number, _parse(line, f"{file}, line {number}")))
-    except OSError as error:
-        raise UserError(f"{file}: cannot be read: {error.strerror or error}.") from error
-    return rows
-
-
-def _parse(line: bytes, place: str) -> dict[str, Any]:
-    try:
-        row = json.loads(line)
-    except RecursionError as error:
-        raise UserError(f"{place}: nested too deeply.") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"{place}: not UTF-8 ({error.reason}).") from error
-    except json.JSONDecodeError as error:
-        raise UserError(f"{place}: not JSON ({error}).") from error
-    except ValueError as error:  # Python's limit on the digits of an integer
-        raise UserError(f"{place}: an integer is too long; write it as a text, in quotes.") from error
-    if not isinstance(row, dict):
-        raise UserError(f"{place}: expected a JSON object, got {type(row).__name__}.")
-    return row
-
-
-def _task(row: dict[str, Any], place: str, protocol: str, options: Options) -> tuple[str, str | None]:
-    """Gold answer and answer of a line."""
+def _item(row: dict[str, Any], place: str, protocol: str, options: Options) -> Item:
+    """Gold answer and answer of a line; the answer is empty if there is none."""
     gold = row.get("gold")
     if not isinstance(gold, str | int | float) or isinstance(gold, bool) or not str(gold).strip():
         raise UserError(f"{place}: 'gold' must be a text or a number; the keys are {', '.join(map(repr, row))}.")
     key = next((key for key in ("prediction", "completion") if row.get(key) is not None), None)
     if key is None:
         if "prediction" in row or "completion" in row:
-            return str(gold), None
+            return Item(str(gold), "", options, place)
         raise UserError(f"{place}: no 'prediction' or 'completion'; the keys are {', '.join(map(repr, row))}.")
     if not isinstance(row[key], str | int | float) or isinstance(row[key], bool):
         raise UserError(f"{place}: {key!r} must be a text, a number or null, not {type(row[key]).__name__}.")
@@ -101,7 +64,7 @@ def _task(row: dict[str, Any], place: str, protocol: str, options: Options) -> t
     answer = extract(text, "boxed" if key == "prediction" else protocol, options.list_answer)
     if answer is None and key == "prediction":
         answer = _PREFIX.sub("", text, count=1) if _PREFIX.match(text) else text
-    return str(gold), answer
+    return Item(str(gold), answer or "", options, place)
 
 
 def _line(row: dict[str, Any], place: str) -> str:
@@ -109,7 +72,7 @@ def _line(row: dict[str, Any], place: str) -> str:
         line = json.dumps(row, ensure_ascii=False) + "\n"
         line.encode()
     except RecursionError as error:
-        raise UserError(f"{place}: nested too deeply.") from error
+        raise UserError(f"{place}: cannot be written as JSON ({error}).") from error
     except UnicodeEncodeError:  # half of a surrogate pair, which JSON can escape but UTF-8 cannot encode
         line = json.dumps(row) + "\n"
     return line

@@ -6,15 +6,14 @@ import importlib.util
 import threading
 from collections.abc import Sequence
 from importlib.metadata import version
-from typing import Self, cast
+from typing import cast
 
 from ..errors import UserError
+from ..text import some
 from .extraction import check_protocol, extract, joined_boxes
-from .messages import UNREADABLE_GOLD
+from .grader import DEFAULT, UNREADABLE_GOLD, Grader, Item, Options, Outcome, items_of
 from .notation import compact, is_list
-from .numbers import agree, depth, parse_number
-from .options import DEFAULT, Options
-from .outcome import Outcome
+from .numeric import agree, depth, parse_number
 from .pool import Pool, Task, default_workers
 
 # A longer (in characters) or deeper nested answer is unparsable, a gold answer unreadable. The longest gold answer of
@@ -24,7 +23,7 @@ MAX_DEPTH = 40
 CACHED = 200_000  # outcomes kept
 
 
-class MathGrader:
+class MathGrader(Grader):
     """Compares the extracted answer with the gold answer as mathematical expressions.
 
     Outcomes: `correct` and `incorrect`; `unparsable`: no answer, or it cannot be read; `timeout`: it took more than
@@ -44,60 +43,43 @@ class MathGrader:
         self._cache: dict[Task, Outcome] = {}
         self._lock = threading.Lock()  # the pool serves one call at a time
 
-    def grade(
-        self,
-        golds: Sequence[str],
-        responses: Sequence[str],
-        options: Options | Sequence[Options] = DEFAULT,
-        ids: Sequence[str] | None = None,
-    ) -> list[Outcome]:
-        """One outcome per (gold answer, response); ``options`` are for all or one each.
-
-        Raises UserError, naming the item of ``ids``, if a gold answer cannot be read and the answer is not the same
-        text (see ``check_golds``).
-        """
-        each = [options] * len(golds) if isinstance(options, Options) else options
-        answers = [
-            extract(response, self.extraction, o.list_answer or is_list(gold))
-            for gold, response, o in zip(golds, responses, each, strict=True)
-        ]
-        return self.compare(golds, answers, each, ids)
+    def grade_items(self, items: Sequence[Item]) -> list[Outcome]:
+        """One outcome per response. UserError as ``compare_items``."""
+        return self.compare_items(
+            [
+                item._replace(
+                    text=extract(item.text, self.extraction, item.options.list_answer or is_list(item.gold)) or ""
+                )
+                for item in items
+            ]
+        )
 
     def compare(
-        self,
-        golds: Sequence[str],
-        answers: Sequence[str | None],
-        options: Options | Sequence[Options] = DEFAULT,
-        ids: Sequence[str] | None = None,
+        self, golds: Sequence[str], answers: Sequence[str], options: Options | Sequence[Options] = DEFAULT
     ) -> list[Outcome]:
-        """Like ``grade``, for extracted answers; None is no answer."""
-        found = self.try_compare(golds, answers, options)
-        if UNREADABLE_GOLD in found:
-            i = found.index(UNREADABLE_GOLD)
-            where = f"{ids[i]}: " if ids else ""
-            raise UserError(
-                f"{where}the gold answer {_shortened(golds[i])} cannot be read as mathematics; correct the dataset."
-            )
-        return cast("list[Outcome]", found)
+        """Like ``grade``, for extracted answers."""
+        return self.compare_items(items_of(golds, answers, options))
 
-    def try_compare(
-        self,
-        golds: Sequence[str],
-        answers: Sequence[str | None],
-        options: Options | Sequence[Options] = DEFAULT,
-    ) -> list[str]:
-        """Like ``compare``, with UNREADABLE_GOLD as the outcome of items whose gold answer cannot be read."""
-        each = [options] * len(golds) if isinstance(options, Options) else options
-        tasks = [
-            None if a is None else (without_box(g), without_box(a), o)
-            for g, a, o in zip(golds, answers, each, strict=True)
-        ]
+    def compare_items(self, items: Sequence[Item]) -> list[Outcome]:
+        """One outcome per extracted answer, which is empty if there is none.
+
+        UserError if a gold answer cannot be read and the answer is not the same text (see ``check_golds``).
+        """
+        outcomes = self.try_compare(items)
+        if UNREADABLE_GOLD in outcomes:
+            gold, _, _, name = items[outcomes.index(UNREADABLE_GOLD)]
+            raise UserError(
+                f"{name}: the gold answer {_shortened(gold)} cannot be read as mathematics; correct the dataset."
+            )
+        return cast("list[Outcome]", outcomes)
+
+    def try_compare(self, items: Sequence[Item]) -> list[str]:
+        """Like ``compare_items``, with UNREADABLE_GOLD as the outcome of items whose gold answer cannot be read."""
+        tasks = [(without_box(gold), without_box(answer), options) for gold, answer, options, _ in items]
         with self._lock:
-            known: dict[Task | None, str] = {None: "unparsable"}
+            known: dict[Task, str] = {}
             remaining = []
             for task in dict.fromkeys(tasks):
-                if task is None:
-                    continue
                 outcome = self._cache.get(task) or grade_directly(*task)
                 if outcome is None:
                     remaining.append(task)
@@ -115,9 +97,8 @@ class MathGrader:
         """Raise UserError that names gold answers which cannot be read or do not equal themselves."""
         bad = self.unreadable_golds(golds, options)
         if bad:
-            some = ", ".join(f"{ids[i]} ({_shortened(golds[i])})" for i in bad[:5])
-            more = f" and {len(bad) - 5} more" if len(bad) > 5 else ""
-            raise UserError(f"gold answers that cannot be read as mathematics: {some}{more}. Correct or remove them.")
+            named = some([f"{ids[i]} ({_shortened(golds[i])})" for i in bad], 5)
+            raise UserError(f"gold answers that cannot be read as mathematics: {named}. Correct or remove them.")
 
     def unreadable_golds(self, golds: Sequence[str], options: Options = DEFAULT) -> list[int]:
         """Indices of gold answers that cannot be read or do not equal themselves."""
@@ -133,12 +114,6 @@ class MathGrader:
     def close(self) -> None:
         """End the workers; they are started again when needed."""
         self.pool.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def without_box(answer: str) -> str:

@@ -10,7 +10,7 @@ import functools
 import re
 import unicodedata
 
-from .numbers import parse_number, unbraced
+from .numeric import parse_number, unbraced
 
 _DASHES = "\u2010\u2011\u2012\u2013\u2014\u2212\ufe63"
 _SYMBOLS = {

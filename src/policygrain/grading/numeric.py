@@ -1,53 +1,120 @@
-"""The numeric grader: numbers are compared exactly, other gold answers as text."""
+r"""Numbers that are compared exactly without computer algebra: `-3.50`, `1,234`, `2/3`, `\frac{2}{3}`, `4.5e33`.
+
+The numeric grader compares nothing else; other gold answers are text to it.
+"""
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
-from typing import Self
+from dataclasses import dataclass
+from fractions import Fraction
 
 from ..errors import UserError
 from .extraction import check_protocol, extract
-from .numbers import Number, parse_number, tidy
-from .options import DEFAULT, Options
-from .outcome import Outcome
+from .grader import Grader, Item, Options, Outcome
 
 # Integers, decimals and fractions only; numbers written in LaTeX are for the grader `math`.
 _PLAIN = re.compile(r"[-+]? *\d[\d,./ ]*")
 
 
-class NumericGrader:
+@dataclass(frozen=True)
+class Number:
+    """The value of a written number; ``decimal``: it has a decimal point, so it may be rounded."""
+
+    value: Fraction
+    decimal: bool
+
+
+# At most 40 digits: a longer number is compared as an expression is, within the limits of the workers.
+_INTEGER = r"(?:\d{1,3}(?:,\d{3}){1,13}|\d{1,3}(?:\s\d{3}){1,13}|\d{1,40})"
+_DECIMAL = rf"(?:{_INTEGER}(?:\.\d{{1,40}})?|\.\d{{1,40}})"
+_POWER = r"(?:[eE]([-+]?\d{1,3})|(?:\\times|\\cdot|\*)10\^(?:\{([-+]?\d{1,3})\}|(\d)(?!\d)))"
+_SCIENTIFIC = re.compile(rf"([-+]?)({_DECIMAL}){_POWER}?")
+_FRACTION = re.compile(rf"([-+]?)(?:({_DECIMAL})/({_INTEGER})|\\[dtc]?frac\{{({_DECIMAL})\}}\{{({_DECIMAL})\}})")
+_SEPARATORS = re.compile(r"[,\s]")
+_SPACES = re.compile(r"\\[,;:]|\\ |~")
+# Spaces are kept only where they may separate digits: `1 000`, `1 2`.
+_REMOVED = re.compile(r"\\!\s*|\s+(?![\d.])|(?<![\d.,])\s+")
+
+
+def tidy(text: str) -> str:
+    """``text`` without outer and optional spaces, dollar signs, outer braces and a final full stop."""
+    text = text.replace("−", "-").replace("{,}", ",").replace("\\$", "").replace("$", "")
+    return unbraced(_REMOVED.sub("", _SPACES.sub(" ", text)).strip().removesuffix("."))
+
+
+def unbraced(text: str) -> str:
+    """``text`` without braces around the whole of it: `{{3}}` is `3`. Linear in its length."""
+    begin, end = 0, len(text)
+    partner: dict[int, int] = {}
+    stack: list[int] = []
+    for place, character in enumerate(text):
+        if character == "{":
+            stack.append(place)
+        elif character == "}":
+            if not stack:
+                return text
+            partner[stack.pop()] = place
+    while begin < end and text[begin] == "{" and partner.get(begin) == end - 1:
+        begin, end = begin + 1, end - 1
+        while begin < end and text[begin].isspace():
+            begin += 1
+        while begin < end and text[end - 1].isspace():
+            end -= 1
+    return text[begin:end]
+
+
+def parse_number(text: str) -> Number | None:
+    """The number that a tidy ``text`` writes, or None: also for `1,3`, which is two numbers."""
+    if match := _SCIENTIFIC.fullmatch(text):
+        sign, digits, *powers = match.groups()
+        power = next((p for p in powers if p), "0")
+        return Number(_fraction(sign, digits) * Fraction(10) ** int(power), "." in digits)
+    if match := _FRACTION.fullmatch(text):
+        sign, *parts = match.groups()
+        top, bottom = (part for part in parts if part)
+        divisor = _fraction("", bottom)
+        return Number(_fraction(sign, top) / divisor, "." in top + bottom) if divisor else None
+    return None
+
+
+def _fraction(sign: str, digits: str) -> Fraction:
+    value = Fraction(_SEPARATORS.sub("", digits))
+    return -value if sign == "-" else value
+
+
+def agree(gold: Number, given: Number, options: Options) -> bool:
+    """Equal, or within a tolerance, or, if one of them has a decimal point, equal in six decimals."""
+    if gold.value == given.value or options.within_tolerance(gold.value, given.value):
+        return True
+    if not (gold.decimal or given.decimal):
+        return False
+    # The relative bound keeps 1e-10 and 2e-10 apart, which are equal in six decimals.
+    difference = abs(gold.value - given.value)
+    return difference <= Fraction(1, 10**6) and difference <= abs(gold.value) / 10**5
+
+
+def depth(text: str) -> int:
+    """The largest number of brackets that are open at once."""
+    steps = ((c in "([{") - (c in ")]}") for c in text)
+    return max(itertools.accumulate(steps), default=0)
+
+
+class NumericGrader(Grader):
     """Compares the extracted answer with the gold answer as numbers, or as text if the gold answer is no number."""
 
     def __init__(self, extraction: str = "boxed") -> None:
         self.extraction = check_protocol(extraction)
         self.name = "numeric-2" + ("" if extraction == "boxed" else f", {extraction}")
 
-    def grade(
-        self,
-        golds: Sequence[str],
-        responses: Sequence[str],
-        options: Options | Sequence[Options] = DEFAULT,
-        ids: Sequence[str] | None = None,
-    ) -> list[Outcome]:
-        """One outcome per (gold answer, response): correct, incorrect, or unparsable if there is no number in it.
-
-        Raises UserError if ``options`` ask for more than equality.
-        """
-        each = [options] if isinstance(options, Options) else options
-        if unsupported := [i for i, o in enumerate(each) if not o.exact]:
-            where = f"{ids[unsupported[0]]}: " if ids else ""
-            raise UserError(f"{where}tolerances and lists of answers need `grader: math` in the study.")
-        return [self._grade(gold, response) for gold, response in zip(golds, responses, strict=True)]
-
-    def close(self) -> None:
-        """Nothing to do: there are no processes."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def grade_items(self, items: Sequence[Item]) -> list[Outcome]:
+        """Unparsable: there is no number in it. UserError if options ask for more than equality."""
+        for item in items:
+            if not item.options.exact:
+                raise UserError(f"{item.name}: tolerances and lists of answers need `grader: math` in the study.")
+        return [self._grade(item.gold, item.text) for item in items]
 
     def _grade(self, gold: str, response: str) -> Outcome:
         answer = extract(response, self.extraction)

@@ -19,8 +19,8 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
 from ..errors import UserError
-from .messages import END, FORK, REPLY, REQUEST, RETIRED
-from .options import Options
+from .forkserver import END, FORK, REPLY, REQUEST, RETIRED
+from .grader import Options
 
 Task = tuple[str, str, Options]  # gold, answer, how to compare
 CHUNK = 16  # most answers in a message: few enough to balance the load, enough to keep a worker busy
@@ -198,7 +198,7 @@ class Pool:
         """Start the forkserver with this package, in a session of its own so that Ctrl-C does not reach it."""
         self.control, theirs = socket.socketpair()
         path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-        command = [sys.executable, "-m", f"{__package__}.forkserver"]
+        command = [sys.executable, "-c", f"from {__package__}.forkserver import main; main()"]
         with theirs:
             try:
                 self.forkserver = subprocess.Popen(

@@ -9,7 +9,7 @@ import sympy
 from sympy.core.function import AppliedUndef
 
 from . import notation
-from .options import Options
+from .grader import Options
 from .parser import parse
 from .values import equal, evaluated, with_symbols_of
 

@@ -10,13 +10,9 @@ from typing import Any
 import sympy
 
 from . import notation, relations, units
-from .messages import UnreadableGold
-from .options import Options
-from .outcome import Outcome
-from .parser import parse, parse_in_two_stages
-from .quantities import Endless, Unparsable, same_quantity
-from .values import equal, is_endless, is_number
-from .warm_up import PAIRS
+from .grader import Options, Outcome, UnreadableGold
+from .parser import PAIRS, parse, parse_in_two_stages
+from .values import Endless, Unparsable, equal, is_endless, is_number, same_quantity
 
 _SYMBOL = r"(?:[A-Za-z]|\\(?:text ?\{ ?[\w ]+ ?\}|[a-zA-Z]+))(?: ?_ ?(?:\w|\\?[a-z]+|\{[^{}]*\}))?"
 _NAME = re.compile(rf"{_SYMBOL}(?: ?\([^()=]*\))?|{_SYMBOL}(?: ?: ?{_SYMBOL})+")

@@ -21,7 +21,7 @@ from ..study.checks import check_prompts
 from ..study.fingerprint import Fingerprints
 from .gradients import estimate
 from .inputs import Instrument, made_from, no_section
-from .policy import MeasuredPolicy, Pool, all_needs, open_measured_policy, plain
+from .measured_policy import MeasuredPolicy, Pool, all_needs, open_measured_policy, plain
 from .quality import Updates, blocks_for
 from .truth import measure_truths
 

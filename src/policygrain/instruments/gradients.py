@@ -13,11 +13,9 @@ from ..model.logprobs import score_tokens
 from ..model.sequences import micro_batches
 from ..objective import Method
 from ..objective.batch import TokenBatch
-from ..objective.clip import ClipCov
-from ..objective.loss import merge_metrics
-from ..objective.part import Custom
+from ..objective.loss import coefficients, merge_metrics
 from ..train.update import TrainingBatch
-from .policy import MeasuredPolicy, with_advantages
+from .measured_policy import MeasuredPolicy, with_advantages
 from .truth import flat_gradient
 
 
@@ -94,19 +92,8 @@ def estimate(
 
 
 def _coefficients(method: Method, tokens: TokenBatch, seed: int) -> tuple[Coefficients, dict[str, float]]:
-    if any(isinstance(part, ClipCov | Custom) for part in method.parts().values()):
-        torch.manual_seed(seed)  # as expensive as a loss, so only for those that may draw
-    assert tokens.entropy is not None
-    log_probs, entropy = tokens.log_probs.clone().requires_grad_(), tokens.entropy.clone()
-    leaves = [log_probs]
-    if "entropy_gradient" in method.needs:
-        leaves.append(entropy.requires_grad_())
-    out = method.loss(tokens.replace(log_probs=log_probs, entropy=entropy, step=method.step_of(tokens)))
-    if not out.loss.requires_grad:  # a loss of the user's own that is constant on this batch
-        return Coefficients(torch.zeros_like(log_probs), None), merge_metrics([out.metrics])
-    found = torch.autograd.grad(-out.loss, leaves, allow_unused=True)
-    filled = [torch.zeros_like(leaf) if g is None else g for leaf, g in zip(leaves, found, strict=True)]
-    return Coefficients(filled[0], filled[1] if len(filled) > 1 else None), merge_metrics([out.metrics])
+    by_log_probs, by_entropy, metrics = coefficients(method, tokens.replace(step=method.step_of(tokens)), seed)
+    return Coefficients(by_log_probs, by_entropy), merge_metrics([metrics])
 
 
 def _backward(measured: MeasuredPolicy, batch: TrainingBatch, wanted: list[Coefficients]) -> list[Tensor | None]:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
-from scipy import stats
 
 from ..objective import Method, method
 from ..progress import Progress
@@ -21,7 +19,7 @@ from ..study.checks import check_prompts
 from ..study.fingerprint import Fingerprints
 from ..train.update import TrainingBatch
 from .inputs import Instrument, made_from, no_section
-from .policy import MeasuredPolicy, Pool, all_needs, open_measured_policy, plain, with_advantages
+from .measured_policy import MeasuredPolicy, Pool, all_needs, open_measured_policy, plain, with_advantages
 
 if TYPE_CHECKING:
     from ..study import Study
@@ -132,31 +130,6 @@ def _pool_entropy(measured: MeasuredPolicy, pool: Pool) -> float:
     sequences = pool.batch.sequences
     entropy = measured.policy.score(sequences, measured.settings).entropy
     return float((entropy * sequences.mask).sum() / sequences.mask.sum())
-
-
-class Difference(NamedTuple):
-    """A method after its round, on one policy; numbers are shares, 0 to 1."""
-
-    rewards: dict[int, float]  # updates → mean over pools
-    difference: float  # to the reference after the last update, mean over pools
-    interval: tuple[float, float] | None  # 95% over pools, Student's t; None for one pool
-
-
-def differences(record: RoundsRecord, steps: int) -> dict[str, Difference]:
-    """Each method's rewards at a stage, and its difference to the reference on the same pools."""
-    rewards = {(r.method, r.pool, r.updates): r.reward for r in record.rows if r.steps == steps}
-    methods = list(dict.fromkeys(method for method, _, _ in rewards))
-    pools, updates = sorted({pool for _, pool, _ in rewards}), sorted({n for _, _, n in rewards})
-    found = {}
-    for name in methods:
-        means = {n: sum(rewards[name, pool, n] for pool in pools) / len(pools) for n in updates}
-        each = np.array([rewards[name, p, updates[-1]] - rewards[record.reference, p, updates[-1]] for p in pools])
-        mean, limits = float(each.mean()), None
-        if len(each) > 1:
-            width = float(stats.t.ppf(0.975, len(each) - 1) * each.std(ddof=1) / len(each) ** 0.5)
-            limits = mean - width, mean + width
-        found[name] = Difference(means, mean, limits)
-    return found
 
 
 ROUNDS = Instrument("rounds", RoundsRecord, measure_rounds, Fingerprints.rounds_settings)

@@ -16,7 +16,7 @@ from ..objective.advantage import DrGrpo
 from ..objective.batch import TokenBatch
 from ..objective.part import Part
 from .jackknife import Numbers, interval, products, squared_mean
-from .policy import MeasuredPolicy
+from .measured_policy import MeasuredPolicy
 
 ENTROPY_SHARE = 4  # the entropy's gradient is computed from one in this many prompts: it has far less noise
 

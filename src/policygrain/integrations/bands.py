@@ -15,7 +15,7 @@ from ..objective.batch import TokenBatch
 from ..objective.clip import PpoClip
 from ..objective.divergence import LARGEST_LOG
 from ..objective.ratio import Block, PrefixRatio, Ratio, SequenceRatio, TokenRatio
-from .rollout_files import Rollouts
+from .rollout_files import ALL_0, Rollouts
 
 GRAINS: dict[str, Ratio] = {
     "token": TokenRatio(),
@@ -54,10 +54,7 @@ def measure(rollouts: Rollouts, share: float = 0.01) -> list[Grain]:
             "sampled ahead, neither grain nor clip range has an effect; take rollouts after several updates."
         )
     if not batch.advantages[batch.mask].any():
-        raise UserError(
-            "all advantages are 0: in every group all rewards are the same, so no token has a gradient and no clip "
-            "range an effect. Take rollouts in which some responses are right and others wrong."
-        )
+        raise UserError(ALL_0)
     return [_grain(name, part, rollouts, share) for name, part in GRAINS.items()]
 
 
@@ -67,7 +64,8 @@ def _grain(name: str, part: Ratio, rollouts: Rollouts, share: float) -> Grain:
     values, sign = log_ratio[batch.mask], batch.advantages[batch.mask].sign()
     # Only tokens with the right sign of the advantage can be clipped at a bound, so the shares of all are scaled.
     low, high = (_edge(name, values, sign == side, share / 2, below) for side, below in ((-1, True), (1, False)))
-    stale = {} if rollouts.staleness is None else _by_staleness(log_ratio, batch, rollouts.staleness)
+    staleness = rollouts.responses.get("staleness")
+    stale = {} if staleness is None else _by_staleness(log_ratio, batch, staleness)
     return Grain(
         name,
         {f"{q:g}": float(x.exp()) for q, x in zip(QUANTILES, _quantiles(values, QUANTILES), strict=True)},
@@ -157,7 +155,7 @@ def table(grains: list[Grain], rollouts: Rollouts, share: float) -> str:
         for preset, (below, above) in grain.published.items():
             band = " / ".join(f"{end:g}" for end in published_bands(grain.name)[preset])
             lines.append(f"  {grain.name:9} {band:16} ({preset}): {below:.2%} + {above:.2%}")
-    if rollouts.staleness is not None:
+    if "staleness" in rollouts.responses:
         lines += ["", "Effective sample share by updates since the rollouts:"]
         for grain in grains:
             shares = ", ".join(f"{updates}: {value:.1%}" for updates, value in grain.by_staleness.items())

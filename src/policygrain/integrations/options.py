@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
+import yaml
+
+from ..errors import UserError
 from ..objective import Method, Need, method
 from ..objective.penalty import Kl
 
@@ -69,6 +74,18 @@ def warn_sampler(objective: Method, applied: Iterable[str] = ()) -> None:
             f"{', '.join(f'{key}: {values[key]}' for key in ignored)}.",
             stacklevel=3,
         )
+
+
+def methods_file(path: Path, where: str = "--methods") -> dict[str, Any]:
+    """Methods of the user's own in a YAML file, as under `methods` in a study file; UserError names ``where``."""
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise UserError(f"{where}: {path} cannot be read: {error}") from error
+    methods = content.get("methods", content) if isinstance(content, dict) else None
+    if not isinstance(methods, dict) or not all(isinstance(one, dict) for one in methods.values()):
+        raise UserError(f"{where}: {path}: expected a mapping of names to methods.")
+    return methods
 
 
 def reads_entropies(objective: Method) -> bool:

@@ -1,19 +1,23 @@
-"""Responses of a user's own run: old and new log-probabilities, rewards and groups, from JSON Lines or Parquet."""
+"""Responses of a user's own run: log-probabilities, rewards and groups, from JSON Lines or Parquet."""
 
 from __future__ import annotations
 
+import functools
 import json
 import math
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..errors import UserError
-from ..objective.advantage import Grpo
+from ..objective.advantage import Advantage, Grpo
 from ..objective.batch import TokenBatch
+from ..objective.part import Custom
 
 # Names of the columns in trainers' dumps and in the arguments of their loss functions.
 OLD = ("old_log_probs", "old_log_prob", "old_per_token_logps", "inference_logprobs", "rollout_log_probs", "logprobs")
@@ -22,86 +26,183 @@ MASK = ("mask", "response_mask", "completion_mask", "loss_mask")
 ADVANTAGE = ("advantage", "advantages")
 REWARD = ("reward", "rewards", "score", "acc")
 GROUP = ("group", "group_id", "uid", "prompt_id", "problem_id")
+# Optional columns, of all rows or of none: numbers of tokens, and of responses.
+PER_TOKEN = {
+    "rollout_log_probs": ("rollout_log_probs", "inference_logprobs", "sampling_per_token_logps"),
+    "ref_log_probs": ("ref_log_probs", "ref_log_prob", "ref_per_token_logps", "ref_logprobs"),
+    "entropy": ("entropy", "entropies"),
+    "old_entropy": ("old_entropy", "old_entropies"),
+    "segments": ("segments",),
+    "ids": ("completion_ids", "response_ids", "token_ids"),
+}
+PER_RESPONSE = {
+    "reward": REWARD,
+    "staleness": ("staleness", "updates", "off_policy_steps"),
+    "step": ("step",),
+    "top_p": ("top_p",),
+}
+INTEGERS = ("group", "segments", "ids")
+PROMPT = ("prompt_ids", "prompt_token_ids")
 ROUNDING = 1e-3  # by which a computed log-probability may exceed 0
 LEAST_LOG_PROB = -1e4
 LARGEST = 1e100  # of other numbers: their squares are finite
-STALENESS = ("staleness", "updates", "off_policy_steps")
+MOST_TOKENS = 10_000_000  # which need about 1 GB
+ALL_0 = (
+    "all advantages are 0: in every group all rewards are the same, so no token has a gradient and no clip "
+    "range an effect. Take rollouts in which some responses are right and others wrong."
+)
 
 
-class Rollouts(NamedTuple):
-    """``batch``: all responses. ``staleness``: updates between the two policies, [batch], or None."""
+@dataclass(frozen=True)
+class Rollouts:
+    """Responses, one after another in the order of the file.
 
-    batch: TokenBatch
-    staleness: Tensor | None
+    ``tokens``: old_log_probs, log_probs, advantages, mask and the columns of PER_TOKEN that the rows have, each [all
+    tokens]. ``responses``: group and the columns of PER_RESPONSE, each [responses]. ``prompts``: token ids, or empty.
+    """
+
+    tokens: dict[str, Tensor]
+    responses: dict[str, Tensor]
+    lengths: Tensor  # [responses]; tokens without the mask count
+    prompts: list[array[int]]
+
+    @functools.cached_property
+    def batch(self) -> TokenBatch:
+        """All responses."""
+        return self.rows(torch.arange(len(self.lengths)))
+
+    def rows(self, index: Tensor) -> TokenBatch:
+        """The responses at ``index`` with all that TokenBatch has a field for."""
+        named = {name: x for name, x in self.tokens.items() if name in TokenBatch.__dataclass_fields__}
+        groups = self.responses.get("group")
+        padded: dict[str, Any] = {name: self.padded(x, index) for name, x in named.items()}
+        return TokenBatch(**padded, groups=None if groups is None else groups[index])
+
+    def padded(self, values: Tensor, index: Tensor) -> Tensor:
+        """``values`` [all tokens] of the responses at ``index``, 0 on padding. [responses, tokens]."""
+        lengths = self.lengths[index]
+        place = torch.arange(int(lengths.max()))
+        inside = place < lengths.unsqueeze(1)
+        starts = (self.lengths.cumsum(0) - self.lengths)[index]
+        found = values[(starts.unsqueeze(1) + place).where(inside, 0)]
+        return found.where(inside, torch.zeros((), dtype=values.dtype))
+
+    def each_token(self, values: Tensor) -> Tensor:
+        """``values`` [responses] for each of their tokens. [all tokens]."""
+        return values.repeat_interleave(self.lengths)
+
+
+def group_advantages(advantage: Advantage | Custom, rewards: Tensor, groups: Tensor) -> Tensor:
+    """Advantages of responses from their rewards and the numbers of their groups, of any sizes. All [responses]."""
+    order = groups.argsort(stable=True)
+    _, counts = groups.unique(return_counts=True)
+    starts = counts.cumsum(0) - counts
+    found = torch.zeros_like(rewards)
+    for size in counts.unique().tolist():
+        members = order[starts[counts == size].unsqueeze(1) + torch.arange(size)]
+        found[members] = advantage(rewards[members])
+    return found
 
 
 def read_rollouts(path: Path) -> Rollouts:
     """Read a file of responses, or all files of a folder. UserError names the line and the key that are wrong.
 
     A row has the old and the new log-probabilities of its tokens, and either an advantage or a reward and a group. Rows
-    may have a mask and a staleness. Column names of TRL, verl and prime-rl are understood; prime-rl's folder
+    may have a mask and the columns above. Column names of TRL, verl and prime-rl are understood; prime-rl's folder
     `token_exports` can be read as it is. Where the mask is 0, numbers may be missing (null).
     """
-    old, new, masks, staleness = [], [], [], []
-    advantages: list[Tensor] = []  # [tokens] each
-    rewards: dict[str, list[tuple[int, float]]] = {}
+    numbers = {name: array("d") for name in ("old_log_probs", "log_probs", "advantages", *PER_TOKEN)}
+    own = {name: array("d") for name in ("group", *PER_RESPONSE)}
+    masks, lengths, prompts, groups = array("b"), array("q"), list["array[int]"](), dict[str, int]()
     for where, row in _rows(path):
-        mask_key = _key(row, MASK)
-        mask = None if mask_key is None else _numbers(row, MASK, where)
-        before, after = (_numbers(row, names, where, mask) for names in (OLD, NEW))
-        if len(before) != len(after) or not before:
-            raise UserError(
-                f"{where}: {len(before)} old and {len(after)} new log-probabilities; expected as many, at least one."
-            )
-        mask = [1.0] * len(before) if mask is None else mask
-        for names, numbers in ((OLD, before), (NEW, after)):
-            _check_log_probs(numbers, mask, f"{where}: {_key(row, names)}")
-        if len(mask) != len(before):
-            raise UserError(f"{where}: {mask_key}: {len(mask)} entries for {len(before)} tokens.")
+        mask_key, old_key, group = _key(row, MASK), _key(row, OLD), _key(row, GROUP)
+        given = None if mask_key is None else _numbers(row, MASK, where)
+        names_of = {"old_log_probs": OLD, "log_probs": NEW}
+        for name, names in PER_TOKEN.items():
+            others = tuple(
+                n for n in names if n != old_key
+            )  # an engine's log-probabilities are the old ones, or others
+            if _key(row, others) is not None:
+                names_of[name] = others
+        columns = {name: _numbers(row, names, where, given) for name, names in names_of.items()}
+        count, after = (len(columns[name]) for name in ("old_log_probs", "log_probs"))
+        if count != after or not count:
+            raise UserError(f"{where}: {count} old and {after} new log-probabilities; expected as many, at least one.")
+        if given is not None and len(given) != count:
+            raise UserError(f"{where}: {mask_key}: {len(given)} entries for {count} tokens.")
+        mask = array("b", [1]) * count if given is None else array("b", [x != 0 for x in given])
+        for name, values in columns.items():
+            key = _key(row, names_of[name])
+            if len(values) != count:
+                raise UserError(f"{where}: {key}: {len(values)} entries for {count} tokens.")
+            if name.endswith("log_probs"):
+                _check_log_probs(values, mask, f"{where}: {key}")
         if not any(mask):
             continue
-        old.append(torch.tensor(before, dtype=torch.float64))
-        new.append(torch.tensor(after, dtype=torch.float64))
-        masks.append(torch.tensor(mask) != 0)
-        if (key := _key(row, ADVANTAGE)) is not None:
-            value = row[key]
-            given = _numbers(row, ADVANTAGE, where, mask) if isinstance(value, list) else [_number(value, where)]
-            if len(given) not in (1, len(before)):
-                raise UserError(f"{where}: {key}: {len(given)} advantages for {len(before)} tokens.")
-            advantages.append(torch.tensor(given, dtype=torch.float64).expand(len(before)))
-        else:
-            reward, group = _key(row, REWARD), _key(row, GROUP)
-            if reward is None or group is None:
-                raise UserError(
-                    f"{where}: needs `advantage`, or `reward` and `group`; it has {', '.join(map(repr, row))}."
-                )
-            rewards.setdefault(str(row[group]), []).append((len(old) - 1, _number(row[reward], f"{where}: {reward}")))
-            advantages.append(torch.zeros(len(before), dtype=torch.float64))  # those of its group, below
-        if (key := _key(row, STALENESS)) is not None:
-            staleness.append(_number(row[key], f"{where}: {key}"))
-            if staleness[-1] < 0:
-                raise UserError(f"{where}: {key}: {staleness[-1]:g} updates; expected 0 or more.")
-    if not old:
-        raise UserError(f"{path}: contains no response.")
-    if staleness and len(staleness) != len(old):
-        raise UserError(f"{path}: {len(staleness)} of {len(old)} rows have a staleness; all or none.")
-    for group, members in rewards.items():
-        if len(members) < 2:
+        if (advantages := _advantages(row, where, given, count)) is not None:
+            columns["advantages"] = advantages
+        elif _key(row, REWARD) is None or group is None:
+            raise UserError(f"{where}: needs `advantage`, or `reward` and `group`; it has {_listed(row)}.")
+        for name, values in columns.items():
+            numbers[name].extend(values)
+        masks.extend(mask)
+        lengths.append(count)
+        if group is not None:
+            own["group"].append(groups.setdefault(str(row[group]), len(groups)))
+        for name, names in PER_RESPONSE.items():
+            if (key := _key(row, names)) is not None:
+                own[name].append(_number(row[key], f"{where}: {key}"))
+                if name == "staleness" and own[name][-1] < 0:
+                    raise UserError(f"{where}: {key}: {own[name][-1]:g} updates; expected 0 or more.")
+        if _key(row, PROMPT) is not None:
+            prompts.append(array("q", map(int, _numbers(row, PROMPT, where))))
+        if len(masks) > MOST_TOKENS:
             raise UserError(
-                f"{path}: group {group!r} has one response; an advantage needs at least two, or give `advantage`."
+                f"{where}: more than {MOST_TOKENS:,} tokens up to here. Give the rollouts of fewer steps; those of one "
+                "optimizer step are enough."
             )
-        values = Grpo()(torch.tensor([[reward for _, reward in members]], dtype=torch.float64))[0]
-        for (place, _), value in zip(members, values, strict=True):
-            advantages[place] = value.expand(len(old[place]))
-    log_probs, old_log_probs, per_token, mask_rows = (
-        torch.nn.utils.rnn.pad_sequence(rows, batch_first=True) for rows in (new, old, advantages, masks)
+    if not lengths:
+        raise UserError(f"{path}: contains no response.")
+    rows_with = {name: len(values) for name, values in own.items()} | {"prompt_ids": len(prompts)}
+    tokens_with = {name: len(values) for name, values in numbers.items()}
+    for counts, total, what in ((rows_with, len(lengths), "rows"), (tokens_with, len(masks), "tokens")):
+        for name, number in counts.items():
+            if 0 < number < total:
+                raise UserError(f"{path}: {number:,} of {total:,} {what} have a value for {name}; all or none.")
+    tokens, responses = (
+        {
+            name: torch.frombuffer(values, dtype=torch.float64).to(torch.int64 if name in INTEGERS else torch.float64)
+            for name, values in found.items()
+            if values
+        }
+        for found in (numbers, own)
     )
-    batch = TokenBatch(log_probs, old_log_probs, per_token, mask_rows)
-    return Rollouts(batch, torch.tensor(staleness) if staleness else None)
+    tokens["mask"] = torch.frombuffer(masks, dtype=torch.int8) != 0
+    rollouts = Rollouts(tokens, responses, torch.frombuffer(lengths, dtype=torch.int64), prompts)
+    if "advantages" not in tokens:
+        alone = (responses["group"].bincount() == 1).nonzero()
+        if len(alone):
+            raise UserError(
+                f"{path}: group {list(groups)[int(alone[0])]!r} has one response; an advantage needs at least two, or "
+                "give `advantage`."
+            )
+        tokens["advantages"] = rollouts.each_token(group_advantages(Grpo(), responses["reward"], responses["group"]))
+    return rollouts
+
+
+def _advantages(row: Mapping[str, Any], where: str, mask: Sequence[float] | None, count: int) -> array[float] | None:
+    """The advantage that a row gives, for each of its tokens; None if it gives none."""
+    if (key := _key(row, ADVANTAGE)) is None:
+        return None
+    by_token = isinstance(row[key], list)
+    given = _numbers(row, ADVANTAGE, where, mask) if by_token else array("d", [_number(row[key], f"{where}: {key}")])
+    if len(given) not in (1, count):
+        raise UserError(f"{where}: {key}: {len(given)} advantages for {count} tokens.")
+    return given if len(given) == count else given * count
 
 
 def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """(place, row) of a JSON Lines or Parquet file, or of all such files in a folder and its folders."""
+    """(place, row) of a JSON Lines or Parquet file, or of all such files in a folder and its folders; one at a time."""
     if path.is_dir():
         files = sorted(file for file in path.rglob("*") if file.suffix in (".jsonl", ".parquet"))
         if not files:
@@ -115,25 +216,32 @@ def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
         except ImportError as error:
             raise UserError(f"{path}: Parquet needs pyarrow: pip install pyarrow, or give JSON Lines.") from error
         try:
-            rows = parquet.read_table(path).to_pylist()
+            batches = parquet.ParquetFile(path).iter_batches(batch_size=256)
+            rows = (row for batch in batches for row in batch.to_pylist())
+            yield from ((f"{path}, row {number}", row) for number, row in enumerate(rows, start=1))
         except (OSError, ValueError) as error:
             raise UserError(f"{path}: cannot be read as Parquet: {error}") from error
-        yield from ((f"{path}, row {number}", row) for number, row in enumerate(rows, start=1))
         return
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open(encoding="utf-8") as lines:
+            for number, line in enumerate(lines, start=1):
+                if line.strip():
+                    yield f"{path}, line {number}", _parsed(line, f"{path}, line {number}")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read: {error}") from error
-    for number, line in enumerate(text.splitlines(), start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{path}, line {number}: not JSON ({error}); was the file cut off?") from error
-        if not isinstance(row, dict):
-            raise UserError(f"{path}, line {number}: expected an object, got {type(row).__name__}.")
-        yield f"{path}, line {number}", row
+
+
+def _parsed(line: str, where: str) -> Mapping[str, Any]:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        hint = "was the file cut off?"
+        if not line.endswith("\n"):
+            hint += " It is the last line: delete it to use the lines before, such as with `sed -i '$d' FILE`."
+        raise UserError(f"{where}: not JSON ({error}); {hint}") from error
+    if not isinstance(row, dict):
+        raise UserError(f"{where}: expected an object, got {type(row).__name__}.")
+    return row
 
 
 def _key(row: Mapping[str, Any], names: Sequence[str]) -> str | None:
@@ -141,23 +249,35 @@ def _key(row: Mapping[str, Any], names: Sequence[str]) -> str | None:
     return next((name for name in names if row.get(name) is not None), None)
 
 
+def _listed(row: Mapping[str, Any]) -> str:
+    return ", ".join(map(repr, row))
+
+
 def _numbers(
     row: Mapping[str, Any], names: Sequence[str], where: str, mask: Sequence[float] | None = None
-) -> list[float]:
+) -> array[float]:
     """A column of numbers, one per token; 0 for one that is null where ``mask`` is 0."""
     if (key := _key(row, names)) is None:
-        raise UserError(f"{where}: has none of {', '.join(map(repr, names))}; it has {', '.join(map(repr, row))}.")
+        raise UserError(f"{where}: has none of {', '.join(map(repr, names))}; it has {_listed(row)}.")
     value = row[key]
     if not isinstance(value, list):
         raise UserError(f"{where}: {key}: expected a list of numbers, one per token.")
-    if mask is not None and len(mask) == len(value):
+    if mask is not None and len(mask) == len(value) and None in value:
         value = [0.0 if item is None and not used else item for item, used in zip(value, mask, strict=True)]
-    return [_number(item, f"{where}: {key}") for item in value]
+    try:
+        numbers = array("d", value)
+        if not numbers or (max(map(abs, numbers)) <= LARGEST and not math.isnan(sum(numbers))):
+            return numbers
+    except (TypeError, OverflowError):
+        pass
+    return array("d", [_number(item, f"{where}: {key}") for item in value])
 
 
 def _check_log_probs(values: Sequence[float], mask: Sequence[float], where: str) -> None:
     """UserError for the first token, of those in ``mask``, whose number cannot be the logarithm of a probability."""
-    for place, (value, is_used) in enumerate(zip(values, mask, strict=False), start=1):
+    if min(values) >= LEAST_LOG_PROB and max(values) <= ROUNDING:
+        return
+    for place, (value, is_used) in enumerate(zip(values, mask, strict=True), start=1):
         if is_used and not LEAST_LOG_PROB <= value <= ROUNDING:
             raise UserError(
                 f"{where}: token {place}: {value:g} cannot be a log-probability, which is at most 0 and not below "
@@ -166,8 +286,12 @@ def _check_log_probs(values: Sequence[float], mask: Sequence[float], where: str)
 
 
 def _number(value: Any, where: str) -> float:
-    if not isinstance(value, int | float) or not math.isfinite(value):
+    try:
+        number = float(value) if isinstance(value, int | float) else math.nan
+    except OverflowError:  # an integer beyond all floats
+        number = math.inf
+    if not math.isfinite(number):
         raise UserError(f"{where}: {value!r} is no finite number.")
-    if abs(value) > LARGEST:
-        raise UserError(f"{where}: {value:g} is too large to compute with (at most {LARGEST:g}).")
-    return float(value)
+    if abs(number) > LARGEST:
+        raise UserError(f"{where}: {number:g} is too large to compute with (at most {LARGEST:g}).")
+    return number

@@ -17,18 +17,28 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-import yaml
 from torch import Tensor
-from verl.trainer.ppo.core_algos import register_policy_loss
+from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY, register_policy_loss
 
 from ..objective import Method, method, method_names
 from ..objective.batch import StepTotals, TokenBatch
 from ..objective.loss import FLAGS, merge_metrics
 from .idle_clip import IdleClip
-from .options import EXPORTED, METHODS_FILE, VERL_LACKS, UnsupportedOption, lacking, reads_entropies, refuse
+from .options import (
+    EXPORTED,
+    METHODS_FILE,
+    VERL_LACKS,
+    UnsupportedOption,
+    lacking,
+    methods_file,
+    reads_entropies,
+    refuse,
+)
+from .rollout_dump import RolloutWriter
 
 PREFIX = "policygrain."
 METHODS = "POLICYGRAIN_METHODS"
+DUMP = "POLICYGRAIN_DUMP"
 AGGREGATION = {
     "token_mean": "token-mean",
     "seq_mean_token_mean": "seq-mean-token-mean",
@@ -49,19 +59,8 @@ def own_methods() -> dict[str, dict[str, Any]]:
         files[EXPORTED] = str(Path(folder) / METHODS_FILE)
     methods: dict[str, Any] = {}
     for variable, path in files.items():
-        methods |= _methods_in(variable, Path(path)) if path else {}
+        methods |= methods_file(Path(path), variable) if path else {}
     return methods
-
-
-def _methods_in(variable: str, path: Path) -> dict[str, Any]:
-    """A mapping of name to method, as in a study file."""
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        raise UnsupportedOption(f"{variable}: {path} cannot be read: {error}") from error
-    if not isinstance(content, dict):
-        raise UnsupportedOption(f"{variable}: {path}: expected a mapping of names to methods.")
-    return dict(content.get("methods", content))
 
 
 def register() -> list[str]:
@@ -77,6 +76,26 @@ def register() -> list[str]:
         names.append(PREFIX + name)
     logger.info("PolicyGrain: registered %d policy losses: %s", len(names), ", ".join(names))
     return names
+
+
+def dump_rollouts(folder: str) -> None:
+    """Let all policy losses, verl's own included, write what they are computed on, for `policygrain anatomy`."""
+    writer = RolloutWriter(folder, int(os.environ.get("RANK", "0")))
+
+    def dumping(loss: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(loss)
+        def wrapped(
+            old_log_prob: Tensor, log_prob: Tensor, advantages: Tensor, response_mask: Tensor, *args: Any, **more: Any
+        ) -> Any:
+            if not writer.full:
+                columns = {"old_log_probs": old_log_prob, "log_probs": log_prob, "advantages": advantages}
+                writer.write(response_mask, columns | {"mask": response_mask})
+            return loss(old_log_prob, log_prob, advantages, response_mask, *args, **more)
+
+        return wrapped
+
+    for name, loss in POLICY_LOSS_REGISTRY.items():
+        POLICY_LOSS_REGISTRY[name] = dumping(loss)
 
 
 def policy_loss(
@@ -218,6 +237,8 @@ def _problems(objective: Method, loss_agg_mode: str, config: Any) -> list[str]:
 
 try:
     register()
+    if folder := os.environ.get(DUMP):
+        dump_rollouts(folder)
 except Exception:
     logger.exception("PolicyGrain: no policy loss was registered")  # verl mentions it at level DEBUG only
     raise

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from .batch import StepTotals, TokenBatch
-from .clip import Surrogate
+from .clip import ClipCov, Surrogate
 from .correction import off_policy_mask
 from .divergence import LARGEST_LOG, k3
+from .part import Custom
 from .penalty import EntropySignal, Kl, entropy_drop_mask
 
 if TYPE_CHECKING:
@@ -71,6 +72,24 @@ def anchored(method: Method, batch: TokenBatch) -> TokenBatch:
         return batch
     step = batch.step if batch.step is None or isinstance(batch.step, StepTotals) else batch.step.from_rollout()
     return batch.from_rollout().replace(step=step)
+
+
+def coefficients(method: Method, batch: TokenBatch, seed: int) -> tuple[Tensor, Tensor | None, dict[str, float]]:
+    """c with update = Σ_t c_t ∇log π_t: −∂loss/∂log π and, where the loss reads it, −∂loss/∂entropy; and metrics.
+
+    Both [batch, tokens]. Random choices of a loss are keyed by ``seed``.
+    """
+    if any(isinstance(part, ClipCov | Custom) for part in method.parts().values()):
+        torch.manual_seed(seed)  # as expensive as a loss, so only for those that may draw
+    leaves = {"log_probs": batch.log_probs.detach().clone().requires_grad_()}
+    if "entropy_gradient" in method.needs:
+        assert batch.entropy is not None
+        leaves["entropy"] = batch.entropy.detach().clone().requires_grad_()
+    out = method.loss(batch.replace(**leaves))
+    # A loss of the user's own may be constant on this batch.
+    outputs = (-out.loss).sum() + sum(0 * leaf.sum() for leaf in leaves.values())
+    found = torch.autograd.grad(outputs, list(leaves.values()))
+    return found[0], found[1] if len(found) > 1 else None, out.metrics
 
 
 def importance(method: Method, batch: TokenBatch) -> Tensor:

@@ -10,7 +10,7 @@ from ..analysis.planned import plan_notes
 from ..engines.table import check_trainers, trainer_notes
 from ..errors import UserError
 from ..figures.catalogue import check_figures
-from ..grading.options import Options
+from ..grading.grader import Options
 from ..hub import config_of, read_config
 from ..sandbox import isolation
 from ..study import Study, load_study

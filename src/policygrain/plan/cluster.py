@@ -23,7 +23,7 @@ from huggingface_hub.constants import HF_HUB_CACHE
 
 from ..errors import UserError, did_you_mean
 from ..study import Study
-from ..tasks.check import data_root
+from ..tasks.set_files import data_root
 from ..train.stopping import parse_time_left
 from .jobs import SUBMITTED
 from .machine import Findings, check_disk, check_needs, problem_sets, read_study

@@ -17,8 +17,8 @@ from ..files import check_free_space
 from ..hub import cached_config, download_command
 from ..study import Study, load_study
 from ..study.runs import run_matrix
-from ..tasks.check import data_root
 from ..tasks.families import FAMILIES
+from ..tasks.set_files import data_root
 from ..tasks.sources import check_sources
 from ..text import redacted
 

@@ -9,10 +9,10 @@ from ..study.design import Estimators, Rounds
 from ..study.runs import Arm
 from ..study.schema import Benchmark, Study
 from ..tasks import registry
-from ..tasks.check import data_root
 from ..tasks.families import FAMILIES
 from ..tasks.problem import read_rows
 from ..tasks.registry import sampling_of, sharing_responses
+from ..tasks.set_files import data_root
 from ..tasks.sources import FAMILY_SIZE
 from .devices import Expected, Phase
 from .loads import Load, Texts, decode, score, update

@@ -114,9 +114,7 @@ def provenance(results: StudyResults) -> dict[str, str]:
     return {
         "commit": each([s.environment.commit for s in summaries]),
         "hardware": each([s.environment.hardware for s in summaries]),
-        **{
-            k: each([s.environment.versions.get(k, "") for s in summaries]) for k in ("python", "torch", "transformers")
-        },
+        **{name: each([s.environment.versions.get(name, "") for s in summaries]) for name in VERSIONS},
         "vllm": each(vllm),
         # A folder by its name: where it was on the machine that trained means nothing elsewhere.
         "start models": each([f"{Path(results.study.model.start).name} {s.inputs.start_model}" for s in summaries]),

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 
 from ..analysis import Difference, Estimate, accuracy
-from ..analysis.model_comparison import average, average_difference, difference, summary
+from ..analysis.model_comparison import average, difference, summary
 from ..results.evaluated_models import ModelGroup, benchmarks_of
 from ..text import columns, markdown_table, shortened
 
@@ -57,12 +57,9 @@ def overview(groups: Sequence[ModelGroup], first: ModelGroup, differing: Sequenc
     table: list[Column] = [("", [shortened(e.name, 34) for e in groups])]
     if any(len(e.models) > 1 for e in groups):
         table.append(("seeds", [str(len(e.models)) for e in groups]))
-    if several:
-        table.append(("average", [_cell(a) if (a := average(e, benchmarks)) else "" for e in groups]))
-        apart = [average_difference(e, first, benchmarks) for e in groups]
-    else:
-        table.append(("accuracy", [_cell(_accuracy(e, benchmarks[0])) for e in groups]))
-        apart = [difference(e, first, benchmarks[0]) if e.records(benchmarks[0]) else None for e in groups]
+    means = [average(e, benchmarks) if several else _accuracy(e, benchmarks[0]) for e in groups]
+    table.append(("average" if several else "accuracy", [_cell(a) if a else "" for a in means]))
+    apart = [difference(e, first, benchmarks) for e in groups]
     table.append((f"− {shortened(first.name, 24)}", [_cell(d, "+") if d else "" for d in apart]))
     left_out: list[str] = []
     for b in benchmarks if several else ():
@@ -88,11 +85,11 @@ def comparison(groups: Sequence[ModelGroup], first: ModelGroup, differing: Seque
     for b in benchmarks:
         there = [e for e in groups if e.records(b)]
         sizes = {f"{r.problems} problems, n = {r.n}" for e in there for r in e.records(b).values()}
-        rows = [(e, _accuracy(e, b), difference(e, first, b)) for e in there]
+        rows = [(e, _accuracy(e, b), difference(e, first, [b])) for e in there]
         blocks.append((f"{b}: {' or '.join(sorted(sizes))}", rows))
     if len(benchmarks) > 1:
         averages = [(e, average(e, benchmarks)) for e in groups]
-        whole = [(e, a, average_difference(e, first, benchmarks)) for e, a in averages if a]
+        whole = [(e, a, difference(e, first, benchmarks)) for e, a in averages if a]
         blocks.append(("average of the benchmarks", whole))
     every = [row for _, rows in blocks for row in rows]
     several = any(len(e.models) > 1 for e in groups)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
 from ..study import load_recorded_study
+from ..text import flat, some
 from .layout import START, EvaluationFolder, RunFolder, StudyFolder
 from .reader import EVALUATE, model_evaluation
 from .schema import BenchmarkRecord, EvaluationFacts
@@ -91,20 +92,20 @@ def select_benchmarks(groups: Iterable[ModelGroup], wanted: Sequence[str] | None
 
 def protocol_differences(groups: Sequence[ModelGroup]) -> list[str]:
     """The differences between the protocols, one line each; the model is ignored."""
-    flat = [
-        (group.name, _flat({k: v for k, v in model.protocol.items() if k != "model"}))
+    flattened = [
+        (group.name, flat({k: v for k, v in model.protocol.items() if k != "model"}))
         for group in groups
         for model in group.models
     ]
     lines = []
-    for key in dict.fromkeys(key for _, values in flat for key in values):
+    for key in dict.fromkeys(key for _, values in flattened for key in values):
         by_value: dict[str, list[str]] = {}
-        for name, values in flat:
+        for name, values in flattened:
             names = by_value.setdefault(str(values.get(key, "(none)")), [])
             if name not in names:
                 names.append(name)
         if len(by_value) > 1:
-            lines.append(f"{key}: " + "; ".join(f"{value} in {_some(names)}" for value, names in by_value.items()))
+            lines.append(f"{key}: " + "; ".join(f"{value} in {some(names)}" for value, names in by_value.items()))
     return lines
 
 
@@ -177,14 +178,3 @@ def _name(group: ModelGroup, groups: Sequence[ModelGroup]) -> str:
         if all(parts[-length:] != tail[-length:] for tail in tails.values()):
             return "/".join(parts[-length:])
     return str(group.path)
-
-
-def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return flat
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

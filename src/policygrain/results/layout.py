@@ -1,32 +1,140 @@
-"""All paths in the results of a study. File names of results occur only here and in `folders.py`."""
+"""All paths in the results of a study. File names of results occur only here."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from ..study.runs import START
-from .folders import DataFolder, EvaluationFolder, RunFolder, StartFolder
 
-__all__ = ["START", "DataFolder", "EvaluationFolder", "RunFolder", "StartFolder", "StudyFolder", "study_of"]
+Place = TypeVar("Place")
+
+
+class Inside(Generic[Place]):
+    """A path, or a folder with paths of its own, that every folder of a class has under one name."""
+
+    def __init__(self, name: str, kind: Callable[[Path], Place]) -> None:
+        self.name, self.kind = name, kind
+
+    def __get__(self, folder: Folder, owner: object) -> Place:
+        return self.kind(folder.path / self.name)
 
 
 @dataclass(frozen=True)
-class StudyFolder:
-    """A study's results, `results/STUDY/`."""
+class Folder:
+    """A folder in the results."""
 
     path: Path
 
-    @property
-    def study(self) -> Path:
-        """The resolved study file."""
-        return self.path / "study.yaml"
+
+class DataFolder(Folder):
+    """Prepared problems, `data/`."""
+
+    train = Inside("train.jsonl", Path)
+    validation = Inside("validation.jsonl", Path)
+    contamination = Inside("contamination.json", Path)  # benchmark problems that are among the training prompts
+    sources = Inside("sources.json", Path)  # digests of the files that the problems were read from
+
+    def benchmark(self, name: str) -> Path:
+        """Problems of one benchmark."""
+        return self.path / "benchmarks" / f"{name}.jsonl"
+
+
+class EvaluationFolder(Folder):
+    """The evaluation of one model."""
+
+    record = Inside("records.json", Path)  # protocol and scores
+
+    def samples(self, benchmark: str) -> Path:
+        """Every response to a benchmark with its outcome."""
+        return self.path / f"{benchmark}.jsonl"
+
+    def greedy(self, benchmark: str) -> Path:
+        """Every greedily decoded response to a benchmark with its outcome."""
+        return self.path / f"{benchmark}.greedy.jsonl"
+
+    def responses(self, key: str, part: int, parts: int) -> Path:
+        """Sampled responses that are not graded yet; each process writes its own file."""
+        return self.path / f"sampled-{key}-{part}of{parts}.jsonl"
+
+    def all_responses(self, key: str = "*") -> list[Path]:
+        """The files with sampled responses of all processes."""
+        return sorted(self.path.glob(f"sampled-{key}-*.jsonl"))
+
+
+class StartFolder(Folder):
+    """An initial model that the pipeline builds, `start/seedS/`."""
+
+    record = Inside("start.json", Path)  # settings and digest of the model; written last
+
+
+class RunFolder(Folder):
+    """One training run, `runs/ARM/seedS/`."""
+
+    config = Inside("run.json", Path)  # key and settings of the run that this folder belongs to
+    summary = Inside("summary.json", Path)  # written last, so a run with a summary has ended
+    metrics = Inside("metrics.jsonl", Path)  # a line per step; determined by the seed
+    timings = Inside("timings.jsonl", Path)  # a line per step; not reproducible
+    status = Inside("status.json", Path)  # whether it is being trained, has ended, failed or was stopped; with times
+    mtp_heads = Inside("mtp_heads.json", Path)  # losses and cost of warming up the prediction heads
+    checkpoints = Inside("checkpoints", Path)
+    verl = Inside("verl", Path)  # where verl trains the run: its configuration, logs, rollouts and checkpoints
+    model = Inside("model", Path)  # the final model with its tokenizer
+    evaluation = Inside("evaluation", EvaluationFolder)  # of the final model
+    failed_batch = Inside("failed_batch.pt", Path)  # the batch of the update that stopped the run with an error
+    token_folder = Inside("tokens", Path)
+    rollout_folder = Inside("rollouts", Path)  # graded rollouts, of a run that another engine trained
+    lock = Inside("lock", Path)  # locked by the process that trains in this folder
+    data = Inside("data", DataFolder)  # problems that the run prepared itself, if none were given
+    start = Inside("start", StartFolder)  # the initial model that the run built itself, if none was given
+    # Exists while files of an earlier run are being moved; contains the name of the target folder.
+    superseding = Inside("superseding.json", Path)
+
+    def tokens(self, step: int) -> Path:
+        """The effect of a step on each token of a few samples."""
+        return self.token_folder / f"step{step:05d}.json"
+
+    def token_steps(self) -> dict[int, Path]:
+        """Step → token view, for steps that have one."""
+        return _by_step(self.token_folder, "json")
+
+    def rollouts(self, step: int) -> Path:
+        """The graded rollouts of a step."""
+        return self.rollout_folder / f"step{step:05d}.jsonl"
+
+    def rollout_steps(self) -> dict[int, Path]:
+        """Step → graded rollouts, for steps that have them."""
+        return _by_step(self.rollout_folder, "jsonl")
+
+    def superseded(self, key: str) -> Path:
+        """A folder that does not exist yet, for the files of the run with this key."""
+        number = 1
+        while (folder := self.path / f"superseded-{key}-{number}").exists():
+            number += 1
+        return folder
 
     @property
-    def data(self) -> DataFolder:
-        """Prepared problems."""
-        return DataFolder(self.path / "data")
+    def products(self) -> tuple[Path, ...]:
+        """All files and folders of a run that are moved when another run takes the folder; `config` is last."""
+        files = (self.summary, self.status, self.metrics, self.timings, self.mtp_heads, self.failed_batch)
+        folders = (self.checkpoints, self.verl, self.token_folder, self.rollout_folder, self.model)
+        return (*files, *folders, self.evaluation.path, self.config)
+
+
+class StudyFolder(Folder):
+    """A study's results, `results/STUDY/`."""
+
+    study = Inside("study.yaml", Path)  # the resolved study file
+    data = Inside("data", DataFolder)
+    report = Inside("report.html", Path)
+    tracking = Inside("mlflow.json", Path)  # the study's experiment and runs in MLflow
+    tracking_lock = Inside("mlflow.lock", Path)  # locked by the process that writes to MLflow
+    tracking_log = Inside("mlflow.log", Path)  # messages of the process that follows runs in MLflow
+    server_log = Inside("mlflow-server.log", Path)  # messages of the MLflow server that `policygrain ui` starts
+    workflow_lock = Inside("workflow.lock", Path)  # locked by the workflow of this study; its text names the process
+    jobs_lock = Inside("jobs.lock", Path)  # locked by every running job of this study
 
     def start(self, seed: int | str) -> StartFolder:
         """An initial model."""
@@ -53,10 +161,9 @@ class StudyFolder:
 
     def evaluations(self) -> Iterator[tuple[str, EvaluationFolder]]:
         """(model, folder) of all evaluated models, initial models first."""
-        for record in sorted(self.path.glob(f"{START}/*/evaluation/records.json")):
-            yield f"{START}/{record.parts[-3]}", EvaluationFolder(record.parent)
-        for record in sorted(self.path.glob("runs/*/*/evaluation/records.json")):
-            yield "/".join(record.parts[-4:-2]), EvaluationFolder(record.parent)
+        for models in (START, "runs/*"):
+            for record in sorted(self.path.glob(f"{models}/*/evaluation/records.json")):
+                yield "/".join(record.parts[-4:-2]), EvaluationFolder(record.parent)
 
     def estimators(self, seed: int | str) -> Path:
         """The gradient estimators, measured on the initial model of a seed."""
@@ -80,41 +187,6 @@ class StudyFolder:
         """A file of a table; without ``suffix`` the common stem of its files."""
         return self.path / "tables" / f"{name}{suffix}"
 
-    @property
-    def report(self) -> Path:
-        """The report."""
-        return self.path / "report.html"
-
-    @property
-    def tracking(self) -> Path:
-        """The record of the study's experiment and runs in MLflow."""
-        return self.path / "mlflow.json"
-
-    @property
-    def tracking_lock(self) -> Path:
-        """The lock file of the process that writes to MLflow."""
-        return self.path / "mlflow.lock"
-
-    @property
-    def tracking_log(self) -> Path:
-        """Messages of the process that follows runs in MLflow."""
-        return self.path / "mlflow.log"
-
-    @property
-    def server_log(self) -> Path:
-        """Messages of the MLflow server that `policygrain ui` starts."""
-        return self.path / "mlflow-server.log"
-
-    @property
-    def workflow_lock(self) -> Path:
-        """The lock file of the workflow that runs this study; its text names the process."""
-        return self.path / "workflow.lock"
-
-    @property
-    def jobs_lock(self) -> Path:
-        """The lock file that every running job of this study holds."""
-        return self.path / "jobs.lock"
-
     def log(self, rule: str, name: str) -> Path:
         """The log of a job."""
         return self.path / "logs" / rule / f"{name}.log"
@@ -127,3 +199,7 @@ class StudyFolder:
 def study_of(path: Path) -> StudyFolder | None:
     """The study folder that contains ``path``, such as a run or a table; None if there is none."""
     return next((StudyFolder(p) for p in path.resolve().parents if (p / "study.yaml").exists()), None)
+
+
+def _by_step(folder: Path, suffix: str) -> dict[int, Path]:
+    return {int(path.stem.removeprefix("step")): path for path in sorted(folder.glob(f"step*.{suffix}"))}

@@ -13,6 +13,16 @@ if TYPE_CHECKING:
 Measured = tuple[float, float, float]  # a value with its 95% interval
 
 
+class Measurement(Record):
+    """A measurement on the initial model of a seed."""
+
+    seed: int
+    settings: dict[str, Any]
+    made_from: str = ""  # digest of the initial model and the problems
+    commit: str | None = None  # as in `Environment`; None in records that are older than this entry
+    reference: str
+
+
 class EstimatorRow(Entry):
     """One gradient estimator, on one policy at one distance.
 
@@ -36,14 +46,9 @@ class EstimatorRow(Entry):
     penalty_share: float  # norm of the penalties' gradient over that of the whole loss; 0 without penalties
 
 
-class EstimatorsRecord(Record):
+class EstimatorsRecord(Measurement):
     """`estimators/seedS.json`: gradient estimators measured on the initial model of a seed."""
 
-    seed: int
-    settings: dict[str, Any]
-    made_from: str = ""  # digest of the initial model and the problems
-    commit: str | None = None  # as in `Environment`; None in records that are older than this entry
-    reference: str
     accuracy: dict[str, float]  # "steps/updates" → accuracy of the fresh responses
     batches: int
     true_responses: int
@@ -72,14 +77,9 @@ class RoundRow(Entry):
     pool_entropy_before: float | None = None
 
 
-class RoundsRecord(Record):
+class RoundsRecord(Measurement):
     """`rounds/seedS.json`: one round by each method, from the initial model of a seed."""
 
-    seed: int
-    settings: dict[str, Any]
-    made_from: str = ""  # digest of the initial model and the problems
-    commit: str | None = None  # as in `Environment`; None in records that are older than this entry
-    reference: str
     before: dict[str, float]  # "steps" → reward before the round, with the same validation seeds
     responses_per_update: int
     validation_responses: int

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from .. import digests
 from ..errors import NoResults, UserError
+from ..files import json_lines
 from ..study import Study, load_recorded_study
 from ..study.fingerprint import Fingerprints, measured_starts, start_seeds
 from ..study.load import had_added_seeds
 from ..study.runs import Run, RunMatrix, arms_of, run_matrix
-from .json_lines import read_lines, read_steps
 from .layout import START, StudyFolder
 from .measurements import EstimatorsRecord, RoundsRecord, estimator_table, round_table
 from .schema import (
@@ -21,7 +21,6 @@ from .schema import (
     BenchmarkRecord,
     EvaluatedSample,
     ModelEvaluation,
-    MtpHeadsRecord,
     PreparedData,
     RunConfig,
     RunSummary,
@@ -57,7 +56,7 @@ def run_summary(run: RunFolder) -> RunSummary:
 
 def run_metrics(run: RunFolder) -> list[dict[str, Any]]:
     """The metrics of a run by step. UserError if steps are missing."""
-    rows = read_steps(run.metrics, TRAIN)
+    rows = read_steps(run.metrics)
     if run.summary.exists():
         steps = run_summary(run).final.steps
         if len(rows) != steps + 1:  # the last line is the final validation
@@ -67,12 +66,20 @@ def run_metrics(run: RunFolder) -> list[dict[str, Any]]:
 
 def run_timings(run: RunFolder) -> list[dict[str, Any]]:
     """The timings of a run by step."""
-    return read_steps(run.timings, TRAIN)
+    return read_steps(run.timings)
 
 
-def mtp_heads(run: RunFolder) -> MtpHeadsRecord:
-    """The record of the warm-up of prediction heads."""
-    return read_record(MtpHeadsRecord, run.mtp_heads, TRAIN)
+def read_steps(path: Path) -> list[dict[str, Any]]:
+    """The rows of `metrics.jsonl` or `timings.jsonl`. UserError unless their steps are 0, 1, 2 …"""
+    rows: list[dict[str, Any]] = []
+    for number, row in json_lines(path, TRAIN):
+        if row.get("step") != len(rows):
+            raise UserError(
+                f"{path}, line {number}: expected step {len(rows)}, found {row.get('step')!r}: steps are missing or "
+                f"doubled. {TRAIN}"
+            )
+        rows.append(row)
+    return rows
 
 
 def token_view(path: Path) -> TokenView:
@@ -107,7 +114,7 @@ def evaluated_samples(folder: EvaluationFolder, record: BenchmarkRecord) -> list
 
 def samples(path: Path, again: str = EVALUATE) -> list[EvaluatedSample]:
     """The graded responses in a file. UserError, which ends with ``again``, if one is not valid."""
-    return [parse(EvaluatedSample, row, f"{path}, line {n}", again) for n, row in read_lines(path, again)]
+    return [parse(EvaluatedSample, row, f"{path}, line {n}", again) for n, row in json_lines(path, again)]
 
 
 def prepared_data(folder: DataFolder) -> PreparedData | None:
@@ -211,7 +218,8 @@ class StudyResults:
 
         if not self.model_evaluations:
             raise NoResults(f"{self.folder.path}: nothing has been evaluated yet. {ALL}")
-        protocols = {_without_model(e.protocol) for e in self.model_evaluations.values()}
+        shared = ({k: v for k, v in e.protocol.items() if k != "model"} for e in self.model_evaluations.values())
+        protocols = {digests.of_json(protocol) for protocol in shared}
         if len(protocols) > 1:
             raise UserError(
                 f"{self.folder.path}: its models were evaluated under different protocols, which cannot be compared in "
@@ -266,14 +274,17 @@ class StudyResults:
         section = self.study.experiments.get(experiment)
         return [arm.name for arm in arms_of(section, self.study)] if section else []
 
-    def scores(self, arm: str, benchmark: str, clean: bool = False) -> NDArray[np.float64]:
-        """Score per problem [seeds, problems], ordered by seed; ``clean`` leaves out problems seen in training."""
+    def scores(self, arm: str, benchmark: str, clean: bool = False, column: str = "per_problem") -> NDArray[np.float64]:
+        """Score per problem [seeds, problems], ordered by seed; ``clean`` leaves out problems seen in training.
+
+        ``column``: `per_problem`, or `greedy`.
+        """
         import numpy as np
 
         rows = self.evaluations.query("arm == @arm and benchmark == @benchmark").sort_values("seed")
         if rows.empty:
             raise UserError(f"{self.folder.path}: no evaluation of {arm!r} on {benchmark!r}. {ALL}")
-        scores = np.array(rows["per_problem"].tolist(), dtype=float)
+        scores = np.array(rows[column].tolist(), dtype=float)
         return np.delete(scores, self.contaminated(benchmark), axis=1) if clean else scores
 
     def contaminated(self, benchmark: str) -> list[int]:
@@ -286,7 +297,3 @@ class StudyResults:
         """The record of the study in MLflow; None if it was not tracked."""
         path = self.folder.tracking
         return read_record(TrackingRecord, path, "Run `policygrain track` again.") if path.exists() else None
-
-
-def _without_model(protocol: dict[str, Any]) -> str:
-    return digests.of_json({k: v for k, v in protocol.items() if k != "model"})

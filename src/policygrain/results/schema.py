@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from ..errors import UserError
-from ..files import atomic_text
+from ..files import atomic_text, read_json
 
 # Increased with every change after which older records cannot be read.
 SCHEMA_VERSION = 2
@@ -244,13 +243,7 @@ def write_record(path: Path, record: Record) -> None:
 
 def read_record(kind: type[AnyRecord], path: Path, again: str) -> AnyRecord:
     """The record in ``path``. UserError names the file, the error, and by ``again`` how to create the record again."""
-    try:
-        data = json.loads(path.read_bytes())
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}. {again}") from error
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: not JSON ({error}). {again}") from error
-    return parse_record(kind, data, str(path), again)
+    return parse_record(kind, read_json(path, again), str(path), again)
 
 
 def parse_record(kind: type[AnyRecord], data: Any, where: str, again: str) -> AnyRecord:

@@ -7,9 +7,8 @@ import platform
 import subprocess
 
 from ..errors import UserError
-from .isolation import INSIDE, bwrap
+from .isolation import INSIDE, MACHINES, bwrap
 from .process import run
-from .seccomp import MACHINES
 
 
 @functools.cache

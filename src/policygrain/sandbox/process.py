@@ -14,8 +14,7 @@ import time
 from typing import IO, Any, Literal, NamedTuple, Self
 
 from .inside import decode, encode
-from .isolation import command
-from .seccomp import rules
+from .isolation import command, rules
 
 LONGEST_PROGRAM = 1 << 20  # characters
 LONGEST_OUTPUT = 1 << 16  # bytes of each of the two streams that are kept

@@ -51,8 +51,7 @@ class TrainingIndex:
     similarity of at least t share one of the first |s| − ⌈t|s|⌉ + 1 tokens of each set s. Only such pairs are compared.
     """
 
-    def __init__(self, problems: Sequence[Problem], threshold: float = THRESHOLD) -> None:
-        self.threshold = threshold
+    def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = problems
         texts = [tokens(p.problem) for p in problems]
         self.sets = [frozenset(text) for text in texts]
@@ -71,7 +70,7 @@ class TrainingIndex:
     def _prefix(self, words: frozenset[str]) -> list[str]:
         # Tokens that no training prompt contains are the rarest.
         ordered = sorted(words, key=lambda token: (self.rank.get(token, -1), token))
-        return ordered[: len(words) - math.ceil(self.threshold * len(words) - 1e-9) + 1]
+        return ordered[: len(words) - math.ceil(THRESHOLD * len(words) - 1e-9) + 1]
 
     def overlaps(self, benchmark: Iterable[Problem]) -> list[Overlap]:
         """All pairs of a benchmark problem and a training prompt that are exact or near duplicates, in order."""
@@ -86,10 +85,10 @@ class TrainingIndex:
             for i in sorted(candidates):
                 sizes = len(words), len(self.sets[i])
                 # Sets of too different sizes cannot reach the threshold.
-                if i not in same and min(sizes) < self.threshold * max(sizes) - 1e-9:
+                if i not in same and min(sizes) < THRESHOLD * max(sizes) - 1e-9:
                     continue
                 similarity = _jaccard(words, self.sets[i])
-                if i in same or similarity >= self.threshold - 1e-9:
+                if i in same or similarity >= THRESHOLD - 1e-9:
                     kind: Literal["exact", "near"] = "exact" if i in same else "near"
                     pairs.append(Overlap(problem.id, self.problems[i].id, kind, round(similarity, 4)))
         return pairs

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import re
-import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
-from .conversions import CONVERSIONS
+from ..files import json_lines, read_json
+from ..grading.extraction import last_box
 
 if TYPE_CHECKING:
     from .registry import Code, Column, Dataset, Identity
@@ -25,29 +23,14 @@ def source_rows(path: Path) -> Iterator[tuple[str, Any]]:
         import pandas
 
         try:
-            frame = pandas.read_parquet(path)
+            rows = pandas.read_parquet(path).to_dict("records")
         except (OSError, ValueError, ImportError) as error:
             raise UserError(f"{path}: not readable as Parquet: {error}") from error
-        for number, row in enumerate(frame.to_dict("records")):
-            yield f"{path}, row {number}", row
-        return
-    try:
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        text = content.decode("utf-8")
-        listed = json.loads(text) if path.suffix == ".json" else None
-    except (OSError, ValueError, RecursionError, EOFError, zlib.error) as error:
-        raise UserError(f"{path}: cannot be read: {error}.") from error
-    if listed is not None:
-        for number, row in enumerate(listed, start=1):
-            yield f"{path}, item {number}", row
-        return
-    # Not splitlines(): U+2028 and similar characters occur inside problems and do not end a JSON line.
-    for number, line in enumerate(text.split("\n"), start=1):
-        if line.strip():
-            try:
-                yield f"{path}, line {number}", json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise UserError(f"{path}, line {number}: not JSON ({error}).") from error
+        yield from ((f"{path}, row {number}", row) for number, row in enumerate(rows))
+    elif path.suffix == ".json":
+        yield from ((f"{path}, item {number}", row) for number, row in enumerate(read_json(path), start=1))
+    else:
+        yield from ((f"{path}, line {number}", row) for number, row in json_lines(path))
 
 
 def look_up(row: Any, column: str, where: str) -> Any:
@@ -132,3 +115,85 @@ def convert(dataset: Dataset, files: Iterable[Path]) -> list[Row]:
                 raise UserError(f"{where}: the {key} is empty.")
         rows.append(converted)
     return rows
+
+
+# ---- named conversions of texts, which registry files combine -------------------------------------------------------
+
+
+def last_boxed(text: str) -> str:
+    r"""The argument of the last \boxed, in braces or one token as in `\boxed 2`; empty if there is none."""
+    return (last_box(text) or "").strip()
+
+
+def after_hashes(text: str) -> str:
+    """GSM8K's final answer: the text after the last ####, without thousands separators."""
+    return text.rpartition("####")[2].strip().replace(",", "")
+
+
+def integer(text: str) -> str:
+    """27.0 → 27; text that is no integer is not changed."""
+    return re.sub(r"^([+-]?\d+)\.0+$", r"\1", text.strip())
+
+
+def strip_dollars(text: str) -> str:
+    """Remove a pair of $ that encloses the whole text; `$1$, $2$` is not changed."""
+    text = text.strip()
+    enclosed = len(text) > 1 and text[0] == text[-1] == "$" and "$" not in text[1:-1]
+    return text[1:-1].strip() if enclosed else text
+
+
+def repair_frac(text: str) -> str:
+    r"""Restore `\frac` from form feed + `rac`, which it becomes if its backslash is not escaped in JSON."""
+    return text.replace("\x0crac", "\\frac")
+
+
+def drop_boxed_request(text: str) -> str:
+    """Remove a final sentence that asks for steps and a box; the study's prompt says how to answer."""
+    request = r"\s*(?:Let's think step by step|Please reason step by step)[^\n]*\\boxed\{\}\.?\s*$"
+    return re.sub(request, "", text)
+
+
+def drop_answer_line_request(text: str) -> str:
+    """Remove DAPO-Math-17k's sentences before and after the problem that ask for a last line `Answer: …`."""
+    text = re.sub(r"^\s*Solve the following math problem step by step\.[^\n]*\n+", "", text)
+    return re.sub(r"\s*Remember to put your answer on its own line after \"Answer:\"\.?\s*$", "", text)
+
+
+def repair_find_zero_test(text: str) -> str:
+    """HumanEval+'s test of task 32 gives the polynomial to the candidate's value instead of the value to it."""
+    return text.replace("_poly(*candidate(*inp), inp)", "_poly(*inp, candidate(*inp))")
+
+
+def type_and_length_first(text: str) -> str:
+    """HumanEval+'s and MBPP+'s tests take `[]` for every list of numbers, because np.allclose([], x) is true."""
+    close = "assert np.allclose(out, exp, rtol=1e-07, atol=atol)"
+    return text.replace(close, f"assert type(out) is type(exp) and np.shape(out) == np.shape(exp)\n        {close}")
+
+
+def repair_match_test(text: str) -> str:
+    """MBPP+'s tests of tasks 737, 787 and 794 compare and assert nothing, so that every program passes."""
+    compared = "        exact_match = exp == (out is not None)\n"
+    return text.replace(compared, f"{compared}    assert exact_match\n") if "assert " not in text else text
+
+
+def shorten_combinations_test(text: str) -> str:
+    """MBPP+'s test of task 255 asks for 1.7 million combinations of 77 items, a list of gigabytes; here of 7."""
+    return re.sub(r"(\]), 7[67]\]", r"\1, 7]", text) if "combinations_colors(*inp)" in text else text
+
+
+CONVERSIONS: dict[str, Callable[[str], str]] = {
+    f.__name__: f
+    for f in (
+        last_boxed,
+        after_hashes,
+        integer,
+        strip_dollars,
+        repair_frac,
+        drop_boxed_request,
+        drop_answer_line_request,
+        repair_find_zero_test,
+        type_and_length_first,
+        repair_match_test,
+        shorten_combinations_test,
+    )
+}

@@ -9,16 +9,15 @@ import os
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from ..errors import UserError
 from ..files import atomic_text
 from ..progress import Progress
-from .check import check, content, content_digest, find, how_to_get
 from .convert import convert
 from .registry import Dataset, GitHome, HubHome
+from .set_files import check, content, content_digest, find, how_to_get
 
 MIRROR_VARIABLE = "POLICYGRAIN_MIRROR"
 GITHUB = "https://raw.githubusercontent.com"
@@ -98,75 +97,42 @@ def _from_git(name: str, home: GitHome, root: Path) -> Path:
     return source
 
 
-@dataclass
-class _Transfer:
-    """The download of one file into ``part``; ``total`` is its size in bytes, once the server has sent it."""
-
-    url: str
-    part: Path
-    total: int | None = None
-    faults: list[str] = field(default_factory=list)
-
-    @property
-    def have(self) -> int:
-        return self.part.stat().st_size if self.part.exists() else 0
-
-    @property
-    def done(self) -> bool:
-        return self.total is not None and self.have == self.total
-
-    def open(self) -> http.client.HTTPResponse | None:
-        """Request the missing bytes and set ``total``; None if nothing is missing."""
+def download(url: str, part: Path, label: str) -> None:
+    """Download ``url`` into ``part``, after the bytes that are there. UserError if it fails; the part is kept."""
+    fault = ""
+    for _ in range(ATTEMPTS):
+        have = part.stat().st_size if part.exists() else 0
         # Byte ranges of a compressed response would refer to the compressed bytes.
-        request = urllib.request.Request(self.url, headers={"Accept-Encoding": "identity", "User-Agent": "policygrain"})
-        if have := self.have:
+        request = urllib.request.Request(url, headers={"Accept-Encoding": "identity", "User-Agent": "policygrain"})
+        if have:
             request.add_header("Range", f"bytes={have}-")
         try:
             # urllib's default opener uses the usual proxy variables.
-            response: http.client.HTTPResponse = urllib.request.urlopen(request, timeout=TIMEOUT)
+            with urllib.request.urlopen(request, timeout=TIMEOUT) as response:
+                if response.status != http.client.PARTIAL_CONTENT:
+                    have = 0  # the server does not support ranges and sends the whole file
+                length = response.headers.get("Content-Length")
+                total = None if length is None else have + int(length)
+                blocks = Progress(
+                    iter(partial(response.read, BLOCK), b""),
+                    f"{label}, blocks of 64 KiB",
+                    -(-(total or have + 1) // BLOCK),
+                    have // BLOCK,
+                )
+                with part.open("ab" if have else "wb") as file:
+                    file.writelines(blocks)
+            if total in (None, part.stat().st_size):
+                return
+            fault = f"the connection ended after {part.stat().st_size} of {total} bytes"
         except urllib.error.HTTPError as error:
             if error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE and have:
-                # The part is complete or too long: the checksum decides, and a wrong file is deleted then.
-                self.total = have
-                return None
-            raise
-        if have and response.status != http.client.PARTIAL_CONTENT:
-            self.part.unlink()  # the server does not support ranges and sends the whole file
-        length = response.headers.get("Content-Length")
-        self.total = self.have + int(length) if length is not None else None
-        return response
-
-    def blocks(self, response: http.client.HTTPResponse) -> Iterator[int]:
-        """Append the response to the part; yields the size of each block."""
-        with response, self.part.open("ab") as file:
-            while block := response.read(BLOCK):
-                file.write(block)
-                yield len(block)
-        if self.total is None:
-            self.total = self.have
-
-
-def download(url: str, part: Path, label: str) -> None:
-    """Download ``url`` into ``part``, after the bytes that are there. UserError if it fails; the part is kept."""
-    transfer = _Transfer(url, part)
-    for _ in range(ATTEMPTS):
-        try:
-            first = transfer.have // BLOCK
-            response = transfer.open()
-            if response is not None:
-                total = -(-(transfer.total or transfer.have + 1) // BLOCK)
-                for _ in Progress(transfer.blocks(response), f"{label}, blocks of 64 KiB", total, first):
-                    pass
-            if transfer.done:
-                return
-            transfer.faults.append(f"the connection ended after {transfer.have} of {transfer.total} bytes")
-        except urllib.error.HTTPError as error:
+                return  # complete or too long: the checksum decides, and a wrong file is deleted then
             raise UserError(f"{label}: {url}: the server answered {error.code} {error.reason}.") from error
         except (OSError, http.client.HTTPException) as error:
-            transfer.faults.append(str(getattr(error, "reason", None) or error or type(error).__name__))
+            fault = str(getattr(error, "reason", None) or error or type(error).__name__)
     raise UserError(
-        f"{label}: {url} cannot be fetched: {transfer.faults[-1]}. Check the network, or set a proxy (HTTPS_PROXY) or "
-        f"a mirror ({MIRROR_VARIABLE}). The same command resumes the download."
+        f"{label}: {url} cannot be fetched: {fault}. Check the network, or set a proxy (HTTPS_PROXY) or a mirror "
+        f"({MIRROR_VARIABLE}). The same command resumes the download."
     )
 
 

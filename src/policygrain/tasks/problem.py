@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..files import atomic_text
+from ..files import atomic_text, json_lines
 
 Row = dict[str, Any]
 
@@ -63,22 +63,9 @@ def read_problems(
 
 def read_rows(path: Path) -> Iterator[tuple[int, Row]]:
     """(line number, row) of a JSON Lines file of mappings with `problem` and `answer`. UserError with file and line."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: the dataset cannot be read: {error}.") from error
-    if not text.strip():
-        raise UserError(f"{path}: the dataset is empty.")
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
+    number = 0
+    for number, row in json_lines(path):
         where = f"{path}, line {number}"
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{where}: not JSON ({error}). Each line must be one JSON object.") from error
-        if not isinstance(row, dict):
-            raise UserError(f"{where}: expected a JSON object with 'problem' and 'answer', got {type(row).__name__}.")
         try:
             json.dumps(row, ensure_ascii=False).encode("utf-8")
         except UnicodeEncodeError as error:
@@ -87,6 +74,8 @@ def read_rows(path: Path) -> Iterator[tuple[int, Row]]:
             if row.get(key) in (None, ""):
                 raise UserError(f"{where}: no {key!r}; the keys are {', '.join(map(repr, row))}.")
         yield number, row
+    if not number:
+        raise UserError(f"{path}: the dataset is empty.")
 
 
 def _problem(row: Row, path: Path, number: int) -> Problem:

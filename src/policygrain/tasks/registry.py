@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, V
 
 from .. import digests
 from ..errors import UserError, did_you_mean
-from .conversions import CONVERSIONS
+from .convert import CONVERSIONS
 
 if TYPE_CHECKING:
     from ..study.schema import Benchmark, Sampling, Study

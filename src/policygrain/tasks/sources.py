@@ -13,11 +13,11 @@ from ..results.layout import DataFolder
 from ..results.reader import prepared_data
 from ..results.schema import Contamination, PreparedData, read_record, write_record
 from ..study.fingerprint import Fingerprints
-from . import check, registry
-from .check import ROOT_VARIABLE, data_root
+from . import registry, set_files
 from .contamination import TrainingIndex, as_data
 from .families import FAMILIES, generate
 from .problem import Problem, read_problems, write_problems
+from .set_files import ROOT_VARIABLE, data_root
 
 if TYPE_CHECKING:
     from ..study.schema import Study
@@ -46,7 +46,7 @@ def check_source(source: str, root: Path | None, where: str) -> None:
     if source in FAMILIES:
         return
     if source in registry.names():
-        check.require(registry.dataset(source), data_root(root), where)
+        set_files.require(registry.dataset(source), data_root(root), where)
         return
     path = data_root(root) / source
     if not path.is_file():
@@ -58,7 +58,7 @@ def load(source: str, root: Path | None, limit: int | None = None) -> list[Probl
     """At most ``limit`` problems of a registered set or a file, in order."""
     if source in registry.names():
         dataset = registry.dataset(source)
-        return check.load(dataset, check.require(dataset, data_root(root), source), limit)
+        return set_files.load(dataset, set_files.require(dataset, data_root(root), source), limit)
     return read_problems(data_root(root) / source, limit)
 
 
@@ -68,7 +68,7 @@ def source_digests(study: Study) -> dict[str, str]:
     by_source: dict[str, str] = {}
     for source in sources:
         if source in registry.names():
-            path = check.find(registry.dataset(source), data_root(study.data.root))
+            path = set_files.find(registry.dataset(source), data_root(study.data.root))
         elif is_file(source):
             path = data_root(study.data.root) / source
         else:

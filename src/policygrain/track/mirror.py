@@ -7,20 +7,22 @@ and repeated, and adds what is missing.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .. import digests
 from ..errors import UserError
 from ..progress import Progress
+from ..provenance import versions
 from ..results.reader import StudyResults
 from ..results.schema import TrackingRecord
 from ..results.status import run_status
-from ..text import redacted
+from ..text import flat, redacted
 from .mlflow_runs import (
     COMPLETE,
     Opened,
-    flat,
     last_step,
     log_points,
     log_steps,
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
     from ..study import Study
 
 ATTEMPTS = 5
+MODEL = "model"  # the place of a logged model
+REQUIRED = ("torch", "transformers")  # to load it
 
 
 def mirror(results: StudyResults) -> TrackingRecord:
@@ -96,7 +100,7 @@ def _mirror_arm(
     for record in records:
         _mirror_run(client, experiment, results, record)
     if means_run.complete is None:
-        client.log_batch(means_run.id, params=params(flat("method", records[0].summary.method)))
+        client.log_batch(means_run.id, params=params(flat(records[0].summary.method, "method")))
         log_steps(client, means_run.id, means(records))
         client.set_tag(means_run.id, "seeds", str(len(records)))
         client.set_tag(means_run.id, COMPLETE, content)
@@ -137,6 +141,28 @@ def _log_run(client: MlflowClient, opened: Opened, study: Study, record: Finishe
         # MLflow shows this as a table, and compares it between runs.
         client.log_table(opened.id, some_samples(record), "samples.json")
     if study.tracking.log_models:
-        from .model import log_model
+        _log_model(client, opened.id, folder.model)
 
-        log_model(client, opened.id, folder.model)
+
+def _log_model(client: MlflowClient, run_id: str, folder: Path) -> None:
+    """Log the model in ``folder`` as `runs:/RUN_ID/model`, with its signature, so that MLflow can load and serve it.
+
+    Prompts in, texts out. Logging it again writes the same files to the same place.
+    """
+    import mlflow.transformers
+    from mlflow.models import ModelSignature
+    from mlflow.types import ColSpec, DataType, Schema
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    text = Schema([ColSpec(DataType.string)])
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    with tempfile.TemporaryDirectory() as work:
+        mlflow.transformers.save_model(
+            {"model": model, "tokenizer": tokenizer},
+            str(Path(work) / MODEL),
+            task="text-generation",
+            signature=ModelSignature(inputs=text, outputs=text),
+            # Without this list MLflow would load the model in another process to find its requirements.
+            pip_requirements=[f"{name}=={version}" for name, version in versions().items() if name in REQUIRED],
+        )
+        client.log_artifacts(run_id, str(Path(work) / MODEL), MODEL)

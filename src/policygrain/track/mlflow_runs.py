@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..provenance import commit
 from ..results.schema import RunConfig
 from ..study import Study
+from ..text import flat
 from .points import CURSOR, Point
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def open_seed(client: MlflowClient, experiment: str, study: Study, config: RunCo
         client, experiment, f"{study.name}/{arm}/{seed}", f"{arm} seed {seed}", config.key, tags, **options
     )
     if opened.complete is None:
-        parameters = {**flat("method", config.method), **flat("training", config.training), "seed": seed}
+        parameters = {**flat(config.method, "method"), **flat(config.training, "training"), "seed": seed}
         # A run may be resumed with other settings that change no result, and MLflow refuses to change parameters.
         new = {name: value for name, value in parameters.items() if name not in opened.params}
         client.log_batch(opened.id, params=params(new))
@@ -163,10 +164,3 @@ def _user() -> str:
     with contextlib.suppress(KeyError, OSError):
         return getpass.getuser()
     return ""
-
-
-def flat(prefix: str, data: Any) -> dict[str, Any]:
-    """Nested data with dotted keys."""
-    if isinstance(data, dict):
-        return {k: v for key, value in data.items() for k, v in flat(f"{prefix}.{key}", value).items()}
-    return {prefix: data}

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from statistics import mean
+from scipy import stats
 
-from ..results.measurements import EstimatorsRecord, RoundsRecord
+from ..results.measurements import EstimatorsRecord, RoundsRecord, round_table
 from ..text import columns
-from .rounds import differences
 
 
 def estimators(record: EstimatorsRecord) -> list[str]:
@@ -49,23 +48,24 @@ def estimators(record: EstimatorsRecord) -> list[str]:
 def rounds(record: RoundsRecord) -> list[str]:
     """The record as lines of a table: rewards, and the mean difference to the reference over pools and its interval."""
     lines = []
-    for steps, before in record.before.items():
-        stage = [row for row in record.rows if row.steps == int(steps)]
-        last = max((row.updates for row in stage), default=0)
+    for steps, stage in round_table([record]).groupby("steps"):
+        rewards = 100 * stage.pivot_table("reward", "method", "updates", sort=False)  # means over pools
+        last = stage[stage["updates"] == stage["updates"].max()]
+        ends = 100 * last.pivot(index="pool", columns="method", values="reward")
+        means = last.groupby("method")[["clip_fraction", "gradient_norm"]].mean()
         rows = []
-        for name, compared in differences(record, int(steps)).items():
-            ends = [row for row in stage if row.method == name and row.updates == last]
-            rewards = [f"{100 * value:.1f}" for value in compared.rewards.values()]
-            difference = "reference" if name == record.reference else f"{100 * compared.difference:+.1f}"
-            if compared.interval is not None and name != record.reference:
-                difference += f" [{100 * compared.interval[0]:+.1f}, {100 * compared.interval[1]:+.1f}]"
-            clipped, norm = (mean(getattr(row, key) for row in ends) for key in ("clip_fraction", "gradient_norm"))
-            rows.append([name, *rewards, difference, f"{clipped:.2%}", f"{norm:.2f}"])
-        updates = sorted({row.updates for row in stage})
-        header = ["method", *(f"after {n}" for n in updates), f"difference after {last}", "clipped", "norm"]
-        pools = len({row.pool for row in stage})
-        lines += [f"{steps} steps: {100 * before:.1f}% before; mean over {pools} pools, in %"]
-        lines += columns(rows, header, "lr")
+        for name, shown in rewards.iterrows():
+            apart = ends[name] - ends[record.reference]
+            difference = f"{apart.mean():+.1f}"
+            if len(apart) > 1:
+                half = stats.t.ppf(0.975, len(apart) - 1) * stats.sem(apart)
+                difference += f" [{apart.mean() - half:+.1f}, {apart.mean() + half:+.1f}]"
+            difference = "reference" if name == record.reference else difference
+            clipped, norm = means.loc[name]
+            rows.append([str(name), *(f"{r:.1f}" for r in shown), difference, f"{clipped:.2%}", f"{norm:.2f}"])
+        header = ["method", *(f"after {n}" for n in rewards), f"difference after {rewards.columns[-1]}"]
+        lines += [f"{steps} steps: {100 * record.before[str(steps)]:.1f}% before; mean over {len(ends)} pools, in %"]
+        lines += columns(rows, [*header, "clipped", "norm"], "lr")
     return [
         *lines,
         f"{record.responses_per_update} responses per update, {record.validation_responses} validation responses; "

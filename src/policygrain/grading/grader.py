@@ -1,11 +1,16 @@
-"""How the answers of a problem are compared."""
+"""What all graders share: outcomes, how answers are compared, and the interface."""
 
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, NamedTuple, Self, get_args
 
+Outcome = Literal["correct", "incorrect", "unparsable", "timeout", "error"]
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+UNREADABLE_GOLD = "unreadable_gold"  # reported by a worker in place of an outcome
 _DEGREES = re.compile(r"\bdegrees\b|\bdegree measure|\\circ|\\degree|°")
 
 
@@ -54,3 +59,60 @@ class Options:
 
 
 DEFAULT = Options()
+
+
+class UnreadableGold(Exception):
+    """The gold answer cannot be read: an error of the dataset."""
+
+
+class Item(NamedTuple):
+    """A response, or an answer, to be graded; errors begin with ``name``."""
+
+    gold: str
+    text: str
+    options: Options
+    name: str
+
+
+def items_of(
+    golds: Sequence[str],
+    texts: Sequence[str],
+    options: Options | Sequence[Options],
+    ids: Sequence[str] | None = None,
+) -> list[Item]:
+    """One item per (gold answer, text); ``options`` are for all or one each."""
+    each = [options] * len(golds) if isinstance(options, Options) else options
+    names = [f"item {i}" for i in range(len(golds))] if ids is None else ids
+    return [Item(*fields) for fields in zip(golds, texts, each, names, strict=True)]
+
+
+class Grader(ABC):
+    """Grades responses. Any text gets an outcome; outcomes are in the order of the responses."""
+
+    name: str  # part of evaluation records: it changes when outcomes may change
+
+    def grade(
+        self,
+        golds: Sequence[str],
+        responses: Sequence[str],
+        options: Options | Sequence[Options] = DEFAULT,
+        ids: Sequence[str] | None = None,
+    ) -> list[Outcome]:
+        """One outcome per (gold answer, response); ``options`` are for all or one each.
+
+        Raises UserError, naming the item of ``ids``, if a gold answer cannot be compared as ``options`` say.
+        """
+        return self.grade_items(items_of(golds, responses, options, ids))
+
+    @abstractmethod
+    def grade_items(self, items: Sequence[Item]) -> list[Outcome]:
+        """One outcome per response."""
+
+    def close(self) -> None:  # noqa: B027
+        """End worker processes, if there are any. A closed grader can be used again."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

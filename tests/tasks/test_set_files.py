@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 
 from policygrain.cli import main
-from policygrain.tasks import check, registry
+from policygrain.tasks import registry, set_files
 
 from ..support.problem_sets import RECORDED, made_up
 
 
 def test_check_names_each_fault(tmp_path: Path) -> None:
-    dataset = made_up(count=2, content=check.content_digest([("1+1", "2"), ("2+2", "4")]))
+    dataset = made_up(count=2, content=set_files.content_digest([("1+1", "2"), ("2+2", "4")]))
     path = tmp_path / "made_up.jsonl"
 
     def faults(*rows: dict[str, object]) -> str:
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        return "; ".join(check.check(dataset, tmp_path).faults)
+        return "; ".join(set_files.check(dataset, tmp_path).faults)
 
     one, two = {"id": 1, "problem": "1+1", "answer": "2"}, {"id": 2, "problem": "2+2", "answer": "4"}
     assert faults(one, two) == ""
@@ -34,7 +34,7 @@ def test_check_names_each_fault(tmp_path: Path) -> None:
     assert "line 2: no 'answer'" in faults(one, {**two, "answer": ""})
     assert "line 1: no 'problem'" in faults({"question": "1+1", "answer": "2"})
     dataset = made_up(sha256=hashlib.sha256(path.read_bytes()).hexdigest(), content=None, count=1)
-    assert check.require(dataset, tmp_path, "here") == path
+    assert set_files.require(dataset, tmp_path, "here") == path
 
 
 def test_check_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -54,5 +54,5 @@ def test_check_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture
 @pytest.mark.parametrize("name", RECORDED)
 def test_the_recorded_files_pass(name: str, benchmarks_folder: Path) -> None:
     dataset = registry.dataset(name)
-    report = check.check(dataset, benchmarks_folder)
+    report = set_files.check(dataset, benchmarks_folder)
     assert not report.faults and report.copy == "recorded" and report.count == dataset.count

@@ -11,9 +11,9 @@ from ..provenance import PACKAGE, commit, in_history, is_same_package
 from ..results.layout import START
 from ..results.reader import StudyResults
 from ..study.fingerprint import measured_starts, start_seeds
+from ..text import some
 
 RULE = "(rule 10 of docs/design.md)"
-SHOWN = 3
 
 
 def check_complete(results: StudyResults) -> None:
@@ -99,6 +99,4 @@ def check_commits(results: StudyResults, package: Path = PACKAGE) -> str:
 
 
 def _some(names: list[str]) -> str:
-    if len(names) == 1:
-        return f"{names[0]} was"
-    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "") + " were"
+    return f"{some(names)} {'was' if len(names) == 1 else 'were'}"

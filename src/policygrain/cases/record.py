@@ -8,23 +8,22 @@ from dataclasses import asdict, replace
 import torch
 from torch import Tensor
 
-from ..analysis.statistics import over_seeds
 from ..progress import Progress
 from ..results.case_records import CaseEstimator, CaseRecord, CasesRecord, Interval
 from ..text import columns
 from . import measure, policies
 from .definitions import BASELINE, BATCH, CASES, NO_CLIP, RATIOS, STEP, Case, Estimator, estimators
+from .measure import DIGITS, interval
 
-DIGITS = 6
 # Expected reward by update and seed. [UPDATES + 1, seeds].
 Curves = Mapping[tuple[Case, Estimator], Tensor]
 
 
-def run_cases(seeds: int, silent: bool = False) -> CasesRecord:
+def run_cases(seeds: int) -> CasesRecord:
     """Measure every estimator in every case; learning curves are of ``seeds`` seeds."""
     trainings = [(case, e) for case in CASES for e in estimators()]
     trainings += [(case.at(dose), e) for case in CASES for dose in case.doses for e in estimators([NO_CLIP])]
-    progress = Progress(dict.fromkeys(trainings), "cases", len(set(trainings)), silent=silent)
+    progress = Progress(dict.fromkeys(trainings), "cases", len(set(trainings)))
     curves = {(case, e): measure.train(e.method, case, seeds) for case, e in progress}
     records = [_record(case, [_estimator(case, e, curves) for e in estimators()]) for case in CASES]
     return CasesRecord(seeds=seeds, batch=BATCH, step_length=STEP, baseline=BASELINE, cases=records)
@@ -67,7 +66,7 @@ def _estimator(case: Case, estimator: Estimator, curves: Curves) -> CaseEstimato
         cosine=round(float(torch.cosine_similarity(expected, exact, dim=0)), DIGITS),
         push=round(float(expected[policies.X1]), DIGITS),
         bias=round(float((expected - exact).norm() / exact.norm()), DIGITS),
-        batch_cosine=_interval(measure.batch_cosines(estimator.method, case)),
+        batch_cosine=interval(measure.batch_cosines(estimator.method, case)),
         difference=_difference(case, estimator, curves),
         doses=[_difference(case.at(dose), estimator, curves) for dose in doses],
     )
@@ -76,13 +75,7 @@ def _estimator(case: Case, estimator: Estimator, curves: Curves) -> CaseEstimato
 def _difference(case: Case, estimator: Estimator, curves: Curves) -> Interval:
     """Expected reward, averaged over training, minus that of the baseline with the same clip."""
     baseline = replace(estimator, name=BASELINE, ratio=RATIOS[BASELINE])
-    return _interval((curves[case, estimator] - curves[case, baseline]).mean(0))
-
-
-def _interval(values: Tensor) -> Interval:
-    """The mean with its interval; adding 0 turns −0 into 0."""
-    mean, low, high = (round(value, DIGITS) + 0.0 for value in over_seeds(values.numpy()))
-    return mean, low, high
+    return interval((curves[case, estimator] - curves[case, baseline]).mean(0))
 
 
 def _record(case: Case, estimators: list[CaseEstimator]) -> CaseRecord:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Literal
 
 from ..objective import Method, method
@@ -37,20 +38,15 @@ def with_clip_higher(study: Study) -> list[str]:
     return list(dict.fromkeys([*headline(study), *added]))
 
 
-def entropy_arms(study: Study) -> list[str]:
-    """TEPO and its variants, if there are two or more."""
-    return _at_least_two(study, ENTROPY_ARMS)
-
-
-def ratio_arms(study: Study) -> list[str]:
-    """Arms that differ in the ratio, if there are two or more."""
-    return _at_least_two(study, RATIO_ARMS)
-
-
-def _at_least_two(study: Study, names: Iterable[str]) -> list[str]:
+def at_least_two(names: Iterable[str], study: Study) -> list[str]:
+    """Those of the arms that the study has, if there are two or more."""
     arms = run_matrix(study).arms
     there = [name for name in names if name in arms]
     return there if len(there) > 1 else []
+
+
+entropy_arms = partial(at_least_two, ENTROPY_ARMS)
+ratio_arms = partial(at_least_two, RATIO_ARMS)
 
 
 def sampled_benchmarks(study: Study) -> list[str]:

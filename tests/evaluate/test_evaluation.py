@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from policygrain.errors import UserError
-from policygrain.evaluate.run import evaluate
+from policygrain.evaluate.evaluation import evaluate
 from policygrain.files import read_json_lines
 from policygrain.results.layout import DataFolder, StudyFolder
 from policygrain.results.reader import evaluated_samples, model_evaluation

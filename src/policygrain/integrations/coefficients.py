@@ -1,0 +1,203 @@
+"""Coefficients of all objectives on rollouts, without a model.
+
+The update of every objective is Σ_t c_t ∇log π_t; c follows from log-probabilities, advantages and masks alone.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import UserError
+from ..objective import Method, comparison_names, method, method_names
+from ..objective.advantage import Grpo
+from ..objective.batch import Responses, StepTotals, TokenBatch
+from ..objective.correction import rollout_weights
+from ..objective.loss import coefficients
+from .bands import GRAINS, published_bands
+from .options import NEEDS
+from .rollout_files import Rollouts, group_advantages
+
+CHUNK = 1 << 16  # tokens, padding included, whose coefficients are computed at a time
+# Published bounds of the weights π_old/μ, to correct for an engine μ that is not π_old.
+CORRECTIONS: dict[str, dict[str, Any]] = {
+    "token ≤ 2": {"correction_cap": 2.0},
+    "token masked 0.5–5": {"correction_cap": 5.0, "correction_floor": 0.5, "correction_outside": "mask"},
+    "sequence ≤ 2": {"correction_cap": 2.0, "correction_grain": "sequence"},
+    "sequence masked 0–3": {"correction_cap": 3.0, "correction_grain": "sequence", "correction_outside": "mask"},
+    "geometric masked 0.99–1.01": {
+        "correction_cap": 1.01, "correction_floor": 0.99, "correction_grain": "geometric", "correction_outside": "mask"
+    },
+}  # fmt: skip
+_PROVIDED = {"reference": "ref_log_probs", "groups": "group", "segments": "segments"}
+NO_ENGINE = "needs log-probabilities of the engine that sampled (rollout_log_probs) beside old_log_probs"
+
+
+@dataclass(frozen=True)
+class _WholeStep(TokenBatch):
+    """The tokens of an optimizer step in one row, with totals by response. Micro-batches have a row per response."""
+
+    known: StepTotals | None = None
+
+    @property
+    def totals(self) -> StepTotals:
+        assert self.known is not None
+        return self.known
+
+    @property
+    def n_responses(self) -> Tensor:
+        return torch.as_tensor(self.totals.n_responses)
+
+
+def objectives(rollouts: Rollouts, own: Mapping[str, Any] | None = None) -> tuple[dict[str, Method], dict[str, str]]:
+    """All presets, ratios, published clip ranges, corrections and methods of the user's ``own``, by name, and those
+    that need what the rollouts lack, with the reason. Of objectives that are equal by definition only the first.
+    """
+    has_engine = "rollout_log_probs" in rollouts.tokens
+    listed = {name: method(name) for name in method_names()} | {name: method(name, own) for name in own or {}}
+    listed |= {name: method(name) for name in comparison_names() if not name.endswith("_clip")}
+    for grain in GRAINS:
+        for low, high in published_bands(grain).values():
+            listed[f"{grain} {low:g}/{high:g}"] = method(f"{grain}_clip", clip={"low": low, "high": high})
+    listed |= {f"dapo, {name}": method("dapo", sampler=changes) for name, changes in CORRECTIONS.items()}
+    chosen, left_out, seen = dict[str, Method](), dict[str, str](), set[str]()
+    have = {"step_log_probs", "turns"} | {
+        need for need, name in _PROVIDED.items() if name in rollouts.tokens | rollouts.responses
+    }
+    for name, one in listed.items():
+        lacking = [NEEDS[need] for need in sorted(one.needs - have)]
+        of_engine = {k: v for k, v in one.sampler.data().items() if k.startswith(("correction", "rejection"))}
+        definition = repr((one.parts(), one.anchor, one.off_policy_bound, of_engine if has_engine else None))
+        if (name.startswith("dapo, ") or one.anchor == "rollout") and not has_engine:
+            left_out[name] = NO_ENGINE
+        elif lacking:
+            left_out[name] = f"needs {' and '.join(lacking)}"
+        elif definition not in seen or name in (own or {}):
+            chosen[name] = one
+        seen.add(definition)
+    return chosen, left_out
+
+
+class Work:
+    """Coefficients of all objectives on the rollouts, some responses at a time.
+
+    The rollouts of each value of `step` are one optimizer step, else all of them. ``own_advantages``: each objective
+    computes its own from rewards and groups; else all take those of the rows, or GRPO's where rows have none.
+    """
+
+    def __init__(
+        self, rollouts: Rollouts, own: Mapping[str, Any] | None = None, own_advantages: bool = False, seed: int = 0
+    ) -> None:
+        self.rollouts, self.seed = rollouts, seed
+        self.methods, self.left_out = methods, _ = objectives(rollouts, own)
+        responses, tokens = rollouts.responses, rollouts.tokens
+        self.notes = list[str]()
+        self.advantages: dict[Any, Tensor] = {}  # part of the method, or None → [all tokens]
+        self.kinds = [one.advantage if own_advantages else None for one in methods.values()]
+        if own_advantages and not {"reward", "group"} <= responses.keys():
+            raise UserError("--advantages method: needs `reward` and `group` in all rows.")
+        if own_advantages and (responses["group"].bincount() == 1).any():
+            raise UserError("--advantages method: a group has one response; an advantage needs at least two.")
+        for kind in dict.fromkeys(self.kinds):
+            self.advantages[kind] = tokens["advantages"]
+            if kind is not None:
+                try:
+                    each = group_advantages(kind, responses["reward"], responses["group"])
+                except ValueError as error:  # it needs more than rewards of responses
+                    raise UserError(f"--advantages method: advantage {kind.name}: {error}") from error
+                self.advantages[kind] = rollouts.each_token(each)
+        others = [name for name, one in methods.items() if one.advantage != Grpo()]
+        if not own_advantages and others:
+            self.notes.append(
+                f"{', '.join(others)}: with the advantages of the rows, as all others; "
+                + ("--advantages method gives each its own." if {"reward", "group"} <= responses.keys() else
+                   "with `reward` and `group` in all rows, --advantages method gives each its own.")
+            )  # fmt: skip
+        corrected = [name for name, one in methods.items() if one.sampler.corrects]
+        if corrected and "rollout_log_probs" not in tokens:
+            self.notes.append(f"{', '.join(corrected)}: without the correction, which {NO_ENGINE}.")
+        if not {"entropy", "old_entropy"} <= tokens.keys():
+            masked = [name for name, one in methods.items() if any("mask" in p.changed for p in one.penalties)]
+            self.notes.append(
+                f"{', '.join(masked)}: their mask uses covariances, since rows lack entropy or old_entropy."
+            )
+        step = responses.get("step", torch.zeros(len(rollouts.lengths)))
+        self.steps = {value: (step == value).nonzero().squeeze(1) for value in step.unique().tolist()}
+        row, mask, nothing = (
+            rollouts.each_token(torch.arange(len(step))),
+            tokens["mask"],
+            torch.zeros(len(step)).double(),
+        )
+        before = mask.roll(1) & (row == row.roll(1))
+        before[0] = False
+        old, turns = tokens["old_log_probs"].where(mask, 0.0), mask & ~before
+        # Of each response.
+        self.lengths, self.old, self.turns = (nothing.index_add(0, row, x.double()) for x in (mask, old, turns))
+
+    def chunks(self) -> Iterator[tuple[float, Tensor, Tensor, Tensor, list[dict[str, float]]]]:
+        """(step, rows, c, advantages, metrics) by groups of rows; tensors are [objectives, rows, tokens]."""
+        number = 0
+        for step, index in self.steps.items():
+            whole = self._whole(index)
+            order = index[self.rollouts.lengths[index].argsort(stable=True)]
+            for rows in _chunks(order, self.rollouts.lengths[order]):
+                number += 1
+                yield step, rows, *self.coefficients(rows, whole, self.seed + number)
+
+    def coefficients(
+        self, rows: Tensor, whole: Mapping[Any, _WholeStep], seed: int
+    ) -> tuple[Tensor, Tensor, list[dict[str, float]]]:
+        """c, advantages and metrics of ``rows``, a part of the step ``whole``."""
+        batch = self.rollouts.rows(rows)
+        engine = self.rollouts.tokens.get("rollout_log_probs")
+        engine = None if engine is None else self.rollouts.padded(engine, rows)
+        advantages = {kind: self.rollouts.padded(values, rows) for kind, values in self.advantages.items()}
+        found, metrics = [], []
+        for one, kind in zip(self.methods.values(), self.kinds, strict=True):
+            weights = None
+            if engine is not None and one.sampler.corrects:
+                weights = rollout_weights(batch.old_log_probs, engine, batch.mask, one.sampler)
+            changed = batch.replace(advantages=advantages[kind], step=whole[kind], rollout_weights=weights)
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # of masks by covariances, which the notes name
+                    c, _, parts = coefficients(one, changed, seed)
+            except ValueError as error:  # a method of the user's own needs more than it declares
+                raise UserError(f"{one.name}: {error}") from error
+            found.append(c)
+            metrics.append(parts)
+        return torch.stack(found), torch.stack([advantages[kind] for kind in self.kinds]), metrics
+
+    def _whole(self, index: Tensor) -> dict[Any, _WholeStep]:
+        """The step of these responses for each kind of advantages."""
+        rollouts, groups = self.rollouts, self.rollouts.responses.get("group")
+        chosen = torch.zeros(len(rollouts.lengths), dtype=torch.bool).index_fill(0, index, True)
+        tokens = rollouts.each_token(chosen)
+        totals = StepTotals(
+            n_tokens=int(self.lengths[index].sum()),
+            n_responses=len(index),
+            max_length=int(rollouts.lengths[index].max()),
+            n_turns=int(self.turns[index].sum()),
+            n_groups=None if groups is None else groups[index].unique().numel(),
+            responses=None if groups is None else Responses(groups[index], self.lengths[index], self.old[index]),
+        )
+        names = {"log_probs", "old_log_probs", "rollout_log_probs", "mask"} & rollouts.tokens.keys()
+        flat: dict[str, Any] = {name: rollouts.tokens[name][tokens].unsqueeze(0) for name in names}
+        return {
+            kind: _WholeStep(**flat, advantages=values[tokens].unsqueeze(0), known=totals, max_length=totals.max_length)
+            for kind, values in self.advantages.items()
+        }
+
+
+def _chunks(order: Tensor, lengths: Tensor) -> Iterator[Tensor]:
+    """Rows of at most CHUNK tokens with padding, or one row; ``lengths`` ascend."""
+    begin, widths = 0, lengths.tolist()
+    for end in range(1, len(order) + 1):
+        if end == len(order) or (end + 1 - begin) * widths[end] > CHUNK:
+            yield order[begin:end]
+            begin = end

@@ -1,0 +1,365 @@
+"""The anatomy of a batch: coefficients by hand, what must add up, which objectives are the same, and mistakes."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from policygrain.cli import main
+from policygrain.errors import UserError
+from policygrain.integrations import coefficients, rollout_files
+from policygrain.integrations.anatomy import Anatomy, clusters, cosines_of, measure
+from policygrain.integrations.coefficients import Work
+from policygrain.integrations.rollout_files import Rollouts, group_advantages, read_rollouts
+from policygrain.objective.advantage import Grpo
+
+Row = dict[str, Any]
+# Each example measures all objectives, so there are few, and none is made smaller.
+FEW = settings(max_examples=4, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+
+
+def write(path: Path, rows: list[Row]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return path
+
+
+def made_up(groups: int = 6, size: int = 4, seed: int = 0, drift: float = 0.15, **more: Any) -> list[Row]:
+    """Responses of 1 to 12 tokens, of which tool outputs are masked; half of them right."""
+    generator = torch.Generator().manual_seed(seed)
+    rows = []
+    for i in range(groups * size):
+        count = int(torch.randint(1, 13, (1,), generator=generator))
+        old = -3 * torch.rand(count, generator=generator, dtype=torch.float64)
+        change = drift * torch.randn(count, generator=generator, dtype=torch.float64)
+        mask = [int(k % 5 != 3) for k in range(count)]
+        new = (old + change).clamp(max=0)
+        rows.append({"old_log_probs": old.tolist(), "log_probs": new.tolist(), "mask": mask, "group": i // size,
+                     "reward": float((i + i // size) % 3 == 0)} | more)  # fmt: skip
+    return rows
+
+
+def of(rows: list[Row], folder: Path, **how: Any) -> tuple[Work, Anatomy]:
+    work = Work(read_rollouts(write(folder / "rollouts.jsonl", rows)), **how)
+    return work, measure(work)
+
+
+def coefficients_of(work: Work) -> dict[str, list[Tensor]]:
+    """Objective → c of each response, in the order of the file."""
+    found: dict[int, Tensor] = {}
+    for _, rows, c, _, _ in work.chunks():
+        found |= {row: c[:, i, : work.rollouts.lengths[row]] for i, row in enumerate(rows.tolist())}
+    return {name: [found[row][k] for row in sorted(found)] for k, name in enumerate(work.methods)}
+
+
+@given(seed=st.integers(0, 10_000), drift=st.sampled_from([0.0, 0.05, 0.5]))
+@FEW
+def test_coefficients_are_those_by_hand(seed: int, drift: float, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """c = w r Â, and 0 where PPO's clip acts: token, sequence and no ratio, whose gradients are of Σ c log π."""
+    rows = made_up(seed=seed, drift=drift)
+    work = Work(read_rollouts(write(tmp_path_factory.mktemp("a") / "a.jsonl", rows)))
+    found = coefficients_of(work)
+    masks = [torch.tensor(row["mask"]).double() for row in rows]
+    tokens, responses = sum(float(m.sum()) for m in masks), len(rows)
+    rewards = torch.tensor([row["reward"] for row in rows]).view(-1, 4)
+    advantages = ((rewards - rewards.mean(1, True)) / (rewards.std(1, keepdim=True) + 1e-6)).flatten().double()
+    for i, (row, mask) in enumerate(zip(rows, masks, strict=True)):
+        log_ratio = (torch.tensor(row["log_probs"]) - torch.tensor(row["old_log_probs"])).double() * mask
+        a, live, mean = advantages[i], float(mask.sum()), log_ratio.sum() / mask.sum()
+
+        def c(r: Tensor, low: float, high: float, a: Tensor = a) -> Tensor:
+            return torch.where((r > 1 + high) & (a > 0) | (r < 1 - low) & (a < 0), 0.0, r * a)
+
+        expected = {
+            "reinforce": mask * a / tokens,
+            "grpo": mask * c(log_ratio.exp(), 0.2, 0.2) / (responses * live),
+            "dapo": mask * c(log_ratio.exp(), 0.2, 0.28) / tokens,
+            "gspo": mask * c(mean.exp(), 3e-4, 4e-4) / (responses * live),
+            "tepo_v1": mask * c(mean.exp(), 0.2, 0.28) / tokens,
+        }
+        for name, values in expected.items():
+            torch.testing.assert_close(found[name][i], values, rtol=1e-6, atol=1e-9, msg=lambda m, n=name: f"{n}: {m}")
+
+
+@given(seed=st.integers(0, 10_000))
+@FEW
+def test_shares_add_up_and_cosines_are_cosines(seed: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+    rows = made_up(seed=seed, entropy=1.0)
+    for row in rows:
+        row["entropy"] = [float(k) for k, _ in enumerate(row["mask"])]
+        row["staleness"] = row["group"] % 3
+    work, found = of(rows, tmp_path_factory.mktemp("a"))
+    assert {"advantage", "position", "turn", "length", "probability", "staleness", "entropy"} <= found.views.keys()
+    total = torch.stack([torch.cat([x.abs() for x in each]).sum() for each in coefficients_of(work).values()])
+    for view in found.views.values():
+        assert sum(view.tokens) == pytest.approx(1)
+        sums = view.update.sum(1)
+        torch.testing.assert_close(sums[total > 0], torch.ones_like(sums[total > 0]), rtol=1e-9, atol=0)
+    live = ~found.cosines.diagonal().isnan()
+    assert torch.equal(live, total > 0)
+    cosines = found.cosines[live][:, live]
+    assert torch.equal(cosines, cosines.T) and (cosines.abs() <= 1).all()
+    torch.testing.assert_close(cosines.diagonal(), torch.ones(len(cosines)).double())
+    by_name = dict(zip(found.names, zip(*found.numbers.values(), strict=True), strict=True))
+    assert by_name["reinforce"][2] == 0, "without a ratio no token with an advantage is silenced"
+
+
+@given(
+    vectors=st.lists(st.lists(st.integers(-3, 3), min_size=4, max_size=4), min_size=1, max_size=7),
+    scales=st.lists(st.floats(0.1, 10), min_size=7, max_size=7),
+)
+def test_cosines_do_not_depend_on_scales_and_sets_are_of_like_objectives(
+    vectors: list[list[int]], scales: list[float]
+) -> None:
+    """Any two in a set have the threshold, equal directions share a set, and those without a direction have none."""
+    x = torch.tensor(vectors).double()
+    cosines = cosines_of(x @ x.T)
+    scaled = x * torch.tensor(scales[: len(x)]).double().unsqueeze(1)
+    torch.testing.assert_close(cosines_of(scaled @ scaled.T), cosines, equal_nan=True)
+    sets, order = clusters(cosines, 0.9)
+    live = [i for i in range(len(x)) if x[i].any()]
+    assert sorted(i for members in sets for i in members) == sorted(order) == live
+    assert all(cosines[i, j] >= 0.9 for members in sets for i in members for j in members)
+    place = {i: number for number, members in enumerate(sets) for i in members}
+    assert all(place[i] == place[j] for i in live for j in live if cosines[i, j] > 1 - 1e-12)
+    assert [len(members) for members in sets] == sorted(map(len, sets), reverse=True)
+
+
+def test_nothing_depends_on_how_responses_are_divided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = made_up()
+    work, whole = of(rows, tmp_path, own_advantages=True)
+    monkeypatch.setattr(coefficients, "CHUNK", 20)
+    assert len(list(work.chunks())) > 5
+    parts = measure(work)
+    fixed = torch.tensor([name != "clip_cov" for name in whole.names])  # which draws
+    torch.testing.assert_close(parts.cosines[fixed][:, fixed], whole.cosines[fixed][:, fixed], equal_nan=True)
+    for name in whole.numbers:
+        a, b = (torch.tensor(each.numbers[name])[fixed] for each in (parts, whole))
+        torch.testing.assert_close(a, b, equal_nan=True)
+
+
+def test_each_step_is_normalised_by_itself(tmp_path: Path) -> None:
+    """A file of two steps has the coefficients of two files."""
+    first, second = made_up(seed=1), made_up(seed=2, groups=2)
+    for row in second:
+        row["group"] += 100
+    alone = [coefficients_of(of(rows, tmp_path / str(i))[0]) for i, rows in enumerate((first, second))]
+    both = of([row | {"step": 7} for row in first] + [row | {"step": 3} for row in second], tmp_path)[0]
+    for name, found in coefficients_of(both).items():
+        if name != "clip_cov":
+            for x, y in zip(found, alone[0][name] + alone[1][name], strict=True):
+                torch.testing.assert_close(x, y)
+
+
+def test_corrections_need_the_engine_and_weigh_tokens(tmp_path: Path) -> None:
+    """c of `token ≤ 2` is DAPO's times min(π_old/μ, 2)."""
+    rows = made_up()
+    _, without = of(rows, tmp_path)
+    assert {name for name, reason in without.left_out.items() if reason == coefficients.NO_ENGINE} == {
+        "bypass",
+        *(f"dapo, {name}" for name in coefficients.CORRECTIONS),
+    }
+    assert any(note.startswith("minirl, decoupled: without the correction") for note in without.notes)
+    for row in rows:
+        row["rollout_log_probs"] = [x - 0.4 * (k % 3) for k, x in enumerate(row["old_log_probs"])]
+    work, _ = of(rows, tmp_path)
+    found = coefficients_of(work)
+    swapped = [row | {"old_log_probs": row["rollout_log_probs"]} for row in rows]
+    to_engine = coefficients_of(
+        of([{k: v for k, v in r.items() if k != "rollout_log_probs"} for r in swapped], tmp_path)[0]
+    )
+    for c, same in zip(found["bypass"], to_engine["decoupled"], strict=True):
+        torch.testing.assert_close(c, same)
+    for row, c, plain in zip(rows, found["dapo, token ≤ 2"], found["dapo"], strict=True):
+        weights = torch.tensor([min(2.0, math.exp(0.4 * (k % 3))) for k, _ in enumerate(row["mask"])])
+        torch.testing.assert_close(c, plain * weights.double())
+
+
+def test_what_is_lacking_is_said_and_what_is_there_is_used(tmp_path: Path) -> None:
+    rows = made_up()
+    _, found = of(rows, tmp_path)
+    assert found.left_out["mpo_heads"] == "needs multi-token prediction heads"
+    assert found.left_out["tepo_max_entropy"] == "needs an entropy with gradient"
+    assert "gepo" in found.names and any(note.startswith("tepo, mpo_tepo: their mask uses cov") for note in found.notes)
+    own = {"held": {"base": "grpo", "penalties": [{"name": "kl"}]}}
+    without = [{k: v for k, v in row.items() if k not in ("group", "reward")} | {"advantage": 1.0} for row in rows]
+    _, found = of(without, tmp_path, own=own)
+    assert "the prompt of each response" in found.left_out["gepo"]
+    assert found.left_out["held"] == "needs the initial policy's log-probabilities"
+    _, found = of([row | {"ref_log_probs": row["old_log_probs"]} for row in rows], tmp_path, own=own)
+    assert "held" in found.names
+
+
+def test_groups_of_any_size_have_their_advantages() -> None:
+    generator = torch.Generator().manual_seed(3)
+    groups = torch.randint(0, 5, (30,), generator=generator)
+    rewards = torch.rand(30, generator=generator, dtype=torch.float64)
+    found = group_advantages(Grpo(), rewards, groups)
+    for group in groups.unique():
+        torch.testing.assert_close(found[groups == group], Grpo()(rewards[groups == group].unsqueeze(0))[0])
+
+
+def sampled(tmp_path: Path, top_p: bool = False, temperature: float = 1.0) -> Anatomy:
+    """Tokens of a policy with 50 actions, and their log-probabilities among all, or among those that were left."""
+    generator = torch.Generator().manual_seed(0)
+    logits = 2 * torch.randn(400, 50, generator=generator, dtype=torch.float64)
+    old, rows = logits.log_softmax(1), []
+    kept = logits.where(old.exp() > 0.05, -torch.inf) if top_p else logits
+    of_sampler = (kept / temperature).log_softmax(1)
+    tokens = torch.multinomial(of_sampler.exp(), 40, replacement=True, generator=generator)
+    column = of_sampler if top_p else old
+    entropy = (-old.exp() * old).sum(1)
+    new = (logits + 0.05 * torch.randn(400, 50, generator=generator)).log_softmax(1)
+    for i in range(40):
+        a = {
+            "old_log_probs": column.gather(1, tokens)[:, i].tolist(),
+            "log_probs": new.gather(1, tokens)[:, i].tolist(),
+        }
+        rows.append(a | {"old_entropy": entropy.tolist(), "entropy": entropy.tolist(), "advantage": (-1.0) ** i})
+    return of(rows, tmp_path)[1]
+
+
+def test_a_temperature_or_top_p_that_log_probabilities_lack_is_noticed(tmp_path: Path) -> None:
+    ratio, entropy = "the mean ratio is 0.", "from the mean old_entropy"
+    right, cut, cold = sampled(tmp_path), sampled(tmp_path, top_p=True), sampled(tmp_path, temperature=0.7)
+    assert not [note for note in right.notes if ratio in note or entropy in note]
+    assert [note for note in cut.notes if ratio in note], cut.notes
+    assert [note for note in cold.notes if entropy in note], cold.notes
+
+
+def test_unusual_rollouts_are_read_and_said(tmp_path: Path) -> None:
+    rows = made_up()
+    _, found = of([*rows[:-1], *(row | {"log_probs": row["old_log_probs"]} for row in rows[-1:])], tmp_path)
+    assert not any("all ratios are 1" in note for note in found.notes)
+    _, found = of([row | {"log_probs": row["old_log_probs"], "top_p": 0.9} for row in rows[:-2]], tmp_path)
+    notes = " ".join(found.notes)
+    assert "all ratios are 1" in notes and "groups have 2 to 4 responses" in notes and "top_p was below 1" in notes
+    sets, _ = clusters(found.cosines)
+    like = next(members for members in sets if found.names.index("dapo") in members)
+    assert {"reinforce", "mpo_tiled", "cispo", "tepo_v1"} <= {found.names[i] for i in like}, "on-policy all are alike"
+
+
+GOOD = {"old_log_probs": [-1.0, -2.0], "log_probs": [-1.1, -1.9], "reward": 1.0, "group": 0}
+OTHER = GOOD | {"reward": 0.0}
+WRONG: list[tuple[list[Row], list[str], str]] = [
+    ([GOOD, OTHER | {"log_probs": [0.5, -1.0]}], [], "line 2: log_probs: token 1: 0.5 cannot be a log-probability"),
+    ([GOOD, OTHER | {"log_probs": [-1.0]}], [], "line 2: 2 old and 1 new log-probabilities"),
+    ([GOOD, OTHER | {"entropy": [1.0]}], [], "line 2: entropy: 1 entries for 2 tokens"),
+    ([GOOD, OTHER | {"log_probs": [math.nan, -1.0]}], [], "line 2: log_probs: nan is no finite number"),
+    ([GOOD, OTHER | {"reward": 10**400}], [], "line 2: reward: 1000"),
+    ([GOOD, OTHER | {"entropy": [1.0, 1.0]}], [], "2 of 4 tokens have a value for entropy; all or none"),
+    (
+        [GOOD, {k: v for k, v in OTHER.items() if k != "group"}],
+        [],
+        "line 2: needs `advantage`, or `reward` and `group`",
+    ),
+    ([GOOD, OTHER | {"group": 1}], [], "group '0' has one response"),
+    ([GOOD, GOOD], [], "all advantages are 0"),
+    ([{"old_log_probs": [-1.0], "log_probs": [-1.0], "advantage": 1.0}], [], "one token has an advantage"),
+    (
+        [GOOD | {"advantage": 1.0}, OTHER | {"advantage": None}],
+        [],
+        "2 of 4 tokens have a value for advantages; all or none",
+    ),
+    (
+        [{"old_log_probs": [-1.0] * 2, "log_probs": [-1.0] * 2, "advantage": 1}],
+        ["--advantages", "method"],
+        "needs `reward`",
+    ),
+    ([GOOD, OTHER], ["--model", "nowhere"], "--model: needs token ids"),
+    ([GOOD, OTHER], ["--methods", "{none}"], "--methods: .* cannot be read"),
+    ([GOOD, OTHER], ["--temperature", "0"], "--temperature 0: above 0"),
+    ([GOOD, OTHER], ["--directions", "0"], "--directions 0: at least 1"),
+]
+
+
+@pytest.mark.parametrize(("rows", "options", "says"), WRONG, ids=[says for *_, says in WRONG])
+def test_mistakes_are_named(
+    rows: list[Row], options: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = [option.format(none=tmp_path / "none.yaml") for option in options]
+    path = write(tmp_path / "a.jsonl", rows)
+    assert main(["anatomy", "--rollouts", str(path), "--out", str(tmp_path / "a.html"), *options]) == 2
+    assert re.search(says, capsys.readouterr().err)
+    assert not (tmp_path / "a.html").exists()
+
+
+def test_a_file_is_read_line_by_line_up_to_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rollout_files, "MOST_TOKENS", 100)
+    path = write(tmp_path / "a.jsonl", [GOOD, OTHER] * 1000)
+    with path.open("a") as file:
+        file.write("never read")
+    with pytest.raises(UserError, match=r"a\.jsonl, line 51: more than 100 tokens up to here"):
+        read_rollouts(path)
+
+
+def test_a_last_line_that_was_cut_off_is_named(tmp_path: Path) -> None:
+    """Also where a text has separators of lines that JSON allows inside a string."""
+    path = write(tmp_path / "a.jsonl", [])
+    path.write_text(json.dumps(GOOD | {"text": "a\u2028b"}, ensure_ascii=False) + "\n" + json.dumps(OTHER) + "\n")
+    assert len(read_rollouts(path).lengths) == 2
+    path.write_text(path.read_text()[:-30])
+    with pytest.raises(UserError, match=r"line 2: not JSON .* was the file cut off.* It is the last line: delete it"):
+        read_rollouts(path)
+
+
+class Page(HTMLParser):
+    """The tags of a page that are not closed, and what it would load."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags, self.loads = list[str](), list[str]()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.loads += [f"{tag} {key}" for key, _ in attrs if key in ("src", "href")]
+
+
+def test_the_command_prints_a_table_and_writes_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path / "<b>.jsonl", made_up())
+    (tmp_path / "own.yaml").write_text("methods: {wide & new: {base: dapo, clip: {low: 0.9, high: 9}}}\n")
+    out, own = tmp_path / "page.html", ["--methods", str(tmp_path / "own.yaml")]
+    assert main(["anatomy", "--rollouts", str(path), "--out", str(out), *own]) == 0
+    printed = capsys.readouterr().out
+    assert "24 responses, " in printed and "On this batch " in printed and "left out: " in printed
+    assert any(line.startswith("wide & new") for line in printed.splitlines())
+    text = out.read_text()
+    page = Page(text)
+    assert not page.loads and "script" not in page.tags and {"svg", "rect", "table"} <= set(page.tags)
+    assert "Anatomy of &lt;b&gt;.jsonl" in text and "wide &amp; new" in text
+    assert main(["anatomy", "--rollouts", str(path), "--json", *own]) == 0
+    data = json.loads(capsys.readouterr().out)
+    names = data["names"]
+    count = len(names)
+    assert len(data["cosines"]) == count and page.tags.count("rect") == count**2 and data["gradient"] is None
+    largest = data["same"][0]
+    assert f"On this batch {len(largest)} of these {count} objectives are the same update" in data["sentences"][0]
+    assert {"token", "cispo"} <= set(names) and data["views"]["advantage"]["labels"] == ["negative", "0", "positive"]
+
+
+def test_rollouts_without_groups_or_names_of_columns_are_the_same(tmp_path: Path) -> None:
+    """Column names of TRL; per-token advantages."""
+    rows = made_up()
+    plain = read_rollouts(write(tmp_path / "a.jsonl", rows))
+    named: list[Row] = []
+    for i, row in enumerate(rows):
+        a = plain.batch.advantages[i][plain.batch.mask[i]][0].item()
+        named.append({"old_per_token_logps": row["old_log_probs"], "per_token_logps": row["log_probs"],
+                      "completion_mask": row["mask"], "advantages": [a] * len(row["mask"])})  # fmt: skip
+    other: Rollouts = read_rollouts(write(tmp_path / "b.jsonl", named))
+    one, two = (measure(Work(each)) for each in (plain, other))
+    shared = [name for name in two.names if name in one.names]
+    a, b = (each.cosines[[each.names.index(n) for n in shared]] for each in (one, two))
+    torch.testing.assert_close(a[:, [one.names.index(n) for n in shared]], b[:, [two.names.index(n) for n in shared]],
+                               equal_nan=True)  # fmt: skip

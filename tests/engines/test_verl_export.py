@@ -236,6 +236,7 @@ def register(monkeypatch: pytest.MonkeyPatch) -> Callable[[], dict[str, Any]]:
         for name in ("verl", "verl.trainer", "verl.trainer.ppo", "verl.trainer.ppo.core_algos"):
             monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
         registering = sys.modules["verl.trainer.ppo.core_algos"]
+        registering.POLICY_LOSS_REGISTRY = {}
         registering.register_policy_loss = lambda name: functools.partial(registry.__setitem__, name)
         spec = importlib.util.find_spec("policygrain.integrations.verl")
         assert spec and spec.loader

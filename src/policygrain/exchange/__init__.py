@@ -1,1 +1,0 @@
-"""Logs of other trainers, as runs that claims can be tested on."""

@@ -8,7 +8,7 @@ BIN := .venv/bin
 FLAVOUR ?= $(if $(shell command -v nvidia-smi),gpu,cpu)
 LOCK := requirements/$(FLAVOUR).lock
 
-.PHONY: setup model-smollm2 all replicate figures test ci test-slurm test-oldest test-peers test-coding test-disturbed test-pretrained lint ui docs docs-tables publish pages clean schema lock
+.PHONY: setup setup-verl model-smollm2 all replicate figures test ci test-slurm test-oldest test-peers test-coding test-disturbed test-pretrained lint ui docs docs-tables publish pages clean schema lock
 
 setup: .venv/.$(FLAVOUR)-ready
 
@@ -74,18 +74,32 @@ test-oldest: .venv-oldest/.ready
 	.venv-oldest/bin/python -m pip install --quiet --progress-bar off torch==2.6.0 PyYAML==6.0 pytest hypothesis
 	touch $@
 
-# The integrations with verl and Tinker, and what other trainers' losses are, in an environment beside the packages of .venv.
+# The integrations with verl and Tinker, and what other trainers' losses are, in an environment beside the packages of .venv; then a whole
+# run by verl.
 test-peers: .venv-peers/.ready
-	.venv-peers/bin/python -m pytest -q -p no:cacheprovider tests/integrations/test_verl.py tests/integrations/test_verl_export.py \
-	    tests/integrations/test_verl_import.py \
+	.venv-peers/bin/python -m pytest -q -p no:cacheprovider tests/integrations/test_verl.py tests/engines/test_verl_export.py \
+	    tests/engines/test_verl_import.py \
 	    tests/integrations/test_tinker.py \
 	    tests/integrations/test_same_name.py tests/testing/test_tinker.py tests/testing/test_third_party.py
+	$(BIN)/python -m pytest -m verl tests/engines/test_verl_run.py
 
-.venv-peers/.ready: requirements/peers.txt pyproject.toml .venv/.$(FLAVOUR)-ready
+.venv-peers/.ready: requirements/peers.txt .venv-verl/.ready
 	$(PYTHON) -m venv .venv-peers
-	echo $(CURDIR)/.venv/lib/python*/site-packages >"$$(echo .venv-peers/lib/*/site-packages)/base.pth"
+	printf '%s\n' $(CURDIR)/.venv/lib/python*/site-packages $(CURDIR)/.venv-verl/lib/python*/site-packages \
+	    >"$$(echo .venv-peers/lib/*/site-packages)/base.pth"
 	.venv-peers/bin/python -m pip install --quiet --no-deps --progress-bar off -r requirements/peers.txt
 	.venv-peers/bin/python -m pip install --quiet --no-deps -e .
+	touch $@
+
+# verl for `training.trainer: verl`: beside the packages of .venv, and without TRL, of which verl expects another version.
+setup-verl: .venv-verl/.ready
+
+.venv-verl/.ready: requirements/verl.txt pyproject.toml .venv/.$(FLAVOUR)-ready
+	$(PYTHON) -m venv .venv-verl
+	echo $(CURDIR)/.venv/lib/python*/site-packages >"$$(echo .venv-verl/lib/*/site-packages)/base.pth"
+	echo 'import sys; sys.modules["trl"] = None' >"$$(echo .venv-verl/lib/*/site-packages)/no_trl.pth"
+	.venv-verl/bin/python -m pip install --quiet --no-deps --progress-bar off -r requirements/verl.txt
+	.venv-verl/bin/python -m pip install --quiet --no-deps -e .
 	touch $@
 
 lint: setup

@@ -8,7 +8,19 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tables import benchmarks, cases_map, integrations, methods, night, phase, problem_sets, smollm2, studies, turns
+from tables import (
+    benchmarks,
+    cases_map,
+    integrations,
+    methods,
+    night,
+    phase,
+    problem_sets,
+    smollm2,
+    studies,
+    trainers,
+    turns,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = (
@@ -25,6 +37,7 @@ PAGES = (
     "docs/scaling.md",
     "docs/statistics.md",
     "docs/studies.md",
+    "docs/training.md",
     "docs/turns.md",
 )
 MARKED = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", flags=re.S)
@@ -38,6 +51,7 @@ BLOCKS = (
     | smollm2.BLOCKS
     | integrations.BLOCKS
     | methods.BLOCKS
+    | trainers.BLOCKS
     | turns.BLOCKS
 )
 

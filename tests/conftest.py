@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest files first, or at the end one process runs them while the others have nothing left to do."""
-    longest = ("test_pipeline", "test_loop", "test_launch", "test_math")
+    longest = ("test_pipeline", "test_loop", "test_trl", "test_math")
     order = {name: place for place, name in enumerate(longest)}
     items.sort(key=lambda item: order.get(item.path.stem, len(order)))
 
@@ -56,6 +56,15 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     from .support.small import make_start
 
     return make_start(tmp_path_factory.mktemp("small"))
+
+
+@pytest.fixture(scope="session")
+def chat_start(made: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A start model with a chat template, which verl needs."""
+    folder = tmp_path_factory.mktemp("start") / "model"
+    shutil.copytree(made[1], folder, ignore=shutil.ignore_patterns("start.json"))
+    (folder / "chat_template.jinja").write_text("{% for m in messages %}{{ m['content'] }}{% endfor %}")
+    return folder
 
 
 @pytest.fixture(scope="session")

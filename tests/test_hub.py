@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from policygrain import digests
+from policygrain.engines.folder import run_config as config_of_run
 from policygrain.errors import UserError
 from policygrain.evaluate.evaluation import evaluate
 from policygrain.hub import identity, pinned
@@ -19,7 +20,6 @@ from policygrain.study import Study
 from policygrain.study.fingerprint import Fingerprints
 from policygrain.study.runs import Run, run_matrix
 from policygrain.study.schema import Model
-from policygrain.train.run import run_config as config_of_run
 
 from .support.files import flip_bit
 from .support.made_up import make_up

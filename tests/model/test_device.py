@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from policygrain.errors import Stopped, UserError
 from policygrain.model import device as module
 from policygrain.model.device import GIB, device, device_errors, supports
-from policygrain.study.schema import Fsdp, Training
+from policygrain.study.schema import Training
 
 CUDA_MEMORY = (
     "CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 79.14 GiB of which 1.02 GiB is free."
@@ -34,15 +34,15 @@ def test_too_little_memory_names_the_setting_and_a_value_that_may_fit(monkeypatc
     assert "2.50 GiB more were requested, of 80.0 GiB in all" in said
     assert "optimizer states take 20.0 GiB" in said
     assert "training.micro_batch_tokens from 16384 to 8192 or less" in said
-    assert all(key in said for key in ("activation_checkpointing", "kv_gib", "training.fsdp"))
+    assert all(key in said for key in ("activation_checkpointing", "kv_gib", "training.trainer: trl"))
     # 60 GiB of passes in 20 GiB that are left: a third, 5461, and the next power of two below.
     monkeypatch.setattr(module, "_memory", lambda: (80 * GIB, int(117.5 * GIB)))
     said = message(torch.OutOfMemoryError(CUDA_MEMORY), settings, 60 * GIB)
     assert "to 4096 or less" in said
     # What is set already is not proposed.
-    settings = Training(activation_checkpointing=True, fsdp=Fsdp())
+    settings = Training(activation_checkpointing=True, trainer="trl", trl={"fsdp": True})
     said = message(torch.OutOfMemoryError(CUDA_MEMORY), settings, 20 * GIB)
-    assert not any(key in said for key in ("activation_checkpointing", "kv_gib", "training.fsdp"))
+    assert not any(key in said for key in ("activation_checkpointing", "kv_gib", "training.trainer: trl"))
     # Memory of the host is not that of the GPU.
     said = message(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 99 bytes"), settings)
     assert "80.0 GiB" not in said
@@ -52,9 +52,9 @@ def test_too_little_memory_names_the_setting_and_a_value_that_may_fit(monkeypatc
 def test_a_policy_too_large_for_the_gpu_is_to_be_sharded(monkeypatch: pytest.MonkeyPatch, states: int | None) -> None:
     monkeypatch.setattr(module, "_memory", lambda: (80 * GIB, 79 * GIB))
     said = message(torch.OutOfMemoryError(CUDA_MEMORY), Training(), states)
-    assert "training.fsdp" in said and "model.lora" in said and "micro_batch_tokens" not in said
-    said = message(torch.OutOfMemoryError(CUDA_MEMORY), Training(fsdp=Fsdp(cpu_offload=True)), states)
-    assert "training.fsdp" not in said and "cpu_offload" not in said and "model.lora" in said
+    assert "training.trainer: trl" in said and "model.lora" in said and "micro_batch_tokens" not in said
+    said = message(torch.OutOfMemoryError(CUDA_MEMORY), Training(trainer="trl", trl={"fsdp": True}), states)
+    assert "training.trainer: trl" not in said and "model.lora" in said
 
 
 LIMITED = """

@@ -48,7 +48,7 @@ def test_the_small_study_passes() -> None:
             {"evaluation": {"sampling": {"max_tokens": 500}}},
             r"evaluation\.benchmarks\[0\]\.sampling\.max_tokens: 500 tokens",
         ),
-        ({"methods": {"mine": {"base": "grpo", "ratio": "my_parts:f"}}}, r"my_parts:f.*PYTHONPATH"),
+        ({"methods": {"mine": {"base": "grpo", "ratio": "parts_nowhere:f"}}}, r"parts_nowhere:f.*PYTHONPATH"),
     ],
 )
 def test_what_would_fail_later_is_an_error_now(changes: dict[str, object], message: str) -> None:

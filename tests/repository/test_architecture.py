@@ -105,12 +105,12 @@ else:
     from ..text import columns
 class A:
     def f(self):
-        from ..train import run
+        from ..train import loop
         return lambda: __import__
 """
     found = [(i.target, i.lazy) for i in imports_of("objective.loss", text)]
     at_once = ["files", "digests", "results.layout", "objective.loss", "clock", "text"]
-    assert found == [*((name, False) for name in at_once), ("train.run", True)]
+    assert found == [*((name, False) for name in at_once), ("train.loop", True)]
     assert [
         i.target for i in imports_of("objective", "from .loss import x\nfrom . import batch\nfrom .. import y")
     ] == [

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from policygrain import digests
+from policygrain.engines.run import train_run
 from policygrain.evaluate.evaluation import evaluate
 from policygrain.figures import SUFFIXES, TABLES
 from policygrain.figures.catalogue import draw
@@ -22,7 +23,6 @@ from policygrain.results.reader import StudyResults, evaluated_samples, start_mo
 from policygrain.results.schema import MtpHeadsRecord, read_record, write_record
 from policygrain.tasks.sources import prepare
 from policygrain.track.mirror import mirror
-from policygrain.train.run import train_run
 from policygrain.train.start_model import ensure_start_model
 
 from ..support.small import small_study

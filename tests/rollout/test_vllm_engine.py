@@ -79,7 +79,7 @@ def test_a_run_stops_when_its_engine_has_old_weights_and_can_be_resumed(
 
     def train(engine: Engine, name: str) -> Path:
         vllm_engine.load_weights(fresh)
-        monkeypatch.setattr("policygrain.train.loop.open_engine", lambda *_, **__: engine)
+        monkeypatch.setattr("policygrain.train.steps.open_engine", lambda *_, **__: engine)
         return train_small(study, tmp_path / name, data, start)
 
     undisturbed = read_json_lines(train(vllm_engine, "undisturbed") / "metrics.jsonl")

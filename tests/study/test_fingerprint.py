@@ -151,7 +151,6 @@ def test_an_optional_section_decides_what_its_keys_decide(key: str) -> None:
 def test_the_optional_sections_are_those_of_the_reference() -> None:
     assert [key for key, _ in sections(Study)] == [
         "model.lora",
-        "training.fsdp",
         "evaluation.benchmarks[].sampling",
         "estimators",
         "rounds",
@@ -217,7 +216,7 @@ def test_a_changed_preset_changes_methods_that_are_based_on_it() -> None:
         ({"evaluation.benchmarks[].size": 20}, {"benchmarks", "evaluation"} | REPORTED),
         ({"data.train_size": 300}, set(ARTEFACTS) - {"benchmarks"}),
         ({"data.seed": 2}, set(ARTEFACTS)),
-        ({"training.fsdp.cpu_offload": True}, set()),
+        ({"training.trainer": "trl"}, {"run", "evaluation"} | REPORTED),
         ({"title": "another"}, {"figures", "tracking"}),
         ({"tracking.log_models": True}, {"tracking"}),
     ],

@@ -68,7 +68,7 @@ def small(**changes: object) -> dict[str, object]:
         ({"verifier": "math"}, r"verifier: this key is now called 'grader'"),
         (
             {"rollouts": {"where": "servers", "servers": 2}},
-            r"rollouts: rollout servers were removed; .* Remove this section\. .* train with TRL or verl",
+            r"rollouts: rollout servers were removed; .* Remove this section\. .* set training\.trainer to verl",
         ),
         ({"sequential": None}, r"sequential: seeds are no longer added .* Remove this section, and plan as many"),
         ({"training": {"rollouts": {}}}, r"training\.rollouts: unknown key"),

@@ -23,7 +23,8 @@ def test_a_paper_study_has_the_published_settings(in_root: Path, name: str) -> N
         and settings.steps * settings.updates_per_batch == 2400
     )
     # Computation in bfloat16, weights in float32: a step of 5e-7 would be rounded away in bfloat16.
-    assert study.model.dtype == "float32" and settings.fsdp and settings.compute == "bfloat16"
+    assert study.model.dtype == "float32" and settings.compute == "bfloat16"
+    assert settings.trainer == "trl" and settings.trl == {"fsdp": True}
     assert study.grader == "math" and study.prompt.chat
     assert (settings.engine, study.evaluation.engine) == ("vllm", "vllm")
     assert "\\boxed{" in study.prompt.template

@@ -24,7 +24,7 @@ REFERENCE: dict[str, Any] = {
     },
     "prompt": {"template": "Q: {problem}\n", "chat": True},
     "data": {"train": ["count", "own.jsonl"], "train_size": 200, "validation_size": 10},
-    "training": {"steps": 4, "prompts_per_step": 4, "group": 4, "updates_per_batch": 2, "fsdp": {}},
+    "training": {"steps": 4, "prompts_per_step": 4, "group": 4, "updates_per_batch": 2},
     "methods": {"mine": {"base": "grpo", "clip": {"low": 0.1}, "summary": "one", "source": "two"}},
     "experiments": {
         "headline": {"methods": ["grpo", "mine"]},
@@ -54,6 +54,8 @@ OTHER: dict[str, Any] = {
     "data.train": ["count", "largest"],
     "training.betas": [0.8, 0.9],
     "training.max_ratio": 2.0,
+    "training.trl": {"ddp_timeout": 60},
+    "training.verl": {"trainer": {"nnodes": 2}},
     "training.sampler_bits": 4,
     "model.tiny.vocabulary": 300,
     "estimators.steps": [3],

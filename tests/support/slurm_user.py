@@ -27,9 +27,10 @@ STEPS = 16
 TIMEOUT = 900  # seconds; the machine may have other things to do
 DISTURBED = ("cancelled", "requeued", "preempted", "node_lost", "out_of_time", "hung")
 # Methods that are the same but for a name, which decides nothing; and one that cannot be trained.
-SAME = ("undisturbed", *DISTURBED, "interrupted", "on_gpu", "on_two_nodes")
+SAME = ("undisturbed", *DISTURBED, "interrupted", "on_gpu")
+TWO_NODES = "on_two_nodes+trainer=trl"
 SLOW = "{{base: grpo, ratio: {{name: 'tests.support.slow:slow', name_of_run: {arm}}}}}"
-METHODS = "\n".join(f"  {arm}: {SLOW.format(arm=arm)}" for arm in SAME)
+METHODS = "\n".join(f"  {arm}: {SLOW.format(arm=arm)}" for arm in (*SAME, "on_two_nodes"))
 STUDY = f"""\
 base: smoke.yaml
 name: disturbed
@@ -45,6 +46,7 @@ methods:
 {METHODS}
 experiments:
   headline: {{methods: [{", ".join(SAME)}, broken]}}
+  two_nodes: {{methods: [on_two_nodes], vary: {{trainer: [trl]}}}}
 """
 # Where their jobs go: an expression that Snakemake evaluates for each job.
 PLACES = "{'preempted': 'low', 'node_lost': 'frail', 'on_gpu': 'gpu'}.get(wildcards.arm, 'cpu')"
@@ -126,7 +128,7 @@ class User:
 
     def jobs_of(self, arm: str) -> list[tuple[str, str]]:
         """(id, state) of an arm's training jobs, those that are over too, oldest first."""
-        name = re.compile(rf"_{arm}_0_{FINGERPRINT}$")  # the job's wildcards
+        name = re.compile(rf"_{re.escape(arm)}_0_{FINGERPRINT}$")  # the job's wildcards
         found = [(job, state) for job, state, comment in self.cluster.jobs("all") if name.search(comment)]
         return sorted(found, key=lambda pair: int(pair[0]))
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import yaml
 
+from policygrain.engines.run import train_run
 from policygrain.results.layout import DataFolder, RunFolder, StartFolder
 from policygrain.results.reader import run_summary
 from policygrain.study import Study, parse_study
 from policygrain.study.runs import Arm, run_matrix
 from policygrain.tasks.sources import prepare
-from policygrain.train.run import train_run
 from policygrain.train.start_model import build_start_model
 from policygrain.train.stopping import Stop
 

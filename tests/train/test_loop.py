@@ -193,7 +193,6 @@ def test_an_engine_sleeps_while_the_policy_learns_and_is_awake_when_it_samples(
     made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In validation, with batches sampled ahead, in the heads' warm-up: GPU memory is for one of both at a time."""
-    from policygrain.model import sharding
     from policygrain.train import head_warm_up
 
     generate, load_weights, learn, awake = TorchEngine.generate, TorchEngine.load_weights, loop.update, [False]
@@ -219,7 +218,7 @@ def test_an_engine_sleeps_while_the_policy_learns_and_is_awake_when_it_samples(
     monkeypatch.setattr(TorchEngine, "load_weights", wake)
     monkeypatch.setattr(TorchEngine, "sleep", lambda self: awake.__setitem__(0, False))
     monkeypatch.setattr(loop, "update", when_asleep(learn))
-    monkeypatch.setattr(head_warm_up, "score_tokens", when_asleep(sharding.score_tokens))
+    monkeypatch.setattr(head_warm_up, "score_tokens", when_asleep(head_warm_up.score_tokens))
     study = small_study(
         training={"steps": 4, "ahead": 1, "validate_every": 1},
         methods={"ahead": {"base": "mpo_heads", "mtp_heads": {"warmup_batches": 2}}},

@@ -55,10 +55,10 @@ def test_three_steps_of_it(tmp_path: Path) -> None:
         pytest.skip(str(error))
     assert published.fetch(NAME, folder).endswith("there already")
     assert json.loads((folder / published.RECORD).read_text())["licence"] == "Apache-2.0"
+    from policygrain.engines.run import train_run
     from policygrain.results.layout import DataFolder
     from policygrain.study.runs import run_matrix
     from policygrain.tasks.sources import prepare
-    from policygrain.train.run import train_run
 
     study = small_study(
         model={"start": str(folder)},

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from policygrain.engines.folder import claim, run_config
 from policygrain.results.layout import DataFolder, RunFolder
 from policygrain.results.schema import write_record
 from policygrain.study import Study
 from policygrain.study.fingerprint import decides, leaves
 from policygrain.study.runs import run_matrix
 from policygrain.train import loop
-from policygrain.train.run import claim, run_config
 
 from ..support.files import snapshot
 from ..support.small import small_study, train_small
@@ -73,7 +73,7 @@ CHANGED: dict[str, Any] = {
     "training.keep_every": 2,
     "training.max_ratio": 100.0,
     "training.compute": "bfloat16",
-    "training.fsdp.cpu_offload": True,
+    "training.trainer": "trl",
     "training.activation_checkpointing": True,
     "training.threads": 2,
     "methods": {"grpo": {"clip": {"high": 0.3}}},
@@ -85,7 +85,6 @@ DECIDES = {
 # `starts` makes no difference to the first.
 BASE: dict[str, Any] = {
     "model": {"lora": {}, "tiny": {"hidden": 32, "intermediate": 32, "layers": 2, "heads": 1, "context": 96}},
-    "training": {"fsdp": {}},
     "seeds": [0, 1],
 }
 
@@ -162,7 +161,7 @@ def test_an_ended_run_is_left_where_only_runtime_keys_change(
     runtime = {
         key.removeprefix("training."): value
         for key, value in CHANGED.items()
-        if key.startswith("training.") and not DECIDES[key] and "fsdp" not in key
+        if key.startswith("training.") and not DECIDES[key]
     }
     assert {"micro_batch_tokens", "threads", "checkpoint_every", "max_ratio", "kv_gib"} < set(runtime)
     train_small(small_study(training=runtime), run, *made)

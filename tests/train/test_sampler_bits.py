@@ -16,6 +16,7 @@ from policygrain.model.weights import rounded_copy
 from policygrain.objective import Sampler
 from policygrain.objective.correction import rollout_weights
 from policygrain.train import update as module
+from policygrain.train.policy import score_sequences
 from policygrain.train.rollouts import Rollouts
 
 from ..support.small import small_study, train_small
@@ -91,9 +92,7 @@ def test_the_engine_records_the_policy_that_sampled_and_weights_lead_back_to_the
     for row, response in enumerate(responses):
         engine[row, : len(response.ids)] = torch.tensor(response.log_probs)
     with torch.no_grad():
-        sampler, trainer = (
-            module.score_sequences(m, sequences, settings).log_probs for m in (rounded_copy(model, 4), model)
-        )
+        sampler, trainer = (score_sequences(m, sequences, settings).log_probs for m in (rounded_copy(model, 4), model))
     torch.testing.assert_close(torch.where(sequences.mask, sampler, 0.0), engine, atol=1e-4, rtol=0)
     sampler_settings = Sampler(correction_cap=1e9, correction_grain="sequence")
     weights = rollout_weights(trainer, engine, sequences.mask, sampler_settings)[:, 0].double()

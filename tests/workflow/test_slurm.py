@@ -21,7 +21,7 @@ from policygrain.results.reader import StudyResults
 from policygrain.study import load_study
 
 from ..support.slurm import FRAIL, GPUS_PER_NODE, NODES, Cluster
-from ..support.slurm_user import DISTURBED, PLACES, STEPS, STUDY, TIMEOUT, User
+from ..support.slurm_user import DISTURBED, PLACES, STEPS, STUDY, TIMEOUT, TWO_NODES, User
 from ..support.snakemake import copy_checkout
 
 pytestmark = pytest.mark.slurm
@@ -225,11 +225,11 @@ def test_two_nodes_train_one_run(resumed: User) -> None:
     """The same tokens are sampled as by one process, and numbers differ by the order of their sums."""
     user, gpus = resumed, {"gpu": 2 * GPUS_PER_NODE} if resumed.cluster.has_gpus else {}
     user.edit_profile(slurm_partition="gpu", mpi="srun", nodes=2, tasks_per_node=2, **gpus)
-    user.snakemake(user.trained("on_two_nodes"))
-    [(job, state)] = user.jobs_of("on_two_nodes")
+    user.snakemake(user.trained(TWO_NODES))
+    [(job, state)] = user.jobs_of(TWO_NODES)
     assert state == "COMPLETED" and "NumNodes=2 " in user.cluster.ask("scontrol", "show", "job", job)
-    assert read_json(user.metrics("on_two_nodes").parent / "summary.json")["environment"]["ranks"] == 4
-    rows, alone = (read_json_lines(user.metrics(arm)) for arm in ("on_two_nodes", "undisturbed"))
+    assert read_json(user.metrics(TWO_NODES).parent / "summary.json")["environment"]["ranks"] == 4
+    rows, alone = (read_json_lines(user.metrics(arm)) for arm in (TWO_NODES, "undisturbed"))
     assert [row["step"] for row in rows] == list(range(STEPS + 1))
     for row, expected in zip(rows, alone, strict=True):
         # The share of tokens whose entropy fell: at a step's first update it neither fell nor rose, but for rounding.

@@ -116,8 +116,8 @@ def claim(arguments: Namespace) -> None:
     interval, the verdict, and about how many more seeds would decide (docs/run-claims.md).
     """
     from ..analysis.run_claims import Endpoint, decide_runs
+    from ..analysis.run_logs import read_runs
     from ..errors import UserError
-    from ..exchange.run_logs import read_runs
 
     if arguments.last < 1:
         raise UserError(f"--last {arguments.last}: expected at least 1.")

@@ -87,16 +87,16 @@ def start_model(arguments: Namespace) -> None:
 def train(arguments: Namespace) -> None:
     """Train runs, or resume them; finished runs are left as they are.
 
-    Under torchrun or srun all processes train each run together.
+    With `training.trainer: trl`, all processes that torchrun or srun starts train each run together.
     """
+    from ..engines.launch import process_group
+    from ..engines.run import train_run
     from ..errors import UserError
     from ..results.done import begin, write_done
     from ..results.layout import DataFolder, RunFolder, StudyFolder
     from ..study import load_study
     from ..study.fingerprint import start_seed
-    from ..train.launch import process_group
     from ..train.ranks import on_rank_0, ranks
-    from ..train.run import train_run
     from ..train.stopping import Stop, deadline
 
     study = load_study(arguments.config)
@@ -157,7 +157,7 @@ def export(arguments: Namespace) -> None:
 
     The folder has verl's configuration, the problems and a reward function; the command that starts it is printed.
     """
-    from ..exchange import verl_export
+    from ..engines import verl_export
     from ..results.layout import DataFolder
     from ..study import load_study
 
@@ -183,7 +183,7 @@ def import_(arguments: Namespace) -> None:
     It was trained in a folder of `policygrain export`. Evaluation, figures and claims then treat it as a run of the
     study that has ended.
     """
-    from ..exchange.verl_import import import_run
+    from ..engines.verl_import import import_run
     from ..results.layout import StudyFolder
 
     results = StudyFolder(arguments.results)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from .. import digests
 from ..clock import Clock
+from ..engines.folder import check_final_model
 from ..errors import UserError
 from ..grading import open_grader
 from ..hub import commit_of
@@ -27,7 +28,6 @@ from ..tasks.problem import Problem, read_problems
 from ..tasks.prompts import PromptRenderer
 from ..tasks.registry import sampling_of
 from ..tasks.sources import contaminated
-from ..train.run import check_final_model
 from ..train.start_model import check_start_model
 from .any_model import fetched
 from .grading import grade

@@ -14,7 +14,7 @@ from ..model.sequences import micro_batches
 from ..objective import Method
 from ..objective.batch import TokenBatch
 from ..objective.loss import coefficients, merge_metrics
-from ..train.update import TrainingBatch, score_sequences
+from ..train.update import TrainingBatch
 from .measured_policy import MeasuredPolicy, with_advantages
 from .truth import flat_gradient
 
@@ -69,7 +69,7 @@ def estimate(
     backward passes, which leave out responses that no loss depends on, such as those without an advantage. Random
     choices of a loss are keyed by ``seed``, the same for all.
     """
-    now = score_sequences(measured.policy.model, batch.sequences, measured.settings)
+    now = measured.policy.score(batch.sequences, measured.settings)
     result = BatchOfEstimates(tokens=int(batch.tokens.mask.sum()))
     wanted: dict[tuple[str, str], Coefficients] = {}
     for method in methods:

@@ -21,7 +21,6 @@ from ..errors import UserError
 from ..grading import Grader, open_grader
 from ..hub import pinned
 from ..model.device import device
-from ..model.reference import on_device
 from ..model.sequences import Sequences, pack
 from ..objective import Method, Sampler, method
 from ..objective.batch import TokenBatch
@@ -36,7 +35,7 @@ from ..train.policy import Policy, open_policy
 from ..train.rewards import grade_responses
 from ..train.rollout_batch import collect_batch
 from ..train.rollouts import Collector, PromptStream, Rollouts
-from ..train.update import TrainingBatch, minibatches, score_sequences, update
+from ..train.update import TrainingBatch, minibatches, update
 
 if TYPE_CHECKING:
     from ..study import Study
@@ -128,8 +127,8 @@ class MeasuredPolicy:
             numbers = torch.arange(prompts, device=sequences.ids.device).repeat_interleave(self.settings.group)
             tokens = tokens.replace(groups=numbers)
         if "reference" in needs and tokens.ref_log_probs is None:
-            with on_device(self.policy.reference, self.policy.model) as start:
-                scores = score_sequences(start, sequences, self.settings)
+            scores = self.policy.score_reference(sequences, self.settings)
+            assert scores is not None
             tokens = tokens.replace(ref_log_probs=scores.log_probs)
         return Pool(sampled.rollouts, TrainingBatch(sequences, tokens))
 
@@ -190,7 +189,6 @@ class MeasuredPolicy:
 # Training keys that make a run a control or only change its speed or limits: the policies that are measured have none
 # of them. A wild method is a result here, and no reason to stop.
 PLAIN: dict[str, Any] = {
-    "fsdp": None,
     "compute": "float32",
     "max_ratio": None,
     "shuffle_rewards": False,

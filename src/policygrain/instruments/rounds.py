@@ -17,7 +17,7 @@ from ..results.measurements import RoundRow, RoundsRecord
 from ..results.schema import write_record
 from ..study.checks import check_prompts
 from ..study.fingerprint import Fingerprints
-from ..train.update import TrainingBatch, score_sequences
+from ..train.update import TrainingBatch
 from .inputs import Instrument, made_from, no_section
 from .measured_policy import MeasuredPolicy, Pool, all_needs, open_measured_policy, plain, with_advantages
 
@@ -128,7 +128,7 @@ def _round(
 def _pool_entropy(measured: MeasuredPolicy, pool: Pool) -> float:
     """Mean entropy per token of the current policy on the responses of a pool, in nats."""
     sequences = pool.batch.sequences
-    entropy = score_sequences(measured.policy.model, sequences, measured.settings).entropy
+    entropy = measured.policy.score(sequences, measured.settings).entropy
     return float((entropy * sequences.mask).sum() / sequences.mask.sum())
 
 

@@ -1,4 +1,4 @@
-"""Models: loading and building them, sequence packing, token log-probabilities, adapters and sharding."""
+"""Models: loading and building them, sequence packing, token log-probabilities and adapters."""
 
 import transformers.utils
 import transformers.utils.import_utils

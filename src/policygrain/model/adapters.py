@@ -6,12 +6,14 @@ With the adapter disabled the model is the initial policy, so a KL penalty to th
 from __future__ import annotations
 
 import importlib.util
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from ..errors import UserError
-from .sharding import full_tensor
+from .device import device
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -42,9 +44,28 @@ def add_adapter(model: PreTrainedModel, settings: Lora, seed: int) -> None:
             raise UserError(f"model.lora.targets: {str(error).splitlines()[0]}") from error
 
 
+def load_adapter(model: PreTrainedModel, folder: Path) -> None:
+    """Set the weights of the adapter of ``model`` to those that `save_pretrained` wrote into ``folder``."""
+    from peft import set_peft_model_state_dict
+    from safetensors.torch import load_file
+
+    prefix = "base_model.model."  # peft's, which the saved names have
+    saved = load_file(folder / "adapter_model.safetensors")
+    set_peft_model_state_dict(model, {name.removeprefix(prefix): weight for name, weight in saved.items()})
+
+
 def has_adapter(model: PreTrainedModel) -> bool:
     """Whether ``model`` has a LoRA adapter."""
     return bool(getattr(model, "_hf_peft_config_loaded", False))
+
+
+def full_tensor(tensor: Tensor) -> Tensor:
+    """The whole value of a tensor that FSDP has sharded, a collective operation; else the tensor itself."""
+    if not isinstance(tensor, DTensor):
+        return tensor
+    on_device: Any = tensor.to(device())  # NCCL transfers only tensors on a GPU
+    whole: Tensor = on_device.full_tensor()
+    return whole
 
 
 def merged_weight(model: PreTrainedModel, name: str, state: dict[str, Tensor]) -> tuple[str, Tensor]:

@@ -135,18 +135,16 @@ def _too_little(text: str, settings: Training, states: int | None) -> str:
         alternatives.append("set training.activation_checkpointing")
     if settings.engine == "vllm":
         alternatives.append("lower training.kv_gib, the engine's cache")
-    if settings.fsdp is None:
-        alternatives.append("shard the policy (training.fsdp)")
+    if settings.trainer == "policygrain":
+        alternatives.append("shard the policy over several GPUs (training.trainer: trl, docs/training.md)")
     return f"{message}{''.join(f', or {way}' for way in alternatives)}. The same command resumes."
 
 
 def _smaller(settings: Training) -> str:
     """Settings not yet in use that make the policy and its states smaller."""
     ways = []
-    if settings.fsdp is None:
-        ways.append("shard the policy over several GPUs (training.fsdp)")
-    if settings.fsdp is None or not settings.fsdp.cpu_offload:
-        ways.append("keep shards in host memory (fsdp.cpu_offload)")
+    if not settings.trl.get("fsdp"):
+        ways.append("shard the policy over several GPUs (training.trainer: trl with fsdp, docs/training.md)")
     ways.append("train an adapter (model.lora), or set model.dtype to bfloat16, where they are not set")
     text = ", ".join(ways)
     return f"{text[0].upper()}{text[1:]}."

@@ -1,7 +1,7 @@
 """The precision of forward and backward passes, which may be lower than that of the weights.
 
 Weights, accumulated gradients and optimizer states stay in the model's own precision, log-probabilities are computed
-in float32. A model that is not sharded runs under autocast; FSDP casts the weights that it gathers.
+in float32, under autocast.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 import torch
-from torch.distributed.fsdp import FSDPModule
 
 from .device import device
 
@@ -57,6 +56,6 @@ def compute_name(model: PreTrainedModel) -> str:
 def forward_precision(model: PreTrainedModel) -> AbstractContextManager[object]:
     """Context for the layers' forward pass."""
     dtype = compute_dtype(model)
-    if dtype == model.dtype or isinstance(model, FSDPModule):
+    if dtype == model.dtype:
         return nullcontext()
     return torch.autocast(device().type, dtype)

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from .device import device
-from .sharding import is_sharded
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -25,8 +24,6 @@ def on_device(reference: PreTrainedModel | None, model: PreTrainedModel) -> Iter
             yield model
         finally:
             model.enable_adapters()
-    elif is_sharded(reference):  # FSDP moves each layer when it is needed
-        yield reference
     else:
         # Its weights never change, so nothing has to be copied back.
         on_host = [(tensor, tensor.data) for tensor in (*reference.parameters(), *reference.buffers())]

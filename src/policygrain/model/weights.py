@@ -1,4 +1,4 @@
-"""The full weights of a model that is sharded or has an adapter, as rollout engines and saved models need them.
+"""The full weights of a model with an adapter, or that TRL has sharded, as rollout engines and saved models need them.
 
 Also a copy with rounded weights, for rollouts with a training–inference mismatch on purpose.
 
@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
-from .adapters import LORA_INFIX, has_adapter, merged_weight
+from .adapters import LORA_INFIX, full_tensor, has_adapter, merged_weight
 from .precision import compute_dtype
-from .sharding import full_tensor, is_sharded
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -35,7 +35,7 @@ def full_weights(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
             yield merged_weight(model, name, state)
 
 
-def unsharded(
+def merged(
     model: PreTrainedModel, place: torch.device | None = None, keep: bool = True, dtype: torch.dtype | None = None
 ) -> PreTrainedModel | None:
     """A model with the full, merged weights: ``model`` itself if its own weights are these, else a copy.
@@ -44,7 +44,8 @@ def unsharded(
     later updates of ``model``.
     With ``keep=False`` the result is None: this rank only takes part in gathering the weights for the others.
     """
-    if not (is_sharded(model) or has_adapter(model)) and dtype in (None, model.dtype):
+    sharded = any(isinstance(p, DTensor) for p in model.parameters())
+    if not (sharded or has_adapter(model)) and dtype in (None, model.dtype):
         return model
     weights = {name: tensor.to(device=place, dtype=dtype) for name, tensor in full_weights(model) if keep}
     if not keep:
@@ -67,7 +68,7 @@ def rounded_copy(model: PreTrainedModel, bits: int) -> PreTrainedModel:
     Round to nearest, symmetric, with a scale per row. Embeddings, norms and biases are not rounded, as in weight-only
     quantization of inference engines.
     """
-    full = unsharded(model, dtype=compute_dtype(model))
+    full = merged(model, dtype=compute_dtype(model))
     assert full is not None
     full = copy.deepcopy(full) if full is model else full
     unembedding: torch.nn.Module | None = full.get_output_embeddings()

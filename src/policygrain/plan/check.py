@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ..analysis.ledger import load_claims
 from ..analysis.planned import plan_notes
+from ..engines.table import check_trainers, trainer_notes
 from ..errors import UserError
 from ..figures.catalogue import check_figures
 from ..grading.grader import Options
@@ -31,6 +32,7 @@ def check_study(study: Study) -> None:
     Prints what is allowed and probably not meant.
     """
     check_methods(study)
+    check_trainers(study)
     check_comparisons(study)
     check_tuning(study)
     check_figures(study)
@@ -72,7 +74,7 @@ def notes(study: Study) -> list[str]:
                 f"tuned_on: {path} chose settings for {study.model.start}, which this study judges them on: it says "
                 "nothing about other models (rule 4 of docs/design.md)."
             )
-    return found + plan_notes(study)
+    return found + trainer_notes(study) + plan_notes(study)
 
 
 def _check_problems(study: Study) -> None:

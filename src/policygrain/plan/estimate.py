@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..analysis.planned import comparisons_asked
+from ..engines.trl_settings import is_sharded
 from ..results.layout import StudyFolder
 from ..study.fingerprint import Fingerprints
 from ..study.schema import Study
@@ -42,7 +43,7 @@ def run_memory(planner: Planner) -> Memory:
         width=planner.width,
         compute=planner.compute,
         devices=planner.devices,
-        sharded=training.fsdp is not None,
+        sharded=is_sharded(training),
         # A response that is longer than a micro-batch is one of its own.
         micro=max(training.micro_batch_tokens, expected.prompt_tokens + training.max_tokens),
         sequences=min(planner.sequences, SEQUENCES[training.engine], responses),

@@ -80,6 +80,7 @@ class RunFolder(Folder):
     status = Inside("status.json", Path)  # whether it is being trained, has ended, failed or was stopped; with times
     mtp_heads = Inside("mtp_heads.json", Path)  # losses and cost of warming up the prediction heads
     checkpoints = Inside("checkpoints", Path)
+    verl = Inside("verl", Path)  # where verl trains the run: its configuration, logs, rollouts and checkpoints
     model = Inside("model", Path)  # the final model with its tokenizer
     evaluation = Inside("evaluation", EvaluationFolder)  # of the final model
     failed_batch = Inside("failed_batch.pt", Path)  # the batch of the update that stopped the run with an error
@@ -118,8 +119,8 @@ class RunFolder(Folder):
     def products(self) -> tuple[Path, ...]:
         """All files and folders of a run that are moved when another run takes the folder; `config` is last."""
         files = (self.summary, self.status, self.metrics, self.timings, self.mtp_heads, self.failed_batch)
-        folders = (self.checkpoints, self.token_folder, self.rollout_folder, self.model, self.evaluation.path)
-        return (*files, *folders, self.config)
+        folders = (self.checkpoints, self.verl, self.token_folder, self.rollout_folder, self.model)
+        return (*files, *folders, self.evaluation.path, self.config)
 
 
 class StudyFolder(Folder):

@@ -10,7 +10,6 @@ import torch
 
 from ..errors import UserError
 from ..model.precision import compute_name
-from ..model.sharding import local_part
 from .engine import Engine
 
 if TYPE_CHECKING:
@@ -65,9 +64,8 @@ def check_vllm_runs_here() -> None:
 
 
 def optimizer_state_bytes(model: PreTrainedModel) -> int:
-    """Bytes of AdamW's two moments for this process's share of the trained weights."""
-    trained = (local_part(p) for p in model.parameters() if p.requires_grad)
-    return sum(2 * p.numel() * p.element_size() for p in trained)
+    """Bytes of AdamW's two moments."""
+    return sum(2 * p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
 
 
 _running: list[tuple[Any, Engine]] = []  # at most one: the settings of this process's vLLM engine, and the engine

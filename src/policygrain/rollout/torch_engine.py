@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from ..model.precision import compute_dtype
 from ..model.sequences import position_ids
-from ..model.weights import unsharded
+from ..model.weights import merged
 from .decoder import SmallDecoder
 from .engine import Request, Response
 from .kv_cache import InPlaceCache
@@ -31,7 +31,7 @@ class TorchEngine:
 
     def load_weights(self, model: PreTrainedModel) -> None:
         """Sample from ``model``; from a copy if it is sharded, has an adapter or computes in another precision."""
-        full = unsharded(model, dtype=compute_dtype(model))
+        full = merged(model, dtype=compute_dtype(model))
         assert full is not None
         self.model = full
 

@@ -32,6 +32,8 @@ def load_recorded_study(path: Path | str) -> Study:
     """
     path = Path(path)
     data = {key: value for key, value in _read(path).items() if key not in REMOVED}
+    if isinstance(training := data.get("training"), dict):
+        data["training"] = {key: value for key, value in training.items() if f"training.{key}" not in REMOVED}
     if isinstance(figures := data.get("figures"), list):
         data["figures"] = [name for name in figures if name in get_args(FigureName)]
     return parse_study(data, path, recorded=True)
@@ -73,9 +75,10 @@ def parse_study(data: Mapping[str, Any], path: Path, recorded: bool = False) -> 
 
 # Keys of earlier versions.
 REMOVED = {
+    "training.fsdp": "a run of the own loop is one process. To shard the policy over several, write `trainer: trl` and "
+    "`trl: {fsdp: true}` (docs/training.md).",
     "rollouts": "rollout servers were removed; every run samples in the process that trains. Remove this "
-    "section. To sample on other devices than those of the trainer, train with TRL or verl "
-    "(docs/integrations/README.md; `policygrain export verl` translates an arm of a study).",
+    "section. To sample on other devices than those of the trainer, set training.trainer to verl (docs/training.md).",
     "sequential": "seeds are no longer added after interim analyses. Remove this section, and plan as many `seeds` as "
     "decide a difference of the margin: `policygrain plan STUDY --power RESULTS` estimates how many.",
 }
@@ -146,8 +149,8 @@ def _explain(error: Any) -> str:
         return f"{where}, {error['input']!r} is not a valid name: {error['msg']}."
     if error["type"] == "extra_forbidden":
         *parents, key = error["loc"]
-        if not parents and key in REMOVED:
-            return f"{where}: {REMOVED[key]}"
+        if where in REMOVED:
+            return f"{where}: {REMOVED[where]}"
         if key in RENAMED:
             return f"{where}: this key is now called {RENAMED[key]!r}."
         return f"{where}: unknown key.{did_you_mean(str(key), _keys_at(parents))}"

@@ -323,22 +323,30 @@ class Evaluation(Section):
     seed: Seed = Field(7, description="sampling seed", json_schema_extra=EVALUATION)
 
 
-class Fsdp(Section):
-    """Sharding of weights, gradients and optimizer states over the ranks of a run (PyTorch FSDP2)."""
-
-    cpu_offload: bool = Field(
-        False,
-        description="keep the shards in host memory and copy each layer to the GPU when it is needed",
-        json_schema_extra=NOTHING,
-    )
-
-
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Training(Section):
-    """The training loop: epochs × updates_per_batch optimizer steps per batch of prompts_per_step × group responses."""
+    """Training: epochs × updates_per_batch optimizer steps per batch of prompts_per_step × group responses."""
 
+    trainer: Literal["policygrain", "trl", "verl"] = Field(
+        "policygrain",
+        description="what trains: policygrain is the loop of this package, one process per run; trl trains with the "
+        "same samples on one or several processes; verl samples by itself. What each of them has: docs/training.md",
+        json_schema_extra=RUN,
+    )
+    trl: dict[str, Any] = Field(
+        {},
+        description="settings of TRL's GRPOConfig with trainer: trl, such as fsdp or ddp_timeout; those that a "
+        "study has keys for are refused",
+        json_schema_extra=RUN,
+    )
+    verl: dict[str, Any] = Field(
+        {},
+        description="settings of verl's ppo_trainer with trainer: verl, such as trainer.n_gpus_per_node, as nested "
+        "mappings; those that a study has keys for are refused",
+        json_schema_extra=RUN,
+    )
     steps: PositiveInt = Field(30, description="training steps; each samples one batch", json_schema_extra=RUN)
     prompts_per_step: PositiveInt = Field(16, description="prompts per batch", json_schema_extra=POLICY)
     group: int = Field(
@@ -468,7 +476,6 @@ class Training(Section):
         "hardware (AMX, AVX-512 BF16), else float32; the summary of a run says which",
         json_schema_extra=RUN,
     )
-    fsdp: Fsdp | None = Field(None, description="sharding over ranks; null: each rank holds the whole model")
     activation_checkpointing: bool = Field(
         False, description="recompute activations in the backward pass to save memory", json_schema_extra=NOTHING
     )

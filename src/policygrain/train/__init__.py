@@ -1,1 +1,1 @@
-"""Training: the loop (`loop.train`), rollouts, updates, checkpoints and ranks."""
+"""Training: the loop (`loop.train`), the parts of a step, rollouts, updates, checkpoints."""

@@ -18,13 +18,12 @@ import torch
 
 from .. import digests
 from ..errors import UserError
-from ..model.sharding import is_sharded
-from .ranks import is_rank_0, map_over_ranks, on_rank_0
+from .ranks import is_rank_0
 from .rollout_batch import SAVED_TYPES
 
 KEEP = 2
 WAIT_IN_JOBS = 120.0  # seconds; schedulers kill a job about 30 seconds after its termination signal
-STATE, SHARDS, MARK = "state.pt", "shards", "sha256"  # MARK has the format of `sha256sum` and is written last
+STATE, MARK = "state.pt", "sha256"  # MARK has the format of `sha256sum` and is written last
 
 
 @contextlib.contextmanager
@@ -64,29 +63,21 @@ def save(
 ) -> None:
     """Write the folder `stepNNNNN` in ``checkpoints``: written under a temporary name, flushed to disk, then renamed.
 
-    ``parts`` are objects with a `state_dict`. All ranks call this together; a sharded model and its optimizer are
-    written by all of them. The two newest checkpoints and those of every ``keep_every`` steps are kept.
+    ``parts`` are objects with a `state_dict`. The two newest checkpoints and those of every ``keep_every`` steps are
+    kept.
     """
-    folder = checkpoints / f"step{step:05d}"
-    temporary = folder.with_name(f".{folder.name}")
-    with _explained(folder, temporary):
-        on_rank_0(lambda: _make_room(temporary))
-        sharded = _sharded(parts)
-        if sharded:
-            _save_shards(sharded, temporary / SHARDS)
-        rest = {name: part.state_dict() for name, part in parts.items() if name not in sharded}
-        on_rank_0(lambda: _save_state({**rest, **counters}, temporary / STATE))
-        names = on_rank_0(lambda: _files(temporary))
-        digests = map_over_ranks(lambda share: [_digest(temporary / name) for name in share], names)
-        on_rank_0(lambda: _finish(temporary, folder, dict(zip(names, digests, strict=True)), keep_every))
+    with explained(checkpoints, step):
+        temporary = make_room(checkpoints)
+        _save_state({name: part.state_dict() for name, part in parts.items()} | dict(counters), temporary / STATE)
+        finish(temporary, checkpoints, step, keep_every)
 
 
 def load_newest(checkpoints: Path, parts: Mapping[str, Any]) -> dict[str, Any] | None:
     """Load the newest complete checkpoint into ``parts`` and return its counters; None if there is none.
 
-    Incomplete checkpoints are skipped with a message. A sharded one may have been written by any number of ranks.
+    Incomplete checkpoints are skipped with a message.
     """
-    folder = _newest_whole(checkpoints)
+    folder = newest_complete(checkpoints)
     if folder is None:
         return None
     try:
@@ -99,25 +90,18 @@ def load_newest(checkpoints: Path, parts: Mapping[str, Any]) -> dict[str, Any] |
             f"tensors, numbers and batches, which could execute code. Remove {folder}; the run then continues from the "
             "checkpoint before it."
         ) from error
-    sharded = _sharded(parts)
-    if sharded:
-        _load_shards(sharded, folder / SHARDS)
     for name, part in parts.items():
-        if name not in sharded:
-            part.load_state_dict(state.pop(name))
+        part.load_state_dict(state.pop(name))
     return state
 
 
-def _newest_whole(checkpoints: Path) -> Path | None:
-    # Rank 0 lists the folders for all ranks: another node may see a new folder later.
-    folders = on_rank_0(lambda: sorted(checkpoints.glob("step*"), reverse=True))
-    for folder in folders:
-        marks = on_rank_0(lambda folder=folder: _marks(folder))  # type: ignore[misc]
-        computed = map_over_ranks(lambda share, folder=folder: [_digest(folder / name) for name in share], list(marks))  # type: ignore[misc]
-        if marks and computed == list(marks.values()):
+def newest_complete(checkpoints: Path) -> Path | None:
+    """The newest checkpoint whose files match their checksums; others are skipped with a message."""
+    for folder in sorted(checkpoints.glob("step*"), reverse=True):
+        marks = _marks(folder)
+        if marks and all(_digest(folder / name) == digest for name, digest in marks.items()):
             return folder
-        if is_rank_0():
-            print(f"{folder}: skipped, its content does not match its checksums.", file=sys.stderr)
+        print(f"{folder}: skipped, its content does not match its checksums.", file=sys.stderr)
     return None
 
 
@@ -148,11 +132,13 @@ def _digest(path: Path) -> str:
         return str(error)
 
 
-def _make_room(temporary: Path) -> None:
-    """Create an empty folder, and remove temporary folders of killed processes."""
-    for stale in temporary.parent.glob(".step*"):
+def make_room(checkpoints: Path) -> Path:
+    """A new folder for the files of a checkpoint; temporary folders of killed processes are removed."""
+    for stale in checkpoints.glob(".step*"):
         shutil.rmtree(stale, ignore_errors=True)
+    temporary = checkpoints / ".step"
     temporary.mkdir(parents=True)
+    return temporary
 
 
 def _save_state(state: dict[str, Any], path: Path) -> None:
@@ -162,15 +148,17 @@ def _save_state(state: dict[str, Any], path: Path) -> None:
         raise OSError(str(error)) from error
 
 
-def _finish(temporary: Path, folder: Path, digests: dict[str, str], keep_every: int | None) -> None:
-    """Flush the temporary folder, rename it to ``folder``, and remove older checkpoints."""
-    (temporary / MARK).write_text(_list(digests))
-    for path in (*(temporary / name for name in digests), temporary / MARK, temporary):
+def finish(temporary: Path, checkpoints: Path, step: int, keep_every: int | None) -> None:
+    """Write checksums, flush the temporary folder, rename it to that of its step, and remove older checkpoints."""
+    folder = checkpoints / f"step{step:05d}"
+    names = _files(temporary)
+    (temporary / MARK).write_text(_list({name: _digest(temporary / name) for name in names}))
+    for path in (*(temporary / name for name in names), temporary / MARK, temporary):
         _flush(path)
     shutil.rmtree(folder, ignore_errors=True)
     temporary.rename(folder)
-    _flush(folder.parent)
-    remove_old(folder.parent, KEEP, keep_every)
+    _flush(checkpoints)
+    remove_old(checkpoints, KEEP, keep_every)
 
 
 def remove_old(checkpoints: Path, newest: int, keep_every: int | None) -> None:
@@ -190,48 +178,13 @@ def _flush(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def _explained(folder: Path, temporary: Path) -> Iterator[None]:
+def explained(checkpoints: Path, step: int) -> Iterator[None]:
     """Turn errors of writing, such as a full disk, into a UserError."""
     try:
         yield
     except OSError as error:
-        shutil.rmtree(temporary, ignore_errors=True)
+        shutil.rmtree(checkpoints / ".step", ignore_errors=True)
         raise UserError(
-            f"{folder}: the checkpoint cannot be written: {error}. Older checkpoints are unchanged."
+            f"{checkpoints / f'step{step:05d}'}: the checkpoint cannot be written: {error}. Older checkpoints are "
+            "unchanged."
         ) from error
-
-
-# ---- sharded models, by torch.distributed.checkpoint ----------------------------------------------------------------
-
-
-def _sharded(parts: Mapping[str, Any]) -> dict[str, Any]:
-    """The parts that are saved by all ranks: model, heads and optimizer of a sharded model; else empty."""
-    if "model" not in parts or not is_sharded(parts["model"]):
-        return {}
-    return {name: parts[name] for name in ("model", "heads", "optimizer") if name in parts}
-
-
-def _modules(sharded: dict[str, Any]) -> torch.nn.Module:
-    return torch.nn.ModuleDict({name: part for name, part in sharded.items() if name != "optimizer"})
-
-
-def _save_shards(sharded: dict[str, Any], folder: Path) -> None:
-    import torch.distributed.checkpoint as dcp
-    from torch.distributed.checkpoint.api import CheckpointException
-    from torch.distributed.checkpoint.state_dict import get_state_dict
-
-    state = dict(zip(("modules", "optimizer"), get_state_dict(_modules(sharded), sharded["optimizer"]), strict=True))
-    try:
-        dcp.save(state, checkpoint_id=folder)
-    except CheckpointException as error:
-        raise OSError(f"{next(iter(error.failures.values()))[0]}") from error
-
-
-def _load_shards(sharded: dict[str, Any], folder: Path) -> None:
-    import torch.distributed.checkpoint as dcp
-    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
-
-    modules, optimizer = _modules(sharded), sharded["optimizer"]
-    state: dict[str, Any] = dict(zip(("modules", "optimizer"), get_state_dict(modules, optimizer), strict=True))
-    dcp.load(state, checkpoint_id=folder)
-    set_state_dict(modules, optimizer, model_state_dict=state["modules"], optim_state_dict=state["optimizer"])

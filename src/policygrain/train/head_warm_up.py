@@ -9,14 +9,13 @@ import torch
 
 from ..clock import Clock
 from ..model.device import device
+from ..model.logprobs import score_tokens
 from ..model.sequences import micro_batches, pack
-from ..model.sharding import score_tokens
 from ..objective import Method, Sampler
 from ..provenance import seed_of
 from ..results.layout import RunFolder
 from ..results.schema import MtpHeadsRecord, write_record
 from .policy import Policy
-from .ranks import on_rank_0
 from .rollouts import Collector, PromptStream
 
 
@@ -57,4 +56,4 @@ def warm_up(policy: Policy, method: Method, collector: Collector, run: RunFolder
     record = MtpHeadsRecord(
         losses=losses, seconds=time.perf_counter() - started, parameters=sum(p.numel() for p in heads.parameters())
     )
-    on_rank_0(lambda: write_record(run.mtp_heads, record))
+    write_record(run.mtp_heads, record)

@@ -1,4 +1,4 @@
-"""The policy with its optimizer and reference policy, with adapter and sharding as in the study."""
+"""The policy with its optimizer, adapter and reference policy, and the scores of sequences under both."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import torch
 from ..model.adapters import add_adapter
 from ..model.device import device
 from ..model.loading import load_model, recompute_layers
+from ..model.logprobs import TokenScores, score_tokens
 from ..model.mtp_heads import MTPHeads
 from ..model.precision import resolve_compute, set_compute_dtype
-from ..model.sharding import local_part, shard
+from ..model.reference import on_device
+from ..model.sequences import Sequences, micro_batches
 from ..provenance import seed_of
 
 if TYPE_CHECKING:
@@ -23,16 +25,33 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Policy:
-    """The model that a run trains, its optimizer, and the reference policy (the initial model) for the KL divergence.
+class ScoredPolicy:
+    """The model that a run trains and the reference policy (the initial model) for the KL divergence.
 
-    ``reference`` is kept in host memory; None: the reference policy is ``model`` without its adapter. ``heads`` are
-    multi-token prediction heads; None if the ratio of the method needs none.
+    ``reference`` is kept in host memory; None: the reference policy is ``model`` without its adapter.
     """
 
     model: PreTrainedModel
     tokenizer: Any
     reference: PreTrainedModel | None
+
+    def score(self, sequences: Sequences, settings: Training) -> TokenScores:
+        """Log-probabilities and entropies of all responses under the policy, without gradient."""
+        return score_sequences(self.model, sequences, settings)
+
+    def score_reference(self, sequences: Sequences, settings: Training) -> TokenScores | None:
+        """The same under the reference policy; None if it is not loaded."""
+        with on_device(self.reference, self.model) as start:
+            return score_sequences(start, sequences, settings)
+
+
+@dataclass
+class Policy(ScoredPolicy):
+    """The policy with what the loop of this package trains it by.
+
+    ``heads`` are multi-token prediction heads; None if the ratio of the method needs none.
+    """
+
     heads: MTPHeads | None
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
@@ -58,9 +77,8 @@ class Policy:
 
     @property
     def state_bytes(self) -> int:
-        """Bytes, on the device, of this rank's weights, their gradients and AdamW's two moments."""
-        parts = (local_part(p) for module in self.modules for p in module.parameters())
-        weights = [part for part in parts if part.device.type == device().type]
+        """Bytes, on the device, of the weights, their gradients and AdamW's two moments."""
+        weights = [w for module in self.modules for w in module.parameters() if w.device.type == device().type]
         return sum(w.numel() * w.element_size() * (4 if w.requires_grad else 1) for w in weights)
 
     @property
@@ -69,37 +87,66 @@ class Policy:
         parts = {"model": self.model, "heads": self.heads, "optimizer": self.optimizer, "scaler": self.scaler}
         return {name: part for name, part in parts.items() if part is not None}
 
+    def score(self, sequences: Sequences, settings: Training) -> TokenScores:
+        """Log-probabilities and entropies of all responses under the policy, without gradient."""
+        return score_sequences(self.model, sequences, settings, self.heads)
+
     def warm_up_rate(self, share: float) -> None:
         """Set learning rates to ``share`` of their values, to 1 at most."""
         for parameters in self.optimizer.param_groups:
             parameters["lr"] = parameters["initial_lr"] * min(1.0, share)
 
 
-def open_policy(start: str, spec: Model, method: Method, settings: Training, seed: int) -> Policy:
-    """The policy at the start of training: the weights of ``start`` in ``spec.dtype``, with adapter and sharding.
+def score_sequences(
+    model: PreTrainedModel, sequences: Sequences, settings: Training, heads: MTPHeads | None = None
+) -> TokenScores:
+    """Log-probabilities and entropies of all responses under ``model``, without gradient."""
+    names = ("log_probs", "entropy", "future") if heads else ("log_probs", "entropy")
+    whole = {name: torch.zeros(sequences.mask.shape, device=sequences.ids.device) for name in names}
+    with torch.no_grad():
+        for rows in micro_batches(sequences, settings.micro_batch_tokens):
+            part = sequences.rows(rows)
+            scores = score_tokens(model, part, settings.temperature, heads=heads)
+            for name, values in whole.items():
+                values[rows, : part.mask.shape[1]] = getattr(scores, name)
+    return TokenScores(whole["log_probs"], whole["entropy"], whole.get("future"), None)
 
-    Every rank reads the whole model into host memory, also if it keeps only a shard of it.
+
+def open_policy(start: str, spec: Model, method: Method, settings: Training, seed: int) -> Policy:
+    """The policy at the start of training: the weights of ``start`` in ``spec.dtype``, with adapter and optimizer."""
+    model, tokenizer, reference = open_models(start, spec, settings, seed)
+    if settings.activation_checkpointing:
+        recompute_layers(model)
+    return Policy.of(model, tokenizer, reference, method, settings, build_heads(model, method, seed))
+
+
+def open_models(
+    start: str,
+    spec: Model,
+    settings: Training,
+    seed: int,
+    place: torch.device | None = None,
+    with_reference: bool = True,
+) -> tuple[PreTrainedModel, Any, PreTrainedModel | None]:
+    """(model with its adapter on the device ``place``, tokenizer, reference policy in host memory).
+
+    ``place`` is `device()` by default. The reference policy is None with an adapter, and without ``with_reference``.
     """
-    host = torch.device("cpu")
-    model, tokenizer = load_model(start, spec.revision, spec.dtype, None if settings.fsdp is None else host)
+    model, tokenizer = load_model(start, spec.revision, spec.dtype, place)
     reference = None
-    if spec.lora is None:
-        reference, _ = load_model(start, spec.revision, spec.dtype, host)
+    if spec.lora is not None:
+        add_adapter(model, spec.lora, seed_of("adapter", seed))
+    elif with_reference:
+        reference, _ = load_model(start, spec.revision, spec.dtype, torch.device("cpu"))
         reference.requires_grad_(False)
         if torch.cuda.is_available():  # copies from pinned memory to a GPU are several times as fast
             for parameter in reference.parameters():
                 parameter.data = parameter.data.pin_memory()
-    else:
-        add_adapter(model, spec.lora, seed_of("adapter", seed))
-    if settings.activation_checkpointing:
-        recompute_layers(model)
     compute = resolve_compute(settings.compute, spec.dtype)
     for part in (model, reference):
         if part is not None:
             set_compute_dtype(part, compute)
-            if settings.fsdp is not None:
-                shard(part, settings.fsdp.cpu_offload or part is reference)
-    return Policy.of(model, tokenizer, reference, method, settings, build_heads(model, method, seed))
+    return model, tokenizer, reference
 
 
 def build_heads(model: PreTrainedModel, method: Method, seed: int) -> MTPHeads | None:
@@ -112,15 +159,19 @@ def build_heads(model: PreTrainedModel, method: Method, seed: int) -> MTPHeads |
 
 
 def make_optimizer(
-    model: PreTrainedModel, heads: MTPHeads | None, method: Method, settings: Training
-) -> torch.optim.Optimizer:
-    """AdamW; prediction heads have their own learning rate."""
+    model: torch.nn.Module,
+    heads: MTPHeads | None,
+    method: Method,
+    settings: Training,
+    kind: type[torch.optim.AdamW] = torch.optim.AdamW,
+) -> torch.optim.AdamW:
+    """AdamW, or a subclass of it; prediction heads have their own learning rate."""
     groups: list[dict[str, Any]] = [
         {"params": [p for p in model.parameters() if p.requires_grad], "lr": settings.learning_rate}
     ]
     if heads is not None:
         groups.append({"params": list(heads.parameters()), "lr": method.mtp_heads.learning_rate})
-    optimizer = torch.optim.AdamW(groups, betas=settings.betas, weight_decay=settings.weight_decay, fused=True)
+    optimizer = kind(groups, betas=settings.betas, weight_decay=settings.weight_decay, fused=True)
     for group in optimizer.param_groups:
         group["initial_lr"] = group["lr"]
     return optimizer

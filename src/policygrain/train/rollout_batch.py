@@ -14,7 +14,7 @@ from ..model.weights import rounded_copy
 from ..objective import Method
 from ..objective.batch import TokenBatch
 from ..rollout.engine import Response
-from .policy import Policy
+from .policy import ScoredPolicy
 from .rollouts import Collector, Rollouts
 from .update import TrainingBatch, prepare
 
@@ -52,7 +52,7 @@ SAVED_TYPES: list[Any] = [RolloutBatch, Rollouts, Response, TrainingBatch, Seque
 
 
 def collect_batch(
-    collector: Collector, policy: Policy, method: Method, clock: Clock, position: int = 0
+    collector: Collector, policy: ScoredPolicy, method: Method, clock: Clock, position: int = 0
 ) -> RolloutBatch:
     """Sample a batch with the policy's current weights, grade it, compute advantages and old log-probabilities.
 

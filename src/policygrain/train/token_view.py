@@ -10,10 +10,10 @@ from ..objective import Method
 from ..results.layout import RunFolder
 from ..results.schema import TokenSample, TokenView, write_record
 from ..study.schema import Training
-from .policy import Policy
+from .policy import ScoredPolicy
 from .ranks import on_rank_0
 from .rollouts import Rollouts
-from .update import TrainingBatch, score_sequences
+from .update import TrainingBatch
 
 GROUPS = 2  # prompts of the batch that are saved with all their responses
 
@@ -23,7 +23,7 @@ def save_token_view(
     step: int,
     rollouts: Rollouts,
     batch: TrainingBatch,
-    policy: Policy,
+    policy: ScoredPolicy,
     method: Method,
     settings: Training,
 ) -> None:
@@ -31,7 +31,7 @@ def save_token_view(
     assert batch.scored_entropy is not None
     rows = torch.arange(min(GROUPS * settings.group, len(batch.scored_entropy)))
     part = batch.rows(rows)
-    now = score_sequences(policy.model, part.sequences, settings, policy.heads)
+    now = policy.score(part.sequences, settings)
     decode = policy.tokenizer.decode
     old_entropy = batch.scored_entropy[rows, : now.entropy.shape[1]]
     after = {"log_probs": now.log_probs, "entropy": now.entropy, "future_log_probs": now.future}

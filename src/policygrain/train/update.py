@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from ..errors import UserError
 from ..model.device import device
-from ..model.logprobs import TokenScores
-from ..model.mtp_heads import MTPHeads
-from ..model.reference import on_device
+from ..model.logprobs import TokenScores, score_tokens
 from ..model.segments import segment_ids
 from ..model.sequences import Sequences, micro_batches, pack
-from ..model.sharding import full_tensor, is_sharded, score_tokens
 from ..objective import Method
 from ..objective.batch import StepTotals, TokenBatch
 from ..objective.correction import effective_sample_share, log_weights, rollout_weights
@@ -24,13 +20,8 @@ from ..objective.divergence import k3
 from ..objective.loss import merge_metrics
 from ..objective.part import Custom
 from ..study.schema import Training
-from .policy import Policy
-from .ranks import balance, gather, ranks, sum_gradients, sum_over_ranks
+from .policy import Policy, ScoredPolicy
 from .rollouts import Rollouts
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
 
 # The largest mean difference, in nats per token, at which the engine's log-probabilities replace the trainer's.
 AGREEMENT = 1e-4
@@ -55,44 +46,8 @@ class TrainingBatch:
         return TrainingBatch(sequences, self.tokens.rows(index, width=sequences.mask.shape[1]))
 
 
-def score_sequences(
-    model: PreTrainedModel, sequences: Sequences, settings: Training, heads: MTPHeads | None = None
-) -> TokenScores:
-    """Log-probabilities and entropies of all responses under ``model``, without gradient.
-
-    Each rank computes a share; all ranks have the whole result.
-    """
-    names = ("log_probs", "entropy", "future") if heads else ("log_probs", "entropy")
-    whole = {name: torch.zeros(sequences.mask.shape, device=sequences.ids.device) for name in names}
-    with torch.no_grad():
-        for rows, counts in passes(model, sequences, settings):
-            part = sequences.rows(rows)
-            scores = score_tokens(model, part, settings.temperature, heads=heads)
-            for name, values in whole.items() if counts else ():
-                values[rows, : part.mask.shape[1]] = getattr(scores, name)
-    sum_over_ranks(whole.values())
-    return TokenScores(whole["log_probs"], whole["entropy"], whole.get("future"), None)
-
-
-def passes(model: PreTrainedModel, sequences: Sequences, settings: Training) -> list[tuple[Tensor, bool]]:
-    """The forward passes of this rank: row indices, and whether the result counts.
-
-    Ranks have similar numbers of tokens. All ranks must make the same number of passes through a sharded model, so a
-    rank with fewer micro-batches has additional passes that do not count.
-    """
-    number, count = ranks()
-    if count == 1:
-        return [(rows, True) for rows in micro_batches(sequences, settings.micro_batch_tokens)]
-    # Micro-batches are small enough for every rank to have at least one.
-    tokens = int(sequences.prompt_mask.sum() + sequences.mask.sum())
-    batches = micro_batches(sequences, min(settings.micro_batch_tokens, math.ceil(tokens / count)))
-    shares = balance([int(sequences.mask[rows].sum()) for rows in batches], count)
-    idle = max(map(len, shares)) - len(shares[number]) if is_sharded(model) else 0
-    return [(batches[i], True) for i in sorted(shares[number])] + [(batches[0], False)] * idle
-
-
 def prepare(
-    rollouts: Rollouts, policy: Policy, method: Method, settings: Training
+    rollouts: Rollouts, policy: ScoredPolicy, method: Method, settings: Training
 ) -> tuple[TrainingBatch, dict[str, float]]:
     """Advantages, old and reference log-probabilities of a batch, and metrics of its responses."""
     group = rollouts.rewards.shape[1]
@@ -122,8 +77,7 @@ def prepare(
     old_log_probs = old.log_probs if is_whole else torch.where(sequences.mask, engine_log_probs, 0.0)
     # If only the metric `kl_initial` needs the reference policy, a quarter of the batch is enough.
     compared = slice(None) if "reference" in needs else some
-    with on_device(policy.reference, policy.model) as start:
-        reference_log_probs = score_sequences(start, sequences.rows(compared), settings).log_probs
+    reference = policy.score_reference(sequences.rows(compared), settings)
     weights = _correction(method, old_log_probs, engine_log_probs, mask)
     tokens = TokenBatch(
         log_probs=old_log_probs,
@@ -132,7 +86,7 @@ def prepare(
         mask=mask,
         entropy=old.entropy if is_whole else None,
         old_entropy=old.entropy if is_whole else None,
-        ref_log_probs=reference_log_probs if "reference" in needs else None,
+        ref_log_probs=reference.log_probs if reference is not None and "reference" in needs else None,
         rollout_weights=weights,
         future_log_probs=old.future,
         old_future_log_probs=old.future,
@@ -141,6 +95,9 @@ def prepare(
         rollout_log_probs=engine_log_probs,
         max_length=settings.max_tokens,
     )
+    kl_initial = {}
+    if reference is not None:
+        kl_initial["kl_initial"] = _mean_kl(old_log_probs[compared], reference.log_probs, sequences.mask[compared])
     lengths = sequences.mask.sum(1).float()
     n = sequences.mask[scored].sum()
     metrics = {
@@ -149,7 +106,7 @@ def prepare(
         "accuracy": rollouts.correct.mean().item(),
         "advantage_std": advantages.std().item() if advantages.numel() > 1 else 0.0,
         "entropy_old": (torch.where(sequences.mask[scored], old.entropy, 0.0).sum() / n).item(),
-        "kl_initial": _mean_kl(old_log_probs[compared], reference_log_probs, sequences.mask[compared]),
+        **kl_initial,
         "response_length_mean": lengths.mean().item(),
         "response_length_max": lengths.max().item(),
         "truncated_share": 1 - finished.float().mean().item(),
@@ -185,9 +142,9 @@ def _needs_log_probs_alone(method: Method) -> bool:
     return not (has_custom or method.penalties or method.n_mtp_heads or method.sampler.corrects)
 
 
-def _score_rows(policy: Policy, sequences: Sequences, settings: Training, rows: slice) -> TokenScores:
+def _score_rows(policy: ScoredPolicy, sequences: Sequences, settings: Training, rows: slice) -> TokenScores:
     """Scores of some rows under the policy, as wide as all rows. [rows, tokens]."""
-    scores = score_sequences(policy.model, sequences.rows(rows), settings, policy.heads)
+    scores = policy.score(sequences.rows(rows), settings)
     width = sequences.mask.shape[1] - scores.log_probs.shape[1]
 
     def widened(x: Tensor) -> Tensor:
@@ -222,14 +179,14 @@ def update(policy: Policy, batch: TrainingBatch, method: Method, settings: Train
     """One optimizer step on ``batch``; returns its metrics.
 
     UserError, and no step, if the gradient is not finite or a ratio exceeds `max_ratio`. The result does not depend on
-    the division into micro-batches or on the number of ranks, all of which have the same batch.
+    the division into micro-batches.
     """
     model, heads, optimizer, scaler = policy.model, policy.heads, policy.optimizer, policy.scaler
     optimizer.zero_grad(set_to_none=True)
-    whole = _whole_step(policy, batch, method, settings)
+    whole = step_context(policy, batch, method, settings)
     entropy_gradient = "entropy_gradient" in method.needs
     parts = []
-    for rows, counts in passes(model, batch.sequences, settings):
+    for rows in micro_batches(batch.sequences, settings.micro_batch_tokens):
         part = batch.rows(rows)
         scores = score_tokens(model, part.sequences, settings.temperature, entropy_gradient, heads)
         now = {"log_probs": scores.log_probs, "entropy": scores.entropy, "future_log_probs": scores.future}
@@ -240,32 +197,36 @@ def update(policy: Policy, batch: TrainingBatch, method: Method, settings: Train
             future_loss = scores.future_loss / whole.n_tokens
             loss = loss + method.mtp_heads.loss_weight * future_loss
             metrics = metrics | {"future_loss": future_loss.item()}
-        scaler.scale(loss * counts).backward()
-        if counts:
-            parts.append(metrics)
-    sum_gradients(model.parameters(), is_sharded(model))
+        scaler.scale(loss).backward()
+        parts.append(metrics)
     scaler.unscale_(optimizer)
     if heads is not None:
-        sum_gradients(heads.parameters())
         torch.nn.utils.clip_grad_norm_(heads.parameters(), settings.max_grad_norm)
-    norm = full_tensor(torch.nn.utils.clip_grad_norm_(model.parameters(), settings.max_grad_norm)).item()
-    metrics = merge_metrics(gather(parts)) | {"gradient_norm": norm, "learning_rate": optimizer.param_groups[0]["lr"]}
-    values = f"(loss {metrics['loss']}, largest ratio {metrics['ratio_max']:.3g})"
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), settings.max_grad_norm).item()
+    metrics = merge_metrics(parts) | {"gradient_norm": norm, "learning_rate": optimizer.param_groups[0]["lr"]}
     # In float16 a gradient may overflow: the scaler then skips the step and scales the next loss by less.
-    if not math.isfinite(norm) and scaler.get_scale() <= 1:
-        raise UserError(f"the gradient is not finite {values}.")
-    if settings.max_ratio is not None and metrics["ratio_max"] > settings.max_ratio:
-        raise UserError(f"a ratio is larger than training.max_ratio, {settings.max_ratio:g} {values}.")
+    check_step(metrics, settings, may_overflow=scaler.get_scale() > 1)
     scaler.step(optimizer)
     scaler.update()
     optimizer.zero_grad(set_to_none=True)  # frees memory for a colocated engine
     return metrics
 
 
-def _whole_step(policy: Policy, batch: TrainingBatch, method: Method, settings: Training) -> TokenBatch | StepTotals:
+def check_step(metrics: dict[str, float], settings: Training, may_overflow: bool = False) -> None:
+    """UserError if a step with these metrics must not be made: its gradient is not finite, or a ratio is too large."""
+    values = f"(loss {metrics['loss']}, largest ratio {metrics['ratio_max']:.3g})"
+    if not math.isfinite(metrics["gradient_norm"]) and not may_overflow:
+        raise UserError(f"the gradient is not finite {values}.")
+    if settings.max_ratio is not None and metrics["ratio_max"] > settings.max_ratio:
+        raise UserError(f"a ratio is larger than training.max_ratio, {settings.max_ratio:g} {values}.")
+
+
+def step_context(
+    policy: ScoredPolicy, batch: TrainingBatch, method: Method, settings: Training
+) -> TokenBatch | StepTotals:
     """Step context used to normalise micro-batches, with current log-probabilities if the method needs them."""
     step = batch.tokens.replace(step=None)
     if "step_log_probs" in method.needs:
-        now = score_sequences(policy.model, batch.sequences, settings, policy.heads)
+        now = policy.score(batch.sequences, settings)
         step = step.replace(log_probs=now.log_probs, entropy=now.entropy, future_log_probs=now.future)
     return method.step_of(step)

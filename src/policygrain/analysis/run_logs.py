@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from ..analysis.run_claims import Run
 from ..errors import UserError, did_you_mean
 from .log_rows import listed, rows
+from .run_claims import Run
 
 MOST_NAMES = 1000  # of metrics, remembered for a message
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import digests
 from ..errors import UserError
@@ -24,8 +24,8 @@ from ..results.schema import (
 from ..train.checkpoint import run_lock
 from ..train.metrics_log import line
 from ..train.model_folder import model_folder
-from ..train.run import claim
-from .verl_export import RECORD, ROLLOUTS, VALIDATIONS
+from .folder import claim
+from .verl_config import RECORD, ROLLOUTS, VALIDATIONS
 from .verl_log import metric_rows, read_log, timing_rows
 from .verl_samples import Samples, graded_samples
 
@@ -43,18 +43,9 @@ def import_run(
     model in Hugging Face's format (default: the last checkpoint's). UserError if the exported files were changed, if
     steps are missing, or if the final model is.
     """
-    exported = _exported(folder)
-    config, steps = exported.config, int(exported.config.training["steps"])
-    logs = logs or sorted(folder.glob("metrics*.jsonl"))
-    log = read_log(logs, steps, folder)
-    model = model or folder / "checkpoints" / f"global_step_{steps}" / "actor" / "huggingface"
-    _check_model(model, config.inputs.start_model)
-    samples = {step - 1: graded for step, graded in graded_samples(folder / ROLLOUTS, exported, model) if step <= steps}
-    validated = dict(graded_samples(folder / VALIDATIONS, exported, model))
-    dynamic = bool(config.method["sampler"].get("dynamic"))
-    rows = metric_rows(log, config.training, dynamic, samples, validated)
-    timings = timing_rows(log)
-    final = _final(rows, timings)
+    config = exported(folder).config
+    logs = logs or logs_in(folder)
+    read = read_run(folder, logs, model)
     run = results.run(config.arm, config.seed)
     if run.summary.exists() and (there := run_summary(run)).key == config.key and there.environment.engine != "verl":
         raise UserError(f"{run.path}: this run was trained here. Import the other one into another folder of results.")
@@ -66,21 +57,61 @@ def import_run(
             else:
                 product.unlink(missing_ok=True)
         write_record(run.config, config)
-        with model_folder(run.model, again="it imports the run") as into:
-            shutil.copytree(model, into)
-        for step, graded in samples.items():
-            atomic_text(run.rollouts(step), "".join(row.model_dump_json() + "\n" for row in graded.rows))
-        atomic_text(run.metrics, "".join(map(line, rows)))
-        atomic_text(run.timings, "".join(map(line, timings)))
+        read.write(run)
         ended = max(path.stat().st_mtime for path in logs)
-        begun = ended - final.seconds
+        begun = ended - read.final.seconds
         write_record(run.status, RunStatus(key=config.key, status="FINISHED", started=begun, attempts=1, ended=ended))
         environment = Environment(
             versions={}, commit="", hardware=hardware or "not recorded", compute="bfloat16", engine="verl"
         )
-        summary = {**config.model_dump(), "final": final, "model_digest": digests.of_model(run.model)}
+        summary = {**config.model_dump(), "final": read.final, "model_digest": digests.of_model(run.model)}
         write_record(run.summary, RunSummary(**summary, environment=environment))
-    return run, _notes(samples, validated, dynamic)
+    return run, read.notes
+
+
+def logs_in(folder: Path) -> list[Path]:
+    """The logs of all attempts in an exported folder, in their order."""
+    return sorted(folder.glob("metrics*.jsonl"))
+
+
+def final_model(folder: Path, steps: int) -> Path:
+    """The model of the last checkpoint."""
+    return folder / "checkpoints" / f"global_step_{steps}" / "actor" / "huggingface"
+
+
+class ReadRun(NamedTuple):
+    """A run of verl in the records of a study."""
+
+    rows: list[dict[str, Any]]
+    timings: list[dict[str, Any]]
+    samples: dict[int, Samples]
+    model: Path
+    final: FinalMetrics
+    notes: list[str]  # for its readers, a clause each
+
+    def write(self, run: RunFolder) -> None:
+        """Write metrics, timings, rollouts and the final model into the run's folder."""
+        with model_folder(run.model, again="it reads verl's run again") as into:
+            shutil.copytree(self.model, into)
+        for step, graded in self.samples.items():
+            atomic_text(run.rollouts(step), "".join(row.model_dump_json() + "\n" for row in graded.rows))
+        atomic_text(run.metrics, "".join(map(line, self.rows)))
+        atomic_text(run.timings, "".join(map(line, self.timings)))
+
+
+def read_run(folder: Path, logs: Sequence[Path], model: Path | None = None) -> ReadRun:
+    """The run that verl has trained in an exported ``folder``. UserError if steps or the final model are missing."""
+    record = exported(folder)
+    config, steps = record.config, int(record.config.training["steps"])
+    log = read_log(logs, steps, folder)
+    model = model or final_model(folder, steps)
+    _check_model(model, config.inputs.start_model)
+    samples = {step - 1: graded for step, graded in graded_samples(folder / ROLLOUTS, record, model) if step <= steps}
+    validated = dict(graded_samples(folder / VALIDATIONS, record, model))
+    dynamic = bool(config.method["sampler"].get("dynamic"))
+    rows = metric_rows(log, config.training, dynamic, samples, validated)
+    timings = timing_rows(log)
+    return ReadRun(rows, timings, samples, model, _final(rows, timings), _notes(samples, validated, dynamic))
 
 
 def _final(rows: Sequence[Mapping[str, Any]], timings: Sequence[Mapping[str, Any]]) -> FinalMetrics:
@@ -98,7 +129,7 @@ def _final(rows: Sequence[Mapping[str, Any]], timings: Sequence[Mapping[str, Any
     )
 
 
-def _exported(folder: Path) -> ExportRecord:
+def exported(folder: Path) -> ExportRecord:
     """The record of an exported folder. UserError if its files were changed since."""
     if not (folder / RECORD).exists():
         raise UserError(f"{folder}: no {RECORD} here, so it was not written by `policygrain export verl`.")

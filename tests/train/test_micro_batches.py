@@ -1,14 +1,9 @@
-"""A step does not depend on padding, on the widths of micro-batches or on the number of processes."""
+"""A step does not depend on padding, nor on its division into micro-batches or their widths."""
 
 from __future__ import annotations
 
-import os
-from datetime import timedelta
-
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -16,13 +11,10 @@ from torch import Tensor
 from policygrain import Method, TokenBatch
 from policygrain.model import tiny
 from policygrain.model.logprobs import score_tokens
-from policygrain.model.precision import set_compute_dtype
 from policygrain.model.sequences import micro_batches, pack
-from policygrain.model.sharding import full_tensor, shard
 from policygrain.objective.loss import merge_metrics
 from policygrain.study.schema import TinyModel, Training
 from policygrain.train.policy import Policy, build_heads, make_scaler
-from policygrain.train.ranks import balance
 from policygrain.train.update import TrainingBatch, update
 
 from ..support.batches import METHODS, WITH_GRADIENT, Result, assert_same, evaluate, few, fields
@@ -82,9 +74,7 @@ def test_batches_may_have_widths_of_their_own(name: str, data: dict, choice: st.
 
 LENGTHS = [5, 9, 3, 7, 1, 6]
 SPEC = TinyModel(hidden=16, intermediate=16, layers=1, heads=1, context=32)
-# About one response a micro-batch: each of two ranks gets some, and not as many as the other.
-SETTINGS = Training(micro_batch_tokens=14, max_grad_norm=1e9)
-RANKS = 2
+SETTINGS = Training(max_grad_norm=1e9)
 
 
 def made_up_step() -> tuple[torch.nn.Module, TrainingBatch]:
@@ -123,83 +113,27 @@ def made_up_step() -> tuple[torch.nn.Module, TrainingBatch]:
     return model, TrainingBatch(sequences, step)
 
 
-def gradient_of(
-    chosen: Method, budget: int = SETTINGS.micro_batch_tokens, sharded: bool = False
-) -> tuple[Tensor, dict[str, float]]:
+def gradient_of(chosen: Method, budget: int) -> tuple[Tensor, dict[str, float]]:
     """The trainer's own `update` with a plain SGD of rate 1: the change of weights is the gradient."""
     model, batch = made_up_step()
-    if sharded:
-        set_compute_dtype(model, torch.float32)
-        shard(model, offload=False)
     heads = build_heads(model, chosen, seed=0)
-    if sharded and heads is not None:
-        heads.float()  # as the sharded model computes
     parameters = [*model.parameters(), *(heads.parameters() if heads else ())]
-    before = [full_tensor(p.detach()).clone() for p in parameters]
+    before = [p.detach().clone() for p in parameters]
     torch.manual_seed(0)
     settings = SETTINGS.model_copy(update={"micro_batch_tokens": budget})
     sgd = torch.optim.SGD(parameters, lr=1.0)
     metrics = update(Policy(model, None, None, heads, sgd, make_scaler(settings)), batch, chosen, settings)
-    changes = [(x - full_tensor(p.detach())).flatten() for x, p in zip(before, parameters, strict=True)]
+    changes = [(x - p.detach()).flatten() for x, p in zip(before, parameters, strict=True)]
     return torch.cat(changes), metrics
 
 
-def rank(number: int, meeting: str) -> dict[tuple[str, bool], tuple[Tensor, dict[str, float]]]:
-    """One of two processes that take the trainer's step together."""
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    torch.set_num_threads(1)
-    timeout = timedelta(seconds=120)
-    dist.init_process_group("gloo", f"file://{meeting}", timeout, rank=number, world_size=RANKS)
-    try:
-        return {
-            (name, sharded): gradient_of(chosen, sharded=sharded)
-            for name, chosen in STEPS.items()
-            for sharded in (False, True)
-        }
-    finally:
-        dist.destroy_process_group()
-
-
-def second_rank(_: int, meeting: str) -> None:
-    rank(1, meeting)
-
-
-@pytest.fixture(scope="module")
-def from_two_ranks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Tensor, dict[str, float]]]:
-    """This process is the first rank, a new one the second."""
-    if dist.is_initialized():  # by a test of this process before
-        dist.destroy_process_group()
-    meeting = str(tmp_path_factory.mktemp("ranks") / "meeting")
-    second = mp.spawn(second_rank, args=(meeting,), nprocs=1, join=False)
-    results = rank(0, meeting)
-    while not second.join():
-        pass
-    return results
-
-
-@pytest.mark.parametrize("sharded", [False, True])
 @pytest.mark.parametrize("name", STEPS)
-def test_two_ranks_take_the_step_of_one_process(name: str, sharded: bool, from_two_ranks: dict) -> None:
+def test_a_step_does_not_depend_on_its_division_into_micro_batches(name: str) -> None:
+    """About one response each, and all in one."""
     whole, metrics = gradient_of(STEPS[name], budget=10**6)
-    gradient, merged = from_two_ranks[name, sharded]
+    gradient, merged = gradient_of(STEPS[name], budget=14)
+    assert len(micro_batches(made_up_step()[1].sequences, 14)) > 2
     assert whole.norm() > 1e-3
-    # The log-softmax is float32 inside the float64 model, and the whole sharded model computes in float32.
-    torch.testing.assert_close(gradient, whole, rtol=1e-4, atol=(1e-5 if sharded else 1e-6) * whole.norm().item())
-    assert merged == pytest.approx(metrics, rel=1e-4, abs=1e-5 if sharded else 1e-6)
-
-
-def test_ranks_have_unequal_shares_of_micro_batches() -> None:
-    """What the test above would miss if both ranks had equal shares, or one had none."""
-    _, batch = made_up_step()
-    cut = micro_batches(batch.sequences, SETTINGS.micro_batch_tokens)
-    shares = balance([int(batch.sequences.mask[rows].sum()) for rows in cut], RANKS)
-    tokens = [sum(int(batch.tokens.mask[cut[i]].sum()) for i in share) for share in shares]
-    assert len(shares[0]) != len(shares[1]) and min(tokens) > 0 and tokens[0] != tokens[1]
-
-
-def test_items_are_distributed_completely_and_evenly() -> None:
-    sizes = [5, 1, 9, 3, 3, 8, 2, 4]
-    shares = balance(sizes, 3)
-    assert sorted(i for share in shares for i in share) == list(range(len(sizes)))
-    assert sorted(sum(sizes[i] for i in share) for share in shares) == [11, 12, 12]
-    assert balance([], 2) == [[], []] and balance([7], 3) == [[0], [], []]
+    # The log-softmax is float32 inside the float64 model.
+    torch.testing.assert_close(gradient, whole, rtol=1e-4, atol=1e-6 * whole.norm().item())
+    assert merged == pytest.approx(metrics, rel=1e-4, abs=1e-6)

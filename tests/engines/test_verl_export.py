@@ -17,8 +17,8 @@ import yaml
 
 from policygrain import TokenBatch, method
 from policygrain.cli import main
+from policygrain.engines.verl_export import config, differences, export
 from policygrain.errors import UserError
-from policygrain.exchange.verl_export import config, differences, export
 from policygrain.integrations.options import EXPORTED
 from policygrain.objective import method_names
 from policygrain.results.layout import DataFolder
@@ -84,6 +84,21 @@ def test_the_folder_has_problems_with_messages_and_a_reward_that_grades(chat_sta
     assert reward.compute_score("small", r"so \boxed{3}", "2", extra_info={}) == 0.0
 
 
+def test_without_chat_the_prompt_is_the_study_s(made: tuple[Path, Path], tmp_path: Path) -> None:
+    """By a template that joins the texts, which are the whole prompt; and verl's own keys are passed on."""
+    import pandas as pd
+    from jinja2 import Template
+
+    study = study_of(trainer="verl", verl={"trainer": {"n_gpus_per_node": 4, "nnodes": 2}})
+    study = study.model_copy(update={"prompt": small_study().prompt})
+    out = exported(study, tmp_path, made[1])
+    written = yaml.safe_load((out / "verl.yaml").read_text())
+    template = Template(written["actor_rollout_ref"]["model"]["custom_chat_template"])
+    messages = [dict(message) for message in pd.read_parquet(out / "train.parquet")["prompt"][1]]
+    assert template.render(messages=messages, add_generation_prompt=True) == "what is 1 + 1?\n"
+    assert (written["trainer"]["n_gpus_per_node"], written["trainer"]["nnodes"]) == (4, 2)
+
+
 def test_verl_reads_the_configuration_by_its_own_classes(
     chat_start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,15 +145,19 @@ def _unknown(written: dict[str, Any], own: dict[str, Any], place: str = "") -> l
 @pytest.mark.parametrize(
     ("study", "message"),
     [
-        (study_of("tepo_max_entropy"), "an entropy with gradient, which verl does not give"),
-        (study_of(prompts_per_step=6), "4 updates of 6 prompts"),
-        (study_of().model_copy(update={"prompt": small_study().prompt}), "prompt.chat: false"),
+        (
+            study_of("tepo_max_entropy"),
+            "verl does not have what tepo_max_entropy asks for: an entropy with gradient",
+        ),
+        (study_of(prompts_per_step=6), "updates that do not divide the prompts"),
+        (study_of(verl={"trainer": {"save_freq": 1}}), r"training\.verl\.trainer\.save_freq: the study decides"),
+        (study_of(verl={"data": {"seed": {"a": 1}}}), r"training\.verl\.data\.seed\.a: the study decides"),
         (study_of(ahead=1), "training.ahead"),
         (study_of(sampler_bits=8), "training.sampler_bits"),
-        (study_of(shuffle_rewards=True), "the arm is a control"),
+        (study_of(shuffle_rewards=True), "controls"),
         (study_of(old_log_probs="engine"), "training.old_log_probs"),
     ],
-    ids=["needs", "division", "chat", "ahead", "bits", "control", "log-probabilities"],
+    ids=["needs", "division", "changed", "inside", "ahead", "bits", "control", "log-probabilities"],
 )
 def test_what_verl_cannot_do_is_refused(study: Study, message: str, chat_start: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=message):
@@ -217,6 +236,7 @@ def register(monkeypatch: pytest.MonkeyPatch) -> Callable[[], dict[str, Any]]:
         for name in ("verl", "verl.trainer", "verl.trainer.ppo", "verl.trainer.ppo.core_algos"):
             monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
         registering = sys.modules["verl.trainer.ppo.core_algos"]
+        registering.POLICY_LOSS_REGISTRY = {}
         registering.register_policy_loss = lambda name: functools.partial(registry.__setitem__, name)
         spec = importlib.util.find_spec("policygrain.integrations.verl")
         assert spec and spec.loader

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from ..errors import UserError
 from ..files import json_lines
 from ..grading import open_grader
+from ..model.loading import load_tokenizer
 from ..results.schema import EvaluatedSample, ExportRecord
 
 
@@ -35,9 +36,7 @@ def graded_samples(folder: Path, exported: ExportRecord, model: Path) -> Iterabl
     files = {int(path.stem): path for path in folder.glob("*.jsonl") if path.stem.isdigit()}
     if not files:
         return
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(str(model), local_files_only=True)
+    tokenizer = load_tokenizer(str(model))
     most = exported.config.training["max_tokens"]
     with open_grader(exported.grader, exported.extraction) as grader:
         for step, path in sorted(files.items()):

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from policygrain.engines.folder import check_final_model
+from policygrain.engines.run import train_run
 from policygrain.errors import Stopped, UserError
 from policygrain.evaluate.evaluation import evaluate
 from policygrain.results.layout import DataFolder, RunFolder, StudyFolder
@@ -16,7 +18,6 @@ from policygrain.results.reader import run_config, run_metrics, run_summary
 from policygrain.study import Study
 from policygrain.study.runs import run_matrix
 from policygrain.train import loop
-from policygrain.train.run import check_final_model, train_run
 from policygrain.train.stopping import Stop
 
 from ..support.files import flip_bit, snapshot

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from policygrain.cli import main
+from policygrain.engines.run import train_run
+from policygrain.engines.verl_export import export
+from policygrain.engines.verl_import import import_run
+from policygrain.engines.verl_log import METRICS, TIMINGS, metric_rows, read_log
 from policygrain.errors import UserError
 from policygrain.evaluate.evaluation import evaluate
-from policygrain.exchange.verl_export import export
-from policygrain.exchange.verl_import import import_run
-from policygrain.exchange.verl_log import METRICS, TIMINGS, metric_rows, read_log
 from policygrain.results.layout import DataFolder, StudyFolder
 from policygrain.results.reader import StudyResults, run_metrics, run_summary, run_timings, samples
 from policygrain.study import Study
 from policygrain.study.runs import run_matrix
 from policygrain.tasks.problem import read_problems
-from policygrain.train.run import train_run
 
 from ..support.files import flip_bit
 from ..support.small import small_study
@@ -217,7 +217,7 @@ def test_an_import_is_repeated_whole(verl_run: Path, tmp_path: Path) -> None:
 def test_a_killed_import_is_no_run_that_has_ended(
     verl_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from policygrain.exchange import verl_import
+    from policygrain.engines import verl_import
 
     folder = StudyFolder(tmp_path / "small")
 

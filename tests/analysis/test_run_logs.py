@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from policygrain.analysis.run_logs import read_runs
 from policygrain.errors import UserError
-from policygrain.exchange.run_logs import read_runs
 
 from ..support.batches import few
 

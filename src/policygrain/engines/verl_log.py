@@ -47,7 +47,8 @@ Log = dict[int, dict[str, Any]]
 def read_log(paths: Iterable[Path], steps: int, folder: Path) -> Log:
     """verl's metrics by its step, from 0 (validation of the initial model, where it was done) to ``steps``.
 
-    A step that several logs have is taken from the last of them. UserError if one is missing.
+    ``paths``: the log of each attempt, in their order. Of a step that several have, the later values count: a resumed
+    run repeats the steps since its checkpoint, and validates at its beginning. UserError if a step is missing.
     """
     log: Log = {}
     for path in paths:
@@ -55,7 +56,7 @@ def read_log(paths: Iterable[Path], steps: int, folder: Path) -> Log:
             step, data = row.get("step"), row.get("data")
             if not isinstance(step, int) or not isinstance(data, dict):
                 raise UserError(f"{path}, line {number}: expected `step` and `data`. {AGAIN}")
-            log[step] = data
+            log[step] = {**log.get(step, {}), **data}
     if not log:
         raise UserError(f"{folder}: no metrics*.jsonl here; name verl's log by --log. {AGAIN}")
     if missing := [step for step in range(1, steps + 1) if step not in log]:

@@ -1,0 +1,147 @@
+"""What each trainer has: the one table by which `policygrain check` and `policygrain train` refuse."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..errors import UserError
+from ..study.runs import run_matrix
+from .trl_settings import check_keys as check_trl_keys
+from .verl_config import config, with_changes
+from .verl_environment import verl_version
+
+if TYPE_CHECKING:
+    from ..objective import Method
+    from ..study import Study
+    from ..study.runs import Arm
+    from ..study.schema import Training
+
+
+class Feature(NamedTuple):
+    """Something that a study can ask for and that not every trainer has; the loop of this package has all."""
+
+    text: str
+    is_asked: Callable[[Study, Training, Method], bool]
+    trl: bool
+    verl: bool
+
+
+def _needs(name: str) -> Callable[[Study, Training, Method], bool]:
+    return lambda study, settings, method: name in method.needs
+
+
+FEATURES = (
+    Feature("multi-token prediction heads", _needs("mtp_heads"), trl=False, verl=False),
+    Feature("batches sampled ahead (training.ahead)", lambda study, s, m: s.ahead > 0, trl=False, verl=False),
+    Feature("the initial policy's log-probabilities in the loss", _needs("reference"), trl=True, verl=False),
+    Feature("an entropy with gradient in the loss", _needs("entropy_gradient"), trl=True, verl=False),
+    Feature("the prompt of each response in the loss", _needs("groups"), trl=True, verl=False),
+    Feature("segments of responses", _needs("segments"), trl=True, verl=False),
+    Feature("a ratio to the engine (anchor: rollout)", lambda study, s, m: m.anchor != "old", trl=True, verl=False),
+    Feature(
+        "an advantage other than grpo and dr_grpo",
+        lambda study, s, m: m.advantage.name not in ("grpo", "dr_grpo"),
+        trl=True,
+        verl=False,
+    ),
+    Feature(
+        "the engine's log-probabilities as the old policy's (training.old_log_probs)",
+        lambda study, s, m: s.old_log_probs != "trainer",
+        trl=True,
+        verl=False,
+    ),
+    Feature(
+        "rounded weights in the engine (training.sampler_bits)",
+        lambda study, s, m: s.sampler_bits is not None,
+        trl=True,
+        verl=False,
+    ),
+    Feature(
+        "controls (training.shuffle_rewards, training.sampling_seed)",
+        lambda study, s, m: s.shuffle_rewards or s.sampling_seed != 0,
+        trl=True,
+        verl=False,
+    ),
+    Feature("a limit of ratios (training.max_ratio)", lambda study, s, m: bool(s.max_ratio), trl=True, verl=False),
+    Feature("adapters (model.lora)", lambda study, s, m: study.model.lora is not None, trl=True, verl=False),
+    Feature(
+        "updates that do not divide the prompts of a batch (training.updates_per_batch)",
+        lambda study, s, m: s.prompts_per_step % s.updates_per_batch != 0,
+        trl=True,
+        verl=False,
+    ),
+)
+# The release that each trainer was tested with.
+TESTED = {"trl": "1.16", "verl": "0.9"}
+PACKAGES = {"trl": ("trl", "accelerate")}
+
+
+def check_trainers(study: Study) -> None:
+    """UserError if an arm of the study asks for something that its trainer does not have."""
+    for arm in run_matrix(study).arms.values():
+        check_arm(study, arm)
+
+
+def trainer_notes(study: Study) -> list[str]:
+    """What follows from the trainers of a study and may be overlooked."""
+    if not any(arm.training(study).trainer == "verl" for arm in run_matrix(study).arms.values()):
+        return []
+    return [
+        "training.trainer: verl samples with its own prompts and seeds, so runs of a seed are not paired: differences "
+        "between methods have wider intervals."
+    ]
+
+
+def check_arm(study: Study, arm: Arm) -> None:
+    """UserError if a trainer lacks something that ``arm`` asks for, is not installed, or is one process by design."""
+    settings = arm.training(study)
+    trainer = settings.trainer
+    trainers = {trainer, *(other.training(study).trainer for other in run_matrix(study).arms.values())}
+    for other in ("trl", "verl"):
+        if getattr(settings, other) and other not in trainers:
+            raise UserError(f"training.{other}: only trainer: {other} reads it, and training.trainer is {trainer}.")
+    check_features(study, arm, trainer)
+    if trainer == "trl":
+        check_trl_keys(settings)
+    if trainer == "verl":
+        with_changes(config(study, arm, 0, 1, 1), settings.verl)
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and trainer != "trl":
+        raise UserError(
+            f"training.trainer: {trainer} is started as one process, and this one is one of "
+            f"{os.environ['WORLD_SIZE']}. Set it to trl, or start one process."
+        )
+    check_installed(trainer)
+
+
+def check_features(study: Study, arm: Arm, trainer: str) -> None:
+    """UserError if ``trainer`` lacks something that ``arm`` asks for."""
+    settings, method = arm.training(study), arm.method(study)
+    lacking = [f.text for f in FEATURES if not getattr(f, trainer, True) and f.is_asked(study, settings, method)]
+    if lacking:
+        raise UserError(
+            f"training.trainer: {trainer} does not have what {arm.name} asks for: {'; '.join(lacking)}. Set it to "
+            "policygrain, or leave that out (docs/training.md)."
+        )
+
+
+def check_installed(trainer: str) -> None:
+    """UserError if the trainer's package is not installed, or is of a release that was not tested."""
+    if trainer not in TESTED:
+        return
+    how = "run `make setup-verl`" if trainer == "verl" else "run `make setup`, or `pip install policygrain[trl]`"
+    try:
+        installed = verl_version() if trainer == "verl" else version(trainer)
+    except PackageNotFoundError as error:
+        raise UserError(f"training.trainer: {trainer} is not installed; {how}.") from error
+    if not installed.startswith(f"{TESTED[trainer]}."):
+        raise UserError(
+            f"training.trainer: {trainer} {installed} is installed, and runs were tested with {TESTED[trainer]}; {how}."
+        )
+
+
+def trainer_versions(trainer: str) -> dict[str, str]:
+    """Installed versions of a trainer's packages."""
+    return {name: version(name) for name in PACKAGES.get(trainer, ())}

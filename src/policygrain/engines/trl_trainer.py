@@ -1,0 +1,242 @@
+"""TRL's trainer with the batches, the objective, the optimizer and the records of a study."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from safetensors import SafetensorError
+from torch import Tensor
+from transformers import PrinterCallback, Trainer, TrainerCallback
+
+from ..files import atomic_json
+from ..model.adapters import has_adapter, load_adapter
+from ..model.device import device
+from ..model.logprobs import TokenScores
+from ..model.sequences import Sequences, pack
+from ..objective.loss import merge_metrics
+from ..train.checkpoint import explained, finish
+from ..train.policy import make_optimizer
+from ..train.ranks import gather, is_rank_0, on_rank_0, ranks, sum_over_ranks
+from ..train.steps import Steps, failed_batch_saved
+from ..train.update import TrainingBatch, check_step, step_context
+from .trl_settings import is_sharded, micro_batches_per_update
+
+# TRL would import vLLM, which takes long and which no run by TRL uses: the study's engine samples.
+import_module("trl.import_utils").is_vllm_available = lambda *_, **__: False  # type: ignore[attr-defined]
+from trl import GRPOTrainer  # noqa: E402
+
+STATE = "policygrain.json"  # in a checkpoint: the state of the run besides model and optimizer
+
+
+class SkippableAdamW(torch.optim.AdamW):
+    """AdamW that leaves steps out: dynamic sampling may leave fewer responses than there are steps, or none."""
+
+    skips = False
+
+    def step(self, closure: Any = None) -> Any:
+        """A step, unless it is left out."""
+        return None if self.skips else super().step(closure)
+
+
+class StudyTrainer(GRPOTrainer):
+    """TRL's trainer with the batches, the objective and the records of a study."""
+
+    optimizer: Any
+    adamw: SkippableAdamW
+
+    def __init__(self, steps: Steps, **kwargs: Any) -> None:
+        self.study, self.study_settings = steps, steps.settings
+        self.micro_batches = micro_batches_per_update(steps.settings, ranks()[1])
+        self.stopped_by: str | None = None
+        self._minibatches: list[TrainingBatch] = []
+        self._minibatch: TrainingBatch | None = None  # of the current optimizer step; None: the step is left out
+        self._micro_batches: tuple[Tensor, ...] = ()  # rows of the minibatch that this process computes
+        self._parts: list[dict[str, float]] = []  # metrics of its micro-batches so far
+        self._updates: list[dict[str, float]] = []  # metrics of the optimizer steps of this training step so far
+        # TRL counts the batches of a data set, whose content is not used: one pass over it is one training step.
+        rows = ranks()[1] * self.micro_batches * steps.settings.updates_of_batch
+        dataset = Dataset.from_list([{"prompt": ""}] * rows)
+        super().__init__(reward_funcs=_no_reward, train_dataset=dataset, callbacks=[Hooks(self)], **kwargs)
+        self.remove_callback(PrinterCallback)
+
+    # ---- batches ----
+
+    def _prepare_inputs(self, _: Any) -> dict[str, Any]:
+        """The next micro-batch; at the beginning of a training step, a new batch is sampled."""
+        update, micro_batch = divmod(
+            self._step % (self.micro_batches * self.study_settings.updates_of_batch), self.micro_batches
+        )
+        if update == micro_batch == 0:
+            self.study.policy.model = self.accelerator.unwrap_model(self.model)
+            self.study.begin()
+            self._started = time.perf_counter()
+            self._minibatches = list(self.study.minibatches())
+        if micro_batch == 0:
+            self._begin_update(self._minibatches[update] if update < len(self._minibatches) else None)
+        return {"rows": self._micro_batches[micro_batch]} if self._micro_batches else {}
+
+    def _begin_update(self, batch: TrainingBatch | None) -> None:
+        self._minibatch, self._parts, self._micro_batches = batch, [], ()
+        if batch is None:
+            return
+        self._step_context = step_context(self.study.policy, batch, self.study.method, self.study_settings)
+        number, count = ranks()
+        by_length = batch.sequences.mask.sum(1).argsort(stable=True)
+        self._micro_batches = by_length[number::count].tensor_split(self.micro_batches)
+
+    def compute_loss(self, model: Any, inputs: dict[str, Any], *_: Any, **__: Any) -> Tensor:
+        """The objective on a micro-batch, normalised by the whole optimizer step. Scalar with gradient."""
+        batch, rows = self._minibatch, inputs.get("rows")
+        if batch is None or rows is None or not len(rows):
+            return self._nothing(model)
+        part, method = batch.rows(rows), self.study.method
+        scores = self._scores(model, part.sequences, "entropy_gradient" in method.needs)
+        now = {"log_probs": scores.log_probs, "entropy": scores.entropy}
+        out = method.loss(part.tokens.replace(**now, step=self._step_context))
+        self._parts.append(out.metrics)
+        return out.loss * ranks()[1]  # gradients are averaged over processes and must be summed
+
+    def _nothing(self, model: Any) -> Tensor:
+        """A loss of 0 that all processes can compute together where this one has no responses."""
+        tokenizer = self.study.policy.tokenizer
+        sequences = pack([[tokenizer.eos_token_id]], [[tokenizer.eos_token_id]], tokenizer.pad_token_id, device())
+        return self._scores(model, sequences).log_probs.sum() * 0.0
+
+    # ---- scores ----
+
+    def _scores(self, model: Any, sequences: Sequences, entropy_gradient: bool = False) -> TokenScores:
+        prompts, prompt_mask = (x[sequences.prompt_of] for x in (sequences.prompts, sequences.prompt_mask))
+        log_probs, entropy, _ = self._get_per_token_logps_and_entropies(
+            model,
+            torch.cat([prompts, sequences.ids], dim=1),
+            torch.cat([prompt_mask, sequences.mask], dim=1).long(),
+            sequences.ids.shape[1],
+            compute_entropy=model is not self.ref_model,
+        )
+        entropy = torch.zeros_like(log_probs) if entropy is None else entropy
+        return TokenScores(log_probs, entropy if entropy_gradient else entropy.detach(), None, None)
+
+    def score(self, model: Any, sequences: Sequences) -> TokenScores:
+        """Log-probabilities and entropies of all responses under ``model``, without gradient.
+
+        Each process computes a share, in the same number of passes; all have the whole result.
+        """
+        (number, count), settings = ranks(), self.study_settings
+        order = sequences.mask.sum(1).argsort(stable=True)
+        passes = math.ceil(len(order) / count / max(1, settings.micro_batch_tokens // settings.max_tokens))
+        whole = [torch.zeros(sequences.mask.shape, device=sequences.ids.device) for _ in range(2)]
+        with torch.no_grad():
+            for rows in order[number::count].tensor_split(passes):
+                part = sequences.rows(rows if len(rows) else order[:1])
+                scores = self._scores(model, part)
+                if len(rows):
+                    for values, computed in zip(whole, scores[:2], strict=True):
+                        values[rows, : part.mask.shape[1]] = computed.float()
+        sum_over_ranks(whole)
+        return TokenScores(whole[0], whole[1], None, None)
+
+    # ---- optimizer ----
+
+    def create_optimizer(self, model: Any = None) -> Any:
+        """The optimizer of the study."""
+        if self.optimizer is None:
+            trained = self.model if model is None else model
+            self.optimizer = make_optimizer(trained, None, self.study.method, self.study_settings, SkippableAdamW)
+            self.adamw = self.optimizer  # TRL wraps the other one
+        return self.optimizer
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        """The warmup of the study, which counts the optimizer steps that were made."""
+        totals, warmup = self.study.state.totals, max(1, self.study_settings.warmup_updates)
+        self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(
+            self.optimizer if optimizer is None else optimizer, lambda _: min(1.0, (totals["updates"] + 1) / warmup)
+        )
+        return self.lr_scheduler
+
+    def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> float | None:
+        norm = super()._get_grad_norm(model, grad_norm=grad_norm)
+        self._norm = math.nan if norm is None else float(norm)
+        return self._norm
+
+    def before_update(self) -> None:
+        """Check the optimizer step that is about to be made, and count it; or leave it out."""
+        batch = self._minibatch
+        self.adamw.skips = batch is None
+        if batch is None:
+            return
+        rate = self.optimizer.param_groups[0]["lr"]
+        metrics = merge_metrics(gather(self._parts)) | {"gradient_norm": self._norm, "learning_rate": rate}
+        scaler = self.accelerator.scaler
+        saved = failed_batch_saved(batch, self.study.run) if is_rank_0() else contextlib.nullcontext()
+        with saved:
+            check_step(metrics, self.study_settings, may_overflow=scaler is not None and scaler.get_scale() > 1)
+        self._updates.append(metrics)
+        self.study.state.totals["updates"] += 1
+
+    def after_update(self, control: Any) -> None:
+        """After the last optimizer step of a training step: write its records, save or stop where it is due."""
+        settings = self.study_settings
+        if self.state.global_step % settings.updates_of_batch:
+            return
+        self.study.clock.seconds["update"] = time.perf_counter() - self._started
+        self.stopped_by = self.study.end(self._updates)
+        self._updates = []
+        self._metrics["train"].clear()  # TRL's, which nobody reads
+        step = self.study.state.step
+        due = step % settings.checkpoint_every == 0 and step < settings.steps
+        control.should_save = due or self.stopped_by is not None
+        control.should_training_stop = control.should_training_stop or self.stopped_by is not None
+
+    # ---- checkpoints ----
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """TRL's checkpoint, with the state of the run and checksums, under the name that all trainers give."""
+        self.study.log.flush()
+        checkpoints, step = self.study.run.checkpoints, self.study.state.step
+        folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+        with explained(checkpoints, step):
+            try:
+                Trainer._save_checkpoint(self, model, trial)  # GRPOTrainer's also writes a model card
+            except (RuntimeError, SafetensorError) as error:  # raised when the disk is full
+                raise OSError(str(error)) from error
+            self.accelerator.wait_for_everyone()
+
+            def end() -> None:
+                atomic_json(folder / STATE, {**vars(self.study.state), "waiting": []})
+                finish(folder, checkpoints, step, self.study_settings.keep_every)
+
+            on_rank_0(end)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        """As in transformers, which reads adapters of its own models nowhere."""
+        if has_adapter(self.model) and not is_sharded(self.study_settings):
+            load_adapter(self.model, Path(resume_from_checkpoint))
+        else:
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+
+
+class Hooks(TrainerCallback):
+    """Calls the trainer before and after each optimizer step."""
+
+    def __init__(self, trainer: StudyTrainer) -> None:
+        self.trainer = trainer
+
+    def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
+        """Gradients are complete and clipped."""
+        self.trainer.before_update()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """The optimizer step has been made."""
+        self.trainer.after_update(control)
+
+
+def _no_reward(completions: list[str], **_: Any) -> list[float]:
+    """TRL asks for a reward function; responses are graded by the study's."""
+    return [0.0] * len(completions)

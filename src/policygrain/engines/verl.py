@@ -1,0 +1,120 @@
+"""verl as the trainer of a run: written as a run of verl, trained in verl's own environment, and read back.
+
+verl samples with its own seeds, so its runs are not paired with those of other trainers. It saves periodically; the
+steps after its last checkpoint are made again.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import Stopped, UserError
+from ..integrations.options import EXPORTED
+from .verl_config import CONFIG, RECORD
+from .verl_environment import verl_python
+from .verl_export import export
+from .verl_import import exported, final_model, logs_in, read_run
+
+if TYPE_CHECKING:
+    from ..results.layout import DataFolder, RunFolder
+    from ..results.schema import FinalMetrics
+    from ..study import Study
+    from ..study.runs import Arm
+    from ..train.stopping import Stop
+
+POLL_SECONDS = 1.0
+END_SECONDS = 20.0  # from SIGTERM to SIGKILL
+# The kernel kills verl when this process is killed (PR_SET_PDEATHSIG is 1): otherwise two would train in one folder.
+END_WITH_PARENT = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execv(sys.argv[1], sys.argv[1:])"
+LAST_LINES = 15  # of verl's output, in the message of a failed run
+
+
+def train(
+    study: Study, arm: Arm, seed: int, *, start: str, data: DataFolder, run: RunFolder, stop: Stop | None = None
+) -> FinalMetrics:
+    """Train the model in ``start`` as an arm of a study, from verl's newest checkpoint in ``run`` if there is one."""
+    import torch
+
+    folder = run.verl
+    if (folder / RECORD).exists():
+        exported(folder)  # unchanged
+    else:
+        from_start = study.model_copy(update={"model": study.model.model_copy(update={"start": start})})
+        for note in export(from_start, arm, seed, data, folder, max(1, torch.cuda.device_count())):
+            print(f"{run.path}: note: {note}.", file=sys.stderr)
+    steps = arm.training(study).steps
+    if not final_model(folder, steps).exists():
+        _run_verl(folder, run, stop)
+    read = read_run(folder, logs_in(folder))
+    read.write(run)
+    for note in read.notes:
+        print(f"{run.path}: note: {note}.", file=sys.stderr)
+    return read.final
+
+
+def _run_verl(folder: Path, run: RunFolder, stop: Stop | None) -> None:
+    """Run verl until it has ended. Stopped on a signal or at the time limit; UserError if verl fails."""
+    logs = logs_in(folder)
+    for log in logs:
+        _remove_torn_line(log)
+    place, output = folder.resolve(), folder / "verl.log"
+    log = place / f"metrics{len(logs) + 1:04d}.jsonl"  # verl's logger overwrites the file of an earlier attempt
+    environment = {**os.environ, EXPORTED: str(place), "VERL_FILE_LOGGER_PATH": str(log)}
+    python = str(verl_python())
+    verl = [python, "-m", "verl.trainer.main_ppo", "--config-path", str(place), "--config-name", CONFIG]
+    with output.open("ab") as file:
+        # In a session of its own, so that a signal to this process does not end verl before this process decides.
+        process = subprocess.Popen(
+            [python, "-c", END_WITH_PARENT, *verl],
+            cwd=place,
+            stdout=file,
+            stderr=file,
+            env=environment,
+            start_new_session=True,
+        )
+        try:
+            while process.poll() is None:
+                time.sleep(POLL_SECONDS)
+                if stop is not None and (reason := stop.after_step(0.0)) is not None:
+                    raise Stopped(f"{run.path}: stopped by {reason}; {_resumes(folder)}")
+        finally:
+            _end(process)
+    if process.returncode:
+        last = "\n".join(output.read_text(errors="replace").splitlines()[-LAST_LINES:])
+        raise UserError(
+            f"{run.path}: verl ended with exit code {process.returncode}; {_resumes(folder)} See {output}; "
+            f"the last lines:\n{last}"
+        )
+
+
+def _resumes(folder: Path) -> str:
+    """What the same command will do."""
+    newest = folder / "checkpoints" / "latest_checkpointed_iteration.txt"
+    if newest.exists():
+        return f"the same command resumes from verl's checkpoint of step {newest.read_text().strip()}."
+    return "verl had saved no checkpoint, so the same command begins anew (training.checkpoint_every)."
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End verl and the processes of its session."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, number)
+            process.wait(END_SECONDS)
+        except ProcessLookupError:
+            return
+        except subprocess.TimeoutExpired:
+            continue
+
+
+def _remove_torn_line(log: Path) -> None:
+    """Remove the end of a line that a killed process did not finish."""
+    content = log.read_bytes()
+    if content and not content.endswith(b"\n"):
+        log.write_bytes(content[: content.rfind(b"\n") + 1])

@@ -1,0 +1,129 @@
+"""verl's configuration for an arm of a study: changes to the defaults of its `ppo_trainer`."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .. import digests
+from ..errors import UserError
+from ..integrations.options import EXPORTED
+from ..merging import merge
+
+if TYPE_CHECKING:
+    from ..objective import Method
+    from ..study import Study
+    from ..study.runs import Arm
+
+CONFIG, REWARD = "verl", "reward.py"
+RECORD, ROLLOUTS, VALIDATIONS = "export.json", "rollouts", "validations"
+# verl always applies a chat template; without `prompt.chat` it is one that joins the texts.
+TEMPLATE, PLAIN = "custom_chat_template", "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+
+
+def registered_name(method: Method) -> str:
+    """The name of the study's method in verl, with a digest: a preset or another study's method may have the same name.
+
+    Without the file of methods, or with that of another arm, verl knows no loss of this name and does not train.
+    """
+    return f"{method.name}-{digests.of_json(method.data())[:8]}"
+
+
+def config(study: Study, arm: Arm, seed: int, longest: int, gpus: int) -> dict[str, Any]:
+    """verl's configuration: changes to the defaults of its `ppo_trainer`.
+
+    Paths begin with the variable `EXPORTED`, so that the folder can be moved. ``longest``: of the prompts, in tokens.
+    """
+    settings, method = arm.training(study), arm.method(study)
+    out = f"${{oc.env:{EXPORTED}}}"
+    std = method.advantage.name == "grpo"
+    return {
+        "hydra": {"searchpath": ["pkg://verl.trainer.config"]},
+        "defaults": ["ppo_trainer", "_self_"],
+        "data": {
+            "train_files": f"{out}/train.parquet",
+            "val_files": f"{out}/validation.parquet",
+            "train_batch_size": settings.prompts_per_step,
+            "max_prompt_length": longest,
+            "max_response_length": settings.max_tokens,
+            "seed": seed,
+        },
+        "actor_rollout_ref": {
+            "model": {"path": _model_path(study.model.start), **({} if study.prompt.chat else {TEMPLATE: PLAIN})},
+            "actor": {
+                "policy_loss": {"loss_mode": f"policygrain.{registered_name(method)}"},
+                "ppo_mini_batch_size": settings.prompts_per_step // settings.updates_per_batch,
+                "ppo_epochs": settings.epochs,
+                "grad_clip": settings.max_grad_norm,
+                "use_kl_loss": False,
+                "entropy_coeff": 0,
+                "use_dynamic_bsz": True,
+                "ppo_max_token_len_per_gpu": settings.micro_batch_tokens,
+                "checkpoint": {"save_contents": ["model", "optimizer", "extra", "hf_model"]},
+                "optim": {
+                    "lr": settings.learning_rate,
+                    # verl's schedule moves once per batch.
+                    "lr_warmup_steps": math.ceil(settings.warmup_updates / settings.updates_of_batch),
+                    "weight_decay": settings.weight_decay,
+                    "betas": list(settings.betas),
+                },
+            },
+            "rollout": {
+                "name": "vllm",
+                "n": settings.group,
+                "temperature": settings.temperature,
+                "top_p": 1.0,
+                "val_kwargs": {"n": 1, "do_sample": True, "temperature": settings.temperature, "top_p": 1.0},
+            },
+        },
+        "algorithm": {
+            "adv_estimator": "grpo",
+            "norm_adv_by_std_in_grpo": std,
+            # verl samples until a batch is full: it ignores `max_num_gen_batches`.
+            "filter_groups": {"enable": method.sampler.dynamic, "metric": "reward"},
+        },
+        "reward": {"custom_reward_function": {"path": f"{out}/{REWARD}", "name": "compute_score"}},
+        "trainer": {
+            "total_training_steps": settings.steps,
+            "test_freq": settings.validate_every,
+            "save_freq": settings.checkpoint_every,
+            "project_name": study.name,
+            "experiment_name": f"{arm.name}-seed{seed}",
+            "logger": ["console", "file"],
+            "rollout_data_dir": f"{out}/{ROLLOUTS}",
+            "validation_data_dir": f"{out}/{VALIDATIONS}",
+            "default_local_dir": f"{out}/checkpoints",
+            "max_actor_ckpt_to_keep": 2,
+            "n_gpus_per_node": gpus,
+        },
+    }
+
+
+def _model_path(start: str) -> str:
+    return str(Path(start).resolve()) if Path(start).is_dir() else start
+
+
+# Keys of verl's configuration that an export writes and that a study may change: they change no result.
+RESOURCES = (
+    "actor_rollout_ref.actor.ppo_max_token_len_per_gpu",
+    "actor_rollout_ref.rollout.name",
+    "trainer.n_gpus_per_node",
+)
+
+
+def with_changes(written: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """verl's configuration with `training.verl`. UserError for a key that the study decides."""
+    for key in _leaves(changes):
+        decided = [k for k in _leaves(written) if k == key or k.startswith(f"{key}.") or key.startswith(f"{k}.")]
+        if decided and key not in RESOURCES:
+            raise UserError(f"training.verl.{key}: the study decides this key of verl; leave it out.")
+    return merge(written, changes)
+
+
+def _leaves(section: dict[str, Any], prefix: str = "") -> list[str]:
+    keys: list[str] = []
+    for key, value in section.items():
+        name = f"{prefix}{key}"
+        keys += _leaves(value, f"{name}.") if isinstance(value, dict) and value else [name]
+    return keys

@@ -1,0 +1,147 @@
+"""An arm of a study as a run of verl 0.9: configuration, problems and reward function (docs/integrations/verl.md).
+
+`verl_import.py` reads the run back.
+"""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import yaml
+
+from .. import digests
+from ..errors import UserError
+from ..files import atomic_text, new_folder
+from ..integrations.options import EXPORTED, METHODS_FILE, VERL_LACKS, lacking
+from ..model.loading import load_tokenizer
+from ..objective import Method
+from ..results.layout import DataFolder
+from ..results.schema import ExportRecord, write_record
+from ..study import Study
+from ..study.runs import Arm
+from ..study.schema import Training
+from ..tasks.problem import Problem, read_problems
+from ..tasks.prompts import PromptRenderer
+from ..tasks.sources import prepare
+from .folder import run_config
+from .table import check_features
+from .verl_config import CONFIG, RECORD, REWARD, config, registered_name, with_changes
+
+# The trainer's reward: PolicyGrain's grader, with the study's grader and extraction.
+REWARD_SOURCE = '''"""verl's reward: 1 if PolicyGrain's grader finds the answer correct, else 0."""
+
+from policygrain.grading import open_grader
+
+_grader = open_grader({grader!r}, {extraction!r}).__enter__()
+
+
+def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+    """Called by verl for each response."""
+    return float(_grader.grade([ground_truth], [solution_str])[0] == "correct")
+'''
+
+
+def export(study: Study, arm: Arm, seed: int, data: DataFolder | None, out: Path, gpus: int) -> list[str]:
+    """Write configuration, method, problems and reward to the empty folder ``out``; returns differences in verl.
+
+    ``data`` is the folder of `policygrain prepare`; with None they are prepared in ``out``. UserError, which leaves no
+    folder, if verl cannot train the arm.
+    """
+    with new_folder(out) as folder:
+        if data is None:
+            data = DataFolder(folder / "data")
+            prepare(study, data)
+        return _write(study, arm, seed, data, folder, gpus)
+
+
+def _write(study: Study, arm: Arm, seed: int, data: DataFolder, out: Path, gpus: int) -> list[str]:
+    settings, method = arm.training(study), arm.method(study)
+    problems = {"train": read_problems(data.train), "validation": read_problems(data.validation)}
+    check_features(study, arm, "verl")
+    _check(study, method, problems["train"])
+    out.mkdir(parents=True, exist_ok=True)
+    for name, listed in problems.items():
+        _write_parquet(study, listed, out / f"{name}.parquet")
+    atomic_text(out / REWARD, REWARD_SOURCE.format(grader=study.grader, extraction=study.extraction))
+    renderer = PromptRenderer(load_tokenizer(study.model.start, study.model.revision), study.prompt)
+    longest = max(len(renderer.ids(problem.problem)) for listed in problems.values() for problem in listed)
+    text = yaml.safe_dump(with_changes(config(study, arm, seed, longest, gpus), settings.verl), sort_keys=False)
+    atomic_text(out / f"{CONFIG}.yaml", text)
+    atomic_text(out / METHODS_FILE, yaml.safe_dump({registered_name(method): method.data()}, sort_keys=False))
+    files = [f"{CONFIG}.yaml", METHODS_FILE, REWARD, *(f"{name}.parquet" for name in problems)]
+    record = ExportRecord(
+        engine="verl",
+        config=run_config(study, arm, seed, study.model.start, data),
+        grader=study.grader,
+        extraction=study.extraction,
+        files={name: digests.of_file(out / name) for name in files},
+    )
+    write_record(out / RECORD, record)
+    return differences(method, settings)
+
+
+def differences(method: Method, settings: Training) -> list[str]:
+    """Differences of the run in verl from the same arm here, a sentence each."""
+    notes = [
+        "prompts are shuffled and responses sampled with verl's seeds, so runs of the two engines are not paired",
+        "gradients are clipped and averaged by verl's FSDP, and log-probabilities are computed in bfloat16",
+    ]
+    if settings.epochs > 1:
+        notes.append("each pass over a batch has the same minibatches")
+    if settings.warmup_updates:
+        notes.append("the learning rate grows once per batch in its warmup, and not with each optimizer step")
+    if method.sampler.overlong_buffer:
+        notes.append("the overlong punishment of the method's sampler is not applied (verl: the reward manager `dapo`)")
+    if method.sampler.dynamic:
+        notes.append("groups are sampled until a batch is full, however many that takes (sampler.max_batches)")
+    if method.sampler.mask_truncated:
+        notes.append("truncated responses are not left out of the loss")
+    if any(getattr(part, "mask", "all") != "all" for part in method.penalties):
+        notes.append("the mask by entropies uses covariances, unless verl is changed as docs/integrations/verl.md says")
+    return notes
+
+
+def _check(study: Study, method: Method, train: list[Problem]) -> None:
+    if problems := lacking(method, "verl", VERL_LACKS):
+        raise UserError(f"{method.name}: {' '.join(problems)}")
+    if any(problem.tests for problem in train):
+        raise UserError("data.train: verl's reward function here does not run programs.")
+    if study.model.start == "tiny":
+        raise UserError("model.start: verl needs the folder or hub name of a model.")
+
+
+def _write_parquet(study: Study, problems: list[Problem], path: Path) -> None:
+    """Write the problems in the format of verl's datasets."""
+    import pandas as pd
+
+    rows = []
+    for number, problem in enumerate(problems):
+        text = study.prompt.template.replace("{problem}", problem.problem)
+        messages = [{"role": "user", "content": text}]
+        if study.prompt.chat:
+            messages.insert(0, {"role": "system", "content": study.prompt.system})
+        rows.append(
+            {
+                "data_source": study.name,
+                "prompt": messages,
+                "ability": "math",
+                "reward_model": {"style": "rule", "ground_truth": problem.answer},
+                "extra_info": {"index": number, "id": problem.id},
+            }
+        )
+    temporary = path.with_suffix(".parquet.tmp")
+    pd.DataFrame(rows).to_parquet(temporary)
+    temporary.replace(path)
+
+
+def describe(out: Path, notes: list[str]) -> str:
+    """Commands that start the run, and its differences."""
+    return "\n".join(
+        [
+            f"export {EXPORTED}={shlex.quote(str(out.resolve()))}",
+            f"VERL_FILE_LOGGER_PATH=${EXPORTED}/metrics.jsonl \\",
+            f"  python -m verl.trainer.main_ppo --config-path ${EXPORTED} --config-name {CONFIG}",
+            *(f"note: {s}." for s in notes),
+        ]
+    )

@@ -1,0 +1,245 @@
+"""The parts of a training step that do not depend on the trainer: validation, sampling, records and the final model."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ..clock import Clock
+from ..errors import UserError
+from ..grading import open_grader
+from ..hub import pinned
+from ..model.precision import compute_dtype, compute_name
+from ..model.weights import merged
+from ..objective import Method
+from ..progress import Progress
+from ..provenance import seed_of
+from ..results.layout import DataFolder, RunFolder
+from ..results.schema import FinalMetrics
+from ..rollout.open import open_engine
+from ..study.runs import Arm
+from ..study.schema import Study
+from ..tasks.problem import Problem, read_problems
+from ..tasks.prompts import PromptRenderer
+from .gpu import gpu_use
+from .metrics_log import MetricsLog
+from .model_folder import model_folder
+from .policy import ScoredPolicy
+from .ranks import gather, is_rank_0, on_rank_0
+from .rollout_batch import RolloutBatch, collect_batch
+from .rollouts import Collector, PromptStream
+from .stopping import Stop
+from .token_view import save_token_view
+from .update import TrainingBatch, minibatches
+from .validation import validate
+
+NO_UPDATES = (
+    "no optimizer step was made: dynamic sampling dropped every group, since all of its rewards were equal. The final "
+    "model is the initial model. Take one that solves some problems and not all, or more prompts."
+)
+ON_POLICY = (
+    "one update per batch, and nothing is sampled ahead: all importance ratios are 1, so ratio and clip have no effect."
+)
+
+
+@dataclass
+class State:
+    """The state of a run besides its policy; checkpoints contain both. Random states are keyed by the step."""
+
+    step: int = 0  # steps that are finished
+    position: int = 0  # prompts drawn from the stream so far
+    totals: dict[str, float] = field(default_factory=lambda: {"updates": 0, "tokens": 0, "samples": 0, "seconds": 0.0})
+    waiting: list[RolloutBatch] = field(default_factory=list)  # sampled, not trained on yet
+    compute: str | None = None  # precision of the passes
+
+    @property
+    def counts(self) -> dict[str, float]:
+        """The totals that are determined by the seed, under their names in `metrics.jsonl`."""
+        return {f"total_{name}": self.totals[name] for name in ("updates", "tokens", "samples")}
+
+
+class Steps:
+    """The steps of one run: a trainer calls `begin`, makes the updates, and calls `end`; after the last, `finish`.
+
+    Under a process group all ranks call these together.
+    """
+
+    def __init__(
+        self,
+        policy: ScoredPolicy,
+        method: Method,
+        collector: Collector,
+        validation: list[Problem],
+        run: RunFolder,
+        stop: Stop | None = None,
+    ) -> None:
+        self.policy, self.method, self.collector, self.run, self.stop = policy, method, collector, run, stop
+        self.settings, self.validation = collector.settings, validation
+        self.state = State(compute=compute_name(policy.model))
+
+    def start(self) -> None:
+        """Open the records at ``state.step``, the first step that is made."""
+        settings, state, path = self.settings, self.state, self.run.path
+        check_precision(self.policy, state.compute, self.run)
+        self.log = MetricsLog(self.run, resume_at=state.step)
+        if state.step == 0 and settings.updates_of_batch == 1 and not settings.ahead and is_rank_0():
+            print(f"{path}: {ON_POLICY}", file=sys.stderr)
+        name, left = f"{path.parent.name} {path.name}", range(state.step, settings.steps)
+        self._progress = Progress(left, name, settings.steps, state.step, silent=not is_rank_0())
+        self._steps = iter(self._progress)
+
+    def begin(self) -> RolloutBatch:
+        """Validate where it is due, and sample; returns the batch that this step trains on."""
+        next(self._steps)
+        step = self.state.step
+        self.clock, self._started = Clock(), time.perf_counter()
+        # Random choices in an objective (such as Clip-Cov) are keyed by the step.
+        torch.manual_seed(seed_of("step", self.collector.seed, step))
+        # Validation comes before the updates; the final model is validated after the last step.
+        self._held_out = self._validate(self.clock) if step % self.settings.validate_every == 0 else {}
+        self.sample()
+        self.current = self.state.waiting.pop(0)
+        return self.current
+
+    def sample(self) -> None:
+        """Sample batches until one waits for this step and for each of the next `training.ahead` steps.
+
+        A batch has graded groups of responses, and log-probabilities under the policy that sampled it, which is the
+        old policy of its ratios.
+        """
+        state, settings = self.state, self.settings
+        while len(state.waiting) <= settings.ahead and state.step + len(state.waiting) < settings.steps:
+            batch = collect_batch(self.collector, self.policy, self.method, self.clock, state.position)
+            state.position += batch.rollouts.sampled
+            state.waiting.append(batch)
+
+    def minibatches(self) -> Iterator[TrainingBatch]:
+        """The batch of each optimizer step of this step; none if dynamic sampling has dropped all groups."""
+        rollouts, batch, _ = self.current
+        if batch is None:
+            return
+        settings, seed = self.settings, seed_of("minibatches", self.collector.seed, self.state.step)
+        sizes = len(rollouts.prompts), settings.group, settings.updates_per_batch
+        for rows in minibatches(*sizes, seed, settings.epochs):
+            yield batch.rows(rows)
+
+    def end(self, updates: list[dict[str, float]]) -> str | None:
+        """Write the records of this step, with the metrics of its ``updates``; returns the reason to stop, if any."""
+        settings, state, (rollouts, batch, metrics) = self.settings, self.state, self.current
+        step = state.step
+        # The changes of log-probabilities of a few samples' tokens, for `policygrain inspect`.
+        if batch is not None and (step % settings.checkpoint_every == 0 or step + 1 == settings.steps):
+            with self.clock("record"):
+                save_token_view(self.run, step, rollouts, batch, self.policy, self.method, settings)
+        seconds = time.perf_counter() - self._started
+        state.totals["tokens"] += rollouts.tokens
+        state.totals["samples"] += rollouts.sampled * settings.group
+        state.totals["seconds"] += seconds
+        if settings.ahead:
+            metrics["staleness"] = float(min(step, settings.ahead))  # steps since the batch was sampled
+        row = {"step": step, "sampled_accuracy": rollouts.sampled_accuracy, **metrics, **_over_updates(updates)}
+        self.log.metrics(row | self._held_out | state.counts)
+        used = {**self.clock.report(rollouts.tokens), **gpu_use(), "total_seconds": state.totals["seconds"]}
+        self.log.timings({"step": step, **used})
+        self._progress.note = f"accuracy {rollouts.sampled_accuracy:.2f}"
+        state.step += 1
+        reason = None if self.stop is None else self.stop.after_step(seconds)
+        return next(filter(None, gather([reason])), None)  # if any rank has to stop, all do so after the same step
+
+    def finish(self) -> FinalMetrics:
+        """Validate and save the final model."""
+        settings, state = self.settings, self.state
+        next(self._steps, None)
+        if not state.totals["updates"] and is_rank_0():
+            print(f"{self.run.path}: {NO_UPDATES}", file=sys.stderr)
+        final = self._validate(Clock())
+        self.log.metrics({"step": settings.steps, **final, **state.counts})
+        self.log.flush()
+        _save_final_model(self.policy, self.run)
+        return FinalMetrics(**final, steps=settings.steps, **state.totals)
+
+    def _validate(self, clock: Clock) -> dict[str, float]:
+        engine, grader, renderer = self.collector.engine, self.collector.grader, self.collector.renderer
+        with clock("validate"):
+            engine.load_weights(self.policy.model)
+            return validate(self.validation, engine, grader, renderer, self.settings)
+
+
+@contextmanager
+def open_collector(
+    study: Study, arm: Arm, seed: int, policy: ScoredPolicy, start: str, data: DataFolder
+) -> Iterator[tuple[Collector, list[Problem]]]:
+    """Context with what samples and grades the batches of a run, and with its validation problems."""
+    settings = arm.training(study)
+    problems, validation = read_problems(data.train), read_problems(data.validation)
+    with_tests = any(problem.tests for problem in [*problems, *validation])
+    with open_grader(study.grader, study.extraction, with_tests) as grader:
+        engine = open_engine(
+            settings.engine,
+            start,
+            policy.model,
+            policy.tokenizer,
+            revision=pinned(study.model).revision,
+            kv_gib=settings.kv_gib,
+            colocated=True,
+        )
+        longest = policy.model.config.max_position_embeddings - settings.max_tokens
+        renderer = PromptRenderer(policy.tokenizer, study.prompt, longest)
+        # Controls use another stream of prompts and responses with the same initial model.
+        sampling = seed_of("sampling", seed, settings.sampling_seed) if settings.sampling_seed else seed
+        stream = PromptStream(problems, seed_of("prompts", sampling))
+        yield Collector(stream, engine, grader, renderer, arm.method(study).sampler, settings, sampling), validation
+
+
+def check_precision(policy: ScoredPolicy, recorded: str | None, run: RunFolder) -> None:
+    """UserError if a run would be resumed in another precision, as `auto` may on another machine."""
+    if recorded not in (None, compute_name(policy.model)):
+        raise UserError(
+            f"{run.path}: was begun with passes in {recorded}, and here they would be in {compute_name(policy.model)} "
+            "(training.compute: auto takes what the machine computes fast). Resume it on a machine like the first, or "
+            f"remove its folder and set training.compute to {recorded}."
+        )
+
+
+def _save_final_model(policy: ScoredPolicy, run: RunFolder) -> None:
+    """Write the model and its tokenizer, in the precision of its passes: the policy that the engine samples.
+
+    The optimizer's weights contain updates too small for this precision, which had no effect on matrix products: in
+    float32 the saved model would differ from the sampled policy.
+    """
+    dtype = compute_dtype(policy.model)
+    model: Any = merged(policy.model, torch.device("cpu"), keep=is_rank_0(), dtype=dtype)
+
+    def save() -> None:
+        with model_folder(run.model, again="it resumes from the last checkpoint") as folder:
+            for part in (model, policy.tokenizer):
+                part.save_pretrained(folder)
+
+    on_rank_0(save)
+
+
+@contextmanager
+def failed_batch_saved(batch: TrainingBatch, run: RunFolder) -> Iterator[None]:
+    """Save the batch if its update raises a UserError, for inspection."""
+    try:
+        yield
+    except UserError as error:
+        content = {"ids": batch.sequences.ids, "mask": batch.sequences.mask, "advantages": batch.tokens.advantages}
+        torch.save(content, run.failed_batch)
+        raise UserError(
+            f"{run.path}: {error} The batch is saved in {run.failed_batch}; a lower learning rate or a clip may help."
+        ) from error
+
+
+def _over_updates(updates: list[dict[str, float]]) -> dict[str, float]:
+    """The metrics of a step from those of its updates: means, and maxima for names that end with `_max`."""
+    if not updates:
+        return {}
+    columns = {name: [u[name] for u in updates] for name in updates[0]}
+    return {name: max(v) if name.endswith("_max") else sum(v) / len(v) for name, v in columns.items()}

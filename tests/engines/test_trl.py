@@ -1,0 +1,316 @@
+"""Runs by TRL: paired with those of the loop, resumed byte for byte, on one process and on two; and what is refused."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from policygrain.cli import STOPPED, main
+from policygrain.engines import table
+from policygrain.engines.launch import own_gpu
+from policygrain.engines.table import FEATURES, check_trainers
+from policygrain.engines.trl_settings import grpo_config
+from policygrain.errors import Stopped, UserError
+from policygrain.model.loading import load_model
+from policygrain.results.layout import RunFolder
+from policygrain.results.reader import run_config, run_metrics, run_summary, token_view
+from policygrain.results.status import run_status
+from policygrain.study import Study
+from policygrain.train.stopping import Stop
+
+from ..support.files import flip_bit
+from ..support.small import SMALL, assert_same_end, small_study, train_small, write_study
+
+NO_PEFT = pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="peft is not installed")
+TIMEOUT = 240
+# Everything whose order or state could differ after a resume: warmup, several passes, and batches that are not full.
+METHODS = {
+    "few_groups": {"base": "dapo", "sampler": {"dynamic": True, "max_batches": 1}},
+    # The overlong penalty makes rewards differ. Where all are equal, the gradient of a KL to the initial model is at
+    # first rounding alone, and AdamW makes it as large as any other.
+    "to_initial": {
+        "base": "grpo",
+        "penalties": [{"name": "kl", "coefficient": 0.1, "reference": "initial"}],
+        "sampler": {"overlong_buffer": 1.0},
+    },
+    "leave_one_out": {"base": "grpo", "advantage": "rloo"},
+}
+CHANGED = {"updates_per_batch": 4, "epochs": 2, "warmup_updates": 5, "weight_decay": 0.1}
+
+
+def study(method: str, trainer: str = "trl", model: dict[str, Any] | None = None, **training: Any) -> Study:
+    return small_study(
+        model=model or {},
+        training={"trainer": trainer, **training},
+        methods=METHODS,
+        experiments={"headline": {"methods": [method]}},
+    )
+
+
+def tokens(run: Path, step: int) -> list[list[str]]:
+    return [sample.tokens for sample in token_view(RunFolder(run).tokens(step)).samples]
+
+
+def assert_same_run(one: Path, other: Path) -> None:
+    """The same tokens were sampled, and numbers differ by rounding."""
+    steps = sorted(path.name for path in (one / "tokens").iterdir())
+    assert sorted(path.name for path in (other / "tokens").iterdir()) == steps and steps
+    for name in steps:
+        number = int(name.removeprefix("step").removesuffix(".json"))
+        assert tokens(one, number) == tokens(other, number)
+    rows, same = (run_metrics(RunFolder(run)) for run in (one, other))
+    assert [row["step"] for row in rows] == [row["step"] for row in same] == list(range(len(rows)))
+    for row, found in zip(rows, same, strict=True):
+        # The share of tokens whose entropy fell since they were sampled. At a step's first update the policy is the one
+        # that sampled them: entropies changed by rounding alone, and its sign is not the same in two programs.
+        row.pop("mask_share", None), found.pop("mask_share", None)
+        assert found == pytest.approx(row, rel=2e-3, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("method", "training"),
+    [
+        ("dapo", {"updates_per_batch": 1}),
+        ("tepo", {"updates_per_batch": 4}),
+        ("mpo", {"updates_per_batch": 4, "micro_batch_tokens": 30}),
+        ("mpo", {"updates_per_batch": 16, "steps": 3}),
+        ("few_groups", CHANGED),
+        ("to_initial", {"old_log_probs": "engine"}),
+        ("clip_cov", {"updates_per_batch": 3, "compute": "float32", "activation_checkpointing": True}),
+        ("leave_one_out", {"shuffle_rewards": True, "sampling_seed": 3}),
+    ],
+)
+def test_a_run_by_trl_is_the_run_of_the_loop_but_for_rounding(
+    method: str, training: dict[str, Any], made: tuple[Path, Path], tmp_path: Path
+) -> None:
+    one = train_small(study(method, "policygrain", **training), tmp_path / "loop", *made)
+    other = train_small(study(method, **training), tmp_path / "trl", *made)
+    assert_same_run(one, other)
+    summaries = [run_summary(RunFolder(run)) for run in (one, other)]
+    assert [s.environment.engine for s in summaries] == ["policygrain", "trl"]
+    assert summaries[0].key != summaries[1].key, "the trainer belongs to a run's fingerprint"
+    assert summaries[1].environment.versions["trl"]
+    before, weights, same = (
+        load_model(str(folder))[0].state_dict() for folder in (made[1], one / "model", other / "model")
+    )
+    learned = sum((weights[k] - before[k]).square().sum() for k in before).sqrt()
+    assert sum((weights[k] - same[k]).square().sum() for k in before).sqrt() < 1e-3 * learned
+    if method == "few_groups":
+        made_updates, steps = summaries[1].final.updates, summaries[1].final.steps
+        assert made_updates < steps * 8, "no batch lacked groups, so no optimizer step was left out"
+
+
+def test_the_first_update_alone_explains_the_metric_that_differs(made: tuple[Path, Path], tmp_path: Path) -> None:
+    """With one update per batch, `mask_share` is rounding alone; the objective does not depend on it."""
+    runs = [train_small(study("tepo", t, updates_per_batch=1), tmp_path / t, *made) for t in ("policygrain", "trl")]
+    for row, same in zip(*(run_metrics(RunFolder(run))[:-1] for run in runs), strict=True):
+        assert row["ratio_max"] == pytest.approx(1, abs=1e-5)
+        assert same["loss"] == pytest.approx(row["loss"], abs=1e-6)
+        assert 0 <= same["mask_share"] <= 1
+
+
+@pytest.fixture(scope="module")
+def whole(made: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train_small(study("tepo", **CHANGED), tmp_path_factory.mktemp("whole") / "run", *made)
+
+
+def test_a_run_that_is_stopped_after_each_step_ends_byte_for_byte(
+    made: tuple[Path, Path], whole: Path, tmp_path: Path
+) -> None:
+    """The time limit is over before each step; the newest checkpoint is damaged once."""
+    run, changed = tmp_path / "run", study("tepo", **CHANGED)
+    for step in range(1, 5):
+        with pytest.raises(Stopped, match=f"stopped by the time limit after step {step} of 4, and saved"):
+            train_small(changed, run, *made, stop=Stop(deadline=0.0))
+        status = run_status(RunFolder(run))
+        assert status is not None and status.status == "KILLED"
+        assert [p.name for p in (run / "checkpoints").glob("step*")][-1:] and not list(
+            (run / "checkpoints").glob(".step/*")
+        )
+    train_small(changed, run, *made)
+    assert_same_end(run, whole)
+    assert not list((run / "checkpoints").iterdir()), "an ended run needs no checkpoints"
+
+
+def test_a_damaged_checkpoint_is_skipped(
+    made: tuple[Path, Path], whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, changed = tmp_path / "run", study("tepo", **CHANGED)
+    for _ in range(2):
+        with pytest.raises(Stopped):
+            train_small(changed, run, *made, stop=Stop(deadline=0.0))
+    flip_bit(run / "checkpoints" / "step00002" / "optimizer.pt")
+    train_small(changed, run, *made)
+    assert "step00002: skipped, its content does not match its checksums" in capsys.readouterr().err
+    assert_same_end(run, whole)
+
+
+def command(folder: Path, made: tuple[Path, Path], run: str, method: str = "tepo", **training: Any) -> list[str]:
+    """`policygrain train` of the small study, without what starts it."""
+    content = {**SMALL, "experiments": {"headline": {"methods": [method]}}}
+    content["training"] = {**SMALL["training"], "trainer": "trl", **training}
+    config = write_study(folder / f"{run}.yaml", content)
+    data, start = made
+    paths = {"config": config, "data": data, "start-model": start, "run-dir": folder / run}
+    return ["train", *(str(x) for name, path in paths.items() for x in (f"--{name}", path))]
+
+
+def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + TIMEOUT
+    while not path.exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert path.exists(), process.communicate()[1][-3000:]
+
+
+def test_a_killed_run_ends_byte_for_byte(made: tuple[Path, Path], whole: Path, tmp_path: Path) -> None:
+    arguments = command(tmp_path, made, "run", **CHANGED)
+    process = subprocess.Popen([sys.executable, "-m", "policygrain.cli", *arguments], stderr=subprocess.PIPE, text=True)
+    wait_for(tmp_path / "run" / "checkpoints" / "step00001", process)
+    process.kill()
+    process.communicate()
+    assert main(arguments) == 0
+    assert_same_end(tmp_path / "run", whole)
+
+
+def torchrun(arguments: Sequence[str]) -> subprocess.Popen[str]:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        port = listening.getsockname()[1]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port", str(port)]
+    return subprocess.Popen(
+        [*launcher, "-m", "policygrain.cli", *arguments], stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+
+
+def test_two_processes_sample_and_train_as_one_does(made: tuple[Path, Path], whole: Path, tmp_path: Path) -> None:
+    """SIGTERM after the first step stops both; the same command goes on."""
+    arguments = command(tmp_path, made, "two", **CHANGED)
+    process = torchrun(arguments)
+    try:
+        wait_for(tmp_path / "two" / "checkpoints" / "step00001", process)
+        process.send_signal(signal.SIGTERM)
+        _, printed = process.communicate(timeout=TIMEOUT)
+        assert process.returncode and printed.count("stopped by SIGTERM after step") == 2, printed[-3000:]
+        process = torchrun(arguments)
+        _, printed = process.communicate(timeout=TIMEOUT)
+        assert process.returncode == 0, printed[-3000:]
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert_same_run(whole, tmp_path / "two")
+    assert run_summary(RunFolder(tmp_path / "two")).environment.ranks == 2
+
+
+def test_the_loop_is_one_process(made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UserError, match=r"training\.trainer: policygrain is started as one process.* Set it to trl"):
+        train_small(small_study(), tmp_path / "run", *made)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("local", "visible", "own"), [(1, "0,1", "1"), (1, "GPU-a", "GPU-a"), (3, "4,6", "6"), (1, "1", "1"), (1, "", "")]
+)
+def test_a_rank_sees_one_gpu_of_its_node_s(local: int, visible: str, own: str) -> None:
+    assert own_gpu(local, visible) == own
+
+
+@NO_PEFT
+def test_an_adapter_learns_as_in_the_loop_and_resumes(made: tuple[Path, Path], tmp_path: Path) -> None:
+    lora = {"lora": {"rank": 4, "alpha": 8.0, "targets": ["q_proj", "down_proj"]}}
+    one = train_small(study("to_initial", "policygrain", lora, learning_rate=1e-2), tmp_path / "loop", *made)
+    changed = study("to_initial", "trl", lora, learning_rate=1e-2)
+    other = train_small(changed, tmp_path / "trl", *made)
+    assert_same_run(one, other)
+    with pytest.raises(Stopped):
+        train_small(changed, tmp_path / "stopped", *made, stop=Stop(deadline=0.0))
+    assert_same_end(train_small(changed, tmp_path / "stopped", *made), other)
+
+
+def test_bfloat16_is_trained_and_saved(made: tuple[Path, Path], tmp_path: Path) -> None:
+    run = train_small(study("grpo", compute="bfloat16"), tmp_path / "run", *made)
+    assert 1e-4 < max(row["mismatch_max"] for row in run_metrics(RunFolder(run))[:-1]) < 0.2
+    assert json.loads((run / "model" / "config.json").read_text())["dtype"] == "bfloat16"
+
+
+def test_a_run_of_another_trainer_in_the_folder_is_moved_aside(
+    made: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    with pytest.raises(Stopped):
+        train_small(study("grpo", "policygrain"), run, *made, stop=Stop(deadline=0.0))
+    with pytest.raises(Stopped):
+        train_small(study("grpo"), run, *made, stop=Stop(deadline=0.0))
+    assert "contained a run with other settings, which was moved to" in capsys.readouterr().err
+    assert run_config(RunFolder(run)).training["trainer"] == "trl"
+    (aside,) = run.glob("superseded-*")
+    assert (aside / "checkpoints" / "step00001" / "state.pt").exists()
+
+
+@pytest.mark.parametrize(
+    ("method", "training", "message"),
+    [
+        ("mpo_heads", {}, "trl does not have what mpo_heads asks for: multi-token prediction heads"),
+        ("grpo", {"ahead": 1}, r"batches sampled ahead \(training\.ahead\)"),
+        (
+            "grpo",
+            {"trl": {"learning_rate": 1.0}},
+            r"training\.trl\.learning_rate: is not passed on to TRL: the study decides it",
+        ),
+        ("grpo", {"trl": {"vllm_mode": "server"}}, r"training\.trl\.vllm_mode: the study's engine samples"),
+        ("grpo", {"trl": {"fdsp": "full_shard"}}, r"training\.trl\.fdsp: is not passed on.* 'fsdp'"),
+        ("grpo", {"trl": {"deepspeed": {"zero_optimization": {"stage": 3}}}}, "ZeRO stage 3"),
+        ("grpo", {"trl": {"deepspeed": "nowhere.json"}}, "nowhere.json: cannot be read"),
+        (
+            "grpo",
+            {"trl": {"fsdp": True, "fsdp_config": {"version": 1}}},
+            "weights in FSDP1 cannot be sampled",
+        ),
+        ("grpo", {"trainer": "policygrain", "trl": {"fsdp": True}}, "only trainer: trl reads it"),
+    ],
+)
+def test_what_trl_lacks_is_refused_before_anything_is_spent(
+    method: str, training: dict[str, Any], message: str, made: tuple[Path, Path], tmp_path: Path
+) -> None:
+    refused = study(method, **({"trainer": "trl"} | training))
+    with pytest.raises(UserError, match=message):
+        check_trainers(refused)
+    with pytest.raises(UserError, match=message):
+        train_small(refused, tmp_path / "run", *made)
+    assert not (tmp_path / "run").exists()
+
+
+def test_settings_that_trl_refuses_are_one_message(tmp_path: Path) -> None:
+    settings = study("grpo", trl={"fsdp": True, "fsdp_config": {"auto_wrap_policy": "sideways"}}).training
+    with pytest.raises(UserError, match=r"TRL refuses the settings of this run: .*sideways"):
+        grpo_config(settings, tmp_path, 1, half=None, loads_reference=False, gpu=False)
+
+
+@pytest.mark.parametrize(("version", "message"), [("1.3.0", "trl 1.3.0 is installed"), (None, "is not installed")])
+def test_a_trainer_that_is_missing_or_of_another_release_is_named(
+    version: str | None, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def installed(name: str) -> str:
+        if version is None:
+            raise table.PackageNotFoundError(name)
+        return version
+
+    monkeypatch.setattr(table, "version", installed)
+    with pytest.raises(UserError, match=rf"training\.trainer: .*{message}.*run `make setup`"):
+        check_trainers(study("grpo"))
+
+
+def test_the_loop_has_every_feature_and_each_other_trainer_lacks_some() -> None:
+    assert {(f.trl, f.verl) for f in FEATURES} == {(False, False), (True, False)}
+    assert STOPPED == 75

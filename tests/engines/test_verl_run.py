@@ -1,0 +1,72 @@
+"""A whole run by verl on a CPU, killed once: `make test-peers` (some minutes)."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+
+import pytest
+import yaml
+
+from policygrain.cli import main
+from policygrain.engines.verl_environment import verl_version
+from policygrain.results.layout import RunFolder
+from policygrain.results.reader import run_metrics, run_summary
+
+from ..support.small import SMALL
+from ..support.verl_settings import ENVIRONMENT, settings
+
+pytestmark = pytest.mark.verl
+TIMEOUT = 1800
+
+
+def newest(run: Path) -> int:
+    file = run / "verl" / "checkpoints" / "latest_checkpointed_iteration.txt"
+    return int(file.read_text()) if file.exists() else 0
+
+
+def has_logged_an_update(run: Path) -> bool:
+    """verl logs a step after it has saved it; one that is killed in between has no metrics."""
+    return any('"actor/grad_norm"' in file.read_text() for file in (run / "verl").glob("metrics*.jsonl"))
+
+
+def test_a_whole_run_by_verl_that_is_killed_once(
+    made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    try:
+        verl_version()
+    except PackageNotFoundError:
+        pytest.skip("there is no environment with verl (make setup-verl)")
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    training = {"trainer": "verl", "verl": settings(tmp_path), "steps": 2, "validate_every": 1}
+    training |= {"weight_decay": 0.1, "learning_rate": 1e-3}
+    content = {**SMALL, "training": {**SMALL["training"], **training}}
+    config = tmp_path / "study.yaml"
+    config.write_text(yaml.safe_dump(content))
+    data, start = made
+    run = tmp_path / "run"
+    arguments = ["train", "--config", str(config), "--data", str(data), "--start", str(start), "--run-dir", str(run)]
+    process = subprocess.Popen([sys.executable, "-m", "policygrain.cli", *arguments], stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + TIMEOUT
+    while (
+        not (newest(run) >= 1 and has_logged_an_update(run)) and process.poll() is None and time.monotonic() < deadline
+    ):
+        time.sleep(0.1)
+    process.send_signal(signal.SIGKILL)
+    _, printed = process.communicate()
+    assert newest(run) >= 1, printed + (run / "verl" / "verl.log").read_text()[-5000:]
+    assert main(arguments) == 0, (run / "verl" / "verl.log").read_text()[-5000:]
+    summary = run_summary(RunFolder(run))
+    assert summary.environment.engine == "verl" and summary.final.steps == 2
+    rows = run_metrics(RunFolder(run))
+    assert [row["step"] for row in rows] == [0, 1, 2]
+    assert all(0 <= row["validation_accuracy"] <= 1 for row in rows)
+    assert all(row["gradient_norm"] >= 0 and "ratio_max" in row for row in rows[:-1])
+    assert len(list((run / "verl").glob("metrics*.jsonl"))) == 2, "the second attempt resumed the first"
+    done = (run / "summary.json").stat().st_mtime_ns
+    assert main(arguments) == 0 and (run / "summary.json").stat().st_mtime_ns == done

@@ -217,6 +217,7 @@ MISTAKES: list[tuple[Any, ...]] = [
     ("methods.mine.summary", 3),
     ("methods.mine.source", ["a", "b"]),
     ("methods.mine.advantage", "gae"),
+    ("methods.mine.anchor", "engine"),
     ("methods.mine.ratio", "tokens"),
     ("methods.mine.ratio", {"name": "block", "size": 0}),
     ("methods.mine.ratio", {"name": "block", "size": HUGE}),

@@ -3,9 +3,7 @@ rule evaluate:
     # sample again what it has.
     input:
         inputs_of("evaluate"),
-        parts=lambda w: [
-            job.markers[0] for job in JOBS.parts(JOBS.evaluate(w.shard))
-        ],
+        parts=lambda w: [job.markers[0] for job in JOBS.parts(JOBS.evaluate(w.shard))],
     output:
         JOBS.marker("evaluate"),
     log:

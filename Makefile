@@ -85,7 +85,7 @@ test-peers: .venv-peers/.ready
 
 .venv-peers/.ready: requirements/peers.txt .venv-verl/.ready
 	$(PYTHON) -m venv .venv-peers
-	printf '%s\n' $(CURDIR)/.venv/lib/python*/site-packages $(CURDIR)/.venv-verl/lib/python*/site-packages \
+	printf '%s\n' $(CURDIR)/.venv-verl/lib/python*/site-packages $(CURDIR)/.venv/lib/python*/site-packages \
 	    >"$$(echo .venv-peers/lib/*/site-packages)/base.pth"
 	.venv-peers/bin/python -m pip install --quiet --no-deps --progress-bar off -r requirements/peers.txt
 	.venv-peers/bin/python -m pip install --quiet --no-deps -e .

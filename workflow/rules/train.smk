@@ -39,10 +39,11 @@ rule estimators:
     params:
         **COMMON,
         seeds=seeds_of,
+        instrument="estimators",
         start=lambda w: JOBS.start("{seed}"),
         out=lambda w: str(FOLDER.estimators("{seed}")),
     shell:
-        "exec {params.policygrain} {rule} --config {params.study:q} --seeds {params.seeds:q}"
+        "exec {params.policygrain} {params.instrument} --config {params.study:q} --seeds {params.seeds:q}"
         " --start {params.start:q} --data {params.data:q} --out {params.out:q} --done {output:q} >{log:q} 2>&1"
 
 
@@ -57,5 +58,6 @@ use rule estimators as rounds with:
     params:
         **COMMON,
         seeds=seeds_of,
+        instrument="rounds",
         start=lambda w: JOBS.start("{seed}"),
         out=lambda w: str(FOLDER.rounds("{seed}")),

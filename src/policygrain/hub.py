@@ -41,10 +41,7 @@ def commit_of(name: str, revision: str | None = None) -> str:
 
 
 def cached_config(start: str, revision: str | None = None) -> Path | None:
-    """The `config.json` of a model folder, or of a model in this machine's cache; None where there is none here.
-
-    UserError for what is no name of a model.
-    """
+    """The `config.json` of a model folder, or of a model in this machine's cache; None where there is none here."""
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
@@ -52,8 +49,8 @@ def cached_config(start: str, revision: str | None = None) -> Path | None:
         return folder / "config.json" if (folder / "config.json").is_file() else None
     try:
         cached = try_to_load_from_cache(start, "config.json", revision=revision)
-    except HFValidationError as error:
-        raise UserError(f"model.start: {start!r} is neither a folder nor a Hugging Face name: {error}") from error
+    except HFValidationError:  # a path of a folder that is not there
+        return None
     return Path(cached) if isinstance(cached, str) else None
 
 

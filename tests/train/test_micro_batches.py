@@ -104,6 +104,7 @@ def made_up_step() -> tuple[torch.nn.Module, TrainingBatch]:
         entropy=entropy,
         old_entropy=near(entropy, 0.1),
         ref_log_probs=near(now, 0.2),
+        rollout_log_probs=near(now, 0.2),
         rollout_weights=near(now, 0.2).exp().clamp(max=1.0),
         old_future_log_probs=near(3 * now, 0.2),
         max_length=12,

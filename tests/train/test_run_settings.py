@@ -74,6 +74,8 @@ CHANGED: dict[str, Any] = {
     "training.max_ratio": 100.0,
     "training.compute": "bfloat16",
     "training.trainer": "trl",
+    "training.trl": {"optim": "adamw_torch"},
+    "training.verl": {"trainer": {"nnodes": 2}},
     "training.activation_checkpointing": True,
     "training.threads": 2,
     "methods": {"grpo": {"clip": {"high": 0.3}}},

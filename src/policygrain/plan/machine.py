@@ -88,16 +88,13 @@ def check_needs(findings: Findings, study: Study) -> None:
         change = "`policygrain data list` shows registered sets, `policygrain data fetch` downloads them."
         findings.add("data", str(error), "wrong", change)
     start, revision = study.model.start, study.model.revision
-    try:
-        if start == "tiny" or Path(start).is_dir():
-            findings.add("model", "built by the pipeline" if start == "tiny" else f"folder {start}")
-        elif cached_config(start, revision):
-            findings.add("model", f"{start}, in the cache")
-        else:
-            change = f"Where compute nodes have no network, fetch it here: `{download_command(start, revision)}`."
-            findings.add("model", f"{start} is not in the cache of this machine", "note", change)
-    except UserError as error:
-        findings.add("model", str(error), "wrong", "model.start is a folder or a Hugging Face name.")
+    if start == "tiny" or Path(start).is_dir():
+        findings.add("model", "built by the pipeline" if start == "tiny" else f"folder {start}")
+    elif cached_config(start, revision):
+        findings.add("model", f"{start}, in the cache")
+    else:
+        change = f"Where compute nodes have no network, fetch it here: `{download_command(start, revision)}`."
+        findings.add("model", f"{start} is no folder, and not in the cache of this machine", "note", change)
     _check_mlflow(findings, study.tracking.uri or os.environ.get("MLFLOW_TRACKING_URI"))
 
 

@@ -55,7 +55,7 @@ class Job:
 class Jobs:
     """The jobs of one study with its results in ``folder``.
 
-    Each is derived when it is asked for: on a cluster every job reads the workflow, and needs only itself.
+    Each is derived on first use: on a cluster every job reads the workflow, and needs only its own entry.
     """
 
     def __init__(self, study: Study, folder: StudyFolder, fingerprints: Fingerprints) -> None:

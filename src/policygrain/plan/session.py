@@ -82,7 +82,7 @@ class Session:
         return Counter(job.rule.name for job in self._workflow.dag.needrun_jobs() if not job.rule.norun)
 
     def _show_progress(self) -> None:
-        """Show a line in place of Snakemake's output, unless that is asked for (`-p`, `--verbose`, `--quiet`)."""
+        """Show a line in place of Snakemake's output, unless an option shows that (`-p`, `--verbose`, `--quiet`)."""
         settings = self._workflow.output_settings
         changed = set(settings.quiet or ()) != {Quietness.HOST, Quietness.REASON}
         if settings.printshellcmds or settings.verbose or changed:

@@ -42,9 +42,9 @@ def random_fields(lengths: Sequence[int], seed: int, drift: float = 0.3, width: 
         "segments": (torch.arange(shape[1]) // 3).expand(shape),
     }
     # Nothing is foreseen from a response's last token.
-    foresees = mask & (mask.cumsum(1) < mask.sum(1, keepdim=True))
-    old_future = torch.where(foresees, -normal().abs(), 0.0)
-    future = torch.where(foresees, old_future + drift * normal(), 0.0)
+    has_future = mask & (mask.cumsum(1) < mask.sum(1, keepdim=True))
+    old_future = torch.where(has_future, -normal().abs(), 0.0)
+    future = torch.where(has_future, old_future + drift * normal(), 0.0)
     return data | {"future_log_probs": future, "old_future_log_probs": old_future}
 
 

@@ -34,7 +34,7 @@ PAGES = (
     Page(
         "night.md",
         "night",
-        "Fresh seeds at three borders of the map: all endpoints",
+        "Fresh seeds at three borders of the map: all endpoints, over seeds",
         {"": "findings", "Accuracy, sampled and greedy": "results"},
     ),
     Page("hour.md", "earlier/hour", "The study of an hour, of an earlier design", WHOLE),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from statistics import fmean
 
 from policygrain.study import load_study
 
@@ -25,12 +26,22 @@ def planned() -> list[tuple[int, float, str, str]]:
     return comparisons
 
 
+def by_start(of_seeds: dict[int, float]) -> dict[int, float]:
+    """Initial model → mean over the seeds that begin from it, which are not independent; as `study.start_seed`."""
+    first, starts = min(of_seeds), load_study(ROOT / STUDY).model.starts
+    assert starts is not None
+    groups: dict[int, list[float]] = {}
+    for seed, value in of_seeds.items():
+        groups.setdefault((seed - first) % starts, []).append(value)
+    return {start: fmean(values) for start, values in groups.items()}
+
+
 def borders() -> str:
     """Each planned comparison on the map and with fresh seeds."""
     columns: list[list[str]] = []
     for record in RECORDS:
         found: list[list[Difference]] = [
-            [difference(areas(one, age, rate, record), areas(other, age, rate, record))]
+            [difference(by_start(areas(one, age, rate, record)), by_start(areas(other, age, rate, record)))]
             for age, rate, one, other in planned()
         ]
         columns.append([text for (text,) in corrected(found)])

@@ -11,9 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from policygrain.errors import UserError
-from policygrain.sandbox import isolation
-
 from .support import slurm
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -88,6 +85,10 @@ def cluster() -> Iterator[slurm.Cluster]:
 @pytest.fixture(scope="session")
 def bubblewrap() -> None:
     """Skips tests of programs where none can be kept apart."""
+    # Imported here: the objective is tested with the oldest Python and torch alone, too.
+    from policygrain.errors import UserError
+    from policygrain.sandbox import isolation
+
     try:
         isolation()
     except UserError as error:

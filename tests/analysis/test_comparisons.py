@@ -13,12 +13,14 @@ from policygrain.analysis.claim_text import claims_text, comparison_text
 from policygrain.analysis.claims import decide_claims
 from policygrain.analysis.comparisons import NotFlat, compare, lacking
 from policygrain.analysis.ledger import Claim, Comparison
+from policygrain.analysis.statistics import student
 from policygrain.errors import UserError
 from policygrain.figures import rows
+from policygrain.results.layout import START
 from policygrain.results.reader import StudyResults
 from policygrain.study.runs import run_matrix
 
-from .records import study_of, write, write_estimators, write_rounds
+from .records import effects, study_of, write, write_estimators, write_rounds
 
 
 def comparison(**keys: Any) -> Comparison:
@@ -177,7 +179,7 @@ def test_the_seeds_that_both_arms_have_are_compared(tmp_path: Path) -> None:
     for path in results.folder.run("grpo", 1).path.rglob("*.json*"):
         path.unlink()
     for statistic in ("drop", "accuracy"):
-        assert compare(results, comparison(statistic=statistic, of="tepo", than="grpo")).seeds == (0, 2, 3)
+        assert compare(results, comparison(statistic=statistic, of="tepo", than="grpo")).n == 3
 
 
 def published(size: str, where: str | None = "table 1", **keys: str) -> dict[str, Any]:
@@ -219,3 +221,20 @@ def test_a_comparison_names_its_instrument() -> None:
         "one round, reward after 4 updates: tepo above grpo",
         "estimators, ratio variance: a below b",
     ]
+
+
+def test_seeds_that_share_an_initial_model_count_once(tmp_path: Path) -> None:
+    """Four seeds on two initial models: the mean of each model's two seeds is one value."""
+    results = write(study_of(4, model={"starts": 2}), tmp_path, effects(tepo=2.0))
+    one, two = (measures.area(results, arm) for arm in ("tepo", "grpo"))
+    each = (one - two).to_numpy()
+    expected = student([(each[0] + each[2]) / 2, (each[1] + each[3]) / 2])
+    found = measures.over_units(results, one - two)
+    assert (found.n, found.unit) == (2, "start models")
+    assert (found.mean, found.low, found.high) == pytest.approx((expected.mean, expected.low, expected.high))
+    for statistic in ("drop", "accuracy", "benchmarks"):
+        compared = compare(results, comparison(statistic=statistic, of="tepo", than="grpo"))
+        assert (compared.n, compared.unit) == (2, "start models")
+    gain = measures.accuracy_difference(results, "tepo", START)
+    assert (gain.n, gain.unit) == (2, "start models")  # the models of all four seeds, and the two that they began from
+    assert (measures.accuracy_difference(results, "tepo", "grpo").n, len(results.scores("tepo", "count"))) == (2, 2)

@@ -11,7 +11,7 @@ from ..study.fingerprint import measured_starts
 from ..study.runs import RunMatrix
 from . import measures
 from .ledger import BEFORE, COSTS, EVALUATED, MEASURED_ONCE, Comparison
-from .statistics import LEVEL, SEEDS, STARTS, Difference, ranked, student
+from .statistics import LEVEL, STARTS, Difference, ranked, student
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,11 +38,10 @@ def compare(results: StudyResults, c: Comparison) -> Difference:
             f"Curves have not flattened: in the last quarter of training validation accuracy of {c.than!r} rises "
             f"by {rise.mean:.1f} points [{rise.low:.1f}, {rise.high:.1f}] over {rise.n} {rise.unit}."
         )
-    by_seed = _by_seed(results, c).sort_index()
-    if by_seed.empty:
+    values = measures.by_unit(results, _by_seed(results, c))
+    if not len(values):
         raise UserError(f"no seed with {c.statistic} of both {c.of!r} and {c.than!r}: run `snakemake all`.")
-    values, seeds = by_seed.to_numpy(dtype=float), [int(seed) for seed in by_seed.index]
-    return ranked(values, SEEDS, seeds) if c.statistic in COSTS else student(values, SEEDS, seeds)
+    return (ranked if c.statistic in COSTS else student)(values, measures.unit_of(results.study))
 
 
 def _by_seed(results: StudyResults, c: Comparison) -> pd.Series:
@@ -51,7 +50,7 @@ def _by_seed(results: StudyResults, c: Comparison) -> pd.Series:
         return measures.reached(results, c.of, c.than, c.statistic)
     if c.statistic == "benchmarks":
         return measures.benchmarks_won(results, c.of, c.than)
-    return (measures.largest_drop(results, c.of) - measures.largest_drop(results, c.than)).dropna()
+    return measures.largest_drop(results, c.of) - measures.largest_drop(results, c.than)
 
 
 def _over_starts(results: StudyResults, c: Comparison) -> Difference:
@@ -72,7 +71,7 @@ def _over_starts(results: StudyResults, c: Comparison) -> Difference:
             f"{what} of {c.of!r} and {c.than!r} are not measured on initial model{'s' * (len(missing) > 1)} "
             f"{', '.join(map(str, missing))}: run `snakemake all`."
         )
-    return student(by_start.to_numpy(dtype=float), STARTS, [int(start) for start in by_start.index])
+    return student(by_start.to_numpy(dtype=float), STARTS)
 
 
 def _one_stage(study: Study, c: Comparison) -> str | None:

@@ -10,7 +10,7 @@ from ..study import Study
 from ..study.comparable import Pair, pairs
 from ..study.runs import Arm
 from . import measures
-from .statistics import LEVEL, Difference, student
+from .statistics import LEVEL, Difference
 from .verdicts import holm
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ IDENTICAL, DIFFER, SMALL, OPEN = "identical", "differ", "differ by less than {:g
 
 
 class Contrast(NamedTuple):
-    """An arm minus another, in points, paired by training seed."""
+    """An arm minus another, in points, paired by training seed; over seeds, or initial models that seeds share."""
 
     pair: Pair
     area: Difference  # under the curve of validation accuracy: the primary endpoint
@@ -37,7 +37,7 @@ class Contrast(NamedTuple):
 
     @property
     def identical(self) -> bool:
-        """Whether all seeds have equal areas to the last digit, as on-policy, where every ratio is 1."""
+        """Whether all units have equal areas to the last digit, as on-policy, where every ratio is 1."""
         return not any(self.area.values)
 
     @property
@@ -171,10 +171,8 @@ def _own_sentence(study: Study, c: Contrast, label: Callable[[str], str]) -> str
 
 
 def _area(results: StudyResults, pair: Pair) -> Difference:
-    values = (measures.area(results, pair.arm.name) - measures.area(results, pair.reference.name)).dropna()
-    if values.empty:
-        raise UserError(f"{pair.arm.name} and {pair.reference.name} have no seed in common: run `snakemake all`.")
-    return student(values.to_numpy(dtype=float), seeds=[int(seed) for seed in values.index])
+    one, two = (measures.area(results, arm.name) for arm in (pair.arm, pair.reference))
+    return measures.over_units(results, one - two)
 
 
 def _beyond(pair: Pair, area: Difference) -> float:

@@ -124,14 +124,14 @@ def _gain(results: StudyResults, base: str, seeds: set[int]) -> float:
 def _between(results: StudyResults, one: str, two: str, seeds: set[int]) -> Difference:
     """Difference of the areas under two learning curves."""
     a, b = (measures.area(results, arm) for arm in (one, two))
-    return _student(a - b, seeds, f"{one!r} and {two!r}")
+    return _over(results, a - b, seeds)
 
 
 def _learned(results: StudyResults, arm: str, seeds: set[int]) -> Difference:
     """Area under the learning curve minus its first value, the area without learning."""
     first = {seed: 100 * c["accuracy"].iloc[0] for seed, c in measures.learning_curve(results, arm).items()}
     values = measures.area(results, arm)
-    return _student(values - values.index.map(first), seeds, repr(arm))
+    return _over(results, values - values.index.map(first), seeds)
 
 
 def _moved(results: StudyResults, arm: str, seeds: set[int]) -> Difference:
@@ -144,12 +144,8 @@ def _moved(results: StudyResults, arm: str, seeds: set[int]) -> Difference:
     return Difference(moved, moved, moved, 1.0, len(curves), SEEDS, 0.0, d.values, d.above)
 
 
-def _student(values: pd.Series, seeds: set[int], arms: str) -> Difference:
-    by_seed = values.dropna()
-    by_seed = by_seed[by_seed.index.isin(seeds)]
-    if by_seed.empty:
-        raise UserError(f"no seed of {arms} has been trained: run `snakemake all`.")
-    return student(by_seed.to_numpy(dtype=float), SEEDS, [int(seed) for seed in by_seed.index])
+def _over(results: StudyResults, by_seed: pd.Series, seeds: set[int]) -> Difference:
+    return measures.over_units(results, by_seed[by_seed.index.isin(seeds)])
 
 
 def controls_status(controls: Sequence[Control]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -12,8 +11,30 @@ import pandas as pd
 from ..errors import UserError
 from ..results.layout import START
 from ..results.reader import StudyResults
+from ..results.start import share_starts
+from ..study import Study
+from ..study.fingerprint import start_seed
 from .ledger import BEFORE
-from .statistics import Array, Difference, difference, student
+from .statistics import SEEDS, STARTS, Array, Difference, difference, student
+
+
+def unit_of(study: Study | None) -> str:
+    """The unit of replication of training runs: initial models where several seeds share each, else seeds."""
+    return STARTS if study and share_starts(study) else SEEDS
+
+
+def by_unit(results: StudyResults, by_seed: pd.Series) -> Array:
+    """A number per seed as one per unit of replication [units]; seeds without a number are left out."""
+    there = by_seed.dropna().sort_index()
+    return results.by_unit(there.index, there.to_numpy(dtype=float))
+
+
+def over_units(results: StudyResults, by_seed: pd.Series) -> Difference:
+    """The mean of a number per seed, over the units of replication; UserError if there is none."""
+    values = by_unit(results, by_seed)
+    if not len(values):
+        raise UserError("no seed has been trained for this: run `snakemake all`.")
+    return student(values, unit_of(results.study))
 
 
 def accuracy(results: StudyResults, arm: str) -> pd.Series:
@@ -29,7 +50,8 @@ def accuracy_difference(
 ) -> Difference:
     """The difference in the final models' accuracy of two arms, in points; arguments as of ``paired_scores``."""
     one, two, seeds = paired_scores(results, arm, than, benchmarks, column)
-    return replace(difference(one, two).times(100), seeds=tuple(seeds))
+    a, b = ([results.by_unit(seeds, scores) for scores in side] for side in (one, two))
+    return difference(a, b, unit_of(results.study)).times(100)
 
 
 def paired_scores(
@@ -37,8 +59,8 @@ def paired_scores(
 ) -> tuple[list[Array], list[Array], list[int]]:
     """Scores of two arms: lists over benchmarks of [seeds, problems], and the seeds, in order.
 
-    The seeds are those on which both were evaluated on all their common benchmarks. An initial model that all runs
-    begin from is evaluated once, and has that score with every seed. ``benchmarks``: only these; ``column``:
+    The seeds are those on which both were evaluated on all their common benchmarks. An initial model has the same
+    score with every seed that begins from it. ``benchmarks``: only these; ``column``:
     `per_problem`, or `greedy`. UserError if there is no such seed.
     """
     table, scores = results.evaluations, []
@@ -49,10 +71,11 @@ def paired_scores(
                 f"no evaluation of {name!r}: name it in an experiment that is evaluated, then `snakemake all`."
             )
         scores.append(rows.pivot(index="seed", columns="benchmark", values=column))
-    if has_one_start(results):
-        for i, name in enumerate((arm, than)):
-            if name == START:
-                scores[i] = scores[i].reindex(scores[1 - i].index, method="nearest")
+    for i, name in enumerate((arm, than)):
+        if name == START:
+            trained = scores[1 - i].index
+            of_trained = scores[i].reindex([start_seed(results.study, int(seed)) for seed in trained])
+            scores[i] = of_trained.set_axis(trained)
     names = [b for b in results.benchmarks if all(b in of_arm for of_arm in scores)]
     both = [of_arm[names].dropna() for of_arm in scores]
     seeds = sorted(both[0].index.intersection(both[1].index))
@@ -128,12 +151,12 @@ def _last_quarter(curve: pd.DataFrame) -> pd.DataFrame:
 
 def late_rise(results: StudyResults, arm: str) -> Difference:
     """Rise of validation accuracy in the last quarter of training, in points, from its slope there, over seeds."""
-    rises = []
-    for curve in learning_curve(results, arm).values():
+    rises = {}
+    for seed, curve in learning_curve(results, arm).items():
         late = _last_quarter(curve)
         slope = float(np.polyfit(late["at"], late["accuracy"], 1)[0])
-        rises.append(100 * slope * float(late["at"].iloc[-1] - late["at"].iloc[0]))
-    return student(np.array(rises))
+        rises[seed] = 100 * slope * float(late["at"].iloc[-1] - late["at"].iloc[0])
+    return over_units(results, pd.Series(rises))
 
 
 def learning_curve(results: StudyResults, arm: str) -> dict[int, pd.DataFrame]:

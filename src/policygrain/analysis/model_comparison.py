@@ -11,6 +11,7 @@ from ..grading.grader import Outcome
 from ..results.evaluated_models import ModelGroup, benchmarks_of
 from ..results.schema import BenchmarkRecord
 from . import statistics
+from .measures import unit_of
 from .statistics import Difference, Estimate
 
 
@@ -55,7 +56,7 @@ def summary(group: ModelGroup, benchmark: str) -> dict[str, Any]:
     return {
         "n": records[0].n,
         "problems": records[0].problems,
-        "accuracy": statistics.accuracy([group.scores(benchmark)])._asdict(),
+        "accuracy": accuracy(group, [benchmark])._asdict(),
         "pass_at": {k: _mean([r.pass_at[k] for r in records]) for k in ks},
         "majority": _mean([r.majority for r in records]),
         "outcomes": {kind: sum(Counter(r.outcomes)[kind] for r in records) for kind in kinds},
@@ -68,7 +69,12 @@ def average(group: ModelGroup, benchmarks: Sequence[str]) -> Estimate | None:
     """The mean over ``benchmarks``; None if a model was not evaluated on one of them."""
     if not all(len(group.records(b)) == len(group.models) for b in benchmarks):
         return None
-    return statistics.accuracy([group.scores(b) for b in benchmarks])
+    return accuracy(group, benchmarks)
+
+
+def accuracy(group: ModelGroup, benchmarks: Sequence[str]) -> Estimate:
+    """The accuracy of all models of a group, mean over ``benchmarks``."""
+    return statistics.accuracy([group.scores(b) for b in benchmarks], unit_of(group.study))
 
 
 def difference(group: ModelGroup, first: ModelGroup, benchmarks: Sequence[str]) -> Difference | None:
@@ -81,7 +87,7 @@ def difference(group: ModelGroup, first: ModelGroup, benchmarks: Sequence[str]) 
         return None
     group_seeds, first_seeds = pairs[0]
     scores = ([group.scores(b, group_seeds) for b in benchmarks], [first.scores(b, first_seeds) for b in benchmarks])
-    return statistics.difference(*scores)
+    return statistics.difference(*scores, unit_of(group.study))
 
 
 def _pairs(a: ModelGroup, b: ModelGroup, benchmark: str) -> tuple[list[str], list[str]] | None:

@@ -163,9 +163,8 @@ def decide_runs(
     if order is None and sequential:
         raise UserError(f"--sequential needs runs in pairs of equal seeds; these are {pairing}.")
     if order is not None:
-        seeds = [run.seed or 0 for run in a]
         differences = [x - values["b"][j] for x, j in zip(values["a"], order, strict=True)]
-        d = anytime(differences, seeds) if sequential else student(differences, seeds=seeds)
+        d = anytime(differences) if sequential else student(differences)
     else:
         d = unpaired(values["a"], values["b"])
     notes = [note for run in (*a, *b) for note in run.notes]
@@ -240,7 +239,7 @@ class AnytimeDifference(Difference):
         return _anytime_p(self.values, value) if self.mean < value else 1.0
 
 
-def anytime(values: Sequence[float], seeds: Sequence[int] = ()) -> AnytimeDifference:
+def anytime(values: Sequence[float]) -> AnytimeDifference:
     """Paired differences of a number per seed, looked at after any of them.
 
     The p-value of a mean μ is 1 / E, where E is the likelihood ratio of t = (mean − μ) √n / s for a standardised effect
@@ -256,9 +255,7 @@ def anytime(values: Sequence[float], seeds: Sequence[int] = ()) -> AnytimeDiffer
         return _anytime_p(numbers, value) if d.mean > value else 1.0
 
     p = _anytime_p(numbers, 0.0)
-    return AnytimeDifference(
-        d.mean, d.mean - half, d.mean + half, p, d.n, SEEDS, d.spread, numbers, above, tuple(seeds)
-    )
+    return AnytimeDifference(d.mean, d.mean - half, d.mean + half, p, d.n, SEEDS, d.spread, numbers, above)
 
 
 def _anytime_p(values: Sequence[float], value: float) -> float:

@@ -60,9 +60,8 @@ class Difference:
     n: int
     unit: str
     spread: float  # standard deviation of one unit's difference
-    values: tuple[float, ...]  # one per seed, in order
+    values: tuple[float, ...]  # one per unit, in order
     above: Callable[[float], float] = field(repr=False, compare=False)  # value → p-value of "larger than value"
-    seeds: tuple[int, ...] = ()  # of the values, where they are known
 
     def below(self, value: float) -> float:
         """The one-sided p-value of "the true difference is smaller than ``value``"."""
@@ -80,22 +79,21 @@ class Difference:
         return {name: getattr(self, name) for name in ("mean", "low", "high", "p", "n", "unit")}
 
 
-def accuracy(scores: Sequence[Array]) -> Estimate:
-    """The accuracy of an arm: a list over benchmarks of scores [seeds, problems]; benchmarks count the same.
+def accuracy(scores: Sequence[Array], unit: str = SEEDS) -> Estimate:
+    """The accuracy of an arm: a list over benchmarks of scores [units, problems]; benchmarks count the same.
 
     Student's t over seeds in Wilson's form: the standard error scales with √(μ(1 − μ)), so the interval stays within
     0 and 1 and has a width at 0 and 1.
     """
     arrays = _checked(scores)
     mean, low, high = accuracy_limits(arrays)
-    n, unit = _unit(arrays)
-    return Estimate(float(mean), float(low), float(high), n, unit)
+    return Estimate(float(mean), float(low), float(high), *_units(arrays, unit))
 
 
-def difference(a: Sequence[Array], b: Sequence[Array]) -> Difference:
-    """a − b on the same seeds and problems: each a list over benchmarks of scores [seeds, problems].
+def difference(a: Sequence[Array], b: Sequence[Array], unit: str = SEEDS) -> Difference:
+    """a − b on the same units and problems: each a list over benchmarks of scores [units, problems].
 
-    Student's t over the seeds' differences in Tango's form: the standard error at a difference δ scales as it would
+    Student's t over the units' differences in Tango's form: the standard error at a difference δ scales as it would
     for paired proportions that differ by δ. The interval excludes a value where its two-sided test has p < 0.05.
     """
     one, two = _checked(a), _checked(b)
@@ -111,7 +109,7 @@ def difference(a: Sequence[Array], b: Sequence[Array]) -> Difference:
         error = math.sqrt(scale * float(_paired_variance(np.asarray(value), s.gained, s.lost)))
         return _tail(float(s.mean) - value, error, s.df)
 
-    n, unit = _unit(one)
+    n, unit = _units(one, unit)
     values = tuple(float(v) for v in s.seeds)
     spread = math.sqrt(n * scale * max(0.0, float(s.variance)))
     p = 2 * min(above(0.0), 1 - above(0.0))
@@ -124,18 +122,18 @@ def over_seeds(values: Sequence[float] | Array) -> Interval:
     return Interval(d.mean, d.low, d.high) if d.n > 1 else Interval(d.mean, d.mean, d.mean)
 
 
-def student(values: Sequence[float] | Array, unit: str = SEEDS, seeds: Sequence[int] = ()) -> Difference:
+def student(values: Sequence[float] | Array, unit: str = SEEDS) -> Difference:
     """Paired differences of a number per unit of replication [units], by Student's t.
 
-    ``unit``: training seeds or initial models; a single one has no interval. ``seeds``: those of the values.
+    ``unit``: training seeds or initial models; a single one has no interval.
     """
     x = np.asarray(values, dtype=float)
     n, mean = len(x), float(np.mean(x))
     numbers = tuple(float(v) for v in x)
     if n < 2:
-        return Difference(mean, -math.inf, math.inf, 1.0, n, unit, math.inf, numbers, lambda _: 0.5, tuple(seeds))
+        return Difference(mean, -math.inf, math.inf, 1.0, n, unit, math.inf, numbers, lambda _: 0.5)
     spread = float(x.std(ddof=1))
-    return _by_student(mean, spread, n, n - 1, unit, numbers, seeds)
+    return _by_student(mean, spread, n, n - 1, unit, numbers)
 
 
 def unpaired(a: Sequence[float], b: Sequence[float], unit: str = SEEDS) -> Difference:
@@ -144,12 +142,10 @@ def unpaired(a: Sequence[float], b: Sequence[float], unit: str = SEEDS) -> Diffe
     n, error2 = min(len(a), len(b)), one + two
     parts = one**2 / (len(a) - 1) + two**2 / (len(b) - 1)
     df = error2**2 / parts if parts else len(a) + len(b) - 2
-    return _by_student(float(np.mean(a) - np.mean(b)), math.sqrt(error2 * n), n, df, unit, (), ())
+    return _by_student(float(np.mean(a) - np.mean(b)), math.sqrt(error2 * n), n, df, unit, ())
 
 
-def _by_student(
-    mean: float, spread: float, n: int, df: float, unit: str, values: tuple[float, ...], seeds: Sequence[int]
-) -> Difference:
+def _by_student(mean: float, spread: float, n: int, df: float, unit: str, values: tuple[float, ...]) -> Difference:
     error = spread / math.sqrt(n)
 
     def above(value: float) -> float:
@@ -157,7 +153,7 @@ def _by_student(
 
     half = float(stdtrit(df, 1 - LEVEL / 2)) * error
     p = 2 * min(above(0.0), 1 - above(0.0))
-    return Difference(mean, mean - half, mean + half, p, n, unit, spread, values, above, tuple(seeds))
+    return Difference(mean, mean - half, mean + half, p, n, unit, spread, values, above)
 
 
 @dataclass(frozen=True)
@@ -169,7 +165,7 @@ class RankedDifference(Difference):
         return _sign_test([-v for v in self.values], -value)
 
 
-def ranked(values: Sequence[float] | Array, unit: str = SEEDS, seeds: Sequence[int] = ()) -> RankedDifference:
+def ranked(values: Sequence[float] | Array, unit: str = SEEDS) -> RankedDifference:
     """The median of a number per ``unit`` [n] by the exact sign test, for any distribution; values may be infinite."""
     ordered, n = sorted(float(v) for v in values), len(values)
     outside = next((k for k in range(n // 2, 0, -1) if bdtr(k - 1, n, 0.5) <= LEVEL / 2), 0)
@@ -178,7 +174,7 @@ def ranked(values: Sequence[float] | Array, unit: str = SEEDS, seeds: Sequence[i
     p = min(1.0, 2 * min(_sign_test(given, 0.0), _sign_test([-v for v in given], 0.0)))
     median = ordered[n // 2] if n % 2 else (ordered[n // 2 - 1] + ordered[n // 2]) / 2
     above = functools.partial(_sign_test, given)
-    return RankedDifference(median, low, high, p, n, unit, math.nan, given, above, tuple(seeds))
+    return RankedDifference(median, low, high, p, n, unit, math.nan, given, above)
 
 
 def _sign_test(values: Sequence[float], value: float) -> float:
@@ -291,7 +287,7 @@ def _checked(scores: Sequence[Array]) -> list[Array]:
     return arrays
 
 
-def _unit(scores: Sequence[Array]) -> tuple[int, str]:
+def _units(scores: Sequence[Array], unit: str) -> tuple[int, str]:
     """Number and name of the independent units."""
     n = len(scores[0])
-    return (n, SEEDS) if n > 1 else (sum(s.shape[1] for s in scores), PROBLEMS)
+    return (n, unit) if n > 1 else (sum(s.shape[1] for s in scores), PROBLEMS)

@@ -142,7 +142,8 @@ def future_weight(results: StudyResults) -> Figure:
         legend(figure, loc=ABOVE)
     else:
         clipped = {arm: measures.late(results, arm, "clip_fraction") for arm in methods.values()}
-        _by_parameter(left, methods, clipped.__getitem__, lambda arm: over_seeds(clipped[arm].to_numpy(dtype=float)))
+        of_arms = {arm: over_seeds(measures.by_unit(results, values)) for arm, values in clipped.items()}
+        _by_parameter(left, methods, clipped.__getitem__, of_arms.__getitem__)
         _final_accuracy(right, results, methods)
     for axes in (left, right):
         axes.set_xticks(list(methods), [f"{weight:g}" for weight in methods])
@@ -188,7 +189,7 @@ def ranges(results: StudyResults) -> Figure:
                 lines.setdefault(regime, {})[place] = arm.name
         for i, (regime, names) in enumerate(lines.items()):
             shifted = np.array(list(names), dtype=float) + 0.09 * (i - (len(lines) - 1) / 2)
-            intervals = [over_seeds(measures.area(results, name).to_numpy()) for name in names.values()]
+            intervals = [over_seeds(measures.by_unit(results, measures.area(results, name))) for name in names.values()]
             points(axes, shifted, intervals, **updates_look(i, len(lines)), label=regime)
         axes.set_xticks(range(len(by_range)), [f"{low:g}/\n{high:g}" for low, high in by_range])
         axes.set_title(f"{ratio} ratio")

@@ -133,7 +133,8 @@ def _curve(axes: Axes, results: StudyResults, arm: str, panel: Panel, look: Look
     table = table.rolling(panel.smooth, min_periods=1, center=True).mean().dropna(how="all")
     if table.empty:  # all norms are 0
         return
-    intervals = np.array([over_seeds(v[~np.isnan(v)]) for v in table.to_numpy(dtype=float)])
+    by_unit = results.by_unit(table.columns, table.to_numpy(dtype=float).T).T
+    intervals = np.array([over_seeds(v[~np.isnan(v)]) for v in by_unit])
     intervals = (np.exp(intervals) if panel.geometric else intervals).clip(0, panel.most)
     every = max(1, len(table) // 8)
     axes.plot(
@@ -157,8 +158,10 @@ def pass_at_k(results: StudyResults) -> Figure:
         n = int(responses[name])
         ks = powers_of_two(n)
         for arm in (START, *contents.headline(results.study)):
-            correct = np.rint(results.scores(arm, name) * n).astype(int).tolist()
-            scores = [np.array([[unbiased(n, c, k) for c in row] for row in correct]) for k in ks]
+            samples = results.evaluations.query("arm == @arm and benchmark == @name")
+            correct = np.rint(np.array(samples["per_problem"].tolist()) * n).astype(int).tolist()
+            by_seed = [np.array([[unbiased(n, c, k) for c in row] for row in correct]) for k in ks]
+            scores = [results.by_unit(samples["seed"], each) for each in by_seed]
             mean, low, high = np.array([accuracy([score])[:3] for score in scores]).T * 100
             axes.plot(ks, mean, markersize=3, linewidth=1.1, label=label(arm), **found[arm])
             axes.fill_between(ks, low, high, color=found[arm]["color"], alpha=0.12, linewidth=0)

@@ -31,11 +31,11 @@ def results(records: StudyResults) -> tuple[pd.DataFrame, str]:
     rows = []
     for arm in arms:
         scores = [records.scores(arm, b) for b in names]
-        rows += [_row(arm, b, [one]) for b, one in zip(names, scores, strict=True)]
-        rows.append(_row(arm, "average", scores))
+        rows += [_row(records, arm, b, [one]) for b, one in zip(names, scores, strict=True)]
+        rows.append(_row(records, arm, "average", scores))
     for b, arm in itertools.product(contaminated, arms):
         clean = records.scores(arm, b, clean=True)
-        rows += [_row(arm, f"{b}, clean", [clean])] if clean.size else []
+        rows += [_row(records, arm, f"{b}, clean", [clean])] if clean.size else []
     frame = pd.DataFrame(rows)
     units = " or ".join(dict.fromkeys(frame["unit"]))
     columns = {b: b for b in [*names, "average"]}
@@ -59,8 +59,8 @@ def results(records: StudyResults) -> tuple[pd.DataFrame, str]:
     return frame, "".join(texts)
 
 
-def _row(arm: str, benchmark: str, scores: Sequence[Any]) -> dict[str, object]:
-    found = accuracy(scores)
+def _row(records: StudyResults, arm: str, benchmark: str, scores: Sequence[Any]) -> dict[str, object]:
+    found = accuracy(scores, measures.unit_of(records.study))
     return {"arm": arm, "benchmark": benchmark, **_percent(found), "n": found.n, "unit": found.unit}
 
 

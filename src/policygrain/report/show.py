@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from ..analysis import Difference, Estimate, accuracy
-from ..analysis.model_comparison import average, difference, summary
+from ..analysis import Difference, Estimate
+from ..analysis.model_comparison import accuracy, average, difference, summary
 from ..results.evaluated_models import ModelGroup, benchmarks_of
 from ..text import columns, markdown_table, shortened
 
@@ -57,13 +57,13 @@ def overview(groups: Sequence[ModelGroup], first: ModelGroup, differing: Sequenc
     table: list[Column] = [("", [shortened(e.name, 34) for e in groups])]
     if any(len(e.models) > 1 for e in groups):
         table.append(("seeds", [str(len(e.models)) for e in groups]))
-    means = [average(e, benchmarks) if several else _accuracy(e, benchmarks[0]) for e in groups]
+    means = [average(e, benchmarks) if several else accuracy(e, benchmarks[:1]) for e in groups]
     table.append(("average" if several else "accuracy", [_cell(a) if a else "" for a in means]))
     apart = [difference(e, first, benchmarks) for e in groups]
     table.append((f"− {shortened(first.name, 24)}", [_cell(d, "+") if d else "" for d in apart]))
     left_out: list[str] = []
     for b in benchmarks if several else ():
-        column = (shortened(b, 9), [_percent(_accuracy(e, b).mean) if e.records(b) else "" for e in groups])
+        column = (shortened(b, 9), [_percent(accuracy(e, [b]).mean) if e.records(b) else "" for e in groups])
         if left_out or max(map(len, _lines([*table, column]))) > WIDTH:
             left_out.append(b)
         else:
@@ -74,10 +74,6 @@ def overview(groups: Sequence[ModelGroup], first: ModelGroup, differing: Sequenc
     return _text([*text, *_lines(table), "", f"{more} intervals and differences, and the protocol: --all"])
 
 
-def _accuracy(group: ModelGroup, benchmark: str) -> Estimate:
-    return accuracy([group.scores(benchmark)])
-
-
 def comparison(groups: Sequence[ModelGroup], first: ModelGroup, differing: Sequence[str]) -> str:
     """The accuracy of each group and its paired difference to ``first``, in a block per benchmark."""
     benchmarks = benchmarks_of(groups)
@@ -85,7 +81,7 @@ def comparison(groups: Sequence[ModelGroup], first: ModelGroup, differing: Seque
     for b in benchmarks:
         there = [e for e in groups if e.records(b)]
         sizes = {f"{r.problems} problems, n = {r.n}" for e in there for r in e.records(b).values()}
-        rows = [(e, _accuracy(e, b), difference(e, first, [b])) for e in there]
+        rows = [(e, accuracy(e, [b]), difference(e, first, [b])) for e in there]
         blocks.append((f"{b}: {' or '.join(sorted(sizes))}", rows))
     if len(benchmarks) > 1:
         averages = [(e, average(e, benchmarks)) for e in groups]
@@ -120,8 +116,8 @@ def leaderboard(groups: Sequence[ModelGroup]) -> str:
     rows = []
     for group in groups:
         whole = average(group, benchmarks) if several else None
-        each = [_cell(_accuracy(group, b)).strip() if group.records(b) else "–" for b in benchmarks]
-        order = whole or _accuracy(group, benchmarks[0])
+        each = [_cell(accuracy(group, [b])).strip() if group.records(b) else "–" for b in benchmarks]
+        order = whole or accuracy(group, benchmarks[:1])
         rows.append((order.mean, [group.name, *([_cell(whole).strip() if whole else "–"] if several else []), *each]))
     rows.sort(key=lambda row: -row[0])
     return markdown_table(["model", *(["average"] if several else []), *benchmarks], [cells for _, cells in rows], "lr")

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
-from ..study import load_recorded_study
+from ..study import Study, load_recorded_study
 from ..text import flat, some
 from .layout import START, EvaluationFolder, RunFolder, StudyFolder
 from .reader import EVALUATE, model_evaluation
 from .schema import BenchmarkRecord, EvaluationFacts
+from .start import by_unit
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,20 +42,22 @@ class ModelGroup:
     models: list[EvaluatedModel]
     name: str = ""
     is_only_start: bool = False  # the initial model of a study whose runs all begin from it
+    study: Study | None = None  # that it is an arm of, where its record can be read
 
     def records(self, benchmark: str) -> dict[str, BenchmarkRecord]:
         """Seed → record, for seeds evaluated on ``benchmark``."""
         return {m.seed: m.records[benchmark] for m in self.models if benchmark in m.records}
 
     def scores(self, benchmark: str, seeds: Sequence[str] | None = None) -> NDArray[np.float64]:
-        """Score per problem [seeds, problems] of ``seeds`` (default: all)."""
+        """Score per problem [units, problems] of ``seeds`` (default: all); units as of `start.by_unit`."""
         import numpy as np
 
         records = self.records(benchmark)
         rows = [records[seed].per_problem for seed in (seeds or records)]
         if len({len(row) for row in rows}) > 1:
             raise UserError(f"{self.name}: its seeds were evaluated on different problems of {benchmark}. {EVALUATE}")
-        return np.array(rows, dtype=float)
+        scores = np.array(rows, dtype=float)
+        return by_unit(self.study, map(int, seeds or records), scores) if self.study else scores
 
 
 def find(paths: Iterable[Path]) -> list[ModelGroup]:
@@ -162,12 +165,11 @@ def _of_study(study: StudyFolder) -> list[ModelGroup]:
     for name, folder in study.evaluations():
         seed = name.rpartition("/seed")[2]
         groups.setdefault(folder.path.parents[1], []).append(_model(folder, seed))
-    starts = None
+    recorded = None
     with suppress(UserError):  # records are compared without their study, too, or with one of an earlier version
-        starts = load_recorded_study(study.study).model.starts
-    return [
-        ModelGroup(path, models, is_only_start=starts == 1 and path.name == START) for path, models in groups.items()
-    ]
+        recorded = load_recorded_study(study.study)
+    one = recorded is not None and recorded.model.starts == 1
+    return [ModelGroup(path, models, "", one and path.name == START, recorded) for path, models in groups.items()]
 
 
 def _name(group: ModelGroup, groups: Sequence[ModelGroup]) -> str:

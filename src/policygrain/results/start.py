@@ -1,14 +1,39 @@
-"""An initial model that the pipeline does not build: its identity, and a check that all runs began from it."""
+"""Initial models of a study's runs: which runs share one, and the identity of one that the pipeline does not build."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
 from ..hub import identity
 from ..study import Study
+from ..study.fingerprint import start_seed, start_seeds
 from .layout import StudyFolder
 from .schema import RunConfig, read_record
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+def share_starts(study: Study) -> bool:
+    """Whether several seeds begin from each of several initial models, which are then the units of replication."""
+    return 1 < len(start_seeds(study)) < len(study.seeds)
+
+
+def by_unit(study: Study, seeds: Iterable[Any], values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Values [seeds, ...] averaged over seeds that share an initial model, since these are not independent.
+
+    Returns [units, ...]. Where all runs begin from one initial model, each seed is a unit, and intervals are over
+    training seeds for this initial model.
+    """
+    import numpy as np
+
+    if not share_starts(study):
+        return values
+    starts = np.array([start_seed(study, int(seed)) for seed in seeds])
+    return np.array([values[starts == start].mean(axis=0) for start in np.unique(starts)])
 
 
 def start_identity(study: Study, folder: StudyFolder) -> str | None:

@@ -1,4 +1,4 @@
-# PolicyGrain: data → start models → training → evaluation → figures and tables → MLflow.
+# PolicyGrain: data → initial models → training → evaluation → figures and tables → MLflow.
 # `snakemake all` runs config.yaml; `snakemake all --configfile studies/NAME.yaml` another study.
 from snakemake.settings.enums import Quietness
 from snakemake.utils import min_version

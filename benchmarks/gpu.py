@@ -3,7 +3,7 @@
 Random weights in the shapes of Qwen2.5 0.5B and 1.5B, bfloat16, nothing downloaded. A step is 32 prompts of 64 tokens ×
 8 responses of 256 (random weights do not end by themselves), 4 updates of some 17,000 packed tokens each. Sections:
 
-- `step`: weights to the engine, sampling, log-probabilities (the policy's of all responses, the start model's of a
+- `step`: weights to the engine, sampling, log-probabilities (the policy's of all responses, the initial model's of a
   quarter), updates, a checkpoint; with vLLM where it is installed, in the smaller shape with transformers, too;
 - `update`: the same without sampling, with activation checkpointing;
 - `attention`: forward and backward pass of one layer's attention over a packed row, as one kernel and as padded spans;

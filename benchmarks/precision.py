@@ -76,7 +76,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("run", type=Path, help="folder of a run that has a checkpoint")
     parser.add_argument("--problems", type=int, default=20, help="of each of the two kinds")
-    parser.add_argument("--model", default=STUDY.parents[1] / "models" / "smollm2-135m-instruct", help="start model")
+    parser.add_argument("--model", default=STUDY.parents[1] / "models" / "smollm2-135m-instruct", help="initial model")
     parser.add_argument("--out", type=Path, help="JSON file for the numbers")
     arguments = parser.parse_args()
     torch.set_num_threads(1)

@@ -20,7 +20,7 @@ of at most 32 tokens, 4 updates. Both sides compute in bfloat16 where the proces
 and AdamW in float32. The share of the processor's peak is that of 2 × parameters operations per token and pass over the
 speed of a large matrix product of this precision, measured here.
 
-PolicyGrain's step also scores a quarter of the batch under the frozen start model, for its record; TRL's has no such
+PolicyGrain's step also scores a quarter of the batch under the frozen initial model, for its record; TRL's has no such
 pass. Both sides live in one process and take turns, a round each, so that a busy machine slows both; the first step of
 each is not counted. The ratio is TRL's seconds over PolicyGrain's.
 
@@ -293,7 +293,7 @@ def share_of_peak(ours: PolicyGrain, rows: list[dict[str, float]]) -> dict[str, 
         return sum(row[key] for row in rows)
 
     tokens = total("tokens") + total("prompt_tokens")
-    # A quarter of the batch is scored under the start model, too. A backward pass is two forward passes.
+    # A quarter of the batch is scored under the initial model, too. A backward pass is two forward passes.
     passes = {"generate": 1, "log_probs": 1.25, "update": 3}
     shares = {name: n * each * tokens / total(f"seconds_{name}") / peak for name, n in passes.items()}
     whole = sum(passes.values()) * each * tokens / total("seconds") / peak

@@ -49,7 +49,7 @@ def in_root(monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """(data, start model) of the small study, built once for all tests, to be read only."""
+    """(data, initial model) of the small study, built once for all tests, to be read only."""
     from .support.small import make_start
 
     return make_start(tmp_path_factory.mktemp("small"))
@@ -57,7 +57,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture(scope="session")
 def chat_start(made: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A start model with a chat template, which verl needs."""
+    """An initial model with a chat template, which verl needs."""
     folder = tmp_path_factory.mktemp("start") / "model"
     shutil.copytree(made[1], folder, ignore=shutil.ignore_patterns("start.json"))
     (folder / "chat_template.jinja").write_text("{% for m in messages %}{{ m['content'] }}{% endfor %}")

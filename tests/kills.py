@@ -81,7 +81,7 @@ def run_records(run: Path) -> dict[str, str]:
 
 
 def evaluation_records(results: Path) -> dict[str, str]:
-    """The record and the samples of the evaluated start model."""
+    """The record and the samples of the evaluated initial model."""
     folder = StudyFolder(results).evaluation("start/seed0")
     return {"record": record(folder.record), "samples": digests.of_file(folder.samples("count"))}
 
@@ -111,7 +111,7 @@ def folder_records(folder: Path) -> dict[str, str]:
 
 
 def stages(base: Path) -> dict[str, Stage]:
-    """The stages, on data, a start model and a finished study that are made once in ``base``."""
+    """The stages, on data, an initial model and a finished study that are made once in ``base``."""
     data, start = make_start(base)
     one, other = small_study(), small_study(training={"updates_per_batch": 3})
     train_small(one, base / "one", data, start)

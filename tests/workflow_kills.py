@@ -2,7 +2,7 @@
 
     python -m tests.workflow_kills --kills 60 --seed 0 --out benchmarks/workflow_kills.json
 
-The study takes a minute on two cores and has every stage: start models, training, evaluation, both instruments,
+The study takes a minute on two cores and has every stage: initial models, training, evaluation, both instruments,
 figures, tables, the report and MLflow. After up to ``EPISODE`` disturbances the same command is run to its end. Prints
 a line per disturbance, and exits with 1 if a record differs or is missing.
 """

@@ -40,9 +40,9 @@ def comparison() -> str:
     rows = []
     for name in comparison_names():
         found = method(name)
-        band = found.clip.settings
-        clip = f"{band['low']:g} / {band['high']:g}" if band else "–"
-        rows.append([f"`{name}`", found.ratio.label, clip, found.summary])
+        ends = found.clip.settings
+        clip_range = f"{ends['low']:g} / {ends['high']:g}" if ends else "–"
+        rows.append([f"`{name}`", found.ratio.label, clip_range, found.summary])
     return table(["preset", "ratio", "clip low / high", "what it is"], rows)
 
 

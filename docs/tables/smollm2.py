@@ -15,7 +15,7 @@ from .common import ROOT, read
 
 RECORD = ROOT / "docs" / "records" / "smollm2.zip"
 PROGRAMS = ROOT / "docs" / "records" / "smollm2-code.zip"
-EVALUATED = ROOT / "docs" / "records" / "smollm2-mbpp_plus.json"  # of the start model, for the selection of problems
+EVALUATED = ROOT / "docs" / "records" / "smollm2-mbpp_plus.json"  # of the initial model, for the selection of problems
 SAMPLED = (
     ("plain_sum", 1),
     ("plain_sum", 2),
@@ -95,7 +95,7 @@ def precision() -> str:
         "| weights | accuracy, float32 passes | bfloat16 passes | difference of log-probabilities (nats per token) |"
     ]
     lines += ["| --- | ---: | ---: | ---: |"]
-    for key, name in (("before", "start model"), ("after", f"after {found['step']} steps")):
+    for key, name in (("before", "initial model"), ("after", f"after {found['step']} steps")):
         row = found[key]
         cells = [f"{100 * row['accuracy'][dtype]:.0f}%" for dtype in ("float32", "bfloat16")]
         lines.append("| " + " | ".join([name, *cells, f"{row['difference']:.2f}"]) + " |")
@@ -126,7 +126,7 @@ def outcomes(record: Path) -> str:
 
 
 def selected() -> str:
-    """How many problems of MBPP+ the start model solves sometimes, but not always."""
+    """How many problems of MBPP+ the initial model solves sometimes, but not always."""
     (row,) = json.loads(EVALUATED.read_text())["records"]
     rates = row["per_problem"]
     sometimes = sum(0 < rate < 1 for rate in rates)

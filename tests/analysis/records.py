@@ -82,7 +82,7 @@ def effects(**points: float) -> Curve:
 
 
 def write_estimators(results: StudyResults, value: Callable[[str, int, int], Mapping[str, float]]) -> None:
-    """Estimators' records: ``value`` of method, start model and distance gives the columns that are not 1."""
+    """Estimators' records: ``value`` of method, initial model and distance gives the columns that are not 1."""
     for start in measured_starts(results.study, results.study.estimators):
         record = made_up_estimators(Fingerprints(results.study), start, value)
         write_record(results.folder.estimators(start), record)
@@ -93,7 +93,7 @@ def write_rounds(
     reward: Callable[[str, int, int, int], float],
     entropy: Callable[[str], float] | None = None,
 ) -> None:
-    """Rounds' records: ``reward`` of method, start model, pool and number of updates; ``entropy`` after the last."""
+    """Rounds' records: ``reward`` of method, initial model, pool and number of updates; ``entropy`` after the last."""
     for start in measured_starts(results.study, results.study.rounds):
         record = made_up_rounds(Fingerprints(results.study), start, reward, entropy)
         write_record(results.folder.rounds(start), record)

@@ -137,7 +137,7 @@ def test_the_command_prints_the_ledger_and_its_json(laptop: Path, capsys: pytest
     assert (accurate["n"], accurate["unit"], accurate["instrument"]) == (8, "training seeds", "full runs")
     equal = next(entry for entry in data if entry["name"] == "mpo_block_size")
     measured = len(StudyResults(laptop).round_records)
-    assert equal["verdict"] == "undecided" and (equal["n"], equal["unit"]) == (measured, "start models")
+    assert equal["verdict"] == "undecided" and (equal["n"], equal["unit"]) == (measured, "initial models")
     assert equal["interval"][0] < equal["effect"] < equal["interval"][1]
     assert main(["claims", str(laptop), "--brief"]) == 0
     brief = capsys.readouterr().out

@@ -109,7 +109,7 @@ def test_an_estimator_is_compared_at_each_distance_then_averaged(tmp_path: Path)
     )
     norm = {"statistic": "estimator", "metric": "norm", "log": True, "of": "tepo", "than": "token"}
     found = compare(results, comparison(**norm))
-    assert found.values == pytest.approx((2.0, 2.0, 2.0)) and (found.n, found.unit) == (3, "start models")
+    assert found.values == pytest.approx((2.0, 2.0, 2.0)) and (found.n, found.unit) == (3, "initial models")
     assert compare(results, comparison(**norm, updates=4)).mean == pytest.approx(1)
     clip = comparison(statistic="estimator", metric="clip_fraction", of="tepo", than="token")
     assert compare(results, clip).values == pytest.approx((2.0, 3.0, 4.0))
@@ -132,7 +132,7 @@ def test_a_round_is_its_last_reward_over_pools(tmp_path: Path) -> None:
     results = write(study_of(3, **INSTRUMENTS), tmp_path, heights)
     write_rounds(results, lambda name, start, pool, updates: 0.3 + (name == "tepo") * updates * (0.01 + 0.02 * pool))
     found = compare(results, comparison(statistic="round", of="tepo", than="token"))
-    assert found.values == pytest.approx((4.0, 4.0, 4.0)) and found.unit == "start models"
+    assert found.values == pytest.approx((4.0, 4.0, 4.0)) and found.unit == "initial models"
     assert compare(results, comparison(statistic="round", of="tepo", than="token", updates=1)).mean == pytest.approx(2)
 
 
@@ -142,7 +142,7 @@ def test_entropies_are_those_of_the_same_states_before_and_after_a_round(tmp_pat
     write_rounds(results, lambda *_: 0.3, lambda name: 1.5 if name == "tepo" else 1.0)
     asked = {"statistic": "round", "metric": "entropy"}
     found = compare(results, comparison(**asked, of="tepo", than="token"))
-    assert found.values == pytest.approx((0.5,) * 3) and found.unit == "start models"
+    assert found.values == pytest.approx((0.5,) * 3) and found.unit == "initial models"
     fallen = comparison(**asked, of="token", than="before", claimed="below", log=True)
     assert compare(results, fallen).mean == pytest.approx(-1) and lacking(results.study, results.matrix, fallen) is None
     reward = comparison(statistic="round", of="token", than="before")
@@ -230,11 +230,14 @@ def test_seeds_that_share_an_initial_model_count_once(tmp_path: Path) -> None:
     each = (one - two).to_numpy()
     expected = student([(each[0] + each[2]) / 2, (each[1] + each[3]) / 2])
     found = measures.over_units(results, one - two)
-    assert (found.n, found.unit) == (2, "start models")
+    assert (found.n, found.unit) == (2, "initial models")
     assert (found.mean, found.low, found.high) == pytest.approx((expected.mean, expected.low, expected.high))
     for statistic in ("drop", "accuracy", "benchmarks"):
         compared = compare(results, comparison(statistic=statistic, of="tepo", than="grpo"))
-        assert (compared.n, compared.unit) == (2, "start models")
+        assert (compared.n, compared.unit) == (2, "initial models")
     gain = measures.accuracy_difference(results, "tepo", START)
-    assert (gain.n, gain.unit) == (2, "start models")  # the models of all four seeds, and the two that they began from
+    assert (gain.n, gain.unit) == (
+        2,
+        "initial models",
+    )  # of four final models over two initial ones
     assert (measures.accuracy_difference(results, "tepo", "grpo").n, len(results.scores("tepo", "count"))) == (2, 2)

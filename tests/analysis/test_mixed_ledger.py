@@ -1,4 +1,4 @@
-"""One ledger over training seeds and start models."""
+"""One ledger over training seeds and initial models."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_both_units_of_replication_are_tested() -> None:
 
 
 def test_all_comparisons_are_in_one_correction() -> None:
-    """The only round's p-value is multiplied by the number of comparisons over seeds and start models together."""
+    """The only round's p-value is multiplied by the number of comparisons over seeds and initial models together."""
     values = [1.2, 2.0, 0.8]
     p = effect_tests(student(values, STARTS), "above").holds
     alone = decide({"one": claim_of(ROUNDS[0])}, {Comparison.model_validate(ROUNDS[0]): values})
@@ -62,7 +62,7 @@ def test_a_claim_without_records_takes_no_part_in_the_correction() -> None:
 
 
 def test_a_mixed_ledger_rarely_makes_a_false_verdict() -> None:
-    """Two comparisons over eight seeds and three over six start models, without any effect.
+    """Two comparisons over eight seeds and three over six initial models, without any effect.
 
     In at most 5% of 2,000 ledgers does any of them have a direction (plus three errors).
     """

@@ -94,7 +94,7 @@ def test_the_only_start_model_is_compared_with_every_seed(tmp_path: Path, capsys
     assert expected.mean == pytest.approx(25) and (expected.n, expected.unit) == (3, "training seeds")
     short = f"{expected.mean:+.1f} [{expected.low:+.1f}, {expected.high:+.1f}]"
     text = tables.results(records)[1]
-    assert f"| GRPO − start model | {short} |" in text and "the error of its score is not in the intervals" in text
+    assert f"| GRPO − initial model | {short} |" in text and "the error of its score is not in the intervals" in text
     assert main(["show", str(there), "--all", "--against", "start"]) == 0
     block = capsys.readouterr().out.split("average of the benchmarks")[1]
     assert re.search(rf"^ +grpo .*{re.escape(short)}", block, flags=re.M), block

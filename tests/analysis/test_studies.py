@@ -132,7 +132,7 @@ def test_studies_with_common_seeds_are_said_not_to_be_independent(tmp_path: Path
 
 
 def test_start_models_count_as_shared_seeds(tmp_path: Path) -> None:
-    """No run of the first study has seed 3, but its estimators and rounds are measured on start model 3."""
+    """No run of the first study has seed 3, but its estimators and rounds are measured on initial model 3."""
     experiments = {"headline": {"methods": ["grpo"], "seeds": [5]}}
     one = write(study_of([2, 3], experiments=experiments), tmp_path / "one", effects())
     two = write(study_of([3]), tmp_path / "two", effects())

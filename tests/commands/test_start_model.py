@@ -1,4 +1,4 @@
-"""`policygrain start-model`: when a start model is made again."""
+"""`policygrain start-model`: when an initial model is made again."""
 
 from __future__ import annotations
 

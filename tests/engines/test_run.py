@@ -275,7 +275,7 @@ def test_a_model_folder_that_cannot_be_read_is_one_message(made: tuple[Path, Pat
 
 
 def own_run(study: Study, run: Path) -> RunFolder:
-    """A run that makes its own data and start model."""
+    """A run that makes its own data and initial model."""
     train_run(study, next(iter(run_matrix(study).arms.values())), 0, RunFolder(run))
     return RunFolder(run)
 

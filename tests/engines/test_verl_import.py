@@ -161,7 +161,7 @@ def spoil(folder: Path, what: str, start: Path) -> None:
         (folder / "export.json").unlink()
     elif what == "shards":
         (model / "model.safetensors").unlink()
-    elif what == "start model":
+    elif what == "initial model":
         shutil.copy(start / "model.safetensors", model)
     elif what == "no validation":
         (folder / "metrics.jsonl").write_text("".join(lines).replace("val-core", "val-aux"))
@@ -178,7 +178,7 @@ def spoil(folder: Path, what: str, start: Path) -> None:
         ("no log", r"no metrics\*\.jsonl here; name verl's log by --log"),
         ("no export", r"no export\.json here, so it was not written by `policygrain export verl`"),
         ("shards", r"no model in Hugging Face's format.*verl\.model_merger"),
-        ("start model", r"this is the initial model of the run"),
+        ("initial model", r"this is the initial model of the run"),
         ("no validation", r"no validation after the last step"),
         ("samples", r"3\.jsonl: expected lines with input, output, gts and score"),
     ],

@@ -19,7 +19,7 @@ from ..support.small import make_start, small_study
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[DataFolder, Path]:
-    """(data, start model) of the small study."""
+    """(data, initial model) of the small study."""
     data, start = make_start(tmp_path_factory.mktemp("small"))
     return DataFolder(data), start
 

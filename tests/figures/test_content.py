@@ -66,7 +66,7 @@ def labels_of(axes: Axes) -> list[str]:
 
 
 def by_start(place: int) -> float:
-    """Points that the n-th method of the rounds is behind the first at the end, mean over start models."""
+    """Points that the n-th method of the rounds is behind the first at the end, mean over initial models."""
     return float(-place * (1 + 0.1 * STARTS).mean())
 
 
@@ -80,7 +80,7 @@ def test_rounds_are_sorted_with_the_mean_over_start_models(made: StudyResults) -
     expected = over_seeds(-(1 + 0.1 * STARTS))
     assert list(ends) == pytest.approx([expected.low, expected.high])
     marks = next(line.get_xdata() for line in axes.lines if line.get_marker() == "|")
-    assert sorted(marks) == pytest.approx(sorted(-(1 + 0.1 * STARTS))), "one mark for each start model"
+    assert sorted(marks) == pytest.approx(sorted(-(1 + 0.1 * STARTS))), "one mark for each initial model"
 
 
 def test_regimes_have_a_row_per_method_and_a_panel_per_regime(tmp_path: Path) -> None:

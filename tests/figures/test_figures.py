@@ -109,9 +109,9 @@ def test_the_table_holds_the_numbers(results: Path) -> None:
     found = StudyResults(results)
     draw("results", found)
     text = (results / "tables" / "results.md").read_text()
-    assert "| GRPO | 50.0 [" in text and "| start model | 0.0 [0.0, 13.8] |" in text
+    assert "| GRPO | 50.0 [" in text and "| initial model | 0.0 [0.0, 13.8] |" in text
     # 0 of 24 answers of two seeds: Wilson's upper limit is z² / (24 + z²) = 3.84 / 27.84 = 13.8%.
-    assert "| GRPO − TEPO | -25.0 [" in text and "| TEPO − start model | +75.0 [" in text
+    assert "| GRPO − TEPO | -25.0 [" in text and "| TEPO − initial model | +75.0 [" in text
     assert found.scores("tepo", "count").shape == (2, 12)
 
 

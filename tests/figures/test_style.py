@@ -139,7 +139,7 @@ def test_labels_are_those_of_methods() -> None:
         "tepo": "TEPO",
         "gspo": "GSPO here",
     }
-    assert label("mine+updates_per_batch=1") == "Mine, 1 update" and label("start") == "start model"
+    assert label("mine+updates_per_batch=1") == "Mine, 1 update" and label("start") == "initial model"
     assert label("nobody_knows") == "nobody knows"
 
 

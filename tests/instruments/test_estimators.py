@@ -186,7 +186,7 @@ def test_the_command(
 
 
 def test_what_a_stopped_process_has_measured_is_kept(made: tuple[Path, Path], tmp_path: Path) -> None:
-    """Three start models; the process is stopped in the second, and then one of the problems files changes."""
+    """Three initial models; the process is stopped in the second, and then one of the problems files changes."""
     study = small_study(methods=METHODS, estimators=SECTION, seeds=[0, 1, 2])
     data, measured = tmp_path / "data", []
     shutil.copytree(made[0], data)

@@ -41,7 +41,7 @@ def test_what_the_page_says_in_words(measured: dict[str, Any]) -> None:
     rows = {(row["trainer"], row["setting"]): row for row in measured["names"]}
     sequence = "importance_sampling_level=sequence"
     for key in (("TRL", sequence), ("verl", "loss_mode=gspo"), ("AReaL", sequence)):
-        assert rows[key]["equals"] == "`gspo` with `token_mean` and the band 0.2 / 0.2"
+        assert rows[key]["equals"] == "`gspo` with `token_mean` and the range 0.2 / 0.2"
     assert rows["Trinity-RFT", "policy_loss_fn=gspo"]["equals"] == "gspo"
     assert rows["Trinity-RFT", "policy_loss_fn=sapo"]["equals"] is None
     assert rows["TRL", "loss_type=cispo"]["equals"] == "`cispo` with every weight at most 0.2"

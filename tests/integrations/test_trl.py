@@ -97,7 +97,7 @@ def weights(trainer: Any) -> torch.Tensor:
 
 
 LAUNCH = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m")
-# Bands in which some tokens are clipped after an update at this learning rate.
+# Ranges in which some tokens are clipped after an update at this learning rate.
 TIGHT = {"low": 0.01, "high": 0.02}
 SAME = {"epsilon": 0.01, "epsilon_high": 0.02}
 THEIRS: dict[str, dict[str, Any]] = {

@@ -194,7 +194,7 @@ def test_a_step_with_verls_ppo_loss_shows_its_objective_in_the_weights() -> None
 
     assert_step(model, step_with(config_of("vanilla", high=0.28)), "dapo")
     assert_step(model, step_with(config_of("policygrain.gspo")), "gspo")
-    with pytest.raises(AssertionError, match=r"not that of gspo.*of: `gspo` with `token_mean` and the band 0.2 / 0.2"):
+    with pytest.raises(AssertionError, match=r"not that of gspo.*of: `gspo` with `token_mean` and the range 0.2 / 0.2"):
         assert_step(model, step_with(config_of("gspo")), "gspo")
 
 

@@ -42,7 +42,7 @@ def by_vllm(folder: str) -> Any:
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Both kinds of tiny models, saved as start models are."""
+    """Both kinds of tiny models, saved as initial models are."""
     texts = [problem.problem for family in FAMILIES for problem in generate(family, "train", 20, seed=0)]
     kinds = {"characters": tiny.character_tokenizer(), "bpe": tiny.bpe_tokenizer(texts, 300)}
     found = {}

@@ -121,7 +121,7 @@ def test_a_preset_has_the_settings_of_the_table(name):
     assert chosen.summary and chosen.source
 
 
-# Ratio, and the band of NAME_clip; all else is as in `none`.
+# Ratio, and the range of NAME_clip; all else is as in `none`.
 COMPARISON = {
     "none": ("none", None),
     "token": ("token", (0.1, 0.14)),
@@ -133,7 +133,7 @@ COMPARISON = {
 
 
 def test_presets_to_compare_ratios_with_differ_in_nothing_else():
-    bands = {}
+    ranges = {}
     for name in comparison_names():
         chosen, ratio = method(name), name.removesuffix("_clip")
         assert chosen.ratio.label == COMPARISON[ratio][0] and chosen.label and chosen.summary
@@ -141,10 +141,10 @@ def test_presets_to_compare_ratios_with_differ_in_nothing_else():
             key: getattr(chosen, key) for key in TEXTS
         }
         if name != ratio:
-            bands[ratio] = chosen.clip
+            ranges[ratio] = chosen.clip
         else:
             assert chosen.clip == NoClip()
-    assert bands == {name: PpoClip(low=b[0], high=b[1]) for name, (_, b) in COMPARISON.items() if b}
+    assert ranges == {name: PpoClip(low=b[0], high=b[1]) for name, (_, b) in COMPARISON.items() if b}
     dapo = method("dapo")
     assert (method("none").aggregation, method("none").advantage) == (dapo.aggregation, dapo.advantage)
     assert method("none").sampler.data() == NO_SAMPLER and not method("none").penalties

@@ -27,7 +27,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "plain": {},
     "several seeds per process": {"seeds_per_process": 2, "seeds": [0, 1, 2, 3, 4]},
     "experiments with other seeds": {"seeds_per_process": 2, "seeds": [0, 1, 2], "experiments": OTHER_SEEDS},
-    "start models take turns": {"seeds": [0, 1, 2], "model": {"starts": 2}, "experiments": OTHER_SEEDS},
+    "initial models take turns": {"seeds": [0, 1, 2], "model": {"starts": 2}, "experiments": OTHER_SEEDS},
     "measured": {"seeds": [0, 1, 2], "estimators": MEASURED, "rounds": MEASURED},
     "controls": {"seeds": [0, 1], "controls": {"method": "grpo", "worse": "tepo"}},
     "shards in parts": {"seeds": [0, 1, 2], "evaluation": {"runs_per_engine": 2, "parts": 3}},

@@ -34,7 +34,7 @@ def test_what_is_behind_a_claim(tmp_path: Path) -> None:
     table = path / "tables" / "claims.csv"
     claim = explain(table, "mpo_clip_fraction")
     assert re.search(
-        r"estimators, clip fraction: mpo_phi_0.4 below mpo_phi_0.1: 0 \[0, 0\] points over 6 start models: undecided "
+        r"estimators, clip fraction: mpo_phi_0.4 below mpo_phi_0.1: 0 \[0, 0\] points over 6 initial models: undecided "
         r"\(corrected p 1\)\n  records  .*estimators/seed\*\.json",
         claim,
     )

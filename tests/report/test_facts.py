@@ -18,11 +18,11 @@ def test_cost_in_device_hours(study: Study, results: Path) -> None:
 
 
 def test_provenance_and_protocol_of_the_records(results: Path) -> None:
-    """In order of the study, each value once; the protocol of the runs' models, not of start models."""
+    """In order of the study, each value once; the protocol of the runs' models, not of initial models."""
     found = provenance(StudyResults(results))
     assert found["commit"] == "c0ffee" and found["hardware"] == "a computer" and found["torch"] == "2"
     assert found["vllm"] == "1" and found["transformers"] == "unknown"
-    assert found["start models"] == "tiny s0, tiny s1"
+    assert found["initial models"] == "tiny s0, tiny s1"
     protocols = protocol(StudyResults(results))
     assert protocols["sampling"] == "2 samples at temperature 1, at most 24 tokens: running total, count"
     assert protocols["problems"] == "running total 12, count 12" and protocols["seed"] == "7"

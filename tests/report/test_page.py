@@ -65,7 +65,7 @@ def test_each_finding_is_printed_once(page: Path) -> None:
 
 def test_figures_have_titles_and_intervals_are_not_broken(page: Path) -> None:
     text = page.read_text()
-    assert "<h3>Accuracy of the start model and the headline methods" in text
+    assert "<h3>Accuracy of the initial model and the headline methods" in text
     assert "75.0\u00a0[" in text and not re.search(r"\[[-+.\d]+, [-+.\d]+\]", re.sub("<[^>]*>", " ", text))
 
 

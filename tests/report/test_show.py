@@ -115,7 +115,7 @@ def test_a_study_has_a_line_per_arm(
     paired = difference(entries[1], entry, ["count"])
     assert paired is not None and paired.mean == pytest.approx(1 / 6)
     assert "seeds" in shown(capsys, tmp_path)
-    # Start models come first, then the arms by name.
+    # Initial models come first, then the arms by name.
     make_run(tmp_path / "start" / "seed0", {"count": COUNT, "rest": REST})
     assert re.search(r"^  start +1 +50\.0", shown(capsys, tmp_path), flags=re.M)
 

@@ -238,8 +238,8 @@ def test_the_index_lists_the_presets() -> None:
         assert ratio.split()[0] == chosen.ratio.name and aggregation == chosen.aggregation.name
         said = re.match(r"([\d.]+) / ([\d.]+)", clip)
         ends = {key: value for key, value in chosen.clip.settings.items() if key in ("low", "high")}
-        band = tuple(ends.values()) if len(ends) == 2 else None
-        assert (tuple(map(float, said.groups())) if said else None) == band, name
+        clip_range = tuple(ends.values()) if len(ends) == 2 else None
+        assert (tuple(map(float, said.groups())) if said else None) == clip_range, name
         assert [p.split()[0] for p in penalties.split(", ") if p not in ("–", "masked")] == [
             p.name for p in chosen.penalties
         ]

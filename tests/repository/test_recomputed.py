@@ -122,7 +122,7 @@ def tango(record: str, one: str, other: str, decoding: str) -> Numbers:
 
 
 def after_round(record: str, method: str, steps: int) -> dict[int, float]:
-    """Start model → reward after the last update of a round, in points."""
+    """Initial model → reward after the last update of a round, in points."""
     found = {}
     for seed, text in files(record, "rounds/seed#.json"):
         rows = [row for row in json.loads(text)["rows"] if row["method"] == method and row["steps"] == steps]
@@ -132,7 +132,7 @@ def after_round(record: str, method: str, steps: int) -> dict[int, float]:
 
 
 def bias_cosine(record: str, method: str, updates: int) -> dict[int, float]:
-    """Start model → cosine of an estimator's mean update with the true gradient."""
+    """Initial model → cosine of an estimator's mean update with the true gradient."""
     found = {}
     for seed, text in files(record, "estimators/seed#.json"):
         rows = [r for r in json.loads(text)["rows"] if r["estimator"] == method and r["updates"] == updates]

@@ -1,4 +1,4 @@
-"""The start model that tests of engines share."""
+"""The initial model that tests of engines share."""
 
 from __future__ import annotations
 

@@ -239,7 +239,7 @@ def test_another_content_of_a_file_changes_what_is_made_from_it(source: str, exp
 
 
 def test_runs_from_one_start_model_depend_on_its_seed() -> None:
-    """With one start model it is that of the smallest seed; with two, seeds take turns."""
+    """With one initial model it is that of the smallest seed; with two, seeds take turns."""
     shared = {"model.starts": 1}
     one, two = (Fingerprints(with_values(**shared, seeds=seeds), SOURCES) for seeds in ([3, 5], [5, 3]))
     assert one.run(Run("grpo", 3)) == two.run(Run("grpo", 3)), "the order of seeds changes nothing"

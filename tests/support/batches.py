@@ -18,7 +18,7 @@ from policygrain.testing.losses import WITH_GRADIENT
 
 few = settings(deadline=None, derandomize=True, max_examples=30)
 
-# Clip-Cov draws tokens at random; with `fraction` 1 it takes every candidate. The covariance band and KL-Cov's share
+# Clip-Cov draws tokens at random; with `fraction` 1 it takes every candidate. The covariance range and KL-Cov's share
 # are widened so that small batches have such tokens.
 DETERMINISTIC = {
     "clip_cov": {"clip": {"fraction": 1.0, "cov_low": 0.05}},

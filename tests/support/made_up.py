@@ -115,9 +115,9 @@ def made_up_rows(updates: int, seed: int, rise: float = 1.0) -> list[dict[str, A
 def made_up_estimators(
     fingerprints: Fingerprints, start: int, value: Callable[[str, int, int], Mapping[str, float]] | None = None
 ) -> EstimatorsRecord:
-    """The n-th estimator is n percent worse than the first, and start model s a percent better than s − 1.
+    """The n-th estimator is n percent worse than the first, and initial model s a percent better than s − 1.
 
-    The ratio's variance is a hundredth of n times the distance. With ``value`` of method, start model and distance:
+    The ratio's variance is a hundredth of n times the distance. With ``value`` of method, initial model and distance:
     these columns, and 1 in all others.
     """
     study = fingerprints.study
@@ -160,9 +160,9 @@ def made_up_rounds(
     reward: Callable[[str, int, int, int], float] | None = None,
     entropy: Callable[[str], float] | None = None,
 ) -> RoundsRecord:
-    """The first method gains 10 points in a round, the n-th n − 1 points less, from start model s 0.1s times more.
+    """The first method gains 10 points in a round, the n-th n − 1 points less, from initial model s 0.1s times more.
 
-    ``reward`` of method, start model, pool and number of updates, in its place; ``entropy`` after the last, from 2.
+    ``reward`` of method, initial model, pool and number of updates, in its place; ``entropy`` after the last, from 2.
     """
     section = fingerprints.study.rounds
     assert section is not None

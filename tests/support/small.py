@@ -1,4 +1,4 @@
-"""A study that takes seconds, its data and start model, for tests of the real trainer."""
+"""A study that takes seconds, its data and initial model, for tests of the real trainer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from policygrain.tasks.sources import prepare
 from policygrain.train.start_model import build_start_model
 from policygrain.train.stopping import Stop
 
-# The start model guesses a digit, so that some rewards differ within a group and gradients are not zero.
+# The initial model guesses a digit, so that some rewards differ within a group and gradients are not zero.
 SMALL: dict[str, Any] = {
     "name": "small",
     "seeds": [0],
@@ -54,7 +54,7 @@ def small_study(**changes: Any) -> Study:
 
 
 def make_start(folder: Path) -> tuple[Path, Path]:
-    """(data, start model) of the small study."""
+    """(data, initial model) of the small study."""
     study = small_study()
     prepare(study, DataFolder(folder / "data"))
     build_start_model(study, 0, DataFolder(folder / "data"), StartFolder(folder / "start"))

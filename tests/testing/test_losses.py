@@ -177,7 +177,7 @@ WRONG = [
     wrong("grpo", None, mean_over_padding),
     wrong("grpo", None, padding_in_the_loss),
     wrong("grpo", None, rows_without_tokens_counted),
-    wrong("gspo", "`gspo` with the band 0.2 / 0.2", band_a_thousand_times_as_wide),
+    wrong("gspo", "`gspo` with the range 0.2 / 0.2", band_a_thousand_times_as_wide),
     wrong("gspo", "`gspo` with low and high exchanged", band_exchanged),
     wrong("gspo", None, sum_instead_of_mean_of_logs),
     wrong("gspo", "`gspo` with the ratio `token`", token_ratio),

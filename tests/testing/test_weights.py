@@ -54,7 +54,7 @@ def test_a_step_of_another_objective_is_named() -> None:
     model = Table(fields["log_probs"])
     step = step_of("tepo_v1", model, fields, {"low": 0.2, "high": 0.2})
     with pytest.raises(
-        AssertionError, match=r"not that of gspo.*of: `gspo` with `token_mean` and the band 0.2 / 0.2\."
+        AssertionError, match=r"not that of gspo.*of: `gspo` with `token_mean` and the range 0.2 / 0.2\."
     ):
         assert_step(model, step, "gspo")
     with pytest.raises(AssertionError, match="2 times its norm"):

@@ -48,7 +48,7 @@ def test_other_sampling_seeds_see_other_prompts_from_the_same_start(made: tuple[
     )
     assert one == same != other
     key = "validation_accuracy"
-    assert one[0][key] == other[0][key], "the same start model on the same validation problems"
+    assert one[0][key] == other[0][key], "the same initial model on the same validation problems"
     assert [row.get("accuracy") for row in one] != [row.get("accuracy") for row in other]
 
 

@@ -36,7 +36,7 @@ from ..support.small import SMALL, assert_same_end, small_study, train_small, wr
 
 @pytest.mark.parametrize("name", method_names())
 def test_every_preset_trains(name: str, made: tuple[Path, Path], tmp_path: Path) -> None:
-    # GEPO's ratio is not near 1 for short responses: its band would leave no gradient in two steps.
+    # GEPO's ratio is not near 1 for short responses: its range would leave no gradient in two steps.
     wide = {"gepo": {"clip": {"low": 1.0, "high": 100.0}}} if name == "gepo" else {}
     study = small_study(training={"steps": 2}, methods=wide, experiments={"headline": {"methods": [name]}})
     rows = run_metrics(RunFolder(train_small(study, tmp_path / "run", *made)))
@@ -153,7 +153,7 @@ def test_a_batch_sampled_ahead_is_off_from_the_policy_that_sampled_it(
     for ahead in (0, 1, 2):
         study = small_study(training={"steps": 5, "updates_per_batch": 1, "group": 12, "ahead": ahead})
         rows[ahead] = run_metrics(RunFolder(train_small(study, tmp_path / str(ahead), *made)))[:-1]
-        # The first batches are all the start model's.
+        # The first batches are all the initial model's.
         assert max(r["kl_initial"] for r in rows[ahead][: ahead + 1]) < 1e-9
         assert rows[ahead][ahead + 1]["kl_initial"] > 1e-6
         assert max(r["mismatch_max"] for r in rows[ahead]) < 1e-4

@@ -56,7 +56,7 @@ def test_the_warm_up_lowers_the_heads_loss_and_is_recorded(made: tuple[Path, Pat
 def test_the_warm_up_leaves_prompts_and_sampling_seeds_of_training_as_they_are(
     made: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    """The first batch is sampled from the start model, whatever the heads have learned."""
+    """The first batch is sampled from the initial model, whatever the heads have learned."""
     sampled = [
         run_metrics(RunFolder(train_small(heads_study(batches), tmp_path / str(batches), *made)))[0]
         for batches in (0, 3)

@@ -124,7 +124,7 @@ def test_every_key_is_changed_below() -> None:
 def test_a_run_is_superseded_by_a_change_of_a_key_that_decides_it_and_of_no_other(
     key: str, made: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    """The start model and the data are given: keys that only these depend on change them, not the run's settings."""
+    """The initial model and the data are given: keys that only these depend on change them, not the run's settings."""
     run = folder_of_a_run(small_study(**BASE), made, tmp_path / "run")
     claim(run, config_of(changed(key, CHANGED[key]), made))
     assert run.metrics.exists() == ("run" not in DECIDES[key])
@@ -140,12 +140,12 @@ def test_an_optional_section_of_defaults_is_not_the_same_as_none(
     assert not run.metrics.exists()
 
 
-@pytest.mark.parametrize("what", ["train", "validation", "start model"])
+@pytest.mark.parametrize("what", ["train", "validation", "initial model"])
 def test_a_run_is_superseded_by_other_inputs(what: str, made: tuple[Path, Path], tmp_path: Path) -> None:
     study = small_study(seeds=[0, 1])
     run = folder_of_a_run(study, made, tmp_path / "run")
     data, start = (Path(shutil.copytree(path, tmp_path / path.name)) for path in made)
-    if what == "start model":
+    if what == "initial model":
         (start / "start.json").unlink()
         (start / "generation_config.json").write_text("{}")
     else:

@@ -45,7 +45,7 @@ def test_the_ratio_to_the_old_policy_stays_1_and_validation_is_of_the_exact_weig
     assert rounded == again
     assert exact[0]["mismatch_mean"] < 1e-5 and min(row["mismatch_mean"] for row in steps) > 0.01
     assert all(row["ratio_mean"] == pytest.approx(1, abs=1e-5) and row["kl_old"] < 1e-9 for row in steps)
-    # The start model samples the validation responses of step 0, whichever weights sample the rollouts.
+    # The initial model samples the validation responses of step 0, whichever weights sample the rollouts.
     assert rounded[0]["validation_length"] == exact[0]["validation_length"]
     assert rounded[0]["reward_mean"] != exact[0]["reward_mean"]
 

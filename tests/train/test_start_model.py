@@ -1,4 +1,4 @@
-"""The start model that the pipeline makes: built again where it is stale, refused where it is damaged."""
+"""The initial model that the pipeline makes: built again where it is stale, refused where it is damaged."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ QUICK = {"steps": 3, "mixed_steps": 3, "batch_size": 4}
 
 
 def quick_study(**changes: Any) -> Study:
-    """The small study with a start model that takes no time."""
+    """The small study with an initial model that takes no time."""
     return small_study(model={"warm_start": QUICK | changes.pop("warm_start", {})}, **changes)
 
 
 def build(study: Study, folder: Path, seed: int = 0) -> StartFolder:
-    """The study's data and start model, in ``folder``."""
+    """The study's data and initial model, in ``folder``."""
     data, start = DataFolder(folder / "data"), StartFolder(folder / "start")
     prepare(study, data)
     ensure_start_model(study, seed, data, start)
@@ -50,7 +50,7 @@ def built(tmp_path: Path) -> StartFolder:
 
 def test_a_start_model_that_is_up_to_date_is_left(built: StartFolder) -> None:
     before = {path: path.stat().st_mtime_ns for path in built.path.rglob("*")}
-    # What decides nothing about a start model.
+    # What decides nothing about an initial model.
     build(quick_study(training={"steps": 9, "threads": 1}), built.path.parent)
     assert {path: path.stat().st_mtime_ns for path in built.path.rglob("*")} == before
     record = start_model(built)

@@ -52,7 +52,7 @@ def test_everything_is_there(smoke: Path) -> None:
     assert "running_total" in (results / "tables" / "results.csv").read_text()
     assert (results / "runs" / "tepo" / "seed1" / "evaluation" / "count.jsonl").exists()
     records = StudyResults(results)
-    assert len(records.estimator_records) == len(records.round_records) == 2, "one of each start model"
+    assert len(records.estimator_records) == len(records.round_records) == 2, "one of each initial model"
     found = {control.role: control for control in controls(records)}
     assert set(found) == set(EXPECTED) and all(control.difference.n == 2 for control in found.values())
     assert found["zero_learning_rate"].passed and found["other_seeds"].difference.mean != 0
@@ -97,7 +97,7 @@ def test_a_change_runs_what_depends_on_it_and_no_more(smoke: Path, root: Path, t
     assert more["train"] == 2 and "start_model" not in more
     seeds = plan_of("seeds: [0, 1]", "seeds: [0, 1, 2]")
     assert seeds["train"] == 8 and "start_model" not in seeds, (
-        "two start models take turns; four of eight arms are controls"
+        "two initial models take turns; four of eight arms are controls"
     )
     clip = plan_of("experiments:\n", "methods:\n  grpo: {clip: {low: 0.1}}\n\nexperiments:\n")
     assert clip["train"] == 8 and "estimators" not in clip, "the method of the controls, in four arms"

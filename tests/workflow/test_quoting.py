@@ -84,7 +84,7 @@ def checkout(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_study_runs_in_a_folder_with_an_odd_name(checkout: Path, root: Path, tmp_path: Path) -> None:
-    """Every rule, first from a start model that the pipeline makes, then from one that is named by its folder."""
+    """Every rule, first from an initial model that the pipeline makes, then from one that is named by its folder."""
     study = {
         **ONE_RUN,
         "training": {"steps": 2},
@@ -113,7 +113,7 @@ def test_a_study_runs_in_a_folder_with_an_odd_name(checkout: Path, root: Path, t
     results = checkout / "results" / "odd"
     assert (results / "report.html").exists() and (results / "mlflow.json").exists()
     assert planned(checkout, checkout, "study.yaml", "all") == {}
-    # Again, from the start model by its path.
+    # Again, from the initial model by its path.
     own = write_study(checkout, root, **study | {"name": "own", "model": {"start": str(results / "start" / "seed0")}})
     run(own.name)
     assert (checkout / "results" / "own" / "figures" / "dynamics.pdf").exists()

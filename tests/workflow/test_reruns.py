@@ -17,7 +17,7 @@ from ..support.snakemake import call, jobs, outputs, planned, snakemake
 pytestmark = pytest.mark.pipeline
 
 DRAWN = {"figure": 8, "table": 4, "report_page": 1, "track": 1}
-MEASURED = {"estimators": 1, "rounds": 1}  # of both start models in one process
+MEASURED = {"estimators": 1, "rounds": 1}  # of both initial models in one process
 EVERY_MODEL = {"train": 4, **MEASURED, "evaluate": 1, **DRAWN}
 OWN = {
     "data": {"train": ["own.jsonl"], "train_size": 100},
@@ -97,7 +97,7 @@ def finished(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         # A run that is left out is not trained again when it comes back; the others are evaluated together.
         ({"experiments": {"headline": {"methods": ["tepo"]}}}, {"evaluate": 1, **DRAWN}),
         ({"experiments": {"headline": {"methods": ["grpo", "tepo", "mpo"]}}}, {"train": 1, "evaluate": 1, **DRAWN}),
-        # Start models take turns, so a seed needs none of its own.
+        # Initial models take turns, so a seed needs none of its own.
         ({"seeds": [0, 1, 2]}, {"train": 2, "evaluate": 1, **DRAWN}),
         (
             {"seeds": [0, 1, 2], "model": {"starts": 3}},  # `model.starts` decides every run and measurement

@@ -25,7 +25,7 @@ rule train:
 
 
 rule estimators:
-    # Gradient estimators against the true gradient, on some start models.
+    # Gradient estimators against the true gradient, on some initial models.
     input:
         inputs_of("estimators"),
     output:
@@ -47,7 +47,7 @@ rule estimators:
         " --start {params.start:q} --data {params.data:q} --out {params.out:q} --done {output:q} >{log:q} 2>&1"
 
 
-# One round of updates by each method, on some start models.
+# One round of updates by each method, on some initial models.
 use rule estimators as rounds with:
     input:
         inputs_of("rounds"),

@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 
 from ..errors import UserError
+from ..results import start
 from ..results.layout import START
 from ..results.reader import StudyResults
-from ..results.start import share_starts
 from ..study import Study
 from ..study.fingerprint import start_seed
 from .ledger import BEFORE
@@ -20,13 +20,13 @@ from .statistics import SEEDS, STARTS, Array, Difference, difference, student
 
 def unit_of(study: Study | None) -> str:
     """The unit of replication of training runs: initial models where several seeds share each, else seeds."""
-    return STARTS if study and share_starts(study) else SEEDS
+    return STARTS if study and start.share_starts(study) else SEEDS
 
 
 def by_unit(results: StudyResults, by_seed: pd.Series) -> Array:
     """A number per seed as one per unit of replication [units]; seeds without a number are left out."""
     there = by_seed.dropna().sort_index()
-    return results.by_unit(there.index, there.to_numpy(dtype=float))
+    return start.by_unit(results.study, there.index, there.to_numpy(dtype=float))
 
 
 def over_units(results: StudyResults, by_seed: pd.Series) -> Difference:
@@ -50,7 +50,7 @@ def accuracy_difference(
 ) -> Difference:
     """The difference in the final models' accuracy of two arms, in points; arguments as of ``paired_scores``."""
     one, two, seeds = paired_scores(results, arm, than, benchmarks, column)
-    a, b = ([results.by_unit(seeds, scores) for scores in side] for side in (one, two))
+    a, b = ([start.by_unit(results.study, seeds, scores) for scores in side] for side in (one, two))
     return difference(a, b, unit_of(results.study)).times(100)
 
 

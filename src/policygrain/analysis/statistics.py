@@ -22,7 +22,7 @@ from ..errors import UserError
 
 Array = NDArray[np.float64]
 LEVEL = 0.05
-SEEDS, STARTS, PROBLEMS = "training seeds", "start models", "problems of one training seed"
+SEEDS, STARTS, PROBLEMS = "training seeds", "initial models", "problems of one training seed"
 REPLICATES = (SEEDS, STARTS)  # units over which intervals generalise
 NORMAL = float(ndtri(1 - LEVEL / 2))
 # The smallest variance of a seed's mean, where few seeds agree by chance; chosen by simulated coverage.

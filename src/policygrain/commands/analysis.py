@@ -68,25 +68,25 @@ def cases(arguments: Namespace) -> None:
 
 @command(
     ROLLOUTS,
-    option("--share", "share of tokens that a band should clip (default: 0.01)", type=float, default=0.01),
+    option("--share", "share of tokens that a range should clip (default: 0.01)", type=float, default=0.01),
     path("--figure", "draw the distributions", metavar="PNG"),
     path("--out", "JSON file of what was measured", metavar="FILE"),
 )
 def calibrate(arguments: Namespace) -> None:
-    """Measure which clip bands clip what, on the rollouts of a run of your own.
+    """Measure which clip ranges clip what, on the rollouts of a run of your own.
 
-    How the ratios of each grain spread, what published bands clip, and the band that clips a wanted share of tokens.
+    How the ratios of each grain spread, what published ranges clip, and the range that clips a wanted share of tokens.
     """
-    from ..integrations import bands
+    from ..integrations import calibrate
     from ..integrations.rollout_files import read_rollouts
 
     rollouts = read_rollouts(arguments.rollouts)
-    grains = bands.measure(rollouts, arguments.share)
-    print(bands.table(grains, rollouts, arguments.share))
+    grains = calibrate.measure(rollouts, arguments.share)
+    print(calibrate.table(grains, rollouts, arguments.share))
     if arguments.out is not None:
-        arguments.out.write_text(json.dumps(bands.data(grains, rollouts, arguments.share), indent=1) + "\n")
+        arguments.out.write_text(json.dumps(calibrate.data(grains, rollouts, arguments.share), indent=1) + "\n")
     if arguments.figure is not None:
-        bands.draw(rollouts, arguments.figure)
+        calibrate.draw(rollouts, arguments.figure)
 
 
 SIDE = "logs, a run each: paths, globs, or FILE::NAME for runs in one file; at least two"

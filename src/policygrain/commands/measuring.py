@@ -14,7 +14,7 @@ from .declare import CONFIG, DATA, DONE, RESULTS, SEEDS, command, option, path
 
 START_OPTIONS = (
     CONFIG,
-    option("--start", "start model: a folder, or a Hugging Face name; {seed} stands for the seed", required=True),
+    option("--start", "initial model: a folder, or a Hugging Face name; {seed} stands for the seed", required=True),
     path("--out", "JSON file; {seed} stands for the seed", required=True),
     path("--data", "folder written by `prepare` (default: prepared and removed afterwards)"),
     SEEDS,
@@ -23,7 +23,7 @@ START_OPTIONS = (
 
 
 def _measure(arguments: Namespace, instrument: Any, table: Callable[[Any], list[str]]) -> None:
-    """Measure the start models; write and print their records."""
+    """Measure the initial models; write and print their records."""
     from ..instruments.inputs import measure_starts
     from ..study import load_study
 
@@ -38,7 +38,7 @@ def _measure(arguments: Namespace, instrument: Any, table: Callable[[Any], list[
 
 @command(*START_OPTIONS)
 def estimators(arguments: Namespace) -> None:
-    """Measure gradient estimators on one start model, against the true gradient.
+    """Measure gradient estimators on one initial model, against the true gradient.
 
     Bias, noise and usefulness of the update of each method, on the same batches (docs/estimators.md).
     """

@@ -1,4 +1,4 @@
-"""Stages that make problems, start models and trained runs, here or in another engine."""
+"""Stages that make problems, initial models and trained runs, here or in another engine."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def prepare(arguments: Namespace) -> None:
 
 @command(CONFIG, SEEDS, DATA, option("--out", "folder; {seed} stands for the seed", required=True), DONE)
 def start_model(arguments: Namespace) -> None:
-    """Build a study's tiny start model.
+    """Build a study's tiny initial model.
 
     It is trained by supervised fine-tuning and saved with its tokenizer.
     """
@@ -71,7 +71,7 @@ def start_model(arguments: Namespace) -> None:
     # torchrun reads `--start`, wherever it stands, as the beginning of an option of its own.
     option(
         "--start-model --start",
-        "start model (default: the study's; a tiny one is built); {seed} stands for the seed of the start model",
+        "initial model (default: the study's; a tiny one is built); {seed} stands for the seed of the initial model",
         dest="start",
     ),
     path("--data", "folder written by `prepare` (default: written into the run's folder)"),

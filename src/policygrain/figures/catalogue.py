@@ -35,7 +35,7 @@ SWEEP = "two methods that differ in block.{0} alone, in `{1}.methods` or evaluat
 ARMS = "at least 2 of these methods in experiments: {}"
 FIGURES: dict[str, Entry] = {
     "benchmarks": Entry(
-        "Accuracy of the start model and the headline methods on each benchmark and on average (after TEPO's figure 1)",
+        "Accuracy of the initial model and the headline methods, by benchmark and on average (after TEPO's figure 1)",
         "intervals.benchmarks",
         *HEADLINE,
     ),
@@ -45,7 +45,7 @@ FIGURES: dict[str, Entry] = {
         *HEADLINE,
     ),
     "clip_ratio": Entry(
-        "Clip fraction by step, below and above the band (after TEPO's figure 2)", "lines.clip_ratio", *HEADLINE
+        "Clip fraction by step, below and above the range (after TEPO's figure 2)", "lines.clip_ratio", *HEADLINE
     ),
     "entropy_regularisation": Entry(
         "Entropy and accuracy of TEPO, with its penalty, an entropy bonus or KL on all tokens (after TEPO's figure 4)",
@@ -84,7 +84,7 @@ FIGURES: dict[str, Entry] = {
         lambda study: study.estimators and contents.without_clip(study, study.estimators.methods),
     ),
     "pass_at_k": Entry(
-        "pass@k of the start model and the headline methods, by the unbiased estimator",
+        "pass@k of the initial model and the headline methods, by the unbiased estimator",
         "lines.pass_at_k",
         "a benchmark with several responses per problem; set `sampling: {n: 8, temperature: 1.0}`",
         contents.sampled_benchmarks,

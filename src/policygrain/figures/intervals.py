@@ -24,7 +24,7 @@ SMALLEST = 1e-12
 
 
 def benchmarks(results: StudyResults) -> Figure:
-    """Points per benchmark with 95% intervals over training seeds, of the start model over start models."""
+    """Points per benchmark with 95% intervals over training seeds, of the initial model over initial models."""
     arms = [START, *contents.headline(results.study)]
     names = [*results.benchmarks, "average"]
     found = looks(results.study)
@@ -60,7 +60,7 @@ def _percent(results: StudyResults, arm: str, *names: str) -> Interval:
 
 
 def ratio_variance(results: StudyResults) -> Figure:
-    """Two panels: ratios without a clip, a line per distance; means with 95% intervals over start models."""
+    """Two panels: ratios without a clip, a line per distance; means with 95% intervals over initial models."""
     ratios = contents.without_clip(results.study, results.estimators["estimator"].unique())
     figure = Figure(figsize=(WIDE * 0.9, 2.9))
     variance, share = figure.subplots(1, 2)
@@ -86,7 +86,7 @@ def ratio_variance(results: StudyResults) -> Figure:
 
 
 def _by_start(results: StudyResults, name: str, metric: str, updates: int) -> Array:
-    """A metric of an estimator at a distance, by start model; `clip_fraction` in percent."""
+    """A metric of an estimator at a distance, by initial model; `clip_fraction` in percent."""
     return measures.estimated(results, name, metric, updates).groupby("seed").mean().to_numpy(dtype=float)
 
 
@@ -127,7 +127,7 @@ def block_size(results: StudyResults) -> Figure:
 
 
 def future_weight(results: StudyResults) -> Figure:
-    """Two panels by φ, with the same clip band and K = 5; 95% intervals over start models, or over training seeds."""
+    """Two panels by φ, with one clip range and K = 5; 95% intervals over initial models, or over training seeds."""
     methods, measured = contents.block_sweep(results.study, "future_weight", "estimators")
     figure = Figure(figsize=(WIDE * 0.7, 2.4))
     left, right = figure.subplots(1, 2)

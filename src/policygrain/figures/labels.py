@@ -41,7 +41,7 @@ def labels(study: Study) -> Callable[[str], str]:
 
     def of_method(name: str) -> str:
         changes = study.methods.get(name)
-        if label := "start model" if name == START else (changes and changes.label) or _of_presets().get(name):
+        if label := "initial model" if name == START else (changes and changes.label) or _of_presets().get(name):
             return label
         base = changes.base if changes else None
         if base and name.startswith(f"{base}_"):

@@ -18,6 +18,7 @@ from ..evaluate.scores import pass_at_k as unbiased
 from ..evaluate.scores import powers_of_two
 from ..results.layout import START
 from ..results.reader import StudyResults
+from ..results.start import by_unit
 from ..study import Study
 from . import contents
 from .labels import labels, name_of
@@ -133,8 +134,8 @@ def _curve(axes: Axes, results: StudyResults, arm: str, panel: Panel, look: Look
     table = table.rolling(panel.smooth, min_periods=1, center=True).mean().dropna(how="all")
     if table.empty:  # all norms are 0
         return
-    by_unit = results.by_unit(table.columns, table.to_numpy(dtype=float).T).T
-    intervals = np.array([over_seeds(v[~np.isnan(v)]) for v in by_unit])
+    units = by_unit(results.study, table.columns, table.to_numpy(dtype=float).T).T
+    intervals = np.array([over_seeds(v[~np.isnan(v)]) for v in units])
     intervals = (np.exp(intervals) if panel.geometric else intervals).clip(0, panel.most)
     every = max(1, len(table) // 8)
     axes.plot(
@@ -161,7 +162,7 @@ def pass_at_k(results: StudyResults) -> Figure:
             samples = results.evaluations.query("arm == @arm and benchmark == @name")
             correct = np.rint(np.array(samples["per_problem"].tolist()) * n).astype(int).tolist()
             by_seed = [np.array([[unbiased(n, c, k) for c in row] for row in correct]) for k in ks]
-            scores = [results.by_unit(samples["seed"], each) for each in by_seed]
+            scores = [by_unit(results.study, samples["seed"], each) for each in by_seed]
             mean, low, high = np.array([accuracy([score])[:3] for score in scores]).T * 100
             axes.plot(ks, mean, markersize=3, linewidth=1.1, label=label(arm), **found[arm])
             axes.fill_between(ks, low, high, color=found[arm]["color"], alpha=0.12, linewidth=0)

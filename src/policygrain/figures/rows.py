@@ -44,7 +44,7 @@ from .style import (
 
 
 def rounds(results: StudyResults) -> Figure:
-    """A row per method, sorted: mean over start models with 95% interval, and a small mark per start model."""
+    """A row per method, sorted: mean over initial models with 95% interval, and a small mark per initial model."""
     reference, last = results.round_records[0].reference, results.rounds["updates"].max()
     label = labels(results.study)
     base = measures.after_round(results, reference)
@@ -73,7 +73,7 @@ LEAST_SNR = 1e-4  # of a logarithmic axis; an estimate may be below 0, and is dr
 
 
 def estimators(results: StudyResults) -> Figure:
-    """A row per estimator, a column per metric: means over start models with 95% intervals, and each start model."""
+    """A row per estimator, a column per metric: means over initial models with 95% intervals, and each of them."""
     label = labels(results.study)
     names, steps = results.estimators["estimator"].unique(), sorted(results.estimators["updates"].unique())
     figure = Figure(figsize=(WIDE * 1.1, 1.4 + 0.27 * len(names)))

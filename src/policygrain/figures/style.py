@@ -28,7 +28,7 @@ COLUMN, WIDE, FULL_PAGE = 3.3, 5.0, 7.7
 # The colours of Okabe and Ito, which differ with colour blindness too; markers and dashes differ in greyscale.
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
 MARKERS = ["o", "s", "^", "D", "v", "P", "X", "p", "h", "*"]
-GREY = "#777777"  # the start model, and what is none of the methods
+GREY = "#777777"  # the initial model, and what is none of the methods
 DEGREES = ["#B9A3D6", "#7E57B5", "#3A1769"]  # few to many updates
 Place = Literal["outside lower center", "outside upper center", "center"]  # of a legend
 BELOW: Place = "outside lower center"
@@ -148,7 +148,7 @@ def interval_row(axes: Axes, y: float, interval: Interval, look: Look, limits: L
 
 
 def seed_marks(axes: Axes, values: Array, y: float, look: Look, **style: Any) -> None:
-    """A small mark for each seed or start model at height ``y``."""
+    """A small mark for each seed or initial model at height ``y``."""
     axes.plot(values, np.full(len(values), y), "|", color=look["color"], **style)
 
 

@@ -111,7 +111,7 @@ def _greedy_columns(records: StudyResults, arms: Sequence[str]) -> pd.DataFrame 
 
 
 def _pairs(records: StudyResults) -> str:
-    """The table of paired differences between headline methods and the start model."""
+    """The table of paired differences between headline methods and the initial model."""
     pairs = list(itertools.combinations([*contents.headline(records.study), START], 2))
     if not pairs:
         return ""
@@ -125,7 +125,7 @@ def _pairs(records: StudyResults) -> str:
     shown = markdown_table(["average over benchmarks", "difference, points", "p, corrected" if several else "p"], lines)
     over = " or ".join(dict.fromkeys(f"{d.n} {d.unit}" for d in found))
     corrected = f"The p-values of no difference are corrected by Holm's method over the {len(pairs)} pairs."
-    once = "All runs begin from one start model, evaluated once: the error of its score is not in the intervals.\n"
+    once = "All runs begin from one initial model, evaluated once: the error of its score is not in the intervals.\n"
     return (
         f"\n{shown}\nPaired by seed and problem; 95% intervals over {over}, each by itself. "
         f"{corrected if several else 'p is of no difference.'}\n{once * measures.has_one_start(records)}"

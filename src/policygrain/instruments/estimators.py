@@ -33,7 +33,7 @@ LARGE_SHARE = 0.5  # of the gradient's norm: from here on a penalty decides more
 
 
 def measure_estimators(study: Study, seed: int, start: str, data: DataFolder, out: Path) -> EstimatorsRecord:
-    """Measure the study's estimators on the start model ``start`` of ``seed``, and write the record to ``out``.
+    """Measure the study's estimators on the initial model ``start`` of ``seed``, and write the record to ``out``.
 
     At each stage (`estimators.steps`) the policy's rollouts are sampled once. At each distance (`estimators.updates`)
     all methods compute their updates from the same batches of them. UserError for wrong sections, before anything is

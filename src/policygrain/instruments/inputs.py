@@ -1,4 +1,4 @@
-"""What an instrument measures: problems, and start models, several in one process."""
+"""Load problems and initial models for an instrument; several in one process."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ R = TypeVar("R", EstimatorsRecord, RoundsRecord)
 
 
 class Instrument(NamedTuple, Generic[R]):
-    """What measures a start model."""
+    """What measures an initial model."""
 
     name: str  # the section of the study that describes it
     record: type[R]
-    measure: Callable[[Study, int, str, DataFolder, Path], R]  # study, seed, start model, problems, where to write
+    measure: Callable[[Study, int, str, DataFolder, Path], R]  # study, seed, initial model, problems, where to write
     settings: Callable[[Fingerprints, int], dict[str, Any]]  # what a record depends on, by the seed
 
 
@@ -44,10 +44,10 @@ def measure_starts(
     out: Path,
     done: Path | None,
 ) -> Iterator[R]:
-    """Measure the start models of ``seeds`` one after the other; {seed} stands for the seed in ``start`` and ``out``.
+    """Measure the initial models of ``seeds`` one after the other; {seed} stands for the seed in ``start`` and ``out``.
 
     With ``done``, what a stopped process has measured is kept. UserError before anything is computed for a study
-    without the section, or if several start models would be written to one file.
+    without the section, or if several initial models would be written to one file.
     """
     name = instrument.name
     if getattr(study, name) is None:
@@ -76,7 +76,7 @@ def no_section(name: str) -> UserError:
 
 
 def _kept(instrument: Instrument[R], study: Study, seed: int, path: Path, origin: str) -> R | None:
-    """The record in ``path`` if it was made with these settings from this start model and these problems, else None."""
+    """The record in ``path`` if it was made with these settings, initial model and problems, else None."""
     try:
         found = read_record(instrument.record, path, "")
     except UserError:  # there is none, or it cannot be read; it is measured again
@@ -86,7 +86,7 @@ def _kept(instrument: Instrument[R], study: Study, seed: int, path: Path, origin
 
 
 def made_from(start: str, data: DataFolder, revision: str | None = None) -> str:
-    """Digest of a start model and the problems; of a model on a hub, its commit."""
+    """Digest of an initial model and the problems; of a model on a hub, its commit."""
     model = check_start_model(Path(start), revision)
     return digests.of_json([model, digests.of_file(data.train), digests.of_file(data.validation)])
 

@@ -1,4 +1,4 @@
-"""The policy that is measured: a start model that the reference method trained for some steps, and pools of rollouts.
+"""The policy that is measured: an initial model that the reference trained for some steps, and pools of rollouts.
 
 Everything is done by the functions of training (`collect_batch`, `minibatches`, `update`), so that it works for every
 model and engine that training works for. It runs in one process and is never sharded.
@@ -66,7 +66,7 @@ class MeasuredPolicy:
     """A policy with its optimizer, an engine and the problems of a study. Sampling seeds are keyed by ``seed``.
 
     ``steps`` is how many training steps were made. Training and the measurements of both instruments are keyed alike,
-    so estimators and rounds of the same start model and stage measure the same policy.
+    so estimators and rounds of the same initial model and stage measure the same policy.
     """
 
     policy: Policy
@@ -201,7 +201,7 @@ PLAIN: dict[str, Any] = {
 def open_measured_policy(
     study: Study, reference: str, seed: int, start: str, data: DataFolder
 ) -> Iterator[MeasuredPolicy]:
-    """Context with the start model in ``start`` as a policy that ``reference`` trains, before its first step."""
+    """Context with the initial model in ``start`` as a policy that ``reference`` trains, before its first step."""
     settings = study.training.model_copy(update=PLAIN)
     torch.set_num_threads(settings.threads)
     chosen = plain(method(reference, study.methods))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def measure_rounds(study: Study, seed: int, start: str, data: DataFolder, out: Path) -> RoundsRecord:
-    """Measure a round by each method from the start model ``start`` of ``seed``, and write the record to ``out``.
+    """Measure a round by each method from the initial model ``start`` of ``seed``, and write the record to ``out``.
 
     Each method begins with the same weights and optimizer state, makes the same minibatches' updates, and is validated
     on the same problems with the same sampling seeds. UserError for wrong sections, before anything is computed.

@@ -19,7 +19,7 @@ from ..objective.advantage import Grpo
 from ..objective.batch import Responses, StepTotals, TokenBatch
 from ..objective.correction import rollout_weights
 from ..objective.loss import coefficients
-from .bands import GRAINS, published_bands
+from .calibrate import GRAINS, published_ranges
 from .options import NEEDS
 from .rollout_files import Rollouts, group_advantages
 
@@ -62,7 +62,7 @@ def objectives(rollouts: Rollouts, own: Mapping[str, Any] | None = None) -> tupl
     listed = {name: method(name) for name in method_names()} | {name: method(name, own) for name in own or {}}
     listed |= {name: method(name) for name in comparison_names() if not name.endswith("_clip")}
     for grain in GRAINS:
-        for low, high in published_bands(grain).values():
+        for low, high in published_ranges(grain).values():
             listed[f"{grain} {low:g}/{high:g}"] = method(f"{grain}_clip", clip={"low": low, "high": high})
     listed |= {f"dapo, {name}": method("dapo", sampler=changes) for name, changes in CORRECTIONS.items()}
     chosen, left_out, seen = dict[str, Method](), dict[str, str](), set[str]()

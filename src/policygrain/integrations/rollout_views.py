@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from .bands import ALIKE
+from .calibrate import ALIKE
 from .rollout_files import Rollouts
 
 LARGEST_SAMPLE = 1_000_000  # tokens from which quartiles are estimated

@@ -27,7 +27,7 @@ SOME = 60  # problems of a family, which are all alike
 
 
 def check_study(study: Study) -> None:
-    """UserError for the first thing that would fail later: methods, figures, problems, start model, lengths.
+    """UserError for the first thing that would fail later: methods, figures, problems, initial model, lengths.
 
     Prints what is allowed and probably not meant.
     """
@@ -113,7 +113,7 @@ def _check_tiny(study: Study) -> None:
 
 
 def _context(study: Study) -> int | None:
-    """The start model's context in tokens; None where it is not known here. UserError where there is no such model."""
+    """The initial model's context in tokens; None where it is not known. UserError where there is no such model."""
     start = study.model.start
     if start == "tiny":
         return study.model.tiny.context

@@ -246,7 +246,7 @@ def rules_with_vllm(study: Study | None) -> set[str]:
 
 
 def shared_folders(study: Study) -> list[Path]:
-    """Existing folders that jobs read besides the results: problem sets, and the start model or the hub's cache."""
+    """Existing folders that jobs read besides the results: problem sets, and the initial model or the hub's cache."""
     start = study.model.start
     folders = [data_root(study.data.root)] if problem_sets(study) else []
     if start != "tiny":

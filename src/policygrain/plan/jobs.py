@@ -44,7 +44,7 @@ class Job:
     inputs: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
     runs: tuple[Run, ...] = ()  # that it trains or evaluates
-    starts: tuple[int, ...] = ()  # seeds of the start models that it makes, measures or evaluates
+    starts: tuple[int, ...] = ()  # seeds of the initial models that it makes, measures or evaluates
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -63,12 +63,12 @@ class Jobs:
 
     @classmethod
     def of_results(cls, study: Study, folder: StudyFolder) -> Jobs:
-        """The jobs with problems and start model as they are now, or were when they were read."""
+        """The jobs with problems and initial model as they are now, or were when they were read."""
         prepared = prepared_data(folder.data)
         sources = {**(prepared.sources if prepared else {}), **source_digests(study)}
         return cls(study, folder, Fingerprints(study, sources, start_identity(study, folder)))
 
-    # Problems and start models.
+    # Problems and initial models.
 
     @cached_property
     def training_data(self) -> tuple[str, ...]:
@@ -87,12 +87,12 @@ class Jobs:
         return Job("prepare", fingerprint, markers, files=tuple(files))
 
     def start(self, seed: int | str) -> str:
-        """Where a start model is: in a folder that a job makes, or what the study names."""
+        """Where an initial model is: in a folder that a job makes, or what the study names."""
         model = self.study.model.start
         return str(self.folder.start(seed).path) if model == "tiny" else model
 
     def start_models(self, seeds: Iterable[int]) -> list[Job]:
-        """The jobs that make the start models of runs with ``seeds``; none where the study names a model."""
+        """The jobs that make the initial models of runs with ``seeds``; none where the study names a model."""
         if self.study.model.start != "tiny":
             return []
         starts = dict.fromkeys(start_seed(self.study, seed) for seed in seeds)
@@ -102,12 +102,12 @@ class Jobs:
 
     @cached_property
     def _processes_of_starts(self) -> dict[int, tuple[int, ...]]:
-        """Start model → all that one process makes. Experiments with other seeds have more of their own."""
+        """Initial model → all that one process makes. Experiments with other seeds have more of their own."""
         processes = start_processes(self.study, start_seeds(self.study))
         return {start: tuple(process) for process in processes for start in process}
 
     def _of_starts(self, rule: str, starts: Sequence[int]) -> Job:
-        """A job that makes start models, or measures them."""
+        """A job that makes initial models, or measures them."""
         inputs = self.training_data
         if rule != "start_model":
             inputs += _markers(self.start_models(starts))
@@ -142,7 +142,7 @@ class Jobs:
 
     @cached_property
     def shards(self) -> dict[str, list[Run]]:
-        """Runs by the process that evaluates them; start models are evaluated by the first."""
+        """Runs by the process that evaluates them; initial models are evaluated by the first."""
         size = self.study.evaluation.runs_per_engine
         runs = [] if self.study.evaluation.after_training else self.fingerprints.matrix.evaluated
         return {f"{i // size:02d}": runs[i : i + size] for i in range(0, len(runs) or 1, size)}

@@ -78,7 +78,7 @@ def check_disk(findings: Findings, results: Path) -> None:
 
 
 def check_needs(findings: Findings, study: Study) -> None:
-    """Check the study's problem sets, start model and MLflow server."""
+    """Check the study's problem sets, initial model and MLflow server."""
     try:
         check_sources(study)
         sets = ", ".join(problem_sets(study))

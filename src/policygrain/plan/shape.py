@@ -60,7 +60,7 @@ class Shape:
 
 
 def shape_of(model: Model, known: Mapping[str, Mapping[str, Any]]) -> Shape:
-    """The shape of the start model: a tiny model, a folder, a name in ``known``, or a model in the hub's local cache.
+    """The shape of the initial model: a tiny model, a folder, a name in ``known``, or a model in the hub's local cache.
 
     UserError if it is none of these.
     """

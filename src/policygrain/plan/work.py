@@ -145,14 +145,14 @@ class Planner:
         return work
 
     def start_model(self) -> Work:
-        """Work of fine-tuning a tiny start model, on examples of the expected response length."""
+        """Work of fine-tuning a tiny initial model, on examples of the expected response length."""
         warm_start, length = self.study.model.warm_start, self.expected.response_tokens
         texts = Texts(warm_start.batch_size, self.expected.prompt_tokens, warm_start.batch_size, length)
         load = update(self.shape, 2048, texts) * warm_start.steps
         return Work({"update": load}, trained=warm_start.steps * warm_start.batch_size * length)
 
     def estimators(self, section: Estimators) -> Work:
-        """Work of measuring the estimators on one start model: their batches, and the true gradient at each distance.
+        """Work of measuring the estimators on one initial model: their batches, and the true gradient at each distance.
 
         At each distance, the batches have one forward pass in common and a backward pass of twice its work for each
         estimator; optimizer steps by the reference, with samples of their own, lead there.
@@ -168,7 +168,7 @@ class Planner:
         return self._trained_to(section) + stage * stages
 
     def rounds(self, section: Rounds) -> Work:
-        """Work of one round by each method, from one start model: pools, updates, and validation after some of them."""
+        """Work of one round by each method, from one initial model: pools, updates, validation after some of them."""
         stages, last, problems = len(section.steps), max(section.updates), self.validation_problems
         pools = stages * section.pools
         rounds, training = pools * len(section.methods), self.study.training

@@ -73,7 +73,7 @@ def _behind(arm: str, benchmarks: list[str], results: StudyResults) -> list[str]
         command += ["--data", folder.data.path, "--run-dir", f"again/seed{run.seed}"]
         lines += [
             f"  run      {results.run_folder(run).path}, key {summary.key}, model {summary.model_digest}",
-            f"  from     start model {summary.inputs.start_model}, data {summary.inputs.train}",
+            f"  from     initial model {summary.inputs.start_model}, data {summary.inputs.train}",
             f"  commit   {summary.environment.commit or 'unknown'}, {summary.environment.hardware}",
             f"  again    {shlex.join(map(str, command))}",
         ]

@@ -99,7 +99,7 @@ def _caption(folder: Path, name: str) -> str:
 
 
 def _evaluations(results: StudyResults) -> list[ModelEvaluation]:
-    """The evaluations of runs, without those of start models."""
+    """The evaluations of runs, without those of initial models."""
     return [e for name, e in results.model_evaluations.items() if not name.startswith(f"{START}/")]
 
 
@@ -117,7 +117,7 @@ def provenance(results: StudyResults) -> dict[str, str]:
         **{name: each([s.environment.versions.get(name, "") for s in summaries]) for name in VERSIONS},
         "vllm": each(vllm),
         # A folder by its name: where it was on the machine that trained means nothing elsewhere.
-        "start models": each([f"{Path(results.study.model.start).name} {s.inputs.start_model}" for s in summaries]),
+        "initial models": each([f"{Path(results.study.model.start).name} {s.inputs.start_model}" for s in summaries]),
     }
 
 

@@ -33,8 +33,6 @@ from .schema import (
 from .start import by_unit, check_one_start, start_identity
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     import numpy as np
     import pandas as pd
     from numpy.typing import NDArray
@@ -276,12 +274,8 @@ class StudyResults:
         section = self.study.experiments.get(experiment)
         return [arm.name for arm in arms_of(section, self.study)] if section else []
 
-    def by_unit(self, seeds: Iterable[Any], values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Values [seeds, ...] per unit of replication [units, ...], see `start.by_unit`."""
-        return by_unit(self.study, seeds, values)
-
     def scores(self, arm: str, benchmark: str, clean: bool = False, column: str = "per_problem") -> NDArray[np.float64]:
-        """Score per problem [units, problems], as `by_unit`; ``clean`` leaves out problems seen in training.
+        """Score per problem [units, problems], as `start.by_unit`; ``clean`` leaves out problems seen in training.
 
         ``column``: `per_problem`, or `greedy`.
         """
@@ -290,7 +284,7 @@ class StudyResults:
         rows = self.evaluations.query("arm == @arm and benchmark == @benchmark").sort_values("seed")
         if rows.empty:
             raise UserError(f"{self.folder.path}: no evaluation of {arm!r} on {benchmark!r}. {ALL}")
-        scores = self.by_unit(rows["seed"], np.array(rows[column].tolist(), dtype=float))
+        scores = by_unit(self.study, rows["seed"], np.array(rows[column].tolist(), dtype=float))
         return np.delete(scores, self.contaminated(benchmark), axis=1) if clean else scores
 
     def contaminated(self, benchmark: str) -> list[int]:

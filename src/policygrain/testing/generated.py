@@ -12,7 +12,7 @@ from ..objective import Method
 
 Fields = dict[str, Any]  # the arguments of a TokenBatch
 LENGTHS = (12, 5, 9, 1, 7, 3, 8, 2)
-DRIFTS = (0.0, 0.001, 0.01, 0.1, 0.3, 1.0)  # standard deviations of log-ratios: from GSPO's band to far outside PPO's
+DRIFTS = (0.0, 0.001, 0.01, 0.1, 0.3, 1.0)  # standard deviations of log-ratios: from GSPO's range to far outside PPO's
 EDGES = (0.5, 0.95, 1.05)  # of the distance of a clip's bound from 1
 NEAR_1, NEAR_0 = -1e-3, -40.0  # log-probabilities
 

@@ -171,7 +171,7 @@ def variants(objective: Method) -> Iterator[tuple[str, Method]]:
     if isinstance(objective.clip, ClipRange):
         low, high = objective.clip.low, objective.clip.high
         clips["low and high exchanged"] = replace(objective.clip, low=min(high, 1.0), high=low)
-        clips = {f"the band {s:g} / {b:g}": PpoClip(low=s, high=b) for s, b in ((0.2, 0.2), (0.2, 0.28))} | clips
+        clips = {f"the range {s:g} / {b:g}": PpoClip(low=s, high=b) for s, b in ((0.2, 0.2), (0.2, 0.28))} | clips
     ratios = (NoRatio(), TokenRatio(), SequenceRatio(), SequenceRatio(stop_gradient=True))
     changes: dict[str, dict[str, Any]] = {
         "aggregation": {f"`{name}`": cast(Any, kind)() for name, kind in Aggregation.choices.items()},

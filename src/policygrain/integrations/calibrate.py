@@ -35,7 +35,7 @@ class Grain(NamedTuple):
     quantiles: dict[str, float]  # of the ratio
     effective_sample_share: float
     published: dict[str, tuple[float, float]]  # preset → shares that its clip range clips below and above
-    band: tuple[float, float]  # (low, high) that clips the wanted share, of both sides together
+    clip_range: tuple[float, float]  # (low, high) that clips the wanted share, of both sides together
     by_staleness: dict[str, float]  # updates → effective sample share
 
 
@@ -70,22 +70,22 @@ def _grain(name: str, part: Ratio, rollouts: Rollouts, share: float) -> Grain:
         name,
         {f"{q:g}": float(x.exp()) for q, x in zip(QUANTILES, _quantiles(values, QUANTILES), strict=True)},
         effective_share(values.exp()),
-        {preset: _clipped(values, sign, *ends) for preset, ends in published_bands(name).items()},
+        {preset: _clipped(values, sign, *ends) for preset, ends in published_ranges(name).items()},
         (low, high),
         stale,
     )
 
 
-def published_bands(grain: str) -> dict[str, tuple[float, float]]:
+def published_ranges(grain: str) -> dict[str, tuple[float, float]]:
     """Preset → clip range (low, high), of the presets with this ratio and PPO's clip; each range once."""
-    bands: dict[str, tuple[float, float]] = {}
+    ranges: dict[str, tuple[float, float]] = {}
     for name in method_names():
         preset = method(name)
         if preset.ratio.name == grain and isinstance(preset.clip, PpoClip):
-            band = preset.clip.low, preset.clip.high
-            if band not in bands.values():
-                bands[name] = band
-    return bands
+            clip_range = preset.clip.low, preset.clip.high
+            if clip_range not in ranges.values():
+                ranges[name] = clip_range
+    return ranges
 
 
 def effective_share(ratio: Tensor) -> float:
@@ -148,13 +148,13 @@ def table(grains: list[Grain], rollouts: Rollouts, share: float) -> str:
     for grain in grains:
         ends = [f"{grain.quantiles[key]:.4g}" for key in ("0.01", "0.5", "0.99")]
         shown = "".join(f"{end:>10}" for end in ends)
-        band = " / ".join(f"{end:.2g}" for end in grain.band)
-        lines.append(f"{grain.name:10}{shown}{grain.effective_sample_share:>11.1%}   {band}")
+        clip_range = " / ".join(f"{end:.2g}" for end in grain.clip_range)
+        lines.append(f"{grain.name:10}{shown}{grain.effective_sample_share:>11.1%}   {clip_range}")
     lines += ["", "Share of tokens that published clip ranges clip on these rollouts, below and above:"]
     for grain in grains:
         for preset, (below, above) in grain.published.items():
-            band = " / ".join(f"{end:g}" for end in published_bands(grain.name)[preset])
-            lines.append(f"  {grain.name:9} {band:16} ({preset}): {below:.2%} + {above:.2%}")
+            clip_range = " / ".join(f"{end:g}" for end in published_ranges(grain.name)[preset])
+            lines.append(f"  {grain.name:9} {clip_range:16} ({preset}): {below:.2%} + {above:.2%}")
     if "staleness" in rollouts.responses:
         lines += ["", "Effective sample share by updates since the rollouts:"]
         for grain in grains:
@@ -165,7 +165,9 @@ def table(grains: list[Grain], rollouts: Rollouts, share: float) -> str:
 
 def to_paste(grains: list[Grain]) -> list[str]:
     """Settings with these clip ranges for TRL, verl and a study file."""
-    token, block, sequence = (next(g for g in grains if g.name == name).band for name in ("token", "block", "sequence"))
+    token, block, sequence = (
+        next(g for g in grains if g.name == name).clip_range for name in ("token", "block", "sequence")
+    )
     return [
         f"TRL, token ratio:      GRPOConfig(epsilon={token[0]:.2g}, epsilon_high={token[1]:.2g})",
         'TRL, sequence ratio:   GRPOConfig(importance_sampling_level="sequence", loss_type="grpo", '
@@ -198,16 +200,16 @@ def draw(rollouts: Rollouts, path: Path) -> None:
     for axis, (name, part) in zip(axes, GRAINS.items(), strict=True):
         values = part(batch)[batch.mask].double().clamp(-LARGEST_LOG, LARGEST_LOG)
         typical, extreme = (float(size) for size in _quantiles(values.abs(), (0.5, 0.995)))
-        bands = {
+        ranges = {
             preset: [math.log1p(-low) if low < 1 else -math.inf, math.log1p(high)]
-            for preset, (low, high) in published_bands(name).items()
+            for preset, (low, high) in published_ranges(name).items()
         }
-        ends = [abs(end) for both in bands.values() for end in both if math.isfinite(end)]
+        ends = [abs(end) for both in ranges.values() for end in both if math.isfinite(end)]
         # Bounds and ratios can be apart by orders of magnitude: the axis is linear for most tokens, then logarithmic.
         linear, width = max(typical, ALIKE), 1.2 * max(extreme, *ends)
         edges = linear * torch.sinh(torch.linspace(-1, 1, 81, dtype=torch.float64) * math.asinh(width / linear))
         axis.hist(values.clamp(-width, width).numpy(), bins=edges.numpy(), color="0.6")
-        for number, (preset, both) in enumerate(bands.items()):
+        for number, (preset, both) in enumerate(ranges.items()):
             for end in both:
                 if math.isfinite(end):
                     axis.axvline(end, color=f"C{number}", label=preset if end > 0 else None)
@@ -217,7 +219,7 @@ def draw(rollouts: Rollouts, path: Path) -> None:
         axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         axis.minorticks_off()
         axis.set(title=name, xlabel="log-ratio", yticks=[], xlim=(-width, width))
-        if bands:
+        if ranges:
             axis.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.25), ncols=3, frameon=False)
     figure.savefig(path, dpi=150)
     pyplot.close(figure)

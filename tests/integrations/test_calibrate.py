@@ -1,4 +1,4 @@
-"""Bands from a user's own rollouts: arithmetic, trainers' column names, and what is said about mistakes."""
+"""Ranges from a user's own rollouts: arithmetic, trainers' column names, and what is said about mistakes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from policygrain.cli import main
 from policygrain.errors import UserError
-from policygrain.integrations.bands import draw, effective_share, measure, published_bands
+from policygrain.integrations.calibrate import draw, effective_share, measure, published_ranges
 from policygrain.integrations.rollout_files import read_rollouts
 
 
@@ -95,14 +95,14 @@ def test_the_band_clips_the_wanted_share(many: Path) -> None:
             continue
         values = ratios[grain.name].expand_as(rollouts.batch.log_ratio).exp()
         sign = rollouts.batch.advantages.sign()
-        low, high = grain.band
+        low, high = grain.clip_range
         clipped = [
             ((values < 1 - low) & (sign < 0)).double().mean(),
             ((values > 1 + high) & (sign > 0)).double().mean(),
         ]
         assert [float(x) for x in clipped] == pytest.approx([0.02, 0.02], abs=0.006), grain.name
     token, sequence = (next(g for g in measure(rollouts) if g.name == name) for name in ("token", "sequence"))
-    assert sequence.band[1] < token.band[1] / 3, "a mean of twenty log-ratios spreads less"
+    assert sequence.clip_range[1] < token.clip_range[1] / 3, "a mean of twenty log-ratios spreads less"
     assert token.published.keys() == {"grpo", "grpo_clip_higher"} and token.published["grpo"][0] < 0.03
     assert set(token.by_staleness) == {"1", "16"}
 
@@ -110,7 +110,7 @@ def test_the_band_clips_the_wanted_share(many: Path) -> None:
 def test_effective_shares_by_hand() -> None:
     """Ratios 1 and 3: 16 / (2 · 10)."""
     assert effective_share(torch.tensor([1.0, 3.0])) == pytest.approx(0.8)
-    assert published_bands("sequence") == {"gspo": (3e-4, 4e-4), "tepo_v1": (0.2, 0.28), "luspo": (2e-3, 2.5e-3)}
+    assert published_ranges("sequence") == {"gspo": (3e-4, 4e-4), "tepo_v1": (0.2, 0.28), "luspo": (2e-3, 2.5e-3)}
 
 
 def test_the_command_prints_a_table_and_lines_to_paste(
@@ -203,7 +203,9 @@ def test_every_published_bound_is_within_its_panel(many: Path, tmp_path: Path, m
         low, high = axes.get_xlim()
         shown = [float(line.get_xdata()[0]) for line in axes.lines]
         bounds = [
-            end for a, b in published_bands(name).values() for end in (math.log1p(-a) if a < 1 else None, math.log1p(b))
+            end
+            for a, b in published_ranges(name).values()
+            for end in (math.log1p(-a) if a < 1 else None, math.log1p(b))
         ]
         assert shown == pytest.approx([end for end in bounds if end is not None])
         assert all(low < end < high for end in shown)

@@ -35,7 +35,8 @@ def _lines(archive: ZipFile, name: str) -> list[dict[str, Any]]:
 def accuracy(record: Path) -> str:
     """The table of accuracies of a record, and its table of differences."""
     with ZipFile(record) as archive:
-        return archive.read("tables/results.md").decode().strip()
+        text = archive.read("tables/results.md").decode().strip()
+    return text.replace("start model", "initial model")  # its name when the record was made
 
 
 def learning(record: Path, steps: int) -> str:

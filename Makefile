@@ -42,7 +42,7 @@ figures: setup
 
 # What CI runs: lint, types, workflow lint, unit and property tests, the whole pipeline on a small study.
 test: setup lint
-	$(BIN)/python -m pytest -n $(CORES) --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n $(CORES) --dist loadfile --no-loadscope-reorder $(PYTEST_OPTIONS)
 
 # All that CI runs: Debian packages for tests (as root), test, test-slurm, test-peers, test-coding, test-disturbed, test-pretrained and
 # test-oldest.

@@ -13,6 +13,7 @@ from tables import (
     cases_map,
     integrations,
     methods,
+    mismatch,
     night,
     phase,
     problem_sets,
@@ -30,6 +31,7 @@ PAGES = (
     "docs/coding.md",
     "docs/integrations/same-name.md",
     "docs/methods/README.md",
+    "docs/mismatch.md",
     "docs/phase.md",
     "docs/pretrained.md",
     "docs/regime.md",
@@ -46,6 +48,7 @@ BLOCKS = (
     | cases_map.BLOCKS
     | studies.BLOCKS
     | phase.BLOCKS
+    | mismatch.BLOCKS
     | night.BLOCKS
     | problem_sets.BLOCKS
     | smollm2.BLOCKS

@@ -30,8 +30,9 @@ METRICS = {
     "gradient_norm": "gradient norm",
     "entropy": "entropy",
 }
+MISMATCH = ("mismatch_mean", "correction_dropped_share")
 WINDOWS = (4, 8, 16, 24)  # steps
-DEFAULT_AGE = {"phase": 0}  # `training.ahead`, which names of arms leave out; 8 in other records
+DEFAULT_AGE = {"phase": 0, "mismatch": 0}  # `training.ahead`, which names of arms leave out; 8 in other records
 Array = NDArray[np.float64]
 
 
@@ -46,6 +47,7 @@ class Run(NamedTuple):
     first: float  # validation accuracy of the initial model
     last: float
     metrics: dict[str, Array]  # by step; NaN where a step logged none
+    bits: int | None = None  # of the sampler's weights; None: the trainer's own weights
 
     @property
     def collapsed(self) -> bool:
@@ -75,7 +77,8 @@ def runs(record: str = MAP) -> list[Run]:
                 float(area),
                 float(curve[0, 1]),
                 float(curve[-1, 1]),
-                {key: np.array([_metric(r, key) for r in rows[:-1]]) for key in METRICS},
+                {key: np.array([_metric(r, key) for r in rows[:-1]]) for key in (*METRICS, *MISMATCH)},
+                int(chosen["sampler_bits"]) if "sampler_bits" in chosen else None,
             )
             found.append(run)
     return found
@@ -94,9 +97,10 @@ def cells() -> list[tuple[int, float]]:
     return sorted({(run.age, run.rate) for run in runs() if run.age})
 
 
-def areas(method: str, age: int, rate: float, record: str = MAP) -> dict[int, float]:
+def areas(method: str, age: int, rate: float, record: str = MAP, bits: int | None = None) -> dict[int, float]:
     """Seed → area under the curve in points."""
-    return {run.seed: run.area for run in runs(record) if (run.method, run.age, run.rate) == (method, age, rate)}
+    wanted = (method, age, rate, bits)
+    return {run.seed: run.area for run in runs(record) if (run.method, run.age, run.rate, run.bits) == wanted}
 
 
 class Difference(NamedTuple):

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from policygrain.errors import UserError
 from policygrain.model import unembedding
 from policygrain.plan import loads
 from policygrain.plan.devices import read_constants
@@ -51,7 +52,7 @@ def test_tokens_are_proportional_to_steps_and_larger_settings_cost_more() -> Non
         for b in (once, twice, training_estimate(study, steps=8, group=8), training_estimate(study, max_tokens=8))
     ]
     assert hours[3] < hours[0] < hours[1] < hours[2]
-    paper_study, constants = small_study(model={"start": "Qwen/Qwen2.5-0.5B"}), read_constants()
+    paper_study, constants = small_study(model={"start": "Qwen/Qwen2.5-0.5B"}, training={"trainer": "trl"}), read_constants()
     costs = [
         estimate(paper_study.model_copy(update={"model": Model(start=name)}), constants, "h100", per_run=8)
         for name in ("Qwen/Qwen2.5-0.5B", "Qwen/Qwen2.5-1.5B", "Qwen/Qwen2.5-7B")
@@ -59,6 +60,14 @@ def test_tokens_are_proportional_to_steps_and_larger_settings_cost_more() -> Non
     for value in ("device_hours", "memory"):
         numbers = [c["total"][value] if value in c["total"] else c[value]["total"] for c in costs]
         assert numbers == sorted(numbers) and numbers[0] < numbers[-1]
+
+
+def test_the_trainer_of_one_process_has_one_device_per_run() -> None:
+    with pytest.raises(UserError, match="--per-run: training.trainer policygrain has one device per run"):
+        estimate(small_study(), read_constants(), "h100", per_run=2)
+    too_large = small_study(model={"start": "Qwen/Qwen2.5-7B"})
+    found = estimate(too_large, read_constants(), "h100", gpus=8)
+    assert (found["devices_per_run"], found["fits"]) == (1, False)
 
 
 def test_dividing_an_evaluation_adds_jobs_and_no_tokens() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..analysis.planned import comparisons_asked
 from ..engines.trl_settings import is_sharded
+from ..errors import UserError
 from ..results.layout import StudyFolder
 from ..study.fingerprint import Fingerprints
 from ..study.schema import Study
@@ -61,8 +62,13 @@ def engine_for(planner: Planner, room: float) -> Planner:
 def planner_of(study: Study, constants: Constants, device: Device, per_run: int | None = None) -> Planner:
     """A planner with ``per_run`` devices, or the fewest on which a run fits (the most tried if it fits on none).
 
-    The engine's cache gets the memory that is left, which must be enough for `LEAST_SEQUENCES`.
+    The engine's cache gets the memory that is left, which must be enough for `LEAST_SEQUENCES`. UserError for several
+    devices per run of the trainer that has one process.
     """
+    if study.training.trainer == "policygrain":
+        if (per_run or 1) > 1:
+            raise UserError("--per-run: training.trainer policygrain has one device per run; trl and verl several.")
+        per_run = 1
     expected = constants.workloads.get(study.model.start, constants.workloads["default"])
     shape = shape_of(study.model, constants.shapes)
     for devices in SHARES if per_run is None else (per_run,):

@@ -131,7 +131,7 @@ publish:
 	$(MAKE) pages
 
 # The figures, tables and pages of the documentation, redrawn from the published records. A page of tables is a line of docs/pages.py.
-PUBLISHED := laptop phase phase-ranges night newer
+PUBLISHED := laptop phase phase-ranges night night-replicate newer
 FREEZE ?= $(PUBLISHED)
 DRAWN := results/published
 pages: setup

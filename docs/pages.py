@@ -34,7 +34,13 @@ PAGES = (
     Page(
         "night.md",
         "night",
-        "Fresh seeds at three borders of the map: all endpoints, over seeds",
+        "Fresh seeds at three borders of the map: all endpoints",
+        {"": "findings", "Accuracy, sampled and greedy": "results"},
+    ),
+    Page(
+        "night-replicate.md",
+        "night-replicate",
+        "Other fresh seeds at three borders of the map: all endpoints",
         {"": "findings", "Accuracy, sampled and greedy": "results"},
     ),
     Page("hour.md", "earlier/hour", "The study of an hour, of an earlier design", WHOLE),

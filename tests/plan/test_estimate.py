@@ -52,7 +52,10 @@ def test_tokens_are_proportional_to_steps_and_larger_settings_cost_more() -> Non
         for b in (once, twice, training_estimate(study, steps=8, group=8), training_estimate(study, max_tokens=8))
     ]
     assert hours[3] < hours[0] < hours[1] < hours[2]
-    paper_study, constants = small_study(model={"start": "Qwen/Qwen2.5-0.5B"}, training={"trainer": "trl"}), read_constants()
+    paper_study, constants = (
+        small_study(model={"start": "Qwen/Qwen2.5-0.5B"}, training={"trainer": "trl"}),
+        read_constants(),
+    )
     costs = [
         estimate(paper_study.model_copy(update={"model": Model(start=name)}), constants, "h100", per_run=8)
         for name in ("Qwen/Qwen2.5-0.5B", "Qwen/Qwen2.5-1.5B", "Qwen/Qwen2.5-7B")
@@ -63,7 +66,7 @@ def test_tokens_are_proportional_to_steps_and_larger_settings_cost_more() -> Non
 
 
 def test_the_trainer_of_one_process_has_one_device_per_run() -> None:
-    with pytest.raises(UserError, match="--per-run: training.trainer policygrain has one device per run"):
+    with pytest.raises(UserError, match=r"--per-run: training\.trainer policygrain has one device per run"):
         estimate(small_study(), read_constants(), "h100", per_run=2)
     too_large = small_study(model={"start": "Qwen/Qwen2.5-7B"})
     found = estimate(too_large, read_constants(), "h100", gpus=8)

@@ -103,12 +103,19 @@ def wilson(record: str, arm: str, decoding: str) -> Numbers:
     return numbers
 
 
+def by_model(of_seeds: dict[int, list[Array]]) -> dict[int, list[Array]]:
+    """Scores by initial model, as `by_start`."""
+    if len(of_seeds) != 32:
+        return of_seeds
+    return {s: [(x + y) / 2 for x, y in zip(of_seeds[s], of_seeds[s + 16], strict=True)] for s in sorted(of_seeds)[:16]}
+
+
 def tango(record: str, one: str, other: str, decoding: str) -> Numbers:
     """Mean and 95% interval of a difference of accuracies in points, paired by seed.
 
     Student's t over seeds, with a standard error that scales as that of paired proportions (Tango 1998).
     """
-    a, b = scores(record, one, decoding), scores(record, other, decoding)
+    a, b = (by_model(scores(record, arm, decoding)) for arm in (one, other))
     pairs = [[x - y for x, y in zip(a[seed], b[seed], strict=True)] for seed in sorted(a.keys() & b.keys())]
     seeds = np.array([np.mean([p.mean() for p in benchmarks]) for benchmarks in pairs])
     gained, lost = (np.mean([np.maximum(sign * p, 0).mean() for s in pairs for p in s]) for sign in (1, -1))
@@ -168,10 +175,13 @@ def collapsed(record: str, *methods: str) -> Numbers:
 
 
 def ends_low(record: str) -> Numbers:
-    """How many of 32 runs without a clip end below half of their first accuracy, by method, 16 steps old at 4e-4."""
-    arms = [f"{method}+ahead=16+learning_rate=0.0004" for method in ("none", "token", "block", "sequence")]
-    runs = [list(metrics(record, arm).values()) for arm in arms]
-    return [sum(r[-1]["validation_accuracy"] < r[0]["validation_accuracy"] / 2 for r in one) for one in runs]
+    """How many of 96 runs with a clip and 128 without end below half of their first accuracy, 16 steps old at 4e-4."""
+    clipped = [f"{method}_clip" for method in ("token", "block", "sequence")]
+    counts = []
+    for methods in (clipped, ["none", "token", "block", "sequence"]):
+        runs = [r for m in methods for r in metrics(record, f"{m}+ahead=16+learning_rate=0.0004").values()]
+        counts.append(sum(r[-1]["validation_accuracy"] < r[0]["validation_accuracy"] / 2 for r in runs))
+    return counts
 
 
 def over_regimes(record: str, one: str, other: str) -> Numbers:
@@ -195,6 +205,16 @@ def against(record: str, settings: str, *pairs: tuple[str, str]) -> Numbers:
     return numbers
 
 
+def over_both(record: str, settings: str, *pairs: tuple[str, str]) -> Numbers:
+    """As `against`, over the initial models of a record and of its replicate together."""
+    numbers: list[float] = []
+    for one, other in pairs:
+        sets = [paired(area, r, one + settings, other + settings) for r in (record, f"{record}-replicate")]
+        mean, low, _ = mean_t([x for values in sets for x in by_start(values)])
+        numbers += [mean, mean - low]
+    return numbers
+
+
 MPO16, DAPO16, DAPO1 = (f"{name}+updates_per_batch={n}" for name, n in (("mpo", 16), ("dapo", 16), ("dapo", 1)))
 ROW = "| ".join(["{:.1f} [{:.1f}, {:.1f}] "] * 8)
 UPDATES = {"1 update": "+updates_per_batch=1", "4 updates": "", "16 updates": "+updates_per_batch=16"}
@@ -204,6 +224,7 @@ IN_ALL = [("token_clip+ahead=48", "token+ahead=48")] + [
     for ratio in ("token", "block", "sequence")
     for rate in ("", "+learning_rate=0.0004")
 ]
+BLOCK_TOKEN = ("block_clip", "token_clip")
 CLIPPED = tuple((f"{ratio}_clip", ratio) for ratio in ("token", "block", "sequence"))
 FOUR = "| ".join(["{:+.1f} ± {:.1f} "] * 4)
 Line = tuple[str, str, str, Callable[[str], Numbers]]
@@ -216,7 +237,7 @@ NUMBERS: list[Line] = [
         lambda r: [x for ratio in ("token", "block", "sequence") for x in over_regimes(r, f"{ratio}_clip", ratio)],
     ),
     *(
-        (page, text, "night", lambda r: against(r, "+ahead=16+learning_rate=0.0004", *CLIPPED))
+        (page, text, "night", lambda r: over_both(r, "+ahead=16+learning_rate=0.0004", *CLIPPED))
         for page, text in (
             (
                 "README.md",
@@ -228,64 +249,79 @@ NUMBERS: list[Line] = [
             ),
         )
     ),
-    ("README.md", "0 of 96 clipped runs collapse, {} of 128 others", "night", lambda r: [sum(ends_low(r))]),
-    (
-        "README.md",
-        "blocks are {:.1f} ± {:.1f} ahead of tokens with rollouts 48 steps old; at 16 steps {:.1f} ± {:.1f}, but",
-        "night",
-        lambda r: [x for age in (48, 16) for x in against(r, f"+ahead={age}", ("block_clip", "token_clip"))],
-    ),
-    (
-        "docs/phase.md",
-        "the token ratio gains {:.1f} ± {:.1f} points over none at 48 steps",
-        "night",
-        lambda r: against(r, "+ahead=48", ("token", "none")),
-    ),
-    (
-        "docs/phase.md",
-        "the block ratio {:.1f} ± {:.1f} at 16 steps and 4e-4",
-        "night",
-        lambda r: against(r, "+ahead=16+learning_rate=0.0004", ("block", "none")),
-    ),
-    (
-        "docs/phase.md",
-        "The sequence ratio is {:.1f} ± {:.1f} behind tokens there",
-        "night",
-        lambda r: against(r, "+ahead=16", ("token_clip", "sequence_clip")),
-    ),
-    (
-        "docs/phase.md",
-        "the clip gains {:.1f} to {:.1f} points of final greedy accuracy",
-        "night",
-        lambda r: [f(tango(r, one, other, "greedy")[0] for one, other in IN_ALL) for f in (min, max)],
+    *(
+        (page, text, "night", lambda r: [sum(x) for x in zip(*map(ends_low, (r, f"{r}-replicate")), strict=True)])
+        for page, text in (
+            ("README.md", "{} of 192 clipped runs collapse, {} of 256 others"),
+            ("docs/phase.md", "{} of 192 clipped runs collapse, and {} of 256 others"),
+        )
     ),
     (
         "README.md",
         "gains {:.1f} ± {:.1f} over none per token with rollouts 48 steps old, and {:.1f} ± {:.1f} per block",
         "night",
         lambda r: [
-            *against(r, "+ahead=48", ("token", "none")),
-            *against(r, "+ahead=16+learning_rate=0.0004", ("block", "none")),
+            *over_both(r, "+ahead=48", ("token", "none")),
+            *over_both(r, "+ahead=16+learning_rate=0.0004", ("block", "none")),
         ],
+    ),
+    (
+        "docs/phase.md",
+        "The token ratio gains {:.1f} ± {:.1f} points over none at 48 steps",
+        "night",
+        lambda r: over_both(r, "+ahead=48", ("token", "none")),
+    ),
+    (
+        "docs/phase.md",
+        "the token ratio gains {:.1f} ± {:.1f}, blocks {:.1f} ± {:.1f} and sequences {:.1f} ± {:.1f}: the same sign",
+        "night",
+        lambda r: over_both(r, "+ahead=16", *((ratio, "none") for ratio in ("token", "block", "sequence"))),
+    ),
+    *(
+        (page, text, "night", lambda r: [x for a in (48, 16) for x in over_both(r, f"+ahead={a}", BLOCK_TOKEN)])
+        for page, text in (
+            (
+                "README.md",
+                "blocks are {:.1f} ± {:.1f} ahead of tokens with rollouts 48 steps old and {:.1f} ± {:.1f} with 16",
+            ),
+            ("docs/phase.md", "by {:.1f} ± {:.1f} at 48 steps and 2e-4 and by {:.1f} ± {:.1f} at 16 steps and 2e-4"),
+        )
+    ),
+    (
+        "docs/phase.md",
+        "final greedy accuracy is {:.1f} and {:.1f} points lower in the two sets",
+        "night",
+        lambda r: [-tango(n, "block_clip+ahead=16", "token_clip+ahead=16", "greedy")[0] for n in (r, f"{r}-replicate")],
+    ),
+    (
+        "docs/phase.md",
+        "The clipped sequence ratio is {:.1f} ± {:.1f} behind tokens there",
+        "night",
+        lambda r: over_both(r, "+ahead=16", ("token_clip", "sequence_clip")),
     ),
     (
         "docs/phase.md",
         "the clipped token ratio is {:.1f} ± {:.1f} points behind the unclipped one",
         "night",
-        lambda r: against(r, "+ahead=48", ("token", "token_clip")),
+        lambda r: over_both(r, "+ahead=48", ("token", "token_clip")),
     ),
     (
         "docs/phase.md",
-        "final accuracy is {:.1f} lower sampled (not shown) and {:.1f} lower greedy",
-        "night",
-        lambda r: [-tango(r, "block_clip+ahead=16", "token_clip+ahead=16", d)[0] for d in ("sampled", "greedy")],
-    ),
-    (
-        "docs/phase.md",
-        "and {:.1f} behind at the end, sampled; greedy it is {:.1f} ahead",
+        "{:.1f} and {:.1f} behind in the two sets, sampled. Greedy it is ahead, by {:.1f} [{:.1f}, {:.1f}] and "
+        "{:.1f} [{:.1f}, {:.1f}]",
         "night",
         lambda r: [
-            s * tango(r, "token_clip+ahead=48", "token+ahead=48", d)[0] for s, d in ((-1, "sampled"), (1, "greedy"))
+            *(-tango(n, "token_clip+ahead=48", "token+ahead=48", "sampled")[0] for n in (r, f"{r}-replicate")),
+            *(x for n in (r, f"{r}-replicate") for x in tango(n, "token_clip+ahead=48", "token+ahead=48", "greedy")),
+        ],
+    ),
+    (
+        "docs/phase.md",
+        "the clip gains {:.1f} to {:.1f} points of final greedy accuracy",
+        "night",
+        lambda r: [
+            f(tango(n, one, other, "greedy")[0] for n in (r, f"{r}-replicate") for one, other in IN_ALL)
+            for f in (min, max)
         ],
     ),
     (

@@ -21,6 +21,7 @@ RECORDS = {
     "phase": "studies/phase.yaml",
     "phase-ranges": "studies/phase-ranges.yaml",
     "night": "studies/night.yaml",
+    "night-replicate": "studies/night-replicate.yaml",
     "newer": "studies/newer.yaml",
     "smollm2": "studies/smollm2.yaml",
     "smollm2-code": "studies/smollm2-code.yaml",

@@ -127,9 +127,9 @@ def findings(results: StudyResults) -> tuple[pd.DataFrame, str]:
     seeds = sorted({c.area.n for c in found})
     over = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"{seeds[0]}"
     note = (
-        f"Points, paired over {over} training seeds, 95% intervals, not corrected. The primary endpoint is the area "
-        f"under the curve of validation accuracy; p is of no difference in it, corrected by Holm's method over all "
-        f"{sum(not c.identical for c in found)} comparisons that are not identical.\n"
+        f"Points, paired over {over} {found[0].area.unit}, 95% intervals, not corrected. The primary endpoint is the "
+        "area under the curve of validation accuracy; p is of no difference in it, corrected by Holm's method over "
+        f"all {sum(not c.identical for c in found)} comparisons that are not identical.\n"
     )
     parts.append(f"{markdown_table(FINDINGS, cells)}\n{note}")
     return pd.DataFrame([_finding_row(c) for c in found]), "\n\n".join(parts)

@@ -17,7 +17,15 @@ from ..objective.batch import StepTotals, TokenBatch
 from .options import chosen, lacking, reads_entropies, refuse
 
 # It computes one response at a time.
-WITHOUT: tuple[Need, ...] = ("step_log_probs", "entropy_gradient", "mtp_heads", "groups", "segments", "turns")
+WITHOUT: tuple[Need, ...] = (
+    "step_log_probs",
+    "entropy_gradient",
+    "mtp_heads",
+    "groups",
+    "segments",
+    "turns",
+    "staleness",
+)
 
 
 def loss(inputs: Any, objective: str | Method = "dapo") -> SimpleNamespace:

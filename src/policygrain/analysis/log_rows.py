@@ -71,7 +71,7 @@ def rows(path: Path, metric: str, step: str | None, ends: list[str]) -> Iterator
 
 
 def _inside(folder: Path) -> Path:
-    """A run's log in its folder: of TRL, of MLflow, the only file of a known kind, or only folder of event files."""
+    """A run's log in its folder: of TRL, of MLflow, the only file of a known kind, or the folder of event files."""
     checkpoints = [*folder.glob("checkpoint-*/trainer_state.json"), *folder.glob("trainer_state.json")]
     if checkpoints:
         return max(checkpoints, key=lambda file: int("0" + file.parent.name.partition("checkpoint-")[2]))

@@ -82,13 +82,8 @@ def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
 
 def _integer(message: bytes, at: int) -> tuple[int, int]:
     """A varint at a place, and the place after it."""
-    value = 0
-    for shift in itertools.count(0, 7):
-        value |= (message[at] & 127) << shift
-        at += 1
-        if message[at - 1] < 128:
-            return value, at
-    raise AssertionError
+    end = 1 + next(place for place in itertools.count(at) if message[place] < 128)
+    return sum((byte & 127) << 7 * k for k, byte in enumerate(message[at:end])), end
 
 
 def _crc_of_byte(crc: int) -> int:

@@ -34,16 +34,9 @@ NEEDS: dict[Need, str] = {
 }
 
 
-# Needs of methods that verl's policy loss does not receive; it is called for a micro-batch and gets no prompts.
-VERL_LACKS: tuple[Need, ...] = (
-    "reference",
-    "entropy_gradient",
-    "mtp_heads",
-    "groups",
-    "segments",
-    "turns",
-    "staleness",
-)
+# Needs of methods that a loss does not receive which is called for a micro-batch and gets no prompts.
+MICRO_BATCH_LACKS: tuple[Need, ...] = ("entropy_gradient", "mtp_heads", "groups", "segments", "turns", "staleness")
+VERL_LACKS: tuple[Need, ...] = ("reference", *MICRO_BATCH_LACKS)
 
 
 def lacking(objective: Method, trainer: str, without: Iterable[Need]) -> list[str]:

@@ -52,12 +52,7 @@ SAVED_TYPES: list[Any] = [RolloutBatch, Rollouts, Response, TrainingBatch, Seque
 
 
 def collect_batch(
-    collector: Collector,
-    policy: ScoredPolicy,
-    method: Method,
-    clock: Clock,
-    position: int = 0,
-    age: int | None = None,
+    collector: Collector, policy: ScoredPolicy, method: Method, clock: Clock, position: int = 0, age: int | None = None
 ) -> RolloutBatch:
     """Sample a batch with the policy's current weights, grade it, compute advantages and old log-probabilities.
 

@@ -22,6 +22,7 @@ GOOD: dict[str, Any] = {"reference": "dapo", "methods": ["dapo", "tepo"]}
         ({"methods": ["dapo", "teppo"]}, r"{}\.methods: no method is called 'teppo'\. Did you mean 'tepo'"),
         ({"reference": "tepo", "methods": ["dapo"]}, r"{}\.reference: 'tepo' is not one of {}\.methods"),
         ({"methods": ["dapo", "heads"]}, r"{}\.methods: 'heads' needs prediction heads"),
+        ({"methods": ["dapo", "a3po"]}, r"{}\.methods: 'a3po' needs the age of rollouts"),
         ({"updates": [4, 4]}, r"{}\.updates: 4 is there twice"),
         ({"steps": [1, 2, 1]}, r"{}\.steps: 1 is there twice"),
     ],

@@ -167,11 +167,16 @@ def test_corrections_need_the_engine_and_weigh_tokens(tmp_path: Path) -> None:
     _, without = of(rows, tmp_path)
     assert {name for name, reason in without.left_out.items() if reason == coefficients.NO_ENGINE} == {
         "bypass",
+        "a3po",
         *(f"dapo, {name}" for name in coefficients.CORRECTIONS),
     }
     assert any(note.startswith("minirl, decoupled: without the correction") for note in without.notes)
     for row in rows:
         row["rollout_log_probs"] = [x - 0.4 * (k % 3) for k, x in enumerate(row["old_log_probs"])]
+    _, without_age = of(rows, tmp_path)
+    assert without_age.left_out["a3po"] == "needs the age of each response, in versions of the policy"
+    for row in rows:
+        row["staleness"] = 1
     work, _ = of(rows, tmp_path)
     found = coefficients_of(work)
     swapped = [row | {"old_log_probs": row["rollout_log_probs"]} for row in rows]
@@ -179,6 +184,8 @@ def test_corrections_need_the_engine_and_weigh_tokens(tmp_path: Path) -> None:
         of([{k: v for k, v in r.items() if k != "rollout_log_probs"} for r in swapped], tmp_path)[0]
     )
     for c, same in zip(found["bypass"], to_engine["decoupled"], strict=True):
+        torch.testing.assert_close(c, same)
+    for c, same in zip(found["a3po"], found["bypass"], strict=True):  # as old as one version: its anchor is the engine
         torch.testing.assert_close(c, same)
     for row, c, plain in zip(rows, found["dapo, token ≤ 2"], found["dapo"], strict=True):
         weights = torch.tensor([min(2.0, math.exp(0.4 * (k % 3))) for k, _ in enumerate(row["mask"])])

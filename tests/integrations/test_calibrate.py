@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from policygrain.cli import main
 from policygrain.errors import UserError
-from policygrain.integrations.calibrate import draw, effective_share, measure, published_ranges
+from policygrain.integrations.calibrate import draw, measure, published_ranges
 from policygrain.integrations.rollout_files import read_rollouts
+from policygrain.objective.correction import effective_sample_share
 
 
 def row(log_ratio: list[float], **more: Any) -> dict[str, Any]:
@@ -109,7 +110,7 @@ def test_the_band_clips_the_wanted_share(many: Path) -> None:
 
 def test_effective_shares_by_hand() -> None:
     """Ratios 1 and 3: 16 / (2 · 10)."""
-    assert effective_share(torch.tensor([1.0, 3.0])) == pytest.approx(0.8)
+    assert effective_sample_share(torch.tensor([1.0, 3.0]), torch.ones(2)) == pytest.approx(0.8)
     assert published_ranges("sequence") == {"gspo": (3e-4, 4e-4), "tepo_v1": (0.2, 0.28), "luspo": (2e-3, 2.5e-3)}
 
 

@@ -79,6 +79,7 @@ def test_methods_with_a_mean_over_tokens_are_exact(objective: Any, fields: dict[
         (method("dapo", aggregation="turn_mean_token_mean"), "the number of turns of the step"),
         ("clip_cov", "statistics of the whole step"),
         ("mpo_heads", "prediction heads"),
+        ("a3po", "the age of each response"),
     ],
 )
 def test_what_prime_rl_cannot_express_is_refused(objective: Any, says: str, fields: dict[str, Any]) -> None:

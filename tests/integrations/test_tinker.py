@@ -78,20 +78,29 @@ def test_what_the_sdk_sends_is_the_negative_gradient(name: str, fields: dict[str
         torch.testing.assert_close(weights, -gradient[i, : LENGTHS[i]], rtol=1e-6, atol=1e-9)
 
 
+# Four responses of another age each.
+A3PO = method("a3po", sampler={"correction_cap": 1.1})
 PROMPTS = {"groups": torch.tensor([3, 3, 8, 8]), "segments": torch.arange(9).expand(4, 9) // 2}
+AGES = torch.tensor([0, 1, 2, 5])
 BY_TURN = method("turn_ratio", aggregation="turn_mean_token_mean", clip={"low": 0.05, "high": 0.05})
 BY_PROMPT = method("dapo", aggregation="prompt_mean", ratio={"name": "block", "layout": "segments"})
 
 
-@pytest.mark.parametrize("objective", [BY_TURN, BY_PROMPT, method("gepo")], ids=["turns", "segments", "gepo"])
+@pytest.mark.parametrize(
+    "objective", [BY_TURN, BY_PROMPT, method("gepo"), A3PO], ids=["turns", "segments", "gepo", "a3po"]
+)
 def test_turns_are_those_of_the_mask_and_prompts_and_segments_are_given(objective: Any, fields: dict[str, Any]) -> None:
     fields["mask"] &= TOOLS.bool()
     log_probs = [fields["log_probs"][i, :n].clone().requires_grad_() for i, n in enumerate(LENGTHS)]
     groups, segments = PROMPTS["groups"], PROMPTS["segments"]
-    more = [{"groups": groups[i].expand(n), "segments": segments[i, :n]} for i, n in enumerate(LENGTHS)]
+    more = [
+        {"groups": groups[i].expand(n), "segments": segments[i, :n], "staleness": AGES[i].expand(n)}
+        for i, n in enumerate(LENGTHS)
+    ]
     data = [SimpleNamespace(loss_fn_inputs=inputs_of(fields, i) | more[i]) for i in range(len(LENGTHS))]
     loss, _ = loss_function(objective)(data, log_probs)
-    want = objective.loss(TokenBatch(**fields, **PROMPTS)).loss
+    engine = {"rollout_log_probs": fields["old_log_probs"], "staleness": AGES}
+    want = objective.loss(TokenBatch(**fields | PROMPTS | engine)).loss
     torch.testing.assert_close(loss.detach(), want)
     if objective.needs - {"turns"}:
         del data[1].loss_fn_inputs[min(objective.needs)]

@@ -299,6 +299,7 @@ WRONG: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"objective": "tepo"}, {"entropy_coef": 0.01}, "entropy_coef=0.01"),
     ({"objective": "dr_grpo"}, {}, "scale_rewards='none'"),
     ({"objective": "mpo_heads"}, {}, "prediction heads"),
+    ({"objective": "a3po"}, {}, "the age of each response"),
     ({"objective": method("mpo", ratio={"layout": "segments"})}, {}, "the segment of each token"),
     ({"objective": "gepo"}, {"num_iterations": 1, "steps_per_generation": 1}, "set num_iterations=2"),
     ({"objective": "kl_cov"}, {"gradient_accumulation_steps": 2}, "micro_batch_statistics=True"),

@@ -278,6 +278,7 @@ def test_with_the_patch_verl_hands_over_entropies_itself(tmp_path: Path, root: P
         ("mpo_heads", {}, "prediction heads"),
         ("bypass", {}, "rollout_correction.bypass_mode=true"),
         ("tepo_max_entropy", {}, "an entropy with gradient"),
+        ("a3po", {}, "the age of each response"),
     ],
 )
 def test_options_that_would_give_another_objective_are_refused(name: str, config: dict[str, Any], says: str) -> None:

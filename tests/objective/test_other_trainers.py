@@ -1,7 +1,7 @@
 """Parts that other trainers have: arithmetic, identities, and their formulas rewritten with numpy (float64)."""
 
 from itertools import pairwise, product
-from math import exp, log
+from math import exp, inf, log
 
 import pytest
 import torch
@@ -241,6 +241,56 @@ def test_decoupled_is_that_of_areal(data):
     weights = rollout_weights(data["old_log_probs"], data["ref_log_probs"], data["mask"], chosen.sampler)
     ours = chosen.loss(TokenBatch(**data | {"rollout_weights": weights})).loss
     assert float(ours) == pytest.approx(expected)
+
+
+def areal_anchor(log_probs, engine, versions, current):
+    """AReaL's `loglinear`: α = (v_prox − v_behave)/(v_θ − v_behave) with v_prox = v_θ − 1, 0 without a difference."""
+    gap = current - versions
+    alpha = np.clip(np.divide(current - 1 - versions, gap, out=np.zeros(versions.shape), where=gap > 0), 0, 1)
+    return engine + alpha * (log_probs - engine)
+
+
+@few
+@given(data=fields(min_live=1), current=st.integers(0, 6))
+def test_a3po_is_that_of_areal(data, current):
+    """(π_prox/μ) min(r Â, clip(r) Â) with r = π_θ/π_prox, weights above 5 masked; versions are of tokens."""
+    mask, new, engine = (data[k].numpy() for k in ("mask", "log_probs", "rollout_log_probs"))
+    versions = np.arange(mask.size).reshape(mask.shape) % (current + 1)
+    proximal = areal_anchor(new, engine, versions, current)
+    weight, r, advantages = np.exp(proximal - engine), np.exp(new - proximal), data["advantages"].numpy()[:, None]
+    weight = np.where(weight <= 5, weight, 0)
+    surrogate = np.minimum(r * advantages, np.clip(r, 0.8, 1.2) * advantages)
+    silenced = ((r > 1.2) & (advantages > 0)) | ((r < 0.8) & (advantages < 0))
+    found = evaluate(method("a3po"), data | {"staleness": torch.as_tensor(current - versions)})
+    assert float(found.loss) == pytest.approx(-(weight * surrogate * mask).sum() / mask.sum())
+    # π_prox is a constant, so the gradient is that of log π_θ alone.
+    gradient = np.where(silenced, 0, -(weight * r * advantages)) * mask / mask.sum()
+    np.testing.assert_allclose(found.gradient.numpy(), gradient, atol=1e-12)
+
+
+@few
+@given(data=fields(min_live=1), name=st.sampled_from(("a3po", "dapo", "kl_cov", "tepo")))
+def test_the_ends_of_the_loglinear_anchor(data, name):
+    """Up to one version it is the engine (α = 0), at infinite age the current policy (α = 1), of any method."""
+    chosen = method(name, anchor="loglinear")
+    engine = method(name, anchor="rollout", sampler={"correction_cap": None})
+    for age in (0, 1):
+        young = data | {"staleness": torch.full((len(data["mask"]),), age)}
+        assert_same(evaluate(chosen, young), evaluate(engine, data))
+    old = data | {"staleness": torch.full(data["mask"].shape, inf)}
+    weights = rollout_weights(data["log_probs"], data["rollout_log_probs"], data["mask"], chosen.sampler)
+    on_policy = data | {"old_log_probs": data["log_probs"], "rollout_weights": weights}
+    assert_same(evaluate(chosen, old), evaluate(method(name, anchor="old"), on_policy))
+    micro = [[row] for row in range(len(data["mask"]))]
+    assert_same(evaluate(chosen, data, micro), evaluate(chosen, data))
+
+
+def test_an_age_that_is_not_given_is_named():
+    engine = {"rollout_log_probs": torch.tensor([[-1.0]])}
+    with pytest.raises(ValueError, match="anchor: loglinear needs staleness"):
+        method("a3po").loss(by_hand([[0.1]], [1.0], **engine))
+    with pytest.raises(ValueError, match="anchor: loglinear needs rollout_log_probs"):
+        method("a3po").loss(by_hand([[0.1]], [1.0], staleness=torch.tensor([2])))
 
 
 # ---- advantages -----------------------------------------------------------------------------------------------------

@@ -91,6 +91,7 @@ TABLE = {  # ratio, clip, aggregation, sampler, penalties
     "topr": (("product", {"cap": None}), ("topr", {"cap": 1.0}), "seq_mean_token_sum", {}, []),
     "m2po": (("token", {}), ("m2po", {"budget": 0.04}), "token_mean", {}, []),
     "decoupled": (("token", {}), ("ppo", SAME), "token_mean", AREAL, []),
+    "a3po": (("token", {}), ("ppo", SAME), "token_mean", AREAL, []),
     "bypass": (("token", {}), ("ppo", SAME), "token_mean", {}, []),
 }
 NO_SAMPLER = {
@@ -117,7 +118,7 @@ def test_a_preset_has_the_settings_of_the_table(name):
     assert [(p.name, p.settings) for p in chosen.penalties] == penalties
     assert chosen.sampler.data() == NO_SAMPLER | sampler
     assert chosen.advantage.name == ("dr_grpo" if name in ("dr_grpo", "minirl", "dro", "topr") else "grpo")
-    assert chosen.anchor == ("rollout" if name == "bypass" else "old")
+    assert chosen.anchor == {"bypass": "rollout", "a3po": "loglinear"}.get(name, "old")
     assert chosen.summary and chosen.source
 
 
@@ -302,7 +303,8 @@ def test_importing_methods_does_not_import_torch():
             "methods.bypass: anchor: rollout .*would correct for it twice",
         ),
         ("gepo", {"anchor": "rollout"}, "methods.gepo: anchor: rollout has no ratio group_expectation"),
-        ("dapo", {"anchor": "engine"}, "methods.dapo.anchor: 'engine' is not 'old' or 'rollout'"),
+        ("gepo", {"anchor": "loglinear"}, "methods.gepo: anchor: loglinear has no ratio group_expectation"),
+        ("dapo", {"anchor": "engine"}, "methods.dapo.anchor: 'engine' is not 'old', 'rollout' or 'loglinear'"),
         ("dapo", {"sampler": {"rejection_low": 0.5}}, "sampler: rejection_low needs rejection_high"),
         ("dapo", {"sampler": {"rejection_low": 2, "rejection_high": 1}}, "rejection_low must not be above"),
         ("grpo", {"off_policy_bound": -1}, "methods.grpo.off_policy_bound: .*greater than or equal to 0"),

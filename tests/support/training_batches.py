@@ -47,6 +47,7 @@ def random_batch(rows: int = 10, prompt: int = 9, width: int = 14, pad: tuple[in
         ),
         TokenBatch(
             advantages=torch.randn(rows, generator=generator),
+            staleness=torch.arange(rows) % 4,
             mask=padded(loss_mask, 0, right),
             max_length=20,
             groups=torch.arange(rows) // 2,

@@ -166,6 +166,18 @@ def test_a_batch_sampled_ahead_is_off_from_the_policy_that_sampled_it(
     assert rows[1][1] == rows[2][1] != rows[0][1]
 
 
+def test_the_age_of_a_batch_is_that_of_its_anchor(made: tuple[Path, Path], tmp_path: Path) -> None:
+    """A-3PO is `bypass` up to an age of one step; at two its anchor is half way and kl_old a quarter."""
+    rows = {}
+    for name in ("a3po", "bypass"):
+        training = {"steps": 3, "updates_per_batch": 1, "group": 12, "ahead": 2}
+        study = small_study(training=training, experiments={"headline": {"methods": [name]}})
+        rows[name] = run_metrics(RunFolder(train_small(study, tmp_path / name, *made)))[:-1]
+    assert rows["a3po"][:2] == rows["bypass"][:2]
+    whole, half = (rows[name][2]["kl_old"] for name in ("bypass", "a3po"))
+    assert half == pytest.approx(whole / 4, rel=0.3) and whole > 1e-6
+
+
 def test_waiting_batches_are_kept_by_a_checkpoint(
     made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,4 @@
-"""The rows of logs: JSON Lines, CSV, JSON and MLflow's stores, one at a time."""
+"""The rows of logs: JSON Lines, CSV, JSON, TensorBoard's event files and MLflow's stores, one at a time."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import UserError, did_you_mean
+from .event_files import scalars
 
 STEPS = ("step", "_step", "global_step", "Step", "train/global_step", "trainer/global_step", "training_step")
 RUNS = ("run", "run_id", "run_name", "Name")  # columns that say which run a row is of
 FORMATS = (
-    "trainer_state.json (TRL), JSON Lines (verl, prime-rl), CSV, JSON (Weights & Biases), an MLflow database (.db) or "
-    "run folder"
+    "trainer_state.json (TRL), JSON Lines (verl, prime-rl), CSV, JSON (Weights & Biases), TensorBoard's event "
+    "files, an MLflow database (.db) or run folder"
 )
 
 
@@ -34,12 +35,16 @@ class Row(NamedTuple):
 def rows(path: Path, metric: str, step: str | None, ends: list[str]) -> Iterator[Row]:
     """The rows of a file or folder; ``ends`` gets notes on lines that are cut off."""
     path = _inside(path) if path.is_dir() else path
-    if path.is_dir():
+    if path.is_dir() and not _event_files(path):
         yield from _mlflow_folder(path, metric)
     elif path.suffix in (".db", ".sqlite"):
         yield from _mlflow_database(path, metric)
     else:
         try:
+            if events := _event_files(path):
+                for file in events:
+                    yield from (Row(where, "", None, at, values) for where, at, values in scalars(file, ends))
+                return
             if path.suffix == ".json":
                 entries = _json(path)
             elif path.suffix in (".csv", ".tsv"):
@@ -66,17 +71,28 @@ def rows(path: Path, metric: str, step: str | None, ends: list[str]) -> Iterator
 
 
 def _inside(folder: Path) -> Path:
-    """The log in a run's folder: of TRL, of MLflow, or the only file of a known kind."""
+    """A run's log in its folder: of TRL, of MLflow, the only file of a known kind, or the folder of event files."""
     checkpoints = [*folder.glob("checkpoint-*/trainer_state.json"), *folder.glob("trainer_state.json")]
     if checkpoints:
         return max(checkpoints, key=lambda file: int("0" + file.parent.name.partition("checkpoint-")[2]))
     if (folder / "metrics").is_dir() and (folder / "meta.yaml").exists():
         return folder
     files = sorted(file for kind in ("jsonl", "csv") for file in folder.glob(f"*.{kind}"))
+    if not files:
+        folders = {file.parent for file in folder.rglob("*tfevents*")}
+        # TensorBoard's add_hparams and add_scalars write to folders inside that of the run.
+        files = sorted(each for each in folders if folders.isdisjoint(each.parents))
     if len(files) == 1:
         return files[0]
-    listed = f"has {', '.join(file.name for file in files)}: name one" if files else "has no log"
+    names = ", ".join(str(file.relative_to(folder)) for file in files)
+    listed = f"has {names}: name one" if files else "has no log"
     raise UserError(f"{folder}: {listed}. A log is one of: {FORMATS}.")
+
+
+def _event_files(path: Path) -> list[Path]:
+    """The file, or those of the folder, in the order in which they were begun: their names have the time."""
+    files = path.iterdir() if path.is_dir() else (path,)
+    return sorted(file for file in files if "tfevents" in file.name)
 
 
 def _json_lines(path: Path, ends: list[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -73,20 +73,29 @@ def cases(arguments: Namespace) -> None:
     path("--out", "JSON file of what was measured", metavar="FILE"),
 )
 def calibrate(arguments: Namespace) -> None:
-    """Measure which clip ranges clip what, on the rollouts of a run of your own.
+    """Measure which clip ranges and corrections affect what, on the rollouts of a run of your own.
 
     How the ratios of each grain spread, what published ranges clip, and the range that clips a wanted share of tokens.
+    With log-probabilities of the engine: what published corrections drop, and whether its difference is noise or bias.
     """
-    from ..integrations import calibrate
+    from ..integrations import calibrate, mismatch
     from ..integrations.rollout_files import read_rollouts
 
     rollouts = read_rollouts(arguments.rollouts)
-    grains = calibrate.measure(rollouts, arguments.share)
-    print(calibrate.table(grains, rollouts, arguments.share))
+    engine = mismatch.measure(rollouts)
+    content = {}
+    if engine is not None and (reason := calibrate.without_effect(rollouts)) is not None:
+        print(f"Clip ranges are not measured: {reason}")
+    else:
+        grains = calibrate.measure(rollouts, arguments.share)
+        print(calibrate.table(grains, rollouts, arguments.share))
+        content = calibrate.data(grains, rollouts, arguments.share)
+        if arguments.figure is not None:
+            calibrate.draw(rollouts, arguments.figure)
+    print(f"\n{mismatch.table(engine)}")
     if arguments.out is not None:
-        arguments.out.write_text(json.dumps(calibrate.data(grains, rollouts, arguments.share), indent=1) + "\n")
-    if arguments.figure is not None:
-        calibrate.draw(rollouts, arguments.figure)
+        content |= {"engine": None if engine is None else engine.data()}
+        arguments.out.write_text(json.dumps(content, indent=1) + "\n")
 
 
 SIDE = "logs, a run each: paths, globs, or FILE::NAME for runs in one file; at least two"
@@ -112,8 +121,8 @@ SIDE = "logs, a run each: paths, globs, or FILE::NAME for runs in one file; at l
 def claim(arguments: Namespace) -> None:
     """Decide whether one side of runs, of any trainer, is better than another.
 
-    Logs of TRL, verl and prime-rl, CSV, JSON Lines, exports of Weights & Biases, and MLflow. The difference with its
-    interval, the verdict, and about how many more seeds would decide (docs/run-claims.md).
+    Logs of TRL, verl and prime-rl, CSV, JSON Lines, TensorBoard, MLflow, exports of Weights & Biases. The difference
+    with its interval, the verdict, and about how many more seeds would decide (docs/run-claims.md).
     """
     from ..analysis.run_claims import Endpoint, decide_runs
     from ..analysis.run_logs import read_runs

@@ -41,6 +41,7 @@ FEATURES = (
     Feature("the prompt of each response in the loss", _needs("groups"), trl=True, verl=False),
     Feature("segments of responses", _needs("segments"), trl=True, verl=False),
     Feature("a ratio to the engine (anchor: rollout)", lambda study, s, m: m.anchor != "old", trl=True, verl=False),
+    Feature("the age of each response in the loss (anchor: loglinear)", _needs("staleness"), trl=True, verl=False),
     Feature(
         "an advantage other than grpo and dr_grpo",
         lambda study, s, m: m.advantage.name not in ("grpo", "dr_grpo"),

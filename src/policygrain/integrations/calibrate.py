@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ..errors import UserError
 from ..objective import method, method_names
-from ..objective.batch import TokenBatch
 from ..objective.clip import PpoClip
+from ..objective.correction import effective_sample_share
 from ..objective.divergence import LARGEST_LOG
 from ..objective.ratio import Block, PrefixRatio, Ratio, SequenceRatio, TokenRatio
 from .rollout_files import ALL_0, Rollouts
@@ -47,15 +47,20 @@ def measure(rollouts: Rollouts, share: float = 0.01) -> list[Grain]:
     """
     if not 0 < share < 1:
         raise UserError(f"--share: {share} is no share between 0 and 1.")
+    if (reason := without_effect(rollouts)) is not None:
+        raise UserError(reason)
+    return [_grain(name, part, rollouts, share) for name, part in GRAINS.items()]
+
+
+def without_effect(rollouts: Rollouts) -> str | None:
+    """Why neither grain nor clip range has an effect on the rollouts, or None."""
     batch = rollouts.batch
     if batch.log_ratio.abs().max() < ALIKE:
-        raise UserError(
+        return (
             "all ratios are 1: old and new log-probabilities are the same. With one update per batch and nothing "
             "sampled ahead, neither grain nor clip range has an effect; take rollouts after several updates."
         )
-    if not batch.advantages[batch.mask].any():
-        raise UserError(ALL_0)
-    return [_grain(name, part, rollouts, share) for name, part in GRAINS.items()]
+    return None if batch.advantages[batch.mask].any() else ALL_0
 
 
 def _grain(name: str, part: Ratio, rollouts: Rollouts, share: float) -> Grain:
@@ -64,15 +69,18 @@ def _grain(name: str, part: Ratio, rollouts: Rollouts, share: float) -> Grain:
     values, sign = log_ratio[batch.mask], batch.advantages[batch.mask].sign()
     # Only tokens with the right sign of the advantage can be clipped at a bound, so the shares of all are scaled.
     low, high = (_edge(name, values, sign == side, share / 2, below) for side, below in ((-1, True), (1, False)))
-    staleness = rollouts.responses.get("staleness")
-    stale = {} if staleness is None else _by_staleness(log_ratio, batch, staleness)
+    ratio, ages = log_ratio.exp(), rollouts.responses.get("staleness", torch.empty(0))
+    by_staleness = {
+        f"{age:g}": effective_sample_share(ratio, batch.mask & (ages == age).unsqueeze(1))
+        for age in ages.unique().tolist()
+    }
     return Grain(
         name,
         {f"{q:g}": float(x.exp()) for q, x in zip(QUANTILES, _quantiles(values, QUANTILES), strict=True)},
-        effective_share(values.exp()),
+        effective_sample_share(ratio, batch.mask),
         {preset: _clipped(values, sign, *ends) for preset, ends in published_ranges(name).items()},
         (low, high),
-        stale,
+        by_staleness,
     )
 
 
@@ -86,11 +94,6 @@ def published_ranges(grain: str) -> dict[str, tuple[float, float]]:
             if clip_range not in ranges.values():
                 ranges[name] = clip_range
     return ranges
-
-
-def effective_share(ratio: Tensor) -> float:
-    """(Σr)² / (n Σr²): Kish's effective sample size over the number of values."""
-    return float(ratio.sum() ** 2 / (len(ratio) * ratio.square().sum()))
 
 
 def _clipped(values: Tensor, sign: Tensor, low: float, high: float) -> tuple[float, float]:
@@ -120,14 +123,6 @@ def _edge(name: str, values: Tensor, side: Tensor, share: float, below: bool) ->
 def _quantiles(values: Tensor, at: tuple[float, ...]) -> Tensor:
     """Quantiles; of a regular subset where there are very many values."""
     return torch.quantile(values[:: 1 + len(values) // LARGEST_SAMPLE], torch.tensor(at, dtype=values.dtype))
-
-
-def _by_staleness(log_ratio: Tensor, batch: TokenBatch, staleness: Tensor) -> dict[str, float]:
-    shares = {}
-    for updates in staleness.unique().tolist():
-        rows = staleness == updates
-        shares[f"{updates:g}"] = effective_share(log_ratio[rows][batch.mask[rows]].exp())
-    return shares
 
 
 # ---- output ---------------------------------------------------------------------------------------------------------

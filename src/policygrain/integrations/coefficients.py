@@ -24,17 +24,25 @@ from .options import NEEDS
 from .rollout_files import Rollouts, group_advantages
 
 CHUNK = 1 << 16  # tokens, padding included, whose coefficients are computed at a time
-# Published bounds of the weights π_old/μ, to correct for an engine μ that is not π_old.
+# Published corrections for an engine μ that is not π_old: bounds of the weights π_old/μ, and rejection.
 CORRECTIONS: dict[str, dict[str, Any]] = {
     "token ≤ 2": {"correction_cap": 2.0},
     "token masked 0.5–5": {"correction_cap": 5.0, "correction_floor": 0.5, "correction_outside": "mask"},
+    "token masked 0–5": {"correction_cap": 5.0, "correction_outside": "mask"},
     "sequence ≤ 2": {"correction_cap": 2.0, "correction_grain": "sequence"},
     "sequence masked 0–3": {"correction_cap": 3.0, "correction_grain": "sequence", "correction_outside": "mask"},
+    "sequence ≤ 2, rejected outside 0.5–2": {
+        "correction_cap": 2.0, "correction_grain": "sequence",
+        "rejection_low": 0.5, "rejection_high": 2.0, "rejection_grain": "sequence",
+    },
     "geometric masked 0.99–1.01": {
         "correction_cap": 1.01, "correction_floor": 0.99, "correction_grain": "geometric", "correction_outside": "mask"
     },
+    "geometric rejected outside 0.999–1.001": {
+        "rejection_low": 0.999, "rejection_high": 1.001, "rejection_grain": "geometric"
+    },
 }  # fmt: skip
-_PROVIDED = {"reference": "ref_log_probs", "groups": "group", "segments": "segments"}
+_PROVIDED = {"reference": "ref_log_probs", "groups": "group", "segments": "segments", "staleness": "staleness"}
 NO_ENGINE = "needs log-probabilities of the engine that sampled (rollout_log_probs) beside old_log_probs"
 
 
@@ -73,7 +81,7 @@ def objectives(rollouts: Rollouts, own: Mapping[str, Any] | None = None) -> tupl
         lacking = [NEEDS[need] for need in sorted(one.needs - have)]
         of_engine = {k: v for k, v in one.sampler.data().items() if k.startswith(("correction", "rejection"))}
         definition = repr((one.parts(), one.anchor, one.off_policy_bound, of_engine if has_engine else None))
-        if (name.startswith("dapo, ") or one.anchor == "rollout") and not has_engine:
+        if (name.startswith("dapo, ") or one.anchor != "old") and not has_engine:
             left_out[name] = NO_ENGINE
         elif lacking:
             left_out[name] = f"needs {' and '.join(lacking)}"
@@ -188,6 +196,8 @@ class Work:
         )
         names = {"log_probs", "old_log_probs", "rollout_log_probs", "mask"} & rollouts.tokens.keys()
         flat: dict[str, Any] = {name: rollouts.tokens[name][tokens].unsqueeze(0) for name in names}
+        if "staleness" in rollouts.responses:
+            flat["staleness"] = rollouts.each_token(rollouts.responses["staleness"])[tokens].unsqueeze(0)
         return {
             kind: _WholeStep(**flat, advantages=values[tokens].unsqueeze(0), known=totals, max_length=totals.max_length)
             for kind, values in self.advantages.items()

@@ -30,11 +30,13 @@ NEEDS: dict[Need, str] = {
     "groups": "the prompt of each response",
     "segments": "the segment of each token",
     "turns": "the number of turns of the step",
+    "staleness": "the age of each response, in versions of the policy",
 }
 
 
-# Needs of methods that verl's policy loss does not receive; it is called for a micro-batch and gets no prompts.
-VERL_LACKS: tuple[Need, ...] = ("reference", "entropy_gradient", "mtp_heads", "groups", "segments", "turns")
+# Needs of methods that a loss does not receive which is called for a micro-batch and gets no prompts.
+MICRO_BATCH_LACKS: tuple[Need, ...] = ("entropy_gradient", "mtp_heads", "groups", "segments", "turns", "staleness")
+VERL_LACKS: tuple[Need, ...] = ("reference", *MICRO_BATCH_LACKS)
 
 
 def lacking(objective: Method, trainer: str, without: Iterable[Need]) -> list[str]:

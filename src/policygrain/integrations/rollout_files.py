@@ -74,9 +74,10 @@ class Rollouts:
     def rows(self, index: Tensor) -> TokenBatch:
         """The responses at ``index`` with all that TokenBatch has a field for."""
         named = {name: x for name, x in self.tokens.items() if name in TokenBatch.__dataclass_fields__}
-        groups = self.responses.get("group")
         padded: dict[str, Any] = {name: self.padded(x, index) for name, x in named.items()}
-        return TokenBatch(**padded, groups=None if groups is None else groups[index])
+        for field, column in (("groups", "group"), ("staleness", "staleness")):
+            padded[field] = self.responses[column][index] if column in self.responses else None
+        return TokenBatch(**padded)
 
     def padded(self, values: Tensor, index: Tensor) -> Tensor:
         """``values`` [all tokens] of the responses at ``index``, 0 on padding. [responses, tokens]."""

@@ -33,13 +33,13 @@ def views_of(rollouts: Rollouts) -> dict[str, tuple[list[str], Tensor]]:
         "advantage": (["negative", "0", "positive"], tokens["advantages"].sign().long() + 1),
         "position": (["1st quarter", "2nd", "3rd", "last quarter"], quarter),
         "turn": _listed(turn, mask),
-        "length": _quarters(length, mask),
-        "probability": _quarters(tokens["old_log_probs"].exp(), mask),
+        "length": quarters(length, mask),
+        "probability": quarters(tokens["old_log_probs"].exp(), mask),
     }
     if "staleness" in rollouts.responses:
         views["staleness"] = _listed(rollouts.each_token(rollouts.responses["staleness"]), mask)
     if "entropy" in tokens:
-        views["entropy"] = _quarters(tokens["entropy"], mask)
+        views["entropy"] = quarters(tokens["entropy"], mask)
     return {name: (labels, code.to(torch.int8)) for name, (labels, code) in views.items() if len(labels) > 1}
 
 
@@ -47,13 +47,13 @@ def _listed(values: Tensor, mask: Tensor) -> tuple[list[str], Tensor]:
     """Each value by itself if there are few, else by quarters."""
     distinct = values[mask].unique()
     if len(distinct) > NAMED:
-        return _quarters(values, mask)
+        return quarters(values, mask)
     return [f"{value:g}" for value in distinct.tolist()], torch.searchsorted(distinct, values).clamp(
         max=len(distinct) - 1
     )
 
 
-def _quarters(values: Tensor, mask: Tensor) -> tuple[list[str], Tensor]:
+def quarters(values: Tensor, mask: Tensor) -> tuple[list[str], Tensor]:
     """Quarters of the tokens by value; fewer where many values are equal."""
     used = values[mask].double()
     edges = used[:: 1 + len(used) // LARGEST_SAMPLE].quantile(torch.tensor([0.25, 0.5, 0.75]).double()).unique()

@@ -230,7 +230,7 @@ def _updates_of(config: Any) -> int:
 
 def _problems(objective: Method, config: Any, micro_batch_statistics: bool) -> list[str]:
     """Incompatible options of the configuration and the method, a sentence each."""
-    problems = lacking(objective, "TRL", ("mtp_heads", "segments"))
+    problems = lacking(objective, "TRL", ("mtp_heads", "segments", "staleness"))
     if config is None:  # TRL's defaults
         return problems
     fields = type(config).__dataclass_fields__

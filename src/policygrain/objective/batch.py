@@ -26,7 +26,7 @@ PER_TOKEN = (
     "old_future_log_probs",
     "rollout_log_probs",
 )
-
+PER_RESPONSE = ("advantages", "staleness")  # or per token
 
 # The required tensors, and hints on where trainers have them.
 REQUIRED = {
@@ -119,6 +119,8 @@ class TokenBatch:
     segments: Tensor | None = None
     # log-probabilities under the engine that sampled, where it is not π_old (the off-policy sequence mask reads them).
     rollout_log_probs: Tensor | None = None
+    # [batch] or [batch, tokens]: how many versions older than the current policy the one that sampled is.
+    staleness: Tensor | None = None
     # The optimizer step that this micro-batch is a part of, or its totals; None: the batch is the whole step.
     # Denominators and statistics of the step are read from it, so gradients do not depend on how a step is divided.
     step: TokenBatch | StepTotals | None = None
@@ -137,12 +139,11 @@ class TokenBatch:
             raise ValueError("mask has other values than 0 and 1; weights of tokens are rollout_weights or advantages")
         if keep.shape != shape:
             raise ValueError(f"mask has shape {tuple(keep.shape)}, log_probs {tuple(shape)}")
-        advantages = self.advantages
-        if advantages.ndim == 1:
-            advantages = advantages.unsqueeze(1).expand(shape) if len(advantages) == shape[0] else advantages
-        values: dict[str, Any] = {"mask": keep, "advantages": advantages}
-        for name in PER_TOKEN:
-            values[name] = getattr(self, name)
+        values: dict[str, Any] = {"mask": keep}
+        for name in (*PER_RESPONSE, *PER_TOKEN):
+            value = getattr(self, name)
+            is_per_response = name in PER_RESPONSE and value is not None and value.shape == shape[:1]
+            values[name] = value.unsqueeze(1).expand(shape) if is_per_response else value
         for name, value in values.items():
             accumulated = _accumulate(value)
             if accumulated is None or name == "mask":
@@ -278,15 +279,6 @@ class TokenBatch:
             out[:, start:end] = within + after * discount ** (size - place[:size])
             after = out[:, start : start + 1]
         return out
-
-    def from_rollout(self) -> TokenBatch:
-        """The batch with the engine that sampled as π_old. ValueError without its log-probabilities."""
-        if self.rollout_log_probs is None:
-            raise ValueError("anchor: rollout needs rollout_log_probs, of the engine that sampled")
-        # NaN is from an engine that could not score a token.
-        return self.replace(
-            old_log_probs=self.rollout_log_probs.where(~self.rollout_log_probs.isnan(), self.old_log_probs)
-        )
 
     def rows(self, index: Any, width: int | None = None) -> TokenBatch:
         """The responses at ``index``, of ``width`` columns, as a micro-batch of the same step."""

@@ -43,6 +43,15 @@ def rollout_weights(log_probs: Tensor, rollout_log_probs: Tensor, mask: Tensor, 
     return torch.where(mask != 0, weights, 1.0)
 
 
+def loglinear(log_probs: Tensor, rollout_log_probs: Tensor, staleness: Tensor) -> Tensor:
+    """log π_prox = log μ + α (log π_θ − log μ) without gradient, with α = (s − 1)/s, or 0 up to s = 1. [batch, tokens].
+
+    A-3PO (2512.06547): a substitute for the policy one version before π_θ; s is the ``staleness`` of μ in versions.
+    """
+    alpha = 1 - 1 / staleness.to(log_probs.dtype).clamp(min=1)
+    return rollout_log_probs.to(log_probs.dtype).lerp(log_probs.detach(), alpha)
+
+
 def rejected(log_probs: Tensor, rollout_log_probs: Tensor, mask: Tensor, sampler: Sampler) -> Tensor:
     """Tokens whose policies are too far apart, by the sampler's ``rejection_…`` settings. [batch, tokens].
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .batch import StepTotals, TokenBatch
 from .clip import ClipCov, Surrogate
-from .correction import off_policy_mask
+from .correction import loglinear, off_policy_mask, rollout_weights
 from .divergence import LARGEST_LOG, k3
 from .part import Custom
 from .penalty import EntropySignal, Kl, entropy_drop_mask
@@ -67,11 +67,24 @@ def policy_loss(method: Method, batch: TokenBatch) -> LossOutput:
 
 
 def anchored(method: Method, batch: TokenBatch) -> TokenBatch:
-    """The batch, and its step, with the policy that ``method.anchor`` names as π_old. ValueError if it is not given."""
+    """The batch, and its step, with the policy that ``method.anchor`` names as π_old. ValueError if it is not given.
+
+    With ``loglinear`` also the weights π_prox/μ, which change with π_θ.
+    """
     if method.anchor == "old":
         return batch
-    step = batch.step if batch.step is None or isinstance(batch.step, StepTotals) else batch.step.from_rollout()
-    return batch.from_rollout().replace(step=step)
+    if batch.rollout_log_probs is None:
+        raise ValueError(f"anchor: {method.anchor} needs rollout_log_probs, of the engine that sampled")
+    step = anchored(method, batch.step) if isinstance(batch.step, TokenBatch) else batch.step
+    # NaN is from an engine that could not score a token.
+    engine = batch.rollout_log_probs.where(~batch.rollout_log_probs.isnan(), batch.old_log_probs)
+    if method.anchor == "rollout":
+        return batch.replace(old_log_probs=engine, step=step)
+    if batch.staleness is None:
+        raise ValueError("anchor: loglinear needs staleness, how many versions old the policy that sampled is")
+    proximal = loglinear(batch.log_probs, engine, batch.staleness)
+    weights = rollout_weights(proximal, engine, batch.mask, method.sampler)
+    return batch.replace(old_log_probs=proximal, rollout_weights=weights, step=step)
 
 
 def coefficients(method: Method, batch: TokenBatch, seed: int) -> tuple[Tensor, Tensor | None, dict[str, float]]:

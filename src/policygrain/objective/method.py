@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .batch import StepTotals, TokenBatch
     from .loss import LossOutput
 
+Anchor = Literal["old", "rollout", "loglinear"]  # the policy that the ratio is taken to
 Grain = Literal["token", "sequence", "geometric", "turn"]  # of a correction
 TEXTS = ("label", "summary", "source")  # keys of a method that change no result
 # Key of a method → name → class, of the parts that it accepts besides custom functions.
@@ -148,19 +149,20 @@ class Method(Settings):
         "less likely by more than this on average, in nats, are masked; null: no mask",
     )
 
-    anchor: Literal["old", "rollout"] = setting(
+    anchor: Anchor = setting(
         "old",
         later=True,
         description="policy that the ratio is taken to: old, the trainer's policy before the step's updates; rollout, "
-        "the engine that sampled, so that the ratio corrects for it as well (verl's bypass mode)",
+        "the engine that sampled, so that the ratio corrects for it as well (verl's bypass mode); loglinear, between "
+        "the engine and the current policy by the age of the rollouts (A-3PO), and the correction is to it",
     )
 
     def conflict(self) -> str:
         """A ratio to the engine that sampled is its own correction, and groups' totals are those of the old policy."""
         if self.anchor == "rollout" and self.sampler.correction_cap is not None:
             return "anchor: rollout takes the ratio to the engine; sampler.correction_cap would correct for it twice."
-        if self.anchor == "rollout" and isinstance(self.ratio, GroupExpectation):
-            return "anchor: rollout has no ratio group_expectation, whose totals are of the old policy."
+        if self.anchor != "old" and isinstance(self.ratio, GroupExpectation):
+            return f"anchor: {self.anchor} has no ratio group_expectation, whose totals are of the old policy."
         return ""
 
     def parts(self) -> dict[str, Part]:
@@ -177,7 +179,8 @@ class Method(Settings):
     @property
     def needs(self) -> frozenset[Need]:
         """What the trainer must provide. Imports custom functions."""
-        return frozenset[Need]().union(*(part.needs for part in self.parts().values()))
+        of_anchor: frozenset[Need] = frozenset({"staleness"} if self.anchor == "loglinear" else ())
+        return of_anchor.union(*(part.needs for part in self.parts().values()))
 
     @property
     def entropy_signal(self) -> EntropySignal:

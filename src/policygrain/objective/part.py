@@ -13,7 +13,9 @@ from ..errors import UserError
 from ..settings import Settings, read_number
 
 # Inputs of a formula besides the log-probabilities, advantages and mask of its micro-batch.
-Need = Literal["step_log_probs", "entropy_gradient", "reference", "mtp_heads", "groups", "segments", "turns"]
+Need = Literal[
+    "step_log_probs", "entropy_gradient", "reference", "mtp_heads", "groups", "segments", "turns", "staleness"
+]
 # Inputs that custom functions can declare; the number of prediction heads is a parameter of the block ratio.
 DECLARABLE = ("step_log_probs", "entropy_gradient", "reference", "groups", "segments", "turns")
 

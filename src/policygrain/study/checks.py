@@ -127,7 +127,13 @@ def _check_methods(study: Study, where: str, section: Estimators | Rounds) -> No
     for name in names:
         if name not in known:
             raise UserError(f"{where}.methods: no method is called {name!r}.{did_you_mean(name, known)}")
-        if method(name, study.methods).n_mtp_heads:
+        chosen = method(name, study.methods)
+        if "staleness" in chosen.needs:
+            raise UserError(
+                f"{where}.methods: {name!r} needs the age of rollouts (anchor: loglinear), which is not varied here; "
+                "leave it out, or measure it in a run with training.ahead."
+            )
+        if chosen.n_mtp_heads:
             raise UserError(
                 f"{where}.methods: {name!r} needs prediction heads, which are not trained here; leave it out, or "
                 "measure its form with `ratio: {future: backbone}`."

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field, WithJsonSchema, create_model, field_validator, model_serializer
 
 from ..objective import Method, MtpHeads, Sampler
-from ..objective.method import CHOICES, TEXTS
+from ..objective.method import CHOICES, TEXTS, Anchor
 from ..sections import Section
 from ..settings import Settings, keys
 
@@ -76,7 +76,7 @@ class MethodChanges(Section):
     sampler: SamplerChanges | None = _change("sampler")
     mtp_heads: MtpHeadsChanges | None = _change("mtp_heads")
     off_policy_bound: float | None = _change("off_policy_bound")
-    anchor: Literal["old", "rollout"] | None = _change("anchor")
+    anchor: Anchor | None = _change("anchor")
 
     @field_validator("advantage", "ratio", "clip", "aggregation", mode="before")
     @classmethod

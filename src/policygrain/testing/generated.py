@@ -39,6 +39,7 @@ def random_fields(lengths: Sequence[int], seed: int, drift: float = 0.3, width: 
         "rollout_log_probs": 1.02 * old,
         "max_length": 12,
         "groups": torch.arange(len(lengths)) // 2,
+        "staleness": torch.arange(len(lengths)) % 4,
         "segments": (torch.arange(shape[1]) // 3).expand(shape),
     }
     # Nothing is foreseen from a response's last token.

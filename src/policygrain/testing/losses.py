@@ -221,7 +221,7 @@ def _known(fields: Fields, chosen: Method, arguments: Mapping[str, str] | None) 
     if arguments is None:
         return fields
     taken = {*arguments.values()} | {name for name, need in NEEDED.items() if need in chosen.needs}
-    taken |= {"rollout_log_probs"} if chosen.anchor == "rollout" else set()
+    taken |= {"rollout_log_probs"} if chosen.anchor != "old" else set()
     return {name: tensor for name, tensor in fields.items() if name not in OPTIONAL or name in taken}
 
 

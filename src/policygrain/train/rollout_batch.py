@@ -52,11 +52,11 @@ SAVED_TYPES: list[Any] = [RolloutBatch, Rollouts, Response, TrainingBatch, Seque
 
 
 def collect_batch(
-    collector: Collector, policy: ScoredPolicy, method: Method, clock: Clock, position: int = 0
+    collector: Collector, policy: ScoredPolicy, method: Method, clock: Clock, position: int = 0, age: int | None = None
 ) -> RolloutBatch:
     """Sample a batch with the policy's current weights, grade it, compute advantages and old log-probabilities.
 
-    Its prompts are those of the stream from ``position`` on.
+    Its prompts are those of the stream from ``position`` on, and its updates come ``age`` steps later.
     With `training.sampler_bits` the engine has rounded weights; old log-probabilities are still the trainer's.
     EngineMismatch if engine and trainer differ too much.
     """
@@ -68,7 +68,7 @@ def collect_batch(
     if not rollouts.prompts:
         return RolloutBatch(rollouts, None, {})
     with clock("log_probs"):
-        batch, metrics = prepare(rollouts, policy, method, collector.settings)
+        batch, metrics = prepare(rollouts, policy, method, collector.settings, age)
     bound = collector.settings.max_mismatch
     if bits is None or bound is not None:  # rounded weights differ from the trained policy on purpose
         _check_mismatch(metrics, policy.model, bound)

@@ -115,7 +115,8 @@ class Steps:
         """
         state, settings = self.state, self.settings
         while len(state.waiting) <= settings.ahead and state.step + len(state.waiting) < settings.steps:
-            batch = collect_batch(self.collector, self.policy, self.method, self.clock, state.position)
+            age = len(state.waiting)
+            batch = collect_batch(self.collector, self.policy, self.method, self.clock, state.position, age)
             state.position += batch.rollouts.sampled
             state.waiting.append(batch)
 

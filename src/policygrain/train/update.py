@@ -47,9 +47,12 @@ class TrainingBatch:
 
 
 def prepare(
-    rollouts: Rollouts, policy: ScoredPolicy, method: Method, settings: Training
+    rollouts: Rollouts, policy: ScoredPolicy, method: Method, settings: Training, age: int | None = None
 ) -> tuple[TrainingBatch, dict[str, float]]:
-    """Advantages, old and reference log-probabilities of a batch, and metrics of its responses."""
+    """Advantages, old and reference log-probabilities of a batch, and metrics of its responses.
+
+    ``age``: steps from sampling to the updates, if methods may read it.
+    """
     group = rollouts.rewards.shape[1]
     responses = [r for row in rollouts.responses for r in row]
     prompts = [p for p in rollouts.prompts for _ in range(group)]
@@ -93,6 +96,7 @@ def prepare(
         groups=groups if "groups" in needs else None,
         segments=segment_ids(sequences, policy.tokenizer, settings.segment_ends) if "segments" in needs else None,
         rollout_log_probs=engine_log_probs,
+        staleness=torch.full((len(mask),), age, device=device()) if age is not None and "staleness" in needs else None,
         max_length=settings.max_tokens,
     )
     kl_initial = {}
@@ -131,7 +135,7 @@ def prepare(
 
 def _correction(method: Method, old_log_probs: Tensor, engine_log_probs: Tensor, mask: Tensor) -> Tensor | None:
     """Importance weights between engine and trainer, if the method asks for them. [batch, tokens]."""
-    if not method.sampler.corrects:
+    if not method.sampler.corrects or method.anchor == "loglinear":  # whose weights change with each update
         return None
     return rollout_weights(old_log_probs, engine_log_probs, mask, method.sampler)
 

@@ -32,7 +32,7 @@ def all_ranks(value: Any, group: Any) -> list[Any]:
     return values
 
 
-class GroupActor(engine_workers.ActorRolloutRefWorker.actor_worker_cls):  # type: ignore[name-defined, misc]
+class GroupActor(engine_workers.ActorRolloutRefWorker.actor_worker_cls):
     """verl's training worker of the actor, whose loss is also given groups, and the prompts and turns of the step."""
 
     def set_loss_fn(self, loss_fn: Callable[..., Any]) -> None:

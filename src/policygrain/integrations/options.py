@@ -38,7 +38,7 @@ NEEDS: dict[Need, str] = {
 MICRO_BATCH_LACKS: tuple[Need, ...] = ("entropy_gradient", "mtp_heads", "groups", "segments", "turns", "staleness")
 OF_VERL_GROUPS: tuple[Need, ...] = ("groups", "turns")  # verl's loss receives these with the module VERL_GROUPS
 VERL_GROUPS = "policygrain.integrations.verl_groups"
-VERL_LACKS = tuple(need for need in ("reference", *MICRO_BATCH_LACKS) if need not in OF_VERL_GROUPS)
+VERL_LACKS: tuple[Need, ...] = ("reference", "entropy_gradient", "mtp_heads", "segments", "staleness")
 
 
 def lacking(objective: Method, trainer: str, without: Iterable[Need]) -> list[str]:

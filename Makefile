@@ -77,7 +77,8 @@ test-oldest: .venv-oldest/.ready
 # The integrations with verl and Tinker, and what other trainers' losses are, in an environment beside the packages of .venv; then a whole
 # run by verl.
 test-peers: .venv-peers/.ready
-	.venv-peers/bin/python -m pytest -q -p no:cacheprovider tests/integrations/test_verl.py tests/engines/test_verl_export.py \
+	.venv-peers/bin/python -m pytest -q -p no:cacheprovider tests/integrations/test_verl.py \
+	    tests/integrations/test_verl_groups.py tests/engines/test_verl_export.py \
 	    tests/engines/test_verl_import.py \
 	    tests/integrations/test_tinker.py \
 	    tests/integrations/test_same_name.py tests/testing/test_tinker.py tests/testing/test_third_party.py

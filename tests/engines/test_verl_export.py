@@ -142,6 +142,16 @@ def _unknown(written: dict[str, Any], own: dict[str, Any], place: str = "") -> l
     return found
 
 
+def test_a_method_that_reads_prompts_has_verls_worker_that_knows_them() -> None:
+    def model(name: str) -> dict[str, Any]:
+        study = study_of(name)
+        arm = next(iter(run_matrix(study).arms.values()))
+        return config(study, arm, 0, 10, 1)["actor_rollout_ref"]["model"]
+
+    assert model("gepo")["external_lib"] == "policygrain.integrations.verl_groups"
+    assert "external_lib" not in model("tepo")
+
+
 @pytest.mark.parametrize(
     ("study", "message"),
     [

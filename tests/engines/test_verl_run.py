@@ -1,4 +1,4 @@
-"""A whole run by verl on a CPU, killed once: `make test-peers` (some minutes)."""
+"""A whole run by verl on a CPU, killed once, with a method that reads prompts: `make test-peers` (some minutes)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_whole_run_by_verl_that_is_killed_once(
         monkeypatch.setenv(name, value)
     training = {"trainer": "verl", "verl": settings(tmp_path), "steps": 2, "validate_every": 1}
     training |= {"weight_decay": 0.1, "learning_rate": 1e-3}
-    content = {**SMALL, "training": {**SMALL["training"], **training}}
+    content = {**SMALL, "training": {**SMALL["training"], **training}, "experiments": {"e": {"methods": ["gepo"]}}}
     config = tmp_path / "study.yaml"
     config.write_text(yaml.safe_dump(content))
     data, start = made

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-for trainer in ("verl", "areal", "trinity"):
+for trainer in ("verl", "areal", "trinity", "skyrl"):
     pytest.importorskip(
         trainer, reason=f"{trainer} is not installed here; `make test-peers` has an environment with it"
     )
@@ -24,10 +24,13 @@ def measured() -> dict[str, Any]:
 
 
 def test_the_record_is_what_the_trainers_compute(measured: dict[str, Any]) -> None:
-    """`python -m tests.integrations.same_name` writes it."""
+    """`python -m tests.integrations.same_name` writes it. ROLL's rows are compared where there is a clone of it."""
     recorded = json.loads(RECORD.read_text())
-    assert recorded["versions"] == measured["versions"]
-    for then, now in zip(recorded["names"], measured["names"], strict=True):
+    here = measured["versions"]
+    assert {"ROLL"} >= recorded["versions"].keys() - here.keys()
+    assert {trainer: recorded["versions"][trainer] for trainer in here} == here
+    rows = [row for row in recorded["names"] if row["trainer"] in here]
+    for then, now in zip(rows, measured["names"], strict=True):
         assert {k: then[k] for k in ("trainer", "setting", "preset", "equals", "depends_on_division")} == {
             k: now[k] for k in ("trainer", "setting", "preset", "equals", "depends_on_division")
         }

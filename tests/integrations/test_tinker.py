@@ -120,6 +120,15 @@ def test_a_field_that_is_missing_or_has_another_length_is_named(fields: dict[str
         loss_function("dapo")(data, log_probs)
 
 
+def test_a_datum_is_of_one_prompt(fields: dict[str, Any]) -> None:
+    log_probs = [fields["log_probs"][i, :n] for i, n in enumerate(LENGTHS)]
+    groups = [PROMPTS["groups"][i].repeat(n) for i, n in enumerate(LENGTHS)]
+    groups[2][4] = 3
+    data = [SimpleNamespace(loss_fn_inputs=inputs_of(fields, i) | {"groups": groups[i]}) for i in range(len(LENGTHS))]
+    with pytest.raises(UnsupportedOption, match="datum 2: groups differs between tokens"):
+        loss_function("gepo")(data, log_probs)
+
+
 @pytest.mark.parametrize(("name", "says"), [("mpo_heads", "prediction heads"), ("tepo_max_entropy", "an entropy")])
 def test_what_tinker_cannot_give_is_refused(name: str, says: str) -> None:
     with pytest.raises(UnsupportedOption, match=says):

@@ -12,7 +12,7 @@ from policygrain.errors import UserError
 from policygrain.testing import assert_tinker
 from policygrain.testing.generated import random_fields
 
-pytest.importorskip("tinker", reason="Tinker is not installed here; `make test-peers` has it")
+types = pytest.importorskip("tinker", reason="Tinker is not installed here; `make test-peers` has it").types
 LENGTHS = [7, 3, 9, 5]
 
 
@@ -23,20 +23,23 @@ class Client:
         self.rows = [row[:n].clone().requires_grad_() for row, n in zip(fields["log_probs"], LENGTHS, strict=True)]
         self.low, self.on_policy = low, on_policy
 
+    def forward(self, data: list[Any], loss_fn: str) -> Any:
+        assert loss_fn == "cross_entropy"
+        outputs = [{"logprobs": types.TensorData(data=row.tolist(), dtype="float32")} for row in self.rows]
+        return SimpleNamespace(result=lambda: SimpleNamespace(loss_fn_outputs=outputs))
+
     def forward_backward(self, data: list[Any], loss_fn: str, loss_fn_config: Any = None) -> Any:
-        assert loss_fn == "ppo"
         total = torch.zeros((), dtype=torch.float64)
         for datum, row in zip(data, self.rows, strict=True):
-            inputs = datum.loss_fn_inputs
+            inputs = {name: torch.as_tensor(value.data) for name, value in datum.loss_fn_inputs.items()}
+            if loss_fn == "cross_entropy":
+                total = total - (inputs["weights"] * row).sum()
+                continue
+            assert loss_fn == "ppo"
             ratio = (row - (row.detach() if self.on_policy else inputs["logprobs"])).exp()
             a = inputs["advantages"]
             total = total - torch.minimum(ratio * a, ratio.clamp(1 - self.low, 1.28) * a).sum()
         total.backward()
-        return SimpleNamespace(result=lambda: None)
-
-    def forward_backward_custom(self, data: list[Any], loss_fn: Any) -> Any:
-        loss, _ = loss_fn(data, self.rows)
-        loss.backward()
         return SimpleNamespace(result=lambda: None)
 
     def optim_step(self, adam: Any) -> Any:
@@ -55,16 +58,17 @@ def fields() -> dict[str, Any]:
 
 @pytest.fixture
 def data(fields: dict[str, Any]) -> list[Any]:
-    return [
-        SimpleNamespace(
-            loss_fn_inputs={
-                "logprobs": fields["old_log_probs"][i, :n],
-                "advantages": fields["advantages"][i].expand(n),
-                "mask": torch.ones(n),
-            }
-        )
-        for i, n in enumerate(LENGTHS)
-    ]
+    made = []
+    for i, n in enumerate(LENGTHS):
+        inputs = {
+            "target_tokens": torch.ones(n, dtype=torch.long),
+            "logprobs": fields["old_log_probs"][i, :n].float(),
+            "advantages": fields["advantages"][i].expand(n).float(),
+            "mask": torch.ones(n),
+        }
+        tensors = {name: types.TensorData.from_torch(value) for name, value in inputs.items()}
+        made.append(types.Datum(model_input=types.ModelInput.from_ints([1] * n), loss_fn_inputs=tensors))
+    return made
 
 
 def test_an_endpoint_whose_loss_is_the_preset_up_to_a_factor(fields: dict[str, Any], data: list[Any]) -> None:

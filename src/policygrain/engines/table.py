@@ -38,7 +38,6 @@ FEATURES = (
     Feature("batches sampled ahead (training.ahead)", lambda study, s, m: s.ahead > 0, trl=False, verl=False),
     Feature("the initial policy's log-probabilities in the loss", _needs("reference"), trl=True, verl=False),
     Feature("an entropy with gradient in the loss", _needs("entropy_gradient"), trl=True, verl=False),
-    Feature("the prompt of each response in the loss", _needs("groups"), trl=True, verl=False),
     Feature("segments of responses", _needs("segments"), trl=True, verl=False),
     Feature("a ratio to the engine (anchor: rollout)", lambda study, s, m: m.anchor != "old", trl=True, verl=False),
     Feature("the age of each response in the loss (anchor: loglinear)", _needs("staleness"), trl=True, verl=False),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import digests
 from ..errors import UserError
-from ..integrations.options import EXPORTED
+from ..integrations.options import EXPORTED, OF_VERL_GROUPS, VERL_GROUPS
 from ..merging import merge
 
 if TYPE_CHECKING:
@@ -38,6 +38,9 @@ def config(study: Study, arm: Arm, seed: int, longest: int, gpus: int) -> dict[s
     settings, method = arm.training(study), arm.method(study)
     out = f"${{oc.env:{EXPORTED}}}"
     std = method.advantage.name == "grpo"
+    model = {"path": _model_path(study.model.start), **({} if study.prompt.chat else {TEMPLATE: PLAIN})}
+    if method.needs & set(OF_VERL_GROUPS):
+        model["external_lib"] = VERL_GROUPS
     return {
         "hydra": {"searchpath": ["pkg://verl.trainer.config"]},
         "defaults": ["ppo_trainer", "_self_"],
@@ -50,7 +53,7 @@ def config(study: Study, arm: Arm, seed: int, longest: int, gpus: int) -> dict[s
             "seed": seed,
         },
         "actor_rollout_ref": {
-            "model": {"path": _model_path(study.model.start), **({} if study.prompt.chat else {TEMPLATE: PLAIN})},
+            "model": model,
             "actor": {
                 "policy_loss": {"loss_mode": f"policygrain.{registered_name(method)}"},
                 "ppo_mini_batch_size": settings.prompts_per_step // settings.updates_per_batch,

@@ -36,7 +36,9 @@ NEEDS: dict[Need, str] = {
 
 # Needs of methods that a loss does not receive which is called for a micro-batch and gets no prompts.
 MICRO_BATCH_LACKS: tuple[Need, ...] = ("entropy_gradient", "mtp_heads", "groups", "segments", "turns", "staleness")
-VERL_LACKS: tuple[Need, ...] = ("reference", *MICRO_BATCH_LACKS)
+OF_VERL_GROUPS: tuple[Need, ...] = ("groups", "turns")  # verl's loss receives these with the module VERL_GROUPS
+VERL_GROUPS = "policygrain.integrations.verl_groups"
+VERL_LACKS: tuple[Need, ...] = ("reference", "entropy_gradient", "mtp_heads", "segments", "staleness")
 
 
 def lacking(objective: Method, trainer: str, without: Iterable[Need]) -> list[str]:

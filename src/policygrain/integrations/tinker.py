@@ -46,7 +46,7 @@ def loss_function(objective: str | Method = "tepo", *, max_length: int | None = 
             fields["logprobs"],
             fields["advantages"],
             fields["mask"],
-            groups=fields["groups"][:, 0].long().contiguous() if "groups" in fields else None,
+            groups=_prompts(fields["groups"], lengths) if "groups" in fields else None,
             segments=fields.get("segments"),
             staleness=fields.get("staleness"),
             rollout_log_probs=fields["logprobs"],
@@ -72,6 +72,18 @@ def _field(datum: Any, number: int, name: str, lengths: Sequence[int]) -> Tensor
             f"datum {number}: {name} has shape {tuple(tensor.shape)}, target_tokens {lengths[number]}."
         )
     return tensor
+
+
+def _prompts(groups: Tensor, lengths: Sequence[int]) -> Tensor:
+    """The number of each datum's prompt. [batch]. UnsupportedOption unless a datum's tokens all have the same one."""
+    outside = torch.arange(groups.shape[1]) >= torch.tensor(lengths).unsqueeze(1)
+    same = ((groups == groups[:, :1]) | outside).all(1)
+    if not bool(same.all()):
+        number = int((~same).nonzero()[0])
+        raise UnsupportedOption(
+            f"datum {number}: groups differs between tokens; it is the number of the datum's prompt."
+        )
+    return groups[:, 0].long().contiguous()
 
 
 def _padded(rows: Sequence[Tensor]) -> Tensor:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor
@@ -27,6 +28,8 @@ from .idle_clip import IdleClip
 from .options import (
     EXPORTED,
     METHODS_FILE,
+    OF_VERL_GROUPS,
+    VERL_GROUPS,
     VERL_LACKS,
     UnsupportedOption,
     lacking,
@@ -49,7 +52,8 @@ DEFAULT_AGGREGATION, DEFAULT_CLIP = "token-mean", 0.2  # of verl's ActorConfig
 SUMS = ("policy_loss", "penalty", "loss")
 
 logger = logging.getLogger(__name__)
-_entropies: ContextVar[tuple[Tensor, Tensor] | None] = ContextVar("policygrain_entropies", default=None)
+# What the library gives to losses besides verl's arguments; see `given_to_losses`.
+_given: ContextVar[Mapping[str, Any]] = ContextVar("policygrain_given", default=MappingProxyType({}))
 
 
 def own_methods() -> dict[str, dict[str, Any]]:
@@ -113,23 +117,25 @@ def policy_loss(
 ) -> tuple[Tensor, dict[str, float]]:
     """The method's loss of a micro-batch, and metrics. Tensors are [batch, tokens], as verl passes them.
 
-    verl 0.9.1 gives no entropies; ``with_entropies`` does, and so would the patch of docs/integrations.
+    verl 0.9.1 gives no entropies; ``with_entropies`` does, and so would the patch of docs/integrations. Groups and the
+    number of turns are those of `verl_groups`.
 
     Normalised by the mini-batch (`config.global_batch_info`) and multiplied by the number of ranks, over which verl
     averages gradients. UnsupportedOption for options of verl that this loss does not read, or that would add a penalty.
     """
-    refuse(objective, _problems(objective, loss_agg_mode, config))
+    given = _given.get()
+    refuse(objective, _problems(objective, loss_agg_mode, config, given))
     info: Mapping[str, Any] = getattr(config, "global_batch_info", None) or {}
     ranks = info.get("dp_size") or 1
-    entropy, old_entropy = _entropies.get() or (entropy if entropy is None else entropy.detach(), old_entropy)
     batch = TokenBatch(
         log_prob,
         old_log_prob,
         advantages,
         response_mask,
-        entropy=entropy,
-        old_entropy=old_entropy,
+        entropy=given.get("entropy", entropy if entropy is None else entropy.detach()),
+        old_entropy=given.get("old_entropy", old_entropy),
         rollout_weights=rollout_is_weights,
+        groups=given.get("groups"),
         max_length=info.get("loss_scale_factor"),
     )
     totals = batch.totals
@@ -137,6 +143,9 @@ def policy_loss(
         n_tokens=_or(info.get("batch_num_tokens"), totals.n_tokens),
         n_responses=_or(info.get("global_batch_size"), totals.n_responses),
         max_length=totals.max_length,
+        n_groups=given.get("n_groups"),
+        responses=given.get("responses"),
+        n_turns=given.get("n_turns"),
         micro_batch_statistics=True,  # verl computes a micro-batch at a time, and its own clip_cov and kl_cov do so too
     )
     if reads_entropies(objective) and not batch.has_entropies:
@@ -150,13 +159,17 @@ def policy_loss(
 
 
 @contextmanager
-def entropies(current: Tensor, old: Tensor) -> Iterator[None]:
-    """Context in which losses use these entropies of both policies. [batch, tokens], in nats, full vocabulary."""
-    token = _entropies.set((current, old))
+def given_to_losses(**given: Any) -> Iterator[None]:
+    """Context in which losses also read these inputs.
+
+    `entropy` and `old_entropy` of both policies, in nats, full vocabulary [batch, tokens]; `groups` [batch]; and
+    `responses`, `n_groups` and `n_turns` of `StepTotals`.
+    """
+    token = _given.set({**_given.get(), **given})
     try:
         yield
     finally:
-        _entropies.reset(token)
+        _given.reset(token)
 
 
 def with_entropies(ppo_loss: Callable[..., Any]) -> Callable[..., Any]:
@@ -175,7 +188,7 @@ def with_entropies(ppo_loss: Callable[..., Any]) -> Callable[..., Any]:
             missing = "actor.calculate_entropy=true" if current is None else "the field `entropy` in the actor's data"
             raise UnsupportedOption(f"a mask by measured entropies needs {missing}.")
         old = data.select("entropy").to_padded_tensor()["entropy"]
-        with entropies(no_padding_2_padding(current, data).detach(), old):
+        with given_to_losses(entropy=no_padding_2_padding(current, data).detach(), old_entropy=old):
             return ppo_loss(config, model_output, data, dp_group)
 
     return wrapped
@@ -207,7 +220,7 @@ def _metrics(parts: dict[str, float], scale: float) -> dict[str, float]:
     return named | {"actor/pg_clipfrac": clipped, "actor/ppo_kl": merged["kl_old"]}
 
 
-def _problems(objective: Method, loss_agg_mode: str, config: Any) -> list[str]:
+def _problems(objective: Method, loss_agg_mode: str, config: Any, given: Mapping[str, Any]) -> list[str]:
     """Options of verl that are incompatible with the method, a sentence each."""
     problems = []
     wanted = AGGREGATION.get(objective.aggregation.name)
@@ -221,10 +234,10 @@ def _problems(objective: Method, loss_agg_mode: str, config: Any) -> list[str]:
         problems.append("actor.use_kl_loss adds a KL penalty that is not the method's; set it to false.")
     clip = objective.clip.settings
     for side in ("low", "high"):
-        given = getattr(config, f"clip_ratio_{side}", None)
-        if given is not None and given not in (DEFAULT_CLIP, clip.get(side)):
+        bound = getattr(config, f"clip_ratio_{side}", None)
+        if bound is not None and bound not in (DEFAULT_CLIP, clip.get(side)):
             problems.append(
-                f"actor.clip_ratio_{side}={given} has no effect; the method's is {clip.get(side)}. Give a method of "
+                f"actor.clip_ratio_{side}={bound} has no effect; the method's is {clip.get(side)}. Give a method of "
                 f"your own another one in the file that {METHODS} names."
             )
     if objective.anchor == "rollout":
@@ -232,7 +245,10 @@ def _problems(objective: Method, loss_agg_mode: str, config: Any) -> list[str]:
             "its anchor is the engine that sampled, which verl does not give to a loss; take anchor: old with "
             "algorithm.rollout_correction.bypass_mode=true, where verl's old log-probabilities are the engine's."
         )
-    return problems + lacking(objective, "verl", VERL_LACKS)
+    problems = lacking(objective, "verl", VERL_LACKS) + problems
+    if "groups" not in given and (unknown := lacking(objective, "verl", OF_VERL_GROUPS)):
+        problems += [*unknown, f"It is known with actor_rollout_ref.model.external_lib={VERL_GROUPS}."]
+    return problems
 
 
 try:

@@ -32,7 +32,8 @@ def assert_tinker(
     ``make_client`` returns a new TrainingClient with the same weights each time. ``data``: as for
     `integrations.tinker.loss_function`, with `logprobs` that are not those of the model, or all ratios are 1. What is
     compared is the change of the data's log-probabilities, up to a factor, since Tinker's losses are sums; it is
-    returned. The endpoint must accept `AdamParams` with a large `eps`.
+    returned. The endpoint must have `cross_entropy`, with whose weights the preset's gradient is sent, as by the SDK's
+    custom losses, and accept `AdamParams` with a large `eps`.
     """
     from tinker import AdamParams
 
@@ -47,7 +48,10 @@ def assert_tinker(
         if use_endpoints_loss:
             client.forward_backward(list(data), loss_fn, loss_fn_config).result()
         else:
-            client.forward_backward_custom(list(data), loss_function(chosen)).result()
+            rows = [row.requires_grad_() for row in _rows(client, data)]
+            loss, _ = loss_function(chosen)(data, rows)
+            gradients = torch.autograd.grad(loss, rows)
+            client.forward_backward(_linear(data, [-row for row in gradients]), "cross_entropy").result()
         client.optim_step(adam).result()
         changes.append(_log_probs(client, data) - before)
     if not all(float(change.norm()) > 0 for change in changes):
@@ -61,16 +65,27 @@ def assert_tinker(
     return factor
 
 
+def _linear(data: Sequence[Any], weights: Sequence[Tensor]) -> list[Any]:
+    """The data for `cross_entropy`, whose loss is −Σ weight · log-probability."""
+    from tinker import Datum, TensorData
+
+    inputs = [
+        {"target_tokens": datum.loss_fn_inputs["target_tokens"], "weights": TensorData.from_torch(row.float())}
+        for datum, row in zip(data, weights, strict=True)
+    ]
+    return [Datum(model_input=d.model_input, loss_fn_inputs=one) for d, one in zip(data, inputs, strict=True)]
+
+
+def _rows(client: Any, data: Sequence[Any]) -> list[Tensor]:
+    """Log-probabilities of the data's target tokens under the client's model. [tokens] each."""
+    weights = [torch.zeros(len(_tensor(datum, "target_tokens"))) for datum in data]
+    outputs = client.forward(_linear(data, weights), "cross_entropy").result().loss_fn_outputs
+    return [torch.as_tensor(output["logprobs"].data) for output in outputs]
+
+
 def _log_probs(client: Any, data: Sequence[Any]) -> Tensor:
-    """Log-probabilities of the tokens that the mask has, under the client's model; by a loss without gradient."""
-    seen: list[Tensor] = []
-
-    def probe(_: Any, logprobs: Sequence[Tensor]) -> tuple[Tensor, dict[str, float]]:
-        seen[:] = [row.detach().clone() for row in logprobs]
-        return torch.stack([row.sum() for row in logprobs]).sum() * 0.0, {}
-
-    client.forward_backward_custom(list(data), probe).result()
-    return torch.cat([row[_tensor(datum, "mask") != 0] for row, datum in zip(seen, data, strict=True)])
+    """Log-probabilities of the tokens that the mask has."""
+    return torch.cat([row[_tensor(d, "mask") != 0] for row, d in zip(_rows(client, data), data, strict=True)])
 
 
 def _check_off_policy(data: Sequence[Any], now: Tensor) -> None:

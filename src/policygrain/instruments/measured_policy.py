@@ -140,8 +140,9 @@ class MeasuredPolicy:
         rollouts = self._collector(stream, seed, prompts).collect(Clock())
         self.engine.sleep()
         each = [prompt for prompt in rollouts.prompts for _ in range(self.settings.group)]
-        responses = [response.ids for row in rollouts.responses for response in row]
-        return rollouts, pack(each, responses, self.policy.tokenizer.pad_token_id, device())
+        responses = [response for row in rollouts.responses for response in row]
+        ids, masks = [r.ids for r in responses], [r.mask for r in responses]
+        return rollouts, pack(each, ids, self.policy.tokenizer.pad_token_id, device(), masks)
 
     def validate(self, samples: int) -> float:
         """Accuracy of ``samples`` responses per validation problem, with the same sampling seeds in every call."""
@@ -163,6 +164,7 @@ class MeasuredPolicy:
                 seed_of("instruments", self.seed, "validation", i, j),
                 *limits,
                 log_probs=False,
+                tool=self.renderer.tool(p.source),
             )
             for i, p, j in each
         ]

@@ -53,7 +53,8 @@ def prepare(
     group = rollouts.rewards.shape[1]
     responses = [r for row in rollouts.responses for r in row]
     prompts = [p for p in rollouts.prompts for _ in range(group)]
-    sequences = pack(prompts, [r.ids for r in responses], policy.tokenizer.pad_token_id, device())
+    pad, masks = policy.tokenizer.pad_token_id, [r.mask for r in responses]
+    sequences = pack(prompts, [r.ids for r in responses], pad, device(), masks)
     advantages = method.advantages(rollouts.rewards)
     needs = method.needs
     groups = torch.arange(len(rollouts.prompts), device=device()).repeat_interleave(group)

@@ -24,7 +24,12 @@ from policygrain.train.stopping import Stop
 
 from ..support.small import assert_same_end, small_study, train_small
 
-TURN = {"turn": {"base": "token", "ratio": {"name": "block", "layout": "turns", "weights": "uniform"}}}
+METHODS: dict[str, Any] = {
+    "turn": {"base": "token", "ratio": {"name": "block", "layout": "turns", "weights": "uniform"}},
+    "penalty": {"base": "tepo", "sampler": {"dynamic": False}},
+    "windows": {"base": "mpo", "sampler": {"dynamic": False}},
+    "credit": {"base": "token", "advantage": {"name": "gigpo"}},
+}
 
 
 class AfterSteps(Stop):
@@ -63,7 +68,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 def test_a_stopped_run_ends_as_an_undisturbed_one(made: tuple[Path, Path], tmp_path: Path) -> None:
     """Batches that wait in the checkpoint have the masks of their responses."""
-    study = with_tool(methods=TURN, experiments={"headline": {"methods": ["turn"]}})
+    study = with_tool(methods=METHODS, experiments={"headline": {"methods": ["turn"]}})
     train_small(study, tmp_path / "whole", *made)
     with pytest.raises(Stopped):
         train_small(study, tmp_path / "stopped", *made, stop=AfterSteps(2))
@@ -71,11 +76,11 @@ def test_a_stopped_run_ends_as_an_undisturbed_one(made: tuple[Path, Path], tmp_p
     assert_same_end(tmp_path / "stopped", tmp_path / "whole")
 
 
-@pytest.mark.parametrize("name", ["token", "turn", "sequence", "tepo", "mpo"])
+@pytest.mark.parametrize("name", ["token", "turn", "sequence", "penalty", "windows", "credit"])
 def test_tokens_of_a_tool_are_in_no_loss_and_no_count(name: str, made: tuple[Path, Path], tmp_path: Path) -> None:
     """Two prompts with four responses each, all of which are in the record of the first step's tokens."""
     training = {"prompts_per_step": 2, "steps": 2, "max_tokens": 60}
-    study = with_tool(methods=TURN, experiments={"headline": {"methods": [name]}})
+    study = with_tool(methods=METHODS, experiments={"headline": {"methods": [name]}})
     study = study.model_copy(update={"training": study.training.model_copy(update=training | {"ahead": 0})})
     run = RunFolder(train_small(study, tmp_path / "run", *made))
     samples, first = read_record(TokenView, run.tokens(0), "").samples, run_metrics(run)[0]
@@ -104,7 +109,7 @@ def test_instruments_and_evaluation_have_tools_as_well(made: tuple[Path, Path], 
     """Engine, trainer and true gradient agree on which tokens are the policy's, or these would raise or differ."""
     section = {"reference": "token", "methods": ["token", "turn", "sequence"], "steps": [1], "prompts_per_update": 2}
     study = with_tool(
-        methods=TURN,
+        methods=METHODS,
         rounds={**section, "updates": [2], "pools": 1, "samples": 1},
         estimators={**section, "updates": [0], "batches": 6, "true_prompts": 30},
     )

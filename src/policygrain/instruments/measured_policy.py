@@ -31,6 +31,7 @@ from ..rollout.open import open_engine
 from ..study.schema import Training
 from ..tasks.problem import Problem, read_problems
 from ..tasks.prompts import PromptRenderer
+from ..train.credit import advantages_of
 from ..train.policy import Policy, open_policy
 from ..train.rewards import grade_responses
 from ..train.rollout_batch import collect_batch
@@ -236,6 +237,6 @@ def all_needs(methods: Sequence[Method]) -> frozenset[str]:
     return frozenset[str]().union(*(m.needs for m in methods))
 
 
-def with_advantages(tokens: TokenBatch, rewards: Tensor, chosen: Method) -> TokenBatch:
-    """The batch with the method's own advantages of ``rewards`` [prompts, group]."""
-    return tokens.replace(advantages=chosen.advantages(rewards).flatten().to(device()))
+def with_advantages(batch: TrainingBatch, rewards: Tensor, chosen: Method) -> TokenBatch:
+    """The tokens of ``batch`` with the method's own advantages of ``rewards`` [prompts, group]."""
+    return batch.tokens.replace(advantages=advantages_of(chosen, rewards, batch.sequences))

@@ -91,10 +91,10 @@ class VllmEngine:
 
         UserError if one may become longer than the KV cache has room for, or has a tool.
         """
-        from vllm import SamplingParams
-
         if any(r.tool is not None for r in requests):
             raise UserError("engine: vllm does not call tools while it samples; set the engine to transformers.")
+        from vllm import SamplingParams
+
         longest = max((len(r.prompt_ids) + r.max_tokens for r in requests), default=0)
         if longest > self._longest:
             raise UserError(

@@ -24,7 +24,8 @@ def calculator(written: str) -> str:
     if call is None:
         return NO_CALL
     x, y = int(call[1]), int(call[3])
-    return f"{ {'+': x + y, '-': x - y, '*': x * y}[call[2]] };"
+    result = {"+": x + y, "-": x - y, "*": x * y}[call[2]]
+    return f"{result};"
 
 
 TOOLS: dict[str, Callable[[str], str]] = {"calculation": calculator}  # by source of problems

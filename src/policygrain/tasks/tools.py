@@ -43,7 +43,7 @@ class Tool:
         """The tokens that the tool writes after ``ids``, a response so far; none if its last token ends no call."""
         if not ids or ids[-1] not in self.ends:
             return []
-        text = self.function(self.tokenizer.decode(list(ids)))
+        text = self.function(str(self.tokenizer.decode(list(ids))))
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def encode(self, text: str) -> tuple[list[int], list[bool]]:
@@ -56,5 +56,5 @@ class Tool:
             output = self.output([*ids, *written])
             ids += [*written, *output]
             mask += [True] * len(written) + [False] * len(output)
-            text = text.removeprefix(self.tokenizer.decode(output))
+            text = text.removeprefix(str(self.tokenizer.decode(output)))
         return ids, mask

@@ -132,7 +132,7 @@ publish:
 	$(MAKE) pages
 
 # The figures, tables and pages of the documentation, redrawn from the published records. A page of tables is a line of docs/pages.py.
-PUBLISHED := laptop phase phase-ranges night night-replicate newer
+PUBLISHED := laptop phase phase-ranges night night-replicate newer turns
 FREEZE ?= $(PUBLISHED)
 DRAWN := results/published
 pages: setup
@@ -143,6 +143,7 @@ pages: setup
 	for figure in regimes verdicts benchmarks; do cp $(DRAWN)/laptop/redrawn/$$figure.png docs/figures/$$figure.png; done
 	cp $(DRAWN)/phase/redrawn/phase.png docs/figures/phase.png
 	cp $(DRAWN)/night/redrawn/regimes.png docs/figures/night.png
+	cp $(DRAWN)/turns/redrawn/regimes.png docs/figures/turns.png
 	$(BIN)/policygrain figure ranges --config studies/phase-ranges.yaml --results $(DRAWN)/phase-ranges --out $(DRAWN)/ranges
 	cp $(DRAWN)/ranges.png docs/figures/clip_ranges.png
 	for figure in estimators rounds; do cp $(DRAWN)/newer/redrawn/$$figure.png docs/figures/newer_$$figure.png; done

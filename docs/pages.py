@@ -43,6 +43,12 @@ PAGES = (
         "Other fresh seeds at three borders of the map: all endpoints",
         {"": "findings", "Accuracy, sampled and greedy": "results"},
     ),
+    Page(
+        "turns-study.md",
+        "turns",
+        "Calls of a calculator: all comparisons",
+        {"": "findings", "Accuracy, sampled and greedy": "results"},
+    ),
     Page("hour.md", "earlier/hour", "The study of an hour, of an earlier design", WHOLE),
 )
 

@@ -49,6 +49,18 @@ def test_the_small_study_passes() -> None:
             r"evaluation\.benchmarks\[0\]\.sampling\.max_tokens: 500 tokens",
         ),
         ({"methods": {"mine": {"base": "grpo", "ratio": "parts_nowhere:f"}}}, r"parts_nowhere:f.*PYTHONPATH"),
+        (
+            {"data": {"train": ["calculation"]}, "training": {"trainer": "verl"}},
+            r"training\.trainer: verl does not have .*problems with a tool \(data\.train\)",
+        ),
+        (
+            {
+                "data": {"train": ["calculation"]},
+                "training": {"engine": "vllm"},
+                "evaluation": {"benchmarks": [{"name": "count", "source": "count"}]},
+            },
+            r"training\.engine: vllm does not call tools .*calculation in data\.train has one",
+        ),
     ],
 )
 def test_what_would_fail_later_is_an_error_now(changes: dict[str, object], message: str) -> None:

@@ -215,6 +215,12 @@ def over_both(record: str, settings: str, *pairs: tuple[str, str]) -> Numbers:
     return numbers
 
 
+def plus_minus(record: str, *pairs: tuple[str, str]) -> Numbers:
+    """Mean and half of Student's 95% interval of the area of each pair of arms, over seeds."""
+    found = [mean_t(paired(area, record, one, other)) for one, other in pairs]
+    return [number for mean, low, _ in found for number in (mean, mean - low)]
+
+
 MPO16, DAPO16, DAPO1 = (f"{name}+updates_per_batch={n}" for name, n in (("mpo", 16), ("dapo", 16), ("dapo", 1)))
 ROW = "| ".join(["{:.1f} [{:.1f}, {:.1f}] "] * 8)
 UPDATES = {"1 update": "+updates_per_batch=1", "4 updates": "", "16 updates": "+updates_per_batch=16"}
@@ -229,6 +235,18 @@ CLIPPED = tuple((f"{ratio}_clip", ratio) for ratio in ("token", "block", "sequen
 FOUR = "| ".join(["{:+.1f} ± {:.1f} "] * 4)
 Line = tuple[str, str, str, Callable[[str], Numbers]]
 NUMBERS: list[Line] = [
+    (
+        "docs/turns.md",
+        "cost {:.1f} ± {:.1f} and {:.1f} ± {:.1f} points against fresh ones",
+        "turns",
+        lambda r: plus_minus(r, *(("none+ahead=0", f"none+ahead={age}") for age in (16, 48))),
+    ),
+    (
+        "docs/turns.md",
+        "GiGPO − response {:+.1f} ± {:.1f}, return from the turn on − response {:+.1f} ± {:.1f}",
+        "turns",
+        lambda r: plus_minus(r, *((f"{name}+ahead=0", "response+ahead=0") for name in ("gigpo", "turn_return"))),
+    ),
     (
         "docs/phase.md",
         "gains {:.1f} ± {:.1f} points with the token ratio, {:.1f} ± {:.1f} with the block ratio and "

@@ -23,6 +23,7 @@ RECORDS = {
     "night": "studies/night.yaml",
     "night-replicate": "studies/night-replicate.yaml",
     "newer": "studies/newer.yaml",
+    "turns": "studies/turns.yaml",
     "smollm2": "studies/smollm2.yaml",
     "smollm2-code": "studies/smollm2-code.yaml",
 }

@@ -44,6 +44,7 @@ def random_batch(rows: int = 10, prompt: int = 9, width: int = 14, pad: tuple[in
             prompt_of=torch.arange(rows) // 2,
             ids=padded(ids, 0, right),
             mask=padded(mask, 0, right),
+            attention=padded(mask, 0, right),
         ),
         TokenBatch(
             advantages=torch.randn(rows, generator=generator),

@@ -27,6 +27,9 @@ class Scripted:
     def ids(self, problem: str, program: bool = False) -> list[int]:
         return [int(problem)]
 
+    def tool(self, source: str) -> None:
+        """No problem has one."""
+
     def generate(self, requests: Sequence[Request]) -> list[Response]:
         self.asked += len(requests)
         group = len(self.lengths)

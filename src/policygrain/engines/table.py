@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import UserError
 from ..study.runs import run_matrix
+from ..tasks.tools import TOOLS
 from .trl_settings import check_keys as check_trl_keys
 from .verl_config import config, with_changes
 from .verl_environment import verl_version
@@ -33,7 +34,13 @@ def _needs(name: str) -> Callable[[Study, Training, Method], bool]:
     return lambda study, settings, method: name in method.needs
 
 
+def calls_tools(sources: Iterable[str]) -> list[str]:
+    """Those of ``sources`` whose problems have a tool."""
+    return [source for source in sources if source in TOOLS]
+
+
 FEATURES = (
+    Feature("problems with a tool (data.train)", lambda study, s, m: bool(calls_tools(study.data.train)), False, False),
     Feature("multi-token prediction heads", _needs("mtp_heads"), trl=False, verl=False),
     Feature("batches sampled ahead (training.ahead)", lambda study, s, m: s.ahead > 0, trl=False, verl=False),
     Feature("the initial policy's log-probabilities in the loss", _needs("reference"), trl=True, verl=False),
@@ -104,6 +111,7 @@ def check_arm(study: Study, arm: Arm) -> None:
         if getattr(settings, other) and other not in trainers:
             raise UserError(f"training.{other}: only trainer: {other} reads it, and training.trainer is {trainer}.")
     check_features(study, arm, trainer)
+    _check_tools(study, arm)
     if trainer == "trl":
         check_trl_keys(settings)
     if trainer == "verl":
@@ -114,6 +122,22 @@ def check_arm(study: Study, arm: Arm) -> None:
             f"{os.environ['WORLD_SIZE']}. Set it to trl, or start one process."
         )
     check_installed(trainer)
+
+
+def _check_tools(study: Study, arm: Arm) -> None:
+    """UserError if the engine of ``arm``, or prediction heads, cannot have the tool of its training problems."""
+    if not (sources := calls_tools(study.data.train)):
+        return
+    if arm.training(study).engine == "vllm":
+        raise UserError(
+            f"training.engine: vllm does not call tools while it samples, and {sources[0]} in data.train has one. Set "
+            "it to transformers."
+        )
+    if arm.method(study).n_mtp_heads:
+        raise UserError(
+            f"data.train: {sources[0]} has a tool, whose output prediction heads ({arm.name}) would learn. Leave one "
+            "of them out, or set `ratio: {future: backbone}`."
+        )
 
 
 def check_features(study: Study, arm: Arm, trainer: str) -> None:

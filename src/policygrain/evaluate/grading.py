@@ -62,7 +62,7 @@ def _samples(sampled: Sequence[tuple[Query, Response, str]], grader: Grader) -> 
             gold=problem.answer,
             problem=problem.problem,
             response=text,
-            tokens=len(response.ids),
+            tokens=response.length,
             finished=response.finished,
         )
         samples.append(sample)

@@ -73,7 +73,7 @@ def estimate(
     result = BatchOfEstimates(tokens=int(batch.tokens.mask.sum()))
     wanted: dict[tuple[str, str], Coefficients] = {}
     for method in methods:
-        tokens = with_advantages(batch.tokens, rewards, method).replace(
+        tokens = with_advantages(batch, rewards, method).replace(
             log_probs=now.log_probs, entropy=now.entropy, step=None
         )
         whole, metrics = _coefficients(method, tokens, seed)

@@ -31,6 +31,7 @@ from ..rollout.open import open_engine
 from ..study.schema import Training
 from ..tasks.problem import Problem, read_problems
 from ..tasks.prompts import PromptRenderer
+from ..train.credit import advantages_of
 from ..train.policy import Policy, open_policy
 from ..train.rewards import grade_responses
 from ..train.rollout_batch import collect_batch
@@ -140,8 +141,9 @@ class MeasuredPolicy:
         rollouts = self._collector(stream, seed, prompts).collect(Clock())
         self.engine.sleep()
         each = [prompt for prompt in rollouts.prompts for _ in range(self.settings.group)]
-        responses = [response.ids for row in rollouts.responses for response in row]
-        return rollouts, pack(each, responses, self.policy.tokenizer.pad_token_id, device())
+        responses = [response for row in rollouts.responses for response in row]
+        ids, masks = [r.ids for r in responses], [r.mask for r in responses]
+        return rollouts, pack(each, ids, self.policy.tokenizer.pad_token_id, device(), masks)
 
     def validate(self, samples: int) -> float:
         """Accuracy of ``samples`` responses per validation problem, with the same sampling seeds in every call."""
@@ -163,6 +165,7 @@ class MeasuredPolicy:
                 seed_of("instruments", self.seed, "validation", i, j),
                 *limits,
                 log_probs=False,
+                tool=self.renderer.tool(p.source),
             )
             for i, p, j in each
         ]
@@ -234,6 +237,6 @@ def all_needs(methods: Sequence[Method]) -> frozenset[str]:
     return frozenset[str]().union(*(m.needs for m in methods))
 
 
-def with_advantages(tokens: TokenBatch, rewards: Tensor, chosen: Method) -> TokenBatch:
-    """The batch with the method's own advantages of ``rewards`` [prompts, group]."""
-    return tokens.replace(advantages=chosen.advantages(rewards).flatten().to(device()))
+def with_advantages(batch: TrainingBatch, rewards: Tensor, chosen: Method) -> TokenBatch:
+    """The tokens of ``batch`` with the method's own advantages of ``rewards`` [prompts, group]."""
+    return batch.tokens.replace(advantages=advantages_of(chosen, rewards, batch.sequences))

@@ -93,7 +93,7 @@ def _round(
 
     ``starts`` and ``entropy``: rewards, and entropy on the pool, before the round.
     """
-    tokens = with_advantages(pool.batch.tokens, pool.rollouts.rewards, chosen)
+    tokens = with_advantages(pool.batch, pool.rollouts.rewards, chosen)
     batch = TrainingBatch(pool.batch.sequences, tokens)
     rows = []
     clipped = norms = 0.0

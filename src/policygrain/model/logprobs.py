@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class TokenScores(NamedTuple):
     """Scores of response tokens under the distribution that is sampled from, softmax of logits / temperature.
 
-    All [batch, tokens], float32, 0 on padding.
+    All [batch, tokens], float32, 0 on padding and on tokens of tools.
     """
 
     log_probs: Tensor  # log π of each response token
@@ -64,5 +64,5 @@ def score_tokens(
 
 
 def _to_padded(values: Tensor, mask: Tensor) -> Tensor:
-    """[response tokens] → [batch, tokens], 0 on padding."""
+    """[response tokens] → [batch, tokens], 0 elsewhere."""
     return values.new_zeros(mask.shape).masked_scatter(mask, values)

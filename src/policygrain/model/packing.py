@@ -32,13 +32,13 @@ class Packed:
 
     ids: Tensor  # [1, row]
     positions: Tensor  # [1, row]: position ids, counted from the beginning of each prompt
-    predicts: Tensor  # [response tokens]: index in the row of the hidden state that predicts each response token
+    predicts: Tensor  # [response tokens]: index in the row of the hidden state that predicts each one of the policy
     attention: Attention
 
     @classmethod
     def of(cls, sequences: Sequences) -> Packed:
         """Pack ``sequences`` into one row."""
-        prompt_mask, response_mask, prompt_of = sequences.prompt_mask, sequences.mask[:, 1:], sequences.prompt_of
+        prompt_mask, response_mask, prompt_of = sequences.prompt_mask, sequences.attention[:, 1:], sequences.prompt_of
         prompt_lengths, response_lengths = prompt_mask.sum(1), response_mask.sum(1)
         ids = torch.cat([sequences.prompts[prompt_mask], sequences.ids[:, :-1][response_mask]])
         prompts, prompt_valid = packed_positions(prompt_lengths, 0)
@@ -60,7 +60,7 @@ class Packed:
 
 
 def packed_hidden(model: PreTrainedModel, sequences: Sequences) -> Tensor:
-    """The final-layer hidden state that predicts each response token, [response tokens, hidden]."""
+    """The final-layer hidden state that predicts each response token of the policy, [response tokens, hidden]."""
     packed = Packed.of(sequences)
     with _packed(model):
         out = model.base_model(input_ids=packed.ids, position_ids=packed.positions, use_cache=False, packed=packed)

@@ -20,23 +20,36 @@ class Sequences(NamedTuple):
     prompt_mask: Tensor  # [prompts, prompt tokens], bool
     prompt_of: Tensor  # [batch]: row of `prompts`
     ids: Tensor  # [batch, tokens], padded on the right
-    mask: Tensor  # [batch, tokens], bool
+    mask: Tensor  # [batch, tokens], bool: tokens of the policy
+    attention: Tensor  # [batch, tokens], bool: all tokens of the response, those of tools as well
 
     def rows(self, index: Tensor | slice) -> Sequences:
         """The responses at ``index`` and their prompts, without columns that are padding in all of them."""
         used, prompt_of = self.prompt_of[index].unique(return_inverse=True)
-        prompt_mask, mask = self.prompt_mask[used], self.mask[index]
+        prompt_mask, attention = self.prompt_mask[used], self.attention[index]
         first = int(prompt_mask.any(0).to(torch.uint8).argmax())
-        width = max(1, int(mask.any(0).sum()))
+        width = max(1, int(attention.any(0).sum()))
         return Sequences(
-            self.prompts[used, first:], prompt_mask[:, first:], prompt_of, self.ids[index, :width], mask[:, :width]
+            self.prompts[used, first:],
+            prompt_mask[:, first:],
+            prompt_of,
+            self.ids[index, :width],
+            self.mask[index, :width],
+            attention[:, :width],
         )
 
 
 def pack(
-    prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]], pad_id: int, device: torch.device
+    prompts: Sequence[Sequence[int]],
+    responses: Sequence[Sequence[int]],
+    pad_id: int,
+    device: torch.device,
+    masks: Sequence[Sequence[bool] | None] = (),
 ) -> Sequences:
-    """Sequences from one prompt and one response per row, as token ids; equal prompts are stored once."""
+    """Sequences from one prompt and one response per row, as token ids; equal prompts are stored once.
+
+    ``masks``: which tokens of each response are the policy's; None, or no masks: all.
+    """
     number = {prompt: i for i, prompt in enumerate(dict.fromkeys(map(tuple, prompts)))}
     p, r = max(map(len, number)), max(1, *map(len, responses))
     prompt_ids, ids = torch.full((len(number), p), pad_id), torch.full((len(responses), r), pad_id)
@@ -45,9 +58,13 @@ def pack(
     for row, response in enumerate(responses):
         ids[row, : len(response)] = torch.tensor(response)
     prompt_mask = torch.arange(p) >= p - torch.tensor([len(prompt) for prompt in number]).unsqueeze(1)
-    mask = torch.arange(r) < torch.tensor([len(response) for response in responses]).unsqueeze(1)
+    attention = torch.arange(r) < torch.tensor([len(response) for response in responses]).unsqueeze(1)
+    mask = attention.clone()
+    for row, policy in enumerate(masks):
+        if policy is not None:
+            mask[row, : len(policy)] = torch.tensor(policy, dtype=torch.bool)
     prompt_of = torch.tensor([number[tuple(prompt)] for prompt in prompts])
-    return Sequences(*(x.to(device) for x in (prompt_ids, prompt_mask, prompt_of, ids, mask)))
+    return Sequences(*(x.to(device) for x in (prompt_ids, prompt_mask, prompt_of, ids, mask, attention)))
 
 
 def micro_batches(sequences: Sequences, token_budget: int) -> list[Tensor]:
@@ -55,7 +72,7 @@ def micro_batches(sequences: Sequences, token_budget: int) -> list[Tensor]:
 
     A row longer than the budget is a micro-batch by itself.
     """
-    lengths = sequences.mask.sum(1)
+    lengths = sequences.attention.sum(1)
     order = lengths.argsort(stable=True)
     prompt_lengths = sequences.prompt_mask.sum(1).tolist()
     batches, start, total, seen = [], 0, 0, set[int]()

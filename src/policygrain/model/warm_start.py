@@ -41,12 +41,14 @@ def finetune(
     for step in progress:
         # Worked steps first, which take long to learn; direct answers are learnt in the last few steps.
         examples = mixed if step >= spec.steps - spec.mixed_steps else with_steps
-        prompts, responses = zip(*itertools.islice(examples, spec.batch_size), strict=True)
+        sources, prompts, responses = zip(*itertools.islice(examples, spec.batch_size), strict=True)
+        ids, masks = zip(*map(renderer.response, sources, responses), strict=True)
         sequences = pack(
             [renderer.ids(p) for p in prompts],
-            [[*tokenizer(r, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id] for r in responses],
+            [[*response, tokenizer.eos_token_id] for response in ids],
             tokenizer.pad_token_id,
             model.device,
+            masks,
         )
         # Linear warm-up over the first twentieth of the steps, then cosine decay to a quarter of the learning rate.
         scale = min((step + 1) / max(1, spec.steps // 20), max(0.25, 0.5 + 0.5 * math.cos(math.pi * step / spec.steps)))

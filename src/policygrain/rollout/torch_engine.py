@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
@@ -82,9 +83,11 @@ class TorchEngine:
         lengths = torch.zeros(len(requests), dtype=torch.long, device=device)
         finished = torch.zeros(len(requests), dtype=torch.bool, device=device)
         active = torch.arange(len(requests), device=device)  # index of the request of each row in the cache
+        calls = ToolCalls(requests)
         for step in range(longest):
             chosen, chosen_log_probs = _sample(logits, temperature[active], top_p[active], uniforms[active, step])
             going = ~finished[active] & (step < limit[active])
+            calls.write(active, going, chosen, chosen_log_probs)
             rows = active[going]
             tokens[rows, step], log_probs[rows, step] = chosen[going], chosen_log_probs[going]
             lengths[rows] += 1
@@ -102,7 +105,7 @@ class TorchEngine:
             attention[active, width + step] = True
             logits = decode(chosen, position, attention[active, : width + step + 1], cache)
         return [
-            Response(tokens[i, :n].tolist(), bool(f), log_probs[i, :n].tolist())
+            Response(tokens[i, :n].tolist(), bool(f), log_probs[i, :n].tolist(), calls.masks.get(i))
             for i, (n, f) in enumerate(zip(lengths.tolist(), finished.tolist(), strict=True))
         ]
 
@@ -123,6 +126,35 @@ class TorchEngine:
         )
         logits: Tensor = out.logits[:, -1].float()
         return logits
+
+
+class ToolCalls:
+    """The tokens that tools still have to write, and which tokens of each response are the policy's."""
+
+    def __init__(self, requests: Sequence[Request]) -> None:
+        self.tools = {i: request.tool for i, request in enumerate(requests) if request.tool is not None}
+        self.ids: dict[int, list[int]] = {i: [] for i in self.tools}
+        self.masks: dict[int, list[bool]] = {i: [] for i in self.tools}
+        self._waiting: dict[int, deque[int]] = {i: deque() for i in self.tools}
+
+    def write(self, active: Tensor, going: Tensor, chosen: Tensor, log_probs: Tensor) -> None:
+        """Replace sampled tokens in ``chosen`` by those that tools write here. All are [rows].
+
+        ``active``: the request of each row; ``going``: whether its response has a token here.
+        """
+        if not self.tools:
+            return
+        for row, (i, is_going, token) in enumerate(zip(active.tolist(), going.tolist(), chosen.tolist(), strict=True)):
+            if not is_going or i not in self.tools:
+                continue
+            waiting, ids = self._waiting[i], self.ids[i]
+            self.masks[i].append(not waiting)
+            if waiting:
+                ids.append(waiting.popleft())
+                chosen[row], log_probs[row] = ids[-1], 0.0
+            else:
+                ids.append(token)
+                waiting.extend(self.tools[i].output(ids))
 
 
 def _sample(logits: Tensor, temperature: Tensor, top_p: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:

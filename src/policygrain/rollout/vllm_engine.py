@@ -87,7 +87,12 @@ class VllmEngine:
             cast(Any, self._llm.llm_engine.engine_core)._finalizer.detach()
 
     def generate(self, requests: Sequence[Request]) -> list[Response]:
-        """One response per request, in order. UserError if one may become longer than the KV cache has room for."""
+        """One response per request, in order.
+
+        UserError if one may become longer than the KV cache has room for, or has a tool.
+        """
+        if any(r.tool is not None for r in requests):
+            raise UserError("engine: vllm does not call tools while it samples; set the engine to transformers.")
         from vllm import SamplingParams
 
         longest = max((len(r.prompt_ids) + r.max_tokens for r in requests), default=0)

@@ -390,7 +390,9 @@ class Training(Section):
         json_schema_extra=POLICY,
     )
     max_tokens: PositiveInt = Field(
-        112, description="maximum length of a response (L_max), in tokens", json_schema_extra=POLICY
+        112,
+        description="maximum length of a response (L_max), in tokens, tool output included",
+        json_schema_extra=POLICY,
     )
     micro_batch_tokens: PositiveInt = Field(
         2048,

@@ -1,1 +1,1 @@
-"""Problems: seven synthetic families, registered public sets and JSON Lines files; ``sources`` loads all of them."""
+"""Problems: synthetic families, registered public sets and JSON Lines files; ``sources`` loads all of them."""

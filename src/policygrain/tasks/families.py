@@ -1,7 +1,7 @@
 """The synthetic families: problems with worked solutions and exact answers.
 
-Seven have long solutions and are written so that a tiny model can learn them; two are in plain English, for models that
-have learnt it.
+Seven have long solutions and are written so that a tiny model can learn them; another one, `calculation`, does so with
+a tool (`tools.py`); two are in plain English, for models that have learnt it.
 
 A family is a function (random numbers, level 1 to 3, demonstrator) → (question, steps, answer). The steps are a worked
 solution. Each step is wrong with the demonstrator's error rate, and the following steps use the wrong result.
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import UserError
 from .problem import Problem
+from .tools import calculator
 
 if TYPE_CHECKING:
     from ..study.schema import Study
@@ -123,6 +124,26 @@ def count(rng: random.Random, level: int, demonstrator: Demonstrator) -> Worked:
     return f"count {wanted} in {_labelled(digits)}", "".join(steps), str(tally)
 
 
+def calculation(rng: random.Random, level: int, demonstrator: Demonstrator) -> Worked:
+    """A chain of operations, each computed by the calculator (`tools.calculator`), whose output is in the steps."""
+    value = rng.randint(11, 40)
+    question, operations = [f"a{value}"], []
+    for label in LABELS[1 : 4 + level]:
+        signs = [("+", 1, min(9, 99 - value)), ("-", 1, min(9, value - 1)), ("*", 2, min(4, 99 // value))]
+        sign, low, high = rng.choice([each for each in signs if each[1] <= each[2]])
+        number = rng.randint(low, high)
+        operations.append((label, sign, number))
+        question.append(f"{label}{sign}{number}")
+        value = {"+": value + number, "-": value - number, "*": value * number}[sign]
+    result, steps = question[0][1:], ""
+    for label, sign, number in operations:
+        # An error is a wrong operand: the tool makes none.
+        steps += f"{label}{result}{sign}{demonstrator(number)}="
+        output = calculator(steps)
+        steps, result = steps + output, output[:-1]
+    return f"calc {' '.join(question)}", steps, result
+
+
 NAMES = ("Tom", "Anna", "Sam", "Lucy", "Ben", "Mia", "Jack", "Nora")
 THINGS = ("apples", "books", "coins", "eggs", "pens", "cards", "shells", "stamps")
 GAINS, LOSSES = ("buys", "finds", "gets"), ("eats", "loses", "gives away", "sells")
@@ -172,6 +193,7 @@ FAMILIES: dict[str, Family] = {
         clock,
         largest,
         count,
+        calculation,
         plain_sum,
         word_problem,
     )
@@ -207,8 +229,10 @@ def families_to_demonstrate(study: Study) -> list[str]:
     return families
 
 
-def demonstrations(families: list[str], seed: str, error_rate: float, direct_share: float) -> Iterator[tuple[str, str]]:
-    """Endless (question, response) pairs for supervised fine-tuning, with questions of the train split only.
+def demonstrations(
+    families: list[str], seed: str, error_rate: float, direct_share: float
+) -> Iterator[tuple[str, str, str]]:
+    """Endless (family, question, response) for supervised fine-tuning, with questions of the train split only.
 
     With probability ``direct_share`` a response is the right answer alone; else it has worked steps, each of which is
     wrong with probability ``error_rate``.
@@ -216,8 +240,9 @@ def demonstrations(families: list[str], seed: str, error_rate: float, direct_sha
     rng = random.Random(f"demonstrations/{seed}")
     demonstrator = Demonstrator(rng, error_rate)
     while True:
-        family = FAMILIES[rng.choice(families)]
+        family = rng.choice(families)
         direct = rng.random() < direct_share
-        question, steps, answer = family(rng, rng.randint(1, 3), Demonstrator(rng) if direct else demonstrator)
+        by = Demonstrator(rng) if direct else demonstrator
+        question, steps, answer = FAMILIES[family](rng, rng.randint(1, 3), by)
         if split_of(question) == "train":
-            yield question, ("" if direct else steps) + f"\\boxed{{{answer}}}"
+            yield family, question, ("" if direct else steps) + f"\\boxed{{{answer}}}"

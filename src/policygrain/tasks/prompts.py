@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ..digests import of_text
 from ..errors import UserError
+from .tools import TOOLS, Tool
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -25,6 +26,7 @@ class PromptRenderer:
         UserError if `prompt.chat` is set and the tokenizer has no chat template.
         """
         self.tokenizer, self.prompt, self.longest = tokenizer, prompt, longest
+        self._tools: dict[str, Tool] = {}
         if prompt.chat and not tokenizer.chat_template:
             raise UserError("prompt.chat: the model's tokenizer has no chat template; set it to false.")
 
@@ -51,6 +53,18 @@ class PromptRenderer:
                 f"{self.longest}): {problem[:80]!r}. Lower max_tokens, leave the problem out, or take a longer context."
             )
         return ids
+
+    def tool(self, source: str) -> Tool | None:
+        """The tool of the problems from ``source``, in the tokens of this tokenizer; None if they have none."""
+        if source in TOOLS and source not in self._tools:
+            self._tools[source] = Tool(TOOLS[source], self.tokenizer)
+        return self._tools.get(source)
+
+    def response(self, source: str, text: str) -> tuple[list[int], list[bool] | None]:
+        """The tokens of a response to a problem from ``source``, and which are the policy's; None: all."""
+        if (tool := self.tool(source)) is not None:
+            return tool.encode(text)
+        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"]), None
 
     @property
     def parts(self) -> tuple[str, str] | None:

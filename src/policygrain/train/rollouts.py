@@ -52,7 +52,7 @@ class Rollouts:
     sampled: int  # prompts that were sampled for this batch
     dropped: int  # prompts left out: groups with equal rewards, and surplus groups
     sampled_accuracy: float  # of all sampled responses, dropped groups included
-    tokens: int  # response tokens sampled for this batch, dropped groups included
+    tokens: int  # tokens that the policy sampled for this batch, dropped groups included
 
 
 @dataclass(frozen=True)
@@ -106,8 +106,14 @@ class Collector:
         prompts = [self.renderer.ids(p.problem, bool(p.tests)) for p in problems]
         # Seeds are keyed by the prompt's position in the stream, so all methods have the same sampling seeds.
         requests = [
-            Request(prompt, seed_of(self.seed, position, i), settings.max_tokens, settings.temperature)
-            for position, prompt in zip(positions, prompts, strict=True)
+            Request(
+                prompt,
+                seed_of(self.seed, position, i),
+                settings.max_tokens,
+                settings.temperature,
+                tool=self.renderer.tool(problem.source),
+            )
+            for position, prompt, problem in zip(positions, prompts, problems, strict=True)
             for i in range(group)
         ]
         with clock("generate"):
@@ -128,7 +134,7 @@ class Collector:
             sampled=count,
             dropped=0,
             sampled_accuracy=correct.mean().item(),
-            tokens=sum(len(r.ids) for r in flat),
+            tokens=sum(r.length for r in flat),
         )
 
 

@@ -20,6 +20,7 @@ from ..objective.divergence import k3
 from ..objective.loss import merge_metrics
 from ..objective.part import Custom
 from ..study.schema import Training
+from .credit import advantages_of
 from .policy import Policy, ScoredPolicy
 from .rollouts import Rollouts
 
@@ -56,8 +57,9 @@ def prepare(
     group = rollouts.rewards.shape[1]
     responses = [r for row in rollouts.responses for r in row]
     prompts = [p for p in rollouts.prompts for _ in range(group)]
-    sequences = pack(prompts, [r.ids for r in responses], policy.tokenizer.pad_token_id, device())
-    advantages = method.advantages(rollouts.rewards)
+    pad, masks = policy.tokenizer.pad_token_id, [r.mask for r in responses]
+    sequences = pack(prompts, [r.ids for r in responses], pad, device(), masks)
+    advantages = advantages_of(method, rollouts.rewards, sequences)
     needs = method.needs
     groups = torch.arange(len(rollouts.prompts), device=device()).repeat_interleave(group)
     mask = sequences.mask.clone()
@@ -85,7 +87,7 @@ def prepare(
     tokens = TokenBatch(
         log_probs=old_log_probs,
         old_log_probs=old_log_probs,
-        advantages=advantages.flatten().to(device()),
+        advantages=advantages,
         mask=mask,
         entropy=old.entropy if is_whole else None,
         old_entropy=old.entropy if is_whole else None,
@@ -103,12 +105,13 @@ def prepare(
     if reference is not None:
         kl_initial["kl_initial"] = _mean_kl(old_log_probs[compared], reference.log_probs, sequences.mask[compared])
     lengths = sequences.mask.sum(1).float()
+    spread = advantages if advantages.ndim == 1 else advantages[sequences.mask]
     n = sequences.mask[scored].sum()
     metrics = {
         "reward_mean": rollouts.rewards.mean().item(),
         "reward_std": rollouts.rewards.std().item() if rollouts.rewards.numel() > 1 else 0.0,
         "accuracy": rollouts.correct.mean().item(),
-        "advantage_std": advantages.std().item() if advantages.numel() > 1 else 0.0,
+        "advantage_std": spread.std().item() if spread.numel() > 1 else 0.0,
         "entropy_old": (torch.where(sequences.mask[scored], old.entropy, 0.0).sum() / n).item(),
         **kl_initial,
         "response_length_mean": lengths.mean().item(),

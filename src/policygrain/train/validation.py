@@ -14,10 +14,15 @@ from .rewards import grade_responses
 def validate(
     problems: list[Problem], engine: Engine, grader: Grader, renderer: PromptRenderer, settings: Training
 ) -> dict[str, float]:
-    """Accuracy and mean length (tokens) of one sampled response per problem, with the same seeds in every call."""
+    """Accuracy and mean length (policy tokens) of one response per problem, with the same seeds in every call."""
     requests = [
         Request(
-            renderer.ids(p.problem, bool(p.tests)), seed, settings.max_tokens, settings.temperature, log_probs=False
+            renderer.ids(p.problem, bool(p.tests)),
+            seed,
+            settings.max_tokens,
+            settings.temperature,
+            log_probs=False,
+            tool=renderer.tool(p.source),
         )
         for seed, p in enumerate(problems)
     ]
@@ -26,5 +31,5 @@ def validate(
     outcomes = grade_responses(problems, responses, grader, renderer.tokenizer)
     return {
         "validation_accuracy": sum(o == "correct" for o in outcomes) / len(outcomes),
-        "validation_length": sum(len(r.ids) for r in responses) / len(responses),
+        "validation_length": sum(r.length for r in responses) / len(responses),
     }

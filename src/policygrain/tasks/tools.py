@@ -1,0 +1,60 @@
+"""Tools that a policy calls while it answers: pure functions of what it has written so far."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+CALL_END = "="  # a token that ends with it ends a call
+NO_CALL = "?;"  # output for a call that the tool cannot read
+_CALL = re.compile(r"[a-z]?(-?\d{1,3})([+*-])(\d{1,3})=")
+
+
+def calculator(written: str) -> str:
+    """The output for the call at the end of ``written``: `a7*3=` → `21;`, and `NO_CALL` for what is no such call.
+
+    A call is what comes after the last semicolon: a sum, difference or product of two numbers of at most three digits,
+    after a letter or not.
+    """
+    call = _CALL.fullmatch(written.rpartition(";")[2])
+    if call is None:
+        return NO_CALL
+    x, y = int(call[1]), int(call[3])
+    result = {"+": x + y, "-": x - y, "*": x * y}[call[2]]
+    return f"{result};"
+
+
+TOOLS: dict[str, Callable[[str], str]] = {"calculation": calculator}  # by source of problems
+
+
+class Tool:
+    """A tool in the tokens of a tokenizer."""
+
+    def __init__(self, function: Callable[[str], str], tokenizer: PreTrainedTokenizerBase) -> None:
+        self.function, self.tokenizer = function, tokenizer
+        texts = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
+        self.ends = frozenset(token for token, text in enumerate(texts) if text.endswith(CALL_END))
+
+    def output(self, ids: Sequence[int]) -> list[int]:
+        """The tokens that the tool writes after ``ids``, a response so far; none if its last token ends no call."""
+        if not ids or ids[-1] not in self.ends:
+            return []
+        text = self.function(str(self.tokenizer.decode(list(ids))))
+        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def encode(self, text: str) -> tuple[list[int], list[bool]]:
+        """A response's tokens as policy and tool would have written them, and which of them are the policy's."""
+        ids: list[int] = []
+        mask: list[bool] = []
+        while text:
+            before, end, text = text.partition(CALL_END)
+            written = self.tokenizer(before + end, add_special_tokens=False)["input_ids"]
+            output = self.output([*ids, *written])
+            ids += [*written, *output]
+            mask += [True] * len(written) + [False] * len(output)
+            text = text.removeprefix(str(self.tokenizer.decode(output)))
+        return ids, mask

@@ -1,0 +1,165 @@
+"""Training on problems with a tool: its tokens are in no loss and no count, and a resumed run is the same."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from policygrain.errors import Stopped, UserError
+from policygrain.evaluate.evaluation import evaluate
+from policygrain.files import read_json_lines
+from policygrain.instruments.estimators import measure_estimators
+from policygrain.instruments.rounds import measure_rounds
+from policygrain.results.layout import DataFolder, RunFolder, StartFolder, StudyFolder
+from policygrain.results.reader import run_metrics
+from policygrain.results.schema import TokenView, read_record
+from policygrain.rollout.engine import Response
+from policygrain.study import Study
+from policygrain.tasks.characters import BOXED, CHARACTERS
+from policygrain.tasks.sources import prepare
+from policygrain.tasks.tools import calculator
+from policygrain.train import rollouts
+from policygrain.train.start_model import build_start_model
+from policygrain.train.stopping import Stop
+
+from ..support.small import assert_same_end, small_study, train_small
+
+METHODS: dict[str, Any] = {
+    "turn": {"base": "token", "ratio": {"name": "block", "layout": "turns", "weights": "uniform"}},
+    "penalty": {"base": "tepo", "sampler": {"dynamic": False}},
+    "windows": {"base": "mpo", "sampler": {"dynamic": False}},
+    "credit": {"base": "token", "advantage": {"name": "gigpo"}},
+}
+
+
+class AfterSteps(Stop):
+    """Stops a run after so many steps."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__()
+        self.left = steps
+
+    def after_step(self, seconds: float) -> str | None:
+        self.left -= 1
+        return None if self.left else "a test"
+
+
+def with_tool(**changes: Any) -> Study:
+    """The small study on problems with the calculator; the initial model calls it."""
+    return small_study(
+        model={
+            "tiny": {"hidden": 32, "intermediate": 32, "layers": 2, "heads": 1, "context": 128},
+            "warm_start": {"steps": 120, "mixed_steps": 120, "batch_size": 16, "direct_share": 0.4},
+        },
+        data={"train": ["calculation"]},
+        training={"max_tokens": 60, "ahead": 1},
+        evaluation={"benchmarks": [{"name": "calculation", "source": "calculation", "size": 5}]},
+        **changes,
+    )
+
+
+@pytest.fixture(autouse=True)
+def answers_without_a_call_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The small model solves no problem, and equal rewards have no gradient; so those without a call are right."""
+
+    def by_first_token(problems: object, responses: list[Response], *_: object) -> list[str]:
+        return ["correct" if response.ids[0] == CHARACTERS.index(BOXED) else "incorrect" for response in responses]
+
+    monkeypatch.setattr(rollouts, "grade_responses", by_first_token)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder, study = tmp_path_factory.mktemp("tools"), with_tool()
+    prepare(study, DataFolder(folder / "data"))
+    build_start_model(study, 0, DataFolder(folder / "data"), StartFolder(folder / "start"))
+    return folder / "data", folder / "start"
+
+
+def test_a_stopped_run_ends_as_an_undisturbed_one(made: tuple[Path, Path], tmp_path: Path) -> None:
+    """Batches that wait in the checkpoint have the masks of their responses."""
+    study = with_tool(methods=METHODS, experiments={"headline": {"methods": ["turn"]}})
+    train_small(study, tmp_path / "whole", *made)
+    with pytest.raises(Stopped):
+        train_small(study, tmp_path / "stopped", *made, stop=AfterSteps(2))
+    train_small(study, tmp_path / "stopped", *made)
+    assert_same_end(tmp_path / "stopped", tmp_path / "whole")
+
+
+@pytest.mark.parametrize("name", ["token", "turn", "sequence", "penalty", "windows", "credit"])
+def test_tokens_of_a_tool_are_in_no_loss_and_no_count(name: str, made: tuple[Path, Path], tmp_path: Path) -> None:
+    """Two prompts with four responses each, all of which are in the record of the first step's tokens."""
+    training = {"prompts_per_step": 2, "steps": 2, "max_tokens": 60}
+    study = with_tool(methods=METHODS, experiments={"headline": {"methods": [name]}})
+    study = study.model_copy(update={"training": study.training.model_copy(update=training | {"ahead": 0})})
+    run = RunFolder(train_small(study, tmp_path / "run", *made))
+    samples, first = read_record(TokenView, run.tokens(0), "").samples, run_metrics(run)[0]
+    assert len(samples) == 8
+    calls = 0
+    for sample in samples:
+        written = ""
+        for place, (token, in_loss) in enumerate(zip(sample.tokens, sample.in_loss, strict=True)):
+            if not in_loss:
+                assert sample.log_prob[place] == sample.log_prob_old[place] == sample.entropy_change[place] == 0
+                assert sample.ratio[place] == 1 and not sample.clipped_low[place] and not sample.clipped_high[place]
+            if token == "=":
+                output = calculator(written + token)
+                left = sample.tokens[place + 1 : place + 1 + len(output)]
+                assert output.startswith("".join(left)) and not any(sample.in_loss[place + 1 :][: len(left)])
+                calls += 1
+            written += token
+    assert calls > 8, "most responses call"
+    policy = [sum(sample.in_loss) for sample in samples]
+    assert first["response_length_mean"] == pytest.approx(sum(policy) / 8)
+    assert first["total_tokens"] == sum(policy) < sum(len(sample.tokens) for sample in samples)
+    assert first["mismatch_max"] < 1e-4 and first["gradient_norm"] > 0
+
+
+def test_instruments_and_evaluation_have_tools_as_well(made: tuple[Path, Path], tmp_path: Path) -> None:
+    """Engine, trainer and true gradient agree on which tokens are the policy's, or these would raise or differ."""
+    section = {"reference": "token", "methods": ["token", "turn", "sequence"], "steps": [1], "prompts_per_update": 2}
+    study = with_tool(
+        methods=METHODS,
+        rounds={**section, "updates": [2], "pools": 1, "samples": 1},
+        estimators={**section, "updates": [0, 1], "batches": 6, "true_prompts": 30},
+    )
+    data, start = DataFolder(made[0]), str(made[1])
+    rounds = measure_rounds(study, 0, start, data, tmp_path / "rounds.json")
+    assert [row.method for row in rounds.rows] == section["methods"]
+    assert all(math.isfinite(row.gradient_norm) and row.gradient_norm > 0 for row in rounds.rows)
+    rows = measure_estimators(study, 0, start, data, tmp_path / "estimators.json").rows
+    cosines = {(row.updates, row.estimator): row.cosine[0] for row in rows}
+    assert cosines[0, "token"] == pytest.approx(cosines[0, "turn"]) == pytest.approx(cosines[0, "sequence"])
+    assert len({round(cosines[1, name], 6) for name in section["methods"]}) == 3, "off-policy grains differ"
+    whole, parts = StudyFolder(tmp_path / "whole"), StudyFolder(tmp_path / "parts")
+    evaluate(study, {"start": made[1]}, data, whole)
+    for part in ((0, 2), (1, 2)):
+        evaluate(study, {"start": made[1]}, data, parts, part=part)
+    evaluate(study, {"start": made[1]}, data, parts)
+    one, other = (folder.evaluation("start").samples("calculation") for folder in (whole, parts))
+    assert one.read_bytes() == other.read_bytes(), "masks of stored responses are read back"
+    for sample in read_json_lines(one):
+        calls = sample["response"].count("=")
+        assert sample["tokens"] <= len(sample["response"]) + 1 - 2 * calls * sample["finished"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"training": {"trainer": "trl"}}, r"trl does not have .* problems with a tool"),
+        ({"training": {"engine": "vllm"}}, r"training\.engine: vllm does not call tools .* calculation in data\.train"),
+        ({"experiments": {"headline": {"methods": ["heads"]}}}, r"data\.train: calculation has a tool, .*heads"),
+    ],
+)
+def test_training_refuses_what_has_no_tools(
+    changes: dict[str, Any], message: str, made: tuple[Path, Path], tmp_path: Path
+) -> None:
+    heads = {"heads": {"base": "mpo", "ratio": {"future": "mtp_heads"}}}
+    study = with_tool(methods=heads, **{k: v for k, v in changes.items() if k != "training"})
+    study = study.model_copy(update={"training": study.training.model_copy(update=changes.get("training", {}))})
+    with pytest.raises(UserError, match=message):
+        train_small(study, tmp_path / "run", *made)
+    assert not (tmp_path / "run").exists(), "nothing is spent"

@@ -236,6 +236,12 @@ FOUR = "| ".join(["{:+.1f} ± {:.1f} "] * 4)
 Line = tuple[str, str, str, Callable[[str], Numbers]]
 NUMBERS: list[Line] = [
     (
+        "README.md",
+        "the token ratio is {:.1f} ± {:.1f} ahead of none, {:.1f} ± {:.1f} of a ratio per turn and {:.1f} ± {:.1f} of",
+        "turns",
+        lambda r: plus_minus(r, *(("token+ahead=16", f"{name}+ahead=16") for name in ("none", "turn", "sequence"))),
+    ),
+    (
         "docs/turns.md",
         "cost {:.1f} ± {:.1f} and {:.1f} ± {:.1f} points against fresh ones",
         "turns",

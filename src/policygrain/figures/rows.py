@@ -136,7 +136,7 @@ def convergence(results: StudyResults) -> Figure:
     return figure
 
 
-REACH_OF_REGIMES = 15.0  # points; an interval that goes on has an arrow
+REACH_OF_REGIMES = 15.0  # points, or as far as areas reach; an interval that goes on has an arrow
 FINAL: Look = {"color": "#9a9a9a", "marker": ".", "linestyle": "-"}
 
 
@@ -148,7 +148,9 @@ def regimes(results: StudyResults) -> Figure:
     methods = list(dict.fromkeys(m for m in compared if m not in references))
     pairs = [c for c in contrasts(results) if c.pair.reference.method_name in references]
     by_settings = by_regime(study, [c for c in pairs if c.pair.arm.settings == c.pair.reference.settings])
-    limits = (-REACH_OF_REGIMES, REACH_OF_REGIMES)
+    ends = [abs(end) for c in pairs for end in (c.area.low, c.area.high) if np.isfinite(end)]
+    reach = 5 * np.ceil(max([REACH_OF_REGIMES, *ends]) / 5)
+    limits = (-reach, reach)
     figure = Figure(figsize=(FULL_PAGE, 0.95 + 0.36 * len(methods)))
     panels = figure.subplots(1, len(by_settings), sharex=True, sharey=True, squeeze=False).flat
     for axes, (regime, group) in zip(panels, by_settings.items(), strict=True):

@@ -236,6 +236,18 @@ FOUR = "| ".join(["{:+.1f} ± {:.1f} "] * 4)
 Line = tuple[str, str, str, Callable[[str], Numbers]]
 NUMBERS: list[Line] = [
     (
+        "docs/mismatch.md",
+        "{:.1f} ± {:.1f}, {:.1f} ± {:.1f}, {:.1f} ± {:.1f} and {:.1f} ± {:.1f} points against the trainer's own",
+        "mismatch",
+        lambda r: plus_minus(r, *(("none", f"none+sampler_bits={bits}") for bits in (8, 6, 4, 3))),
+    ),
+    (
+        "docs/mismatch.md",
+        "the geometric mean is {:.1f} ± {:.1f} ahead of none",
+        "mismatch",
+        lambda r: against(r, "+sampler_bits=3+learning_rate=0.0004", ("geometric_masked", "none")),
+    ),
+    (
         "README.md",
         "the token ratio is {:.1f} ± {:.1f} ahead of none, {:.1f} ± {:.1f} of a ratio per turn and {:.1f} ± {:.1f} of",
         "turns",

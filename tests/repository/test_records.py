@@ -22,6 +22,7 @@ RECORDS = {
     "phase-ranges": "studies/phase-ranges.yaml",
     "night": "studies/night.yaml",
     "night-replicate": "studies/night-replicate.yaml",
+    "mismatch": "studies/mismatch.yaml",
     "newer": "studies/newer.yaml",
     "turns": "studies/turns.yaml",
     "smollm2": "studies/smollm2.yaml",

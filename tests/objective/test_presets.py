@@ -212,6 +212,7 @@ def test_what_a_method_needs():
         "mpo_heads": {"mtp_heads"},
         "gepo": {"groups"},
         "m2po": {"step_log_probs"},
+        "a3po": {"staleness"},
     }
     assert method("mpo", ratio={"layout": "segments"}).needs == {"segments"}
     assert method("dapo", aggregation="prompt_mean").needs == {"groups"}

@@ -108,6 +108,7 @@ def made_up_step() -> tuple[torch.nn.Module, TrainingBatch]:
         rollout_weights=near(now, 0.2).exp().clamp(max=1.0),
         old_future_log_probs=near(3 * now, 0.2),
         max_length=12,
+        staleness=torch.arange(len(LENGTHS)),
         groups=torch.arange(len(LENGTHS)) // 2,
         segments=torch.arange(mask.shape[1]).expand_as(mask) // 3,
     )

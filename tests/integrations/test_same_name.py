@@ -51,4 +51,5 @@ def test_what_the_page_says_in_words(measured: dict[str, Any]) -> None:
     one, two, four = rows["verl", "loss_mode=geo_mean"]["losses"]
     assert (two / one, four / one) == pytest.approx((2, 4), rel=0.1)
     divided = {(row["trainer"], row["setting"]) for row in measured["names"] if row["depends_on_division"]}
-    assert divided == {("verl", "loss_mode=geo_mean"), ("verl", "loss_mode=kl_cov")}
+    kl_cov = {("verl", "loss_mode=kl_cov"), ("SkyRL", "policy_loss_type=kl_cov")}
+    assert divided == {("verl", "loss_mode=geo_mean"), *kl_cov}

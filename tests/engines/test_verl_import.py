@@ -23,7 +23,7 @@ from policygrain.study.runs import run_matrix
 from policygrain.tasks.problem import read_problems
 
 from ..support.files import flip_bit
-from ..support.small import small_study
+from ..support.small import SMALL, small_study
 
 STEPS, RIGHT = 4, 6  # right responses of the 16 of a step
 
@@ -122,6 +122,21 @@ def test_rollouts_are_graded_again_and_shown(
     assert "step 3" in Path(capsys.readouterr().out.strip()).read_text()
     assert main(["inspect", str(run.path), "--step", "9"]) == 2
     assert "no rollouts of step 9. There are: 0, 1, 2, 3" in capsys.readouterr().err
+
+
+def test_lengths_count_the_end_of_a_response(verl_run: Path, tmp_path: Path) -> None:
+    """Which verl's texts lack; its share of truncated responses is of those as long as the longest of their batch."""
+    there = copy(verl_run, tmp_path)
+    most = SMALL["training"]["max_tokens"]
+    outputs = ["7" * (most + 3), "7" * most, "7" * (most - 1), "7"]
+    path = there / "rollouts" / "2.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(r | {"output": outputs[i % 4]}) + "\n" for i, r in enumerate(rows)))
+    assert main(["import", "verl", str(there), "--results", str(tmp_path / "small")]) == 0
+    run = StudyFolder(tmp_path / "small").run("grpo", 0)
+    found = samples(run.rollouts(1))
+    assert [(row.tokens, row.finished) for row in found[:4]] == [(most, False), (most, False), (most, True), (2, True)]
+    assert run_metrics(run)[1]["truncated_share"] == 0.5
 
 
 def test_the_logs_of_two_attempts_are_one_log(verl_run: Path, tmp_path: Path) -> None:

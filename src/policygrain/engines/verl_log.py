@@ -115,9 +115,11 @@ def timing_rows(log: Log) -> list[dict[str, Any]]:
 
 
 def _of_samples(row: Mapping[str, Any], samples: Samples | None) -> dict[str, Any]:
-    accuracy = samples.accuracy if samples else row.get("reward_mean")
-    spread = {"reward_std": statistics.stdev(samples.scores)} if samples and len(samples.scores) > 1 else {}
-    return {"accuracy": accuracy, **spread}
+    if samples is None:
+        return {"accuracy": row.get("reward_mean")}
+    spread = {"reward_std": statistics.stdev(samples.scores)} if len(samples.scores) > 1 else {}
+    # verl's own share counts the responses that are as long as the longest of their batch.
+    return {"accuracy": samples.accuracy, "truncated_share": samples.truncated, **spread}
 
 
 def _validation(data: Mapping[str, Any], samples: Samples | None) -> dict[str, float]:

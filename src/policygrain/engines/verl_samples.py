@@ -26,6 +26,11 @@ class Samples(NamedTuple):
         return statistics.fmean(row.outcome == "correct" for row in self.rows)
 
     @property
+    def truncated(self) -> float:
+        """Share that is as long as responses may be."""
+        return statistics.fmean(not row.finished for row in self.rows)
+
+    @property
     def disagreements(self) -> int:
         """Number of responses on which verl's reward and this grader disagree."""
         return sum((s > 0.5) != (r.outcome == "correct") for r, s in zip(self.rows, self.scores, strict=True))
@@ -68,7 +73,7 @@ def _samples(
                 gold=str(row["gts"]),
                 problem=prompt,
                 response=str(row["output"]),
-                tokens=tokens,
+                tokens=min(tokens + 1, most),  # the text lacks the token that ends a response
                 finished=tokens < most,
             )
         )

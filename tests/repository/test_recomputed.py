@@ -253,6 +253,19 @@ NUMBERS: list[Line] = [
         "turns",
         lambda r: plus_minus(r, *(("token+ahead=16", f"{name}+ahead=16") for name in ("none", "turn", "sequence"))),
     ),
+    *(
+        (
+            "docs/turns.md",
+            f"| {one} − {other} | **{{:+.1f}} ± {{:.1f}}** | **{{:+.1f}} ± {{:.1f}}** |",
+            "turns",
+            lambda r, one=one, other=other: plus_minus(  # type: ignore[misc]
+                r, *((f"{one}+ahead={age}", f"{other}+ahead={age}") for age in (16, 48))
+            ),
+        )
+        for one in ("token", "turn", "sequence")
+        for other in ("none", "token")
+        if one != other
+    ),
     (
         "docs/turns.md",
         "cost {:.1f} ± {:.1f} and {:.1f} ± {:.1f} points against fresh ones",

@@ -1,4 +1,4 @@
-# make setup | all | replicate | figures | test | ci | lint | ui | docs | clean      (options: PYTHON=…, CORES=…, STUDY=…, FLAVOUR=…)
+# make setup | all | replicate | figures | test | test-fast | ci | lint | ui | docs | clean      (options: PYTHON=…, CORES=…, STUDY=…, FLAVOUR=…)
 PYTHON ?= python3.11
 OLDEST ?= $(firstword $(wildcard $(HOME)/.pyenv/versions/3.10.*/bin/python3.10) python3.10)
 CORES ?= 2
@@ -8,7 +8,7 @@ BIN := .venv/bin
 FLAVOUR ?= $(if $(shell command -v nvidia-smi),gpu,cpu)
 LOCK := requirements/$(FLAVOUR).lock
 
-.PHONY: setup setup-verl model-smollm2 all replicate figures test ci test-slurm test-oldest test-peers test-coding test-disturbed test-pretrained lint ui docs docs-tables publish pages clean schema lock
+.PHONY: setup setup-verl model-smollm2 all replicate figures test test-fast ci test-slurm test-oldest test-peers test-coding test-disturbed test-pretrained lint ui docs docs-tables publish pages clean schema lock
 
 setup: .venv/.$(FLAVOUR)-ready
 
@@ -43,6 +43,11 @@ figures: setup
 # What CI runs: lint, types, workflow lint, unit and property tests, the whole pipeline on a small study.
 test: setup lint
 	$(BIN)/python -m pytest -n $(CORES) --dist loadfile --no-loadscope-reorder $(PYTEST_OPTIONS)
+
+# The tests without those marked slow, and without lint: about two minutes.
+test-fast: setup
+	$(BIN)/python -m pytest -q -n $(CORES) --dist loadfile -m "not slow and $(OTHER_COMMANDS)" $(PYTEST_OPTIONS)
+OTHER_COMMANDS := not slurm and not pretrained and not coding and not disturbed and not verl
 
 # All that CI runs: Debian packages for tests (as root), test, test-slurm, test-peers, test-coding, test-disturbed, test-pretrained and
 # test-oldest.

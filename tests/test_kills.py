@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 
+@pytest.mark.slow
 def test_sixty_kills_change_no_record(root: Path) -> None:
     command = [sys.executable, "-m", "tests.kills", "--kills", "60", "--seed", "0"]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=1800, check=False)

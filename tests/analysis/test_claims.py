@@ -121,6 +121,7 @@ def test_accuracies_are_compared_on_the_seeds_that_both_arms_have(laptop: Path) 
         compare(StudyResults(laptop), Comparison.model_validate(ACCURACY | {"of": "nobody", "than": "grpo"}))
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_ledger_and_its_json(laptop: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["claims", str(laptop)]) == 0
     text = capsys.readouterr().out

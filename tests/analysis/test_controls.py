@@ -70,6 +70,7 @@ def test_a_sound_study_passes(tmp_path: Path) -> None:
     assert controls_text(list(found.values())).count("passed") == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("role", "points", "said"),
     [
@@ -144,6 +145,7 @@ def test_every_output_of_claims_begins_with_a_control_that_failed(
     assert not claims_text([], []).startswith("A control")
 
 
+@pytest.mark.slow
 def test_the_made_up_laptop_study_is_sound(tmp_path: Path) -> None:
     """Its arms without learning are flat, and its worse method is worse on every seed."""
     results = StudyResults(make_up(load_study(ROOT / "config.yaml"), tmp_path, {}))

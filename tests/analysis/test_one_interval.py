@@ -62,6 +62,7 @@ def test_tables_claims_and_commands_agree(folder: Path, capsys: pytest.CaptureFi
     assert models is not None and models.times(100).numbers() == pytest.approx(pair.numbers())
 
 
+@pytest.mark.slow
 def test_two_studies_are_compared_by_the_same_function(folder: Path, tmp_path: Path) -> None:
     other = make_up(load_study(folder / "study.yaml"), tmp_path, {})
     one, two = StudyResults(folder), StudyResults(other)

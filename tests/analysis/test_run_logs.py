@@ -128,6 +128,7 @@ def test_every_format_gives_the_same_run(write: Callable[[Path], str], tmp_path:
     assert run.seed == (7 if write is mlflow_database else None)
 
 
+@pytest.mark.slow
 def test_mlflow_itself_writes_what_is_read(tmp_path: Path) -> None:
     mlflow = pytest.importorskip("mlflow")
     client = mlflow.MlflowClient(f"sqlite:///{tmp_path}/real.db")

@@ -93,6 +93,7 @@ def test_agreement(one: Verdict | None, two: Verdict | None, agreement: str) -> 
     assert ClaimPair("claim", result(two), result(one)).agreement == agreement
 
 
+@pytest.mark.slow
 def test_a_replication_with_other_seeds_is_compared_by_its_claims(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -56,6 +56,7 @@ def test_on_policy_the_expected_update_is_the_exact_gradient(estimator, first):
     torch.testing.assert_close(update, measure.exact_gradient(ON_POLICY), rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("estimator", EQUAL_WEIGHTS, **by_name)
 def test_on_policy_all_learning_curves_tie(estimator):
     token = measure.train(plain("token").method, ON_POLICY, 20)
@@ -139,6 +140,7 @@ def test_policies_of_one_batch_do_not_influence_each_other(name, clip):
 # ---- learning -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "better", "worse"),
     [
@@ -158,6 +160,7 @@ def test_the_predicted_order(case, better, worse):
     assert difference(better, worse, case).low > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "ratio", "sign"),
     [

@@ -19,6 +19,7 @@ def short(monkeypatch):
     monkeypatch.setattr(measure, "UPDATES", 4)
 
 
+@pytest.mark.slow
 def test_the_command_writes_its_record_and_figure_and_prints_it(short, tmp_path, capsys):
     assert main(["cases", "--seeds", "3", "--json", "--out", str(tmp_path / "new")]) == 0
     assert {path.name for path in (tmp_path / "new").iterdir()} == {"cases.json", "cases.pdf", "cases.svg", "cases.png"}
@@ -32,6 +33,7 @@ def test_the_command_writes_its_record_and_figure_and_prints_it(short, tmp_path,
         assert case.of("token").difference == case.of("token", clipped=True).difference == (0, 0, 0)
 
 
+@pytest.mark.slow
 def test_the_text_has_a_line_per_estimator(short, capsys):
     assert main(["cases", "--seeds", "2"]) == 0
     printed = capsys.readouterr().out

@@ -40,6 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Path:
 STUDY = ("--config", "{folder}/study/study.yaml", "--results", "{folder}/study", "--out")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -117,6 +117,7 @@ def kill_after(calls: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return done
 
 
+@pytest.mark.slow
 def test_a_run_killed_at_any_file_operation_ends_like_any_other(
     made: tuple[Path, Path], fresh: Path, after_aba: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,6 +78,7 @@ def assert_same_run(one: Path, other: Path) -> None:
         assert found == pytest.approx(row, rel=2e-3, abs=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "training"),
     [
@@ -125,6 +126,7 @@ def whole(made: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> 
     return train_small(study("tepo", **CHANGED), tmp_path_factory.mktemp("whole") / "run", *made)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_stopped_after_each_step_ends_byte_for_byte(
     made: tuple[Path, Path], whole: Path, tmp_path: Path
 ) -> None:
@@ -143,6 +145,7 @@ def test_a_run_that_is_stopped_after_each_step_ends_byte_for_byte(
     assert not list((run / "checkpoints").iterdir()), "an ended run needs no checkpoints"
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_is_skipped(
     made: tuple[Path, Path], whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -173,6 +176,7 @@ def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
     assert path.exists(), process.communicate()[1][-3000:]
 
 
+@pytest.mark.slow
 def test_a_killed_run_ends_byte_for_byte(made: tuple[Path, Path], whole: Path, tmp_path: Path) -> None:
     arguments = command(tmp_path, made, "run", **CHANGED)
     process = subprocess.Popen([sys.executable, "-m", "policygrain.cli", *arguments], stderr=subprocess.PIPE, text=True)
@@ -193,6 +197,7 @@ def torchrun(arguments: Sequence[str]) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.slow
 def test_two_processes_sample_and_train_as_one_does(made: tuple[Path, Path], whole: Path, tmp_path: Path) -> None:
     """SIGTERM after the first step stops both; the same command goes on."""
     arguments = command(tmp_path, made, "two", **CHANGED)
@@ -226,6 +231,7 @@ def test_a_rank_sees_one_gpu_of_its_node_s(local: int, visible: str, own: str) -
     assert own_gpu(local, visible) == own
 
 
+@pytest.mark.slow
 @NO_PEFT
 def test_an_adapter_learns_as_in_the_loop_and_resumes(made: tuple[Path, Path], tmp_path: Path) -> None:
     lora = {"lora": {"rank": 4, "alpha": 8.0, "targets": ["q_proj", "down_proj"]}}

@@ -17,6 +17,7 @@ from policygrain.results.layout import DataFolder, StudyFolder
 from ..support.small import SMALL, make_start, small_study
 
 
+@pytest.mark.slow
 def test_several_engines_sample_what_one_samples(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Two processes of the second of two parts, then the rest here: the same rollouts as in one go."""
     data, start = make_start(tmp_path)

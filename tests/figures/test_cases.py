@@ -16,6 +16,7 @@ def record():
     return read_record(CasesRecord, ROOT / "docs" / "cases.json", "Run `policygrain cases`.")
 
 
+@pytest.mark.slow
 def test_it_is_drawn_twice_the_same(record, tmp_path):
     for attempt in "ab":
         save(cases.draw(record), tmp_path / attempt)

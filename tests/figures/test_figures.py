@@ -63,6 +63,7 @@ NEEDED: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FIGURES)
 def test_figures_are_drawn_twice_the_same(name: str, laptop: Path, tmp_path: Path) -> None:
     where = laptop

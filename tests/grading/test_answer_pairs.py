@@ -17,6 +17,7 @@ def test_there_are_enough_wrong_answers_of_every_kind() -> None:
         assert {pair.right for pair in PAIRS if pair.kind == kind} == {True, False}, kind
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("right", [True, False])
 def test_computed_answers(right: bool) -> None:
     chosen = [pair for pair in PAIRS if pair.right is right]

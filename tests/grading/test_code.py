@@ -86,6 +86,7 @@ WRONG = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WRONG)
 def test_what_does_not_solve_the_problem_does_not_pass(name: str, grader: CodeGrader) -> None:
     program, outcome = WRONG[name]
@@ -120,6 +121,7 @@ UNUSUAL = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", UNUSUAL)
 def test_tests_that_end_in_any_way_are_a_grade(name: str) -> None:
     """And the programs after it are graded as ever."""
@@ -204,6 +206,7 @@ def wrong(program: str, name: str) -> str:
     return f"{program}\n\n_right = {name}\n{other}    return None if value else (value, 0)\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SETS)
 @pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.coding), 12])
 def test_every_solution_passes_and_a_changed_one_fails(

@@ -36,6 +36,7 @@ def hasty() -> Iterator[MathGrader]:
         yield opened
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("gold", "answer", "outcome"),
     [
@@ -181,6 +182,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.slow
 def test_hostile_answers_get_an_outcome_and_change_nothing(
     hasty: MathGrader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -322,6 +324,7 @@ def test_agreement_with_graded_cases(grader: MathGrader, benchmarks_folder: Path
         assert different == [id for id in DIFFERENT if id.startswith(name)]
 
 
+@pytest.mark.slow
 def test_gold_answers_are_right(grader: MathGrader, benchmarks_folder: Path) -> None:
     files = sorted(benchmarks_folder.glob("*.jsonl"))
     rows = [json.loads(line) for file in files for line in file.read_text().split("\n") if line]

@@ -22,6 +22,7 @@ from policygrain.grading.pool import Task, Worker
 from ..support.hostile import ENDLESS
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_replaced_and_its_answers_are_not_lost() -> None:
     with MathGrader(workers=1, seconds=1) as grader:
         assert grader.compare(["a+1"], ["1+a"]) == ["correct"]
@@ -38,6 +39,7 @@ def _only(grader: MathGrader) -> int:
     return next(iter(grader.pool.busy.values())).pid
 
 
+@pytest.mark.slow
 def test_a_killed_forkserver_is_replaced() -> None:
     with MathGrader(workers=1) as grader:
         assert grader.compare(["a+1"], ["1+a"]) == ["correct"]
@@ -68,6 +70,7 @@ def signalled(monkeypatch: pytest.MonkeyPatch, number: int, times: int) -> list[
     return started
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_forkserver_that_fails_at_its_start_is_replaced_once(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     started = signalled(monkeypatch, number, 1)
@@ -87,6 +90,7 @@ def test_a_forkserver_that_always_fails_is_one_error(monkeypatch: pytest.MonkeyP
             os.kill(pid, 0)
 
 
+@pytest.mark.slow
 def test_a_stopped_forkserver_is_replaced_and_its_workers_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "REPLY_TIMEOUT", 0.5)
     with MathGrader(workers=2) as grader:
@@ -113,6 +117,7 @@ def test_memory_is_limited_and_workers_that_have_grown_are_replaced() -> None:
     assert limits <= {(2**28, 2**28)}
 
 
+@pytest.mark.slow
 def test_an_answer_that_ends_its_worker_twice_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with MathGrader(workers=1, seconds=3) as grader:
         assign = grader.pool._assign

@@ -113,6 +113,7 @@ THEIRS: dict[str, dict[str, Any]] = {
 OTHER_BOUNDS: dict[str, dict[str, float]] = {"cispo": {"cap": 1.02}, "sapo": {}}
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*sampler:UserWarning")
 @pytest.mark.parametrize("name", THEIRS)
 def test_weights_after_training_are_those_of_trl(name: str, start: str, tmp_path: Path) -> None:
@@ -212,6 +213,7 @@ def test_a_mean_over_prompts_counts_the_tokens_of_each_prompt(start: str, tmp_pa
         assert counted == mask[groups == group].sum() > 0
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*sampler:UserWarning")
 @pytest.mark.parametrize("name", ["tepo", "gspo", "dr_grpo", "gepo", "prompt_mean"])
 def test_accumulation_does_not_change_the_gradient(name: str, start: str, tmp_path: Path) -> None:
@@ -274,6 +276,7 @@ def test_turns_are_what_tool_output_divides(start: str, tmp_path: Path) -> None:
     torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_two_processes_have_the_gradient_of_one(start: str, tmp_path: Path) -> None:
     """4 responses on each of two processes: both weights are the same, and counted over both."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}

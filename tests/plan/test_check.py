@@ -70,6 +70,7 @@ def test_what_would_fail_later_is_an_error_now(changes: dict[str, object], messa
         check_study(small_study(**changes))
 
 
+@pytest.mark.slow
 def test_a_start_that_is_no_model_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HOME", str(tmp_path / "empty"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

@@ -86,7 +86,7 @@ def test_a_marker_names_its_job(name: str) -> None:
 
 
 @papers
-@pytest.mark.pipeline
+@pytest.mark.slow
 def test_the_snakefile_declares_these_files(
     root: Path, in_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

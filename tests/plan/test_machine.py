@@ -6,7 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 
+
+@pytest.mark.slow
 def test_this_machine(root: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "policygrain.cli", "doctor", "--config", str(root / "studies" / "smoke.yaml")]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)

@@ -106,6 +106,7 @@ def page(run: Path, tmp_path: Path) -> Path:
     return write_page(find([run]), tmp_path / "page.html")
 
 
+@pytest.mark.slow
 def test_tabs_and_filters(browse: Callable[..., Seen], page: Path) -> None:
     seen = browse(page)
     assert seen.chosen == ["count", "all"] and seen.status == "1–6 of 6" and not seen.console
@@ -144,6 +145,7 @@ KEYS = "for (const key of {keys!r}) dispatchEvent(new KeyboardEvent('keydown', {
 ADDRESS = "document.getElementById('status').textContent = location.hash;"
 
 
+@pytest.mark.slow
 def test_keys_and_the_address_that_keeps_them(browse: Callable[..., Seen], tmp_path: Path) -> None:
     folder = make_run(tmp_path / "many", {"count": [[RIGHT, WRONG]] * 60, "rest": REST})
     page = write_page(find([folder]), tmp_path / "page.html")

@@ -144,6 +144,7 @@ def generator() -> ModuleType:
     return module
 
 
+@pytest.mark.slow
 @every_document
 def test_generated_blocks_are_up_to_date(path: Path) -> None:
     text = path.read_text()
@@ -320,6 +321,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [400, 1400])
 @pytest.mark.parametrize("page", ["methods/mpo", "methods", "results"])
 def test_wide_tables_and_formulas_scroll_in_their_box(

@@ -159,6 +159,7 @@ def test_it_loads_within_a_second_of_torch(light: Path) -> None:
     assert float(run(light, "python", "-c", code).stdout) < 1
 
 
+@pytest.mark.slow
 def test_the_tests_of_the_objective_pass(light: Path, root: Path) -> None:
     tests = [str(root / "tests" / room) for room in ("objective",)]
     done = run(light, "python", "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)

@@ -57,6 +57,7 @@ def methods_of(study: Study) -> dict[str, dict[str, object]]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*RECORDS, *RETIRED])
 def test_a_published_record_is_thawed(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

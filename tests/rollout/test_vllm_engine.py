@@ -30,7 +30,7 @@ def vllm_engine(start: Path) -> Iterator[Engine]:
 
 
 @needs_vllm
-@pytest.mark.vllm
+@pytest.mark.slow
 def test_vllm_samples_what_the_trainer_scores_and_takes_new_weights(start: Path, vllm_engine: Engine) -> None:
     greedy = requests_of(start, temperature=0.0)
     assert [r.ids for r in vllm_engine.generate(greedy)] == [r.ids for r in torch_engine(start).generate(greedy)]
@@ -68,7 +68,7 @@ class Stale:
 
 
 @needs_vllm
-@pytest.mark.vllm
+@pytest.mark.slow
 @pytest.mark.parametrize("tied", [False, True], ids=["no weights", "without the tied head"])
 def test_a_run_stops_when_its_engine_has_old_weights_and_can_be_resumed(
     tied: bool, start: Path, vllm_engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -96,7 +96,7 @@ def test_a_run_stops_when_its_engine_has_old_weights_and_can_be_resumed(
 
 
 @needs_vllm
-@pytest.mark.vllm
+@pytest.mark.slow
 def test_a_small_cache_has_room_for_short_sequences_of_a_model_with_a_long_context(tmp_path: Path) -> None:
     from policygrain.rollout.vllm_engine import VllmEngine
 

@@ -284,6 +284,7 @@ LIMITED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LIMITED)
 def test_it_ends_by_its_limit(name: str) -> None:
     program, ended = LIMITED[name]

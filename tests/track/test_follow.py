@@ -230,6 +230,7 @@ def sqlite_server(tmp_path: Path) -> Iterator[Server]:
     made.kill()
 
 
+@pytest.mark.slow
 def test_a_curve_grows_in_the_browser_while_a_study_is_running(
     sqlite_server: Server, chromium: Callable[..., Any], tmp_path: Path, root: Path
 ) -> None:

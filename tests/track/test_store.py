@@ -27,6 +27,7 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return make_up(load_study(ROOT / "studies" / "smoke.yaml"), tmp_path / "smoke", {})
 
 
+@pytest.mark.slow
 def test_two_calls_on_a_new_store_both_succeed(results: Path) -> None:
     command = [sys.executable, "-m", "policygrain.cli", "track", "--config", str(results / "study.yaml")]
     command += ["--results", str(results)]

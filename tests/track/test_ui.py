@@ -62,6 +62,7 @@ def port() -> int:
         return int(free.getsockname()[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "silent"),
     [(signal.SIGTERM, {}), (signal.SIGHUP, {}), (signal.SIGINT, {}), (signal.SIGINT, {"SILENT": "1"})],
@@ -120,6 +121,7 @@ def _metrics(client: object, run: str) -> list[object]:
     return [point for name in names for point in client.get_metric_history(run, name)]  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
 def test_the_page_of_the_real_server(tmp_path: Path, port: int) -> None:
     study = load_study(SMOKE)

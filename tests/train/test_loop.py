@@ -34,6 +34,7 @@ from policygrain.train.update import TrainingBatch, update
 from ..support.small import SMALL, assert_same_end, small_study, train_small, write_study
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", method_names())
 def test_every_preset_trains(name: str, made: tuple[Path, Path], tmp_path: Path) -> None:
     # GEPO's ratio is not near 1 for short responses: its range would leave no gradient in two steps.
@@ -51,6 +52,7 @@ def test_same_seed_same_metrics_file(made: tuple[Path, Path], tmp_path: Path) ->
     assert files[0].read_bytes() == files[1].read_bytes()
 
 
+@pytest.mark.slow
 def test_a_killed_run_ends_as_the_undisturbed_one(made: tuple[Path, Path], tmp_path: Path) -> None:
     """Killed at any moment, by SIGKILL; the same command again gives the same metrics and the same weights.
 
@@ -258,7 +260,7 @@ def test_an_engine_that_is_not_the_policy_ends_the_run(
     assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == (tmp_path / "whole" / "metrics.jsonl").read_bytes()
 
 
-@pytest.mark.vllm
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed")
 def test_rollouts_by_vllm_follow_the_weights(made: tuple[Path, Path], tmp_path: Path) -> None:
     """Each step samples from the weights of that step, and a second run takes the engine over: trainer and engine agree
@@ -323,6 +325,7 @@ def declared(ratio, batch):
 """
 
 
+@pytest.mark.slow
 def test_an_own_clip_reads_the_whole_step_only_where_it_declares_it(
     made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,7 +27,7 @@ from policygrain.study import load_study
 from ..support.leftovers import swept
 from ..support.snakemake import Done, jobs, planned, snakemake
 
-pytestmark = pytest.mark.pipeline
+pytestmark = pytest.mark.slow
 
 
 SMOKE = "studies/smoke.yaml"

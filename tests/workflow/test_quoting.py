@@ -14,7 +14,7 @@ import yaml
 
 from ..support.snakemake import call, copy_checkout, planned, snakemake
 
-pytestmark = pytest.mark.pipeline
+pytestmark = pytest.mark.slow
 
 ODD = "a b/c'd$e"
 INJECTION = "$(touch x)"

@@ -14,7 +14,7 @@ from policygrain.merging import merge
 
 from ..support.snakemake import call, jobs, outputs, planned, snakemake
 
-pytestmark = pytest.mark.pipeline
+pytestmark = pytest.mark.slow
 
 DRAWN = {"figure": 8, "table": 4, "report_page": 1, "track": 1}
 MEASURED = {"estimators": 1, "rounds": 1}  # of both initial models in one process

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 
-@pytest.mark.pipeline
+@pytest.mark.slow
 def test_twenty_methods_ten_seeds_eight_benchmarks_are_planned_as_few_jobs_or_many(root: Path) -> None:
     command = [sys.executable, str(root / "benchmarks" / "dry_run.py"), "--only", "new"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)

@@ -13,9 +13,8 @@ import yaml
 from policygrain.analysis.abstract import _against
 from policygrain.analysis.claim_text import claims_data, claims_text
 from policygrain.analysis.claims import decide_claims
-from policygrain.analysis.comparisons import compare
+from policygrain.analysis.comparisons import compare, plan_notes
 from policygrain.analysis.ledger import Comparison, excluded_claims, load_claims
-from policygrain.analysis.planned import plan_notes
 from policygrain.analysis.statistics import Difference, ranked, student
 from policygrain.cli import main
 from policygrain.errors import UserError

@@ -9,7 +9,7 @@ from .claims import ClaimResult
 from .contrasts import Contrast, sentences
 from .controls import Control
 
-SMALLER = "smaller than published"
+NONE_HOLDS = "None of the papers' claims is shown."
 QUESTION = "At what grain should a policy gradient act on a reasoning model: token, block, prefix or sequence?"
 
 
@@ -24,7 +24,7 @@ def abstract(
     return [
         _done(results, label),
         *sentences(results, [c for c in compared if not c.pair.whole], label),
-        _with_verdict(claims, "holds", "Of the papers' claims, these hold here", "None of the papers' claims is shown"),
+        _in_favour(claims),
         _against(claims),
         _rests_on(results, controls),
     ]
@@ -41,9 +41,9 @@ def _done(results: StudyResults, label: Callable[[str], str]) -> str:
     )
 
 
-def _with_verdict(claims: Sequence[ClaimResult], verdict: str, begin: str, none: str) -> str:
-    texts = [_clause(r) for r in claims if r.verdict == verdict]
-    return f"{begin}: {'; '.join(texts)}." if texts else f"{none}."
+def _in_favour(claims: Sequence[ClaimResult]) -> str:
+    holding = [_clause(r) for r in claims if r.verdict == "holds"]
+    return f"Of the papers' claims, these hold here: {'; '.join(holding)}." if holding else NONE_HOLDS
 
 
 def _against(claims: Sequence[ClaimResult]) -> str:
@@ -53,7 +53,7 @@ def _against(claims: Sequence[ClaimResult]) -> str:
         f"{begin}: {'; '.join(clauses)}"
         for begin, verdict in (
             ("the opposite is shown of these", "opposite"),
-            ("these are smaller than published", SMALLER),
+            ("these are smaller than published", "smaller than published"),
         )
         if (clauses := [_clause(r) for r in claims if r.verdict == verdict])
     ]

@@ -133,11 +133,11 @@ def claims_data(decided: Sequence[ClaimResult], controls: Sequence[Control] = ()
             }
             for c, f in zip(result.claim.comparisons, result.findings, strict=False)
         ]
-        first = result.claim.comparisons[0]
-        empty = {"effect": None, "interval": None, "n": 0, "unit": None}
-        index = result.decisive if result.findings else 0
-        chosen = result.claim.comparisons[index]
-        numbers = _numbers(chosen, result.findings[index]) if result.findings else {**empty, "effect_unit": first.unit}
+        if result.findings:
+            numbers = _numbers(result.claim.comparisons[result.decisive], result.findings[result.decisive])
+        else:
+            unit = result.claim.comparisons[0].unit
+            numbers = {"effect": None, "interval": None, "n": 0, "unit": None, "effect_unit": unit}
         entry = {"name": result.name, "verdict": result.outcome, "controls": status, **numbers}
         entries.append({**entry, "missing": result.missing, "comparisons": comparisons})
     return entries

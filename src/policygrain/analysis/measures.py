@@ -86,23 +86,14 @@ def paired_scores(
     return one, two, [int(seed) for seed in seeds]
 
 
-def has_one_start(results: StudyResults) -> bool:
-    """Whether all runs begin from one initial model, which is evaluated once (`model.starts: 1`)."""
-    return results.study.model.starts == 1
-
-
-def late(results: StudyResults, arm: str, metric: str) -> pd.Series:
-    """Mean of a logged metric over the last half of the steps, by seed. `clip_fraction`: low and high, in percent."""
+def late_clip_fraction(results: StudyResults, arm: str) -> pd.Series:
+    """Mean share of clipped tokens over the last half of the steps, in percent, by seed."""
     rows = runs_of(results, arm)
-    logged = "clip_fraction_low" if metric == "clip_fraction" else metric
-    if logged not in rows or rows[logged].isna().all():
+    if "clip_fraction_low" not in rows or rows["clip_fraction_low"].isna().all():
         raise UserError(
-            f"no run of {arm!r} logged {metric}: no batch had responses to one prompt with unequal rewards."
+            f"no run of {arm!r} logged clip_fraction: no batch had responses to one prompt with unequal rewards."
         )
-    values = (
-        100 * (rows["clip_fraction_low"] + rows["clip_fraction_high"]) if metric == "clip_fraction" else rows[metric]
-    )
-    rows = rows.assign(value=values).dropna(subset="value")
+    rows = rows.assign(value=100 * (rows["clip_fraction_low"] + rows["clip_fraction_high"])).dropna(subset="value")
     return rows[rows["step"] >= rows["step"].max() / 2].groupby("seed")["value"].mean()
 
 

@@ -141,7 +141,7 @@ def future_weight(results: StudyResults) -> Figure:
         right.set_ylabel("cosine of one batch\nwith the true gradient")
         legend(figure, loc=ABOVE)
     else:
-        clipped = {arm: measures.late(results, arm, "clip_fraction") for arm in methods.values()}
+        clipped = {arm: measures.late_clip_fraction(results, arm) for arm in methods.values()}
         of_arms = {arm: over_seeds(measures.by_unit(results, values)) for arm, values in clipped.items()}
         _by_parameter(left, methods, clipped.__getitem__, of_arms.__getitem__)
         _final_accuracy(right, results, methods)

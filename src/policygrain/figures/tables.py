@@ -128,7 +128,7 @@ def _pairs(records: StudyResults) -> str:
     once = "All runs begin from one initial model, evaluated once: the error of its score is not in the intervals.\n"
     return (
         f"\n{shown}\nPaired by seed and problem; 95% intervals over {over}, each by itself. "
-        f"{corrected if several else 'p is of no difference.'}\n{once * measures.has_one_start(records)}"
+        f"{corrected if several else 'p is of no difference.'}\n{once * (records.study.model.starts == 1)}"
     )
 
 

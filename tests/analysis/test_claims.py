@@ -14,8 +14,9 @@ from policygrain.analysis.abstract import _against
 from policygrain.analysis.claim_text import claims_data, claims_text
 from policygrain.analysis.claims import decide_claims
 from policygrain.analysis.comparisons import compare, plan_notes
-from policygrain.analysis.ledger import Comparison, excluded_claims, load_claims
-from policygrain.analysis.statistics import Difference, ranked, student
+from policygrain.analysis.ledger import Claim, Comparison, excluded_claims, load_claims
+from policygrain.analysis.statistics import STARTS, Difference, ranked, student
+from policygrain.analysis.verdicts import effect_tests
 from policygrain.cli import main
 from policygrain.errors import UserError
 from policygrain.results.reader import StudyResults
@@ -158,3 +159,26 @@ def test_claims_without_records_are_null_in_json() -> None:
     for one in (student([1.0]), endless):
         (single, *_) = claims_data(decide_claims(load_claims(), lambda c, one=one: one))  # type: ignore[misc]
         assert single["interval"] == [None, None] and json.loads(json.dumps(single, allow_nan=False))
+
+
+def test_all_comparisons_with_records_are_in_one_correction() -> None:
+    """A round's p-value is multiplied by the number of comparisons over seeds and initial models that are tested."""
+    compared = {"of": "a", "than": "b", "claimed": "above"}
+    rounds = [{"statistic": "round", **compared}]
+    curves = [{"statistic": "drop", **compared, "of": f"a{i}"} for i in range(4)]
+    named = {"one": rounds, "more": curves}
+    claims = {n: Claim.model_validate({"source": "s", "text": "t", "comparisons": c}) for n, c in named.items()}
+    round_difference = student([1.2, 2.0, 0.8], STARTS)
+
+    def measured(c: Comparison) -> Difference:
+        return round_difference if c.statistic == "round" else student([0.0, -0.1, 0.1])
+
+    def without_runs(c: Comparison) -> Difference:
+        if c.statistic == "drop":
+            raise UserError("no run of 'a0'")
+        return round_difference
+
+    alone = effect_tests(round_difference, "above").holds
+    assert decide_claims(claims, measured)[0].findings[0].p.holds == pytest.approx(5 * alone)
+    one, more = decide_claims(claims, without_runs)
+    assert one.findings[0].p.holds == alone and (more.verdict, more.missing) == (None, "no run of 'a0'")

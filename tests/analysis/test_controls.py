@@ -19,10 +19,7 @@ from policygrain.analysis.controls import (
 from policygrain.cli import main
 from policygrain.figures.claim_tables import claims as table
 from policygrain.results.reader import StudyResults
-from policygrain.study import load_study
 
-from ..conftest import ROOT
-from ..support.made_up import make_up
 from .records import Curve, study_of, write
 
 ARMS = {
@@ -143,17 +140,3 @@ def test_every_output_of_claims_begins_with_a_control_that_failed(
     assert main(["claims", str(folder), "--json"]) == 0
     assert {entry["controls"] for entry in json.loads(capsys.readouterr().out)} == {"failed: shuffled_rewards"}
     assert not claims_text([], []).startswith("A control")
-
-
-@pytest.mark.slow
-def test_the_made_up_laptop_study_is_sound(tmp_path: Path) -> None:
-    """Its arms without learning are flat, and its worse method is worse on every seed."""
-    results = StudyResults(make_up(load_study(ROOT / "config.yaml"), tmp_path, {}))
-    found = {c.role: c for c in controls(results)}
-    assert all(c.outcome == "passed" and c.difference.n == 4 for c in found.values())
-    assert (
-        found["shuffled_rewards"].difference.mean
-        == found["zero_learning_rate"].difference.mean
-        == 0
-        < found["worse"].difference.low
-    )

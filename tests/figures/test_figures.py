@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from policygrain.analysis import measures
 from policygrain.analysis.ledger import load_claims
 from policygrain.cli import main
 from policygrain.errors import UserError
@@ -122,15 +121,6 @@ def test_the_claims_table_has_a_row_for_every_comparison(laptop: Path, tmp_path:
     claims = load_claims()
     assert list(dict.fromkeys(frame["claim"])) == list(claims)
     assert f"Of {len(claims)} claims: " in (tmp_path / "claims.md").read_text()
-
-
-def test_what_it_takes_to_reach_an_accuracy(results: Path) -> None:
-    """Both arms have the same curve, so they need the same; an arm that stays low never arrives."""
-    records = StudyResults(results)
-    assert measures.reached(records, "tepo", "grpo", "tokens").tolist() == [0, 0]
-    frame = records.steps
-    frame.loc[frame["arm"] == "tepo", "validation_accuracy"] /= 10
-    assert measures.reached(records, "tepo", "grpo", "steps").tolist() == [np.inf, np.inf]
 
 
 def test_missing_records_say_what_would_make_them(study: Study, results: Path, tmp_path: Path) -> None:

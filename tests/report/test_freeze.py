@@ -149,13 +149,6 @@ def test_nothing_of_an_archive_is_imported(
     assert (place / "new" / "data" / "evil.py").exists(), "it was there to be imported"
 
 
-def test_a_thawed_study_reads_as_the_frozen_one(archive: Path, results: Path, tmp_path: Path) -> None:
-    thaw(archive, tmp_path / "new")
-    one, two = StudyResults(results), StudyResults(tmp_path / "new")
-    assert one.study == two.study and one.summaries == two.summaries
-    assert one.model_evaluations == two.model_evaluations and one.steps.equals(two.steps)
-
-
 def test_a_small_archive_has_all_that_tables_need_and_no_responses(results: Path, tmp_path: Path) -> None:
     small = freeze(results, tmp_path / "small.zip", small=True)
     whole = freeze(results, tmp_path / "whole.zip")

@@ -43,19 +43,6 @@ def test_the_prompt_of_the_record_is_shown(run: Path, tmp_path: Path) -> None:
     assert prompts(plain) == [["Question: ", "\nAnswer: "]]
 
 
-def test_samples_of_another_evaluation_are_refused(run: Path, tmp_path: Path) -> None:
-    samples = run / "evaluation" / "count.jsonl"
-    whole = samples.read_text()
-    for broken, said in {
-        whole.replace('"gold":"10",', ""): r"count\.jsonl, line 3: gold: Field required",
-        "\n".join(whole.splitlines()[:-1]) + "\n": r"count\.jsonl: these are not the samples that records\.json counts",
-    }.items():
-        samples.write_text(broken)
-        with pytest.raises(UserError, match=said):
-            write_page(find([run]), tmp_path / "page.html")
-    assert not (tmp_path / "page.html").exists()
-
-
 @dataclass
 class Seen:
     """What a browser shows of a page."""

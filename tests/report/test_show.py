@@ -11,14 +11,10 @@ import pytest
 
 from policygrain.analysis.model_comparison import difference, summary
 from policygrain.cli import main
-from policygrain.evaluate.evaluation import evaluate
 from policygrain.report.show import WIDTH
 from policygrain.results.evaluated_models import find
-from policygrain.results.layout import DataFolder, StudyFolder
-from policygrain.results.reader import model_evaluation
 
 from ..support.evaluations import COUNT, REST, RIGHT, UNREAD, WRONG, make_run
-from ..support.small import make_start, small_study
 
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
@@ -166,23 +162,3 @@ def test_json_is_the_same_for_machines(run: Path, better: Path, capsys: pytest.C
     assert first["benchmarks"]["count"]["accuracy"]["mean"] == 0.5 and "difference" not in first["benchmarks"]["count"]
     assert second["benchmarks"]["count"]["difference"]["mean"] == pytest.approx(1 / 6)
     assert second["protocols"][0]["grader"] == "numeric-1" and second["facts"][0]["hardware"] == "a machine"
-
-
-def test_what_is_missing_or_broken_is_one_message(
-    tmp_path: Path, run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert "nowhere: there is nothing here" in refused(capsys, tmp_path / "nowhere")
-    records = run / "evaluation" / "records.json"
-    records.write_text(re.sub(r'"per_problem": \[\s*1.0,', '"per_problem": [', records.read_text(), count=1))
-    assert "2 scores for 3 problems" in refused(capsys, run)
-
-
-def test_what_evaluate_writes_can_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data, start = make_start(tmp_path)
-    results = StudyFolder(tmp_path / "out")
-    evaluate(small_study(), {"start/seed0": start}, DataFolder(data), results)
-    folder = results.evaluation("start/seed0")
-    (record,) = model_evaluation(folder).records
-    assert f"{100 * record.accuracy:.1f} [" in shown(capsys, folder.path)
-    shown(capsys, folder.path, "--page", tmp_path / "page.html")
-    assert "count-test-00014" in (tmp_path / "page.html").read_text()

@@ -189,10 +189,6 @@ def plain_markup(seen: Seen) -> str:
     return re.sub(r'<script type="application/json".*?</script>', "", seen.markup, flags=re.S)
 
 
-def test_an_error_of_the_page_is_reported(browse: Callable[..., Seen], page: Path) -> None:
-    assert "on purpose" in browse(page, "", "throw new Error('on purpose');").console
-
-
 def test_only_the_page_s_own_script_runs(chromium: Callable[..., Any], page: Path, tmp_path: Path) -> None:
     foreign = tmp_path / "foreign.html"
     foreign.write_text(page.read_text().replace("</html>", "<script>document.title = 'owned'</script></html>"))

@@ -61,11 +61,6 @@ def test_runs_of_other_settings_are_refused_by_the_keys_that_differ(results: Stu
         _ = method.summaries
 
 
-def test_settings_that_change_no_run_are_no_difference(results: StudyResults) -> None:
-    other = with_changes(results, training={"threads": 3, "micro_batch_tokens": 99}, evaluation={"seed": 8})
-    assert other.steps.equals(results.steps)
-
-
 def test_only_the_study_s_own_runs_are_read(results: StudyResults) -> None:
     """A run of an arm that the study had before stays on disk and is in no table."""
     data = results.study.model_dump(mode="json")
@@ -169,17 +164,6 @@ def test_estimators_and_rounds_by_start_model(results: StudyResults) -> None:
     assert last["reward"].tolist() == pytest.approx([0.4 - 0.011] * 2), "two pools"
     results.folder.rounds(1).unlink()
     assert StudyResults(results.folder.path).rounds["seed"].unique().tolist() == [0], "as far as they are measured"
-
-
-def test_measurements_without_rows_are_none(results: StudyResults) -> None:
-    for seed in (0, 1):
-        for path in (results.folder.estimators(seed), results.folder.rounds(seed)):
-            path.write_text(json.dumps(json.loads(path.read_text()) | {"rows": []}))
-    again = StudyResults(results.folder.path)
-    with pytest.raises(UserError, match=r"no estimators have been measured\. Run `snakemake all`"):
-        _ = again.estimators
-    with pytest.raises(UserError, match=r"no rounds have been measured\. Run `snakemake all`"):
-        _ = again.rounds
 
 
 def test_seeds_that_an_earlier_version_added_are_read(results: StudyResults) -> None:

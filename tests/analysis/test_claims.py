@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from policygrain.analysis.abstract import _against
-from policygrain.analysis.claim_text import claims_data, claims_text
+from policygrain.analysis.claim_text import against_text, claims_data, claims_text
 from policygrain.analysis.claims import decide_claims
 from policygrain.analysis.comparisons import compare, plan_notes
 from policygrain.analysis.ledger import Claim, Comparison, excluded_claims, load_claims
@@ -85,10 +84,10 @@ def test_the_abstract_says_in_one_sentence_what_speaks_against_claims() -> None:
         sign = {"below": -1}.get(c.claimed, 1) * (-1 if c.statistic == "drop" else 0 if c.published else 1)
         return student([sign * 5.0 + v for v in (-0.1, 0.1, 0.05, -0.05)])
 
-    text = _against(decide_claims(load_claims(), measured))
+    text = against_text(decide_claims(load_claims(), measured))
     assert text.startswith("Of the papers' claims the opposite is shown of these: Training with TEPO is more stable")
     assert "; these are smaller than published: " in text and text.count(". ") == 0
-    assert "claims none is shown to be wrong; 0 of 0 stay" in _against([])
+    assert "claims none is shown to be wrong; 0 of 0 stay" in against_text([])
 
 
 def test_one_seed_decides_nothing() -> None:

@@ -13,9 +13,11 @@ import pytest
 
 from policygrain.errors import UserError
 from policygrain.figures import TABLES
-from policygrain.report.page import write_report
+from policygrain.provenance import devices
+from policygrain.report.page import cost, protocol, provenance, write_report
 from policygrain.results.reader import StudyResults
 from policygrain.study import Study
+from policygrain.study.runs import run_matrix
 
 from ..support.made_up import make_up_tracking
 from ..support.pages import with_script
@@ -155,3 +157,23 @@ def test_what_a_study_says_stays_text(
     out.write_text(text.replace("</body>", "<script>document.title='owned'</script></body>"))
     done = chromium(out.as_uri(), "--virtual-time-budget=1000", "--dump-dom")
     assert f"<title>{html.escape(HOSTILE, quote=False)}</title>" in done.stdout
+
+
+# ---- provenance, cost and protocol -----------------------------------------------------------------------------------
+
+
+def test_cost_in_device_hours(study: Study, results: Path) -> None:
+    runs = len(run_matrix(study).runs)
+    assert cost(StudyResults(results))["in all"] == f"{runs * 6 / 3600:.2f} core-hours"
+    assert devices("8 × NVIDIA H100 80GB HBM3") == (8, "GPU") and devices("AMD EPYC 9654 96-Core") == (1, "core")
+
+
+def test_provenance_and_protocol_of_the_records(results: Path) -> None:
+    """In order of the study, each value once; the protocol of the runs' models, not of initial models."""
+    found = provenance(StudyResults(results))
+    assert found["commit"] == "c0ffee" and found["hardware"] == "a computer" and found["torch"] == "2"
+    assert found["vllm"] == "1" and found["transformers"] == "unknown"
+    assert found["initial models"] == "tiny s0, tiny s1"
+    protocols = protocol(StudyResults(results))
+    assert protocols["sampling"] == "2 samples at temperature 1, at most 24 tokens: running total, count"
+    assert protocols["problems"] == "running total 12, count 12" and protocols["seed"] == "7"

@@ -199,6 +199,11 @@ def estimated(results: StudyResults, method: str, column: str, updates: int | No
     return 100 * values if column == "clip_fraction" else values
 
 
+def estimated_by_start(results: StudyResults, method: str, column: str, updates: int) -> Array:
+    """As ``estimated`` at one distance, mean over stages [initial models]."""
+    return estimated(results, method, column, updates).groupby("seed").mean().to_numpy(dtype=float)
+
+
 def after_round(results: StudyResults, method: str, metric: str = "reward", updates: int | None = None) -> pd.Series:
     """A number of the policy after one round by a method, mean over stages and pools, by initial model.
 

@@ -52,6 +52,15 @@ def test_at_the_edges_intervals_hold_the_truth_at_least_as_often(seeds: int, per
     assert cell.edge and simulation().coverage(cell, DRAWS) >= LOWEST - ERROR
 
 
+def test_a_bootstrap_over_three_seeds_would_fail_this_test() -> None:
+    """The test can tell: 95% intervals of resampled seeds hold the truth in about three of four studies."""
+    rng = np.random.default_rng(0)
+    seeds = 0.6 + 0.05 * rng.standard_normal((DRAWS, 3))
+    means = seeds[:, rng.integers(0, 3, (1000, 3))].mean(-1)
+    low, high = np.quantile(means, [0.025, 0.975], axis=1)
+    assert ((low <= 0.6) & (high >= 0.6)).mean() < LOWEST - ERROR
+
+
 def test_the_interval_of_a_single_seed_is_about_its_problems() -> None:
     """200 problems drawn anew each time; the accuracy over all problems is 30%."""
     rng = np.random.default_rng(1)

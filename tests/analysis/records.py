@@ -21,7 +21,6 @@ from ..support.small import small_study
 
 Curve = Callable[[str, int], Sequence[float]]  # arm and seed → validation accuracy before each step and at the end
 HEADLINE = {"methods": ["grpo", "dapo", "tepo", "mpo"], "vary": {"updates_per_batch": [2, 16]}}
-RUN_SECONDS, EVALUATION_SECONDS = 6.0, 54.0  # a minute together
 
 
 def study_of(seeds: int | Sequence[int] = 8, **changes: Any) -> Study:
@@ -32,38 +31,31 @@ def study_of(seeds: int | Sequence[int] = 8, **changes: Any) -> Study:
     )
 
 
-def rows_of(heights: Sequence[float], samples: int = 100) -> list[dict[str, Any]]:
-    """Metrics of a run that is validated before each step; each step samples this many responses."""
+def rows_of(heights: Sequence[float]) -> list[dict[str, Any]]:
+    """Metrics of a run that is validated before each step."""
     rows = [
         {"step": s, "sampled_accuracy": h, "validation_accuracy": h, **SHARED}
         | {"clip_fraction_low": 0.01, "clip_fraction_high": 0.02}
-        | {"total_updates": 2 * (s + 1), "total_tokens": 100 * (s + 1), "total_samples": samples * (s + 1)}
+        | {"total_updates": 2 * (s + 1), "total_tokens": 100 * (s + 1), "total_samples": 100 * (s + 1)}
         for s, h in enumerate(heights[:-1])
     ]
-    end = {"step": len(rows), "validation_accuracy": heights[-1], "total_samples": samples * len(rows)}
+    end = {"step": len(rows), "validation_accuracy": heights[-1], "total_samples": 100 * len(rows)}
     return [*rows, end]
 
 
-def write(
-    study: Study,
-    folder: Path,
-    curve: Curve,
-    right: Mapping[str, int] | None = None,
-    samples: Mapping[str, int] | None = None,
-) -> StudyResults:
+def write(study: Study, folder: Path, curve: Curve, right: Mapping[str, int] | None = None) -> StudyResults:
     """The records of all runs, and evaluations in which an arm solves ``right`` of 12 problems (6 by default).
 
-    ``samples``: arm → responses sampled per step. Seed s solves s mod 2 problems more, which cancels in pairs.
+    Seed s solves s mod 2 problems more, which cancels in pairs.
     """
     results, fingerprints = StudyFolder(folder), Fingerprints(study)
     results.path.mkdir(parents=True, exist_ok=True)
     for run in fingerprints.matrix.runs:
-        rows = rows_of(curve(run.arm, run.seed), (samples or {}).get(run.arm, 100))
-        make_up_run(fingerprints, results, run, rows)
+        make_up_run(fingerprints, results, run, rows_of(curve(run.arm, run.seed)))
     names = [f"{START}/seed{s}" for s in start_seeds(study)] + [run.name for run in fingerprints.matrix.evaluated]
     for name in names:
         count = (right or {}).get(name.split("/")[0], 6) + int(name[-1]) % 2
-        make_up_evaluation(study, results, name, count, {"engine": EVALUATION_SECONDS})
+        make_up_evaluation(study, results, name, count)
     content = study.model_dump(mode="json") | {"base": None}
     results.study.write_text(yaml.safe_dump(content, sort_keys=False))
     return StudyResults(folder)

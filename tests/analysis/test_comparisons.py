@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from policygrain.analysis import measures
-from policygrain.analysis.claim_text import claims_text, comparison_text
+from policygrain.analysis.claim_text import claims_text
 from policygrain.analysis.claims import decide_claims
 from policygrain.analysis.comparisons import NotFlat, compare, lacking
 from policygrain.analysis.ledger import Claim, Comparison
@@ -206,21 +206,6 @@ def published(size: str, where: str | None = "table 1", **keys: str) -> dict[str
 def test_keys_of_another_statistic_are_errors(keys: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         comparison(of="tepo", than="grpo", **keys)
-
-
-def test_a_comparison_names_its_instrument() -> None:
-    said = [
-        comparison_text(comparison(statistic="drop", of="tepo", than="grpo")),
-        comparison_text(comparison(statistic="accuracy", of="tepo", than="grpo", claimed="apart"), str.upper),
-        comparison_text(comparison(statistic="round", of="tepo", than="grpo", updates=4)),
-        comparison_text(comparison(statistic="estimator", metric="ratio_variance", of="a", than="b", claimed="below")),
-    ]
-    assert said == [
-        "full runs, largest fall of validation accuracy: tepo above grpo",
-        "full runs, accuracy: TEPO apart from GRPO",
-        "one round, reward after 4 updates: tepo above grpo",
-        "estimators, ratio variance: a below b",
-    ]
 
 
 def test_seeds_that_share_an_initial_model_count_once(tmp_path: Path) -> None:

@@ -19,10 +19,7 @@ from policygrain.analysis.controls import (
 from policygrain.cli import main
 from policygrain.figures.claim_tables import claims as table
 from policygrain.results.reader import StudyResults
-from policygrain.study import load_study
 
-from ..conftest import ROOT
-from ..support.made_up import make_up
 from .records import Curve, study_of, write
 
 ARMS = {
@@ -89,7 +86,7 @@ def test_a_control_that_comes_out_otherwise_fails(role: str, points: float, said
 
 def test_what_does_not_learn_may_unlearn_and_small_differences_are_no_alarm(tmp_path: Path) -> None:
     found = judged(tmp_path, shuffled_rewards=-10.0, other_seeds=1.0)
-    assert all(c.passed for c in found.values())
+    assert {c.outcome for c in found.values()} == {"passed"}
 
 
 def test_too_few_seeds_are_no_pass_and_no_alarm(tmp_path: Path) -> None:
@@ -102,7 +99,7 @@ def test_too_few_seeds_are_no_pass_and_no_alarm(tmp_path: Path) -> None:
 
     found = controls(write(study_of(2, **CHANGES), tmp_path, curve))
     assert found[0].outcome == "inconclusive" and found[0].result == "too few seeds to tell whether within 4.4 points"
-    assert not found[0].passed and controls_warning(found) == ""
+    assert controls_warning(found) == ""
     assert "control other_seeds: inconclusive" in controls_text(found)
     assert controls_status(found) == "inconclusive: other_seeds"
 
@@ -125,7 +122,7 @@ def test_without_records_or_without_controls(tmp_path: Path) -> None:
     for path in results.folder.run("poor_clip", 0).path.parent.rglob("*.json*"):
         path.unlink()
     found = {c.role: c for c in controls(StudyResults(results.folder.path))}
-    assert not found["worse"].passed and found["worse"].result.startswith("no records: no run of 'poor_clip'")
+    assert found["worse"].outcome == "failed" and found["worse"].result.startswith("no records: no run of 'poor_clip'")
     none = controls(write(study_of(2), tmp_path / "none", sound()))
     assert none == [] and controls_status(none) == "none" and controls_text(none) == ""
 
@@ -143,17 +140,3 @@ def test_every_output_of_claims_begins_with_a_control_that_failed(
     assert main(["claims", str(folder), "--json"]) == 0
     assert {entry["controls"] for entry in json.loads(capsys.readouterr().out)} == {"failed: shuffled_rewards"}
     assert not claims_text([], []).startswith("A control")
-
-
-@pytest.mark.slow
-def test_the_made_up_laptop_study_is_sound(tmp_path: Path) -> None:
-    """Its arms without learning are flat, and its worse method is worse on every seed."""
-    results = StudyResults(make_up(load_study(ROOT / "config.yaml"), tmp_path, {}))
-    found = {c.role: c for c in controls(results)}
-    assert all(c.passed and c.difference.n == 4 for c in found.values())
-    assert (
-        found["shuffled_rewards"].difference.mean
-        == found["zero_learning_rate"].difference.mean
-        == 0
-        < found["worse"].difference.low
-    )

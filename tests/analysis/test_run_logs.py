@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import math
-import sqlite3
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,108 +22,65 @@ VALUES = {1: 0.1, 2: 0.4, 4: 0.3, 10: 0.5}
 NAME = "critic/score/mean"
 
 
-def lines(path: Path, rows: list[Any], end: str = "\n") -> str:
-    path.write_text("\n".join(json.dumps(row) for row in rows) + end)
+def lines(path: Path, rows: list[Any]) -> str:
+    path.write_text(json_lines(rows))
     return str(path)
 
 
-def table(path: Path, header: list[str], rows: list[list[Any]]) -> str:
-    with path.open("w", newline="") as file:
-        csv.writer(file).writerows([header, *rows])
-    return str(path)
+def json_lines(rows: list[Any]) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
 
 
-def trl(folder: Path) -> str:
-    """A checkpoint's trainer_state.json, in a folder that has an older one; evaluation rows lack the metric."""
-    for last in (2, 10):
-        history = [{"step": k, NAME: v, "loss": 1.0} for k, v in VALUES.items() if k <= last]
-        history.append({"step": last, "eval_loss": 2.0})
-        (folder / f"checkpoint-{last}").mkdir()
-        (folder / f"checkpoint-{last}" / "trainer_state.json").write_text(json.dumps({"log_history": history}))
-    return str(folder)
+def rows_of_csv(*rows: Sequence[Any]) -> str:
+    return "".join(",".join(map(str, row)) + "\n" for row in rows)
 
 
-def verl(folder: Path) -> str:
-    return lines(folder / "metrics.jsonl", [{"step": k, "data": {NAME: v, "n": 1}} for k, v in VALUES.items()])
+def checkpoint(last: int) -> str:
+    history = [{"step": k, NAME: v, "loss": 1.0} for k, v in VALUES.items() if k <= last]
+    return json.dumps({"log_history": [*history, {"step": last, "eval_loss": 2.0}]})
 
 
-def plain(folder: Path) -> str:
-    rows = [{"step": k, NAME: v} if k != 2 else {NAME: v, "step": k} for k, v in VALUES.items()]
-    return lines(folder / "log.jsonl", [{"step": 0, "other": 1}, *rows, {"step": 10, "time": 3, NAME: None}])
+POINTS = list(VALUES.items())
+CHART = ["Step", f"one - {NAME}", f"one - {NAME}__MIN", f"one - {NAME}__MAX", f"two - {NAME}"]
+# Format → what is read, and the files in the folder.
+FORMATS: dict[str, tuple[str, dict[str, str]]] = {
+    "trl": ("", {f"checkpoint-{last}/trainer_state.json": checkpoint(last) for last in (2, 10)}),
+    "verl": ("m.jsonl", {"m.jsonl": json_lines([{"step": k, "data": {NAME: v, "n": 1}} for k, v in POINTS])}),
+    "plain": (
+        "log.jsonl",
+        {
+            "log.jsonl": json_lines([{"step": 0, "other": 1}])
+            + json_lines([{"step": k, NAME: v} if k != 2 else {NAME: v, "step": k} for k, v in POINTS])
+            + json_lines([{"step": 10, "time": 3, NAME: None}])
+        },
+    ),
+    "columns": ("x.csv", {"x.csv": rows_of_csv(["step", NAME, "x"], *([k, v, ""] for k, v in POINTS), [11, "", 3])}),
+    "tensorboard": ("x.csv", {"x.csv": rows_of_csv(["Wall time", "Step", NAME], *([1.5, k, v] for k, v in POINTS))}),
+    "wandb_chart": ("w.csv::one", {"w.csv": rows_of_csv(CHART, *([k, v, 0, 1, 9] for k, v in POINTS))}),
+    "wandb_history": ("h.json", {"h.json": json.dumps([{"_step": k, NAME: v} for k, v in POINTS])}),
+    "wandb_columns": (
+        "h.json",
+        {"h.json": json.dumps({"_step": [*VALUES], NAME: dict(enumerate(VALUES.values()))})},
+    ),
+    "long_table": (
+        "x.csv::a",
+        {"x.csv": rows_of_csv(["run", "step", NAME], *([r, k, v + (r == "b")] for k, v in POINTS for r in "ab"))},
+    ),
+    "mlflow_folder": (
+        "",
+        {"meta.yaml": "", f"metrics/{NAME}": "".join(f"{1000 + k} {v} {k}\n" for k, v in POINTS)},
+    ),
+}
 
 
-def columns(folder: Path) -> str:
-    rows = [[k, v, ""] for k, v in VALUES.items()]
-    return table(folder / "log.csv", ["step", NAME, "x"], [*rows, [11, "", 3]])
-
-
-def tensorboard(folder: Path) -> str:
-    return table(folder / "x.csv", ["Wall time", "Step", NAME], [[1.5, k, v] for k, v in VALUES.items()])
-
-
-def wandb_chart(folder: Path) -> str:
-    header = ["Step", f"one - {NAME}", f"one - {NAME}__MIN", f"one - {NAME}__MAX", f"two - {NAME}"]
-    path = table(folder / "w.csv", header, [[k, v, 0, 1, 9] for k, v in VALUES.items()])
-    return f"{path}::one"
-
-
-def wandb_history(folder: Path) -> str:
-    (folder / "h.json").write_text(json.dumps([{"_step": k, NAME: v} for k, v in VALUES.items()]))
-    return str(folder / "h.json")
-
-
-def wandb_columns(folder: Path) -> str:
-    (folder / "h.json").write_text(json.dumps({"_step": [*VALUES], NAME: dict(enumerate(VALUES.values()))}))
-    return str(folder / "h.json")
-
-
-def long_table(folder: Path) -> str:
-    rows = [[run, k, v + (run == "b")] for k, v in VALUES.items() for run in ("a", "b")]
-    return f"{table(folder / 'long.csv', ['run', 'step', NAME], rows)}::a"
-
-
-def mlflow_folder(folder: Path) -> str:
-    (folder / "metrics" / "critic" / "score").mkdir(parents=True)
-    (folder / "meta.yaml").touch()
-    (folder / "metrics" / NAME).write_text("".join(f"{1000 + k} {v} {k}\n" for k, v in VALUES.items()))
-    return str(folder)
-
-
-def mlflow_database(folder: Path) -> str:
-    connection = sqlite3.connect(folder / "mlflow.db")
-    connection.executescript(
-        "CREATE TABLE runs (run_uuid, name, lifecycle_stage);"
-        "CREATE TABLE params (run_uuid, key, value);"
-        "CREATE TABLE metrics (run_uuid, key, value, timestamp, step, is_nan);"
-        "INSERT INTO runs VALUES ('u1', 'mine', 'active'), ('u2', 'gone', 'deleted');"
-        "INSERT INTO params VALUES ('u1', 'seed', '7');"
-    )
-    # Not in order: the database has them as they arrived, and sorts them by time.
-    rows = [(run, NAME, v, 1000 + k, k, 0) for k, v in reversed(VALUES.items()) for run in ("u1", "u2")]
-    connection.executemany("INSERT INTO metrics VALUES (?, ?, ?, ?, ?, ?)", rows)
-    connection.commit()
-    connection.close()
-    return str(folder / "mlflow.db")
-
-
-FORMATS: list[Callable[[Path], str]] = [
-    trl,
-    verl,
-    plain,
-    columns,
-    tensorboard,
-    wandb_chart,
-    wandb_history,
-    wandb_columns,
-]
-FORMATS += [long_table, mlflow_folder, mlflow_database]
-
-
-@pytest.mark.parametrize("write", FORMATS, ids=lambda f: f.__name__)
-def test_every_format_gives_the_same_run(write: Callable[[Path], str], tmp_path: Path) -> None:
-    (run,) = read_runs([write(tmp_path)], NAME)
-    assert dict(zip(run.steps, run.values, strict=True)) == VALUES and run.notes == ()
-    assert run.seed == (7 if write is mlflow_database else None)
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_gives_the_same_run(name: str, tmp_path: Path) -> None:
+    place, files = FORMATS[name]
+    for file, content in files.items():
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text(content)
+    (run,) = read_runs([f"{tmp_path}/{place}"], NAME)
+    assert dict(zip(run.steps, run.values, strict=True)) == VALUES and run.notes == () and run.seed is None
 
 
 @pytest.mark.slow
@@ -134,8 +89,11 @@ def test_mlflow_itself_writes_what_is_read(tmp_path: Path) -> None:
     client = mlflow.MlflowClient(f"sqlite:///{tmp_path}/real.db")
     run = client.create_run(client.create_experiment("e"), run_name="gspo")
     client.log_param(run.info.run_id, "seed", 3)
-    for k, v in VALUES.items():
-        client.log_metric(run.info.run_id, NAME, v, step=k)
+    gone = client.create_run(run.info.experiment_id, run_name="gspo gone")
+    client.log_metric(gone.info.run_id, NAME, 9.0, step=1)
+    client.delete_run(gone.info.run_id)
+    for k, v in reversed(VALUES.items()):  # the database has them as they arrived
+        client.log_metric(run.info.run_id, NAME, v, timestamp=1000 + k, step=k)
     (found,) = read_runs([f"{tmp_path}/real.db::gspo *"], NAME)
     assert found.seed == 3 and [*found.values] == [*VALUES.values()]
 
@@ -154,8 +112,8 @@ def test_a_glob_is_a_run_for_each_match_and_columns_name_runs_and_seeds(tmp_path
     for name in ("x", "y"):
         lines(tmp_path / f"{name}.jsonl", [{"step": 1, "r": 1}])
     assert [Path(run.name).name for run in read_runs([f"{tmp_path}/*.jsonl"], "r")] == ["x.jsonl", "y.jsonl"]
-    summary = table(tmp_path / "runs.csv", ["run_id", "seed", "metrics.r"], [["p", 5, 0.5], ["q", 6, 0.6]])
-    runs = read_runs([summary], "metrics.r")
+    (tmp_path / "runs.csv").write_text("run_id,seed,metrics.r\np,5,0.5\nq,6,0.6\n")
+    runs = read_runs([f"{tmp_path}/runs.csv"], "metrics.r")
     assert [(run.seed, [*run.values]) for run in runs] == [(5, [0.5]), (6, [0.6])]
 
 

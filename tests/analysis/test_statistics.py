@@ -76,20 +76,6 @@ def test_a_single_seed_has_an_interval_over_problems_and_says_so() -> None:
     assert accuracy([np.repeat(scores, 2, axis=0)]).unit == SEEDS
 
 
-def test_pairing_removes_what_problems_share() -> None:
-    rng = np.random.default_rng(1)
-    shared = rng.random((1, 200)) < 0.5
-    better = shared | (rng.random((1, 200)) < 0.1)
-    a, b = ([x.astype(float)] for x in (better, shared))
-    assert difference(a, b).low > 0 and accuracy(a).low < accuracy(b).high
-
-
-def test_seeds_that_agree_by_chance_have_a_width() -> None:
-    """Two seeds with 10 of 20 right each: their standard deviation is 0, what it tells of other seeds is not."""
-    found = accuracy([np.array([[1.0] * 10 + [0.0] * 10] * 2)])
-    assert found.low < 0.47 and found.high > 0.53
-
-
 # ---- properties -----------------------------------------------------------------------------------------------------
 
 
@@ -125,13 +111,6 @@ def test_a_difference_in_another_unit_is_the_same_difference(arms: list[list[Sco
     scaled = found.times(factor)
     assert (scaled.mean, scaled.low) == pytest.approx((factor * found.mean, factor * found.low))
     assert scaled.p == found.p and scaled.above(0.1 * factor) == pytest.approx(found.above(0.1))
-
-
-@given(st.lists(st.floats(-9, 9), min_size=2, max_size=9), st.floats(-9, 9))
-def test_above_and_below_are_complements(values: list[float], value: float) -> None:
-    found = student(values)
-    assert found.above(value) + found.below(value) == pytest.approx(1)
-    assert found.above(value) <= found.above(value + 1)
 
 
 # ---- mistakes -------------------------------------------------------------------------------------------------------

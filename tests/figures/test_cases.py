@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from policygrain.figures import cases
-from policygrain.figures.style import save
 from policygrain.results.case_records import CasesRecord
 from policygrain.results.schema import read_record
 
@@ -14,14 +13,6 @@ from ..conftest import ROOT
 @pytest.fixture(scope="module")
 def record():
     return read_record(CasesRecord, ROOT / "docs" / "cases.json", "Run `policygrain cases`.")
-
-
-@pytest.mark.slow
-def test_it_is_drawn_twice_the_same(record, tmp_path):
-    for attempt in "ab":
-        save(cases.draw(record), tmp_path / attempt)
-    for suffix in (".pdf", ".png"):
-        assert (tmp_path / f"a{suffix}").read_bytes() == (tmp_path / f"b{suffix}").read_bytes()
 
 
 def test_the_first_column_names_every_ratio_and_marks_wrong_signs(record):

@@ -290,7 +290,3 @@ def test_what_a_figure_lacks_is_said_before_training_and_by_drawing(
         with pytest.raises(UserError) as raised:
             call()
         assert f"figures: {name!r} needs" in str(raised.value) and message in str(raised.value)
-
-
-def test_the_laptop_study_supplies_its_figures() -> None:
-    check_figures(load_study(ROOT / "config.yaml"))

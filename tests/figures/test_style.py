@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.container import Container
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
-from policygrain.figures import FIGURES, cases
-from policygrain.figures.catalogue import figure
+from policygrain.figures import FIGURES, SUFFIXES, cases
+from policygrain.figures.catalogue import draw, figure
 from policygrain.figures.labels import labels
 from policygrain.figures.style import looks
 from policygrain.merging import merge
@@ -32,7 +33,18 @@ from ..support.made_up import make_up
 
 ROOT = Path(__file__).parents[2]
 SIX = ["grpo", "dapo", "tepo", "mpo", "gspo", "long_name"]
-MORE = {
+MAPS: dict[str, Any] = {
+    "experiments": {
+        "map": {
+            "methods": ["token", "token_clip"],
+            "reference": "token",
+            "vary": {"ahead": [0, 2], "learning_rate": [1e-4, 1e-3]},
+        },
+        "ranges": {"methods": ["token_clip", "dapo", "tepo"], "vary": {"ahead": [0, 2]}},
+    },
+    "figures": ["phase", "ranges"],
+}
+MORE: dict[str, Any] = {
     "methods": {"long_name": {"base": "dapo", "label": "a method with quite a long name"}},
     "experiments": {
         "headline": {"methods": SIX, "seeds": [0, 1], "vary": {"updates_per_batch": [1, 4]}},
@@ -40,7 +52,7 @@ MORE = {
         "old": {"methods": ["none", "token", "product"], "reference": "none", "vary": {"ahead": [16]}},
     },
     "evaluation": {"sampling": {"n": 4}},
-    "figures": [name for name in FIGURES if name not in ("ranges", "phase")],
+    "figures": [name for name in FIGURES if name not in MAPS["figures"]],
 }
 
 
@@ -54,6 +66,11 @@ def six(tmp_path_factory: pytest.TempPathFactory) -> StudyResults:
     return StudyResults(make_up(study_with(MORE), tmp_path_factory.mktemp("six"), {"start": 0, "tepo": 9}))
 
 
+@pytest.fixture(scope="module")
+def maps(tmp_path_factory: pytest.TempPathFactory) -> StudyResults:
+    return StudyResults(make_up(study_with(MAPS), tmp_path_factory.mktemp("maps"), {"start": 0}))
+
+
 def cut_off(figure: Figure) -> list[str]:
     """What is drawn beyond the edges of the figure, by more than a hundredth of an inch."""
     figure.draw_without_rendering()
@@ -64,9 +81,31 @@ def cut_off(figure: Figure) -> list[str]:
     return [f"{side}: {inches:.2f} in" for side, inches in over.items() if inches > 0.01] + wide
 
 
+def is_empty(axes: Axes) -> bool:
+    """Whether the axes have points, and none of them is within the frame."""
+    lines = [line.get_xydata() for line in axes.lines if line.get_transform() == axes.transData]
+    points = np.concatenate([np.empty((0, 2)), *lines])
+    points = points[np.isfinite(points).all(1)]
+    (left, right), (low, high) = sorted(axes.get_xlim()), sorted(axes.get_ylim())
+    inside = (left <= points[:, 0]) & (points[:, 0] <= right) & (low <= points[:, 1]) & (points[:, 1] <= high)
+    return len(points) > 0 and not inside.any()
+
+
 @pytest.mark.parametrize("name", MORE["figures"])
-def test_no_text_is_cut_off(name: str, six: StudyResults) -> None:
-    assert cut_off(figure(name, six)) == []
+def test_no_text_is_cut_off_and_no_panel_is_empty(name: str, six: StudyResults) -> None:
+    drawn = figure(name, six)
+    assert cut_off(drawn) == []
+    assert not any(is_empty(axes) for axes in drawn.axes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FIGURES)
+def test_figures_are_drawn_twice_the_same(name: str, six: StudyResults, maps: StudyResults, tmp_path: Path) -> None:
+    folder = (maps if name in MAPS["figures"] else six).folder.path
+    for attempt in "ab":
+        draw(name, StudyResults(folder), tmp_path / attempt)
+    for suffix in SUFFIXES:
+        assert (tmp_path / f"a{suffix}").read_bytes() == (tmp_path / f"b{suffix}").read_bytes()
 
 
 def test_no_text_of_the_exact_cases_is_cut_off() -> None:

@@ -94,7 +94,7 @@ def test_products_of_earlier_settings_and_large_files_are_not_frozen(study: Stud
 def test_a_study_of_own_problems_is_used_without_them(
     study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Thawed, shown, explained, compared and redrawn where neither `data.root` nor the problem files exist."""
+    """Thawed, shown, compared and redrawn where neither `data.root` nor the problem files exist."""
     content = study.model_dump(mode="json")
     content["data"] |= {"train": ["own.jsonl"], "root": "/a/folder/of/another/machine"}
     content["evaluation"]["benchmarks"] = [{"name": "own", "source": "own_test.jsonl"}]
@@ -113,8 +113,6 @@ def test_a_study_of_own_problems_is_used_without_them(
     assert "own: what is 3?" in (elsewhere / "page.html").read_text()
     assert main(["figure", "results", "--config", "new/study.yaml", "--results", "new"]) == 0
     capsys.readouterr()
-    assert main(["explain", "new/tables/results.csv", "--cell", "tepo,own"]) == 0
-    assert capsys.readouterr().out.startswith("tepo, own: 75.0 [")
     assert main(["compare", "new", "new"]) == 0
     assert "5 accuracies are in both studies, 5 of them identical" in capsys.readouterr().out
 
@@ -141,7 +139,6 @@ def test_nothing_of_an_archive_is_imported(
         ["show", "new"],
         ["figure", "results", "--config", "new/study.yaml", "--results", "new"],
         ["figure", "benchmarks", "--config", "new/study.yaml", "--results", "new"],
-        ["explain", "new/tables/results.csv", "--cell", "evil,count"],
         ["compare", "new", "new"],
     ]
     assert main(["thaw", "../study.zip", "--out", "new"]) == 2
@@ -150,13 +147,6 @@ def test_nothing_of_an_archive_is_imported(
         assert main(command) == 0, capsys.readouterr().err
         assert not mark.exists(), command
     assert (place / "new" / "data" / "evil.py").exists(), "it was there to be imported"
-
-
-def test_a_thawed_study_reads_as_the_frozen_one(archive: Path, results: Path, tmp_path: Path) -> None:
-    thaw(archive, tmp_path / "new")
-    one, two = StudyResults(results), StudyResults(tmp_path / "new")
-    assert one.study == two.study and one.summaries == two.summaries
-    assert one.model_evaluations == two.model_evaluations and one.steps.equals(two.steps)
 
 
 def test_a_small_archive_has_all_that_tables_need_and_no_responses(results: Path, tmp_path: Path) -> None:

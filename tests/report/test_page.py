@@ -13,9 +13,11 @@ import pytest
 
 from policygrain.errors import UserError
 from policygrain.figures import TABLES
-from policygrain.report.page import write_report
+from policygrain.provenance import devices
+from policygrain.report.page import cost, protocol, provenance, write_report
 from policygrain.results.reader import StudyResults
 from policygrain.study import Study
+from policygrain.study.runs import run_matrix
 
 from ..support.made_up import make_up_tracking
 from ..support.pages import with_script
@@ -55,12 +57,8 @@ def test_the_abstract_has_sentences_of_the_records_verdicts(page: Path) -> None:
     assert parts.startswith("GRPO and TEPO") and "2 seeds each" in parts
     for begin in ("were trained in", "Rollouts 1 step old", "papers' claims", "stay undecided", "controls"):
         assert begin in parts, begin
+    assert page.read_text().count("<li>Rollouts 1 step old") == 1, "findings are in the abstract alone"
     assert len(found) == 5 and all(re.findall(r"\.(?= [A-Z]|$)", part) == ["."] for part in found), found
-
-
-def test_each_finding_is_printed_once(page: Path) -> None:
-    text = page.read_text()
-    assert text.count("<li>Rollouts 1 step old") == 1
 
 
 def test_figures_have_titles_and_intervals_are_not_broken(page: Path) -> None:
@@ -102,34 +100,25 @@ def test_all_columns_of_all_tables_are_printed(page: Path, chromium: Callable[..
     assert 'data-lost="0 of true"' in done.stdout
 
 
-def test_tables_become_cards_on_a_narrow_screen(page: Path, chromium: Callable[..., Any], tmp_path: Path) -> None:
-    script = """addEventListener("load", () => {
-      const cells = [...document.querySelectorAll("#results ~ .wide td")];
-      const named = cells.filter(c => getComputedStyle(c, "::before").content.length > 4);
-      document.body.dataset.cards = `${getComputedStyle(cells[0]).display} ${named.length === cells.length}`;
-    })"""
-    copy = tmp_path / "report.html"
-    copy.write_text(with_script(page.read_text(), script))
-    for width, cards in ((400, "block true"), (1400, "table-cell false")):
-        done = chromium(copy.as_uri(), f"--window-size={width},900", "--virtual-time-budget=3000", "--dump-dom")
-        assert f'data-cards="{cards}"' in done.stdout
-
-
-@pytest.mark.parametrize("width", [400, 1400])
+@pytest.mark.parametrize(("width", "cards"), [(400, "block true"), (1400, "table-cell false")])
 def test_the_report_in_a_browser_narrow_and_wide(
-    width: int, page: Path, chromium: Callable[..., Any], tmp_path: Path
+    width: int, cards: str, page: Path, chromium: Callable[..., Any], tmp_path: Path
 ) -> None:
+    """Nothing is wider than the screen, all figures are shown, and tables are cards on a narrow one."""
     script = """addEventListener("load", () => {
       const wide = document.documentElement.scrollWidth, images = [...document.images];
+      const cells = [...document.querySelectorAll("#results ~ .wide td")];
+      const named = cells.filter(c => getComputedStyle(c, "::before").content.length > 4);
       document.body.dataset.fits = wide <= innerWidth;
       document.body.dataset.loaded = images.every(i => i.complete && i.naturalWidth > 300);
+      document.body.dataset.cards = `${getComputedStyle(cells[0]).display} ${named.length === cells.length}`;
     })"""
     # Lazy images wait until they are scrolled to; here all are wanted.
     copy = tmp_path / "report.html"
     copy.write_text(with_script(page.read_text().replace(' loading="lazy"', ""), script))
     done = chromium(copy.as_uri(), f"--window-size={width},900", "--virtual-time-budget=3000", "--dump-dom")
     assert 'data-fits="true"' in done.stdout and 'data-loaded="true"' in done.stdout
-    assert "CONSOLE" not in done.stderr
+    assert f'data-cards="{cards}"' in done.stdout and "CONSOLE" not in done.stderr
 
 
 HOSTILE = '<script>document.title="owned"</script><img src=x onerror=\'document.title="owned"\'>"'
@@ -168,3 +157,23 @@ def test_what_a_study_says_stays_text(
     out.write_text(text.replace("</body>", "<script>document.title='owned'</script></body>"))
     done = chromium(out.as_uri(), "--virtual-time-budget=1000", "--dump-dom")
     assert f"<title>{html.escape(HOSTILE, quote=False)}</title>" in done.stdout
+
+
+# ---- provenance, cost and protocol -----------------------------------------------------------------------------------
+
+
+def test_cost_in_device_hours(study: Study, results: Path) -> None:
+    runs = len(run_matrix(study).runs)
+    assert cost(StudyResults(results))["in all"] == f"{runs * 6 / 3600:.2f} core-hours"
+    assert devices("8 × NVIDIA H100 80GB HBM3") == (8, "GPU") and devices("AMD EPYC 9654 96-Core") == (1, "core")
+
+
+def test_provenance_and_protocol_of_the_records(results: Path) -> None:
+    """In order of the study, each value once; the protocol of the runs' models, not of initial models."""
+    found = provenance(StudyResults(results))
+    assert found["commit"] == "c0ffee" and found["hardware"] == "a computer" and found["torch"] == "2"
+    assert found["vllm"] == "1" and found["transformers"] == "unknown"
+    assert found["initial models"] == "tiny s0, tiny s1"
+    protocols = protocol(StudyResults(results))
+    assert protocols["sampling"] == "2 samples at temperature 1, at most 24 tokens: running total, count"
+    assert protocols["problems"] == "running total 12, count 12" and protocols["seed"] == "7"

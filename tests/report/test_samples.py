@@ -43,19 +43,6 @@ def test_the_prompt_of_the_record_is_shown(run: Path, tmp_path: Path) -> None:
     assert prompts(plain) == [["Question: ", "\nAnswer: "]]
 
 
-def test_samples_of_another_evaluation_are_refused(run: Path, tmp_path: Path) -> None:
-    samples = run / "evaluation" / "count.jsonl"
-    whole = samples.read_text()
-    for broken, said in {
-        whole.replace('"gold":"10",', ""): r"count\.jsonl, line 3: gold: Field required",
-        "\n".join(whole.splitlines()[:-1]) + "\n": r"count\.jsonl: these are not the samples that records\.json counts",
-    }.items():
-        samples.write_text(broken)
-        with pytest.raises(UserError, match=said):
-            write_page(find([run]), tmp_path / "page.html")
-    assert not (tmp_path / "page.html").exists()
-
-
 @dataclass
 class Seen:
     """What a browser shows of a page."""
@@ -200,10 +187,6 @@ def test_hostile_text_stays_text(browse: Callable[..., Seen], tmp_path: Path) ->
 def plain_markup(seen: Seen) -> str:
     """The markup without the data, in which everything is a string."""
     return re.sub(r'<script type="application/json".*?</script>', "", seen.markup, flags=re.S)
-
-
-def test_an_error_of_the_page_is_reported(browse: Callable[..., Seen], page: Path) -> None:
-    assert "on purpose" in browse(page, "", "throw new Error('on purpose');").console
 
 
 def test_only_the_page_s_own_script_runs(chromium: Callable[..., Any], page: Path, tmp_path: Path) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Callable
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -30,34 +30,11 @@ def made_up(tokens: list[str], **changes: Any) -> TokenView:
     return TokenView(step=2, method="tepo", samples=[TokenSample(**sample)])
 
 
-class Tokens(HTMLParser):
-    """Collects class, style, title and text of every token in the articles."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.found: list[dict[str, str]] = []
-        self.inside = self.article = False
-        self.article_text = ""
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        if tag == "article":
-            self.article = True
-        if tag == "i" and self.article:
-            self.inside = True
-            self.found.append({name: value or "" for name, value in attributes} | {"text": ""})
-        if tag == "br":
-            self.found[-1]["text"] += "<br>"
-
-    def handle_endtag(self, tag: str) -> None:
-        self.inside = self.inside and tag != "i"
-        self.article = self.article and tag != "article"
-
-    def handle_data(self, data: str) -> None:
-        if self.inside:
-            self.found[-1]["text"] += data
-        elif self.article:
-            self.article_text += data
+def tokens_of(text: str) -> list[dict[str, str]]:
+    """Class, style, title and text of every token in the articles."""
+    pattern = r'<i class="(.*?)" style="(.*?)" title="(.*?)">(.*?)</i>'
+    tokens = re.findall(pattern, text.partition("<article")[2], flags=re.S)
+    return [dict(zip(("class", "style", "title", "text"), map(html.unescape, token), strict=True)) for token in tokens]
 
 
 def test_tokens_and_their_numbers() -> None:
@@ -69,7 +46,7 @@ def test_tokens_and_their_numbers() -> None:
         in_loss=[True, True, False, True],
         entropy_change=[-0.25, 0.0, 0.0, 0.0],
     )
-    tokens = Tokens(page(data, "tepo, seed0, step 2")).found
+    tokens = tokens_of(page(data, "tepo, seed0, step 2"))
     assert [t["text"] for t in tokens] == ["a", " b", "∅", "c↵<br>"]
     assert [t["class"] for t in tokens] == ["clip drop", "", "out", ""]
     # Four tokens: their 95% quantile is the largest, |log2 2| = 1 for the ratio, 0.25 nats for the entropy.
@@ -87,7 +64,8 @@ def test_tokens_and_their_numbers() -> None:
 def test_a_sample_says_prompt_outcome_reward_and_advantage() -> None:
     text = page(made_up(["x"], correct=False, reward=0.25, advantage=-1.5), "t")
     assert '<article class="wrong">' in text
-    assert " ".join(Tokens(text).article_text.split()) == "1+1=wrong, reward 0.25, advantage -1.50"
+    header = re.search("<header>(.*)</header>", text)
+    assert header and re.sub("<.*?>", "", header[1]) == "1+1=wrong, reward 0.25, advantage -1.50"
 
 
 def test_no_white_space_is_added_between_tokens() -> None:
@@ -97,12 +75,12 @@ def test_no_white_space_is_added_between_tokens() -> None:
 
 
 def test_a_sample_without_tokens() -> None:
-    assert Tokens(page(made_up([]), "t")).found == []
+    assert tokens_of(page(made_up([]), "t")) == []
 
 
 def test_hostile_text_stays_text(chromium: Callable[..., Any], tmp_path: Path) -> None:
     data = made_up([HOSTILE, "b"], prompt=HOSTILE)
-    assert Tokens(page(data, "t")).found[0]["text"] == HOSTILE
+    assert tokens_of(page(data, "t"))[0]["text"] == HOSTILE
     out = tmp_path / "page.html"
     # Even a script that is in the page does not run.
     out.write_text(page(data, "mine").replace("</html>", "<script>document.title='owned'</script></html>"))
@@ -118,7 +96,7 @@ def test_the_page_loads_nothing() -> None:
 
 def test_full_colour_is_the_strongest_twentieth() -> None:
     ratios = [1.0] * 36 + [2.0] * 3 + [4.0]
-    found = Tokens(page(made_up(["a"] * 40, ratio=ratios), "t")).found
+    found = tokens_of(page(made_up(["a"] * 40, ratio=ratios), "t"))
     # Sorted |log2|: 36 × 0, 3 × 1, 1 × 2; place 0.95 · 40 = 38, counted from 0, is a 1.
     assert [re.search(r"--ratio:([-\d.]+)", t["style"])[1] for t in found[35:]] == [  # type: ignore[index]
         *("0.000", "1.000", "1.000", "1.000", "1.000")

@@ -78,20 +78,6 @@ def test_no_two_paths_are_equal() -> None:
     assert folder.evaluation("start/seed3").path == folder.start(3).path / "evaluation"
 
 
-def test_measurements_have_a_file_per_start_model() -> None:
-    folder = StudyFolder(Path("x"))
-    paths = {p for n in (0, 1, 10) for p in (folder.estimators(n), folder.rounds(n))}
-    assert len(paths) == 6 and all(any(p.is_relative_to(f) for f in folder.folders) for p in paths)
-
-
-def test_folders_of_several_arms_seeds_and_benchmarks_differ() -> None:
-    folder = StudyFolder(Path("x"))
-    runs = [folder.run(arm, seed).path for arm in ("grpo", "grpo+group=4", "start") for seed in (0, 1, 10)]
-    assert len(set(runs)) == 9 and folder.start(0).path not in runs
-    steps = [RunFolder(Path("x")).tokens(step) for step in (0, 1, 10, 100_000)]
-    assert len(set(steps)) == 4
-
-
 def test_products_are_all_of_a_run_but_what_is_the_folder_s_own() -> None:
     """What a run of other settings must not find in its folder; `config` is last, as it says whose the others are."""
     run = RunFolder(Path("x"))
@@ -99,13 +85,6 @@ def test_products_are_all_of_a_run_but_what_is_the_folder_s_own() -> None:
     named = {path for name, path in paths_of(run) if name.startswith("RunFolder.")}
     inside = {path for path in named if any(path.is_relative_to(p) and path != p for p in run.products)}
     assert named - own - inside == set(run.products) and run.products[-1] == run.config
-
-
-def test_superseded_folders_are_numbered(tmp_path: Path) -> None:
-    run = RunFolder(tmp_path)
-    for number in (1, 2, 3):
-        assert run.superseded("abc").name == f"superseded-abc-{number}"
-        run.superseded("abc").mkdir()
 
 
 def test_the_study_of_a_path(tmp_path: Path) -> None:

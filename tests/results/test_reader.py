@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from policygrain.errors import UserError
-from policygrain.results.reader import StudyResults, evaluated_samples, model_evaluation, run_metrics
+from policygrain.files import json_lines
+from policygrain.results.reader import TRAIN, StudyResults, evaluated_samples, model_evaluation, read_steps, run_metrics
 from policygrain.results.schema import write_record
 from policygrain.study import Study, load_study
 from policygrain.study.runs import Run
@@ -59,11 +62,6 @@ def test_runs_of_other_settings_are_refused_by_the_keys_that_differ(results: Stu
     method = with_changes(results, methods={"tepo": {"clip": {"low": 0.1}}})
     with pytest.raises(UserError, match=r"runs/tepo/seed0: .*\(method differ\)"):
         _ = method.summaries
-
-
-def test_settings_that_change_no_run_are_no_difference(results: StudyResults) -> None:
-    other = with_changes(results, training={"threads": 3, "micro_batch_tokens": 99}, evaluation={"seed": 8})
-    assert other.steps.equals(results.steps)
 
 
 def test_only_the_study_s_own_runs_are_read(results: StudyResults) -> None:
@@ -171,17 +169,6 @@ def test_estimators_and_rounds_by_start_model(results: StudyResults) -> None:
     assert StudyResults(results.folder.path).rounds["seed"].unique().tolist() == [0], "as far as they are measured"
 
 
-def test_measurements_without_rows_are_none(results: StudyResults) -> None:
-    for seed in (0, 1):
-        for path in (results.folder.estimators(seed), results.folder.rounds(seed)):
-            path.write_text(json.dumps(json.loads(path.read_text()) | {"rows": []}))
-    again = StudyResults(results.folder.path)
-    with pytest.raises(UserError, match=r"no estimators have been measured\. Run `snakemake all`"):
-        _ = again.estimators
-    with pytest.raises(UserError, match=r"no rounds have been measured\. Run `snakemake all`"):
-        _ = again.rounds
-
-
 def test_seeds_that_an_earlier_version_added_are_read(results: StudyResults) -> None:
     """It had `sequential` in its study files; runs that no study file of today asks for are not its own."""
     for arm, seed in (("tepo", 2), ("grpo", 2), ("tepo", 3)):
@@ -195,3 +182,64 @@ def test_seeds_that_an_earlier_version_added_are_read(results: StudyResults) -> 
     assert again.added == [Run("grpo", 2), Run("tepo", 2), Run("tepo", 3)]
     assert [run.seed for run in again.matrix.by_arm()["tepo"]] == [0, 1, 2, 3]
     assert set(again.added) <= set(again.matrix.evaluated) and again.study == results.study
+
+
+# ---- JSON Lines ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "metrics.jsonl"
+
+
+def write(path: Path, steps: list[Any]) -> None:
+    path.write_text("".join(json.dumps({"step": step}) + "\n" for step in steps))
+
+
+def test_lines_have_their_numbers(path: Path) -> None:
+    path.write_text('{"a": "ä\\u2028"}\n\n{"b": 2}')  # a line may be empty, the last one may lack its end
+    assert list(json_lines(path)) == [(1, {"a": "ä\u2028"}), (3, {"b": 2})]
+    path.write_text("")
+    assert list(json_lines(path, TRAIN)) == [] == read_steps(path)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b'{"step": 1', "not JSON"),
+        (b'{"step": "\xff"}', "not JSON"),
+        (b"[" * 100_000, "not JSON"),
+        (b"[1]", "expected a JSON object, got list"),
+        (b"1", "expected a JSON object, got int"),
+        (b"null", "expected a JSON object, got NoneType"),
+    ],
+    ids=str,
+)
+def test_a_broken_line_is_named(path: Path, line: bytes, message: str) -> None:
+    path.write_bytes(b'{"step": 0}\n' + line + b'\n{"step": 2}\n')
+    for read in (lambda: list(json_lines(path, TRAIN)), lambda: read_steps(path)):
+        with pytest.raises(UserError) as raised:
+            read()
+        assert str(raised.value).startswith(f"{path}, line 2: {message}") and str(raised.value).endswith(TRAIN)
+
+
+@settings(deadline=None, derandomize=True, max_examples=60)
+@given(st.lists(st.integers(0, 5) | st.sampled_from([None, "1"]), max_size=6))
+def test_steps_are_read_only_where_they_are_complete(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[Any]
+) -> None:
+    path = tmp_path_factory.mktemp("lines") / "metrics.jsonl"
+    write(path, steps)
+    wrong = next((n for n, step in enumerate(steps) if step != n), None)
+    if wrong is None:
+        assert [row["step"] for row in read_steps(path)] == steps
+        return
+    with pytest.raises(UserError) as raised:
+        read_steps(path)
+    place = f"{path}, line {wrong + 1}: expected step {wrong}, found {steps[wrong]!r}"
+    assert f"{place}: steps are missing or doubled" in str(raised.value)
+
+
+def test_a_missing_file_is_named(path: Path) -> None:
+    with pytest.raises(UserError, match=rf"metrics\.jsonl: cannot be read: No such file or directory\. {TRAIN}"):
+        read_steps(path)

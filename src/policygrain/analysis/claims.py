@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -58,14 +57,6 @@ class ClaimResult(NamedTuple):
         return next(i for i, finding in enumerate(self.findings) if finding.verdict == self.verdict)
 
 
-class Tested(NamedTuple):
-    """A comparison of a claim, with the measured difference."""
-
-    claim: str
-    comparison: Comparison
-    difference: Difference
-
-
 def decide_study(results: StudyResults) -> list[ClaimResult]:
     """Decide the claims of the package from a study's records."""
     return decide_claims(load_claims(), lambda c: compare(results, c))
@@ -78,40 +69,30 @@ def decide_claims(claims: dict[str, Claim], compare: Callable[[Comparison], Diff
     """
     differences: dict[str, list[Difference]] = {}
     missing: dict[str, str] = {}
-    verdicts: dict[str, Verdict] = {}
+    not_decidable: dict[str, Verdict] = {}
     for name, claim in claims.items():
         try:
             differences[name] = [compare(c) for c in claim.comparisons]
         except UserError as error:
             missing[name] = str(error)
             if isinstance(error, NotFlat):
-                verdicts[name] = "undecided"
-    tested = [
-        Tested(name, c, d)
-        for name, measured in differences.items()
-        for c, d in zip(claims[name].comparisons, measured, strict=True)
-    ]
-    findings = _decided(tested)
-    verdicts |= _combined(tested, [f.verdict for f in findings])
+                not_decidable[name] = "undecided"
+    comparisons = [c for name in differences for c in claims[name].comparisons]
+    findings = iter(_findings(comparisons, [d for measured in differences.values() for d in measured]))
     results = []
     for name, claim in claims.items():
-        claim_findings = [finding for one, finding in zip(tested, findings, strict=True) if one.claim == name]
-        results.append(ClaimResult(name, claim, claim_findings, verdicts.get(name), missing.get(name, "")))
+        of_claim = [next(findings) for _ in differences.get(name, [])]
+        verdict = combine([f.verdict for f in of_claim]) if of_claim else not_decidable.get(name)
+        results.append(ClaimResult(name, claim, of_claim, verdict, missing.get(name, "")))
     return results
 
 
-def _decided(tested: Sequence[Tested]) -> list[Finding]:
-    tests = corrected([effect_tests(d, c.claimed, c.size) for _, c, d in tested])
+def _findings(comparisons: Sequence[Comparison], differences: Sequence[Difference]) -> list[Finding]:
+    pairs = list(zip(comparisons, differences, strict=True))
     findings = []
-    for (_, c, d), p in zip(tested, tests, strict=True):
+    for (c, d), p in zip(pairs, corrected([effect_tests(d, c.claimed, c.size) for c, d in pairs]), strict=True):
         verdict = decide(p)
         distance = distance_to_decide(d.mean, c.claimed, c.size)
-        needed = seeds_needed(d, distance, len(tested)) if verdict == "undecided" else None
+        needed = seeds_needed(d, distance, len(pairs)) if verdict == "undecided" else None
         findings.append(Finding(d.mean, d.low, d.high, d.n, d.unit, p, verdict, needed))
     return findings
-
-
-def _combined(tested: Sequence[Tested], verdicts: Sequence[Verdict]) -> dict[str, Verdict]:
-    """Claim → verdict, from those of its comparisons."""
-    pairs = zip((one.claim for one in tested), verdicts, strict=True)
-    return {name: combine([v for _, v in group]) for name, group in itertools.groupby(pairs, key=lambda pair: pair[0])}

@@ -1,16 +1,20 @@
-"""Comparisons of two arms: one difference per training seed or per initial model, from a study's records."""
+"""Comparisons of two arms: their differences from a study's records, and what a study has to plan for them."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ..errors import UserError
 from ..study import Study
+from ..study.comparable import pairs
+from ..study.design import Estimators, Rounds
 from ..study.fingerprint import measured_starts
-from ..study.runs import RunMatrix
+from ..study.runs import RunMatrix, run_matrix
+from ..text import some
 from . import measures
-from .ledger import BEFORE, COSTS, EVALUATED, MEASURED_ONCE, Comparison
+from .ledger import BEFORE, COSTS, EVALUATED, MEASURED_ONCE, Claim, Comparison, load_claims
 from .statistics import LEVEL, STARTS, Difference, ranked, student
 
 if TYPE_CHECKING:
@@ -57,21 +61,25 @@ def _over_starts(results: StudyResults, c: Comparison) -> Difference:
     """The difference over initial models: of a round's reward or entropy, or of an estimator's column."""
     if (wanted := _one_stage(results.study, c)) is not None:
         raise UserError(f"{c.of} − {c.than}: needs {wanted}.")
+    starts = measured_starts(results.study, _section(results.study, c))
     if c.statistic == "round":
-        starts, what = measured_starts(results.study, results.study.rounds), "rounds"
         a, b = (measures.after_round(results, name, c.metric or "reward", c.updates) for name in (c.of, c.than))
     else:
-        starts, what = measured_starts(results.study, results.study.estimators), "estimators"
         a, b = (measures.estimated(results, name, c.metric, c.updates) for name in (c.of, c.than))
     both = a.index.intersection(b.index)
     # Of an estimator, each stage and distance is compared by itself; then their mean.
     by_start = _differences(a.loc[both], b.loc[both], c).groupby(level="seed").mean()
     if missing := sorted(set(starts) - set(by_start.index)):
         raise UserError(
-            f"{what} of {c.of!r} and {c.than!r} are not measured on initial model{'s' * (len(missing) > 1)} "
+            f"{c.statistic}s of {c.of!r} and {c.than!r} are not measured on initial model{'s' * (len(missing) > 1)} "
             f"{', '.join(map(str, missing))}: run `snakemake all`."
         )
     return student(by_start.to_numpy(dtype=float), STARTS)
+
+
+def _section(study: Study, c: Comparison) -> Estimators | Rounds | None:
+    """The section of the study file that plans the measurements of a comparison."""
+    return study.estimators if c.statistic == "estimator" else study.rounds
 
 
 def _one_stage(study: Study, c: Comparison) -> str | None:
@@ -94,7 +102,55 @@ def _differences(a: pd.Series, b: pd.Series, c: Comparison) -> pd.Series:
     return (a / b).apply(math.log2)
 
 
-def common_seeds(matrix: RunMatrix, c: Comparison) -> list[int]:
+# ---- before training -------------------------------------------------------------------------------------------------
+
+
+def plan_notes(study: Study) -> list[str]:
+    """Notes on claims without verdicts: arms that are missing, arms without a common seed, and single seeds."""
+    claims, matrix = load_claims(), run_matrix(study)
+    notes = []
+    without = {name: why for name, claim in claims.items() if (why := _missing(study, matrix, claim))}
+    if len(without) == len(claims):
+        notes.append("claims: none of the claims of the papers will have a verdict; the study lacks arms.")
+    elif without:
+        listed = some([f"{name} (needs {why})" for name, why in without.items()], 2)
+        notes.append(f"claims: {len(without)} of {len(claims)} will have no verdict: {listed}.")
+    planned = {name: claim for name, claim in claims.items() if name not in without}
+    for name, c in _comparisons(planned):
+        if c.replicates != STARTS and not _common_seeds(matrix, c):
+            notes.append(f"claims: {name} compares {c.of} and {c.than}, which have no seed in common: no verdict.")
+    single = [name for name, c in _comparisons(planned) if _replicates(study, matrix, c) == 1]
+    if single:
+        notes.append(f"claims: one seed decides nothing, so these stay undecided: {', '.join(dict.fromkeys(single))}.")
+    return notes
+
+
+def comparisons_asked(study: Study) -> int:
+    """Number of comparisons that p-values are corrected over, in the largest ledger that the study plans."""
+    matrix = run_matrix(study)
+    planned = [claim for claim in load_claims().values() if not _missing(study, matrix, claim)]
+    return max(sum(len(claim.comparisons) for claim in planned), len(pairs(study)))
+
+
+def _comparisons(claims: dict[str, Claim]) -> Iterator[tuple[str, Comparison]]:
+    for name, claim in claims.items():
+        for c in claim.comparisons:
+            yield name, c
+
+
+def _missing(study: Study, matrix: RunMatrix, claim: Claim) -> str:
+    """The requirement of the first comparison that the study does not plan; empty if it plans all."""
+    return next(filter(None, (lacking(study, matrix, c) for c in claim.comparisons)), "")
+
+
+def _replicates(study: Study, matrix: RunMatrix, c: Comparison) -> int:
+    """The planned number of initial models or common training seeds of a comparison."""
+    if c.replicates == STARTS:
+        return len(measured_starts(study, _section(study, c)))
+    return len(_common_seeds(matrix, c))
+
+
+def _common_seeds(matrix: RunMatrix, c: Comparison) -> list[int]:
     """The seeds with which both arms of a comparison are trained, or evaluated if it is one of final models."""
     runs = matrix.evaluated if c.statistic in EVALUATED else matrix.runs
     one, two = ({run.seed for run in runs if run.arm == arm} for arm in (c.of, c.than))
@@ -104,8 +160,7 @@ def common_seeds(matrix: RunMatrix, c: Comparison) -> list[int]:
 def lacking(study: Study, matrix: RunMatrix, c: Comparison) -> str | None:
     """The arms or measurements that a comparison needs and a study does not plan; None if it plans all."""
     if c.statistic in MEASURED_ONCE:
-        name = "estimators" if c.statistic == "estimator" else "rounds"
-        section = study.estimators if c.statistic == "estimator" else study.rounds
+        name, section = f"{c.statistic}s", _section(study, c)
         if section is None:
             return f"`{name}`"
         if missing := [method for method in (c.of, c.than) if method not in (*section.methods, BEFORE)]:

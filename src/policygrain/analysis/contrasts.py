@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..errors import UserError
 from ..study import Study
 from ..study.comparable import Pair, pairs
-from ..study.runs import Arm
 from . import measures
 from .statistics import LEVEL, Difference
 from .verdicts import holm
@@ -63,7 +62,8 @@ def contrasts(results: StudyResults) -> list[Contrast]:
     areas: dict[Pair, Difference] = {}
     for pair in planned:
         try:
-            areas[pair] = _area(results, pair)
+            one, two = (measures.area(results, arm.name) for arm in (pair.arm, pair.reference))
+            areas[pair] = measures.over_units(results, one - two)
         except UserError:
             continue
     tested = [pair for pair in areas if any(areas[pair].values)]
@@ -79,24 +79,14 @@ def contrasts(results: StudyResults) -> list[Contrast]:
     return compared
 
 
-def regime_of(study: Study, arm: Arm) -> Regime:
-    """The settings of an arm among those that vary in experiments with comparisons."""
-    keys = [key for e in study.experiments.values() if e.reference or e.compare for key in e.vary]
-    training = arm.training(study)
-    return tuple((key, getattr(training, key)) for key in dict.fromkeys(keys))
-
-
 def by_regime(study: Study, compared: Sequence[Contrast]) -> dict[Regime, list[Contrast]]:
-    """The contrasts of each combination of training settings, without those of whole methods."""
+    """The contrasts of each combination of the settings that vary, without those of whole methods."""
+    keys = dict.fromkeys(key for e in study.experiments.values() if e.reference or e.compare for key in e.vary)
     regimes: dict[Regime, list[Contrast]] = {}
     for contrast in (c for c in compared if not c.pair.whole):
-        regimes.setdefault(regime_of(study, contrast.pair.arm), []).append(contrast)
+        training = contrast.pair.arm.training(study)
+        regimes.setdefault(tuple((key, getattr(training, key)) for key in keys), []).append(contrast)
     return regimes
-
-
-def planned_contrasts(study: Study) -> int:
-    """The number of comparisons of a study's experiments that are corrected together."""
-    return len(pairs(study))
 
 
 # ---- words ----------------------------------------------------------------------------------------------------------
@@ -168,11 +158,6 @@ def _own_sentence(study: Study, c: Contrast, label: Callable[[str], str]) -> str
 
 
 # ---- differences ----------------------------------------------------------------------------------------------------
-
-
-def _area(results: StudyResults, pair: Pair) -> Difference:
-    one, two = (measures.area(results, arm.name) for arm in (pair.arm, pair.reference))
-    return measures.over_units(results, one - two)
 
 
 def _beyond(pair: Pair, area: Difference) -> float:

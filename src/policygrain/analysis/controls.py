@@ -45,11 +45,6 @@ class Control(NamedTuple):
         """The expected outcome, in words."""
         return EXPECTED[self.role]
 
-    @property
-    def passed(self) -> bool:
-        """Whether the expected outcome is shown."""
-        return self.outcome == "passed"
-
 
 def controls(results: StudyResults) -> list[Control]:
     """The controls of a study, in points of the area under the learning curve; empty if it has none.

@@ -121,17 +121,14 @@ def _csv(path: Path, ends: list[str]) -> Iterator[tuple[str, Mapping[str, Any]]]
     with path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.reader(file, delimiter="\t" if path.suffix == ".tsv" else ",")
         header = next(reader, [])
-        pending: tuple[int, list[str]] | None = None
-        for number, cells in itertools.chain(((reader.line_num, cells) for cells in reader if cells), [(0, [])]):
-            if pending is not None:
-                where, last = f"{path}, line {pending[0]}", not cells
-                if last and not is_ended and len(pending[1]) < len(header):
-                    ends.append(f"{where}: the last line is cut off and left out")
-                    return
-                if len(pending[1]) != len(header):
-                    raise UserError(f"{where}: {len(pending[1])} cells under {len(header)} columns.")
-                yield where, dict(zip(header, pending[1], strict=True))
-            pending = (number, cells)
+        for cells in filter(None, reader):
+            where = f"{path}, line {reader.line_num}"
+            if len(cells) < len(header) and not is_ended and not any(reader):
+                ends.append(f"{where}: the last line is cut off and left out")
+                return
+            if len(cells) != len(header):
+                raise UserError(f"{where}: {len(cells)} cells under {len(header)} columns.")
+            yield where, dict(zip(header, cells, strict=True))
 
 
 def _json(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -86,23 +86,14 @@ def paired_scores(
     return one, two, [int(seed) for seed in seeds]
 
 
-def has_one_start(results: StudyResults) -> bool:
-    """Whether all runs begin from one initial model, which is evaluated once (`model.starts: 1`)."""
-    return results.study.model.starts == 1
-
-
-def late(results: StudyResults, arm: str, metric: str) -> pd.Series:
-    """Mean of a logged metric over the last half of the steps, by seed. `clip_fraction`: low and high, in percent."""
+def late_clip_fraction(results: StudyResults, arm: str) -> pd.Series:
+    """Mean share of clipped tokens over the last half of the steps, in percent, by seed."""
     rows = runs_of(results, arm)
-    logged = "clip_fraction_low" if metric == "clip_fraction" else metric
-    if logged not in rows or rows[logged].isna().all():
+    if "clip_fraction_low" not in rows or rows["clip_fraction_low"].isna().all():
         raise UserError(
-            f"no run of {arm!r} logged {metric}: no batch had responses to one prompt with unequal rewards."
+            f"no run of {arm!r} logged clip_fraction: no batch had responses to one prompt with unequal rewards."
         )
-    values = (
-        100 * (rows["clip_fraction_low"] + rows["clip_fraction_high"]) if metric == "clip_fraction" else rows[metric]
-    )
-    rows = rows.assign(value=values).dropna(subset="value")
+    rows = rows.assign(value=100 * (rows["clip_fraction_low"] + rows["clip_fraction_high"])).dropna(subset="value")
     return rows[rows["step"] >= rows["step"].max() / 2].groupby("seed")["value"].mean()
 
 
@@ -206,6 +197,11 @@ def estimated(results: StudyResults, method: str, column: str, updates: int | No
     rows = _measured(table, table["estimator"] == method, f"estimator {method!r}", updates)
     values = rows.set_index(["seed", "steps", "updates"])[column].astype(float)
     return 100 * values if column == "clip_fraction" else values
+
+
+def estimated_by_start(results: StudyResults, method: str, column: str, updates: int) -> Array:
+    """As ``estimated`` at one distance, mean over stages [initial models]."""
+    return estimated(results, method, column, updates).groupby("seed").mean().to_numpy(dtype=float)
 
 
 def after_round(results: StudyResults, method: str, metric: str = "reward", updates: int | None = None) -> pd.Series:

@@ -1,4 +1,4 @@
-"""Commands that show, explain and archive the results of a study."""
+"""Commands that show, compare and archive the results of a study."""
 
 from __future__ import annotations
 
@@ -78,17 +78,6 @@ def claims(arguments: Namespace) -> None:
         print(claims_text(decided, judged))
     if arguments.complete:
         print(f"\nThe report is in {results.folder.report}.")
-
-
-@command(
-    path("table", "results/STUDY/tables/NAME.csv", metavar="TABLE.csv"),
-    option("--cell", "such as tepo,average; unique beginnings are enough", required=True, metavar="ROW,COLUMN"),
-)
-def explain(arguments: Namespace) -> None:
-    """Print the records, seeds, commits and commands behind a number of a table."""
-    from ..report.explain import explain
-
-    print(explain(arguments.table, arguments.cell))
 
 
 @command(

@@ -71,18 +71,22 @@ def _claim_rows(result: ClaimResult) -> list[dict[str, object]]:
         return [{"claim": name, "source": claim.source, "verdict": result.outcome, "missing": result.missing}]
     rows: list[dict[str, object]] = []
     for c, f in zip(claim.comparisons, result.findings, strict=True):
-        numbers = {"effect": f.effect, "low": f.low, "high": f.high, "effect_unit": c.unit, "n": f.n, "unit": f.unit}
-        tests = {f"p_{name}": p for name, p in f.p._asdict().items()}
-        kept = {**numbers, **tests, "seeds_needed": f.seeds_needed, "finding": finding_text(c, f)}
-        kept["verdict"] = result.outcome
-        published = {"published": c.size, "where": c.published.where if c.published else ""}
-        asked = {
-            **c.model_dump(exclude={"margin"}),
-            **published,
-            "instrument": instrument(c),
-            "comparison": comparison_text(c),
-        }
-        rows.append({"claim": name, "source": claim.source, **asked, **kept})
+        rows.append(
+            {
+                "claim": name,
+                "source": claim.source,
+                **c.model_dump(),
+                "published": c.size,
+                "where": c.published.where if c.published else "",
+                "instrument": instrument(c),
+                "comparison": comparison_text(c),
+                **{"effect": f.effect, "low": f.low, "high": f.high, "effect_unit": c.unit, "n": f.n, "unit": f.unit},
+                **{f"p_{statement}": p for statement, p in f.p._asdict().items()},
+                "seeds_needed": f.seeds_needed,
+                "finding": finding_text(c, f),
+                "verdict": result.outcome,
+            }
+        )
     return rows
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -70,7 +70,7 @@ def ratio_variance(results: StudyResults) -> Figure:
     ):
         steps = sorted(results.estimators["updates"].unique())
         for i, updates in enumerate(steps):
-            intervals = [interval(_by_start(results, name, metric, updates)) for name in ratios]
+            intervals = [interval(measures.estimated_by_start(results, name, metric, updates)) for name in ratios]
             x = np.arange(len(ratios)) + 0.14 * (i - (len(steps) - 1) / 2)
             style = updates_look(i, len(steps)) | {"linestyle": "", "label": f"after {updates_text(updates)}"}
             points(axes, x, intervals, **style, markersize=4, elinewidth=1, capsize=1.8)
@@ -83,11 +83,6 @@ def ratio_variance(results: StudyResults) -> Figure:
     share.set_ylim(0, 1.05)
     legend(figure, loc=ABOVE)
     return figure
-
-
-def _by_start(results: StudyResults, name: str, metric: str, updates: int) -> Array:
-    """A metric of an estimator at a distance, by initial model; `clip_fraction` in percent."""
-    return measures.estimated(results, name, metric, updates).groupby("seed").mean().to_numpy(dtype=float)
 
 
 def over_logs(values: Array) -> Interval:
@@ -117,8 +112,8 @@ def block_size(results: StudyResults) -> Figure:
     shade_margin(axes, "y")
     values = [(measures.after_round(results, name) - reference).dropna().to_numpy() for name in methods.values()]
     points(axes, places, [over_seeds(v) for v in values], **PLAIN | {"linestyle": ""})
-    for place, each in zip(places, values, strict=True):
-        axes.plot(np.full(len(each), place + 0.12), each, "_", color=PLAIN["color"], markersize=5, alpha=0.55)
+    for place, of_size in zip(places, values, strict=True):
+        axes.plot(np.full(len(of_size), place + 0.12), of_size, "_", color=PLAIN["color"], markersize=5, alpha=0.55)
     axes.set_xticks(places, [f"{size:g}" for size in methods])
     axes.set_xlim(-0.5, len(methods) - 0.5)
     axes.set_ylabel(f"points, minus K = {base:g},\nafter {results.rounds['updates'].max()} updates")
@@ -136,14 +131,16 @@ def future_weight(results: StudyResults) -> Figure:
         for i, updates in enumerate(steps):
             style = updates_look(i, len(steps)) | {"label": f"after {updates_text(updates)}"}
             for axes, metric in ((left, "clip_fraction"), (right, "cosine")):
-                intervals = [over_seeds(_by_start(results, name, metric, updates)) for name in methods.values()]
+                intervals = [
+                    over_seeds(measures.estimated_by_start(results, name, metric, updates)) for name in methods.values()
+                ]
                 points(axes, np.array(list(methods)) + 0.006 * i, intervals, **style)
         right.set_ylabel("cosine of one batch\nwith the true gradient")
         legend(figure, loc=ABOVE)
     else:
-        clipped = {arm: measures.late(results, arm, "clip_fraction") for arm in methods.values()}
-        of_arms = {arm: over_seeds(measures.by_unit(results, values)) for arm, values in clipped.items()}
-        _by_parameter(left, methods, clipped.__getitem__, of_arms.__getitem__)
+        clipped = [measures.late_clip_fraction(results, arm) for arm in methods.values()]
+        intervals = [over_seeds(measures.by_unit(results, values)) for values in clipped]
+        _by_parameter(left, list(methods), clipped, intervals)
         _final_accuracy(right, results, methods)
     for axes in (left, right):
         axes.set_xticks(list(methods), [f"{weight:g}" for weight in methods])
@@ -155,32 +152,27 @@ def future_weight(results: StudyResults) -> Figure:
 
 def _final_accuracy(axes: Axes, results: StudyResults, arms: Mapping[float, str]) -> None:
     """The accuracy of final models by position."""
-    _by_parameter(
-        axes,
-        arms,
-        lambda arm: measures.accuracy(results, arm),
-        lambda arm: _percent(results, arm, *results.benchmarks),
-    )
+    intervals = [_percent(results, arm, *results.benchmarks) for arm in arms.values()]
+    _by_parameter(axes, list(arms), [measures.accuracy(results, arm) for arm in arms.values()], intervals)
     axes.set_ylabel("accuracy (%)")
 
 
 def _by_parameter(
-    axes: Axes, arms: Mapping[float, str], by_seed: Callable[[str], pd.Series], interval: Callable[[str], Interval]
+    axes: Axes, places: Sequence[float], by_seed: Sequence[pd.Series], intervals: Sequence[Interval]
 ) -> None:
     """Means with 95% intervals by position, and seeds as small marks."""
-    points(axes, list(arms), [interval(arm) for arm in arms.values()], **PLAIN, markersize=4, elinewidth=0.8, capsize=2)
-    for place, arm in arms.items():
-        values = by_seed(arm)
+    points(axes, places, intervals, **PLAIN, markersize=4, elinewidth=0.8, capsize=2)
+    for place, values in zip(places, by_seed, strict=True):
         axes.plot(np.full(len(values), place), values, "_", color=PLAIN["color"], markersize=5, alpha=0.6)
 
 
 def ranges(results: StudyResults) -> Figure:
     """The area under the learning curve in percent, with 95% intervals over training seeds."""
-    found, study = candidates(results), results.study
+    by_ratio, study = candidates(results), results.study
     keys = study.experiments[EXPERIMENT].vary
-    figure = Figure(figsize=(max(COLUMN, 2.2 * len(found) + 0.5), 2.8))
-    panels = figure.subplots(1, len(found), sharey=True, squeeze=False).flat
-    for axes, (ratio, by_range) in zip(panels, found.items(), strict=True):
+    figure = Figure(figsize=(max(COLUMN, 2.2 * len(by_ratio) + 0.5), 2.8))
+    panels = figure.subplots(1, len(by_ratio), sharey=True, squeeze=False).flat
+    for axes, (ratio, by_range) in zip(panels, by_ratio.items(), strict=True):
         lines: dict[str, dict[int, str]] = {}  # regime → position → arm
         for place, arms in enumerate(by_range.values()):
             for arm in arms:

@@ -83,7 +83,7 @@ def estimators(results: StudyResults) -> Figure:
         for i, updates in enumerate(steps):
             style, shift = updates_look(i, len(steps)), 0.34 * ((i + 0.5) / len(steps) - 0.5) * 2
             for place, name in enumerate(names):
-                values = measures.estimated(results, name, metric, updates).groupby("seed").mean().to_numpy(dtype=float)
+                values = measures.estimated_by_start(results, name, metric, updates)
                 if metric == "clip_fraction" and not values.any():  # it has no clip
                     continue
                 seed_marks(axes, values[values > limits[0]], place + shift, style, markersize=4, alpha=0.45)

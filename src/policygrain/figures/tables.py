@@ -8,7 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from ..analysis import accuracy, measures
+from ..analysis import Estimate, accuracy, measures
+from ..analysis.contrasts import effect_text
 from ..analysis.verdicts import holm
 from ..errors import UserError
 from ..results.layout import START
@@ -60,12 +61,12 @@ def results(records: StudyResults) -> tuple[pd.DataFrame, str]:
 
 
 def _row(records: StudyResults, arm: str, benchmark: str, scores: Sequence[Any]) -> dict[str, object]:
-    found = accuracy(scores, measures.unit_of(records.study))
-    return {"arm": arm, "benchmark": benchmark, **_percent(found), "n": found.n, "unit": found.unit}
+    estimate = accuracy(scores, measures.unit_of(records.study))
+    return {"arm": arm, "benchmark": benchmark, **_percent(estimate), "n": estimate.n, "unit": estimate.unit}
 
 
-def _percent(found: object) -> dict[str, float]:
-    return {name: round(100 * getattr(found, name), 6) for name in ENDS}
+def _percent(estimate: Estimate) -> dict[str, float]:
+    return {name: round(100 * getattr(estimate, name), 6) for name in ENDS}
 
 
 def _cells(
@@ -116,19 +117,19 @@ def _pairs(records: StudyResults) -> str:
     if not pairs:
         return ""
     label = labels(records.study)
-    found = [measures.accuracy_difference(records, a, b) for a, b in pairs]
+    differences = [measures.accuracy_difference(records, a, b) for a, b in pairs]
     lines = [
-        [f"{label(a)} − {label(b)}", f"{d.mean:+.1f} [{d.low:+.1f}, {d.high:+.1f}]", f"{p:.2g}"]
-        for (a, b), d, p in zip(pairs, found, holm([d.p for d in found]), strict=True)
+        [f"{label(a)} − {label(b)}", effect_text(d), f"{p:.2g}"]
+        for (a, b), d, p in zip(pairs, differences, holm([d.p for d in differences]), strict=True)
     ]
     several = len(pairs) > 1
     shown = markdown_table(["average over benchmarks", "difference, points", "p, corrected" if several else "p"], lines)
-    over = " or ".join(dict.fromkeys(f"{d.n} {d.unit}" for d in found))
+    over = " or ".join(dict.fromkeys(f"{d.n} {d.unit}" for d in differences))
     corrected = f"The p-values of no difference are corrected by Holm's method over the {len(pairs)} pairs."
     once = "All runs begin from one initial model, evaluated once: the error of its score is not in the intervals.\n"
     return (
         f"\n{shown}\nPaired by seed and problem; 95% intervals over {over}, each by itself. "
-        f"{corrected if several else 'p is of no difference.'}\n{once * measures.has_one_start(records)}"
+        f"{corrected if several else 'p is of no difference.'}\n{once * (records.study.model.starts == 1)}"
     )
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from ..analysis.comparisons import plan_notes
 from ..analysis.ledger import load_claims
-from ..analysis.planned import plan_notes
 from ..engines.table import calls_tools, check_trainers, trainer_notes
 from ..errors import UserError
 from ..evaluate.protocol import engine_of

@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from ..analysis.planned import comparisons_asked
+from ..analysis.comparisons import comparisons_asked
 from ..engines.trl_settings import is_sharded
 from ..errors import UserError
 from ..results.layout import StudyFolder

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from ..analysis.abstract import QUESTION, abstract
+from ..analysis.claim_text import abstract
 from ..analysis.claims import decide_study
 from ..analysis.contrasts import contrasts, sentences
 from ..analysis.controls import controls, controls_warning
@@ -28,6 +28,7 @@ from ..text import unbroken
 from .html import content_security_policy, render, tables
 
 FIRST, FIRST_OF_OWN = "regimes", "benchmarks"  # the first figure of the report, and that of a study of own methods
+QUESTION = "At what grain should a policy gradient act on a reasoning model: token, block, prefix or sequence?"
 VERSIONS = ("python", "torch", "transformers")
 
 

@@ -27,7 +27,6 @@ class EvaluatedModel:
 
     seed: str
     folder: EvaluationFolder
-    key: str
     protocol: dict[str, Any]
     prompt: tuple[str, str] | None
     facts: EvaluationFacts
@@ -154,9 +153,7 @@ def _one(folder: EvaluationFolder) -> ModelGroup:
 def _model(folder: EvaluationFolder, seed: str) -> EvaluatedModel:
     evaluation = model_evaluation(folder)
     records = {r.benchmark: r for r in evaluation.records}
-    return EvaluatedModel(
-        seed, folder, evaluation.key, evaluation.protocol, evaluation.prompt, evaluation.facts, records
-    )
+    return EvaluatedModel(seed, folder, evaluation.protocol, evaluation.prompt, evaluation.facts, records)
 
 
 def _of_study(study: StudyFolder) -> list[ModelGroup]:

@@ -223,11 +223,6 @@ def test_an_anchor_is_the_policy_of_the_ratio(data):
         assert_same(evaluate(chosen, data, micro), evaluate(method(name), engine))
 
 
-def test_an_anchor_that_is_not_given_is_named():
-    with pytest.raises(ValueError, match="anchor: rollout needs rollout_log_probs"):
-        method("bypass").loss(by_hand([[0.1]], [1.0]))
-
-
 @few
 @given(data=fields(min_live=1))
 def test_decoupled_is_that_of_areal(data):
@@ -283,14 +278,6 @@ def test_the_ends_of_the_loglinear_anchor(data, name):
     assert_same(evaluate(chosen, old), evaluate(method(name, anchor="old"), on_policy))
     micro = [[row] for row in range(len(data["mask"]))]
     assert_same(evaluate(chosen, data, micro), evaluate(chosen, data))
-
-
-def test_an_age_that_is_not_given_is_named():
-    engine = {"rollout_log_probs": torch.tensor([[-1.0]])}
-    with pytest.raises(ValueError, match="anchor: loglinear needs staleness"):
-        method("a3po").loss(by_hand([[0.1]], [1.0], **engine))
-    with pytest.raises(ValueError, match="anchor: loglinear needs rollout_log_probs"):
-        method("a3po").loss(by_hand([[0.1]], [1.0], staleness=torch.tensor([2])))
 
 
 # ---- advantages -----------------------------------------------------------------------------------------------------

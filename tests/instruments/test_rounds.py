@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from policygrain import cli
-from policygrain.errors import UserError
 from policygrain.instruments.printed import rounds
 from policygrain.instruments.rounds import measure_rounds
 from policygrain.results.layout import DataFolder
@@ -144,8 +143,3 @@ def test_the_command(made: tuple[Path, Path], tmp_path: Path, capsys: pytest.Cap
     printed = capsys.readouterr().out
     assert "0 steps:" in printed and "sequence" in printed and "reference" in printed
     assert set(json.loads(done.read_text())["results"]) == {"rounds/seed0"}
-
-
-def test_a_study_without_the_section(made: tuple[Path, Path], tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"rounds: this study has no such section\. Add `rounds: \{reference"):
-        measure(small_study(), made, tmp_path / "a.json")

@@ -20,7 +20,7 @@ from ..results.schema import write_record
 from ..study.checks import check_prompts
 from ..study.fingerprint import Fingerprints
 from .gradients import estimate
-from .inputs import Instrument, made_from, no_section
+from .inputs import Instrument, made_from
 from .measured_policy import MeasuredPolicy, Pool, all_needs, open_measured_policy, plain
 from .quality import Updates, blocks_for
 from .truth import measure_truths
@@ -39,8 +39,8 @@ def measure_estimators(study: Study, seed: int, start: str, data: DataFolder, ou
     all methods compute their updates from the same batches of them. UserError for wrong sections, before anything is
     computed. If no policy has a gradient there are no rows, and a note says so.
     """
-    if (spec := study.estimators) is None:
-        raise no_section("estimators")
+    spec = study.estimators
+    assert spec is not None
     methods = [plain(method(name, study.methods)) for name in spec.methods]
     for chosen in methods:
         chosen.check()

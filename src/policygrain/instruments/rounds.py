@@ -18,7 +18,7 @@ from ..results.schema import write_record
 from ..study.checks import check_prompts
 from ..study.fingerprint import Fingerprints
 from ..train.update import TrainingBatch
-from .inputs import Instrument, made_from, no_section
+from .inputs import Instrument, made_from
 from .measured_policy import MeasuredPolicy, Pool, all_needs, open_measured_policy, plain, with_advantages
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ def measure_rounds(study: Study, seed: int, start: str, data: DataFolder, out: P
     Each method begins with the same weights and optimizer state, makes the same minibatches' updates, and is validated
     on the same problems with the same sampling seeds. UserError for wrong sections, before anything is computed.
     """
-    if (spec := study.rounds) is None:
-        raise no_section("rounds")
+    spec = study.rounds
+    assert spec is not None
     methods = [plain(method(name, study.methods)) for name in spec.methods]
     for chosen in methods:
         chosen.check()

@@ -36,8 +36,8 @@ def measure_estimators(study: Study, seed: int, start: str, data: DataFolder, ou
     """Measure the study's estimators on the initial model ``start`` of ``seed``, and write the record to ``out``.
 
     At each stage (`estimators.steps`) the policy's rollouts are sampled once. At each distance (`estimators.updates`)
-    all methods compute their updates from the same batches of them. UserError for wrong sections, before anything is
-    computed. If no policy has a gradient there are no rows, and a note says so.
+    all methods compute their updates from the same batches of them. UserError for more prompts than there are, before
+    anything is computed. If no policy has a gradient there are no rows, and a note says so.
     """
     spec = study.estimators
     assert spec is not None
@@ -63,9 +63,8 @@ def measure_estimators(study: Study, seed: int, start: str, data: DataFolder, ou
                     part = path.rows(_prompts(number, spec))
                     measured.update(path.batch.rows(part), measured.reference)
                 done = updates
-                found = _compare(measured, spec, methods, pool, updates, notes)
-                accuracy[f"{steps}/{updates}"] = found[0]
-                rows += found[1]
+                accuracy[f"{steps}/{updates}"], compared = _compare(measured, spec, methods, pool, updates, notes)
+                rows += compared
             measured.restore(saved)
         notes += _penalties(rows, methods)
         group = measured.settings.group

@@ -56,18 +56,19 @@ class Truth:
         """Whether the 95% interval of the squared norm, in either metric, contains 0."""
         return any(interval(value, left)[1] <= 0 for value, left in self.norms)
 
-    def without_blocks(self, row: Tensor) -> Numbers:
-        """Σ row · g* without each block. [blocks]."""
-        inner = products(self.gradient, row.unsqueeze(0))[:, 0]
-        return (inner.sum() - inner) / (len(inner) - 1)
-
     def squared_norm(self, metric: Tensor | None = None) -> tuple[float, Numbers]:
         """|g*|² in a diagonal ``metric``, without sampling noise, and the same without each block. They may be ≤ 0."""
         inner = products(self.gradient, self.gradient, metric)
-        own, n = np.diag(inner), len(inner)
+        squares, n = np.diag(inner), len(inner)
         total = float(inner.sum())
-        left = squared_mean(total - 2 * inner.sum(1) + own, own.sum() - own, n - 1)
-        return squared_mean(total, float(own.sum()), n), left
+        left = squared_mean(total - 2 * inner.sum(1) + squares, squares.sum() - squares, n - 1)
+        return squared_mean(total, float(squares.sum()), n), left
+
+
+def without_blocks(blocks: Tensor, row: Tensor) -> Numbers:
+    """Σ row · (mean of ``blocks`` [blocks, parameters]) without each block. [blocks]."""
+    inner = products(blocks, row.unsqueeze(0))[:, 0]
+    return (inner.sum() - inner) / (len(inner) - 1)
 
 
 def measure_truths(

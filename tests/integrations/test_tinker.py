@@ -21,11 +21,10 @@ NAMES = ["grpo", "dapo", "gspo", "tepo_v1", "tepo", "mpo", "kl_cov", "dr_grpo"]
 
 @pytest.fixture
 def fields() -> dict[str, Any]:
-    """Responses on the left, in float32 as Tinker sends them, and without entropies."""
-    found = random_fields(LENGTHS, 3, 0.4)
-    found["mask"] = torch.arange(found["mask"].shape[1]).expand_as(found["mask"]) < torch.tensor(LENGTHS)[:, None]
-    kept = ("log_probs", "old_log_probs", "advantages", "mask")
-    return {key: found[key].float() if found[key].is_floating_point() else found[key] for key in kept}
+    """In float32 as Tinker sends them, and without entropies."""
+    made = random_fields(LENGTHS, 3, 0.4)
+    floats = {key: made[key].float() for key in ("log_probs", "old_log_probs", "advantages")}
+    return floats | {"mask": made["mask"]}
 
 
 def inputs_of(fields: dict[str, Any], i: int) -> dict[str, torch.Tensor]:

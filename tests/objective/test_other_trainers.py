@@ -195,20 +195,6 @@ def test_a_divergence_in_the_reward_has_its_true_gradient(seed, off_policy):
         torch.testing.assert_close(torch.autograd.grad(now, logits, found, retain_graph=True)[0], wanted)
 
 
-@few
-@given(data=fields(min_live=1))
-def test_the_default_estimator_is_k3_in_the_loss(data):
-    default, said = (
-        method("grpo", penalties=[{"name": "kl", **more}]) for more in ({}, {"estimator": "k3", "place": "loss"})
-    )
-    assert default == said and default.data()["penalties"] == [
-        {"name": "kl", "coefficient": 1.0, "reference": "initial", "mask": "all", "entropy_signal": "auto"}
-    ]
-    mask, ref, new = (data[key].numpy() for key in ("mask", "ref_log_probs", "log_probs"))
-    expected = np.exp(ref - new) - (ref - new) - 1
-    close(default.penalties[0](TokenBatch(**data))[data["mask"]], expected[mask])
-
-
 # ---- anchors --------------------------------------------------------------------------------------------------------
 
 

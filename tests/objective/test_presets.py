@@ -211,3 +211,6 @@ def test_a_later_key_is_not_in_records_where_it_has_its_default(name, key, defau
     assert before.ratio.settings[key] == default and key not in before.data()["ratio"]
     assert after.data()["ratio"] == before.data()["ratio"] | {key: other}
     assert parse(name, after.data()) == after
+    assert method("grpo", penalties=[{"name": "kl", "estimator": "k3", "place": "loss"}]).data()["penalties"] == [
+        {"name": "kl", "coefficient": 1.0, "reference": "initial", "mask": "all", "entropy_signal": "auto"}
+    ]

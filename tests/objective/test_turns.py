@@ -53,23 +53,6 @@ def test_the_mean_over_turns_is_that_of_the_means_of_their_tokens():
 
 
 @few
-@given(data=fields())
-def test_with_one_turn_the_ratio_is_that_of_the_sequence(data):
-    assert_same(evaluate(method("dapo", ratio=TURNS), data), evaluate(method("dapo", ratio="sequence"), data))
-    one = evaluate(method("grpo", aggregation="turn_mean_token_mean"), data)
-    assert_same(one, evaluate(method("grpo"), data))
-
-
-@few
-@given(data=fields(), weights=st.sampled_from(["uniform", "joint", "future"]))
-def test_with_one_token_per_turn_it_is_that_of_the_token(data, weights):
-    data |= {"mask": data["mask"] & (torch.arange(data["mask"].shape[1]) % 2 == 0)}
-    assert_same(evaluate(method("dapo", ratio={**TURNS, "weights": weights}), data), evaluate(method("dapo"), data))
-    one = evaluate(method("dapo", aggregation="turn_mean_token_mean"), data)
-    assert_same(one, evaluate(method("dapo"), data))
-
-
-@few
 @given(data=fields(), seed=st.integers(0, 1000))
 def test_turns_are_the_segments_that_the_mask_makes(data, seed):
     data = with_tools(data, seed)

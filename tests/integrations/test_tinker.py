@@ -117,13 +117,9 @@ def test_a_field_that_is_missing_or_has_another_length_is_named(fields: dict[str
     del data[1].loss_fn_inputs["mask"]
     with pytest.raises(UnsupportedOption, match="datum 1: loss_fn_inputs has no 'mask'; it has 'target_tokens'"):
         loss_function("dapo")(data, log_probs)
-
-
-def test_a_datum_is_of_one_prompt(fields: dict[str, Any]) -> None:
-    log_probs = [fields["log_probs"][i, :n] for i, n in enumerate(LENGTHS)]
-    groups = [PROMPTS["groups"][i].repeat(n) for i, n in enumerate(LENGTHS)]
-    groups[2][4] = 3
-    data = [SimpleNamespace(loss_fn_inputs=inputs_of(fields, i) | {"groups": groups[i]}) for i in range(len(LENGTHS))]
+    data[1].loss_fn_inputs["mask"] = torch.ones(3)
+    for datum, length in zip(data, LENGTHS, strict=True):
+        datum.loss_fn_inputs["groups"] = torch.arange(length) // 8
     with pytest.raises(UnsupportedOption, match="datum 2: groups differs between tokens"):
         loss_function("gepo")(data, log_probs)
 

@@ -117,8 +117,3 @@ def test_what_is_not_given_is_named(chosen, more, says):
     batch = by_hand([[0.1]] * 3, [1.0, -1.0, 1.0], **more)
     with pytest.raises(ValueError, match=says):
         chosen.loss(batch)
-
-
-def test_shapes_are_checked():
-    with pytest.raises(ValueError, match=r"segments has shape \(1, 3\), log_probs \(1, 2\)"):
-        by_hand([[0.0, 0.0]], [1.0], segments=torch.zeros(1, 3))

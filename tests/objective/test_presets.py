@@ -121,7 +121,6 @@ def test_label_and_source_are_those_of_the_method_itself():
     assert [getattr(method("narrow", own), key) for key in TEXTS] == ["", "", ""]
     assert method("tepo", own).label == "TEPO"
     assert method("tepo", own).source == method("tepo").source != ""  # a changed preset is still that preset
-    assert method("narrow", own).clip.settings == {"low": 0.1, "high": 0.28, "dual": None}
 
 
 def test_labels_are_those_that_records_and_claims_have():

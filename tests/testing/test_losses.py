@@ -40,19 +40,28 @@ def sequence_ratio(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> Te
     return mean.exp()[:, None].expand_as(log_probs)
 
 
-def grpo(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
-    return seq_mean(surrogate(ratio(log_probs, old_log_probs), advantages[:, None], 0.2, 0.2), mask)
+def from_ratios(loss: Callable[[Tensor, Tensor, Tensor], Tensor], of_response: bool = False) -> Loss:
+    """A loss function from one of the ratios, advantages and mask, all [batch, tokens]."""
+
+    def function(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
+        r = sequence_ratio(log_probs, old_log_probs, mask) if of_response else ratio(log_probs, old_log_probs)
+        return loss(r, advantages[:, None].expand_as(r), mask)
+
+    return function
+
+
+def ppo(r: Tensor, a: Tensor) -> Tensor:
+    return surrogate(r, a, 0.2, 0.2)
+
+
+grpo = from_ratios(lambda r, a, mask: seq_mean(ppo(r, a), mask))
+gspo = from_ratios(lambda r, a, mask: seq_mean(surrogate(r, a, 3e-4, 4e-4), mask), of_response=True)
 
 
 def dapo_of_verl(
     log_prob: Tensor, old_log_prob: Tensor, advantages: Tensor, response_mask: Tensor
 ) -> tuple[Tensor, int]:
     return token_mean(surrogate(ratio(log_prob, old_log_prob), advantages, 0.2, 0.28), response_mask), 0
-
-
-def gspo(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
-    r = sequence_ratio(log_probs, old_log_probs, mask)
-    return seq_mean(surrogate(r, advantages[:, None], 3e-4, 4e-4), mask)
 
 
 def cispo(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
@@ -94,20 +103,6 @@ def test_every_preset_is_itself(name: str) -> None:
     chosen = method(name)
     compared = assert_objective(lambda **fields: chosen.loss(TokenBatch(**fields)), name)
     assert compared.norm == pytest.approx(1)
-
-
-def from_ratios(loss: Callable[[Tensor, Tensor, Tensor], Tensor], of_response: bool = False) -> Loss:
-    """A loss function from one of the ratios, advantages and mask, all [batch, tokens]."""
-
-    def function(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
-        r = sequence_ratio(log_probs, old_log_probs, mask) if of_response else ratio(log_probs, old_log_probs)
-        return loss(r, advantages[:, None].expand_as(r), mask)
-
-    return function
-
-
-def ppo(r: Tensor, a: Tensor) -> Tensor:
-    return surrogate(r, a, 0.2, 0.2)
 
 
 def detached_weight(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ import pytest
 
 from policygrain.cases import measure, policies
 from policygrain.cases.definitions import CASES, estimators
+from policygrain.cases.record import text
 from policygrain.cli import main
 from policygrain.results.case_records import CasesRecord
 from policygrain.results.schema import read_record
@@ -31,15 +32,8 @@ def test_the_command_writes_its_record_and_figure_and_prints_it(short, tmp_path,
         for estimator in case.estimators:
             assert len(estimator.doses) == (0 if estimator.clip else len(case.doses))
         assert case.of("token").difference == case.of("token", clipped=True).difference == (0, 0, 0)
-
-
-@pytest.mark.slow
-def test_the_text_has_a_line_per_estimator(short, capsys):
-    assert main(["cases", "--seeds", "2"]) == 0
-    printed = capsys.readouterr().out
-    for case in CASES:
-        assert f"{case.title}. {case.prediction}" in printed
-    assert printed.count("joint block, K=2 ") == 2 * len(CASES)
+        assert f"{case.title}. {case.prediction}" in text(record)
+    assert text(record).count("joint block, K=2 ") == 2 * len(CASES)
 
 
 def test_one_seed_has_no_interval(capsys):

@@ -11,7 +11,6 @@ from policygrain.cases.turns import (
     exact_gradient,
     expected_update,
     group,
-    hidden_bonus,
     log_probs,
     problem,
     signal_to_noise,
@@ -79,7 +78,9 @@ def test_rewards_by_hand(seed):
 def test_normalising_rewards_by_turn_is_a_bonus_for_stopping(seed):
     """The expected update is the true gradient minus the mean reward of each turn × the gradient of taking it."""
     episodes, logits = episodes_of(seed)
-    exact, bonus = exact_gradient(logits, episodes), hidden_bonus(logits, episodes)
+    taken, rewards = episodes.rewards.mask[0].double(), episodes.rewards.rewards[0]
+    exact = exact_gradient(logits, episodes)
+    bonus = -exact_gradient(logits, episodes, taken @ ((rewards * taken).sum(0) / taken.sum(0)))
     for ratio in OF_A_TURN:
         update = expected_update(estimator(ratio, "rewards minus their turns' means"), logits, episodes)
         same(update, exact + bonus)

@@ -15,8 +15,9 @@ from policygrain.errors import UserError
 from policygrain.files import read_json_lines
 from policygrain.instruments import gradients
 from policygrain.instruments.estimators import ESTIMATORS, adam_metric, measure_estimators
-from policygrain.instruments.inputs import made_from, measure_starts
+from policygrain.instruments.inputs import Instrument, made_from, measure_starts
 from policygrain.instruments.measured_policy import open_measured_policy, plain
+from policygrain.instruments.rounds import ROUNDS
 from policygrain.instruments.truth import flat_gradient, measure_truths
 from policygrain.model.logprobs import score_tokens
 from policygrain.objective import method
@@ -221,6 +222,8 @@ def test_several_seeds_need_a_file_each(made: tuple[Path, Path], tmp_path: Path)
         list(measure_starts(ESTIMATORS, study, [0, 1], str(made[1]), made[0], tmp_path / "a.json", None))
 
 
-def test_a_study_without_the_section(made: tuple[Path, Path], tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"estimators: this study has no such section\. Add `estimators: \{reference"):
-        measure_estimators(small_study(), 0, str(made[1]), DataFolder(made[0]), tmp_path / "a.json")
+@pytest.mark.parametrize("instrument", [ESTIMATORS, ROUNDS], ids=["estimators", "rounds"])
+def test_a_study_without_the_section(instrument: Instrument[Any], made: tuple[Path, Path], tmp_path: Path) -> None:
+    name = instrument.name
+    with pytest.raises(UserError, match=rf"{name}: this study has no such section\. Add `{name}: \{{reference"):
+        list(measure_starts(instrument, small_study(), [0], str(made[1]), made[0], tmp_path / "a.json", None))

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from policygrain import cli
-from policygrain.errors import UserError
 from policygrain.instruments.printed import rounds
 from policygrain.instruments.rounds import measure_rounds
 from policygrain.results.layout import DataFolder
@@ -19,7 +16,7 @@ from policygrain.results.schema import read_record
 from policygrain.study import Study
 from policygrain.study.fingerprint import Fingerprints
 
-from ..support.small import small_study, write_study
+from ..support.small import small_study
 
 METHODS: dict[str, Any] = {
     "token": {"ratio": "token", "clip": None},
@@ -133,19 +130,3 @@ def test_differences_are_paired_over_pools() -> None:
     text = "\n".join(rounds(record))
     assert re.search(rf"^b +70\.0 +{re.escape(shown)} +0\.00% +1\.00$", text, flags=re.M)
     assert re.search(r"^a +60\.0 +reference ", text, flags=re.M) and "4 steps: 40.0% before; mean over 3 pools" in text
-
-
-def test_the_command(made: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    study = study_of(methods=["token", "sequence"], steps=[0], updates=[1], samples=1)
-    path = write_study(tmp_path / "study.yaml", study.model_dump(mode="json", exclude_unset=True))
-    out, done = tmp_path / "seed0.json", tmp_path / "done" / "rounds-seed0.json"
-    options = ["--data", str(made[0]), "--out", str(out), "--done", str(done)]
-    cli.main(["rounds", "--config", str(path), "--start", str(made[1]), *options])
-    printed = capsys.readouterr().out
-    assert "0 steps:" in printed and "sequence" in printed and "reference" in printed
-    assert set(json.loads(done.read_text())["results"]) == {"rounds/seed0"}
-
-
-def test_a_study_without_the_section(made: tuple[Path, Path], tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"rounds: this study has no such section\. Add `rounds: \{reference"):
-        measure(small_study(), made, tmp_path / "a.json")

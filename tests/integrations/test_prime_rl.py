@@ -38,10 +38,7 @@ def step(objective: Any, fields: dict[str, Any]) -> tuple[torch.Tensor, torch.Te
 
 @pytest.fixture
 def fields() -> dict[str, Any]:
-    """Responses on the left, as prime-rl has them."""
-    found = random_fields(LENGTHS, 3, 0.4)
-    found["mask"] = torch.arange(found["mask"].shape[1]).expand_as(found["mask"]) < torch.tensor(LENGTHS)[:, None]
-    return found
+    return random_fields(LENGTHS, 3, 0.4)
 
 
 BY_TURN = method("dapo", ratio={"name": "block", "layout": "turns", "weights": "uniform"})

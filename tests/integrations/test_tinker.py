@@ -21,11 +21,10 @@ NAMES = ["grpo", "dapo", "gspo", "tepo_v1", "tepo", "mpo", "kl_cov", "dr_grpo"]
 
 @pytest.fixture
 def fields() -> dict[str, Any]:
-    """Responses on the left, in float32 as Tinker sends them, and without entropies."""
-    found = random_fields(LENGTHS, 3, 0.4)
-    found["mask"] = torch.arange(found["mask"].shape[1]).expand_as(found["mask"]) < torch.tensor(LENGTHS)[:, None]
-    kept = ("log_probs", "old_log_probs", "advantages", "mask")
-    return {key: found[key].float() if found[key].is_floating_point() else found[key] for key in kept}
+    """In float32 as Tinker sends them, and without entropies."""
+    made = random_fields(LENGTHS, 3, 0.4)
+    floats = {key: made[key].float() for key in ("log_probs", "old_log_probs", "advantages")}
+    return floats | {"mask": made["mask"]}
 
 
 def inputs_of(fields: dict[str, Any], i: int) -> dict[str, torch.Tensor]:
@@ -118,13 +117,9 @@ def test_a_field_that_is_missing_or_has_another_length_is_named(fields: dict[str
     del data[1].loss_fn_inputs["mask"]
     with pytest.raises(UnsupportedOption, match="datum 1: loss_fn_inputs has no 'mask'; it has 'target_tokens'"):
         loss_function("dapo")(data, log_probs)
-
-
-def test_a_datum_is_of_one_prompt(fields: dict[str, Any]) -> None:
-    log_probs = [fields["log_probs"][i, :n] for i, n in enumerate(LENGTHS)]
-    groups = [PROMPTS["groups"][i].repeat(n) for i, n in enumerate(LENGTHS)]
-    groups[2][4] = 3
-    data = [SimpleNamespace(loss_fn_inputs=inputs_of(fields, i) | {"groups": groups[i]}) for i in range(len(LENGTHS))]
+    data[1].loss_fn_inputs["mask"] = torch.ones(3)
+    for datum, length in zip(data, LENGTHS, strict=True):
+        datum.loss_fn_inputs["groups"] = torch.arange(length) // 8
     with pytest.raises(UnsupportedOption, match="datum 2: groups differs between tokens"):
         loss_function("gepo")(data, log_probs)
 

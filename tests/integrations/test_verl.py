@@ -26,7 +26,6 @@ from policygrain.integrations.options import UnsupportedOption  # noqa: E402
 from policygrain.integrations.rollout_files import read_rollouts  # noqa: E402
 from policygrain.integrations.verl import PREFIX, policy_loss, with_entropies  # noqa: E402
 from policygrain.objective.correction import rollout_weights  # noqa: E402
-from policygrain.testing import Step, assert_step  # noqa: E402
 
 from ..support.batches import random_fields  # noqa: E402
 from ..support.trainer_losses import verl_config, verl_step  # noqa: E402
@@ -176,26 +175,6 @@ def test_verls_own_ppo_loss_runs_with_it() -> None:
     theirs, _ = ppo_loss(config_of("vanilla", high=0.28), {"log_probs": output["log_probs"]}, data)
     assert float(ours) == pytest.approx(float(theirs), rel=1e-12)
     assert "policygrain/clip_fraction_high" in metrics and "actor/pg_clipfrac" in metrics
-
-
-def test_a_step_with_verls_ppo_loss_shows_its_objective_in_the_weights() -> None:
-    """The conformance kit on verl's function, with SGD on a policy whose parameters are log-probabilities."""
-    fields = random_fields(LENGTHS, 5, 0.3)
-    kept = {key: fields[key] for key in ("old_log_probs", "advantages", "mask")}
-    model = torch.nn.ParameterList([fields["log_probs"]])
-
-    def step_with(config: ActorConfig) -> Step:
-        before = model[0].detach().clone()
-        output, data = data_of(fields | {"log_probs": model[0]})
-        loss, _ = ppo_loss(config, {"log_probs": output["log_probs"]}, data)
-        (gradient,) = torch.autograd.grad(loss, [model[0]])
-        model[0].data -= 0.5 * gradient
-        return Step([before], [model[0].detach().clone()], 0.5, lambda: TokenBatch(model[0], **kept))
-
-    assert_step(model, step_with(config_of("vanilla", high=0.28)), "dapo")
-    assert_step(model, step_with(config_of("policygrain.gspo")), "gspo")
-    with pytest.raises(AssertionError, match=r"not that of gspo.*of: `gspo` with `token_mean` and the range 0.2 / 0.2"):
-        assert_step(model, step_with(config_of("gspo")), "gspo")
 
 
 @pytest.mark.filterwarnings("ignore:tepo:UserWarning")

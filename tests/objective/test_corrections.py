@@ -1,7 +1,7 @@
 """Rollout correction and the off-policy sequence mask: arithmetic in the open, and identities (float64)."""
 
 from itertools import product
-from math import exp, sqrt
+from math import exp
 
 import pytest
 import torch
@@ -101,20 +101,6 @@ def test_no_gradient_comes_through_the_mask(data):
     kept = off_policy_mask(TokenBatch(**data), 0.0)
     plain = evaluate(method("dapo", clip=None), data)
     torch.testing.assert_close(batch.gradient, torch.where(kept & data["mask"], plain.gradient, 0.0))
-
-
-def test_the_variance_of_a_product_grows_with_length():
-    """The grain of a correction decides its effective sample: product, token, geometric mean, from worst to best."""
-    generator = torch.Generator().manual_seed(0)
-    x = 0.1 * torch.randn(2000, 64, generator=generator, dtype=torch.float64)
-    mask = torch.ones_like(x)
-    share = {
-        grain: effective_sample_share(weights(x, mask, cap=1e9, grain=grain), mask)
-        for grain in ("sequence", "token", "geometric")
-    }
-    assert share["sequence"] < 0.7 < share["token"] < share["geometric"]
-    assert share["token"] == pytest.approx(exp(-(0.1**2)), abs=0.01)  # log-normal: exp(−σ²)
-    assert share["geometric"] == pytest.approx(exp(-((0.1 / sqrt(64)) ** 2)), abs=0.001)
 
 
 def all_responses(length):

@@ -107,14 +107,13 @@ def test_one_segment_is_the_sequence_and_one_token_the_token(data):
             "responses needs old_log_probs",
         ),
         (method("mpo", ratio={"layout": "segments"}), {}, "needs `segments`"),
+        (method("reinforce", aggregation="turn_mean_token_mean"), {"step": StepTotals(3, 3, 1)}, "needs n_turns"),
+        (method("bypass"), {}, "anchor: rollout needs rollout_log_probs"),
+        (method("a3po"), {"staleness": torch.tensor([2, 2, 2])}, "anchor: loglinear needs rollout_log_probs"),
+        (method("a3po"), {"rollout_log_probs": torch.zeros(3, 1)}, "anchor: loglinear needs staleness"),
     ],
 )
 def test_what_is_not_given_is_named(chosen, more, says):
     batch = by_hand([[0.1]] * 3, [1.0, -1.0, 1.0], **more)
     with pytest.raises(ValueError, match=says):
         chosen.loss(batch)
-
-
-def test_shapes_are_checked():
-    with pytest.raises(ValueError, match=r"segments has shape \(1, 3\), log_probs \(1, 2\)"):
-        by_hand([[0.0, 0.0]], [1.0], segments=torch.zeros(1, 3))

@@ -1,7 +1,6 @@
 """What must be equal to what, in value and in gradient, whatever the numbers (float64)."""
 
 import dataclasses
-import math
 
 import pytest
 import torch
@@ -9,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policygrain import TokenBatch, method
-from policygrain.objective.ratio import Block, PrefixRatio, TokenRatio
+from policygrain.objective.ratio import Block, TokenRatio
 
 from ..support.batches import METHODS, assert_same, evaluate, few, fields
 
@@ -43,25 +42,6 @@ def test_on_policy_every_ratio_is_one_and_nothing_is_clipped(name, data):
     assert metrics["kl_old"] == metrics["clip_fraction_low"] == metrics["clip_fraction_high"] == 0
 
 
-@every_aggregation
-@few
-@given(data=fields(), block=block_of_one)
-def test_on_policy_token_none_and_block_of_one_are_equal(aggregation, data, block):
-    data |= {"log_probs": data["old_log_probs"]}
-    token, none, one = (
-        evaluate(method("grpo", aggregation=aggregation, ratio=r), data) for r in ("token", "none", block)
-    )
-    assert_same(token, none)
-    assert_same(token, one)
-
-
-@few
-@given(data=fields())
-def test_on_policy_sequence_is_token_under_the_mean_over_sequences(data):
-    data |= {"log_probs": data["old_log_probs"]}
-    assert_same(evaluate(method("grpo"), data), evaluate(method("grpo", ratio="sequence"), data))
-
-
 # 2. Blocks: from the token to the sequence.
 
 
@@ -79,19 +59,6 @@ def test_a_block_of_one_is_a_token(name, data, block):
 def test_one_uniform_tile_is_the_sequence(aggregation, data, size):
     tile, sequence = (method("tepo", aggregation=aggregation, ratio=r) for r in (TILE | {"size": size}, "sequence"))
     assert_same(evaluate(tile, data), evaluate(sequence, data))
-
-
-@few
-@given(data=fields(), size=st.integers(9, 30))
-def test_one_joint_tile_is_the_product_of_the_whole_response(data, size):
-    batch = TokenBatch(**data)
-    r = Block(size=size, layout="tiled", weights="joint")(batch).exp()
-    prefix = PrefixRatio()(batch).exp()
-    for row, length in enumerate(batch.lengths.tolist()):
-        product = math.prod(batch.log_ratio[row, :length].exp().tolist())
-        assert r[row, :length].tolist() == pytest.approx([product] * length, rel=1e-12)
-        if length:
-            assert prefix[row, length - 1].item() == pytest.approx(product, rel=1e-12)
 
 
 @every_aggregation

@@ -158,27 +158,6 @@ def test_a_function_cannot_declare_what_does_not_exist():
         needs("mtp_heads")
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_the_totals_of_a_step_give_the_loss_of_the_step_to_the_last_bit(name):
-    """Micro-batches with the whole step, and with only what the method needs of it, in single precision."""
-    data = random_fields([7, 3, 0, 9, 5], seed=8, drift=0.05)
-    data = {k: x.float() if isinstance(x, torch.Tensor) and x.is_floating_point() else x for k, x in data.items()}
-    chosen = METHODS[name]
-    whole, only = (_in_parts(chosen, data, step_of) for step_of in (lambda step: step, chosen.step_of))
-    assert torch.equal(whole[0], only[0]) and torch.equal(whole[1], only[1])
-    assert whole[2] == only[2]
-
-
-def _in_parts(chosen, data, step_of):
-    """(loss, gradient, metrics of each part) of a step in two micro-batches."""
-    log_probs = data["log_probs"].clone().requires_grad_()
-    step = TokenBatch(**{**data, "log_probs": log_probs})
-    seen = step_of(TokenBatch(**data))
-    outputs = [chosen.loss(step.rows(torch.tensor(rows)).replace(step=seen)) for rows in ([0, 2, 4], [1, 3])]
-    loss = outputs[0].loss + outputs[1].loss
-    return loss.detach(), torch.autograd.grad(loss, log_probs)[0], [out.metrics for out in outputs]
-
-
 def test_a_mask_without_entropies_says_that_it_goes_by_covariance():
     data = random_fields([5, 3], seed=9)
     with_entropies = evaluate(METHODS["tepo"], data).metrics
@@ -196,28 +175,30 @@ def test_a_mask_without_entropies_says_that_it_goes_by_covariance():
     assert method("tepo").with_entropies().penalties == strict.penalties
 
 
-# ---- totals of a step as numbers ------------------------------------------------------------------------------------
+# ---- a step in micro-batches ----------------------------------------------------------------------------------------
 
 
 STEP_WIDE = ["clip_cov", "kl_cov", "tepo by covariance"]
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_trainer_that_knows_numbers_alone_gets_the_loss_of_the_step(name):
-    """Two micro-batches, the step's tokens, responses, longest length and groups: all but step-wide statistics."""
-    data = random_fields([7, 3, 0, 9, 5], seed=8, drift=0.05)
+def test_micro_batches_with_the_totals_of_a_step_have_its_loss_and_gradient(name):
+    """What a method needs of the step, and the same as numbers: these for all but step-wide statistics."""
+    data, chosen = random_fields([7, 3, 0, 9, 5], seed=8, drift=0.05), METHODS[name]
+    log_probs = data["log_probs"].requires_grad_()
     batch = TokenBatch(**data)
-    totals = batch.totals
-    numbers = StepTotals(
-        n_tokens=24, n_responses=4, max_length=totals.max_length, n_groups=3, responses=totals.responses, n_turns=4
-    )
-    chosen = METHODS[name]
+    numbers = StepTotals(24, 4, batch.totals.max_length, 3, batch.totals.responses, 4)
+    steps = [chosen.step_of(batch), numbers]
     if name in STEP_WIDE or "step_log_probs" in chosen.needs:
         with pytest.raises(ValueError, match=f"{chosen.name}: reads statistics of the whole optimizer step"):
-            chosen.loss(batch.rows(torch.tensor([0, 2])).replace(step=numbers))
-        return
-    parts = [chosen.loss(batch.rows(torch.tensor(rows)).replace(step=numbers)).loss for rows in ([0, 2, 4], [1, 3])]
-    torch.testing.assert_close(sum(parts), chosen.loss(batch).loss)
+            chosen.loss(batch.rows(torch.tensor([0, 2])).replace(step=steps.pop()))
+    whole = chosen.loss(batch).loss
+    for step in steps:
+        parts = [batch.rows(torch.tensor(rows)).replace(step=step) for rows in ([0, 2, 4], [1, 3])]
+        loss = sum(chosen.loss(part).loss for part in parts)
+        torch.testing.assert_close(loss, whole)
+        gradients = [torch.autograd.grad(x, log_probs, retain_graph=True)[0] for x in (loss, whole)]
+        torch.testing.assert_close(*gradients)
 
 
 @pytest.mark.parametrize("name", STEP_WIDE)

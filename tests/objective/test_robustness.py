@@ -6,21 +6,12 @@ import pytest
 import torch
 
 from policygrain import TokenBatch, method
+from policygrain.objective.batch import PER_RESPONSE, PER_TOKEN, REQUIRED
 from policygrain.objective.ratio import Block, SequenceRatio
 
 from ..support.batches import METHODS, assert_same, evaluate, random_fields
 
 every_method = pytest.mark.parametrize("name", METHODS)
-PER_TOKEN = (
-    "log_probs",
-    "old_log_probs",
-    "entropy",
-    "old_entropy",
-    "ref_log_probs",
-    "rollout_weights",
-    "future_log_probs",
-    "old_future_log_probs",
-)
 
 
 def cast(fields, dtype):
@@ -116,27 +107,17 @@ def off_by(log_ratio: torch.Tensor) -> TokenBatch:
     return TokenBatch(log_ratio, torch.zeros_like(log_ratio), torch.zeros_like(log_ratio), torch.ones_like(log_ratio))
 
 
-@pytest.mark.parametrize("advantage", ["grpo", "dr_grpo", "rloo"])
-def test_a_group_of_one_has_advantage_zero(advantage):
-    rewards = torch.tensor([[1.0], [0.0], [-3.5]])
-    assert method("grpo", advantage=advantage).advantages(rewards).tolist() == [[0.0], [0.0], [0.0]]
-
-
-@pytest.mark.parametrize("name", [*PER_TOKEN[1:], "mask", "advantages"])
+@pytest.mark.parametrize("name", [*PER_TOKEN[1:], *PER_RESPONSE, "mask", "groups", "segments"])
 @pytest.mark.parametrize("shape", [(2, 4), (3, 5), (5,), (2, 5, 1), ()])
 def test_a_wrong_shape_is_named(name, shape):
     fields = random_fields([5, 2], seed=6)
     with pytest.raises(ValueError, match=f"^{name} has shape"):
         TokenBatch(**{**fields, name: torch.ones(shape)})
-
-
-def test_log_probs_must_be_two_dimensional():
-    flat = torch.zeros(3)
     with pytest.raises(ValueError, match=r"^log_probs must be"):
-        TokenBatch(flat, flat, flat, flat)
+        TokenBatch(**fields | {"log_probs": torch.ones(5)})
 
 
-@pytest.mark.parametrize("name", ["log_probs", "old_log_probs", "advantages", "mask"])
+@pytest.mark.parametrize("name", REQUIRED)
 def test_a_field_that_is_missing_is_named(name):
     fields = random_fields([3, 2], seed=0) | {name: None}
     with pytest.raises(ValueError, match=f"^{name} must be a tensor, got NoneType"):

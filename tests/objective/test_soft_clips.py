@@ -11,8 +11,6 @@ from policygrain.objective.clip import DppoKl, DppoTv, Fipo, Gmpo, Likelihood, S
 
 from ..support.batches import assert_same, by_hand, close, evaluate, few, fields
 
-PER_RESPONSE = ("token_mean", "seq_mean_token_mean")
-
 
 def surrogate(part, batch, ratio=None):
     r = batch.log_ratio.exp() if ratio is None else ratio
@@ -130,7 +128,7 @@ def test_the_sum_over_a_response_is_divided_by_the_number_of_responses():
 ON_POLICY = ["gspo_token", "gmpo", "luspo", "cispo", "vespo", "sapo", "dppo_tv", "dppo_kl", "minirl", "fipo", "dro"]
 
 
-@pytest.mark.parametrize("name", ON_POLICY)
+@pytest.mark.parametrize("name", ["grpo", "gspo", "turn_ratio", *ON_POLICY])
 @few
 @given(data=fields(min_live=1))
 def test_on_policy_all_have_the_gradient_of_reinforce(name, data):
@@ -138,13 +136,6 @@ def test_on_policy_all_have_the_gradient_of_reinforce(name, data):
     chosen = method(name)
     expected = evaluate(method("reinforce", aggregation=chosen.aggregation.data()), data)
     torch.testing.assert_close(evaluate(chosen, data).gradient, expected.gradient)
-
-
-@pytest.mark.parametrize("aggregation", PER_RESPONSE)
-@few
-@given(data=fields())
-def test_gspo_token_is_gspo(aggregation, data):
-    assert_same(*(evaluate(method(name, aggregation=aggregation), data) for name in ("gspo", "gspo_token")))
 
 
 @few

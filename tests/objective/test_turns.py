@@ -5,11 +5,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policygrain import StepTotals, TokenBatch, method
+from policygrain import TokenBatch, method
 from policygrain.objective import Sampler
 from policygrain.objective.batch import turn_numbers
 from policygrain.objective.correction import rollout_weights
-from policygrain.objective.ratio import Block
 
 from ..support.batches import assert_same, by_hand, close, evaluate, few, fields, random_fields
 
@@ -43,19 +42,6 @@ def test_turns_are_numbered_from_the_first():
     assert TokenBatch(*[torch.zeros(4, 5)] * 3, mask).n_turns == 5
 
 
-@pytest.mark.parametrize(
-    ("weights", "expected"),
-    [
-        ("uniform", [0.2, 0.2, 0.5]),
-        ("joint", [0.4, 0.4, 0.5]),
-        ("future", [0.7 * 0.1 + 0.3 * 0.3, 0.7 * 0.3 + 0.3 * 0.1, 0.5]),
-    ],
-)
-def test_a_turn_is_a_block(weights, expected):
-    batch = by_hand([[0.1, 0.3, 9.0, 0.5, 9.0]], [1.0], MASK)
-    close(Block(layout="turns", weights=weights)(batch)[:, [0, 1, 3]], [expected])
-
-
 def test_the_mean_over_turns_is_that_of_the_means_of_their_tokens():
     """u = Â of the token: turns (1, 3) and (5), and one turn (7, 7) of another response: (2 + 5 + 7) / 3."""
     rows = [[1.0, 3.0, 9.0, 5.0, 9.0], [7.0, 7.0, 9.0, 9.0, 9.0]]
@@ -63,30 +49,7 @@ def test_the_mean_over_turns_is_that_of_the_means_of_their_tokens():
     close(method("reinforce", aggregation="turn_mean_token_mean").loss(batch).loss, -(2 + 5 + 7) / 3)
 
 
-def test_the_number_of_turns_of_the_step_is_needed():
-    batch = by_hand([[0.0]], [1.0]).replace(step=StepTotals(1, 1, 1))
-    with pytest.raises(ValueError, match="StepTotals needs n_turns"):
-        method("reinforce", aggregation="turn_mean_token_mean").loss(batch)
-
-
 # ---- identities -----------------------------------------------------------------------------------------------------
-
-
-@few
-@given(data=fields())
-def test_with_one_turn_the_ratio_is_that_of_the_sequence(data):
-    assert_same(evaluate(method("dapo", ratio=TURNS), data), evaluate(method("dapo", ratio="sequence"), data))
-    one = evaluate(method("grpo", aggregation="turn_mean_token_mean"), data)
-    assert_same(one, evaluate(method("grpo"), data))
-
-
-@few
-@given(data=fields(), weights=st.sampled_from(["uniform", "joint", "future"]))
-def test_with_one_token_per_turn_it_is_that_of_the_token(data, weights):
-    data |= {"mask": data["mask"] & (torch.arange(data["mask"].shape[1]) % 2 == 0)}
-    assert_same(evaluate(method("dapo", ratio={**TURNS, "weights": weights}), data), evaluate(method("dapo"), data))
-    one = evaluate(method("dapo", aggregation="turn_mean_token_mean"), data)
-    assert_same(one, evaluate(method("dapo"), data))
 
 
 @few

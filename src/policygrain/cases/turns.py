@@ -128,23 +128,13 @@ def estimator(ratio: str, advantage: str) -> Method:
     return method("reinforce", ratio=RATIOS[ratio], advantage=ADVANTAGES[advantage])
 
 
-def hidden_bonus(logits: Tensor, episodes: Group) -> Tensor:
-    """−Σ_k μ_k ∇P(turn k is taken), μ_k the mean reward of turn k where it is taken; by the logits, on-policy.
-
-    It is the bias of `turn_return` with ``baseline: reward``: another turn costs its mean reward.
-    """
-    taken, rewards = episodes.rewards.mask[0].double(), episodes.rewards.rewards[0]
-    means = (rewards * taken).sum(0) / taken.sum(0)
-    return -exact_gradient(logits, episodes, taken @ means)
-
-
-def agreement(problems: int, turns: int = 3, shift: float = 1.0) -> dict[tuple[str, str], float]:
+def agreement(problems: int, shift: float) -> dict[tuple[str, str], float]:
     """Mean cosine of the expected update with the true gradient, by ratio and advantage, over random problems.
 
-    The behaviour policy tosses fair coins; the present one has normal logits of standard deviation ``shift``, 0: the
-    same policy.
+    Of three turns. The behaviour policy tosses fair coins; the present one has normal logits of standard deviation
+    ``shift``, 0: the same policy.
     """
-    generator = torch.Generator().manual_seed(0)
+    generator, turns = torch.Generator().manual_seed(0), 3
     total = {(ratio, advantage): 0.0 for ratio in RATIOS for advantage in ADVANTAGES}
     for _ in range(problems):
         episodes = group(problem(turns, generator), torch.ones(turns, 2, 2, dtype=torch.long), 2)
@@ -176,10 +166,10 @@ def signal_to_noise(turns: int, decisions: int, generator: torch.Generator) -> t
         "critic": torch.stack(values, 1).diff(dim=1),
     }
     scores = tokens - 0.5
-    found = {}
+    ratios = {}
     for name, by_turn in advantages.items():
         estimates = by_turn * scores
         signal = estimates.mean(0)
-        found[name] = float(signal.norm() / (estimates - signal).square().sum(1).mean().sqrt())
+        ratios[name] = float(signal.norm() / (estimates - signal).square().sum(1).mean().sqrt())
     linear = 4 * (advantage * scores).mean(0).square().sum() / advantage.square().mean()
-    return found, float(linear)
+    return ratios, float(linear)

@@ -20,7 +20,7 @@ from ..results.schema import write_record
 from ..study.checks import check_prompts
 from ..study.fingerprint import Fingerprints
 from .gradients import estimate
-from .inputs import Instrument, made_from, no_section
+from .inputs import Instrument, made_from
 from .measured_policy import MeasuredPolicy, Pool, all_needs, open_measured_policy, plain
 from .quality import Updates, blocks_for
 from .truth import measure_truths
@@ -36,11 +36,11 @@ def measure_estimators(study: Study, seed: int, start: str, data: DataFolder, ou
     """Measure the study's estimators on the initial model ``start`` of ``seed``, and write the record to ``out``.
 
     At each stage (`estimators.steps`) the policy's rollouts are sampled once. At each distance (`estimators.updates`)
-    all methods compute their updates from the same batches of them. UserError for wrong sections, before anything is
-    computed. If no policy has a gradient there are no rows, and a note says so.
+    all methods compute their updates from the same batches of them. UserError for more prompts than there are, before
+    anything is computed. If no policy has a gradient there are no rows, and a note says so.
     """
-    if (spec := study.estimators) is None:
-        raise no_section("estimators")
+    spec = study.estimators
+    assert spec is not None
     methods = [plain(method(name, study.methods)) for name in spec.methods]
     for chosen in methods:
         chosen.check()
@@ -63,9 +63,8 @@ def measure_estimators(study: Study, seed: int, start: str, data: DataFolder, ou
                     part = path.rows(_prompts(number, spec))
                     measured.update(path.batch.rows(part), measured.reference)
                 done = updates
-                found = _compare(measured, spec, methods, pool, updates, notes)
-                accuracy[f"{steps}/{updates}"] = found[0]
-                rows += found[1]
+                accuracy[f"{steps}/{updates}"], compared = _compare(measured, spec, methods, pool, updates, notes)
+                rows += compared
             measured.restore(saved)
         notes += _penalties(rows, methods)
         group = measured.settings.group

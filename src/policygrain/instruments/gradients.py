@@ -19,33 +19,6 @@ from .measured_policy import MeasuredPolicy, with_advantages
 from .truth import flat_gradient
 
 
-@dataclass(frozen=True)
-class Coefficients:
-    """−∂loss/∂log π and −∂loss/∂entropy of each token, [batch, tokens]; None where the loss reads no entropy."""
-
-    log_probs: Tensor
-    entropy: Tensor | None
-
-    @property
-    def rows(self) -> Tensor:
-        """Which responses have any. [batch], bool."""
-        found = (self.log_probs != 0).any(1)
-        return found if self.entropy is None else found | (self.entropy != 0).any(1)
-
-    def minus(self, other: Coefficients) -> Coefficients:
-        """The difference of two losses."""
-        entropy = self.entropy
-        if entropy is not None and other.entropy is not None:
-            entropy = entropy - other.entropy
-        return Coefficients(self.log_probs - other.log_probs, entropy)
-
-    def equals(self, other: Coefficients) -> bool:
-        """Whether both are the same numbers."""
-        if self.entropy is not None and other.entropy is not None:
-            return torch.equal(self.log_probs, other.log_probs) and torch.equal(self.entropy, other.entropy)
-        return self.entropy is other.entropy and torch.equal(self.log_probs, other.log_probs)
-
-
 @dataclass
 class BatchOfEstimates:
     """What estimators make of one batch, in the order of the methods; ``None``: no gradient at all.
@@ -71,7 +44,7 @@ def estimate(
     """
     now = measured.policy.score(batch.sequences, measured.settings)
     result = BatchOfEstimates(tokens=int(batch.tokens.mask.sum()))
-    wanted: dict[tuple[str, str], Coefficients] = {}
+    wanted: dict[tuple[str, str], Tensor] = {}
     for method in methods:
         tokens = with_advantages(batch, rewards, method).replace(
             log_probs=now.log_probs, entropy=now.entropy, step=None
@@ -81,7 +54,7 @@ def estimate(
         wanted["update", method.name] = whole
         if method.penalties:
             alone, _ = _coefficients(dataclasses.replace(method, penalties=()), tokens, seed)
-            wanted["penalty", method.name] = whole.minus(alone)
+            wanted["penalty", method.name] = whole - alone
     gradients = _backward(measured, batch, list(wanted.values()))
     for (kind, name), gradient in zip(wanted, gradients, strict=True):
         if kind == "update":
@@ -91,32 +64,33 @@ def estimate(
     return result
 
 
-def _coefficients(method: Method, tokens: TokenBatch, seed: int) -> tuple[Coefficients, dict[str, float]]:
+def _coefficients(method: Method, tokens: TokenBatch, seed: int) -> tuple[Tensor, dict[str, float]]:
+    """−∂loss/∂log π and −∂loss/∂entropy of each token, [2, batch, tokens], and metrics."""
     by_log_probs, by_entropy, metrics = coefficients(method, tokens.replace(step=method.step_of(tokens)), seed)
-    return Coefficients(by_log_probs, by_entropy), merge_metrics([metrics])
+    by_entropy = torch.zeros_like(by_log_probs) if by_entropy is None else by_entropy
+    return torch.stack([by_log_probs, by_entropy]), merge_metrics([metrics])
 
 
-def _backward(measured: MeasuredPolicy, batch: TrainingBatch, wanted: list[Coefficients]) -> list[Tensor | None]:
+def _backward(measured: MeasuredPolicy, batch: TrainingBatch, wanted: list[Tensor]) -> list[Tensor | None]:
     """Σ coefficients · ∂/∂parameters for each of ``wanted``; equal ones share a backward pass."""
-    used = torch.stack([c.rows for c in wanted]).any(0)
-    first = [next(j for j in range(i + 1) if wanted[j].equals(c)) for i, c in enumerate(wanted)]
-    live = [i for i in range(len(wanted)) if first[i] == i and bool(wanted[i].rows.any())]
-    found: list[Tensor | None] = [None] * len(wanted)
-    rows = used.nonzero().squeeze(1)
-    if not len(rows):
-        return found
+    rows = torch.stack(wanted).ne(0).any(3).any(1).any(0).nonzero().squeeze(1)
+    first = [next(j for j in range(i + 1) if torch.equal(wanted[j], c)) for i, c in enumerate(wanted)]
+    live = [i for i in range(len(wanted)) if first[i] == i and bool(wanted[i].any())]
+    gradients: list[Tensor | None] = [None] * len(wanted)
+    if not live:
+        return gradients
+    reads_entropy = [bool(c[1].any()) for c in wanted]
     chosen, settings = batch.sequences.rows(rows), measured.settings
-    by_entropy = any(c.entropy is not None for c in wanted)
     for index in micro_batches(chosen, settings.micro_batch_tokens):
         part = chosen.rows(index)
-        scores = score_tokens(measured.policy.model, part, settings.temperature, by_entropy)
-        width = part.mask.shape[1]
+        scores = score_tokens(measured.policy.model, part, settings.temperature, any(reads_entropy))
         for i in live:
-            outputs, weights = [scores.log_probs], [wanted[i].log_probs[rows[index], :width]]
-            if (entropy := wanted[i].entropy) is not None:
+            weights = wanted[i][:, rows[index], : part.mask.shape[1]]
+            outputs, used = [scores.log_probs], [weights[0]]
+            if reads_entropy[i]:
                 outputs.append(scores.entropy)
-                weights.append(entropy[rows[index], :width])
-            gradient = flat_gradient(measured.parameters, outputs, weights, again=i != live[-1])
-            before = found[i]
-            found[i] = gradient if before is None else before.add_(gradient)
-    return [found[i] for i in first]
+                used.append(weights[1])
+            gradient = flat_gradient(measured.parameters, outputs, used, again=i != live[-1])
+            before = gradients[i]
+            gradients[i] = gradient if before is None else before.add_(gradient)
+    return [gradients[i] for i in first]

@@ -51,7 +51,8 @@ def measure_starts(
     """
     name = instrument.name
     if getattr(study, name) is None:
-        raise no_section(name)
+        example = f"{name}: {{reference: NAME, methods: [NAME, ...]}}"
+        raise UserError(f"{name}: this study has no such section. Add `{example}`.")
     check_instruments(study)
     if len(seeds) > 1 and "{seed}" not in str(out):
         raise UserError("--out: several seeds need a file each; write {seed} where the seed belongs.")
@@ -61,28 +62,22 @@ def measure_starts(
     with prepared(study, data, files[seeds[0]]) as problems:
         for seed, path in files.items():
             model = start.replace("{seed}", str(seed))
-            found = (
-                _kept(instrument, study, seed, path, made_from(model, problems, study.model.revision)) if done else None
-            )
-            yield found or instrument.measure(study, seed, model, problems, path)
+            record = _record_of(instrument, study, seed, path, model, problems) if done else None
+            yield record or instrument.measure(study, seed, model, problems, path)
     if done:
         write_done(done, {f"{name}/seed{seed}": digests.of_file(path) for seed, path in files.items()})
 
 
-def no_section(name: str) -> UserError:
-    """The error for a study without the section of an instrument."""
-    example = f"{name}: {{reference: NAME, methods: [NAME, ...]}}"
-    return UserError(f"{name}: this study has no such section. Add `{example}`.")
-
-
-def _kept(instrument: Instrument[R], study: Study, seed: int, path: Path, origin: str) -> R | None:
+def _record_of(
+    instrument: Instrument[R], study: Study, seed: int, path: Path, start: str, data: DataFolder
+) -> R | None:
     """The record in ``path`` if it was made with these settings, initial model and problems, else None."""
     try:
-        found = read_record(instrument.record, path, "")
+        record = read_record(instrument.record, path, "")
     except UserError:  # there is none, or it cannot be read; it is measured again
         return None
-    same = found.made_from == origin and found.settings == instrument.settings(Fingerprints(study), seed)
-    return found if same else None
+    same = record.made_from == made_from(start, data, study.model.revision)
+    return record if same and record.settings == instrument.settings(Fingerprints(study), seed) else None
 
 
 def made_from(start: str, data: DataFolder, revision: str | None = None) -> str:
@@ -99,7 +94,7 @@ def prepared(study: Study, data: Path | None, out: Path) -> Iterator[DataFolder]
         return
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f"{out.stem}-data-", dir=out.parent) as folder:
-        found = DataFolder(Path(folder))
-        prepare(study, found)
-        check_golds([found.train, found.validation], study.grader)
-        yield found
+        problems = DataFolder(Path(folder))
+        prepare(study, problems)
+        check_golds([problems.train, problems.validation], study.grader)
+        yield problems

@@ -20,8 +20,6 @@ from ..clock import Clock
 from ..errors import UserError
 from ..grading import Grader, open_grader
 from ..hub import pinned
-from ..model.device import device
-from ..model.sequences import Sequences, pack
 from ..objective import Method, Sampler, method
 from ..objective.batch import TokenBatch
 from ..provenance import seed_of
@@ -84,7 +82,6 @@ class MeasuredPolicy:
     def __post_init__(self) -> None:
         self._stream = PromptStream(self.train_problems, seed_of("instruments", self.seed, "prompts"))
         self._position = self._updates = 0
-        self._validation: dict[int, tuple[list[Problem], list[Request]]] = {}
 
     @property
     def parameters(self) -> list[Tensor]:
@@ -133,42 +130,25 @@ class MeasuredPolicy:
             tokens = tokens.replace(ref_log_probs=scores.log_probs)
         return Pool(sampled.rollouts, TrainingBatch(sequences, tokens))
 
-    def sample(self, prompts: int, *key: object) -> tuple[Rollouts, Sequences]:
-        """Rollouts of the current policy as `pool` has them, without old log-probabilities."""
-        seed = seed_of("instruments", self.seed, *key)
-        stream = PromptStream(self.train_problems, seed_of("prompts", seed))
-        self.engine.load_weights(self.policy.model)
-        rollouts = self._collector(stream, seed, prompts).collect(Clock())
-        self.engine.sleep()
-        each = [prompt for prompt in rollouts.prompts for _ in range(self.settings.group)]
-        responses = [response for row in rollouts.responses for response in row]
-        ids, masks = [r.ids for r in responses], [r.mask for r in responses]
-        return rollouts, pack(each, ids, self.policy.tokenizer.pad_token_id, device(), masks)
-
     def validate(self, samples: int) -> float:
         """Accuracy of ``samples`` responses per validation problem, with the same sampling seeds in every call."""
-        if samples not in self._validation:
-            self._validation[samples] = self._validation_requests(samples)
-        problems, requests = self._validation[samples]
+        problems = [problem for problem in self.validation_problems for _ in range(samples)]
+        requests = [
+            Request(
+                self.renderer.ids(problem.problem, bool(problem.tests)),
+                seed_of("instruments", self.seed, "validation", number // samples, number % samples),
+                self.settings.max_tokens,
+                self.settings.temperature,
+                log_probs=False,
+                tool=self.renderer.tool(problem.source),
+            )
+            for number, problem in enumerate(problems)
+        ]
         self.engine.load_weights(self.policy.model)
         responses = self.engine.generate(requests)
         self.engine.sleep()
         outcomes = grade_responses(problems, responses, self.grader, self.renderer.tokenizer)
         return sum(o == "correct" for o in outcomes) / len(outcomes)
-
-    def _validation_requests(self, samples: int) -> tuple[list[Problem], list[Request]]:
-        each = [(i, p, j) for i, p in enumerate(self.validation_problems) for j in range(samples)]
-        limits = self.settings.max_tokens, self.settings.temperature
-        return [p for _, p, _ in each], [
-            Request(
-                self.renderer.ids(p.problem, bool(p.tests)),
-                seed_of("instruments", self.seed, "validation", i, j),
-                *limits,
-                log_probs=False,
-                tool=self.renderer.tool(p.source),
-            )
-            for i, p, j in each
-        ]
 
     def save(self) -> Saved:
         """A copy of weights, optimizer state and scaler."""
@@ -227,9 +207,9 @@ def open_measured_policy(
         yield MeasuredPolicy(policy, engine, grader, renderer, chosen, settings, *problems, seed)
 
 
-def plain(found: Method) -> Method:
+def plain(chosen: Method) -> Method:
     """The method without its sampler: all methods are measured on the same rollouts."""
-    return dataclasses.replace(found, sampler=Sampler())
+    return dataclasses.replace(chosen, sampler=Sampler())
 
 
 def all_needs(methods: Sequence[Method]) -> frozenset[str]:

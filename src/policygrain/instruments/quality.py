@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .gradients import BatchOfEstimates
 from .jackknife import Integers, Interval, Mean, Numbers, interval, products, squared_mean
-from .truth import Truth
+from .truth import Truth, without_blocks
 
 BLOCKS = 40  # blocks of batches, and of the true gradient's prompts, at most
 MEMORY = 2 * 2**30  # bytes of all block sums, where 3 blocks need no more
@@ -38,11 +38,6 @@ class Scalars:
     entropy: Numbers  # ĝ · ∇H
     adam_square: Numbers  # ĝ · D ĝ
     adam_along: Numbers  # ĝ · D g*
-
-    @property
-    def live(self) -> Any:
-        """Which batches have a gradient."""
-        return self.square > 0
 
 
 class Updates:
@@ -128,7 +123,7 @@ class Updates:
         signal = squared_mean(float(with_block.sum()), float(own.square.sum()), n)
         signals = squared_mean(with_block.sum() - 2 * with_block + of_block, squares.replicates * left, left)
         along, norm = Mean(own.along, block_of), truth.norms[0]
-        by_truth = truth.without_blocks(total) / n
+        by_truth = without_blocks(truth.gradient, total) / n
         noise, noises = squares.value - signal, squares.replicates - signals
         return {
             "bias_cosine": _cosine_of_means(along, by_truth, (signal, signals), norm),
@@ -136,18 +131,21 @@ class Updates:
             "snr": interval(_over(signal, noise), np.array([_over(*x) for x in zip(signals, noises, strict=True)])),
         }
 
+    def _mean_of_units(self, along: Numbers, square: Numbers) -> Mean:
+        """The mean of ĝ · x / |ĝ| over the batches with a gradient."""
+        return Mean(along / np.sqrt(np.where(square > 0, square, 1.0)), self.block_of, square > 0)
+
     def _cosine(self, along: Numbers, square: Numbers, units: Tensor, truth: Truth, adam: bool = False) -> Interval:
         norm = truth.norms[1 if adam else 0]
-        found = Mean(along / np.sqrt(np.where(square > 0, square, 1.0)), self.block_of, square > 0)
-        by_truth = truth.without_blocks(units) / max(1.0, found.count)
+        mean = self._mean_of_units(along, square)
+        by_truth = without_blocks(truth.gradient, units) / max(1.0, mean.count)
         root = math.sqrt(norm[0])
-        return interval(found.value / root, found.replicates / root, by_truth / np.sqrt(norm[1]))
+        return interval(mean.value / root, mean.replicates / root, by_truth / np.sqrt(norm[1]))
 
     def _entropy(self, own: Scalars, units: Tensor, truth: Truth) -> Interval:
-        found = Mean(own.entropy / np.sqrt(np.where(own.live, own.square, 1.0)), self.block_of, own.live)
-        inner = products(truth.entropy, units.unsqueeze(0))[:, 0]
-        by_truth = (inner.sum() - inner) / (len(inner) - 1) / max(1.0, found.count)
-        return interval(found.value, found.replicates, by_truth)
+        mean = self._mean_of_units(own.entropy, own.square)
+        by_truth = without_blocks(truth.entropy, units) / max(1.0, mean.count)
+        return interval(mean.value, mean.replicates, by_truth)
 
     def _difference(self, i: int, j: int) -> Interval:
         if i == j:
@@ -157,14 +155,13 @@ class Updates:
         truths = [self.truths[self.methods[k]] for k in (i, j)]
         roots = [math.sqrt(truth.norms[0][0]) for truth in truths]
         cosines = [along[k] / np.sqrt(np.where(square[k] > 0, square[k], 1.0)) for k in (i, j)]
-        both = (square[i] > 0) & (square[j] > 0)
-        found = Mean(cosines[0] / roots[0] - cosines[1] / roots[1], self.block_of, both)
+        mean = Mean(cosines[0] / roots[0] - cosines[1] / roots[1], self.block_of, (square[i] > 0) & (square[j] > 0))
         counts = [max(1, int((square[k] > 0).sum())) for k in (i, j)]
         one, other = (
-            truth.without_blocks(self.units[k] / count) / np.sqrt(truth.norms[0][1])
+            without_blocks(truth.gradient, self.units[k] / count) / np.sqrt(truth.norms[0][1])
             for truth, k, count in zip(truths, (i, j), counts, strict=True)
         )
-        return interval(found.value, found.replicates, one - other)
+        return interval(mean.value, mean.replicates, one - other)
 
 
 UNDETERMINED = (-1.0, 1.0)

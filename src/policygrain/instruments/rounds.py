@@ -18,7 +18,7 @@ from ..results.schema import write_record
 from ..study.checks import check_prompts
 from ..study.fingerprint import Fingerprints
 from ..train.update import TrainingBatch
-from .inputs import Instrument, made_from, no_section
+from .inputs import Instrument, made_from
 from .measured_policy import MeasuredPolicy, Pool, all_needs, open_measured_policy, plain, with_advantages
 
 if TYPE_CHECKING:
@@ -30,10 +30,10 @@ def measure_rounds(study: Study, seed: int, start: str, data: DataFolder, out: P
     """Measure a round by each method from the initial model ``start`` of ``seed``, and write the record to ``out``.
 
     Each method begins with the same weights and optimizer state, makes the same minibatches' updates, and is validated
-    on the same problems with the same sampling seeds. UserError for wrong sections, before anything is computed.
+    on the same problems with the same sampling seeds. UserError for more prompts than there are.
     """
-    if (spec := study.rounds) is None:
-        raise no_section("rounds")
+    spec = study.rounds
+    assert spec is not None
     methods = [plain(method(name, study.methods)) for name in spec.methods]
     for chosen in methods:
         chosen.check()
@@ -54,9 +54,9 @@ def measure_rounds(study: Study, seed: int, start: str, data: DataFolder, out: P
                 entropy = _pool_entropy(measured, pool)
                 label = f"rounds, {steps} steps, pool {number + 1} of {spec.pools}"
                 for chosen in (progress := Progress(methods, label, len(methods))):
-                    found = _round(measured, spec, chosen, pool, number, starts, entropy)
-                    progress.note = f"{chosen.name} {found[-1].reward:.3f}"
-                    rows += found
+                    of_method = _round(measured, spec, chosen, pool, number, starts, entropy)
+                    progress.note = f"{chosen.name} {of_method[-1].reward:.3f}"
+                    rows += of_method
                     measured.restore(saved)
         group, problems = measured.settings.group, len(measured.validation_problems)
     record = RoundsRecord(

@@ -56,18 +56,19 @@ class Truth:
         """Whether the 95% interval of the squared norm, in either metric, contains 0."""
         return any(interval(value, left)[1] <= 0 for value, left in self.norms)
 
-    def without_blocks(self, row: Tensor) -> Numbers:
-        """Σ row · g* without each block. [blocks]."""
-        inner = products(self.gradient, row.unsqueeze(0))[:, 0]
-        return (inner.sum() - inner) / (len(inner) - 1)
-
     def squared_norm(self, metric: Tensor | None = None) -> tuple[float, Numbers]:
         """|g*|² in a diagonal ``metric``, without sampling noise, and the same without each block. They may be ≤ 0."""
         inner = products(self.gradient, self.gradient, metric)
-        own, n = np.diag(inner), len(inner)
+        squares, n = np.diag(inner), len(inner)
         total = float(inner.sum())
-        left = squared_mean(total - 2 * inner.sum(1) + own, own.sum() - own, n - 1)
-        return squared_mean(total, float(own.sum()), n), left
+        left = squared_mean(total - 2 * inner.sum(1) + squares, squares.sum() - squares, n - 1)
+        return squared_mean(total, float(squares.sum()), n), left
+
+
+def without_blocks(blocks: Tensor, row: Tensor) -> Numbers:
+    """Σ row · (mean of ``blocks`` [blocks, parameters]) without each block. [blocks]."""
+    inner = products(blocks, row.unsqueeze(0))[:, 0]
+    return (inner.sum() - inner) / (len(inner) - 1)
 
 
 def measure_truths(
@@ -78,7 +79,8 @@ def measure_truths(
     It is what an unbiased estimator with this aggregation has as its mean: (1/N) Σ A ∇log π with the aggregation's
     weights over all N responses. A custom aggregation may read no log-probabilities: here they are 0.
     """
-    rollouts, sequences = measured.sample(prompts, "truth", *key)
+    pool = measured.pool(prompts, "truth", *key)
+    rollouts, sequences = pool.rollouts, pool.batch.sequences
     place, group = sequences.ids.device, rollouts.rewards.shape[1]
     advantages = DrGrpo()(rollouts.rewards).flatten().to(place)
     nothing = torch.zeros(sequences.mask.shape, device=place)
@@ -123,15 +125,15 @@ def _add(
         wanted = [(scores.log_probs, w[rows[index], : part.mask.shape[1]]) for w in weights]
         if by_entropy is not None:
             wanted.append((scores.entropy, by_entropy * part.mask))
-        for i, (output, own) in enumerate(wanted):
-            into[i] += flat_gradient(measured.parameters, [output], [own], again=i < len(wanted) - 1)
+        for i, (output, weight) in enumerate(wanted):
+            into[i] += flat_gradient(measured.parameters, [output], [weight], again=i < len(wanted) - 1)
 
 
 def flat_gradient(
     parameters: list[Tensor], outputs: list[Tensor], weights: list[Tensor], again: bool = False
 ) -> Tensor:
     """Σ weights · ∂outputs/∂parameters as one float32 vector. ``again``: keep the graph for another backward pass."""
-    found = torch.autograd.grad(outputs, parameters, weights, retain_graph=again, allow_unused=True)
-    return torch.cat(
-        [(torch.zeros_like(p) if g is None else g).flatten().float() for p, g in zip(parameters, found, strict=True)]
+    gradients = torch.autograd.grad(
+        outputs, parameters, weights, retain_graph=again, allow_unused=True, materialize_grads=True
     )
+    return torch.cat([gradient.flatten().float() for gradient in gradients])

@@ -25,7 +25,6 @@ GRAINS: dict[str, Ratio] = {
 }
 QUANTILES = (0.01, 0.05, 0.5, 0.95, 0.99)
 ALIKE = 1e-6  # ratios whose logarithm is below this are 1 except for rounding
-LARGEST_SAMPLE = 10_000_000  # torch.quantile takes at most 2^24 values
 
 
 class Grain(NamedTuple):
@@ -121,8 +120,7 @@ def _edge(name: str, values: Tensor, side: Tensor, share: float, below: bool) ->
 
 
 def _quantiles(values: Tensor, at: tuple[float, ...]) -> Tensor:
-    """Quantiles; of a regular subset where there are very many values."""
-    return torch.quantile(values[:: 1 + len(values) // LARGEST_SAMPLE], torch.tensor(at, dtype=values.dtype))
+    return torch.quantile(values, torch.tensor(at, dtype=values.dtype))  # of 2^24 at most, and rollouts have fewer
 
 
 # ---- output ---------------------------------------------------------------------------------------------------------

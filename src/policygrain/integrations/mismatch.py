@@ -12,10 +12,10 @@ from torch import Tensor
 from ..objective.batch import TokenBatch
 from ..objective.correction import effective_sample_share, log_weights, rollout_weights
 from ..objective.method import Sampler
+from .anatomy import quarters
 from .calibrate import ALIKE
 from .coefficients import CORRECTIONS, NO_ENGINE
 from .rollout_files import Rollouts
-from .rollout_views import quarters
 
 LEAST = 10  # responses for an interval, and in each bin of lengths
 BINS, FEWEST_BINS = 8, 5

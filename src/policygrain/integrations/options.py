@@ -32,10 +32,6 @@ NEEDS: dict[Need, str] = {
     "turns": "the number of turns of the step",
     "staleness": "the age of each response, in versions of the policy",
 }
-
-
-# Needs of methods that a loss does not receive which is called for a micro-batch and gets no prompts.
-MICRO_BATCH_LACKS: tuple[Need, ...] = ("entropy_gradient", "mtp_heads", "groups", "segments", "turns", "staleness")
 OF_VERL_GROUPS: tuple[Need, ...] = ("groups", "turns")  # verl's loss receives these with the module VERL_GROUPS
 VERL_GROUPS = "policygrain.integrations.verl_groups"
 VERL_LACKS: tuple[Need, ...] = ("reference", "entropy_gradient", "mtp_heads", "segments", "staleness")
@@ -87,7 +83,7 @@ def methods_file(path: Path, where: str = "--methods") -> dict[str, Any]:
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise UserError(f"{where}: {path} cannot be read: {error}") from error
     methods = content.get("methods", content) if isinstance(content, dict) else None
-    if not isinstance(methods, dict) or not all(isinstance(one, dict) for one in methods.values()):
+    if not isinstance(methods, dict) or not all(isinstance(value, dict) for value in methods.values()):
         raise UserError(f"{where}: {path}: expected a mapping of names to methods.")
     return methods
 

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from ..objective import Method, Need
 from ..objective.batch import StepTotals, TokenBatch
-from .options import MICRO_BATCH_LACKS, chosen, lacking, reads_entropies, refuse
+from .options import NEEDS, chosen, lacking, reads_entropies, refuse
 
 # It computes one response at a time.
-WITHOUT: tuple[Need, ...] = ("step_log_probs", *MICRO_BATCH_LACKS)
+WITHOUT: tuple[Need, ...] = tuple(need for need in NEEDS if need != "reference")
 
 
 def loss(inputs: Any, objective: str | Method = "dapo") -> SimpleNamespace:

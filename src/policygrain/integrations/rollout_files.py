@@ -98,11 +98,11 @@ def group_advantages(advantage: Advantage | Custom, rewards: Tensor, groups: Ten
     order = groups.argsort(stable=True)
     _, counts = groups.unique(return_counts=True)
     starts = counts.cumsum(0) - counts
-    found = torch.zeros_like(rewards)
+    advantages = torch.zeros_like(rewards)
     for size in counts.unique().tolist():
         members = order[starts[counts == size].unsqueeze(1) + torch.arange(size)]
-        found[members] = advantage(rewards[members])
-    return found
+        advantages[members] = advantage(rewards[members])
+    return advantages
 
 
 def read_rollouts(path: Path) -> Rollouts:
@@ -113,25 +113,24 @@ def read_rollouts(path: Path) -> Rollouts:
     `token_exports` can be read as it is. Where the mask is 0, numbers may be missing (null).
     """
     numbers = {name: array("d") for name in ("old_log_probs", "log_probs", "advantages", *PER_TOKEN)}
-    own = {name: array("d") for name in ("group", *PER_RESPONSE)}
+    by_response = {name: array("d") for name in ("group", *PER_RESPONSE)}
     masks, lengths, prompts, groups = array("b"), array("q"), list["array[int]"](), dict[str, int]()
     for where, row in _rows(path):
         mask_key, old_key, group = _key(row, MASK), _key(row, OLD), _key(row, GROUP)
-        given = None if mask_key is None else _numbers(row, MASK, where)
+        given_mask = None if mask_key is None else _numbers(row, MASK, where)
         names_of = {"old_log_probs": OLD, "log_probs": NEW}
         for name, names in PER_TOKEN.items():
-            others = tuple(
-                n for n in names if n != old_key
-            )  # an engine's log-probabilities are the old ones, or others
+            # An engine's log-probabilities are the old ones, or others.
+            others = tuple(n for n in names if n != old_key)
             if _key(row, others) is not None:
                 names_of[name] = others
-        columns = {name: _numbers(row, names, where, given) for name, names in names_of.items()}
+        columns = {name: _numbers(row, names, where, given_mask) for name, names in names_of.items()}
         count, after = (len(columns[name]) for name in ("old_log_probs", "log_probs"))
         if count != after or not count:
             raise UserError(f"{where}: {count} old and {after} new log-probabilities; expected as many, at least one.")
-        if given is not None and len(given) != count:
-            raise UserError(f"{where}: {mask_key}: {len(given)} entries for {count} tokens.")
-        mask = array("b", [1]) * count if given is None else array("b", [x != 0 for x in given])
+        if given_mask is not None and len(given_mask) != count:
+            raise UserError(f"{where}: {mask_key}: {len(given_mask)} entries for {count} tokens.")
+        mask = array("b", [1] * count if given_mask is None else [x != 0 for x in given_mask])
         for name, values in columns.items():
             key = _key(row, names_of[name])
             if len(values) != count:
@@ -140,7 +139,7 @@ def read_rollouts(path: Path) -> Rollouts:
                 _check_log_probs(values, mask, f"{where}: {key}")
         if not any(mask):
             continue
-        if (advantages := _advantages(row, where, given, count)) is not None:
+        if (advantages := _advantages(row, where, given_mask, count)) is not None:
             columns["advantages"] = advantages
         elif _key(row, REWARD) is None or group is None:
             raise UserError(f"{where}: needs `advantage`, or `reward` and `group`; it has {_listed(row)}.")
@@ -149,12 +148,12 @@ def read_rollouts(path: Path) -> Rollouts:
         masks.extend(mask)
         lengths.append(count)
         if group is not None:
-            own["group"].append(groups.setdefault(str(row[group]), len(groups)))
+            by_response["group"].append(groups.setdefault(str(row[group]), len(groups)))
         for name, names in PER_RESPONSE.items():
             if (key := _key(row, names)) is not None:
-                own[name].append(_number(row[key], f"{where}: {key}"))
-                if name == "staleness" and own[name][-1] < 0:
-                    raise UserError(f"{where}: {key}: {own[name][-1]:g} updates; expected 0 or more.")
+                by_response[name].append(_number(row[key], f"{where}: {key}"))
+                if name == "staleness" and by_response[name][-1] < 0:
+                    raise UserError(f"{where}: {key}: {by_response[name][-1]:g} updates; expected 0 or more.")
         if _key(row, PROMPT) is not None:
             prompts.append(array("q", map(int, _numbers(row, PROMPT, where))))
         if len(masks) > MOST_TOKENS:
@@ -164,7 +163,7 @@ def read_rollouts(path: Path) -> Rollouts:
             )
     if not lengths:
         raise UserError(f"{path}: contains no response.")
-    rows_with = {name: len(values) for name, values in own.items()} | {"prompt_ids": len(prompts)}
+    rows_with = {name: len(values) for name, values in by_response.items()} | {"prompt_ids": len(prompts)}
     tokens_with = {name: len(values) for name, values in numbers.items()}
     for counts, total, what in ((rows_with, len(lengths), "rows"), (tokens_with, len(masks), "tokens")):
         for name, number in counts.items():
@@ -173,10 +172,10 @@ def read_rollouts(path: Path) -> Rollouts:
     tokens, responses = (
         {
             name: torch.frombuffer(values, dtype=torch.float64).to(torch.int64 if name in INTEGERS else torch.float64)
-            for name, values in found.items()
+            for name, values in columns.items()
             if values
         }
-        for found in (numbers, own)
+        for columns in (numbers, by_response)
     )
     tokens["mask"] = torch.frombuffer(masks, dtype=torch.int8) != 0
     rollouts = Rollouts(tokens, responses, torch.frombuffer(lengths, dtype=torch.int64), prompts)
@@ -195,11 +194,11 @@ def _advantages(row: Mapping[str, Any], where: str, mask: Sequence[float] | None
     """The advantage that a row gives, for each of its tokens; None if it gives none."""
     if (key := _key(row, ADVANTAGE)) is None:
         return None
-    by_token = isinstance(row[key], list)
-    given = _numbers(row, ADVANTAGE, where, mask) if by_token else array("d", [_number(row[key], f"{where}: {key}")])
-    if len(given) not in (1, count):
-        raise UserError(f"{where}: {key}: {len(given)} advantages for {count} tokens.")
-    return given if len(given) == count else given * count
+    values = row if isinstance(row[key], list) else {key: [row[key]]}
+    advantages = _numbers(values, ADVANTAGE, where, mask)
+    if len(advantages) not in (1, count):
+        raise UserError(f"{where}: {key}: {len(advantages)} advantages for {count} tokens.")
+    return advantages if len(advantages) == count else advantages * count
 
 
 def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:

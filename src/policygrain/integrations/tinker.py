@@ -65,13 +65,17 @@ def _field(datum: Any, number: int, name: str, lengths: Sequence[int]) -> Tensor
         raise UnsupportedOption(
             f"datum {number}: loss_fn_inputs has no {name!r}; it has {', '.join(map(repr, inputs))}."
         )
-    value = inputs[name]
-    tensor = value if isinstance(value, Tensor) else torch.tensor(getattr(value, "data", value))
+    tensor = tensor_of(inputs[name])
     if tensor.shape != (lengths[number],):
         raise UnsupportedOption(
             f"datum {number}: {name} has shape {tuple(tensor.shape)}, target_tokens {lengths[number]}."
         )
     return tensor
+
+
+def tensor_of(value: Any) -> Tensor:
+    """A tensor, Tinker's TensorData or a list as a tensor."""
+    return value if isinstance(value, Tensor) else torch.as_tensor(getattr(value, "data", value))
 
 
 def _prompts(groups: Tensor, lengths: Sequence[int]) -> Tensor:

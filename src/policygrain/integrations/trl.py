@@ -109,8 +109,7 @@ class PolicyGrainTrainer(GRPOTrainer):
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         """The objective on a micro-batch, normalised by the whole optimizer step. Scalar with gradient."""
-        mask = inputs["completion_mask"]
-        mask = mask * inputs["tool_mask"] if "tool_mask" in inputs else mask
+        mask = _mask(inputs)
         log_probs, entropy, aux_loss = self._get_per_token_logps_and_entropies(
             model,
             torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1),
@@ -124,6 +123,7 @@ class PolicyGrainTrainer(GRPOTrainer):
         # Without them the rollouts are of the current policy: TRL leaves the pass out where nothing was updated since.
         old_log_probs = log_probs.detach() if old is None else old
         old_entropy = entropy.detach() if old is None else inputs.get("old_entropies")
+        corrects = self.use_vllm and self.vllm_importance_sampling_correction
         training = self.model.training
         alone = self.current_gradient_accumulation_steps == 1 and self.accelerator.num_processes == 1
         batch = TokenBatch(
@@ -134,7 +134,7 @@ class PolicyGrainTrainer(GRPOTrainer):
             entropy=entropy if "entropy_gradient" in self.objective.needs else entropy.detach(),
             old_entropy=old_entropy,
             ref_log_probs=inputs.get("ref_per_token_logps"),
-            rollout_weights=self._rollout_weights(inputs, log_probs),
+            rollout_weights=inputs["importance_sampling_ratio"].expand_as(log_probs) if corrects else None,
             groups=inputs.get("groups"),
             # Without an engine the policy itself has sampled.
             rollout_log_probs=inputs.get("sampling_per_token_logps", old_log_probs),
@@ -154,25 +154,18 @@ class PolicyGrainTrainer(GRPOTrainer):
             loss = loss + self.router_aux_loss_coef * aux_loss / share
         return loss
 
-    def _rollout_weights(self, inputs: dict[str, Any], log_probs: Tensor) -> Tensor | None:
-        """TRL's importance weights between engine and trainer. [batch, tokens], or None."""
-        if not (self.use_vllm and self.vllm_importance_sampling_correction):
-            return None
-        weights: Tensor = inputs["importance_sampling_ratio"]
-        return weights.expand_as(log_probs)
-
     def _step_totals(self) -> StepTotals:
         """Tokens and responses of the accumulation window, over all processes; counted at its first micro-batch."""
         size = self.current_gradient_accumulation_steps
         place = self._step % self.args.steps_per_generation
         if place % size == 0 or self._totals is None:
             window = self._buffered_inputs[place - place % size :][:size]
-            masks = [w["completion_mask"] * w.get("tool_mask", 1) for w in window]
+            masks = [_mask(w) for w in window]
             lengths = torch.cat([mask.sum(1) for mask in masks])
             turns = torch.stack([turn_starts(mask).sum() for mask in masks]).sum()
             counts = torch.stack([lengths.sum(), (lengths > 0).sum(), turns]).to(torch.float64)
             n_tokens, n_responses, n_turns = self.accelerator.reduce(counts, reduction="sum").clamp(min=1).tolist()
-            responses = self._responses(window, lengths) if "groups" in window[0] else None
+            responses = self._responses(window, masks) if "groups" in window[0] else None
             self._totals = StepTotals(
                 n_tokens=int(n_tokens),
                 n_responses=int(n_responses),
@@ -184,14 +177,13 @@ class PolicyGrainTrainer(GRPOTrainer):
             )
         return self._totals
 
-    def _responses(self, window: list[dict[str, Any]], lengths: Tensor) -> Responses:
+    def _responses(self, window: list[dict[str, Any]], masks: list[Tensor]) -> Responses:
         """All responses of the accumulation window, over all processes."""
         gather = self.accelerator.gather
-        groups = torch.cat([w["groups"] for w in window])
+        groups, lengths = torch.cat([w["groups"] for w in window]), torch.cat([mask.sum(1) for mask in masks])
         old = [w.get("old_per_token_logps") for w in window]
         if any(x is None for x in old):  # not computed where the rollouts are of the current policy
             return Responses(gather(groups), gather(lengths))
-        masks = [w["completion_mask"] * w.get("tool_mask", 1) for w in window]
         sums = torch.cat([(x * mask).sum(1) for x, mask in zip(old, masks, strict=True) if x is not None])
         return Responses(gather(groups), gather(lengths), gather(sums))
 
@@ -221,6 +213,12 @@ MULTIMODAL = (
     "mm_token_type_ids",
     "image_position_ids",
 )
+
+
+def _mask(inputs: dict[str, Any]) -> Tensor:
+    """1 on the tokens of responses, without tool output. [batch, tokens]."""
+    mask: Tensor = inputs["completion_mask"]
+    return mask * inputs.get("tool_mask", 1)
 
 
 def _updates_of(config: Any) -> int:

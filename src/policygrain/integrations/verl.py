@@ -140,8 +140,8 @@ def policy_loss(
     )
     totals = batch.totals
     step = StepTotals(
-        n_tokens=_or(info.get("batch_num_tokens"), totals.n_tokens),
-        n_responses=_or(info.get("global_batch_size"), totals.n_responses),
+        n_tokens=info.get("batch_num_tokens") or totals.n_tokens,
+        n_responses=info.get("global_batch_size") or totals.n_responses,
         max_length=totals.max_length,
         n_groups=given.get("n_groups"),
         responses=given.get("responses"),
@@ -203,11 +203,6 @@ def _say_by_covariance(name: str) -> None:
         PREFIX,
         name,
     )
-
-
-def _or(value: Any, other: Tensor | int) -> Tensor | int:
-    """verl's number, or ``other`` if it gives none."""
-    return other if value is None else value
 
 
 def _metrics(parts: dict[str, float], scale: float) -> dict[str, float]:

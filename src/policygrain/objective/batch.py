@@ -9,12 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-
-def _accumulate(x: Tensor | None) -> Tensor | None:
-    """Half-precision inputs are computed in float32; float32 and float64 stay as they are."""
-    return x.float() if x is not None and x.dtype in (torch.float16, torch.bfloat16) else x
-
-
 PER_TOKEN = (
     "log_probs",
     "old_log_probs",
@@ -141,16 +135,15 @@ class TokenBatch:
             raise ValueError(f"mask has shape {tuple(keep.shape)}, log_probs {tuple(shape)}")
         values: dict[str, Any] = {"mask": keep}
         for name in (*PER_RESPONSE, *PER_TOKEN):
-            value = getattr(self, name)
-            is_per_response = name in PER_RESPONSE and value is not None and value.shape == shape[:1]
-            values[name] = value.unsqueeze(1).expand(shape) if is_per_response else value
-        for name, value in values.items():
-            accumulated = _accumulate(value)
-            if accumulated is None or name == "mask":
+            if (value := getattr(self, name)) is None:
                 continue
+            if name in PER_RESPONSE and value.shape == shape[:1]:
+                value = value.unsqueeze(1).expand(shape)
             if value.shape != shape:
                 raise ValueError(f"{name} has shape {tuple(value.shape)}, log_probs {tuple(shape)}")
-            values[name] = torch.where(keep, accumulated, 0.0)
+            # Half precision is computed in float32; float32 and float64 stay as they are.
+            value = value.float() if value.dtype in (torch.float16, torch.bfloat16) else value
+            values[name] = torch.where(keep, value, 0.0)
         if self.segments is not None and self.segments.shape != shape:
             raise ValueError(f"segments has shape {tuple(self.segments.shape)}, log_probs {tuple(shape)}")
         if self.groups is not None and self.groups.shape != shape[:1]:
@@ -266,9 +259,9 @@ class TokenBatch:
         return x.new_zeros(segment.numel()).index_add(0, segment, x.flatten())[segment].view_as(x)
 
     @staticmethod
-    def discounted_sum(x: Tensor, discount: float, block: int = 128) -> Tensor:
+    def discounted_sum(x: Tensor, discount: float) -> Tensor:
         """Σ_{k≥t} γ^{k−t} x_k along the last axis, by blocks of matrix products to limit memory. [batch, tokens]."""
-        width = x.shape[1]
+        width, block = x.shape[1], 128
         place = torch.arange(block, device=x.device, dtype=x.dtype)
         powers = torch.where(place[:, None] >= place, discount ** (place[:, None] - place), 0.0)  # [k, t]
         out, after = torch.empty_like(x), x.new_zeros(len(x), 1)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from .generated import batches
     from .losses import Comparison, assert_objective, compare
     from .tinker import assert_tinker
-    from .weights import Step, assert_step, assert_trl, trl_steps
+    from .weights import Step, assert_step, assert_trl
 
 __all__ = [
     "Comparison",
@@ -21,11 +21,10 @@ __all__ = [
     "assert_trl",
     "batches",
     "compare",
-    "trl_steps",
 ]
 _MODULES = {"batches": "generated", "assert_tinker": "tinker"}
 _MODULES |= dict.fromkeys(("Comparison", "assert_objective", "compare"), "losses")
-_MODULES |= dict.fromkeys(("Step", "assert_step", "assert_trl", "trl_steps"), "weights")
+_MODULES |= dict.fromkeys(("Step", "assert_step", "assert_trl"), "weights")
 
 
 def __getattr__(name: str) -> Any:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UserError
-from ..integrations.tinker import loss_function
+from ..integrations.tinker import loss_function, tensor_of
 from ..objective import Method, method
 from .losses import alike
 from .weights import RATIOS_ARE_1
@@ -78,22 +78,21 @@ def _linear(data: Sequence[Any], weights: Sequence[Tensor]) -> list[Any]:
 
 def _rows(client: Any, data: Sequence[Any]) -> list[Tensor]:
     """Log-probabilities of the data's target tokens under the client's model. [tokens] each."""
-    weights = [torch.zeros(len(_tensor(datum, "target_tokens"))) for datum in data]
+    weights = [torch.zeros(len(tensor_of(datum.loss_fn_inputs["target_tokens"]))) for datum in data]
     outputs = client.forward(_linear(data, weights), "cross_entropy").result().loss_fn_outputs
     return [torch.as_tensor(output["logprobs"].data) for output in outputs]
 
 
 def _log_probs(client: Any, data: Sequence[Any]) -> Tensor:
     """Log-probabilities of the tokens that the mask has."""
-    return torch.cat([row[_tensor(d, "mask") != 0] for row, d in zip(_rows(client, data), data, strict=True)])
+    return torch.cat(
+        [row[tensor_of(d.loss_fn_inputs["mask"]) != 0] for row, d in zip(_rows(client, data), data, strict=True)]
+    )
 
 
 def _check_off_policy(data: Sequence[Any], now: Tensor) -> None:
-    old = torch.cat([_tensor(datum, "logprobs")[_tensor(datum, "mask") != 0] for datum in data])
+    old = torch.cat(
+        [tensor_of(datum.loss_fn_inputs["logprobs"])[tensor_of(datum.loss_fn_inputs["mask"]) != 0] for datum in data]
+    )
     if float((now - old).abs().max()) <= RATIOS_ARE_1:
         raise UserError("the data's `logprobs` are those of the model, so all ratios are 1: change them by some noise.")
-
-
-def _tensor(datum: Any, name: str) -> Tensor:
-    value = datum.loss_fn_inputs[name]
-    return value if isinstance(value, Tensor) else torch.as_tensor(getattr(value, "data", value))

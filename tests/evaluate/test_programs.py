@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from policygrain.errors import UserError
 from policygrain.evaluate.evaluation import evaluate
 from policygrain.files import read_json_lines
 from policygrain.results.layout import DataFolder, RunFolder, StudyFolder
@@ -58,12 +57,3 @@ def test_a_study_trains_on_programs_and_evaluates_them_beside_sums(made: tuple[P
     programs, sums = found.records
     assert programs.per_problem == [float(n % 3 == 0) for n in range(60, 72)] and len(sums.per_problem) == 5
     assert found.protocol["grader"].endswith(f"code-2 ({isolation()}, 20 s, 1024 MiB)")
-
-
-def test_a_problem_with_half_of_its_program_is_named(tmp_path: Path) -> None:
-    row = problem(1)
-    del row["entry_point"]
-    (tmp_path / "half.jsonl").write_text(json.dumps(row) + "\n")
-    study = small_study(data={"root": str(tmp_path), "train": ["half.jsonl"]})
-    with pytest.raises(UserError, match=r"half\.jsonl, line 1: no 'entry_point'"):
-        prepare(study, DataFolder(tmp_path / "data"))

@@ -12,13 +12,6 @@ from policygrain.errors import UserError
 from policygrain.grading.extraction import boxed, extract, joined_boxes, last_box
 
 
-def test_boxes_are_found_in_texts_that_no_quadratic_search_ends_on() -> None:
-    # 10^10 steps and more for one that looks again from each brace.
-    assert boxed("\\boxed{1}" + "\\boxed{" * 100_000) == "1"
-    assert boxed("{" * 500_000) is None
-    assert joined_boxes("\\boxed{1}" * 50_000) is not None
-
-
 @given(st.lists(st.sampled_from(["\\boxed{", "{", "}", "a", "\\boxed"]), max_size=12).map("".join))
 def test_the_last_complete_box(text: str) -> None:
     """As the definition says it, in quadratic time."""
@@ -33,12 +26,6 @@ def test_the_last_complete_box(text: str) -> None:
     assert boxed(text) == found
 
 
-def test_braces_are_balanced() -> None:
-    assert boxed("\\boxed{\\frac{1}{2}} and {more}") == "\\frac{1}{2}"
-    assert boxed("\\boxed{a} then \\boxed{b") == "a"
-    assert boxed("\\boxed {5}") == "5"
-
-
 @pytest.mark.parametrize(
     ("text", "joined"),
     [
@@ -47,6 +34,7 @@ def test_braces_are_balanced() -> None:
         ("\\boxed{(2,2)} \\text{ and } \\boxed{(6,2)}", "(2,2), (6,2)"),
         ("\\boxed{1} \\quad \\boxed{2}", "1, 2"),
         ("\\boxed{1} is wrong, so \\boxed{2}", "2"),
+        ("\\boxed {5}", "5"),
         ("no box", None),
     ],
 )
@@ -108,7 +96,9 @@ def test_qwen_math(response: str, answer: str | None) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["boxed", "answer_line", "qwen_math"])
-@pytest.mark.parametrize("piece", ["\\boxed{", "{", "}", "boxed", "Answer:", "$", "1", "-", " ", "the answer is", "\n"])
+@pytest.mark.parametrize(
+    "piece", ["\\boxed{", "\\boxed{1}", "{", "}", "boxed", "Answer:", "$", "1", "-", " ", "the answer is", "\n"]
+)
 def test_extraction_is_linear(protocol: str, piece: str) -> None:
     begin = time.monotonic()
     extract(piece * 100_000, protocol)

@@ -137,8 +137,3 @@ def test_completions_are_read_by_the_graders_protocol(tmp_path: Path) -> None:
     rows = [{"gold": "5", "completion": "Answer: 5"}, {"gold": "5", "prediction": "5"}]
     with MathGrader(workers=1, extraction="answer_line") as opened:
         assert statuses(tmp_path, opened, rows) == ["correct", "correct"]
-
-
-def test_a_missing_file_is_an_error(tmp_path: Path, grader: MathGrader) -> None:
-    with pytest.raises(UserError, match=r"absent\.jsonl: cannot be read"):
-        grade(tmp_path / "absent.jsonl", tmp_path / "out.jsonl", grader, Options())

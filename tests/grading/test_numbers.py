@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policygrain.grading.numeric import Number, parse_number, tidy, unbraced
+from policygrain.grading.numeric import Number, parse_number, unbraced
 
 
 @given(st.integers(-(10**30), 10**30), st.sampled_from([",", " "]))
@@ -54,5 +54,5 @@ def test_outer_braces(text: str) -> None:
 
 def test_outer_braces_are_found_in_linear_time() -> None:
     begin = time.monotonic()
-    assert tidy("{" * 100_000 + "3" + "}" * 100_000) == "3"
+    assert unbraced("{" * 100_000 + "3" + "}" * 100_000) == "3"
     assert time.monotonic() - begin < 10

@@ -17,21 +17,13 @@ from policygrain.errors import UserError
 from policygrain.grading import open_grader
 from policygrain.plan.check import check_study
 from policygrain.sandbox import Function, Ran, TimeLimit, isolation, process, run_untrusted
-from policygrain.sandbox.isolation import numbers
+from policygrain.sandbox.isolation import MACHINES, numbers
 from policygrain.sandbox.process import LONGEST_PROGRAM, LONGEST_REPLY
 
 from ..support.small import small_study
 
 pytestmark = pytest.mark.usefixtures("bubblewrap")
 MIB = 256
-# Raw system calls, which need no function of Python. The numbers are those of x86_64.
-CALL = """
-import ctypes, os
-libc = ctypes.CDLL(None, use_errno=True)
-def call(*arguments):
-    if libc.syscall(*arguments) < 0:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-"""
 # A page of the program's own machine code.
 MACHINE = "import ctypes, mmap\npage = mmap.mmap(-1, 4096, prot=7)\n{}ctypes.CFUNCTYPE(ctypes.c_long)(\
 ctypes.addressof(ctypes.c_char.from_buffer(page)))()"
@@ -51,110 +43,40 @@ FILES = {
     "read its own process": "open('/proc/self/maps')",
     "read the machine's settings": "open('/sys/kernel/uevent_seqnum')",
     "climb out of its root": "open('/../../../../etc/passwd')",
-    **{
-        f"write to {folder}/": f"open('{folder}/policygrain-hacked', 'wb').write(b'x')"
-        for folder in ("", "/tmp", "/var/tmp", "/dev", "/dev/shm", "/proc/sys/kernel", "/usr/lib", "/root", "/home")
-    },
     "write to the library": LIBRARY + "open(file, 'a')",
     "write beside the library": LIBRARY + "open(folder + '/policygrain_hacked.py', 'w')",
     "a file without a name": LIBRARY + "os.open(folder, os.O_TMPFILE | os.O_RDWR)",
     "shared memory": "from multiprocessing import shared_memory; shared_memory.SharedMemory('x', True, 4096)",
 }
-# System calls, which are refused whatever their arguments are.
+# System calls that are refused, one of each kind, and calls that are allowed with other arguments.
 REFUSED = {
-    # Network.
     "open a socket": "import socket; socket.socket()",
-    "connect two sockets": "import socket; socket.socketpair()",
-    "listen on a name": "import socket; socket.socket(socket.AF_UNIX).bind('\\0policygrain')",
-    "talk to the kernel": "import socket; socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)",
-    # Reading.
-    "climb out by chroot": "import os; os.chroot('/lib')",
-    "open a file by its handle": CALL + "call(304, -100, 0, 0)",
-    "read another process's memory": CALL + "call(310, 1, 0, 0, 0, 0, 0)",
-    "read the kernel's log": CALL + "call(103, 3, ctypes.create_string_buffer(4096), 4096)",
-    "read events of the kernel": CALL + "call(298, ctypes.create_string_buffer(128), 0, -1, -1, 0)",
-    "read keys of the user": CALL + "call(250, 0, -4, 0)",
-    # Writing.
-    "make a folder": "import os; os.mkdir('/policygrain-hacked')",
-    "make a link": LIBRARY + "os.link(file, '/policygrain-hacked')",
-    "make a symbolic link": "import os; os.symlink('/etc', '/policygrain-hacked')",
-    "make a device": "import os; os.mknod('/policygrain-hacked', 0o60666, os.makedev(8, 0))",
-    "make a named pipe": "import os; os.mkfifo('/policygrain-hacked')",
-    "delete a file": LIBRARY + "os.unlink(file + '-')",
-    "rename a file": LIBRARY + "os.rename(file + '-', file + '+')",
-    "cut a file": LIBRARY + "os.truncate(file + '-', 0)",
-    "chmod": LIBRARY + "os.chmod(file, os.stat(file).st_mode)",
-    "chmod of a handle": LIBRARY + "os.fchmod(os.open(file, 0), os.stat(file).st_mode)",
-    "chown": LIBRARY + "os.chown(file, -1, -1)",
-    "utime": LIBRARY + "os.utime(file, (os.stat(file).st_atime, os.stat(file).st_mtime))",
-    "setxattr": LIBRARY + "os.setxattr(file, 'user.policygrain', b'x', os.XATTR_REPLACE)",
-    "change the mode of /dev/null": "import os; os.chmod('/dev/null', 0o666)",
-    "lock a file": LIBRARY + "import fcntl; fcntl.flock(os.open(file, 0), fcntl.LOCK_SH)",
     "lock a part of a file": LIBRARY + "import fcntl; fcntl.lockf(os.open(file, 0), fcntl.LOCK_SH)",
     "lease a file": LIBRARY + "import fcntl; fcntl.fcntl(os.open(file, 0), 1024, 0)",
     "change flags of a file": LIBRARY + "import fcntl; fcntl.ioctl(os.open(file, 0), 0x40086602, bytes(8))",
-    # Processes.
-    "fork": "import os; os.fork()",
+    "a larger pipe": "import fcntl; fcntl.fcntl(1, 1031, 1 << 20)",
+    "delete a file": LIBRARY + "os.unlink(file + '-')",
     "fork without end": "import os\nwhile True: os.fork()",
-    "fork by clone": CALL + "call(56, 17, 0, 0, 0, 0)",
-    "fork by vfork": CALL + "call(58)",
-    "fork by clone3": CALL + "call(435, ctypes.create_string_buffer(88), 88)",
-    "start a program": "import subprocess; subprocess.run(['ls'])",
-    "start a program by a shell": "import os\nif os.system('true'): raise OSError(38, 'refused')",
-    "start a program by posix_spawn": "import os; os.posix_spawn('/bin/ls', ['ls'], {})",
-    "a pool of processes": "import multiprocessing; multiprocessing.Pool(2)",
-    "threads without end": "import threading, time\nwhile True: threading.Thread(target=time.sleep, args=(9,)).start()",
-    "kill the parent": "import os; os.kill(os.getppid(), 0)",
-    "kill everything": "import os; os.kill(-1, 0)",
-    "kill its group": "import os; os.killpg(0, 0)",
-    "signal by another call": CALL + "call(129, 1, 0, ctypes.create_string_buffer(128))",
-    "trace its parent": CALL + "call(101, 16, os.getppid(), 0, 0)",
-    "take a handle of a process": CALL + "call(434, 1, 0)",
-    "leave its session": "import os; os.setsid()",
-    "outlive its parent": CALL + "call(157, 1, 0, 0, 0, 0)",
-    "another process's processors": "import os; os.sched_setaffinity(1, os.sched_getaffinity(0))",
-    "its own processors": "import os; os.sched_setaffinity(0, os.sched_getaffinity(0))",
-    "another process's priority": "import os; os.setpriority(os.PRIO_PROCESS, 1, 0)",
-    "everybody's priority": "import os; os.setpriority(os.PRIO_USER, 0, os.getpriority(os.PRIO_USER, 0))",
-    "everybody's disk priority": CALL + "call(251, 3, 0, 0)",
-    "real-time priority": "import os; os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))",
-    # Privileges and settings of the machine.
-    "become root": "import os; os.setuid(0)",
-    "another user namespace": CALL + "call(272, 0x10000000)",
-    "join a namespace": CALL + "call(308, 0, 0)",
-    "mount": CALL + "call(165, b'none', b'/policygrain-hacked', b'tmpfs', 0, 0)",
-    "mount by fsopen": CALL + "call(430, b'tmpfs', 0)",
-    "copy a mount": CALL + "call(428, -100, b'/', 1)",
-    "unmount": CALL + "call(166, b'/policygrain-hacked', 2)",
-    "another root": CALL + "call(155, b'/', b'/')",
-    "set the clock": "import time; time.clock_settime(time.CLOCK_REALTIME, time.time())",
-    "set the host's name": "import os, socket; socket.sethostname(os.uname().nodename)",
-    "restart the machine": CALL + "call(169, 0, 0, 0, 0)",
-    "load a module": CALL + "call(313, 0, b'', 0)",
-    "load a program into the kernel": CALL + "call(321, 5, ctypes.create_string_buffer(128), 128)",
-    "catch page faults": CALL + "call(323, 0)",
-    "queues of the kernel": CALL + "call(425, 8, ctypes.create_string_buffer(120))",
-    "another filter": CALL + "call(317, 1, 0, ctypes.create_string_buffer(16))",
-    "another personality": CALL + "call(135, 0x0040000)",
-    "system calls of x32": CALL + "call(0x40000000 + 41, 1, 1, 0)",
     "fork as another program": (
         "import os, sys\nos.execv(sys.executable, [sys.executable, '-I', '-S', '-c', 'import os; os.fork()'])"
     ),
-    # Objects of the kernel with memory that no limit counts.
+    "start a program by a shell": "import os\nif os.system('true'): raise OSError(38, 'refused')",
+    "threads without end": "import threading, time\nwhile True: threading.Thread(target=time.sleep, args=(9,)).start()",
+    "kill everything": "import os; os.kill(-1, 0)",
+    "become root": "import os; os.setuid(0)",
     "a file in memory": "import os; os.memfd_create('x')",
-    "a secret file in memory": CALL + "call(447, 0)",
-    "shared memory of System V": CALL + "call(29, 0, 4096, 0o1600)",
-    "a queue of messages": CALL + "call(240, b'x', 0o102, 0o600, 0)",
-    "a queue of System V": CALL + "call(68, 0, 0o1600)",
-    "semaphores": CALL + "call(64, 0, 1, 0o1600)",
-    "a pipe": "import os; os.pipe()",
-    "a larger pipe": "import fcntl; fcntl.fcntl(1, 1031, 1 << 20)",
-    "an event": CALL + "call(290, 0, 0)",
-    "watch events": "import select; select.epoll()",
-    "watch files": CALL + "call(294, 0)",
-    "timers": CALL + "call(222, 1, 0, ctypes.create_string_buffer(8))",
-    "rules for files": CALL + "call(444, ctypes.create_string_buffer(b'\\1'), 8, 0)",
 }
+# None of these may be among the calls that are allowed: network, processes, changes of files, privileges, settings of
+# the machine, and objects of the kernel with memory that no limit counts.
+NEVER_ALLOWED = """
+socket socketpair bind connect fork vfork clone clone3 kill tkill tgkill rt_sigqueueinfo ptrace process_vm_readv
+pidfd_open setsid prctl sched_setaffinity sched_setscheduler setpriority ioprio_set mkdir mkdirat link linkat symlink
+symlinkat mknod mknodat unlink unlinkat rename renameat renameat2 truncate ftruncate chmod fchmod chown utime utimensat
+setxattr flock setuid setgid unshare setns mount umount2 fsopen open_tree pivot_root chroot open_by_handle_at
+clock_settime sethostname reboot syslog init_module finit_module bpf perf_event_open userfaultfd io_uring_setup seccomp
+personality keyctl memfd_create memfd_secret shmget mq_open msgget semget pipe pipe2 eventfd eventfd2 epoll_create
+epoll_create1 inotify_init inotify_init1 timer_create landlock_create_ruleset
+"""
 # Limits, by which an interpreter ends with an error of its own.
 BEYOND = {
     "raise its time": "import resource; resource.setrlimit(resource.RLIMIT_CPU, (99, 99))",
@@ -177,6 +99,11 @@ def test_it_gets_nothing(name: str) -> None:
     ran = run_untrusted(HOSTILE[name], "", seconds=5.0, mib=MIB)
     assert ran.ended == "failed", ran
     assert re.match(ENDS_WITH[name], (ran.stderr.strip().splitlines() or [""])[-1]), ran.stderr
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_dangerous_system_calls_are_not_allowed(machine: str) -> None:
+    assert not set(numbers(machine)) & set(NEVER_ALLOWED.split())
 
 
 def test_every_other_system_call_is_refused() -> None:
@@ -291,13 +218,6 @@ def test_it_ends_by_its_limit(name: str) -> None:
     began = time.monotonic()
     assert run_untrusted(program, "x" * 10**6, seconds=0.5, mib=MIB).ended == ended
     assert time.monotonic() - began < 10
-
-
-def test_the_studys_own_records_cannot_be_read(tmp_path: Path) -> None:
-    secret = tmp_path / "answers.json"
-    secret.write_text("42")
-    ran = run_untrusted(f"print(open({str(secret)!r}).read())", "", 2.0, MIB)
-    assert ran.ended == "failed" and "42" not in ran.stdout
 
 
 def test_it_has_no_environment_and_knows_no_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,11 +18,6 @@ from ..support.problem_sets import RECORDED, made_up, raw
     ("name", "text", "converted"),
     [
         ("last_boxed", r"so \boxed{1}, no: \boxed{\frac{1}{2}}.", r"\frac{1}{2}"),
-        ("last_boxed", r"\boxed{1} and $\boxed 2$.", "2"),
-        ("last_boxed", r"\boxed\pi", r"\pi"),
-        ("last_boxed", r"\boxed{}", ""),
-        ("last_boxed", r"\boxed{never closed", ""),
-        ("last_boxed", r"the end is $\boxed$", ""),
         ("last_boxed", "nothing", ""),
         ("after_hashes", "2+2=4 #### no\n#### 1,234", "1234"),
         ("integer", "27.0", "27"),

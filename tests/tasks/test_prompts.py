@@ -8,8 +8,8 @@ import pytest
 
 from policygrain.errors import UserError
 from policygrain.study.schema import Prompt
-from policygrain.tasks import registry, set_files
 from policygrain.tasks.prompts import PromptRenderer
+from policygrain.tasks.sources import load
 
 from ..support.problem_sets import SEVEN
 
@@ -17,17 +17,13 @@ from ..support.problem_sets import SEVEN
 def test_rendered_prompts_of_the_seven_benchmarks_decode_to_their_text(benchmarks_folder: Path) -> None:
     from policygrain.model.tiny import bpe_tokenizer
 
-    problems = {name: set_files.load(registry.dataset(name), benchmarks_folder / file) for name, file in seven_files()}
+    problems = {name: load(name, benchmarks_folder) for name in SEVEN}
     tokenizer = bpe_tokenizer([p.problem for p in problems["math500"][:100]], 512)
     renderer = PromptRenderer(tokenizer, Prompt(template="{problem}\nPut the final answer in \\boxed{}.\n"))
     for name, found in problems.items():
         for problem in found[:40]:
             ids = renderer.ids(problem.problem)
             assert tokenizer.decode(ids) == f"{problem.problem}\nPut the final answer in \\boxed{{}}.\n", name
-
-
-def seven_files() -> list[tuple[str, str]]:
-    return [(name, "omni_math.jsonl" if name == "omni_math_rule" else f"{name}.jsonl") for name in SEVEN]
 
 
 def test_plain_templates_and_chat_templates_with_a_system_prompt() -> None:

@@ -14,13 +14,12 @@ from .extraction import check_protocol, extract, joined_boxes
 from .grader import DEFAULT, UNREADABLE_GOLD, Grader, Item, Options, Outcome, items_of
 from .notation import compact, is_list
 from .numeric import agree, depth, parse_number
-from .pool import Pool, Task, default_workers
+from .pool import Pool, default_workers
 
 # A longer (in characters) or deeper nested answer is unparsable, a gold answer unreadable. The longest gold answer of
 # the registered problem sets has 210 characters.
 MAX_LENGTH = 2_000
 MAX_DEPTH = 40
-CACHED = 200_000  # outcomes kept
 
 
 class MathGrader(Grader):
@@ -28,7 +27,7 @@ class MathGrader(Grader):
 
     Outcomes: `correct` and `incorrect`; `unparsable`: no answer, or it cannot be read; `timeout`: it took more than
     ``seconds`` of processor time (or five times as long in wall-clock time); `error`: it took more than ``memory``
-    bytes, or its worker died twice. Outcomes are cached by (gold, answer, options).
+    bytes, or its worker died twice.
     """
 
     def __init__(
@@ -40,7 +39,6 @@ class MathGrader(Grader):
         protocol = "" if extraction == "boxed" else f", {extraction}"
         self.name = f"math-3 (math-verify {version('math-verify')}, {seconds:g} s{protocol})"
         self.pool = Pool(workers or default_workers(), seconds, memory)
-        self._cache: dict[Task, Outcome] = {}
         self._lock = threading.Lock()  # the pool serves one call at a time
 
     def grade_items(self, items: Sequence[Item]) -> list[Outcome]:
@@ -77,21 +75,10 @@ class MathGrader(Grader):
         """Like ``compare_items``, with UNREADABLE_GOLD as the outcome of items whose gold answer cannot be read."""
         tasks = [(without_box(gold), without_box(answer), options) for gold, answer, options, _ in items]
         with self._lock:
-            known: dict[Task, str] = {}
-            remaining = []
-            for task in dict.fromkeys(tasks):
-                outcome = self._cache.get(task) or grade_directly(*task)
-                if outcome is None:
-                    remaining.append(task)
-                else:
-                    known[task] = outcome
-            for task, found in zip(remaining, self.pool.run(remaining), strict=True):
-                known[task] = found
-                if found not in ("error", UNREADABLE_GOLD):
-                    self._cache[task] = cast("Outcome", found)
-            while len(self._cache) > CACHED:
-                del self._cache[next(iter(self._cache))]
-            return [known[task] for task in tasks]
+            outcomes = {task: grade_directly(*task) for task in dict.fromkeys(tasks)}
+            remaining = [task for task, outcome in outcomes.items() if outcome is None]
+            outcomes |= zip(remaining, self.pool.run(remaining), strict=True)
+            return [cast("str", outcomes[task]) for task in tasks]
 
     def check_golds(self, golds: Sequence[str], ids: Sequence[str], options: Options = DEFAULT) -> None:
         """Raise UserError that names gold answers which cannot be read or do not equal themselves."""

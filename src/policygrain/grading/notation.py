@@ -10,48 +10,19 @@ import functools
 import re
 import unicodedata
 
-from .numeric import parse_number, unbraced
+from .numeric import OPTIONAL_SPACES, parse_number, unbraced
 
-_DASHES = "\u2010\u2011\u2012\u2013\u2014\u2212\ufe63"
-_SYMBOLS = {
-    "°": "^\\circ ",
-    "º": "^\\circ ",
-    "×": "\\times ",
-    "·": "\\cdot ",
-    "⋅": "\\cdot ",
-    "÷": "/",
-    "⁄": "/",
-    "π": "\\pi ",
-    "θ": "\\theta ",
-    "∞": "\\infty ",
-    "≤": "\\le ",
-    "≥": "\\ge ",
-    "≠": "\\ne ",
-    "±": "\\pm ",
-    "∪": "\\cup ",
-    "∩": "\\cap ",
-    "∈": "\\in ",
-    "∅": "\\emptyset ",
-    "€": "\\text{euro}",
-    "£": "\\text{pound sterling}",
-    "¥": "\\text{yen}",
-    "，": ",",
-    "；": ";",
-    "：": ":",
-    "。": ".",
-    "、": ",",
-    "（": "(",
-    "）": ")",
-    "\u200b": "",
-    "\u2060": "",
-    "\ufeff": "",
-}
+_SYMBOLS = "°º×·⋅πθ∞≤≥≠±∪∩∈∅"
+_COMMANDS = r"^\circ ^\circ \times \cdot \cdot \pi \theta \infty \le \ge \ne \pm \cup \cap \in \emptyset"
+_FRACTIONS = "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"
 _TABLE = str.maketrans(
-    dict.fromkeys(_DASHES, "-")
-    | _SYMBOLS
-    | {chr(0xFF10 + digit): str(digit) for digit in range(10)}
+    dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2212\ufe63", "-")
+    | dict(zip("÷⁄，；：。、（）０１２３４５６７８９", "//,;:.,()0123456789", strict=True))
+    | dict.fromkeys("\u200b\u2060\ufeff", "")
+    | {character: f"{command} " for character, command in zip(_SYMBOLS, _COMMANDS.split(), strict=True)}
+    | {"€": r"\text{euro}", "£": r"\text{pound sterling}", "¥": r"\text{yen}"}
     | {character: f"^{{{unicodedata.digit(character)}}}" for character in "⁰¹²³⁴⁵⁶⁷⁸⁹"}
-    | {c: "\\frac{{{}}}{{{}}}".format(*unicodedata.normalize("NFKC", c).split("⁄")) for c in "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"}
+    | {c: "\\frac{{{}}}{{{}}}".format(*unicodedata.normalize("NFKC", c).split("⁄")) for c in _FRACTIONS}
 )
 _ROOT = re.compile(r"√\s*(?:\((?P<group>[^()]*)\)|(?P<token>\d+|[A-Za-z]))")
 _DEGREES = r" ?([\d.]+) ?\^\\circ ?"
@@ -156,13 +127,10 @@ def _based(match: re.Match[str]) -> str:
     return match[0] if number is None else digits if number == 10 else f"{digits.upper()}_{{{number}}}"
 
 
-_REMOVED = re.compile(r"\s+(?![\d.])|(?<![\d.,])\s+")
-
-
 @functools.lru_cache(maxsize=10_000)
 def compact(text: str) -> str:
     """``text`` in one notation without spaces, except where they may separate digits."""
-    return unbraced(_REMOVED.sub("", normalize(text)).replace("\\$", ""))
+    return unbraced(OPTIONAL_SPACES.sub("", normalize(text)).replace("\\$", ""))
 
 
 def split_top(text: str, separator: str) -> list[str]:

@@ -34,15 +34,8 @@ _POWER = r"(?:[eE]([-+]?\d{1,3})|(?:\\times|\\cdot|\*)10\^(?:\{([-+]?\d{1,3})\}|
 _SCIENTIFIC = re.compile(rf"([-+]?)({_DECIMAL}){_POWER}?")
 _FRACTION = re.compile(rf"([-+]?)(?:({_DECIMAL})/({_INTEGER})|\\[dtc]?frac\{{({_DECIMAL})\}}\{{({_DECIMAL})\}})")
 _SEPARATORS = re.compile(r"[,\s]")
-_SPACES = re.compile(r"\\[,;:]|\\ |~")
 # Spaces are kept only where they may separate digits: `1 000`, `1 2`.
-_REMOVED = re.compile(r"\\!\s*|\s+(?![\d.])|(?<![\d.,])\s+")
-
-
-def tidy(text: str) -> str:
-    """``text`` without outer and optional spaces, dollar signs, outer braces and a final full stop."""
-    text = text.replace("−", "-").replace("{,}", ",").replace("\\$", "").replace("$", "")
-    return unbraced(_REMOVED.sub("", _SPACES.sub(" ", text)).strip().removesuffix("."))
+OPTIONAL_SPACES = re.compile(r"\s+(?![\d.])|(?<![\d.,])\s+")
 
 
 def unbraced(text: str) -> str:
@@ -67,7 +60,7 @@ def unbraced(text: str) -> str:
 
 
 def parse_number(text: str) -> Number | None:
-    """The number that a tidy ``text`` writes, or None: also for `1,3`, which is two numbers."""
+    """The number that ``text`` without optional spaces writes, or None: also for `1,3`, which is two numbers."""
     if match := _SCIENTIFIC.fullmatch(text):
         sign, digits, *powers = match.groups()
         power = next((p for p in powers if p), "0")
@@ -132,4 +125,4 @@ class NumericGrader(Grader):
 
 def _number(text: str) -> Number | None:
     text = text.strip().strip("$").strip(" ")
-    return parse_number(tidy(text)) if _PLAIN.fullmatch(text) else None
+    return parse_number(OPTIONAL_SPACES.sub("", text).removesuffix(".")) if _PLAIN.fullmatch(text) else None

@@ -6,81 +6,18 @@ import functools
 import re
 from typing import NamedTuple
 
-# A unit, and other names of it.
+# Units, each with other names of it; a name with + also has a plural with s.
 UNITS = """
-mm: millimeter millimeters millimetre millimetres
-cm: centimeter centimeters centimetre centimetres
-dm: decimeter decimeters
-m: meter meters metre metres
-km: kilometer kilometers kilometre kilometres
-nm: nanometer nanometers
-um: micrometer micrometers micron microns μm µm
-in: inch inches
-ft: foot feet
-yd: yard yards yds
-mi: mile miles
-mg: milligram milligrams
-g: gram grams gm gms
-kg: kilogram kilograms kgs
-lb: lbs pound pounds
-oz: ounce ounces
-ton: tons tonne tonnes
-ms: millisecond milliseconds
-s: sec secs second seconds
-min: mins minute minutes
-h: hr hrs hour hours
-day: days
-week: weeks
-month: months
-yr: yrs year years
-ml: mL milliliter milliliters millilitre millilitres
-l: L liter liters litre litres
-gal: gallon gallons
-mph:
-degree: degrees deg
-radian: radians rad rads
-celsius: °C
-fahrenheit: °F
-K: kelvin kelvins
-dollar: dollars USD usd \\$
-cent: cents
-euro: euros EUR
-sterling: GBP
-rupee: rupees Rs rs INR
-yuan: RMB CNY
-yen: JPY
-N: newton newtons
-J: joule joules
-kJ: kilojoule kilojoules
-W: watt watts
-kW: kilowatt kilowatts
-V: volt volts
-A: amp amps ampere amperes
-Hz: hertz
-kHz: kilohertz
-MHz: megahertz
-GHz: gigahertz
-Pa: pascal pascals
-kPa: kilopascal kilopascals
-atm: atmosphere atmospheres
-C: coulomb coulombs
-T: tesla teslas
-mol: mole moles
-ohm: ohms Ω
-eV: electronvolt electronvolts
-keV:
-MeV:
-GeV:
-erg: ergs
-dyne: dynes
-angstrom: angstroms Å
-pc: parsec parsecs
-kpc:
-Mpc:
-AU:
-ly: lightyear lightyears
-acre: acres
-hectare: hectares
+mm millimeter+ millimetre+; cm centimeter+ centimetre+; dm decimeter+; m meter+ metre+; km kilometer+ kilometre+;
+nm nanometer+; um micrometer+ micron+ μm µm; in inch inches; ft foot feet; yd+ yard+; mi mile+; angstrom+ Å;
+pc parsec+; kpc; Mpc; AU; ly lightyear+; acre+; hectare+;
+mg milligram+; g gram+ gm+; kg+ kilogram+; lb+ pound+; oz ounce+; ton+ tonne+; mol mole+;
+ms millisecond+; s sec+ second+; min+ minute+; h hr+ hour+; day+; week+; month+; yr+ year+;
+ml mL milliliter+ millilitre+; l L liter+ litre+; gal gallon+; mph; Hz hertz; kHz kilohertz; MHz megahertz;
+GHz gigahertz; degree+ deg; radian+ rad+; celsius °C; fahrenheit °F; K kelvin+;
+dollar+ USD usd \\$; cent+; euro+ EUR; sterling GBP; rupee+ Rs rs INR; yuan RMB CNY; yen JPY;
+N newton+; dyne+; J joule+; kJ kilojoule+; erg+; eV electronvolt+; keV; MeV; GeV; W watt+; kW kilowatt+; V volt+;
+A amp+ ampere+; ohm+ Ω; C coulomb+; T tesla+; Pa pascal+; kPa kilopascal+; atm atmosphere+
 """
 
 # A quantity with one of these words is not its number alone: they change the value, name another one or deny it.
@@ -100,9 +37,11 @@ inverse conjugate complex imaginary i e pi many several first last choice option
 """
 
 _UNITS: dict[str, str] = {}
-for _line in UNITS.strip().splitlines():
-    _unit, _, _others = _line.partition(":")
-    _UNITS |= dict.fromkeys([_unit, *_others.split()], _unit)
+for _entry in UNITS.split(";"):
+    _names = _entry.split()
+    _plurals = [_name.replace("+", "s") for _name in _names if _name.endswith("+")]
+    _names = [_name.rstrip("+") for _name in _names]
+    _UNITS |= dict.fromkeys([*_names, *_plurals], _names[0])
 _COMPOUND = {
     "kmh": {"km": 1, "h": -1},
     "kph": {"km": 1, "h": -1},

@@ -44,7 +44,9 @@ def open_engine(
     """
     if resolve_engine(name) == "vllm":
         dtype = compute_name(model) if colocated else None
-        reserved = optimizer_state_bytes(model) if colocated else 0
+        # AdamW's two moments
+        moments = sum(2 * p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
+        reserved = moments if colocated else 0
         return _vllm(model, start, colocated, revision=revision, dtype=dtype, kv_gib=kv_gib, reserved=reserved)
     from .torch_engine import TorchEngine
 
@@ -61,11 +63,6 @@ def check_vllm_runs_here() -> None:
             "engine: the installed vLLM is the CUDA build, and no GPU is visible here. Request a GPU (on a cluster "
             "`gpu: 1` in slurm/config.yaml), set the engine to transformers, or run `make setup FLAVOUR=cpu`."
         )
-
-
-def optimizer_state_bytes(model: PreTrainedModel) -> int:
-    """Bytes of AdamW's two moments."""
-    return sum(2 * p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
 
 
 _running: list[tuple[Any, Engine]] = []  # at most one: the settings of this process's vLLM engine, and the engine

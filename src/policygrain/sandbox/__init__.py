@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from .probe import isolation
-from .process import Function, Ran, TimeLimit, run
+from .process import Function, Ran, TimeLimit, isolation, run
 
 __all__ = ["Function", "Ran", "TimeLimit", "isolation", "run_untrusted"]
 

@@ -46,23 +46,17 @@ def look_up(row: Any, column: str, where: str) -> Any:
 
 
 def _text(row: Any, field: Column, where: str) -> str:
-    return _raw_text(row, field, where).strip()
-
-
-def _raw_text(row: Any, field: Column, where: str) -> str:
     """The converted text with the white space around it."""
     if field.form is not None:
         try:
             text = field.form.format(**row)
         except (KeyError, IndexError, TypeError) as error:
             raise UserError(f"{where}: {field.form!r} cannot be filled: {error!r}.") from error
-        for name in field.convert:
-            text = CONVERSIONS[name](text)
-        return text
-    columns = [field.column] if isinstance(field.column, str) else field.column
-    there = [c for c in columns if isinstance(row, Mapping) and c.split(".")[0] in row]
-    value = look_up(row, (there or columns)[0], where)
-    text = "" if value is None else str(value)
+    else:
+        columns = [field.column] if isinstance(field.column, str) else field.column
+        present = [c for c in columns if isinstance(row, Mapping) and c.split(".")[0] in row]
+        value = look_up(row, (present or columns)[0], where)
+        text = "" if value is None else str(value)
     for name in field.convert:
         text = CONVERSIONS[name](text)
     return text
@@ -70,12 +64,12 @@ def _raw_text(row: Any, field: Column, where: str) -> str:
 
 def _programs(row: Any, code: Code, where: str) -> Row:
     """Tests, entry point, and, from a signature, what comes before the function and its head."""
-    match = re.search(code.match, _text(row, code.entry_point, where))
+    match = re.search(code.match, _text(row, code.entry_point, where).strip())
     if match is None:
         raise UserError(f"{where}: no entry point is found by {code.match!r}.")
-    programs = {"tests": _raw_text(row, code.tests, where), "entry_point": match[1]}
+    programs = {"tests": _text(row, code.tests, where), "entry_point": match[1]}
     if code.signature is not None:
-        head = _raw_text(row, code.signature, where)
+        head = _text(row, code.signature, where)
         starts = [m.start() for m in re.finditer(rf"^def {re.escape(match[1])}\b", head, re.MULTILINE)]
         if not starts:
             raise UserError(f"{where}: the signature does not define {match[1]}.")
@@ -104,8 +98,8 @@ def convert(dataset: Dataset, files: Iterable[Path]) -> list[Row]:
             continue
         converted = {
             "id": _identity(row, fields.id, number, where),
-            "problem": _text(row, fields.problem, where),
-            "answer": _text(row, fields.answer, where),
+            "problem": _text(row, fields.problem, where).strip(),
+            "answer": _text(row, fields.answer, where).strip(),
             **{name: look_up(row, name, where) for name in fields.keep},
             "source": dataset.name,
             **(_programs(row, dataset.code, where) if dataset.code else {}),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,23 +30,18 @@ def is_file(source: str) -> bool:
     return source.endswith(".jsonl")
 
 
-def check_name(source: str, where: str) -> None:
-    """UserError with the key ``where`` if ``source`` is no valid name; whether a file exists is not checked."""
-    if source not in FAMILIES and source not in registry.names() and not is_file(source):
-        hint = did_you_mean(source, [*FAMILIES, *registry.names()])
-        raise UserError(
-            f"{where}: {source!r} is neither a family of problems, nor a registered set, nor a .jsonl file.{hint}"
-        )
-
-
 def check_source(source: str, root: Path | None, where: str) -> None:
     """UserError with the key ``where`` if a source's file is missing or is not the registered set of that name."""
-    check_name(source, where)
     if source in FAMILIES:
         return
     if source in registry.names():
         set_files.require(registry.dataset(source), data_root(root), where)
         return
+    if not is_file(source):
+        hint = did_you_mean(source, [*FAMILIES, *registry.names()])
+        raise UserError(
+            f"{where}: {source!r} is neither a family of problems, nor a registered set, nor a .jsonl file.{hint}"
+        )
     path = data_root(root) / source
     if not path.is_file():
         root_hint = f"data.root is {root}" if root else f"set data.root or {ROOT_VARIABLE} to the folder it is in"
@@ -138,31 +132,19 @@ def _write(study: Study, out: DataFolder) -> None:
         else:
             problems = compared[benchmark.name] = load(benchmark.source, data.root, benchmark.size)
         write_problems(out.benchmark(benchmark.name), problems)
-    write_contamination(out.contamination, foreign, compared)
+    # Synthetic problems are not compared: their splits share no question, and questions of a family have similar words.
+    index = TrainingIndex(foreign)
+    overlaps = {name: index.overlaps(listed) for name, listed in compared.items()}
+    write_record(out.contamination, Contamination(overlaps=as_data(overlaps)))
     sources = source_digests(study)
-    files = [
-        out.train,
-        out.validation,
-        out.contamination,
-        *(out.benchmark(b.name) for b in study.evaluation.benchmarks),
-    ]
+    benchmarks = [out.benchmark(b.name) for b in study.evaluation.benchmarks]
+    files = [out.train, out.validation, out.contamination, *benchmarks]
     record = PreparedData(
         fingerprint=Fingerprints(study, sources).data(),
         sources=sources,
         files={path.relative_to(out.path).as_posix(): digests.of_file(path) for path in files},
     )
     write_record(out.sources, record)
-
-
-def write_contamination(path: Path, train: list[Problem], benchmarks: Mapping[str, list[Problem]]) -> None:
-    """Write the problems of each benchmark that are among the training prompts.
-
-    Synthetic problems are compared neither as prompts nor as benchmarks: their splits share no question, and questions
-    of one family have similar words.
-    """
-    index = TrainingIndex(train)
-    overlaps = {name: index.overlaps(problems) for name, problems in benchmarks.items()}
-    write_record(path, Contamination(overlaps=as_data(overlaps)))
 
 
 def contaminated(data: DataFolder, benchmark: str) -> set[str]:

@@ -137,7 +137,7 @@ publish:
 	$(MAKE) pages
 
 # The figures, tables and pages of the documentation, redrawn from the published records. A page of tables is a line of docs/pages.py.
-PUBLISHED := laptop phase phase-ranges night night-replicate mismatch newer turns
+PUBLISHED := laptop phase phase-ranges night night-replicate mismatch newer turns turns-ranges turns-replicate
 FREEZE ?= $(PUBLISHED)
 DRAWN := results/published
 pages: setup
@@ -148,7 +148,7 @@ pages: setup
 	for figure in regimes verdicts benchmarks; do cp $(DRAWN)/laptop/redrawn/$$figure.png docs/figures/$$figure.png; done
 	cp $(DRAWN)/phase/redrawn/phase.png docs/figures/phase.png
 	cp $(DRAWN)/night/redrawn/regimes.png docs/figures/night.png
-	cp $(DRAWN)/turns/redrawn/regimes.png docs/figures/turns.png
+	cp $(DRAWN)/turns-replicate/redrawn/regimes.png docs/figures/turns.png
 	cp $(DRAWN)/mismatch/redrawn/phase.png docs/figures/mismatch.png
 	$(BIN)/policygrain figure ranges --config studies/phase-ranges.yaml --results $(DRAWN)/phase-ranges --out $(DRAWN)/ranges
 	cp $(DRAWN)/ranges.png docs/figures/clip_ranges.png

@@ -49,6 +49,12 @@ PAGES = (
         "Calls of a calculator: all comparisons",
         {"": "findings", "Accuracy, sampled and greedy": "results"},
     ),
+    Page(
+        "turns-replicate.md",
+        "turns-replicate",
+        "Calls of a calculator again, with clips: all comparisons",
+        {"": "findings", "Accuracy, sampled and greedy": "results"},
+    ),
     Page("hour.md", "earlier/hour", "The study of an hour, of an earlier design", WHOLE),
 )
 

@@ -25,6 +25,8 @@ RECORDS = {
     "mismatch": "studies/mismatch.yaml",
     "newer": "studies/newer.yaml",
     "turns": "studies/turns.yaml",
+    "turns-ranges": "studies/turns-ranges.yaml",
+    "turns-replicate": "studies/turns-replicate.yaml",
     "smollm2": "studies/smollm2.yaml",
     "smollm2-code": "studies/smollm2-code.yaml",
 }

@@ -39,7 +39,7 @@ def test_a_control_that_failed_comes_first(tmp_path: Path, capsys: pytest.Captur
     for path in folder.glob("runs/poor_clip/seed*/metrics.jsonl"):
         path.write_text((folder / "runs" / "grpo" / path.parent.name / "metrics.jsonl").read_text())
     assert main(["claims", str(folder), "--brief"]) == 0
-    assert capsys.readouterr().out.startswith("A control of this study failed: worse (")
+    assert capsys.readouterr().out.startswith("This study does not show that a method which was made worse")
 
 
 def test_a_study_that_has_not_been_run(

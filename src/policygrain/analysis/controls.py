@@ -153,10 +153,14 @@ def controls_status(controls: Sequence[Control]) -> str:
 
 def controls_warning(controls: Sequence[Control]) -> str:
     """The warning at the top of every output of claims if a control failed; else empty."""
-    failed = [f"{c.role} ({c.expected}; found: {c.result})" for c in controls if c.outcome == "failed"]
-    if not failed:
-        return ""
-    return f"A control of this study failed: {'; '.join(failed)}. Until that is explained, do not rely on its verdicts."
+    failed = [c for c in controls if c.outcome == "failed"]
+    if [c.role for c in failed if c.difference] == ["worse"] == [c.role for c in failed]:
+        return (
+            "This study does not show that a method which was made worse on purpose is worse (control: worse), so where "
+            "its methods are not shown to differ, that says nothing. It may have too few steps or seeds."
+        )
+    texts = "; ".join(f"{c.role} ({c.expected}; measured: {c.result})" for c in failed)
+    return texts and f"A control of this study failed: {texts}. Until that is explained, do not rely on its verdicts."
 
 
 def controls_text(controls: Sequence[Control]) -> str:

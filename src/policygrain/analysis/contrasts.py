@@ -91,7 +91,12 @@ def by_regime(study: Study, compared: Sequence[Contrast]) -> dict[Regime, list[C
 
 # ---- words ----------------------------------------------------------------------------------------------------------
 
-NOTHING = "Nothing is shown to matter here, not even leaving the ratio out, so ties say nothing about the grain"
+
+def nothing_text(study: Study, compared: Sequence[Contrast]) -> str:
+    """The sentence of a regime in which no comparison is decided (rule 3 of docs/design.md)."""
+    no_ratio = [{arm.method(study).ratio.name == "none" for arm in (c.pair.arm, c.pair.reference)} for c in compared]
+    even = ", not even leaving the ratio out" if {True, False} in no_ratio else ""
+    return f"Nothing is shown to matter here{even}, so ties say nothing."
 
 
 def regime_text(regime: Regime) -> str:
@@ -133,7 +138,8 @@ def _regime_sentence(study: Study, regime: Regime, compared: Sequence[Contrast],
     training = compared[0].pair.arm.training(study)
     on_policy = not training.ahead and training.updates_of_batch == 1
     if not (on_policy or any(c.decided for c in compared)):
-        return f"{start}: {NOTHING[0].lower()}{NOTHING[1:]}."
+        nothing = nothing_text(study, compared)
+        return f"{start}: {nothing[0].lower()}{nothing[1:]}"
     parts = []
     for outcome in dict.fromkeys(c.outcome for c in sorted(compared, key=lambda c: c.p)):
         chosen = [c for c in compared if c.outcome == outcome]

@@ -11,11 +11,11 @@ from ..analysis.claims import ClaimResult, decide_study
 from ..analysis.contrasts import (
     DIFFER,
     IDENTICAL,
-    NOTHING,
     OPEN,
     Contrast,
     by_regime,
     contrasts,
+    nothing_text,
     pair_text,
     regime_text,
     sentences,
@@ -127,7 +127,7 @@ def findings(results: StudyResults) -> tuple[pd.DataFrame, str]:
             row = [pair_text(results.study, c.pair, label), *shown, f"{c.p:.2g}", finding]
             cells.append(["" if i else name, *row])
         if not (sensitive or all(c.identical or c.pair.whole for c in group)):
-            cells.append(["", f"{NOTHING}.", "", "", "", "", ""])
+            cells.append(["", nothing_text(results.study, group), "", "", "", "", ""])
     seeds = sorted({c.area.n for c in found})
     over = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"{seeds[0]}"
     note = (

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from policygrain.analysis.contrasts import NOTHING, by_regime, contrasts, pair_text, regime_text, sentences
+from policygrain.analysis.contrasts import by_regime, contrasts, nothing_text, pair_text, regime_text, sentences
 from policygrain.cli import main
 from policygrain.figures import TABLES
 from policygrain.figures.catalogue import draw
@@ -79,7 +79,7 @@ def test_a_difference_is_decided_in_its_own_regime(results: StudyResults) -> Non
 def test_a_small_difference_is_said_only_where_something_is_shown_to_matter(results: StudyResults) -> None:
     frame, text = table(results)
     assert len(frame) == 7 and text.count("differ; endpoints disagree") == 2
-    assert NOTHING in text, "on-policy nothing differs"
+    assert "not even leaving the ratio out" in text, "on-policy nothing differs"
     small = [line for line in text.splitlines() if line.startswith("|") and "sequence ratio − no ratio" in line]
     assert [line.endswith("| not shown to differ |") for line in small] == [True, False], "only with old rollouts"
     assert "differ by less than 3 points" in small[1]
@@ -106,7 +106,10 @@ def test_a_regime_without_a_difference_says_that_nothing_is_shown(tmp_path: Path
     study = study_of(3, methods=METHODS, experiments={"map": MAP | {"vary": {}}})
     noise = {"none": 0.0, "token": 0.01, "sequence": -0.01}
     found = write(study, tmp_path, lambda arm, seed: [0.3, 0.4 + noise.get(arm, 0) * (-1) ** seed] * 2)
-    assert NOTHING.lower() in sentences(found, contrasts(found))[0].lower()
+    compared = contrasts(found)
+    assert "nothing is shown to matter here, not even leaving the ratio out" in sentences(found, compared)[0]
+    with_ratios = [c for c in compared if c.pair.reference.method_name != "none"]
+    assert with_ratios and "ratio" not in nothing_text(study, with_ratios)
     assert "by less than" not in table(found)[1], "rule 3"
 
 

@@ -156,8 +156,8 @@ def controls_warning(controls: Sequence[Control]) -> str:
     failed = [c for c in controls if c.outcome == "failed"]
     if [c.role for c in failed if c.difference] == ["worse"] == [c.role for c in failed]:
         return (
-            "This study does not show that a method which was made worse on purpose is worse (control: worse), so where "
-            "its methods are not shown to differ, that says nothing. It may have too few steps or seeds."
+            "This study does not show that a method which was made worse on purpose is worse (control: worse), so "
+            "where its methods are not shown to differ, that says nothing. It may have too few steps or seeds."
         )
     texts = "; ".join(f"{c.role} ({c.expected}; measured: {c.result})" for c in failed)
     return texts and f"A control of this study failed: {texts}. Until that is explained, do not rely on its verdicts."

@@ -11,6 +11,7 @@ from pathlib import Path
 from tables import (
     benchmarks,
     cases_map,
+    engines,
     integrations,
     methods,
     mismatch,
@@ -29,6 +30,7 @@ PAGES = (
     "docs/benchmarks.md",
     "docs/cases.md",
     "docs/coding.md",
+    "docs/engines.md",
     "docs/integrations/same-name.md",
     "docs/methods/README.md",
     "docs/mismatch.md",
@@ -46,6 +48,7 @@ MARKED = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", flags=
 BLOCKS = (
     benchmarks.BLOCKS
     | cases_map.BLOCKS
+    | engines.BLOCKS
     | studies.BLOCKS
     | phase.BLOCKS
     | mismatch.BLOCKS

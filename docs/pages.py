@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from tables import engines
+
 from policygrain.commands.study import counts
 from policygrain.results.reader import StudyResults
 
@@ -78,3 +80,4 @@ def text(page: Page, thawed: Path) -> str:
 if __name__ == "__main__":
     for each in PAGES:
         (DOCS / each.path).write_text(text(each, Path(sys.argv[1]) / each.record))
+    engines.draw(DOCS / "figures" / "engines.png")

@@ -116,6 +116,8 @@ def difference(one: dict[int, float], other: dict[int, float]) -> Difference:
     values = np.array([one[seed] - other[seed] for seed in sorted(one.keys() & other.keys())])
     error, free = values.std(ddof=1) / np.sqrt(len(values)), len(values) - 1
     mean = float(values.mean())
+    if not error:
+        return Difference(mean, 0.0, 0.0 if mean else 1.0)
     return Difference(mean, float(t.ppf(0.975, free) * error), float(2 * t.sf(abs(mean) / error, free)))
 
 

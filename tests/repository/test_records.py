@@ -27,6 +27,7 @@ RECORDS = {
     "turns": "studies/turns.yaml",
     "turns-ranges": "studies/turns-ranges.yaml",
     "turns-replicate": "studies/turns-replicate.yaml",
+    "engines": "studies/engines.yaml",
     "smollm2": "studies/smollm2.yaml",
     "smollm2-code": "studies/smollm2-code.yaml",
 }

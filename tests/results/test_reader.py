@@ -169,6 +169,18 @@ def test_estimators_and_rounds_by_start_model(results: StudyResults) -> None:
     assert StudyResults(results.folder.path).rounds["seed"].unique().tolist() == [0], "as far as they are measured"
 
 
+def test_measurements_without_rows_are_none(results: StudyResults) -> None:
+    """A model that never answers correctly has no gradients to compare."""
+    for seed in (0, 1):
+        for path in (results.folder.estimators(seed), results.folder.rounds(seed)):
+            path.write_text(json.dumps(json.loads(path.read_text()) | {"rows": []}))
+    again = StudyResults(results.folder.path)
+    with pytest.raises(UserError, match=r"no estimators have been measured\. Run `snakemake all`"):
+        _ = again.estimators
+    with pytest.raises(UserError, match=r"no rounds have been measured\. Run `snakemake all`"):
+        _ = again.rounds
+
+
 def test_seeds_that_an_earlier_version_added_are_read(results: StudyResults) -> None:
     """It had `sequential` in its study files; runs that no study file of today asks for are not its own."""
     for arm, seed in (("tepo", 2), ("grpo", 2), ("tepo", 3)):

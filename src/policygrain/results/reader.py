@@ -255,7 +255,8 @@ class StudyResults:
 
     def _measured(self, kind: type[AnyRecord], paths: list[Path], what: str) -> list[AnyRecord]:
         records = [read_record(kind, path, ALL) for path in paths if path.exists()]
-        if not records:
+        # A record has no rows if no sampled batch had a gradient: a model that never answers correctly.
+        if not any(record.rows for record in records):  # type: ignore[attr-defined]
             raise NoResults(f"{self.folder.path}: no {what} have been measured. {ALL}")
         return records
 

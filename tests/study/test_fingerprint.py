@@ -18,7 +18,7 @@ from pydantic.fields import FieldInfo
 from policygrain import digests
 from policygrain.objective.method import TEXTS
 from policygrain.study import Study, load_study
-from policygrain.study.artefacts import Artefact
+from policygrain.study.declare import Artefact
 from policygrain.study.fingerprint import (
     UPSTREAM,
     Fingerprints,
@@ -95,7 +95,7 @@ def declared(info: FieldInfo) -> set[Artefact]:
 @pytest.mark.parametrize("key", KEYS)
 def test_every_key_declares_what_depends_on_it(key: str) -> None:
     direct = decides(KEYS[key])
-    assert direct is not None and set(direct) <= set(ARTEFACTS), f"{key} needs json_schema_extra=…"
+    assert direct is not None and set(direct) <= set(ARTEFACTS), f"{key} is declared without `key(…)`"
 
 
 def test_declarations_form_no_circle() -> None:

@@ -6,8 +6,8 @@ import re
 
 from ..errors import UserError, did_you_mean
 from ..objective import comparison_names, method, method_names
+from .declare import distinct
 from .design import Estimators, Rounds
-from .kinds import distinct
 from .runs import CONTROLS, START, Arm, arms_of, control_arms, run_matrix
 from .schema import Experiment, Study, Training
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import Field
-
-from ..sections import Section
-from .artefacts import ESTIMATORS, ROUNDS, RUN_MATRIX
-from .kinds import MOST, NonNegativeInt, PositiveInt, Seed, Several
+from .declare import ESTIMATORS, MOST, ROUNDS, RUN_MATRIX, NonNegativeInt, PositiveInt, Section, Seed, Several, key
 
 
 class Estimators(Section):
@@ -17,44 +13,32 @@ class Estimators(Section):
     there.
     """
 
-    methods: Several[str] = Field(
-        description="estimators: names of presets or of methods defined under `methods`; their samplers are not used",
-        json_schema_extra=ESTIMATORS,
+    methods: Several[str] = key(
+        ESTIMATORS,
+        ...,
+        "estimators: names of presets or of methods defined under `methods`; their samplers are not used",
     )
-    reference: str = Field(
-        description="method that trains the policy; one of `methods`, and the reference of differences",
-        json_schema_extra=ESTIMATORS,
+    reference: str = key(
+        ESTIMATORS, ..., "method that trains the policy; one of `methods`, and the reference of differences"
     )
-    starts: PositiveInt | None = Field(
-        None, description="number of initial models that are measured, at most; null: all", json_schema_extra=RUN_MATRIX
+    starts: PositiveInt | None = key(RUN_MATRIX, None, "number of initial models that are measured, at most; null: all")
+    steps: Several[NonNegativeInt] = key(
+        ESTIMATORS, [4], "stages of training: numbers of training steps before rollouts are sampled"
     )
-    steps: Several[NonNegativeInt] = Field(
-        [4],
-        description="stages of training: numbers of training steps before rollouts are sampled",
-        json_schema_extra=ESTIMATORS,
-    )
-    updates: Several[NonNegativeInt] = Field(
+    updates: Several[NonNegativeInt] = key(
+        ESTIMATORS,
         [4, 16],
-        description="distances: numbers of optimizer steps between the policy that sampled and the one that is updated",
-        json_schema_extra=ESTIMATORS,
+        "distances: numbers of optimizer steps between the policy that sampled and the one that is updated",
     )
-    prompts_per_update: PositiveInt = Field(
-        3, description="prompts in an ordinary batch, of one optimizer step", json_schema_extra=ESTIMATORS
-    )
+    prompts_per_update: PositiveInt = key(ESTIMATORS, 3, "prompts in an ordinary batch, of one optimizer step")
     # One is left out at a time, and the squared mean of the rest is estimated: an interval needs three.
-    batches: int = Field(
-        100,
-        ge=3,
-        le=MOST,
-        description="number of ordinary batches, the same for all estimators",
-        json_schema_extra=ESTIMATORS,
-    )
-    true_prompts: int = Field(
+    batches: int = key(ESTIMATORS, 100, "number of ordinary batches, the same for all estimators", ge=3, le=MOST)
+    true_prompts: int = key(
+        ESTIMATORS,
         400,
+        "prompts whose fresh responses, sampled at each distance, give the true gradient",
         ge=3,
         le=MOST,
-        description="prompts whose fresh responses, sampled at each distance, give the true gradient",
-        json_schema_extra=ESTIMATORS,
     )
 
 
@@ -65,34 +49,26 @@ class Rounds(Section):
     pool of its rollouts, each method makes the same updates; after some of them the policy is validated.
     """
 
-    methods: Several[str] = Field(
-        description="names of presets or of methods defined under `methods`; their samplers are not used",
-        json_schema_extra=ROUNDS,
+    methods: Several[str] = key(
+        ROUNDS, ..., "names of presets or of methods defined under `methods`; their samplers are not used"
     )
-    reference: str = Field(
-        description="method that trains the policy; one of `methods`, and the reference of differences",
-        json_schema_extra=ROUNDS,
+    reference: str = key(
+        ROUNDS, ..., "method that trains the policy; one of `methods`, and the reference of differences"
     )
-    starts: PositiveInt | None = Field(
-        None, description="number of initial models that are measured, at most; null: all", json_schema_extra=RUN_MATRIX
+    starts: PositiveInt | None = key(RUN_MATRIX, None, "number of initial models that are measured, at most; null: all")
+    steps: Several[NonNegativeInt] = key(
+        ROUNDS, [4], "stages of training: numbers of training steps before rollouts are sampled"
     )
-    steps: Several[NonNegativeInt] = Field(
-        [4],
-        description="stages of training: numbers of training steps before rollouts are sampled",
-        json_schema_extra=ROUNDS,
+    updates: Several[PositiveInt] = key(
+        ROUNDS, [1, 2, 4, 8, 16], "numbers of updates after which the policy is validated; the largest ends the round"
     )
-    updates: Several[PositiveInt] = Field(
-        [1, 2, 4, 8, 16],
-        description="numbers of updates after which the policy is validated; the largest ends the round",
-        json_schema_extra=ROUNDS,
-    )
-    pools: PositiveInt = Field(2, description="pools of rollouts per policy", json_schema_extra=ROUNDS)
-    prompts_per_update: PositiveInt = Field(3, description="prompts in a minibatch", json_schema_extra=ROUNDS)
-    samples: PositiveInt = Field(
+    pools: PositiveInt = key(ROUNDS, 2, "pools of rollouts per policy")
+    prompts_per_update: PositiveInt = key(ROUNDS, 3, "prompts in a minibatch")
+    samples: PositiveInt = key(
+        ROUNDS,
         1,
-        description="responses per validation problem at the end of the round, with the same seeds for all methods; "
+        "responses per validation problem at the end of the round, with the same seeds for all methods; "
         "before the end it is one",
-        json_schema_extra=ROUNDS,
     )
 
 
@@ -103,10 +79,6 @@ class Controls(Section):
     of 0 (must not learn), and a method known to be worse (must be found worse).
     """
 
-    method: str = Field(description="method of the controls", json_schema_extra=RUN_MATRIX)
-    worse: str = Field(
-        description="a method known to be worse, such as one with a poor clip", json_schema_extra=RUN_MATRIX
-    )
-    seeds: Several[Seed] | None = Field(
-        None, description="seeds of the control runs; null: the seeds of the study", json_schema_extra=RUN_MATRIX
-    )
+    method: str = key(RUN_MATRIX, ..., "method of the controls")
+    worse: str = key(RUN_MATRIX, ..., "a method known to be worse, such as one with a poor clip")
+    seeds: Several[Seed] | None = key(RUN_MATRIX, None, "seeds of the control runs; null: the seeds of the study")

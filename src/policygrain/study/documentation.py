@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from .artefacts import Artefact
+from .declare import Artefact
 from .fingerprint import decides, section_of
 from .schema import Study
 

@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 from .. import digests
 from ..objective import Method, method
 from ..objective.method import TEXTS
-from .artefacts import Artefact
+from .declare import Artefact
 from .design import Estimators, Rounds
 from .runs import Arm, Run, RunMatrix, run_matrix
 from .schema import Study

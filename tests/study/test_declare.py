@@ -5,7 +5,7 @@ import math
 import pytest
 from pydantic import ValidationError
 
-from policygrain.sections import Section
+from policygrain.study.declare import Section
 
 
 class Example(Section):

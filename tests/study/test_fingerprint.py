@@ -25,6 +25,7 @@ from policygrain.study.fingerprint import (
     affected,
     decides,
     leaves,
+    marker_of,
     section_of,
     start_seed,
     start_seeds,
@@ -78,11 +79,9 @@ def sections(model: type[BaseModel], prefix: str = "") -> list[tuple[str, FieldI
         inside = section_of(info.annotation)
         if inside is None or decides(info) is not None:
             continue
-        kind = str(info.annotation)
         if type(None) in get_args(info.annotation):
             found.append((f"{prefix}{name}", info))
-        marker = "[]" if kind.startswith("list") else ".NAME" if "dict" in kind else ""
-        found += sections(inside, f"{prefix}{name}{marker}.")
+        found += sections(inside, f"{prefix}{name}{marker_of(info)}.")
     return found
 
 

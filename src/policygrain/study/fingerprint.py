@@ -18,9 +18,8 @@ from .. import digests
 from ..objective import Method, method
 from ..objective.method import TEXTS
 from .declare import Artefact
-from .design import Estimators, Rounds
 from .runs import Arm, Run, RunMatrix, run_matrix
-from .schema import Study
+from .schema import Estimators, Rounds, Study
 
 UPSTREAM: Mapping[Artefact, tuple[Artefact, ...]] = {
     "training_data": (),

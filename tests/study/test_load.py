@@ -114,7 +114,7 @@ def test_an_overlay_has_a_name_of_its_own(tmp_path: Path) -> None:
         load_study(path)
 
 
-@pytest.mark.parametrize("number", ["1e-3", "1E-3", "+1.e-3", ".1e-2"])
+@pytest.mark.parametrize("number", ["1e-3", "1E-3", "1e-03"])
 def test_a_number_as_yaml_reads_text_is_accepted(number: str, tmp_path: Path) -> None:
     """YAML 1.1 requires a point before the exponent and a sign after it. Text stays text."""
     path = write_study(tmp_path / "study.yaml", small())

@@ -11,8 +11,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from policygrain.clock import Clock
 from policygrain.plan.devices import read_constants
-from policygrain.plan.loads import Texts, forward_flops
-from policygrain.plan.shape import Shape
+from policygrain.plan.loads import Shape, Texts, forward_flops
 from policygrain.study.schema import Training
 
 

@@ -7,7 +7,6 @@ import time
 import pytest
 
 from policygrain.clock import Clock
-from policygrain.train.gpu import gpu_use
 
 
 def test_processor_time_is_a_share_of_the_time_that_passed() -> None:
@@ -23,9 +22,3 @@ def test_processor_time_is_a_share_of_the_time_that_passed() -> None:
     found = busy.report(10)
     assert found["system/cpu_utilization_percentage"] > idle["system/cpu_utilization_percentage"]
     assert found["time"] == pytest.approx(time.time(), abs=60) and found["tokens_per_second"] > 0
-
-
-def test_without_a_gpu_nothing_is_said_of_it() -> None:
-    import torch
-
-    assert bool(gpu_use()) is torch.cuda.is_available()

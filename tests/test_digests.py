@@ -67,12 +67,6 @@ def test_text_json_and_files_have_the_digest_of_their_bytes(tmp_path: Path) -> N
     )
 
 
-def test_a_file_larger_than_a_block_is_read_to_its_end(tmp_path: Path) -> None:
-    content = b"0" * 3_000_000
-    (tmp_path / "a").write_bytes(content + b"a")
-    assert digests.of_file(tmp_path / "a") == digests.of_bytes(content + b"a") != digests.of_bytes(content + b"b")
-
-
 @pytest.mark.parametrize("name", FILES)
 def test_a_change_of_any_file_that_output_depends_on_changes_a_model_s_digest(model: Path, name: str) -> None:
     before = digests.of_model(model)

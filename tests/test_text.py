@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
@@ -17,14 +16,6 @@ TABLES = st.integers(1, 4).flatmap(
         st.text("lr", max_size=n),
     )
 )
-
-
-def test_columns_are_two_spaces_apart() -> None:
-    assert columns([("a", "10", "x"), ("bcd", "9", "")], ("name", "n", "note"), "lrl") == [
-        "name   n  note",
-        "a     10  x",
-        "bcd    9",
-    ]
 
 
 def test_the_last_letter_holds_for_the_columns_after_it() -> None:
@@ -53,14 +44,3 @@ def test_markdown_is_read_back(table: tuple[list[str], list[list[str]], str]) ->
     assert kinds.count("th_open") == len(header) and kinds.count("td_open") == len(header) * len(rows)
     right = [token for token in tokens if token.type == "th_open" and "right" in str(token.attrs.get("style", ""))]
     assert len(right) == (align or "l").ljust(len(header), (align or "l")[-1])[: len(header)].count("r")
-
-
-def test_markdown() -> None:
-    assert markdown_table(("set", "n"), [("a|b", "1")], "lr") == "| set | n |\n|---|---:|\n| a\\|b | 1 |\n"
-
-
-def test_mistakes_are_refused() -> None:
-    with pytest.raises(ValueError, match="a row has 1 cells and the header 2"):
-        markdown_table(("a", "b"), [("1",)])
-    with pytest.raises(ValueError, match="letters other than"):
-        columns([("a",)], align="c")

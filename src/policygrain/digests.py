@@ -1,6 +1,6 @@
 """SHA-256 digests as hexadecimal text: of bytes, text, JSON values, files and model folders.
 
-Each function returns the first 16 of the 64 digits, or all of them with ``full=True``.
+Each function returns the first 16 of the 64 digits; some return all of them with ``full=True``.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def of_file(path: Path, full: bool = False) -> str:
         return _digits(hashlib.file_digest(file, "sha256").hexdigest(), full)
 
 
-def of_model(folder: Path, full: bool = False, remembered: bool = False) -> str:
+def of_model(folder: Path, remembered: bool = False) -> str:
     """Digest of the names and contents of all files in ``folder`` that a model's output depends on (`MODEL_FILES`).
 
     ``remembered``: a large file whose size and time of change are as before is not read again. UserError if there is no
@@ -71,7 +71,7 @@ def of_model(folder: Path, full: bool = False, remembered: bool = False) -> str:
         raise UserError(f"{folder}: no such folder with a model.")
     paths = {path for pattern in MODEL_FILES for path in folder.glob(pattern) if path.is_file()}
     of = _remembered if remembered else partial(of_file, full=True)
-    return of_json({path.relative_to(folder).as_posix(): of(path) for path in paths}, full)
+    return of_json({path.relative_to(folder).as_posix(): of(path) for path in paths})
 
 
 def _remembered(path: Path) -> str:

@@ -10,19 +10,6 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from .digests import of_file as file_digest
-from .digests import of_model as model_digest
-
-__all__ = [
-    "commit",
-    "file_digest",
-    "hardware",
-    "in_history",
-    "is_same_package",
-    "model_digest",
-    "seed_of",
-    "versions",
-]
 PACKAGE = Path(__file__).parent
 
 

@@ -33,21 +33,13 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], align: 
     """A Markdown table that ends with a line break. ``align`` is as in `columns`; pipes in cells are escaped."""
     sides = _sides(align, len(header))
     rule = "|" + "|".join("---:" if side == "r" else "---" for side in sides) + "|"
-    head, *body = (_markdown_row(row, len(header)) for row in (header, *rows))
+    head, *body = ("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in (header, *rows))
     return "\n".join([head, rule, *body]) + "\n"
 
 
 def _sides(align: str, count: int) -> str:
     """``align`` extended to ``count`` columns."""
-    if set(align) - set("lr"):
-        raise ValueError(f"align: {align!r} has letters other than 'l' and 'r'")
     return (align or "l").ljust(count, (align or "l")[-1])[:count]
-
-
-def _markdown_row(cells: Sequence[str], count: int) -> str:
-    if len(cells) != count:
-        raise ValueError(f"a row has {len(cells)} cells and the header {count}")
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 def shortened(text: str, most: int = 200) -> str:

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
+from policygrain.merging import merge
 from policygrain.plan.jobs import LOCAL, NAMES, SUBMITTED, Job, Jobs
 from policygrain.results.layout import StudyFolder
-from policygrain.study import load_study
+from policygrain.study import load_study, parse_study
 from policygrain.study.fingerprint import Fingerprints
 from policygrain.study.runs import run_matrix
 
@@ -83,6 +84,78 @@ def test_a_marker_names_its_job(name: str) -> None:
             match = re.fullmatch(pattern, job.markers[0])
             assert match is not None and match["fingerprint"] == job.fingerprint
             assert jobs.of(job.rule, match.groupdict()) == job
+
+
+# The smoke study, of which four processes train.
+FINISHED = {
+    "base": "studies/smoke.yaml",
+    "name": "smoke",
+    "seeds_per_process": 2,
+    "experiments": {
+        "headline": {"methods": ["grpo", "tepo"]},
+        "more": {"methods": ["none"], "seeds": [0], "vary": {"updates_per_batch": [1, 4]}, "evaluate": False},
+    },
+    "controls": None,
+    "figures": ["verdicts", "estimators", "rounds", "benchmarks", "dynamics", "clip_ratio", "convergence", "pass_at_k"],
+}
+DRAWN = {"figure": 8, "table": 4, "report_page": 1, "track": 1}
+BOTH = {"estimators": 1, "rounds": 1}  # of both initial models in one process
+EVERY_MODEL = {"train": 4, **BOTH, "evaluate": 1, **DRAWN}
+
+
+def smoke_jobs(changes: dict[str, Any]) -> list[Job]:
+    study = parse_study(merge(FINISHED, changes), Path("study.yaml"))
+    return Jobs(study, StudyFolder(Path("results/smoke")), Fingerprints(study)).all
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"training": {"threads": 2, "checkpoint_every": 2, "micro_batch_tokens": 512}}, {}),
+        ({"title": "Another"}, DRAWN),
+        ({"methods": {"none": {"summary": "Other words."}}}, DRAWN),
+        ({"tracking": {"log_models": True}}, {"report_page": 1, "track": 1}),
+        ({"estimators": {"batches": 21}}, {"estimators": 1, **DRAWN}),
+        ({"estimators": None}, DRAWN),
+        ({"rounds": {"pools": 2}}, {"rounds": 1, **DRAWN}),
+        ({"controls": {"method": "tepo", "worse": "poor_clip"}}, {"train": 4, **DRAWN}),
+        ({"evaluation": {"seed": 8}}, {"evaluate": 1, **DRAWN}),
+        (
+            {
+                "evaluation": {
+                    "benchmarks": [
+                        {"name": "running_total", "source": "running_total", "size": 12},
+                        {"name": "count", "source": "count", "size": 13},
+                    ]
+                }
+            },
+            {"prepare": 1, "evaluate": 1, **DRAWN},
+        ),
+        ({"methods": {"grpo": {"clip": {"low": 0.1}}}}, {"train": 1, "evaluate": 1, **DRAWN}),
+        ({"methods": {"token": {"clip": {"low": 0.3}}}}, {**BOTH, **DRAWN}),
+        ({"methods": {"sequence": {"advantage": "rloo"}}}, {**BOTH, **DRAWN}),
+        ({"training": {"steps": 4}}, {"train": 4, "evaluate": 1, **DRAWN}),
+        ({"model": {"lora": {}}}, EVERY_MODEL),
+        ({"prompt": {"template": "solve: {problem}\n"}}, {"start_model": 1, **EVERY_MODEL}),
+        ({"data": {"seed": 2}}, {"prepare": 1, "start_model": 1, **EVERY_MODEL}),
+        # A run that is left out is not trained again when it comes back; the others are evaluated together.
+        ({"experiments": {"headline": {"methods": ["tepo"]}}}, {"evaluate": 1, **DRAWN}),
+        ({"experiments": {"headline": {"methods": ["grpo", "tepo", "mpo"]}}}, {"train": 1, "evaluate": 1, **DRAWN}),
+        # Initial models take turns, so a seed needs none of its own.
+        ({"seeds": [0, 1, 2]}, {"train": 2, "evaluate": 1, **DRAWN}),
+        (
+            {"seeds": [0, 1, 2], "model": {"starts": 3}},  # `model.starts` decides every run and measurement
+            {"start_model": 1, "train": 6, "estimators": 2, "rounds": 2, "evaluate": 1, **DRAWN},
+        ),
+    ],
+    ids=str,
+)
+def test_a_change_leaves_only_what_depends_on_it_without_a_marker(
+    changes: dict[str, Any], expected: dict[str, int], in_root: Path
+) -> None:
+    """Snakemake starts the jobs without a marker (tests/workflow/test_reruns.py)."""
+    there = {marker for job in smoke_jobs({}) for marker in job.markers}
+    assert Counter(job.rule for job in smoke_jobs(changes) if not set(job.markers) <= there) == expected
 
 
 @papers

@@ -150,15 +150,6 @@ def test_methods_are_listed_and_checked_without_torch_in_a_fifth_of_a_second(lig
     assert min(float(seconds) for seconds, _ in found) < 0.2
 
 
-def test_it_loads_within_a_second_of_torch(light: Path) -> None:
-    code = (
-        "import time, torch; start = time.process_time()\n"
-        "from policygrain import method; method('tepo'); import policygrain.objective.loss\n"
-        "print(time.process_time() - start)"
-    )
-    assert float(run(light, "python", "-c", code).stdout) < 1
-
-
 @pytest.mark.slow
 def test_the_tests_of_the_objective_pass(light: Path, root: Path) -> None:
     tests = [str(root / "tests" / room) for room in ("objective",)]

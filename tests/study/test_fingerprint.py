@@ -10,21 +10,20 @@ from typing import Any, get_args
 
 import pytest
 import yaml
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from policygrain import digests
 from policygrain.objective.method import TEXTS
 from policygrain.study import Study, load_study
-from policygrain.study.artefacts import Artefact
+from policygrain.study.declare import Artefact
 from policygrain.study.fingerprint import (
     UPSTREAM,
     Fingerprints,
     affected,
     decides,
     leaves,
+    marker_of,
     section_of,
     start_seed,
     start_seeds,
@@ -33,8 +32,6 @@ from policygrain.study.methods import MethodChanges
 from policygrain.study.runs import Run
 
 from ..support.all_keys import OTHER_OF_METHOD, REFERENCE, SOURCES, other_value, reference, value_at, with_values
-
-few = settings(deadline=None, derandomize=True, max_examples=60)
 
 ARTEFACTS = get_args(Artefact)
 KEYS = dict(leaves(Study))
@@ -78,11 +75,9 @@ def sections(model: type[BaseModel], prefix: str = "") -> list[tuple[str, FieldI
         inside = section_of(info.annotation)
         if inside is None or decides(info) is not None:
             continue
-        kind = str(info.annotation)
         if type(None) in get_args(info.annotation):
             found.append((f"{prefix}{name}", info))
-        marker = "[]" if kind.startswith("list") else ".NAME" if "dict" in kind else ""
-        found += sections(inside, f"{prefix}{name}{marker}.")
+        found += sections(inside, f"{prefix}{name}{marker_of(info)}.")
     return found
 
 
@@ -95,7 +90,7 @@ def declared(info: FieldInfo) -> set[Artefact]:
 @pytest.mark.parametrize("key", KEYS)
 def test_every_key_declares_what_depends_on_it(key: str) -> None:
     direct = decides(KEYS[key])
-    assert direct is not None and set(direct) <= set(ARTEFACTS), f"{key} needs json_schema_extra=…"
+    assert direct is not None and set(direct) <= set(ARTEFACTS), f"{key} is declared without `key(…)`"
 
 
 def test_declarations_form_no_circle() -> None:
@@ -116,18 +111,6 @@ def test_a_key_changes_what_it_declares_and_nothing_else(key: str) -> None:
     after = with_values(**{key: other_value(key, KEYS[key], now)})
     assert value_at(after, key.split(".")) != now, "another value"
     assert changed(fingerprints(reference()), fingerprints(after)) == declared(KEYS[key])
-
-
-# vLLM as the engine of training excludes `evaluation.after_training`.
-SEVERAL = [key for key in PLAIN if not key.startswith("experiments") and key != "training.engine"]
-
-
-@few
-@given(st.lists(st.sampled_from(SEVERAL), min_size=2, unique=True))
-def test_several_keys_change_what_each_of_them_declares(keys: list[str]) -> None:
-    values = {key: other_value(key, KEYS[key], value_at(reference(), key.split("."))) for key in keys}
-    expected: set[Artefact] = set().union(*(declared(KEYS[key]) for key in keys))
-    assert changed(fingerprints(reference()), fingerprints(with_values(**values))) == expected
 
 
 # The keys without defaults of optional sections.
@@ -261,22 +244,3 @@ def test_a_base_is_what_it_adds(tmp_path: Path) -> None:
 def test_the_order_of_keys_and_defaults_that_are_written_out_change_nothing() -> None:
     whole = reference().model_dump(mode="json")
     assert fingerprints(reference(dict(reversed(whole.items())))) == fingerprints(reference())
-
-
-def test_what_a_workflow_asks_for_again_is_not_computed_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every figure and table asks for the fingerprints of all runs."""
-    found = Fingerprints(load_study(root / "studies" / "smoke.yaml"))
-    matrix = found.matrix
-
-    def ask() -> list[str]:
-        runs = [found.run(run) for run in matrix.runs]
-        starts = [part(seed) for seed in (0, 1) for part in (found.start_model, found.estimators, found.rounds)]
-        return [*runs, *starts, found.evaluation(matrix.evaluated, [0, 1])]
-
-    def computed(*_: object) -> None:
-        raise AssertionError("computed again")
-
-    first = ask()
-    for name in ("settings", "method"):
-        monkeypatch.setattr(f"policygrain.study.fingerprint.{name}", computed)
-    assert ask() == first

@@ -60,18 +60,11 @@ def test_addresses_are_shown_without_credentials(uri: str, shown: str) -> None:
     assert redacted(uri) == shown
 
 
-@pytest.mark.parametrize("by", ["study", "environment"])
-def test_a_server_that_is_not_reached_is_named_without_credentials(
-    by: str, results: Path, impatient: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = StudyResults(results)
-    if by == "study":
-        tracking = found.study.tracking.model_copy(update={"uri": NOWHERE})
-        found = StudyResults(results, found.study.model_copy(update={"tracking": tracking}))
-    else:
-        monkeypatch.setenv("MLFLOW_TRACKING_URI", NOWHERE)
+def test_a_server_that_is_not_reached_is_named_without_credentials(results: Path, impatient: None) -> None:
+    study = StudyResults(results).study
+    study = study.model_copy(update={"tracking": study.tracking.model_copy(update={"uri": NOWHERE})})
     with pytest.raises(UserError, match=r"tracking\.uri: MLflow at http://127\.0\.0\.1:9 does not answer") as raised:
-        mirror(found)
+        mirror(StudyResults(results, study))
     assert SECRET not in str(raised.value)
     assert raised.value.__suppress_context__ and raised.value.__cause__ is None
 

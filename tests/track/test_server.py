@@ -32,7 +32,7 @@ from ..support.leftovers import swept
 from ..support.made_up import make_up_run
 from ..support.small import small_study
 
-STUDIES, SEEDS, STEPS = 8, 5, 25
+STUDIES, SEEDS, STEPS = 4, 5, 25
 TIMEOUT = 300.0  # seconds
 
 
@@ -113,7 +113,7 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
 
 
 @pytest.mark.slow
-def test_forty_runs_survive_a_server_that_is_killed(
+def test_twenty_runs_survive_a_server_that_is_killed(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is lost, nothing is there twice."""

@@ -22,7 +22,7 @@ from policygrain.study import load_study
 from policygrain.study.runs import run_matrix
 from policygrain.track.mirror import mirror
 from policygrain.track.points import HEADLINE
-from policygrain.track.view import TAG, share
+from policygrain.track.ui import TAG, share
 
 from ..conftest import ROOT
 from ..support.leftovers import swept, with_in_environment

@@ -65,50 +65,16 @@ def finished(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({}, {}),
-        ({"training": {"threads": 2, "checkpoint_every": 2, "micro_batch_tokens": 512}}, {}),
-        ({"evaluation": {"parts": 2}}, {}),
-        ({"title": "Another"}, DRAWN),
-        ({"methods": {"none": {"summary": "Other words."}}}, DRAWN),
-        ({"tracking": {"log_models": True}}, {"report_page": 1, "track": 1}),
-        ({"estimators": {"batches": 21}}, {"estimators": 1, **DRAWN}),
-        ({"estimators": None}, DRAWN),
-        ({"rounds": {"pools": 2}}, {"rounds": 1, **DRAWN}),
-        ({"controls": {"method": "tepo", "worse": "poor_clip"}}, {"train": 4, **DRAWN}),
-        ({"evaluation": {"seed": 8}}, {"evaluate": 1, **DRAWN}),
-        (
-            {
-                "evaluation": {
-                    "benchmarks": [
-                        {"name": "running_total", "source": "running_total", "size": 12},
-                        {"name": "count", "source": "count", "size": 13},
-                    ]
-                }
-            },
-            {"prepare": 1, "evaluate": 1, **DRAWN},
-        ),
+        ({"training": {"threads": 2}, "evaluation": {"parts": 2}}, {}),
         ({"methods": {"grpo": {"clip": {"low": 0.1}}}}, {"train": 1, "evaluate": 1, **DRAWN}),
-        ({"methods": {"token": {"clip": {"low": 0.3}}}}, {**MEASURED, **DRAWN}),
-        ({"methods": {"sequence": {"advantage": "rloo"}}}, {**MEASURED, **DRAWN}),
-        ({"training": {"steps": 4}}, {"train": 4, "evaluate": 1, **DRAWN}),
-        ({"model": {"lora": {}}}, EVERY_MODEL),
-        ({"prompt": {"template": "solve: {problem}\n"}}, {"start_model": 1, **EVERY_MODEL}),
         ({"data": {"seed": 2}}, {"prepare": 1, "start_model": 1, **EVERY_MODEL}),
-        # A run that is left out is not trained again when it comes back; the others are evaluated together.
-        ({"experiments": {"headline": {"methods": ["tepo"]}}}, {"evaluate": 1, **DRAWN}),
-        ({"experiments": {"headline": {"methods": ["grpo", "tepo", "mpo"]}}}, {"train": 1, "evaluate": 1, **DRAWN}),
-        # Initial models take turns, so a seed needs none of its own.
-        ({"seeds": [0, 1, 2]}, {"train": 2, "evaluate": 1, **DRAWN}),
-        (
-            {"seeds": [0, 1, 2], "model": {"starts": 3}},  # `model.starts` decides every run and measurement
-            {"start_model": 1, "train": 6, "estimators": 2, "rounds": 2, "evaluate": 1, **DRAWN},
-        ),
     ],
     ids=str,
 )
 def test_a_change_schedules_what_depends_on_it(
     changes: dict[str, object], expected: dict[str, int], finished: Path, root: Path
 ) -> None:
+    """Snakemake starts the jobs without a marker; tests/plan/test_jobs.py has which those are for every change."""
     study = write_study(finished, root, **changes)
     assert planned(root, finished, study, "all") == expected
     shutil.rmtree(finished / ".snakemake")

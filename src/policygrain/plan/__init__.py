@@ -2,6 +2,6 @@
 
 `jobs` lists the jobs, for the Snakefile too; `session` is what Snakemake does before and after them. `check` reads a
 study as `policygrain check` does; `machine`, `cluster` and `probe` are `policygrain doctor`. `estimate` and `tables`
-are `policygrain plan`: the work of each job (`work`, with formulas from `loads` and the model's `shape`) over the speed
+are `policygrain plan`: the work of each job (`work`, with formulas from `loads`) over the speed
 of a device (`devices`, `constants.yaml`).
 """

@@ -17,8 +17,7 @@ from ..study.fingerprint import Fingerprints
 from ..study.schema import Study
 from .devices import Constants, Device
 from .jobs import SUBMITTED, Job, Jobs
-from .loads import Memory, memory
-from .shape import shape_of
+from .loads import Memory, memory, shape_of
 from .work import SEQUENCES, Planner, Work
 
 # Numbers of devices per run that are tried, in this order.

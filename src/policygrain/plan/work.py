@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from ..study.design import Estimators, Rounds
 from ..study.runs import Arm
-from ..study.schema import Benchmark, Study
+from ..study.schema import Benchmark, Estimators, Rounds, Study
 from ..tasks import registry
 from ..tasks.families import FAMILIES
 from ..tasks.problem import read_rows
@@ -15,8 +14,7 @@ from ..tasks.registry import sampling_of, sharing_responses
 from ..tasks.set_files import data_root
 from ..tasks.sources import FAMILY_SIZE
 from .devices import Expected, Phase
-from .loads import Load, Texts, decode, score, update
-from .shape import Shape
+from .loads import Load, Shape, Texts, decode, score, update
 
 # Maximum number of sequences that an engine samples at once.
 SEQUENCES = {"vllm": 512, "transformers": 256}

@@ -6,10 +6,9 @@ import re
 
 from ..errors import UserError, did_you_mean
 from ..objective import comparison_names, method, method_names
-from .design import Estimators, Rounds
-from .kinds import distinct
+from .declare import distinct
 from .runs import CONTROLS, START, Arm, arms_of, control_arms, run_matrix
-from .schema import Experiment, Study, Training
+from .schema import Estimators, Experiment, Rounds, Study, Training
 
 LONGEST_ARM = 150  # characters of a folder's name, which has at most 255 bytes with what is added to it
 

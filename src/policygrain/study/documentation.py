@@ -10,8 +10,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from .artefacts import Artefact
-from .fingerprint import decides, section_of
+from .declare import Artefact
+from .fingerprint import decides, marker_of, section_of
 from .schema import Study
 
 HEAD = """# Configuration
@@ -49,10 +49,9 @@ def _rows(model: type[BaseModel], prefix: str) -> Iterator[str]:
         key = f"{prefix}{name}"
         section = section_of(field.annotation)
         if section is not None:
-            kind = str(field.annotation)
-            marker = "[]" if kind.startswith("list") else ".NAME" if "dict" in kind else ""
-            yield f"| **`{key}{marker}`** | | | {field.description} | {_dependents(field)} |"
-            yield from _rows(section, f"{key}{marker}.")
+            key += marker_of(field)
+            yield f"| **`{key}`** | | | {field.description} | {_dependents(field)} |"
+            yield from _rows(section, f"{key}.")
             continue
         default = "required" if field.default is PydanticUndefined else f"`{field.default!r}`"
         yield f"| `{key}` | {_type(field.annotation)} | {default} | {field.description} | {_dependents(field)} |"

@@ -17,10 +17,9 @@ from pydantic.fields import FieldInfo
 from .. import digests
 from ..objective import Method, method
 from ..objective.method import TEXTS
-from .artefacts import Artefact
-from .design import Estimators, Rounds
+from .declare import Artefact
 from .runs import Arm, Run, RunMatrix, run_matrix
-from .schema import Study
+from .schema import Estimators, Rounds, Study
 
 UPSTREAM: Mapping[Artefact, tuple[Artefact, ...]] = {
     "training_data": (),
@@ -51,9 +50,13 @@ def leaves(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Fiel
         if section is None or decides(info) is not None:
             yield f"{prefix}{name}", info
         else:
-            kind = str(info.annotation)
-            marker = "[]" if kind.startswith("list") else ".NAME" if "dict" in kind else ""
-            yield from leaves(section, f"{prefix}{name}{marker}.")
+            yield from leaves(section, f"{prefix}{name}{marker_of(info)}.")
+
+
+def marker_of(info: FieldInfo) -> str:
+    """What follows the name of a key with sections: `[]` for a list of them, `.NAME` for a mapping, else nothing."""
+    kind = str(info.annotation)
+    return "[]" if kind.startswith("list") else ".NAME" if "dict" in kind else ""
 
 
 def decides(info: FieldInfo) -> list[Artefact] | None:

@@ -11,35 +11,35 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from ..sections import Section
-from .artefacts import (
+from .declare import (
     ALL_DATA,
     BENCHMARKS,
     BENCHMARKS_AND_EVALUATION,
+    ESTIMATORS,
     EVALUATION,
     EVERY_MODEL,
     FIGURES,
+    MOST,
     NOTHING,
     POLICY,
     POLICY_AND_EVALUATION,
+    ROUNDS,
     RUN,
     RUN_MATRIX,
     START,
     TRACKING,
     TRAINING_DATA,
-)
-from .design import Controls, Estimators, Rounds
-from .kinds import (
-    MOST,
     Name,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
+    Section,
     Seed,
     Several,
     Share,
     Text,
     distinct,
+    key,
     tracking_uri,
 )
 from .methods import MethodChanges
@@ -67,177 +67,130 @@ FigureName = Literal[
 class TinyModel(Section):
     """The architecture of a tiny model that the pipeline builds (Qwen2 with tied embeddings)."""
 
-    hidden: int = Field(64, ge=1, le=8192, description="hidden size", json_schema_extra=START)
-    intermediate: int = Field(
-        128, ge=1, le=65_536, description="size of the feed-forward layers", json_schema_extra=START
-    )
-    layers: int = Field(3, ge=1, le=128, description="number of transformer layers", json_schema_extra=START)
-    heads: int = Field(
-        2,
-        ge=1,
-        le=128,
-        description="number of attention heads; hidden size / heads must be a multiple of 32",
-        json_schema_extra=START,
-    )
-    context: PositiveInt = Field(
-        256, description="maximum length of a prompt with its response, in tokens", json_schema_extra=START
-    )
-    vocabulary: int | None = Field(
+    hidden: int = key(START, 64, "hidden size", ge=1, le=8192)
+    intermediate: int = key(START, 128, "size of the feed-forward layers", ge=1, le=65_536)
+    layers: int = key(START, 3, "number of transformer layers", ge=1, le=128)
+    heads: int = key(START, 2, "number of attention heads; hidden size / heads must be a multiple of 32", ge=1, le=128)
+    context: PositiveInt = key(START, 256, "maximum length of a prompt with its response, in tokens")
+    # At least 256 bytes, the end of a sequence, padding.
+    vocabulary: int | None = key(
+        START,
         None,
-        ge=258,  # 256 bytes, the end of a sequence, padding
+        "vocabulary size of a byte-level BPE tokenizer, trained on the prompts; null: one token per character",
+        ge=258,
         le=MOST,
-        description="vocabulary size of a byte-level BPE tokenizer, trained on the prompts; "
-        "null: one token per character",
-        json_schema_extra=START,
     )
 
 
 class WarmStart(Section):
     """Supervised fine-tuning of a tiny model on generated demonstrations (synthetic families only)."""
 
-    steps: NonNegativeInt = Field(
-        700, description="optimizer steps; 0: the weights stay random", json_schema_extra=START
+    steps: NonNegativeInt = key(START, 700, "optimizer steps; 0: the weights stay random")
+    mixed_steps: NonNegativeInt = key(
+        START, 80, "number of final steps in which some demonstrations have no scratchpad"
     )
-    mixed_steps: NonNegativeInt = Field(
-        80,
-        description="number of final steps in which some demonstrations have no scratchpad",
-        json_schema_extra=START,
-    )
-    batch_size: int = Field(
-        32, ge=1, le=65_536, description="demonstrations per optimizer step", json_schema_extra=START
-    )
-    learning_rate: float = Field(
+    batch_size: int = key(START, 32, "demonstrations per optimizer step", ge=1, le=65_536)
+    learning_rate: float = key(
+        START,
         3e-3,
+        "peak learning rate of AdamW; for weight matrices Muon is used with five times this rate",
         gt=0,
         le=1,
-        description="peak learning rate of AdamW; for weight matrices Muon is used with five times this rate",
-        json_schema_extra=START,
     )
-    direct_share: Share = Field(
-        0.6,
-        description="share of demonstrations without a scratchpad in the final mixed_steps steps",
-        json_schema_extra=START,
-    )
-    error_rate: Share = Field(
-        0.02,
-        description="error rate of a demonstration's step: probability that a scratchpad step contains a mistake",
-        json_schema_extra=START,
+    direct_share: Share = key(START, 0.6, "share of demonstrations without a scratchpad in the final mixed_steps steps")
+    error_rate: Share = key(
+        START, 0.02, "error rate of a demonstration's step: probability that a scratchpad step contains a mistake"
     )
 
 
 class Lora(Section):
     """Low-rank adapters (LoRA); the model's own weights are frozen. Needs the package peft."""
 
-    rank: int = Field(16, ge=1, le=8192, description="rank of the adapters", json_schema_extra=POLICY)
-    alpha: float = Field(
-        32.0, gt=0, le=10_000, description="the adapter output is scaled by alpha / rank", json_schema_extra=POLICY
-    )
-    targets: Several[Text] = Field(
+    rank: int = key(POLICY, 16, "rank of the adapters", ge=1, le=8192)
+    alpha: float = key(POLICY, 32.0, "the adapter output is scaled by alpha / rank", gt=0, le=10_000)
+    targets: Several[Text] = key(
+        POLICY,
         ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
-        description="modules with an adapter, by the last part of their names",
-        json_schema_extra=POLICY,
+        "modules with an adapter, by the last part of their names",
     )
 
 
 class Model(Section):
     """The model that training starts from."""
 
-    start: Text = Field(
+    start: Text = key(
+        EVERY_MODEL,
         "tiny",
-        description="'tiny': built and fine-tuned by the pipeline; otherwise a folder or a Hugging Face name of a "
+        "'tiny': built and fine-tuned by the pipeline; otherwise a folder or a Hugging Face name of a "
         "causal language model",
-        json_schema_extra=EVERY_MODEL,
     )
-    revision: Text | None = Field(
+    revision: Text | None = key(
+        EVERY_MODEL,
         None,
-        description="revision (commit, tag or branch) of a Hugging Face model, whose commit is recorded; null: main",
-        json_schema_extra=EVERY_MODEL,
+        "revision (commit, tag or branch) of a Hugging Face model, whose commit is recorded; null: main",
     )
-    dtype: Literal["float32", "bfloat16"] = Field(
-        "float32", description="data type of the policy's weights and computation", json_schema_extra=POLICY
-    )
+    dtype: Literal["float32", "bfloat16"] = key(POLICY, "float32", "data type of the policy's weights and computation")
     lora: Lora | None = Field(None, description="low-rank adapters; null: all weights are trained")
     tiny: TinyModel = Field(TinyModel(), description="architecture, with start: tiny")
     warm_start: WarmStart = Field(WarmStart(), description="supervised fine-tuning, with start: tiny")
-    starts: int | None = Field(
+    starts: int | None = key(
+        POLICY_AND_EVALUATION,
         None,
+        "number of initial models: seeds take turns, so with 6 the seeds 0 and 6 begin from the same one; "
+        "null: each seed has its own",
         ge=1,
         le=1000,
-        description="number of initial models: seeds take turns, so with 6 the seeds 0 and 6 begin from the same one; "
-        "null: each seed has its own",
-        json_schema_extra=POLICY_AND_EVALUATION,
     )
 
 
 class Prompt(Section):
     """The prompt format, in training and in evaluation."""
 
-    template: str = Field(
-        "{problem}\n",
-        description="prompt text; {problem} is replaced by the problem",
-        pattern=r"\{problem\}",
-        json_schema_extra=EVERY_MODEL,
+    template: str = key(
+        EVERY_MODEL, "{problem}\n", "prompt text; {problem} is replaced by the problem", pattern=r"\{problem\}"
     )
-    program: str = Field(
+    program: str = key(
+        EVERY_MODEL,
         "{problem}\nAnswer with a Python program in a block that begins with ```python.\n",
-        description="the same for problems whose answer is a program (coding benchmarks)",
+        "the same for problems whose answer is a program (coding benchmarks)",
         pattern=r"\{problem\}",
-        json_schema_extra=EVERY_MODEL,
     )
-    chat: bool = Field(False, description="apply the tokenizer's chat template", json_schema_extra=EVERY_MODEL)
-    system: str = Field("", description="system prompt, with chat: true", json_schema_extra=EVERY_MODEL)
+    chat: bool = key(EVERY_MODEL, False, "apply the tokenizer's chat template")
+    system: str = key(EVERY_MODEL, "", "system prompt, with chat: true")
 
 
 class Data(Section):
     """Training and validation problems."""
 
-    root: Path | None = Field(
+    root: Path | None = key(
+        NOTHING,
         None,
+        "folder that file sources are relative to; null: POLICYGRAIN_DATA, else the working directory",
         strict=False,
-        description="folder that file sources are relative to; null: POLICYGRAIN_DATA, else the working directory",
-        json_schema_extra=NOTHING,
     )
-    train: Several[Text] = Field(
-        description="sources of training problems: synthetic families, registered sets (`policygrain data list`) or "
-        ".jsonl files",
-        json_schema_extra=TRAINING_DATA,
+    train: Several[Text] = key(
+        TRAINING_DATA,
+        ...,
+        "sources of training problems: synthetic families, registered sets (`policygrain data list`) or .jsonl files",
     )
-    train_size: PositiveInt = Field(
-        3000,
-        description="number of problems per family; maximum number per registered set or file",
-        json_schema_extra=TRAINING_DATA,
+    train_size: PositiveInt = key(
+        TRAINING_DATA, 3000, "number of problems per family; maximum number per registered set or file"
     )
-    validation_size: PositiveInt = Field(
-        60,
-        description="validation problems per source; they are not in training or benchmarks",
-        json_schema_extra=TRAINING_DATA,
+    validation_size: PositiveInt = key(
+        TRAINING_DATA, 60, "validation problems per source; they are not in training or benchmarks"
     )
-    seed: Seed = Field(1, description="seed of the synthetic problems", json_schema_extra=ALL_DATA)
+    seed: Seed = key(ALL_DATA, 1, "seed of the synthetic problems")
 
 
 class Sampling(Section):
     """Sampling parameters of evaluation."""
 
-    n: int = Field(
-        1,
-        ge=1,
-        le=100_000,
-        description="responses per problem; the score is their mean accuracy (avg@n)",
-        json_schema_extra=EVALUATION,
+    n: int = key(EVALUATION, 1, "responses per problem; the score is their mean accuracy (avg@n)", ge=1, le=100_000)
+    temperature: float = key(EVALUATION, 0.0, "sampling temperature; 0: greedy decoding", ge=0, le=10)
+    top_p: float = key(
+        EVALUATION, 1.0, "nucleus sampling: probability mass of the tokens that are sampled from", gt=0, le=1
     )
-    temperature: float = Field(
-        0.0, ge=0, le=10, description="sampling temperature; 0: greedy decoding", json_schema_extra=EVALUATION
-    )
-    top_p: float = Field(
-        1.0,
-        gt=0,
-        le=1,
-        description="nucleus sampling: probability mass of the tokens that are sampled from",
-        json_schema_extra=EVALUATION,
-    )
-    max_tokens: PositiveInt = Field(
-        128, description="maximum length of a response, in tokens", json_schema_extra=EVALUATION
-    )
+    max_tokens: PositiveInt = key(EVALUATION, 128, "maximum length of a response, in tokens")
 
     @model_validator(mode="after")
     def _several_differ(self) -> Sampling:
@@ -252,21 +205,20 @@ Extraction = Literal["boxed", "answer_line", "qwen_math"]
 class Benchmark(Section):
     """A benchmark."""
 
-    name: Name = Field(description="name in figures and tables", json_schema_extra=BENCHMARKS_AND_EVALUATION)
-    source: Text = Field(
-        description="a synthetic family, a registered set (`policygrain data list`) or a .jsonl file",
-        json_schema_extra=BENCHMARKS_AND_EVALUATION,
+    name: Name = key(BENCHMARKS_AND_EVALUATION, ..., "name in figures and tables")
+    source: Text = key(
+        BENCHMARKS_AND_EVALUATION,
+        ...,
+        "a synthetic family, a registered set (`policygrain data list`) or a .jsonl file",
     )
-    size: PositiveInt | None = Field(
-        None,
-        description="maximum number of problems; null: 300 of a family, all of a registered set or file",
-        json_schema_extra=BENCHMARKS,
+    size: PositiveInt | None = key(
+        BENCHMARKS, None, "maximum number of problems; null: 300 of a family, all of a registered set or file"
     )
-    extraction: Extraction | None = Field(
+    extraction: Extraction | None = key(
+        EVALUATION,
         None,
-        description="how the answer is extracted from a response; null: as in the study. Benchmarks with the same "
+        "how the answer is extracted from a response; null: as in the study. Benchmarks with the same "
         "source, size and sampling parameters share their responses, so two protocols can be reported side by side",
-        json_schema_extra=EVALUATION,
     )
     sampling: Sampling | None = Field(None, description="sampling parameters; null: those of `evaluation`")
 
@@ -282,45 +234,37 @@ def distinct_names(benchmarks: list[Benchmark]) -> list[Benchmark]:
 class Evaluation(Section):
     """The evaluation of start and final models on benchmarks."""
 
-    engine: Literal["auto", "vllm", "transformers"] = Field(
-        "auto",
-        description="inference engine; auto: vllm if it is installed, otherwise transformers",
-        json_schema_extra=EVALUATION,
+    engine: Literal["auto", "vllm", "transformers"] = key(
+        EVALUATION, "auto", "inference engine; auto: vllm if it is installed, otherwise transformers"
     )
     sampling: Sampling = Field(Sampling(), description="sampling parameters of benchmarks that do not have their own")
-    registered_sampling: bool = Field(
+    registered_sampling: bool = key(
+        EVALUATION,
         False,
-        description="true: registered benchmarks without their own sampling parameters use n, temperature and top_p "
+        "true: registered benchmarks without their own sampling parameters use n, temperature and top_p "
         "from the registry (`policygrain data list`) and max_tokens from `evaluation.sampling`",
-        json_schema_extra=EVALUATION,
     )
     benchmarks: Annotated[list[Benchmark], AfterValidator(distinct_names)] = Field(
         min_length=1, description="benchmarks, in the order of figures and tables"
     )
-    greedy: bool = Field(
+    greedy: bool = key(
+        EVALUATION,
         False,
-        description="besides the sampled responses, decode one greedily per problem; reported in a table of its own",
-        json_schema_extra=EVALUATION,
+        "besides the sampled responses, decode one greedily per problem; reported in a table of its own",
     )
-    after_training: bool = Field(
+    after_training: bool = key(
+        EVALUATION,
         False,
-        description="evaluate a run's final model in the process that trained it, with the engine of training; saves "
+        "evaluate a run's final model in the process that trained it, with the engine of training; saves "
         "start-up time for tiny models",
-        json_schema_extra=EVALUATION,
     )
-    runs_per_engine: PositiveInt = Field(
-        30,
-        description="models that one process evaluates one after the other, with the same engine",
-        json_schema_extra=NOTHING,
+    runs_per_engine: PositiveInt = key(
+        NOTHING, 30, "models that one process evaluates one after the other, with the same engine"
     )
-    parts: int = Field(
-        1,
-        ge=1,
-        le=1000,
-        description="number of jobs that share the sampling for these models; changes no result",
-        json_schema_extra=NOTHING,
+    parts: int = key(
+        NOTHING, 1, "number of jobs that share the sampling for these models; changes no result", ge=1, le=1000
     )
-    seed: Seed = Field(7, description="sampling seed", json_schema_extra=EVALUATION)
+    seed: Seed = key(EVALUATION, 7, "sampling seed")
 
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
@@ -329,159 +273,115 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 class Training(Section):
     """Training: epochs × updates_per_batch optimizer steps per batch of prompts_per_step × group responses."""
 
-    trainer: Literal["policygrain", "trl", "verl"] = Field(
+    trainer: Literal["policygrain", "trl", "verl"] = key(
+        RUN,
         "policygrain",
-        description="what trains: policygrain is the loop of this package, one process per run; trl trains with the "
+        "what trains: policygrain is the loop of this package, one process per run; trl trains with the "
         "same samples on one or several processes; verl samples by itself. What each of them has: docs/training.md",
-        json_schema_extra=RUN,
     )
-    trl: dict[str, Any] = Field(
+    trl: dict[str, Any] = key(
+        RUN,
         {},
-        description="settings of TRL's GRPOConfig with trainer: trl, such as fsdp or ddp_timeout; those that a "
+        "settings of TRL's GRPOConfig with trainer: trl, such as fsdp or ddp_timeout; those that a "
         "study has keys for are refused",
-        json_schema_extra=RUN,
     )
-    verl: dict[str, Any] = Field(
+    verl: dict[str, Any] = key(
+        RUN,
         {},
-        description="settings of verl's ppo_trainer with trainer: verl, such as trainer.n_gpus_per_node, as nested "
+        "settings of verl's ppo_trainer with trainer: verl, such as trainer.n_gpus_per_node, as nested "
         "mappings; those that a study has keys for are refused",
-        json_schema_extra=RUN,
     )
-    steps: PositiveInt = Field(30, description="training steps; each samples one batch", json_schema_extra=RUN)
-    prompts_per_step: PositiveInt = Field(16, description="prompts per batch", json_schema_extra=POLICY)
-    group: int = Field(
-        8,
-        ge=2,
-        le=100_000,
-        description="responses per prompt (group size G); a single one has no advantage",
-        json_schema_extra=POLICY,
-    )
-    updates_per_batch: PositiveInt = Field(
+    steps: PositiveInt = key(RUN, 30, "training steps; each samples one batch")
+    prompts_per_step: PositiveInt = key(POLICY, 16, "prompts per batch")
+    group: int = key(POLICY, 8, "responses per prompt (group size G); a single one has no advantage", ge=2, le=100_000)
+    updates_per_batch: PositiveInt = key(
+        POLICY,
         4,
-        description="minibatches, and optimizer steps, in a pass over a batch; with more of them, training is more "
-        "off-policy",
-        json_schema_extra=POLICY,
+        "minibatches, and optimizer steps, in a pass over a batch; with more of them, training is more off-policy",
     )
-    epochs: PositiveInt = Field(
-        1,
-        description="passes over each batch, all with the same old log-probabilities",
-        json_schema_extra=POLICY,
+    epochs: PositiveInt = key(POLICY, 1, "passes over each batch, all with the same old log-probabilities")
+    learning_rate: float = key(POLICY, 2e-4, "learning rate of AdamW; 0 as a control: nothing is learned", ge=0, le=1)
+    warmup_updates: NonNegativeInt = key(POLICY, 0, "optimizer steps of linear learning-rate warmup")
+    weight_decay: float = key(POLICY, 0.0, "weight decay of AdamW", ge=0, le=10)
+    betas: tuple[Beta, Beta] = key(POLICY, (0.9, 0.95), "betas of AdamW", strict=False)
+    max_grad_norm: PositiveFloat = key(POLICY, 1.0, "maximum gradient norm; larger gradients are scaled down")
+    temperature: float = key(
+        POLICY, 1.0, "sampling temperature of rollouts; also applied to log-probabilities and entropy", gt=0, le=10
     )
-    learning_rate: float = Field(
-        2e-4,
-        ge=0,
-        le=1,
-        description="learning rate of AdamW; 0 as a control: nothing is learned",
-        json_schema_extra=POLICY,
+    max_tokens: PositiveInt = key(POLICY, 112, "maximum length of a response (L_max), in tokens, tool output included")
+    micro_batch_tokens: PositiveInt = key(
+        NOTHING, 2048, "maximum tokens per forward pass, including padding; changes no result"
     )
-    warmup_updates: NonNegativeInt = Field(
-        0, description="optimizer steps of linear learning-rate warmup", json_schema_extra=POLICY
-    )
-    weight_decay: float = Field(0.0, ge=0, le=10, description="weight decay of AdamW", json_schema_extra=POLICY)
-    betas: tuple[Beta, Beta] = Field((0.9, 0.95), strict=False, description="betas of AdamW", json_schema_extra=POLICY)
-    max_grad_norm: PositiveFloat = Field(
-        1.0, description="maximum gradient norm; larger gradients are scaled down", json_schema_extra=POLICY
-    )
-    temperature: float = Field(
-        1.0,
-        gt=0,
-        le=10,
-        description="sampling temperature of rollouts; also applied to log-probabilities and entropy",
-        json_schema_extra=POLICY,
-    )
-    max_tokens: PositiveInt = Field(
-        112,
-        description="maximum length of a response (L_max), in tokens, tool output included",
-        json_schema_extra=POLICY,
-    )
-    micro_batch_tokens: PositiveInt = Field(
-        2048,
-        description="maximum tokens per forward pass, including padding; changes no result",
-        json_schema_extra=NOTHING,
-    )
-    engine: Literal["transformers", "vllm"] = Field(
-        "transformers", description="engine that samples rollouts", json_schema_extra=POLICY
-    )
-    kv_gib: float | None = Field(
+    engine: Literal["transformers", "vllm"] = key(POLICY, "transformers", "engine that samples rollouts")
+    kv_gib: float | None = key(
+        NOTHING,
         None,
+        "size of vLLM's KV cache in GiB; null: 1 on a CPU, half of the free memory on a GPU",
         gt=0,
         le=10_000,
-        description="size of vLLM's KV cache in GiB; null: 1 on a CPU, half of the free memory on a GPU",
-        json_schema_extra=NOTHING,
     )
-    max_mismatch: float | None = Field(
+    max_mismatch: float | None = key(
+        NOTHING,
         None,
+        "the run stops if the log-probabilities of trainer and engine differ by more than this on average, "
+        "in nats per token; null: 0.01 in float32, 0.02 in float16, 0.1 in bfloat16, and no limit with sampler_bits",
         gt=0,
         le=10,
-        description="the run stops if the log-probabilities of trainer and engine differ by more than this on average, "
-        "in nats per token; null: 0.01 in float32, 0.02 in float16, 0.1 in bfloat16, and no limit with sampler_bits",
-        json_schema_extra=NOTHING,
     )
-    sampler_bits: int | None = Field(
+    sampler_bits: int | None = key(
+        RUN,
         None,
+        "training–inference mismatch on purpose: rollouts are sampled with weight matrices rounded to this "
+        "many bits, while updates and validation have the exact ones; null: rollouts, too",
         ge=2,
         le=8,
-        description="training–inference mismatch on purpose: rollouts are sampled with weight matrices rounded to this "
-        "many bits, while updates and validation have the exact ones; null: rollouts, too",
-        json_schema_extra=RUN,
     )
-    ahead: int = Field(
+    ahead: int = key(
+        RUN,
         0,
+        "batches sampled ahead; each is trained on this many steps after it was sampled, off-policy",
         ge=0,
         le=1000,
-        description="batches sampled ahead; each is trained on this many steps after it was sampled, off-policy",
-        json_schema_extra=RUN,
     )
-    validate_every: PositiveInt = Field(5, description="number of steps between validations", json_schema_extra=RUN)
-    checkpoint_every: PositiveInt = Field(
-        10, description="number of steps between checkpoints", json_schema_extra=NOTHING
-    )
-    old_log_probs: Literal["trainer", "engine"] = Field(
+    validate_every: PositiveInt = key(RUN, 5, "number of steps between validations")
+    checkpoint_every: PositiveInt = key(NOTHING, 10, "number of steps between checkpoints")
+    old_log_probs: Literal["trainer", "engine"] = key(
+        RUN,
         "trainer",
-        description="where the log-probabilities of the old policy come from: computed by the trainer, or those that "
+        "where the log-probabilities of the old policy come from: computed by the trainer, or those that "
         "the engine sampled with, where a quarter of the batch agrees with the trainer's to 1e-4 nats",
-        json_schema_extra=RUN,
     )
-    sampling_seed: Seed = Field(
-        0,
-        description="another stream of prompts and samples with the same seed and initial model, for controls",
-        json_schema_extra=RUN,
+    sampling_seed: Seed = key(
+        RUN, 0, "another stream of prompts and samples with the same seed and initial model, for controls"
     )
-    shuffle_rewards: bool = Field(
-        False,
-        description="as a control: rewards are permuted within each group, so there is nothing to learn",
-        json_schema_extra=RUN,
+    shuffle_rewards: bool = key(
+        RUN, False, "as a control: rewards are permuted within each group, so there is nothing to learn"
     )
-    keep_every: PositiveInt | None = Field(
+    keep_every: PositiveInt | None = key(
+        NOTHING,
         None,
-        description="keep the checkpoints of every n-th step; of the others the newest two are kept until the run ends",
-        json_schema_extra=NOTHING,
+        "keep the checkpoints of every n-th step; of the others the newest two are kept until the run ends",
     )
-    segment_ends: tuple[Text, ...] = Field(
+    segment_ends: tuple[Text, ...] = key(
+        POLICY,
         ("\n",),
+        "texts that end a segment, for methods whose blocks are segments: a token that contains one is the "
+        "last of its segment",
         min_length=1,
         strict=False,
-        description="texts that end a segment, for methods whose blocks are segments: a token that contains one is the "
-        "last of its segment",
-        json_schema_extra=POLICY,
     )
-    max_ratio: float | None = Field(
-        None,
-        gt=1,
-        description="stop the run and save the batch if a ratio is larger than this; null: no limit",
-        json_schema_extra=NOTHING,
+    max_ratio: float | None = key(
+        NOTHING, None, "stop the run and save the batch if a ratio is larger than this; null: no limit", gt=1
     )
-    compute: Literal["float32", "bfloat16", "float16", "auto"] = Field(
+    compute: Literal["float32", "bfloat16", "float16", "auto"] = key(
+        RUN,
         "float32",
-        description="data type of the forward and backward passes, and of the engine's weights in training; weights, "
+        "data type of the forward and backward passes, and of the engine's weights in training; weights, "
         "accumulated gradients and AdamW keep `model.dtype`. auto: bfloat16 where the GPU or CPU computes it in "
         "hardware (AMX, AVX-512 BF16), else float32; the summary of a run says which",
-        json_schema_extra=RUN,
     )
-    activation_checkpointing: bool = Field(
-        False, description="recompute activations in the backward pass to save memory", json_schema_extra=NOTHING
-    )
-    threads: int = Field(1, ge=1, le=1024, description="CPU threads per run", json_schema_extra=NOTHING)
+    activation_checkpointing: bool = key(NOTHING, False, "recompute activations in the backward pass to save memory")
+    threads: int = key(NOTHING, 1, "CPU threads per run", ge=1, le=1024)
 
     @property
     def updates_of_batch(self) -> int:
@@ -492,114 +392,169 @@ class Training(Section):
 class Experiment(Section):
     """A set of runs: methods × settings × seeds."""
 
-    methods: Several[str] = Field(
-        description="names of presets or of methods defined under `methods`", json_schema_extra=RUN_MATRIX
+    methods: Several[str] = key(RUN_MATRIX, ..., "names of presets or of methods defined under `methods`")
+    seeds: Several[Seed] | None = key(RUN_MATRIX, None, "seeds of the runs; null: the seeds of the study")
+    vary: dict[str, Several[Any]] = key(
+        RUN_MATRIX, {}, "training keys, each with a list of values (numbers or single words); every combination is run"
     )
-    seeds: Several[Seed] | None = Field(
-        None, description="seeds of the runs; null: the seeds of the study", json_schema_extra=RUN_MATRIX
-    )
-    vary: dict[str, Several[Any]] = Field(
-        {},
-        description="training keys, each with a list of values (numbers or single words); every combination is run",
-        json_schema_extra=RUN_MATRIX,
-    )
-    evaluate: bool = Field(
-        True, description="evaluate the final models on the benchmarks", json_schema_extra=RUN_MATRIX
-    )
-    reference: str | None = Field(
+    evaluate: bool = key(RUN_MATRIX, True, "evaluate the final models on the benchmarks")
+    reference: str | None = key(
+        FIGURES,
         None,
-        description="one of `methods`, with which each other one is compared at equal settings; they differ in one "
+        "one of `methods`, with which each other one is compared at equal settings; they differ in one "
         "part, or in the ratio and its clip range (docs/design.md)",
-        json_schema_extra=FIGURES,
     )
-    compare: list[Annotated[tuple[str, str], Field(strict=False)]] = Field(
-        [],
-        description="pairs of `methods` that are compared as well, the first minus the second",
-        json_schema_extra=FIGURES,
+    compare: list[Annotated[tuple[str, str], Field(strict=False)]] = key(
+        FIGURES, [], "pairs of `methods` that are compared as well, the first minus the second"
     )
-    margin: float | None = Field(
+    margin: float | None = key(
+        FIGURES,
         None,
+        "points of accuracy; a difference that is shown to be smaller than this is reported as such",
         gt=0,
         le=50,
-        description="points of accuracy; a difference that is shown to be smaller than this is reported as such",
-        json_schema_extra=FIGURES,
     )
+
+
+class Estimators(Section):
+    """Measurements of gradient estimators (`policygrain estimators`).
+
+    One record per initial model. A policy is trained for some steps by `reference`; from its rollouts, all estimators
+    compute their updates at some distances (optimizer steps by `reference`), and are compared with the true gradient
+    there.
+    """
+
+    methods: Several[str] = key(
+        ESTIMATORS,
+        ...,
+        "estimators: names of presets or of methods defined under `methods`; their samplers are not used",
+    )
+    reference: str = key(
+        ESTIMATORS, ..., "method that trains the policy; one of `methods`, and the reference of differences"
+    )
+    starts: PositiveInt | None = key(RUN_MATRIX, None, "number of initial models that are measured, at most; null: all")
+    steps: Several[NonNegativeInt] = key(
+        ESTIMATORS, [4], "stages of training: numbers of training steps before rollouts are sampled"
+    )
+    updates: Several[NonNegativeInt] = key(
+        ESTIMATORS,
+        [4, 16],
+        "distances: numbers of optimizer steps between the policy that sampled and the one that is updated",
+    )
+    prompts_per_update: PositiveInt = key(ESTIMATORS, 3, "prompts in an ordinary batch, of one optimizer step")
+    # One is left out at a time, and the squared mean of the rest is estimated: an interval needs three.
+    batches: int = key(ESTIMATORS, 100, "number of ordinary batches, the same for all estimators", ge=3, le=MOST)
+    true_prompts: int = key(
+        ESTIMATORS,
+        400,
+        "prompts whose fresh responses, sampled at each distance, give the true gradient",
+        ge=3,
+        le=MOST,
+    )
+
+
+class Rounds(Section):
+    """Measurements of one round (`policygrain rounds`).
+
+    One record per initial model. From a policy that `reference` trained for some steps, with its optimizer state, and a
+    pool of its rollouts, each method makes the same updates; after some of them the policy is validated.
+    """
+
+    methods: Several[str] = key(
+        ROUNDS, ..., "names of presets or of methods defined under `methods`; their samplers are not used"
+    )
+    reference: str = key(
+        ROUNDS, ..., "method that trains the policy; one of `methods`, and the reference of differences"
+    )
+    starts: PositiveInt | None = key(RUN_MATRIX, None, "number of initial models that are measured, at most; null: all")
+    steps: Several[NonNegativeInt] = key(
+        ROUNDS, [4], "stages of training: numbers of training steps before rollouts are sampled"
+    )
+    updates: Several[PositiveInt] = key(
+        ROUNDS, [1, 2, 4, 8, 16], "numbers of updates after which the policy is validated; the largest ends the round"
+    )
+    pools: PositiveInt = key(ROUNDS, 2, "pools of rollouts per policy")
+    prompts_per_update: PositiveInt = key(ROUNDS, 3, "prompts in a minibatch")
+    samples: PositiveInt = key(
+        ROUNDS,
+        1,
+        "responses per validation problem at the end of the round, with the same seeds for all methods; "
+        "before the end it is one",
+    )
+
+
+class Controls(Section):
+    """Controls: four arms with a known outcome.
+
+    The method with other sampling seeds (must not differ), with rewards shuffled within groups and with a learning rate
+    of 0 (must not learn), and a method known to be worse (must be found worse).
+    """
+
+    method: str = key(RUN_MATRIX, ..., "method of the controls")
+    worse: str = key(RUN_MATRIX, ..., "a method known to be worse, such as one with a poor clip")
+    seeds: Several[Seed] | None = key(RUN_MATRIX, None, "seeds of the control runs; null: the seeds of the study")
 
 
 class Tracking(Section):
     """Tracking: the records of a study are copied to MLflow."""
 
-    uri: Annotated[str, AfterValidator(tracking_uri)] | None = Field(
+    uri: Annotated[str, AfterValidator(tracking_uri)] | None = key(
+        TRACKING,
         None,
-        description="tracking URI, such as http://HOST:5000 or sqlite:///FILE; null: MLFLOW_TRACKING_URI, else a "
+        "tracking URI, such as http://HOST:5000 or sqlite:///FILE; null: MLFLOW_TRACKING_URI, else a "
         "SQLite file next to the study's results. User "
         "name and password belong in MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD",
-        json_schema_extra=TRACKING,
     )
-    live: bool = Field(
+    live: bool = key(
+        NOTHING,
         True,
-        description="log the steps of runs while they are trained, by a process beside Snakemake; "
-        "false: when all are done",
-        json_schema_extra=NOTHING,
+        "log the steps of runs while they are trained, by a process beside Snakemake; false: when all are done",
     )
-    log_models: bool = Field(
-        False,
-        description="log the final model of each run as `runs:/RUN_ID/model`, which MLflow can load and serve",
-        json_schema_extra=TRACKING,
+    log_models: bool = key(
+        TRACKING, False, "log the final model of each run as `runs:/RUN_ID/model`, which MLflow can load and serve"
     )
 
 
 class Study(Section):
     """A study file."""
 
-    base: str | None = Field(
-        None,
-        description="another study file, relative to this one, whose keys this one overrides",
-        json_schema_extra=NOTHING,
-    )
-    name: Name = Field(
-        description="name of the study: its folder under results/ and its experiment in MLflow",
-        json_schema_extra=FIGURES,
-    )
-    title: str = Field("", description="title in reports", json_schema_extra=FIGURES)
-    tuned_on: Annotated[list[Text], AfterValidator(distinct)] = Field(
+    base: str | None = key(NOTHING, None, "another study file, relative to this one, whose keys this one overrides")
+    name: Name = key(FIGURES, ..., "name of the study: its folder under results/ and its experiment in MLflow")
+    title: str = key(FIGURES, "", "title in reports")
+    tuned_on: Annotated[list[Text], AfterValidator(distinct)] = key(
+        NOTHING,
         [],
-        description="study files, relative to this one, whose results chose settings of this study; "
+        "study files, relative to this one, whose results chose settings of this study; "
         "problems, seeds and tiny initial models of them are refused here (docs/design.md, rule 4). A study that "
         "chooses settings and has this one as `base` sets []",
-        json_schema_extra=NOTHING,
     )
-    seeds: Several[Seed] = Field(
-        [0, 1, 2], description="seeds of training runs and initial models", json_schema_extra=RUN_MATRIX
-    )
-    seeds_per_process: int = Field(
+    seeds: Several[Seed] = key(RUN_MATRIX, [0, 1, 2], "seeds of training runs and initial models")
+    seeds_per_process: int = key(
+        NOTHING,
         1,
+        "runs of an arm, or initial models, that one process trains or measures in sequence; larger "
+        "values save start-up time",
         ge=1,
         le=1000,
-        description="runs of an arm, or initial models, that one process trains or measures in sequence; larger "
-        "values save start-up time",
-        json_schema_extra=NOTHING,
     )
     model: Model = Field(Model(), description="the model that training starts from")
     prompt: Prompt = Field(Prompt(), description="prompt format")
     data: Data = Field(description="training and validation problems")
-    grader: Literal["numeric", "math"] = Field(
+    grader: Literal["numeric", "math"] = key(
+        POLICY_AND_EVALUATION,
         "numeric",
-        description="grader of answers, in training and evaluation: exact comparison of numbers, or math-verify",
-        json_schema_extra=POLICY_AND_EVALUATION,
+        "grader of answers, in training and evaluation: exact comparison of numbers, or math-verify",
     )
-    extraction: Extraction = Field(
+    extraction: Extraction = key(
+        POLICY_AND_EVALUATION,
         "boxed",
-        description="how the answer is extracted from a response, in training and evaluation: boxed: the last complete "
+        "how the answer is extracted from a response, in training and evaluation: boxed: the last complete "
         r"\boxed{…}; answer_line: the last line 'Answer: …', as DAPO's reward; qwen_math: as the evaluation code of "
         "Qwen2.5-Math, which the published tables used",
-        json_schema_extra=POLICY_AND_EVALUATION,
     )
     training: Training = Field(Training(), description="the training loop")
-    methods: dict[Name, MethodChanges] = Field(
-        {},
-        description="new methods, each with the method (`base`) that it changes, and changes to presets",
-        json_schema_extra=POLICY,
+    methods: dict[Name, MethodChanges] = key(
+        POLICY, {}, "new methods, each with the method (`base`) that it changes, and changes to presets"
     )
     experiments: dict[Name, Experiment] = Field(
         min_length=1, description="experiments by name: methods × settings × seeds"
@@ -614,9 +569,7 @@ class Study(Section):
     controls: Controls | None = Field(
         None, description="runs whose outcome is known, which show whether the study can be trusted; null: none"
     )
-    figures: Annotated[list[FigureName], AfterValidator(distinct)] = Field(
-        ["benchmarks", "dynamics", "clip_ratio"],
-        description="figures to draw",
-        json_schema_extra=FIGURES,
+    figures: Annotated[list[FigureName], AfterValidator(distinct)] = key(
+        FIGURES, ["benchmarks", "dynamics", "clip_ratio"], "figures to draw"
     )
     tracking: Tracking = Field(Tracking(), description="tracking in MLflow")

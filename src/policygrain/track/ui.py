@@ -1,8 +1,14 @@
-"""Addresses of a study's charts in the MLflow UI, and a server for a local store."""
+"""Addresses of a study's charts in the MLflow UI, and a server for a local store.
+
+By itself MLflow opens with a chart for each metric that has a prefix, such as the single points of `test/`, and with
+ten runs. A shared view is a tag of the experiment, named in the address: this one has the learning curves of all runs,
+or a curve per method.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -12,15 +18,23 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 from ..errors import UserError
 from ..results.layout import StudyFolder
 from ..study import Study
 from ..text import redacted
+from .points import HEADLINE
 from .store import connect, reason, tracking_uri
-from .view import share
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
 
 START_SECONDS, END_SECONDS = 120.0, 10.0
+TAG = "mlflow.sharedViewState."
+FIRST = ("validation_accuracy", *(name for name in HEADLINE if name != "validation_accuracy"))
+CURVES, SCORES, OTHERS = "Learning curves", "test", "Model metrics"  # MLflow's names of metrics with and without prefix
 
 
 def serve(folder: StudyFolder, study: Study, port: int) -> None:
@@ -106,3 +120,54 @@ def _wait(server: subprocess.Popen[bytes], address: str, log: Path) -> None:
             return
         time.sleep(0.3)
     raise UserError(f"mlflow did not start at {address}; its messages are in {log}. Another port may help: --port.")
+
+
+def share(client: MlflowClient, experiment: str, role: str) -> str:
+    """Write the view of a study's runs to MLflow, and return the part of its address after the server's.
+
+    ``role``: `seed` for the runs, grouped by arm, or `method` for the runs with the means over seeds.
+    """
+    key = f"policygrain-{role}"
+    client.set_experiment_tag(experiment, f"{TAG}{key}", json.dumps(view(role), separators=(",", ":")))
+    # Without `workflowType` MLflow would open its view of language-model traces, which is empty.
+    query = {"workflowType": "machine_learning", "compareRunsMode": "CHART", "viewStateShareKey": key}
+    return f"/#/experiments/{experiment}/runs?{urlencode(query)}"
+
+
+def view(role: str) -> dict[str, Any]:
+    """The state of MLflow's page of runs, as far as it differs from its defaults."""
+    by_arm = {"aggregateFunction": "average", "groupByKeys": [{"mode": "tag", "groupByData": "arm"}]}
+    return {
+        "searchFilter": f'tags."grain.role" = "{role}"',
+        "runsHiddenMode": "SHOW_ALL",
+        "groupBy": by_arm if role == "seed" else None,
+        "isAccordionReordered": True,  # the sections stay in this order
+        "compareRunSections": [_section(name) for name in (CURVES, SCORES, *([OTHERS] if role == "seed" else []))],
+        "compareRunCharts": [_chart(name) for name in FIRST],
+    }
+
+
+def _section(name: str) -> dict[str, Any]:
+    return {"uuid": name, "name": name, "display": True, "isReordered": True, "deleted": False, "isGenerated": True}
+
+
+def _chart(metric: str) -> dict[str, Any]:
+    return {
+        "type": "LINE",
+        "uuid": metric,
+        "metricKey": metric,
+        "metricSectionId": CURVES,
+        "deleted": False,
+        "isGenerated": True,
+        "lineSmoothness": 0,
+        "scaleType": "linear",
+        "xAxisKey": "step",
+        "xAxisScaleType": "linear",
+        "selectedXAxisMetricKey": "",
+        "useGlobalXaxisKey": True,
+        "useGlobalLineSmoothing": True,
+        "range": {},
+        "yAxisKey": "metric",
+        "yAxisExpressions": [],
+        "ignoreOutliers": False,
+    }

@@ -1,0 +1,108 @@
+"""The sections of a study file, their keys, and the types of values, with the bounds that all keys of a type have.
+
+Values out of bounds are certainly mistakes. Each key names the artefacts that depend on it directly; indirect
+dependencies are in `fingerprint.UPSTREAM`.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, TypeVar, get_args
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from ..settings import read_number
+
+MOST = 1_000_000
+T = TypeVar("T")
+
+Artefact = Literal[
+    "training_data",
+    "benchmarks",
+    "start_model",
+    "run",
+    "estimators",
+    "rounds",
+    "evaluation",
+    "figures",
+    "tracking",
+]
+Artefacts = tuple[Artefact, ...]
+
+NOTHING: Artefacts = ()  # memory, limits, checkpoints, the division into jobs
+TRAINING_DATA: Artefacts = ("training_data",)
+BENCHMARKS: Artefacts = ("benchmarks",)
+ALL_DATA: Artefacts = ("training_data", "benchmarks")
+START: Artefacts = ("start_model",)
+EVERY_MODEL: Artefacts = ("start_model", "run", "estimators", "rounds", "evaluation")
+RUN: Artefacts = ("run",)
+POLICY: Artefacts = ("run", "estimators", "rounds")
+POLICY_AND_EVALUATION: Artefacts = ("run", "estimators", "rounds", "evaluation")
+ESTIMATORS: Artefacts = ("estimators",)
+ROUNDS: Artefacts = ("rounds",)
+EVALUATION: Artefacts = ("evaluation",)
+BENCHMARKS_AND_EVALUATION: Artefacts = ("benchmarks", "evaluation")
+RUN_MATRIX: Artefacts = ("figures",)  # which runs there are
+FIGURES: Artefacts = ("figures",)
+TRACKING: Artefacts = ("tracking",)
+
+
+class Section(BaseModel):
+    """A mapping of the study file: no unknown keys, no silent conversion of values."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_numbers(cls, data: Any) -> Any:
+        """Convert text such as ``1e-3``, which YAML does not read as a number."""
+        if not isinstance(data, Mapping):
+            return data
+        return {key: read_number(value) if key in cls._numbers() else value for key, value in data.items()}
+
+    @classmethod
+    @functools.cache
+    def _numbers(cls) -> frozenset[str]:
+        """The fields whose type allows float and not str."""
+        leaves = {name: _leaves(field.annotation) for name, field in cls.model_fields.items()}
+        return frozenset(name for name, kinds in leaves.items() if float in kinds and str not in kinds)
+
+
+def _leaves(annotation: Any) -> list[Any]:
+    """The types that an annotation is made of."""
+    arguments = get_args(annotation)
+    return [leaf for argument in arguments for leaf in _leaves(argument)] if arguments else [annotation]
+
+
+def key(decides: Artefacts, default: Any, description: str, **bounds: Any) -> Any:
+    """A key of a section with the artefacts that depend on it; ``default`` is ... for a key that is required."""
+    return Field(default, description=description, json_schema_extra={"decides": list(decides)}, **bounds)
+
+
+def distinct(values: Sequence[Any]) -> Sequence[Any]:
+    """``values``; ValueError if one of them is there twice."""
+    twice = next((value for i, value in enumerate(values) if value in values[:i]), None)
+    if twice is not None:
+        raise ValueError(f"{twice!r} is there twice")
+    return values
+
+
+def tracking_uri(value: str) -> str:
+    """``value``; ValueError if it is no address that MLflow knows."""
+    if value == "databricks" or re.match(r"(https?|file|sqlite|postgresql|mysql|mssql|databricks)(\+\w+)?:\S+$", value):
+        return value
+    raise ValueError(f"{value!r} is no tracking URI, such as http://HOST:5000, sqlite:///FILE or file:FOLDER")
+
+
+# A key with its own bound has a plain type, because pydantic would drop one of two bounds of a kind.
+NonNegativeInt = Annotated[int, Field(ge=0, le=MOST)]
+PositiveInt = Annotated[int, Field(ge=1, le=MOST)]
+PositiveFloat = Annotated[float, Field(gt=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
+Text = Annotated[str, Field(min_length=1)]
+# Names are used for folders, files, MLflow runs and command-line arguments.
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_length=64)]
+Several = Annotated[list[T], Field(min_length=1, max_length=1000), AfterValidator(distinct)]

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from policygrain.clock import Clock
-from policygrain.train.gpu import gpu_use
+from policygrain.train.steps import gpu_use
 
 
 def test_processor_time_is_a_share_of_the_time_that_passed() -> None:

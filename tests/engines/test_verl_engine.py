@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from policygrain.engines.table import check_trainers
-from policygrain.engines.verl_environment import PYTHON
+from policygrain.engines.verl_config import PYTHON
 from policygrain.errors import Stopped, UserError
 from policygrain.results.layout import RunFolder
 from policygrain.results.reader import run_metrics, run_summary

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from policygrain.cli import main
-from policygrain.engines.verl_environment import verl_version
+from policygrain.engines.verl_config import verl_version
 from policygrain.results.layout import RunFolder
 from policygrain.results.reader import run_metrics, run_summary
 

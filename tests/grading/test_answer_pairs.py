@@ -6,7 +6,7 @@ import pytest
 
 from policygrain.grading import MathGrader
 
-from ..support.answer_pairs import pairs
+from .answer_pairs import pairs
 
 PAIRS = pairs(each=2)
 

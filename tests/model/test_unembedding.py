@@ -69,11 +69,6 @@ def test_blocks_equal_all_logits_at_once(
     )
 
 
-def test_gradients_are_finite_differences() -> None:
-    *inputs, targets = made_up(3, 4, 7)
-    assert torch.autograd.gradcheck(lambda h, w, b: blockwise(h, w, b, targets, 0.7, block=(2, 3)), inputs)
-
-
 def test_each_output_has_its_own_gradient() -> None:
     """Each output alone; with ``entropy_gradient=False`` a loss of the entropy has no gradient."""
     inputs = made_up(5, 4, 11)

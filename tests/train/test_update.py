@@ -36,7 +36,7 @@ def test_a_step_does_not_depend_on_how_it_is_split_padded_or_ordered(name: str, 
     order = torch.tensor([7, 2, 9, 0, 5, 1, 8, 3, 6, 4])
     variants = {
         "a row at a time": (random_batch(), 1),
-        "padded, in some micro-batches": (random_batch(pad=(5, 8)), 60),
+        "padded, in some micro-batches": (random_batch(left=5, right=8), 60),
         "shuffled": (random_batch().rows(order), 60),
     }
     for what, (batch, budget) in variants.items():

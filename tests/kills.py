@@ -53,8 +53,8 @@ LEFT_OVER = re.compile(r"\.tmp$|^tmp|\.superseding|\.partial|\.part\d*$|^\.model
 class Stage:
     """A stage in a folder of its own: how it is prepared, run, and what is compared afterwards."""
 
-    prepare: Callable[[Path], None]
-    run: Callable[[Path], None]
+    prepare: Callable[[Path], object]
+    run: Callable[[Path], object]
     records: Callable[[Path], dict[str, str]]
 
 
@@ -118,8 +118,8 @@ def stages(base: Path) -> dict[str, Stage]:
     finished = finished_study(base, data, start, one)
     freeze(finished, base / "study.zip")
 
-    def train(study: Study) -> Callable[[Path], None]:
-        return lambda folder: void(train_small(study, folder / "run", data, start))
+    def train(study: Study) -> Callable[[Path], object]:
+        return lambda folder: train_small(study, folder / "run", data, start)
 
     def superseded(folder: Path) -> dict[str, str]:
         [aside] = (folder / "run").glob("superseded-*")
@@ -128,24 +128,20 @@ def stages(base: Path) -> dict[str, Stage]:
 
     return {
         "train": Stage(lambda folder: None, train(one), lambda folder: run_records(folder / "run")),
-        "supersede": Stage(
-            lambda folder: void(shutil.copytree(base / "one", folder / "run")), train(other), superseded
-        ),
+        "supersede": Stage(lambda folder: shutil.copytree(base / "one", folder / "run"), train(other), superseded),
         "evaluate": Stage(
             lambda folder: None,
-            lambda folder: void(
-                evaluate(one, {"start/seed0": start}, DataFolder(data), StudyFolder(folder / "results"))
-            ),
+            lambda folder: evaluate(one, {"start/seed0": start}, DataFolder(data), StudyFolder(folder / "results")),
             lambda folder: evaluation_records(folder / "results"),
         ),
         "track": Stage(
-            lambda folder: void(shutil.copytree(finished, folder / "small")),
-            lambda folder: void(mirror(StudyResults(folder / "small"))),
+            lambda folder: shutil.copytree(finished, folder / "small"),
+            lambda folder: mirror(StudyResults(folder / "small")),
             lambda folder: mirrored(folder / "small"),
         ),
         "thaw": Stage(
             lambda folder: None,
-            lambda folder: None if (folder / "out").exists() else void(thaw(base / "study.zip", folder / "out")),
+            lambda folder: None if (folder / "out").exists() else thaw(base / "study.zip", folder / "out"),
             lambda folder: folder_records(folder / "out"),
         ),
     }
@@ -161,10 +157,6 @@ def finished_study(base: Path, data: Path, start: Path, study: Study) -> Path:
     models = {"start/seed0": results.start(0).path, "grpo/seed0": results.run("grpo", 0).model}
     evaluate(study, models, results.data, results)
     return results.path
-
-
-def void(_: object) -> None:
-    """Drop a result."""
 
 
 def attempt(stage: Stage, folder: Path, kill_after: float | None) -> str:

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from policygrain.cli import STOPPED, main
+from policygrain.cli import main
 from policygrain.engines import table
 from policygrain.engines.launch import own_gpu
-from policygrain.engines.table import FEATURES, check_trainers
+from policygrain.engines.table import check_trainers
 from policygrain.engines.trl_settings import grpo_config
 from policygrain.errors import Stopped, UserError
 from policygrain.model.loading import load_model
@@ -112,15 +112,6 @@ def test_a_run_by_trl_is_the_run_of_the_loop_but_for_rounding(
         assert made_updates < steps * 8, "no batch lacked groups, so no optimizer step was left out"
 
 
-def test_the_first_update_alone_explains_the_metric_that_differs(made: tuple[Path, Path], tmp_path: Path) -> None:
-    """With one update per batch, `mask_share` is rounding alone; the objective does not depend on it."""
-    runs = [train_small(study("tepo", t, updates_per_batch=1), tmp_path / t, *made) for t in ("policygrain", "trl")]
-    for row, same in zip(*(run_metrics(RunFolder(run))[:-1] for run in runs), strict=True):
-        assert row["ratio_max"] == pytest.approx(1, abs=1e-5)
-        assert same["loss"] == pytest.approx(row["loss"], abs=1e-6)
-        assert 0 <= same["mask_share"] <= 1
-
-
 @pytest.fixture(scope="module")
 def whole(made: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train_small(study("tepo", **CHANGED), tmp_path_factory.mktemp("whole") / "run", *made)
@@ -128,35 +119,22 @@ def whole(made: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.mark.slow
 def test_a_run_that_is_stopped_after_each_step_ends_byte_for_byte(
-    made: tuple[Path, Path], whole: Path, tmp_path: Path
+    made: tuple[Path, Path], whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The time limit is over before each step; the newest checkpoint is damaged once."""
     run, changed = tmp_path / "run", study("tepo", **CHANGED)
-    for step in range(1, 5):
+    for session, step in enumerate((1, 2, 2, 3, 4)):
         with pytest.raises(Stopped, match=f"stopped by the time limit after step {step} of 4, and saved"):
             train_small(changed, run, *made, stop=Stop(deadline=0.0))
         status = run_status(RunFolder(run))
         assert status is not None and status.status == "KILLED"
-        assert [p.name for p in (run / "checkpoints").glob("step*")][-1:] and not list(
-            (run / "checkpoints").glob(".step/*")
-        )
+        assert not list((run / "checkpoints").glob(".step/*"))
+        assert (session == 2) == ("step00002: skipped" in capsys.readouterr().err)
+        if session == 1:
+            flip_bit(run / "checkpoints" / "step00002" / "optimizer.pt")
     train_small(changed, run, *made)
     assert_same_end(run, whole)
     assert not list((run / "checkpoints").iterdir()), "an ended run needs no checkpoints"
-
-
-@pytest.mark.slow
-def test_a_damaged_checkpoint_is_skipped(
-    made: tuple[Path, Path], whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run, changed = tmp_path / "run", study("tepo", **CHANGED)
-    for _ in range(2):
-        with pytest.raises(Stopped):
-            train_small(changed, run, *made, stop=Stop(deadline=0.0))
-    flip_bit(run / "checkpoints" / "step00002" / "optimizer.pt")
-    train_small(changed, run, *made)
-    assert "step00002: skipped, its content does not match its checksums" in capsys.readouterr().err
-    assert_same_end(run, whole)
 
 
 def command(folder: Path, made: tuple[Path, Path], run: str, method: str = "tepo", **training: Any) -> list[str]:
@@ -315,8 +293,3 @@ def test_a_trainer_that_is_missing_or_of_another_release_is_named(
     monkeypatch.setattr(table, "version", installed)
     with pytest.raises(UserError, match=rf"training\.trainer: .*{message}.*run `make setup`"):
         check_trainers(study("grpo"))
-
-
-def test_the_loop_has_every_feature_and_each_other_trainer_lacks_some() -> None:
-    assert {(f.trl, f.verl) for f in FEATURES} == {(False, False), (True, False)}
-    assert STOPPED == 75

@@ -45,9 +45,8 @@ def data_in(folder: Path) -> Path:
     return folder
 
 
-def exported(study: Study, folder: Path, start: Path | None) -> Path:
-    if start is not None:
-        study = study.model_copy(update={"model": study.model.model_copy(update={"start": str(start)})})
+def exported(study: Study, folder: Path, start: Path) -> Path:
+    study = study.model_copy(update={"model": study.model.model_copy(update={"start": str(start)})})
     (arm,) = run_matrix(study).arms.values()
     export(study, arm, 3, DataFolder(data_in(folder / "data")), folder / "out", gpus=2)
     return folder / "out"
@@ -181,11 +180,6 @@ def test_a_folder_in_which_verl_may_have_trained_is_not_written_again(chat_start
     with pytest.raises(UserError, match="out: is not empty"):
         exported(study_of("grpo"), tmp_path, chat_start)
     assert (out / "verl.yaml").read_bytes() == before
-
-
-def test_a_tiny_start_model_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"model\.start: verl needs"):
-        exported(study_of(), tmp_path, None)
 
 
 def test_what_differs_is_said() -> None:

@@ -274,7 +274,7 @@ def test_two_processes_have_the_gradient_of_one(start: str, tmp_path: Path) -> N
     """4 responses on each of two processes: both weights are the same, and counted over both."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
-        [sys.executable, *LAUNCH, "tests.support.trl_two_processes", start, str(tmp_path)],
+        [sys.executable, *LAUNCH, "tests.integrations.trl_two_processes", start, str(tmp_path)],
         capture_output=True,
         text=True,
         check=False,

@@ -1,10 +1,11 @@
-"""Micro-batches of prompts and responses."""
+"""Micro-batches of prompts and responses, and segments of responses by the texts that end them."""
 
 from __future__ import annotations
 
 import torch
 
-from policygrain.model.sequences import micro_batches, pack
+from policygrain.model import tiny
+from policygrain.model.sequences import micro_batches, pack, segment_ids
 
 from ..support.engines import random_token_ids
 
@@ -18,3 +19,16 @@ def test_micro_batches_hold_every_row_once_within_the_budget() -> None:
     assert max(sizes) <= 400 and len(cut) > 1
     assert sum(int(part.mask.sum()) for part in parts) == int(sequences.mask.sum())
     assert [len(rows) for rows in micro_batches(sequences, 1)] == [1] * 50
+
+
+def test_a_token_with_an_end_in_it_is_the_last_of_its_segment() -> None:
+    """Two lines and a rest; without an end a response is one segment."""
+    tokenizer = tiny.character_tokenizer()
+    texts = ["1+2\n3\n4", "12345"]
+    rows = [tokenizer(text, add_special_tokens=False).input_ids for text in texts]
+    sequences = pack([[5]] * 2, rows, tokenizer.pad_token_id, torch.device("cpu"))
+    found = segment_ids(sequences, tokenizer, ["\n"])
+    assert found[0].tolist() == [0, 0, 0, 0, 1, 1, 2]
+    assert found[1, :5].tolist() == [0] * 5
+    assert segment_ids(sequences, tokenizer, ["\n", "+"])[0].tolist() == [0, 0, 1, 1, 2, 2, 3]
+    assert not segment_ids(sequences, tokenizer, ["no such text"]).any()

@@ -26,20 +26,14 @@ TRL_OPTIONS: dict[str, Any] = {"loss_type": "dapo", "level": "token", "clip": (0
 TRL_OPTIONS |= {"off_policy": None}
 
 
-def trl_step(fields: dict[str, Any], *, micro: int = 1, max_length: int = 12, **options: Any) -> tuple[Tensor, Tensor]:
-    """TRL's `_compute_loss` without its trainer, as an accumulation window of ``micro`` micro-batches.
-
-    ``options`` beside TRL's defaults: loss_type, level, clip, beta, delta, off_policy. The gradient is by the
-    log-probabilities.
-    """
-    loss, gradient, _ = trl_loss(fields, micro=micro, max_length=max_length, **options)
-    return loss, gradient
-
-
 def trl_loss(
     fields: dict[str, Any], *, micro: int = 1, max_length: int = 12, **options: Any
 ) -> tuple[Tensor, Tensor, dict[str, list[float]]]:
-    """The same, and TRL's metrics."""
+    """TRL's `_compute_loss` without its trainer: loss, gradient by the log-probabilities, and TRL's metrics.
+
+    ``micro``: micro-batches of the accumulation window. ``options`` beside TRL's defaults: loss_type, level, clip,
+    beta, delta, off_policy.
+    """
     log_probs = fields["log_probs"].clone().requires_grad_()
     loss, metrics = trl_objective(fields | {"log_probs": log_probs}, micro=micro, max_length=max_length, **options)
     return loss.detach(), torch.autograd.grad(loss, log_probs)[0], metrics
@@ -48,7 +42,7 @@ def trl_loss(
 def trl_objective(
     fields: dict[str, Any], *, micro: int = 1, max_length: int = 12, **options: Any
 ) -> tuple[Tensor, dict[str, list[float]]]:
-    """The same loss with its gradient by ``log_probs`` still to be computed, and TRL's metrics."""
+    """The same loss with its gradient still to be computed, and TRL's metrics."""
     from trl import GRPOTrainer
 
     chosen = TRL_OPTIONS | options

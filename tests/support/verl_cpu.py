@@ -1,6 +1,6 @@
 """verl 0.9.1 on a CPU, for tests: a platform `cpu`, and rollouts sampled by PolicyGrain's transformers engine.
 
-verl imports this module in each of its processes (`verl_settings.ENVIRONMENT`).
+verl imports this module in each of its processes (`ENVIRONMENT` in tests/engines/test_verl_run.py).
 """
 
 from __future__ import annotations

@@ -27,10 +27,10 @@ from policygrain.study.runs import Run
 from policygrain.track.mirror import mirror
 from policygrain.track.mlflow_runs import CONTENT, KEY
 
-from ..support import postgresql
 from ..support.leftovers import swept
 from ..support.made_up import make_up_run
 from ..support.small import small_study
+from . import postgresql
 
 STUDIES, SEEDS, STEPS = 4, 5, 25
 TIMEOUT = 300.0  # seconds

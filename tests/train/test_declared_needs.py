@@ -10,7 +10,7 @@ import torch
 
 from policygrain.errors import UserError
 
-from ..support.small import make_start, small_study, train_small
+from ..support.small import small_study, train_small
 
 OWN = """
 from policygrain.objective import needs
@@ -35,8 +35,9 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "watching_parts"
 
 
-def test_a_function_that_declares_it_reads_the_step_under_the_current_policy(own: str, tmp_path: Path) -> None:
-    data, start = make_start(tmp_path)
+def test_a_function_that_declares_it_reads_the_step_under_the_current_policy(
+    own: str, made: tuple[Path, Path], tmp_path: Path
+) -> None:
     # The bonus has a gradient whatever the rewards are.
     bonus = {"name": "entropy_bonus", "coefficient": 1.0}
     study = small_study(
@@ -44,7 +45,7 @@ def test_a_function_that_declares_it_reads_the_step_under_the_current_policy(own
         experiments={"headline": {"methods": ["mine"]}},
         training={"steps": 1, "learning_rate": 0.01},
     )
-    train_small(study, tmp_path / "run", data, start)
+    train_small(study, tmp_path / "run", *made)
     # Two updates of half of the 4 · 4 responses each, in one micro-batch, whose rows are in another order.
     batches = [batch for batch in sys.modules[own].SEEN if batch.step is not None and len(batch.whole.mask) == 8]
     assert len(batches) == 2
@@ -59,11 +60,12 @@ def test_a_function_that_declares_it_reads_the_step_under_the_current_policy(own
     assert last.totals.n_groups == 2 and batches[-1].ref_log_probs is not None
 
 
-def test_a_function_that_does_not_declare_it_ends_the_run_before_it_begins(own: str, tmp_path: Path) -> None:
-    data, start = make_start(tmp_path)
+def test_a_function_that_does_not_declare_it_ends_the_run_before_it_begins(
+    own: str, made: tuple[Path, Path], tmp_path: Path
+) -> None:
     study = small_study(
         methods={"mine": {"base": "grpo", "clip": f"{own}:undeclared"}}, experiments={"headline": {"methods": ["mine"]}}
     )
     with pytest.raises(UserError, match=r'batch\.whole\.advantages: .*@needs\("step_log_probs"\)'):
-        train_small(study, tmp_path / "run", data, start)
+        train_small(study, tmp_path / "run", *made)
     assert not (tmp_path / "run").exists()

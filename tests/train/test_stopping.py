@@ -1,9 +1,8 @@
-"""Stopping in time: on a signal, before a time limit; what SLURM says about the time that is left."""
+"""Stopping before a time limit; what SLURM says about the time that is left."""
 
 from __future__ import annotations
 
 import os
-import signal
 import time
 from pathlib import Path
 
@@ -14,22 +13,6 @@ from policygrain.files import read_json_lines
 from policygrain.train.stopping import SPARE_SECONDS, Stop, deadline, parse_time_left
 
 from ..support.small import SMALL, write_study
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP])
-def test_a_signal_is_noted_and_ends_nothing_by_itself(number: signal.Signals) -> None:
-    def unnoticed(number: int, frame: object) -> None:
-        raise AssertionError(f"{signal.Signals(number).name} would have ended the process")
-
-    before = signal.signal(number, unnoticed)
-    try:
-        with Stop() as stop:
-            assert stop.after_step(1.0) is None
-            os.kill(os.getpid(), number)
-            assert stop.after_step(1.0) == number.name
-        assert signal.getsignal(number) is unnoticed
-    finally:
-        signal.signal(number, before)
 
 
 def test_no_step_is_started_that_would_not_fit() -> None:

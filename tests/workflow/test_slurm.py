@@ -21,8 +21,8 @@ from policygrain.results.reader import StudyResults
 from policygrain.study import load_study
 
 from ..support.slurm import FRAIL, GPUS_PER_NODE, NODES, Cluster
-from ..support.slurm_user import DISTURBED, PLACES, STEPS, STUDY, TIMEOUT, TWO_NODES, User
 from ..support.snakemake import copy_checkout
+from .slurm_user import DISTURBED, PLACES, STEPS, STUDY, TIMEOUT, TWO_NODES, User
 
 pytestmark = pytest.mark.slurm
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from .. import digests
 from ..files import check_free_space
@@ -27,15 +27,6 @@ if TYPE_CHECKING:
     from ..train.stopping import Stop
 
 
-class Prepared(NamedTuple):
-    """The inputs of a run."""
-
-    config: RunConfig
-    start: str  # folder or hub name of the initial model
-    data: DataFolder
-    ended: bool
-
-
 def train_run(
     study: Study,
     arm: Arm,
@@ -58,9 +49,9 @@ def train_run(
     on_rank_0(lambda: check_free_space(run.path))
     with run_lock(run.path):
         config, start, data, ended = on_rank_0(lambda: _prepare(study, arm, seed, run, start, data))
-        if ended:
+        if ended:  # each checkpoint is three times as large as its model in float32
             on_rank_0(lambda: complete_status(run))
-            on_rank_0(lambda: _remove_checkpoints(run, settings.keep_every))
+            on_rank_0(lambda: remove_old(run.checkpoints, 0, settings.keep_every))
             return config.key
 
         from ..model.precision import resolve_compute
@@ -69,7 +60,7 @@ def train_run(
         with recorded_status(run, config.key):
             final = train(study, arm, seed, start=start, data=data, run=run, stop=stop)
             on_rank_0(lambda: _summarise(run, config, final, resolve_compute(settings.compute, study.model.dtype)))
-        on_rank_0(lambda: _remove_checkpoints(run, settings.keep_every))
+        on_rank_0(lambda: remove_old(run.checkpoints, 0, settings.keep_every))
     return config.key
 
 
@@ -98,12 +89,10 @@ def trainer_of(name: str) -> Train:
     return train
 
 
-def _remove_checkpoints(run: RunFolder, keep_every: int | None) -> None:
-    """Remove the checkpoints of a run that has ended: each is three times as large as its model in float32."""
-    remove_old(run.checkpoints, 0, keep_every)
-
-
-def _prepare(study: Study, arm: Arm, seed: int, run: RunFolder, start: str | None, data: DataFolder | None) -> Prepared:
+def _prepare(
+    study: Study, arm: Arm, seed: int, run: RunFolder, start: str | None, data: DataFolder | None
+) -> tuple[RunConfig, str, DataFolder, bool]:
+    """(record of the run, folder or hub name of the initial model, data, whether the run has ended)."""
     if data is None:
         data = run.data
         prepare(study, data)
@@ -119,7 +108,7 @@ def _prepare(study: Study, arm: Arm, seed: int, run: RunFolder, start: str | Non
     if not ended:
         run.summary.unlink(missing_ok=True)  # a run with a summary has ended, and this one is trained
         write_record(run.config, config)
-    return Prepared(config, start, data, ended)
+    return config, start, data, ended
 
 
 def _summarise(run: RunFolder, config: RunConfig, final: FinalMetrics, compute: torch.dtype) -> None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ..errors import UserError
 from ..study.runs import run_matrix
 from ..tasks.tools import TOOLS
 from .trl_settings import check_keys as check_trl_keys
-from .verl_config import config, with_changes
-from .verl_environment import verl_version
+from .verl_config import config, verl_version, with_changes
 
 if TYPE_CHECKING:
     from ..objective import Method
@@ -21,16 +20,10 @@ if TYPE_CHECKING:
     from ..study.schema import Training
 
 
-class Feature(NamedTuple):
-    """Something that a study can ask for and that not every trainer has; the loop of this package has all."""
-
-    text: str
-    is_asked: Callable[[Study, Training, Method], bool]
-    trl: bool
-    verl: bool
+IsAsked = Callable[["Study", "Training", "Method"], bool]
 
 
-def _needs(name: str) -> Callable[[Study, Training, Method], bool]:
+def _needs(name: str) -> IsAsked:
     return lambda study, settings, method: name in method.needs
 
 
@@ -39,48 +32,33 @@ def calls_tools(sources: Iterable[str]) -> list[str]:
     return [source for source in sources if source in TOOLS]
 
 
-FEATURES = (
-    Feature("problems with a tool (data.train)", lambda study, s, m: bool(calls_tools(study.data.train)), False, False),
-    Feature("multi-token prediction heads", _needs("mtp_heads"), trl=False, verl=False),
-    Feature("batches sampled ahead (training.ahead)", lambda study, s, m: s.ahead > 0, trl=False, verl=False),
-    Feature("the initial policy's log-probabilities in the loss", _needs("reference"), trl=True, verl=False),
-    Feature("an entropy with gradient in the loss", _needs("entropy_gradient"), trl=True, verl=False),
-    Feature("segments of responses", _needs("segments"), trl=True, verl=False),
-    Feature("a ratio to the engine (anchor: rollout)", lambda study, s, m: m.anchor != "old", trl=True, verl=False),
-    Feature("the age of each response in the loss (anchor: loglinear)", _needs("staleness"), trl=True, verl=False),
-    Feature(
-        "an advantage other than grpo and dr_grpo",
-        lambda study, s, m: m.advantage.name not in ("grpo", "dr_grpo"),
-        trl=True,
-        verl=False,
+# What a study can ask for and only some trainers have: its text, and whether an arm asks for it.
+ONLY_LOOP: dict[str, IsAsked] = {
+    "problems with a tool (data.train)": lambda study, s, m: bool(calls_tools(study.data.train)),
+    "multi-token prediction heads": _needs("mtp_heads"),
+    "batches sampled ahead (training.ahead)": lambda study, s, m: s.ahead > 0,
+}
+ONLY_LOOP_AND_TRL: dict[str, IsAsked] = {
+    "the initial policy's log-probabilities in the loss": _needs("reference"),
+    "an entropy with gradient in the loss": _needs("entropy_gradient"),
+    "segments of responses": _needs("segments"),
+    "a ratio to the engine (anchor: rollout)": lambda study, s, m: m.anchor != "old",
+    "the age of each response in the loss (anchor: loglinear)": _needs("staleness"),
+    "an advantage other than grpo and dr_grpo": lambda study, s, m: m.advantage.name not in ("grpo", "dr_grpo"),
+    "the engine's log-probabilities as the old policy's (training.old_log_probs)": (
+        lambda study, s, m: s.old_log_probs != "trainer"
     ),
-    Feature(
-        "the engine's log-probabilities as the old policy's (training.old_log_probs)",
-        lambda study, s, m: s.old_log_probs != "trainer",
-        trl=True,
-        verl=False,
+    "rounded weights in the engine (training.sampler_bits)": lambda study, s, m: s.sampler_bits is not None,
+    "controls (training.shuffle_rewards, training.sampling_seed)": (
+        lambda study, s, m: s.shuffle_rewards or s.sampling_seed != 0
     ),
-    Feature(
-        "rounded weights in the engine (training.sampler_bits)",
-        lambda study, s, m: s.sampler_bits is not None,
-        trl=True,
-        verl=False,
+    "a limit of ratios (training.max_ratio)": lambda study, s, m: bool(s.max_ratio),
+    "adapters (model.lora)": lambda study, s, m: study.model.lora is not None,
+    "updates that do not divide the prompts of a batch (training.updates_per_batch)": (
+        lambda study, s, m: s.prompts_per_step % s.updates_per_batch != 0
     ),
-    Feature(
-        "controls (training.shuffle_rewards, training.sampling_seed)",
-        lambda study, s, m: s.shuffle_rewards or s.sampling_seed != 0,
-        trl=True,
-        verl=False,
-    ),
-    Feature("a limit of ratios (training.max_ratio)", lambda study, s, m: bool(s.max_ratio), trl=True, verl=False),
-    Feature("adapters (model.lora)", lambda study, s, m: study.model.lora is not None, trl=True, verl=False),
-    Feature(
-        "updates that do not divide the prompts of a batch (training.updates_per_batch)",
-        lambda study, s, m: s.prompts_per_step % s.updates_per_batch != 0,
-        trl=True,
-        verl=False,
-    ),
-)
+}
+LACKS = {"policygrain": {}, "trl": ONLY_LOOP, "verl": ONLY_LOOP | ONLY_LOOP_AND_TRL}
 # The release that each trainer was tested with.
 TESTED = {"trl": "1.16", "verl": "0.9"}
 PACKAGES = {"trl": ("trl", "accelerate")}
@@ -143,7 +121,7 @@ def _check_tools(study: Study, arm: Arm) -> None:
 def check_features(study: Study, arm: Arm, trainer: str) -> None:
     """UserError if ``trainer`` lacks something that ``arm`` asks for."""
     settings, method = arm.training(study), arm.method(study)
-    lacking = [f.text for f in FEATURES if not getattr(f, trainer, True) and f.is_asked(study, settings, method)]
+    lacking = [text for text, is_asked in LACKS[trainer].items() if is_asked(study, settings, method)]
     if lacking:
         raise UserError(
             f"training.trainer: {trainer} does not have what {arm.name} asks for: {'; '.join(lacking)}. Set it to "

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import Stopped, UserError
 from ..integrations.options import EXPORTED
-from .verl_config import CONFIG, RECORD
-from .verl_environment import verl_python
+from .verl_config import CONFIG, RECORD, verl_python
 from .verl_export import export
 from .verl_import import exported, final_model, logs_in, read_run
 

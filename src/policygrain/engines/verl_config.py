@@ -1,8 +1,12 @@
-"""verl's configuration for an arm of a study: changes to the defaults of its `ppo_trainer`."""
+"""verl's environment, and its configuration for an arm of a study: changes to the defaults of its `ppo_trainer`."""
 
 from __future__ import annotations
 
+import functools
 import math
+import os
+import subprocess
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,12 +14,15 @@ from .. import digests
 from ..errors import UserError
 from ..integrations.options import EXPORTED, OF_VERL_GROUPS, VERL_GROUPS
 from ..merging import merge
+from ..provenance import PACKAGE
 
 if TYPE_CHECKING:
     from ..objective import Method
     from ..study import Study
     from ..study.runs import Arm
 
+# Names another interpreter with verl than that of `make setup-verl`.
+PYTHON = "POLICYGRAIN_VERL_PYTHON"
 CONFIG, REWARD = "verl", "reward.py"
 RECORD, ROLLOUTS, VALIDATIONS = "export.json", "rollouts", "validations"
 # verl always applies a chat template; without `prompt.chat` it is one that joins the texts.
@@ -38,7 +45,9 @@ def config(study: Study, arm: Arm, seed: int, longest: int, gpus: int) -> dict[s
     settings, method = arm.training(study), arm.method(study)
     out = f"${{oc.env:{EXPORTED}}}"
     std = method.advantage.name == "grpo"
-    model = {"path": _model_path(study.model.start), **({} if study.prompt.chat else {TEMPLATE: PLAIN})}
+    start = study.model.start
+    path = str(Path(start).resolve()) if Path(start).is_dir() else start
+    model = {"path": path, **({} if study.prompt.chat else {TEMPLATE: PLAIN})}
     if method.needs & set(OF_VERL_GROUPS):
         model["external_lib"] = VERL_GROUPS
     return {
@@ -103,10 +112,6 @@ def config(study: Study, arm: Arm, seed: int, longest: int, gpus: int) -> dict[s
     }
 
 
-def _model_path(start: str) -> str:
-    return str(Path(start).resolve()) if Path(start).is_dir() else start
-
-
 # Keys of verl's configuration that an export writes and that a study may change: they change no result.
 RESOURCES = (
     "actor_rollout_ref.actor.ppo_max_token_len_per_gpu",
@@ -130,3 +135,27 @@ def _leaves(section: dict[str, Any], prefix: str = "") -> list[str]:
         name = f"{prefix}{key}"
         keys += _leaves(value, f"{name}.") if isinstance(value, dict) and value else [name]
     return keys
+
+
+def verl_python() -> Path:
+    """The interpreter of verl's environment. PackageNotFoundError if there is none."""
+    named = os.environ.get(PYTHON)
+    places = [Path(named)] if named else [Path(".venv-verl/bin/python"), PACKAGE.parents[1] / ".venv-verl/bin/python"]
+    for place in places:
+        if place.exists():
+            return place.absolute()
+    raise PackageNotFoundError("verl")
+
+
+def verl_version() -> str:
+    """The version of verl in its environment. PackageNotFoundError if it is not there."""
+    return _version_in(verl_python())
+
+
+@functools.cache
+def _version_in(python: Path) -> str:
+    command = [str(python), "-c", "from importlib.metadata import version; print(version('verl'))"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout.strip()
+    except (OSError, subprocess.SubprocessError) as error:
+        raise PackageNotFoundError("verl") from error

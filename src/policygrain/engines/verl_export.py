@@ -130,9 +130,7 @@ def _write_parquet(study: Study, problems: list[Problem], path: Path) -> None:
                 "extra_info": {"index": number, "id": problem.id},
             }
         )
-    temporary = path.with_suffix(".parquet.tmp")
-    pd.DataFrame(rows).to_parquet(temporary)
-    temporary.replace(path)
+    pd.DataFrame(rows).to_parquet(path)
 
 
 def describe(out: Path, notes: list[str]) -> str:

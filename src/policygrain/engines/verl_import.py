@@ -26,8 +26,7 @@ from ..train.metrics_log import line
 from ..train.model_folder import model_folder
 from .folder import claim
 from .verl_config import RECORD, ROLLOUTS, VALIDATIONS
-from .verl_log import metric_rows, read_log, timing_rows
-from .verl_samples import Samples, graded_samples
+from .verl_log import Samples, graded_samples, metric_rows, read_log, timing_rows
 
 EXPORT = "Write the folder again: `policygrain export verl`."
 

@@ -31,9 +31,8 @@ from ..tasks.problem import Problem, read_problems
 from ..tasks.prompts import PromptRenderer
 from ..train.credit import advantages_of
 from ..train.policy import Policy, open_policy
-from ..train.rewards import grade_responses
 from ..train.rollout_batch import collect_batch
-from ..train.rollouts import Collector, PromptStream, Rollouts
+from ..train.rollouts import Collector, PromptStream, Rollouts, grade_responses
 from ..train.update import TrainingBatch, minibatches, update
 
 if TYPE_CHECKING:

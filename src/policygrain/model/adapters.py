@@ -7,20 +7,14 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from torch import Tensor
-from torch.distributed.tensor import DTensor
+from typing import TYPE_CHECKING
 
 from ..errors import UserError
-from .device import device
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from ..study.schema import Lora
-
-LORA_INFIX = ".lora_"  # between a module's name and A or B in peft's parameter names
 
 
 def add_adapter(model: PreTrainedModel, settings: Lora, seed: int) -> None:
@@ -57,25 +51,3 @@ def load_adapter(model: PreTrainedModel, folder: Path) -> None:
 def has_adapter(model: PreTrainedModel) -> bool:
     """Whether ``model`` has a LoRA adapter."""
     return bool(getattr(model, "_hf_peft_config_loaded", False))
-
-
-def full_tensor(tensor: Tensor) -> Tensor:
-    """The whole value of a tensor that FSDP has sharded, a collective operation; else the tensor itself."""
-    if not isinstance(tensor, DTensor):
-        return tensor
-    on_device: Any = tensor.to(device())  # NCCL transfers only tensors on a GPU
-    whole: Tensor = on_device.full_tensor()
-    return whole
-
-
-def merged_weight(model: PreTrainedModel, name: str, state: dict[str, Tensor]) -> tuple[str, Tensor]:
-    """Weight ``name`` of a model with an adapter: its name without the adapter, and its value with B A added."""
-    weight = full_tensor(state[name].detach())
-    module, base, leaf = name.rpartition(".base_layer.")
-    if not base:
-        return name, weight
-    if leaf == "weight":
-        a, b = (full_tensor(state[f"{module}{LORA_INFIX}{x}.default.weight"].detach()) for x in "AB")
-        adapter: Any = model.get_submodule(module)
-        weight = weight + (adapter.scaling["default"] * (b @ a)).to(weight.dtype)
-    return f"{module}.{leaf}", weight

@@ -9,20 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
-
-
-class Attention(Protocol):
-    """Attention over a packed row."""
-
-    def __call__(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
-        """[1, heads, row, size] each, keys and values perhaps with fewer heads → [1, row, heads, size]."""
-        ...
 
 
 class Span(NamedTuple):
@@ -62,7 +54,7 @@ class Spans:
         return cls(spans, torch.cat([span.queries[span.valid] for span in spans]).argsort())
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
-        """See `Attention`."""
+        """[1, heads, row, size] each, keys and values perhaps with fewer heads → [1, row, heads, size]."""
         q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))  # [row, heads, size]
         outputs = []
         for span in self.spans:
@@ -94,7 +86,7 @@ class Flex:
         return cls(create_block_mask(mask_mod, None, None, row, row, device=prompt_of.device))
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
-        """See `Attention`."""
+        """[1, heads, row, size] each, keys and values perhaps with fewer heads → [1, row, heads, size]."""
         grouped = query.shape[1] != key.shape[1]
         out: Tensor = _kernel(query.device.type)(
             query, key, value, block_mask=self.mask, scale=scale, enable_gqa=grouped

@@ -96,7 +96,7 @@ def device_errors(settings: Training, states: int | None = None) -> Iterator[Non
         yield
     except RuntimeError as error:
         text = str(error)
-        if _is_memory(error):
+        if OUT_OF_MEMORY.search(text):
             raise UserError(_too_little(text, settings, states)) from error
         if LOST.search(text):
             node = os.environ.get("SLURMD_NODENAME", platform.node())
@@ -105,12 +105,6 @@ def device_errors(settings: Training, states: int | None = None) -> Iterator[Non
                 f"if it fails there again, leave this machine out (sbatch --exclude={node})."
             ) from error
         raise
-
-
-def _is_memory(error: RuntimeError) -> bool:
-    import torch
-
-    return isinstance(error, torch.OutOfMemoryError) or bool(OUT_OF_MEMORY.search(str(error)))
 
 
 def _too_little(text: str, settings: Training, states: int | None) -> str:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from .sequences import Sequences
-from .unembedding import log_probs
+from .unembedding import log_probs_and_entropy
 
 
 class MTPHeads(nn.Module):
@@ -55,4 +55,5 @@ class MTPHeads(nn.Module):
         for n, head in enumerate(self.heads, start=1):
             at = (left >= n).nonzero().squeeze(1)
             state = hidden[at]
-            yield at, log_probs(state + head(state), weight, bias, ids[at + n], temperature)
+            scored = state + head(state), weight, bias, ids[at + n], temperature
+            yield at, log_probs_and_entropy(*scored, entropy_gradient=False)[0]

@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import AttentionInterface
 
 from ..errors import UserError
-from .attention import Attention, Flex, Spans, packed_positions
+from .attention import Flex, Spans, packed_positions
 from .sequences import Sequences
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Packed:
     ids: Tensor  # [1, row]
     positions: Tensor  # [1, row]: position ids, counted from the beginning of each prompt
     predicts: Tensor  # [response tokens]: index in the row of the hidden state that predicts each one of the policy
-    attention: Attention
+    attention: Spans | Flex
 
     @classmethod
     def of(cls, sequences: Sequences) -> Packed:

@@ -40,22 +40,11 @@ def log_probs_and_entropy(
     if len(weight) > PLAIN_VOCABULARY:
         chosen, entropy = blockwise(hidden, weight, bias, targets, temperature, entropy_gradient)
         return chosen.float(), entropy.float()
-    log_p = _all_log_probs(hidden, weight, bias, temperature)
+    log_p = torch.log_softmax(F.linear(hidden, weight, bias).float() / temperature, dim=-1)
     chosen = log_p.gather(1, targets.unsqueeze(1)).squeeze(1)
     with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
         entropy = -(log_p.exp() * log_p).sum(-1)
     return chosen, entropy
-
-
-def log_probs(hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, temperature: float) -> Tensor:
-    """log π of ``targets``: the first result of `log_probs_and_entropy`."""
-    if len(weight) > PLAIN_VOCABULARY:
-        return blockwise(hidden, weight, bias, targets, temperature, entropy_gradient=False)[0].float()
-    return _all_log_probs(hidden, weight, bias, temperature).gather(1, targets.unsqueeze(1)).squeeze(1)
-
-
-def _all_log_probs(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float) -> Tensor:
-    return torch.log_softmax(F.linear(hidden, weight, bias).float() / temperature, dim=-1)
 
 
 def blockwise(

@@ -9,17 +9,42 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from .adapters import LORA_INFIX, full_tensor, has_adapter, merged_weight
+from .adapters import has_adapter
+from .device import device
 from .precision import compute_dtype
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+LORA_INFIX = ".lora_"  # between a module's name and A or B in peft's parameter names
+
+
+def _full_tensor(tensor: Tensor) -> Tensor:
+    """The whole value of a tensor that FSDP has sharded, a collective operation; else the tensor itself."""
+    if not isinstance(tensor, DTensor):
+        return tensor
+    on_device: Any = tensor.to(device())  # NCCL transfers only tensors on a GPU
+    whole: Tensor = on_device.full_tensor()
+    return whole
+
+
+def _merged_weight(model: PreTrainedModel, name: str, state: dict[str, Tensor]) -> tuple[str, Tensor]:
+    """Weight ``name`` of a model with an adapter: its name without the adapter, and its value with B A added."""
+    weight = _full_tensor(state[name].detach())
+    module, base, leaf = name.rpartition(".base_layer.")
+    if not base:
+        return name, weight
+    if leaf == "weight":
+        a, b = (_full_tensor(state[f"{module}{LORA_INFIX}{x}.default.weight"].detach()) for x in "AB")
+        adapter: Any = model.get_submodule(module)
+        weight = weight + (adapter.scaling["default"] * (b @ a)).to(weight.dtype)
+    return f"{module}.{leaf}", weight
 
 
 def full_weights(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
@@ -30,9 +55,9 @@ def full_weights(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
     state = model.state_dict()
     for name, tensor in state.items():
         if not has_adapter(model):
-            yield name, full_tensor(tensor.detach())
+            yield name, _full_tensor(tensor.detach())
         elif f"{LORA_INFIX}A" not in name and f"{LORA_INFIX}B" not in name:
-            yield merged_weight(model, name, state)
+            yield _merged_weight(model, name, state)
 
 
 def merged(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +15,6 @@ from ..model.loading import load_model, recompute_layers
 from ..model.logprobs import TokenScores, score_tokens
 from ..model.mtp_heads import MTPHeads
 from ..model.precision import resolve_compute, set_compute_dtype
-from ..model.reference import on_device
 from ..model.sequences import Sequences, micro_batches
 from ..provenance import seed_of
 
@@ -22,6 +23,30 @@ if TYPE_CHECKING:
 
     from ..objective import Method
     from ..study.schema import Model, Training
+
+
+@contextmanager
+def on_device(reference: PreTrainedModel | None, model: PreTrainedModel) -> Iterator[PreTrainedModel]:
+    """Context in which ``reference`` is on the compute device; outside it is in host memory, after an error too.
+
+    With ``reference=None`` the initial policy is ``model`` with its adapter disabled.
+    """
+    if reference is None:
+        model.disable_adapters()
+        try:
+            yield model
+        finally:
+            model.enable_adapters()
+    else:
+        # Its weights never change, so nothing has to be copied back.
+        on_host = [(tensor, tensor.data) for tensor in (*reference.parameters(), *reference.buffers())]
+        try:
+            for tensor, host in on_host:
+                tensor.data = host.to(device(), non_blocking=True)
+            yield reference
+        finally:
+            for tensor, host in on_host:
+                tensor.data = host
 
 
 @dataclass

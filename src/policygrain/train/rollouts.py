@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..clock import Clock
-from ..grading import Grader
+from ..grading import Grader, Options, Outcome
 from ..objective import Sampler
 from ..provenance import seed_of
 from ..rollout.engine import Engine, Request, Response
@@ -18,7 +20,6 @@ from ..study.schema import Training
 from ..tasks.problem import Problem
 from ..tasks.prompts import PromptRenderer
 from .ranks import map_over_ranks
-from .rewards import grade_responses
 
 
 class PromptStream:
@@ -136,6 +137,24 @@ class Collector:
             sampled_accuracy=correct.mean().item(),
             tokens=sum(r.length for r in flat),
         )
+
+
+def grade_responses(
+    problems: Sequence[Problem], responses: Sequence[Response], grader: Grader, tokenizer: Any
+) -> list[Outcome]:
+    """One outcome per (problem, response); every rank grades a share of them."""
+
+    def outcomes(pairs: list[tuple[Problem, Response]]) -> list[Outcome]:
+        share, answers = zip(*pairs, strict=True)
+        texts = tokenizer.batch_decode([r.ids for r in answers], skip_special_tokens=True)
+        return grader.grade(
+            [p.answer for p in share],
+            texts,
+            [Options.of(p) for p in share],
+            [p.id for p in share],
+        )
+
+    return map_over_ranks(outcomes, list(zip(problems, responses, strict=True)))
 
 
 def _overlong(responses: list[Response], max_tokens: int, buffer_share: float) -> Tensor:

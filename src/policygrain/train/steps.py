@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,22 +22,21 @@ from ..progress import Progress
 from ..provenance import seed_of
 from ..results.layout import DataFolder, RunFolder
 from ..results.schema import FinalMetrics
+from ..rollout.engine import Request
 from ..rollout.open import open_engine
 from ..study.runs import Arm
 from ..study.schema import Study
 from ..tasks.problem import Problem, read_problems
 from ..tasks.prompts import PromptRenderer
-from .gpu import gpu_use
 from .metrics_log import MetricsLog
 from .model_folder import model_folder
 from .policy import ScoredPolicy
-from .ranks import gather, is_rank_0, on_rank_0
+from .ranks import gather, is_rank_0, map_over_ranks, on_rank_0
 from .rollout_batch import RolloutBatch, collect_batch
-from .rollouts import Collector, PromptStream
+from .rollouts import Collector, PromptStream, grade_responses
 from .stopping import Stop
 from .token_view import save_token_view
 from .update import TrainingBatch, minibatches
-from .validation import validate
 
 NO_UPDATES = (
     "no optimizer step was made: dynamic sampling dropped every group, since all of its rewards were equal. The final "
@@ -86,7 +85,13 @@ class Steps:
     def start(self) -> None:
         """Open the records at ``state.step``, the first step that is made."""
         settings, state, path = self.settings, self.state, self.run.path
-        check_precision(self.policy, state.compute, self.run)
+        compute = compute_name(self.policy.model)
+        if state.compute not in (None, compute):  # as `auto` may be on another machine
+            raise UserError(
+                f"{path}: was begun with passes in {state.compute}, and here they would be in {compute} "
+                "(training.compute: auto takes what the machine computes fast). Resume it on a machine like the first, "
+                f"or remove its folder and set training.compute to {state.compute}."
+            )
         self.log = MetricsLog(self.run, resume_at=state.step)
         if state.step == 0 and settings.updates_of_batch == 1 and not settings.ahead and is_rank_0():
             print(f"{path}: {ON_POLICY}", file=sys.stderr)
@@ -166,10 +171,33 @@ class Steps:
         return FinalMetrics(**final, steps=settings.steps, **state.totals)
 
     def _validate(self, clock: Clock) -> dict[str, float]:
-        engine, grader, renderer = self.collector.engine, self.collector.grader, self.collector.renderer
+        """Accuracy and mean length (policy tokens) of one response per problem, with the same seeds in every call."""
+        engine, renderer, settings, problems = (
+            self.collector.engine,
+            self.collector.renderer,
+            self.settings,
+            self.validation,
+        )
         with clock("validate"):
             engine.load_weights(self.policy.model)
-            return validate(self.validation, engine, grader, renderer, self.settings)
+            requests = [
+                Request(
+                    renderer.ids(p.problem, bool(p.tests)),
+                    seed,
+                    settings.max_tokens,
+                    settings.temperature,
+                    log_probs=False,
+                    tool=renderer.tool(p.source),
+                )
+                for seed, p in enumerate(problems)
+            ]
+            responses = map_over_ranks(engine.generate, requests)
+            engine.sleep()
+            outcomes = grade_responses(problems, responses, self.collector.grader, renderer.tokenizer)
+        return {
+            "validation_accuracy": sum(o == "correct" for o in outcomes) / len(outcomes),
+            "validation_length": sum(r.length for r in responses) / len(responses),
+        }
 
 
 @contextmanager
@@ -196,16 +224,6 @@ def open_collector(
         sampling = seed_of("sampling", seed, settings.sampling_seed) if settings.sampling_seed else seed
         stream = PromptStream(problems, seed_of("prompts", sampling))
         yield Collector(stream, engine, grader, renderer, arm.method(study).sampler, settings, sampling), validation
-
-
-def check_precision(policy: ScoredPolicy, recorded: str | None, run: RunFolder) -> None:
-    """UserError if a run would be resumed in another precision, as `auto` may on another machine."""
-    if recorded not in (None, compute_name(policy.model)):
-        raise UserError(
-            f"{run.path}: was begun with passes in {recorded}, and here they would be in {compute_name(policy.model)} "
-            "(training.compute: auto takes what the machine computes fast). Resume it on a machine like the first, or "
-            f"remove its folder and set training.compute to {recorded}."
-        )
 
 
 def _save_final_model(policy: ScoredPolicy, run: RunFolder) -> None:
@@ -244,3 +262,17 @@ def _over_updates(updates: list[dict[str, float]]) -> dict[str, float]:
         return {}
     columns = {name: [u[name] for u in updates] for name in updates[0]}
     return {name: max(v) if name.endswith("_max") else sum(v) / len(v) for name, v in columns.items()}
+
+
+def gpu_use() -> dict[str, float]:
+    """Largest memory in use so far and current utilisation of the GPU, under MLflow's names; empty without a GPU.
+
+    The utilisation needs the package nvidia-ml-py, and a driver that knows it; without them it is left out.
+    """
+    if not torch.cuda.is_available():
+        return {}
+    number = torch.cuda.current_device()
+    use = {f"system/gpu_{number}_memory_usage_megabytes": torch.cuda.max_memory_allocated() / 2**20}
+    with suppress(Exception):  # pynvml has its own errors, such as "not supported" on a MIG device
+        use[f"system/gpu_{number}_utilization_percentage"] = float(torch.cuda.utilization())
+    return use

@@ -11,8 +11,7 @@ from torch import Tensor
 from ..errors import UserError
 from ..model.device import device
 from ..model.logprobs import TokenScores, score_tokens
-from ..model.segments import segment_ids
-from ..model.sequences import Sequences, micro_batches, pack
+from ..model.sequences import Sequences, micro_batches, pack, segment_ids
 from ..objective import Method
 from ..objective.batch import StepTotals, TokenBatch
 from ..objective.correction import effective_sample_share, log_weights, rollout_weights

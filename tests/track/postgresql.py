@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from .leftovers import swept
+from ..support.leftovers import swept
 
 USER = "postgres"  # the distribution's; the server refuses to be root's
 INSTALL = "apt-get install -y --no-install-recommends postgresql"

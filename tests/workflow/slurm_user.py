@@ -21,7 +21,7 @@ from policygrain.study import load_study
 from policygrain.study.fingerprint import Fingerprints
 from policygrain.study.runs import Run
 
-from .slurm import Cluster
+from ..support.slurm import Cluster
 
 STEPS = 16
 TIMEOUT = 900  # seconds; the machine may have other things to do

@@ -197,7 +197,7 @@ def checks(rollouts: Rollouts) -> list[str]:
     """What is unusual in the rollouts, a sentence each."""
     tokens, responses = rollouts.tokens, rollouts.responses
     mask, old = tokens["mask"], tokens["old_log_probs"][tokens["mask"]]
-    notes, log_ratio = [], tokens["log_probs"][mask] - old
+    notes, log_ratio = [*rollouts.notes], tokens["log_probs"][mask] - old
     if log_ratio.abs().max() < ALIKE:
         notes.append("all ratios are 1 (one update per batch): objectives differ in aggregation and advantages alone.")
     if "group" in responses:

@@ -43,6 +43,7 @@ PER_RESPONSE = {
 }
 INTEGERS = ("group", "segments", "ids")
 PROMPT = ("prompt_ids", "prompt_token_ids")
+READ = {*OLD, *NEW, *MASK, *ADVANTAGE, *GROUP, *PROMPT}.union(*PER_TOKEN.values(), *PER_RESPONSE.values())
 ROUNDING = 1e-3  # by which a computed log-probability may exceed 0
 LEAST_LOG_PROB = -1e4
 LARGEST = 1e100  # of other numbers: their squares are finite
@@ -65,6 +66,7 @@ class Rollouts:
     responses: dict[str, Tensor]
     lengths: Tensor  # [responses]; tokens without the mask count
     prompts: list[array[int]]
+    notes: tuple[str, ...] = ()  # what was left out of the file
 
     @functools.cached_property
     def batch(self) -> TokenBatch:
@@ -98,11 +100,11 @@ def group_advantages(advantage: Advantage | Custom, rewards: Tensor, groups: Ten
     order = groups.argsort(stable=True)
     _, counts = groups.unique(return_counts=True)
     starts = counts.cumsum(0) - counts
-    advantages = torch.zeros_like(rewards)
+    found = torch.zeros_like(rewards)
     for size in counts.unique().tolist():
         members = order[starts[counts == size].unsqueeze(1) + torch.arange(size)]
-        advantages[members] = advantage(rewards[members])
-    return advantages
+        found[members] = advantage(rewards[members])
+    return found
 
 
 def read_rollouts(path: Path) -> Rollouts:
@@ -110,36 +112,47 @@ def read_rollouts(path: Path) -> Rollouts:
 
     A row has the old and the new log-probabilities of its tokens, and either an advantage or a reward and a group. Rows
     may have a mask and the columns above. Column names of TRL, verl and prime-rl are understood; prime-rl's folder
-    `token_exports` can be read as it is. Where the mask is 0, numbers may be missing (null).
+    `token_exports` can be read as it is. Where the mask is 0, numbers may be missing (null), and so may those of tokens
+    that the engine could not score, beside the old policy's: they count as equal, as in training.
     """
     numbers = {name: array("d") for name in ("old_log_probs", "log_probs", "advantages", *PER_TOKEN)}
-    by_response = {name: array("d") for name in ("group", *PER_RESPONSE)}
+    own = {name: array("d") for name in ("group", *PER_RESPONSE)}
     masks, lengths, prompts, groups = array("b"), array("q"), list["array[int]"](), dict[str, int]()
+    masked_rows, not_scored, not_read = 0, 0, set[str]()
     for where, row in _rows(path):
         mask_key, old_key, group = _key(row, MASK), _key(row, OLD), _key(row, GROUP)
-        given_mask = None if mask_key is None else _numbers(row, MASK, where)
+        given = None if mask_key is None else _numbers(row, MASK, where)
+        not_read.update(key for key in row.keys() - READ if row[key] is not None)
         names_of = {"old_log_probs": OLD, "log_probs": NEW}
         for name, names in PER_TOKEN.items():
-            # An engine's log-probabilities are the old ones, or others.
-            others = tuple(n for n in names if n != old_key)
+            others = tuple(
+                n for n in names if n != old_key
+            )  # an engine's log-probabilities are the old ones, or others
             if _key(row, others) is not None:
                 names_of[name] = others
-        columns = {name: _numbers(row, names, where, given_mask) for name, names in names_of.items()}
+        scored = row
+        if "rollout_log_probs" in names_of and old_key is not None:
+            scored, unknown = _scored(row, names_of["rollout_log_probs"], old_key, given)
+            not_scored += unknown
+        columns = {name: _numbers(scored, names, where, given) for name, names in names_of.items()}
         count, after = (len(columns[name]) for name in ("old_log_probs", "log_probs"))
         if count != after or not count:
             raise UserError(f"{where}: {count} old and {after} new log-probabilities; expected as many, at least one.")
-        if given_mask is not None and len(given_mask) != count:
-            raise UserError(f"{where}: {mask_key}: {len(given_mask)} entries for {count} tokens.")
-        mask = array("b", [1] * count if given_mask is None else [x != 0 for x in given_mask])
+        if given is not None and len(given) != count:
+            raise UserError(f"{where}: {mask_key}: {len(given)} entries for {count} tokens.")
+        mask = array("b", [1]) * count if given is None else _mask(given, f"{where}: {mask_key}")
         for name, values in columns.items():
             key = _key(row, names_of[name])
             if len(values) != count:
                 raise UserError(f"{where}: {key}: {len(values)} entries for {count} tokens.")
             if name.endswith("log_probs"):
                 _check_log_probs(values, mask, f"{where}: {key}")
+            elif name == "segments":
+                _check_segments(values, mask, f"{where}: {key}")
         if not any(mask):
+            masked_rows += 1
             continue
-        if (advantages := _advantages(row, where, given_mask, count)) is not None:
+        if (advantages := _advantages(row, where, given, count)) is not None:
             columns["advantages"] = advantages
         elif _key(row, REWARD) is None or group is None:
             raise UserError(f"{where}: needs `advantage`, or `reward` and `group`; it has {_listed(row)}.")
@@ -148,12 +161,12 @@ def read_rollouts(path: Path) -> Rollouts:
         masks.extend(mask)
         lengths.append(count)
         if group is not None:
-            by_response["group"].append(groups.setdefault(str(row[group]), len(groups)))
+            own["group"].append(groups.setdefault(str(row[group]), len(groups)))
         for name, names in PER_RESPONSE.items():
             if (key := _key(row, names)) is not None:
-                by_response[name].append(_number(row[key], f"{where}: {key}"))
-                if name == "staleness" and by_response[name][-1] < 0:
-                    raise UserError(f"{where}: {key}: {by_response[name][-1]:g} updates; expected 0 or more.")
+                own[name].append(_number(row[key], f"{where}: {key}"))
+                if name == "staleness" and own[name][-1] < 0:
+                    raise UserError(f"{where}: {key}: {own[name][-1]:g} updates; expected 0 or more.")
         if _key(row, PROMPT) is not None:
             prompts.append(array("q", map(int, _numbers(row, PROMPT, where))))
         if len(masks) > MOST_TOKENS:
@@ -162,8 +175,12 @@ def read_rollouts(path: Path) -> Rollouts:
                 "optimizer step are enough."
             )
     if not lengths:
+        if masked_rows:
+            raise UserError(
+                f"{path}: the mask is 0 everywhere in its {masked_rows:,} responses, so no token is trained."
+            )
         raise UserError(f"{path}: contains no response.")
-    rows_with = {name: len(values) for name, values in by_response.items()} | {"prompt_ids": len(prompts)}
+    rows_with = {name: len(values) for name, values in own.items()} | {"prompt_ids": len(prompts)}
     tokens_with = {name: len(values) for name, values in numbers.items()}
     for counts, total, what in ((rows_with, len(lengths), "rows"), (tokens_with, len(masks), "tokens")):
         for name, number in counts.items():
@@ -172,13 +189,20 @@ def read_rollouts(path: Path) -> Rollouts:
     tokens, responses = (
         {
             name: torch.frombuffer(values, dtype=torch.float64).to(torch.int64 if name in INTEGERS else torch.float64)
-            for name, values in columns.items()
+            for name, values in found.items()
             if values
         }
-        for columns in (numbers, by_response)
+        for found in (numbers, own)
     )
     tokens["mask"] = torch.frombuffer(masks, dtype=torch.int8) != 0
-    rollouts = Rollouts(tokens, responses, torch.frombuffer(lengths, dtype=torch.int64), prompts)
+    notes = []
+    if not_read:
+        notes.append(f"columns that are not read: {', '.join(sorted(not_read))}.")
+    if not_scored:
+        notes.append(
+            f"the engine could not score {not_scored:,} tokens (NaN, null); there it counts as equal to old_log_probs."
+        )
+    rollouts = Rollouts(tokens, responses, torch.frombuffer(lengths, dtype=torch.int64), prompts, tuple(notes))
     if "advantages" not in tokens:
         alone = (responses["group"].bincount() == 1).nonzero()
         if len(alone):
@@ -194,11 +218,11 @@ def _advantages(row: Mapping[str, Any], where: str, mask: Sequence[float] | None
     """The advantage that a row gives, for each of its tokens; None if it gives none."""
     if (key := _key(row, ADVANTAGE)) is None:
         return None
-    values = row if isinstance(row[key], list) else {key: [row[key]]}
-    advantages = _numbers(values, ADVANTAGE, where, mask)
-    if len(advantages) not in (1, count):
-        raise UserError(f"{where}: {key}: {len(advantages)} advantages for {count} tokens.")
-    return advantages if len(advantages) == count else advantages * count
+    by_token = isinstance(row[key], list)
+    given = _numbers(row, ADVANTAGE, where, mask) if by_token else array("d", [_number(row[key], f"{where}: {key}")])
+    if len(given) not in (1, count):
+        raise UserError(f"{where}: {key}: {len(given)} advantages for {count} tokens.")
+    return given if len(given) == count else given * count
 
 
 def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -271,6 +295,52 @@ def _numbers(
     except (TypeError, OverflowError):
         pass
     return array("d", [_number(item, f"{where}: {key}") for item in value])
+
+
+def _scored(
+    row: Mapping[str, Any], names: Sequence[str], old_key: str, mask: Sequence[float] | None
+) -> tuple[Mapping[str, Any], int]:
+    """The row with the old policy's numbers where the engine has none (NaN, null), and at how many tokens it has none.
+
+    Its weight π_old/μ is then 1, as in training (`objective.loss.anchored`). Tokens outside ``mask`` are not counted.
+    """
+    key = _key(row, names)
+    assert key is not None
+    engine, old = row[key], row[old_key]
+    if not (isinstance(engine, list) and isinstance(old, list) and len(engine) == len(old)):
+        return row, 0
+    unknown = [place for place, x in enumerate(engine) if x is None or (isinstance(x, float) and math.isnan(x))]
+    if not unknown:
+        return row, 0
+    filled = engine.copy()
+    for place in unknown:
+        filled[place] = old[place]
+    used = unknown if mask is None or len(mask) != len(old) else [place for place in unknown if mask[place]]
+    return {**row, key: filled}, len(used)
+
+
+def _mask(values: Sequence[float], where: str) -> array[int]:
+    for place, value in enumerate(values, start=1):
+        if value not in (0, 1):
+            raise UserError(f"{where}: token {place}: {value:g} is neither 0 nor 1.")
+    return array("b", [value != 0 for value in values])
+
+
+def _check_segments(values: Sequence[float], mask: Sequence[float], where: str) -> None:
+    """UserError for a segment, among the tokens of ``mask``, that comes back after another one."""
+    seen, last = set[float](), None
+    for place, (value, is_used) in enumerate(zip(values, mask, strict=True), start=1):
+        if value % 1:
+            raise UserError(f"{where}: token {place}: {value:g} is no whole number.")
+        if not is_used or value == last:
+            continue
+        if value in seen:
+            raise UserError(
+                f"{where}: {value:g} comes back at token {place}. A segment is tokens that follow one another: give "
+                "this one a number of its own."
+            )
+        seen.add(value)
+        last = value
 
 
 def _check_log_probs(values: Sequence[float], mask: Sequence[float], where: str) -> None:

@@ -151,6 +151,12 @@ def test_the_cause_of_impossible_ratios_is_named(tmp_path: Path, capsys: pytest.
     assert "GRPOConfig" not in printed
 
 
+def test_a_figure_of_another_kind_is_refused_first(many: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["calibrate", "--rollouts", str(many), "--figure", "ratios.txt"]) == 2
+    printed, error = capsys.readouterr()
+    assert not printed and "--figure ratios.txt: a figure is one of" in error and ".png" in error
+
+
 def test_parquet_is_read_too(many: Path, tmp_path: Path) -> None:
     import pandas as pd
 

@@ -83,6 +83,8 @@ def calibrate(arguments: Namespace) -> None:
     from ..integrations.anatomy import checks, unrelated
     from ..integrations.rollout_files import read_rollouts
 
+    if arguments.figure is not None:
+        calibrate.plotting(arguments.figure)
     rollouts = read_rollouts(arguments.rollouts)
     engine, notes = mismatch.measure(rollouts), checks(rollouts)
     content, pasted = dict[str, Any](), list[str]()
@@ -130,9 +132,12 @@ def claim(arguments: Namespace) -> None:
     from ..analysis.run_claims import Endpoint, decide_runs
     from ..analysis.run_logs import read_runs
     from ..errors import UserError
+    from ..figures import SUFFIXES
 
     if arguments.last < 1:
         raise UserError(f"--last {arguments.last}: expected at least 1.")
+    if arguments.figure is not None and arguments.figure.suffix not in SUFFIXES:
+        raise UserError(f"--figure {arguments.figure}: a figure is one of {', '.join(SUFFIXES)}.")
     if arguments.margin is not None and not arguments.margin > 0:
         raise UserError(f"--margin {arguments.margin:g}: expected a number above 0.")
     a, b = (read_runs(side, arguments.metric, arguments.step) for side in (arguments.a, arguments.b))

@@ -194,8 +194,8 @@ def to_paste(grains: list[Grain]) -> list[str]:
     return [*sorted(lines), f"study file:            methods: {{{', '.join(in_study)}}}"] if lines else []
 
 
-def draw(rollouts: Rollouts, path: Path) -> None:
-    """A figure: the distribution of the log-ratio of each grain, with published clip ranges. Needs matplotlib."""
+def plotting(path: Path) -> Any:
+    """matplotlib's pyplot, for a figure at ``path``. UserError if it is not installed or cannot write such a file."""
     try:
         import matplotlib
 
@@ -203,6 +203,15 @@ def draw(rollouts: Rollouts, path: Path) -> None:
         from matplotlib import pyplot
     except ImportError as error:
         raise UserError("--figure: needs matplotlib: pip install matplotlib.") from error
+    known = sorted(pyplot.Figure().canvas.get_supported_filetypes())
+    if path.suffix.removeprefix(".").lower() not in known:
+        raise UserError(f"--figure {path}: a figure is one of {', '.join(f'.{name}' for name in known)}.")
+    return pyplot
+
+
+def draw(rollouts: Rollouts, path: Path) -> None:
+    """A figure: the distribution of the log-ratio of each grain, with published clip ranges. Needs matplotlib."""
+    pyplot = plotting(path)
     batch = rollouts.batch
     figure, axes = pyplot.subplots(1, len(GRAINS), figsize=(3.2 * len(GRAINS), 3.2), layout="constrained")
     for axis, (name, part) in zip(axes, GRAINS.items(), strict=True):

@@ -122,8 +122,8 @@ class MaxRl(Advantage):
     def __call__(self, rewards: Tensor) -> Tensor:
         if (rewards < 0).any():
             raise UserError(
-                f"advantage maxrl: a reward is {float(rewards.min()):g}, and it divides by their mean: rewards must be 0 "
-                "or more. Take dr_grpo, or add a constant (an overlong_buffer subtracts up to 1)."
+                f"advantage maxrl: a reward is {float(rewards.min()):g}, and it divides by their mean: rewards must be "
+                "0 or more. Take dr_grpo, or add a constant (an overlong_buffer subtracts up to 1)."
             )
         mean = rewards.mean(1, keepdim=True)
         return (_centred(rewards) / mean).masked_fill(mean <= 0, 0.0)

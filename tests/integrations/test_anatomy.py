@@ -387,3 +387,16 @@ def test_the_command_prints_a_table_and_writes_a_page(tmp_path: Path, capsys: py
     largest = data["same"][0]
     assert f"On this batch {len(largest)} of these {count} objectives are the same update" in data["sentences"][0]
     assert {"token", "cispo"} <= set(names) and data["views"]["advantage"]["labels"] == ["negative", "0", "positive"]
+
+
+def test_long_files_show_their_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path / "a.jsonl", made_up())
+    measure(Work(read_rollouts(path)))
+    assert not capsys.readouterr().err
+    monkeypatch.setattr(rollout_files, "LONG_FILE", 24)
+    monkeypatch.setattr(coefficients, "MANY_CHUNKS", 1)
+    measure(Work(read_rollouts(path)))
+    printed = capsys.readouterr().err
+    assert "a.jsonl, responses: 24 of 24" in printed and "objectives on parts of the responses: 1 of 1" in printed

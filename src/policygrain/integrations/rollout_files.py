@@ -40,7 +40,7 @@ from .rollout_columns import (
     scored_row,
 )
 
-MOST_TOKENS = 10_000_000  # which need about 1 GB
+MOST_TOKENS = 10_000_000  # with log-probabilities and rewards alone: read in 0.6 GB, calibrated in 1.3 GB
 LONG_FILE = 50_000  # lines from which progress is shown
 ALL_0 = (
     "all advantages are 0: in every group all rewards are the same, so no token has a gradient and no clip "

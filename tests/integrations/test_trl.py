@@ -16,7 +16,7 @@ import torch
 from policygrain import method
 from policygrain.model import tiny
 from policygrain.model.loading import load_model
-from policygrain.objective.advantage import Grpo
+from policygrain.objective.advantage import BatchStd, Grpo
 from policygrain.study.schema import TinyModel
 
 pytest.importorskip("trl", reason="TRL is not installed (pip install '.[dev]')")
@@ -333,6 +333,22 @@ def test_a_clip_range_that_clips_nothing_is_said_in_training(
     monkeypatch.setattr("policygrain.integrations.idle_clip.BATCHES", 1)
     with pytest.warns(UserWarning, match=r"tepo: the clip range 0\.2 / 0\.28 has clipped no token"):
         train(start, tmp_path, PolicyGrainTrainer, objective="tepo")
+
+
+def test_batch_std_is_trls_scale_of_the_batch(start: str, tmp_path: Path) -> None:
+    """What TRL was trained on, with `scale_rewards="batch"`; it adds 1e-4 to the standard deviation, and not 1e-6."""
+    train(
+        start, tmp_path, GRPOTrainer, scale_rewards="batch", num_iterations=1, max_steps=2, dump=tmp_path / "rollouts"
+    )
+    rollouts = read_rollouts(tmp_path / "rollouts")
+    order = rollouts.responses["group"].argsort(stable=True)
+    rewards = rollouts.responses["reward"][order].view(2, 4)
+    first = rollouts.lengths.cumsum(0) - rollouts.lengths
+    theirs = rollouts.tokens["advantages"][first][order].view(2, 4)
+    std = rewards.std()
+    assert std > 0.01 and not torch.allclose(theirs, Grpo()(rewards), atol=1e-3)
+    ours = BatchStd()(rewards) * (std + 1e-6) / (std + 1e-4)
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
 def test_the_example_of_the_page_trains(start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

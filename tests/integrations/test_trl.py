@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from policygrain import method
+from policygrain.cli import main
 from policygrain.model import tiny
 from policygrain.model.loading import load_model
 from policygrain.objective.advantage import BatchStd, Grpo
@@ -362,3 +363,27 @@ def test_the_example_of_the_page_trains(start: str, tmp_path: Path, monkeypatch:
     exec(code, names)
     assert names["trainer"].state.global_step == 2
     assert names["reward"](["It is 12.", "13"], ["12", "12"]) == [1.0, 0.0]
+
+
+@pytest.mark.slow
+def test_the_example_of_the_page_on_anatomy_writes_rollouts(
+    start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As it is printed, but for the size of the run, and a reward for a model that does not write numbers yet."""
+    page = (Path(__file__).parents[2] / "docs" / "anatomy.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.S)
+    smaller = {"max_steps=24": "max_steps=8", "first_step=12": "first_step=4", "=64,": "=8,",
+               'model="start"': f"model={start!r}", "else 0.0 for match, right in zip(found, answer)":
+               "else len(text) / 100 for match, right, text in zip(found, answer, completions)"}  # fmt: skip
+    for printed, here in smaller.items():
+        assert printed in code
+        code = code.replace(printed, here)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(code, names)
+    assert names["reward"](["boxed{7}", "boxed{5}"], [7, 7]) == [1.0, pytest.approx(1 / 3)]
+    rollouts = read_rollouts(tmp_path / "rollouts")
+    assert rollouts.responses["staleness"].unique().tolist() == [0, 1, 2, 3]
+    (command,) = re.findall(r"^policygrain (anatomy --rollouts rollouts --advantages .*)$", page, re.M)
+    assert main(command.replace("-15 --step 15", "-5 --step 5 --directions 2").split()) == 0
+    assert "With the gradients of the model" in capsys.readouterr().out

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import warnings
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,37 @@ def test_coefficients_are_those_by_hand(seed: int, drift: float, tmp_path_factor
         }
         for name, values in expected.items():
             torch.testing.assert_close(found[name][i], values, rtol=1e-6, atol=1e-9, msg=lambda m, n=name: f"{n}: {m}")
+
+
+@given(seed=st.integers(0, 10_000), drift=st.sampled_from([0.05, 0.2, 0.8]))  # at 0, |ℓ| of kl_cov has no gradient
+@FEW
+def test_updates_are_the_gradients_of_the_losses(
+    seed: int, drift: float, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Σ c ∇log π is that of the loss by autograd, in the logits of a policy with two actions, for all objectives here.
+
+    Coefficients are those of parts of the responses, the loss is one of all of them.
+    """
+    rows = made_up(seed=seed, drift=drift)
+    for row in rows:
+        row["log_probs"] = [min(x, -1e-3) for x in row["log_probs"]]  # the other action has a probability
+    rollouts = read_rollouts(write(tmp_path_factory.mktemp("a") / "a.jsonl", rows))
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        patch.setattr(coefficients, "CHUNK", 40)
+        warnings.simplefilter("ignore")  # of masks by covariances
+        work = Work(rollouts)
+        found = coefficients_of(work)
+        batch = rollouts.batch
+        logits = torch.stack([batch.log_probs, (-batch.log_probs.expm1()).log()], 2)
+        logits = logits.where(batch.mask.unsqueeze(2), 0.0).requires_grad_()
+        for name, one in work.methods.items():
+            if name == "clip_cov":  # which draws
+                continue
+            log_probs = logits.log_softmax(2)[..., 0]
+            (expected,) = torch.autograd.grad(-one.loss(batch.replace(log_probs=log_probs)).loss, logits)
+            c = torch.nn.utils.rnn.pad_sequence(found[name], batch_first=True)
+            (update,) = torch.autograd.grad((c * logits.log_softmax(2)[..., 0]).sum(), logits)
+            torch.testing.assert_close(update, expected, rtol=1e-6, atol=1e-9, msg=lambda m, n=name: f"{n}: {m}")
 
 
 @given(seed=st.integers(0, 10_000))

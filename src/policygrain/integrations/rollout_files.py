@@ -94,11 +94,11 @@ def group_advantages(advantage: Advantage | Custom, rewards: Tensor, groups: Ten
     order = groups.argsort(stable=True)
     _, counts = groups.unique(return_counts=True)
     starts = counts.cumsum(0) - counts
-    found = torch.zeros_like(rewards)
+    advantages = torch.zeros_like(rewards)
     for size in counts.unique().tolist():
         members = order[starts[counts == size].unsqueeze(1) + torch.arange(size)]
-        found[members] = advantage(rewards[members])
-    return found
+        advantages[members] = advantage(rewards[members])
+    return advantages
 
 
 def read_rollouts(path: Path) -> Rollouts:
@@ -110,26 +110,26 @@ def read_rollouts(path: Path) -> Rollouts:
     that the engine could not score, beside the old policy's: they count as equal, as in training.
     """
     numbers = {name: array("d") for name in ("old_log_probs", "log_probs", "advantages", *PER_TOKEN)}
-    own = {name: array("d") for name in ("group", *PER_RESPONSE)}
+    by_response = {name: array("d") for name in ("group", *PER_RESPONSE)}
     masks, lengths, prompts, groups = array("b"), array("q"), list["array[int]"](), dict[str, int]()
     masked_rows, not_scored, kinds = 0, 0, set[tuple[str, ...]]()
     lines = sum(map(_count, _files(path)))
     for where, row in Progress(_rows(path), f"{path}, responses", lines, silent=lines < LONG_FILE):
         mask_key, old_key, group = key_of(row, MASK), key_of(row, OLD), key_of(row, GROUP)
-        given = None if mask_key is None else numbers_of(row, MASK, where)
+        given_mask = None if mask_key is None else numbers_of(row, MASK, where)
         kinds.add(tuple(row))
         names_of = names_in(tuple(row))
         scored = row
         if "rollout_log_probs" in names_of and old_key is not None:
-            scored, unknown = scored_row(row, names_of["rollout_log_probs"], old_key, given)
+            scored, unknown = scored_row(row, names_of["rollout_log_probs"], old_key, given_mask)
             not_scored += unknown
-        columns = {name: numbers_of(scored, names, where, given) for name, names in names_of.items()}
+        columns = {name: numbers_of(scored, names, where, given_mask) for name, names in names_of.items()}
         count, after = (len(columns[name]) for name in ("old_log_probs", "log_probs"))
         if count != after or not count:
             raise UserError(f"{where}: {count} old and {after} new log-probabilities; expected as many, at least one.")
-        if given is not None and len(given) != count:
-            raise UserError(f"{where}: {mask_key}: {len(given)} entries for {count} tokens.")
-        mask = array("b", [1]) * count if given is None else mask_of(given, f"{where}: {mask_key}")
+        if given_mask is not None and len(given_mask) != count:
+            raise UserError(f"{where}: {mask_key}: {len(given_mask)} entries for {count} tokens.")
+        mask = array("b", [1]) * count if given_mask is None else mask_of(given_mask, f"{where}: {mask_key}")
         for name, values in columns.items():
             key = key_of(row, names_of[name])
             if len(values) != count:
@@ -141,7 +141,7 @@ def read_rollouts(path: Path) -> Rollouts:
         if not any(mask):
             masked_rows += 1
             continue
-        if (advantages := _advantages(row, where, given, count)) is not None:
+        if (advantages := _advantages(row, where, given_mask, count)) is not None:
             columns["advantages"] = advantages
         elif key_of(row, REWARD) is None or group is None:
             raise UserError(f"{where}: needs `advantage`, or `reward` and `group`; it has {listed(row)}.")
@@ -150,12 +150,12 @@ def read_rollouts(path: Path) -> Rollouts:
         masks.extend(mask)
         lengths.append(count)
         if group is not None:
-            own["group"].append(groups.setdefault(str(row[group]), len(groups)))
+            by_response["group"].append(groups.setdefault(str(row[group]), len(groups)))
         for name, names in PER_RESPONSE.items():
             if (key := key_of(row, names)) is not None:
-                own[name].append(number_of(row[key], f"{where}: {key}"))
-                if name == "staleness" and own[name][-1] < 0:
-                    raise UserError(f"{where}: {key}: {own[name][-1]:g} updates; expected 0 or more.")
+                by_response[name].append(number_of(row[key], f"{where}: {key}"))
+                if name == "staleness" and by_response[name][-1] < 0:
+                    raise UserError(f"{where}: {key}: {by_response[name][-1]:g} updates; expected 0 or more.")
         if key_of(row, PROMPT) is not None:
             prompts.append(array("q", map(int, numbers_of(row, PROMPT, where))))
         if len(masks) > MOST_TOKENS:
@@ -169,7 +169,7 @@ def read_rollouts(path: Path) -> Rollouts:
                 f"{path}: the mask is 0 everywhere in its {masked_rows:,} responses, so no token is trained."
             )
         raise UserError(f"{path}: contains no response.")
-    rows_with = {name: len(values) for name, values in own.items()} | {"prompt_ids": len(prompts)}
+    rows_with = {name: len(values) for name, values in by_response.items()} | {"prompt_ids": len(prompts)}
     tokens_with = {name: len(values) for name, values in numbers.items()}
     for counts, total, what in ((rows_with, len(lengths), "rows"), (tokens_with, len(masks), "tokens")):
         for name, number in counts.items():
@@ -181,7 +181,7 @@ def read_rollouts(path: Path) -> Rollouts:
             for name, values in found.items()
             if values
         }
-        for found in (numbers, own)
+        for found in (numbers, by_response)
     )
     tokens["mask"] = torch.frombuffer(masks, dtype=torch.int8) != 0
     notes = []
@@ -207,13 +207,11 @@ def _advantages(row: Mapping[str, Any], where: str, mask: Sequence[float] | None
     """The advantage that a row gives, for each of its tokens; None if it gives none."""
     if (key := key_of(row, ADVANTAGE)) is None:
         return None
-    by_token = isinstance(row[key], list)
-    given = (
-        numbers_of(row, ADVANTAGE, where, mask) if by_token else array("d", [number_of(row[key], f"{where}: {key}")])
-    )
-    if len(given) not in (1, count):
-        raise UserError(f"{where}: {key}: {len(given)} advantages for {count} tokens.")
-    return given if len(given) == count else given * count
+    values = row if isinstance(row[key], list) else {key: [row[key]]}
+    advantages = numbers_of(values, ADVANTAGE, where, mask)
+    if len(advantages) not in (1, count):
+        raise UserError(f"{where}: {key}: {len(advantages)} advantages for {count} tokens.")
+    return advantages if len(advantages) == count else advantages * count
 
 
 def _files(path: Path) -> list[Path]:

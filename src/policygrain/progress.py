@@ -10,9 +10,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TextIO, TypeVar
-
-from tqdm import tqdm
+from typing import Any, TextIO, TypeVar
 
 T = TypeVar("T")
 SECONDS_BETWEEN_LINES = 15.0  # in a log
@@ -29,7 +27,7 @@ class Progress(Iterable[T]):
         if self.silent:
             yield from self.items
             return
-        if sys.stderr.isatty():
+        if sys.stderr.isatty() and (tqdm := _tqdm()) is not None:
             with tqdm(self.items, desc=self.label, total=self.total, initial=self.first) as bar:
                 for item in bar:
                     yield item
@@ -43,6 +41,15 @@ class Progress(Iterable[T]):
                 printed = now
                 note = f", {self.note}" if self.note else ""
                 print(f"{self.label}: {done} of {self.total}, {now - started:.0f} s{note}", file=sys.stderr, flush=True)
+
+
+def _tqdm() -> Any:
+    """None beside a trainer that has not installed it."""
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        return None
+    return tqdm
 
 
 class WorkflowProgress(logging.Handler):

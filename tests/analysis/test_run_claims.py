@@ -85,6 +85,16 @@ def test_about_how_many_more_seeds_would_decide() -> None:
     assert decided([1e-6, -1e-6, 1.0, -1.0], [0.0] * 4).more_seeds is None
 
 
+@pytest.mark.parametrize("options", [{}, {"margin": 0.1}, {"sequential": True}, {"seeds": False}])
+def test_equal_sides_are_said_to_be_equal(options: Any) -> None:
+    """No number of runs is named, since none would decide."""
+    paired = options.get("seeds", True)
+    values = [0.1, 0.2, 0.4] if paired else [0.5] * 3
+    said = decided(values, values, **options).text()
+    assert f"all {'pairs' if paired else 'runs'} are equal" in said
+    assert "would be needed" not in said and "would decide" not in said
+
+
 def test_endpoints() -> None:
     one = run("r", [0.0, 1.0, 2.0, 5.0], steps=[0, 1, 2, 4])
     assert Endpoint().of(one) == (5.0, 4, 4)

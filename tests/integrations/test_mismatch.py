@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from policygrain.cli import main
+from policygrain.integrations.anatomy import UNRELATED, checks
 from policygrain.integrations.mismatch import LEAST, Mismatch, measure, table
 from policygrain.integrations.rollout_files import Rollouts, read_rollouts
 
@@ -161,6 +162,40 @@ def test_the_command_measures_what_is_there(tmp_path: Path, capsys: pytest.Captu
     assert "Clip ranges are not measured: all ratios are 1" in printed["on-policy"]
     assert "not enough responses" in printed["on-policy"]
     assert "needs log-probabilities of the engine" in printed["two"] and "token ≤ 2" not in printed["two"]
+
+
+def test_an_engine_that_scored_other_tokens_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Log-probabilities of other tokens, and the same of another temperature, which is no such error."""
+    generator = torch.Generator().manual_seed(0)
+    printed = {}
+    for name in ("other tokens", "temperature"):
+        rows = []
+        for i in range(60):
+            old, engine = -4 * torch.rand(2, 10 + i, generator=generator, dtype=torch.float64)
+            drift = 0.05 * torch.randn(10 + i, generator=generator, dtype=torch.float64)
+            engine = engine if name == "other tokens" else old / 2
+            columns = {"old_log_probs": old, "log_probs": (old + drift).clamp(max=0), "rollout_log_probs": engine}
+            rows.append({k: x.tolist() for k, x in columns.items()} | {"advantage": (-1.0) ** i})
+        path = tmp_path / "a.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        assert main(["calibrate", "--rollouts", str(path)]) == 0
+        printed[name] = capsys.readouterr().out
+        found = measure(read_rollouts(path))
+        assert found is not None and (found.diagnosis == "other tokens") == (name == "other tokens")
+        assert (UNRELATED in checks(read_rollouts(path))) == (name == "other tokens")
+    assert f"note: {UNRELATED}" in printed["other tokens"] and "GRPOConfig" not in printed["other tokens"]
+    assert "Compare temperature" not in printed["other tokens"] and "GRPOConfig" in printed["temperature"]
+
+
+@pytest.mark.parametrize("column", ["log_probs", "rollout_log_probs"])
+def test_one_response_that_no_update_explains_is_said(column: str, tmp_path: Path) -> None:
+    rows = [json.loads(line) for line in dump(tmp_path / "a.jsonl", 0.1, True).read_text().splitlines()]
+    assert not [note for note in checks(read_rollouts(tmp_path / "a.jsonl")) if "differ by up to" in note]
+    rows[20][column] = [-9000.0] * 21
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (note,) = [note for note in checks(read_rollouts(tmp_path / "a.jsonl")) if "differ by up to" in note]
+    assert note.startswith(f"{column} and old_log_probs differ by up to 8,998, by more than 20 at 20 tokens")
+    assert "response 21)" in note and "another tokenisation, prompt or model" in note
 
 
 def test_masked_tokens_do_not_count(tmp_path: Path) -> None:

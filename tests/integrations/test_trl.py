@@ -14,9 +14,10 @@ import pytest
 import torch
 
 from policygrain import method
+from policygrain.cli import main
 from policygrain.model import tiny
 from policygrain.model.loading import load_model
-from policygrain.objective.advantage import Grpo
+from policygrain.objective.advantage import BatchStd, Grpo
 from policygrain.study.schema import TinyModel
 
 pytest.importorskip("trl", reason="TRL is not installed (pip install '.[dev]')")
@@ -335,6 +336,22 @@ def test_a_clip_range_that_clips_nothing_is_said_in_training(
         train(start, tmp_path, PolicyGrainTrainer, objective="tepo")
 
 
+def test_batch_std_is_trls_scale_of_the_batch(start: str, tmp_path: Path) -> None:
+    """What TRL was trained on, with `scale_rewards="batch"`; it adds 1e-4 to the standard deviation, and not 1e-6."""
+    train(
+        start, tmp_path, GRPOTrainer, scale_rewards="batch", num_iterations=1, max_steps=2, dump=tmp_path / "rollouts"
+    )
+    rollouts = read_rollouts(tmp_path / "rollouts")
+    order = rollouts.responses["group"].argsort(stable=True)
+    rewards = rollouts.responses["reward"][order].view(2, 4)
+    first = rollouts.lengths.cumsum(0) - rollouts.lengths
+    theirs = rollouts.tokens["advantages"][first][order].view(2, 4)
+    std = rewards.std()
+    assert std > 0.01 and not torch.allclose(theirs, Grpo()(rewards), atol=1e-3)
+    ours = BatchStd()(rewards) * (std + 1e-6) / (std + 1e-4)
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
 def test_the_example_of_the_page_trains(start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As it is printed, but for the model, the size of the run and the CPU."""
     page = (Path(__file__).parents[2] / "docs" / "integrations" / "trl.md").read_text()
@@ -346,3 +363,27 @@ def test_the_example_of_the_page_trains(start: str, tmp_path: Path, monkeypatch:
     exec(code, names)
     assert names["trainer"].state.global_step == 2
     assert names["reward"](["It is 12.", "13"], ["12", "12"]) == [1.0, 0.0]
+
+
+@pytest.mark.slow
+def test_the_example_of_the_page_on_anatomy_writes_rollouts(
+    start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As it is printed, but for the size of the run, and a reward for a model that does not write numbers yet."""
+    page = (Path(__file__).parents[2] / "docs" / "anatomy.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.S)
+    smaller = {"max_steps=24": "max_steps=8", "first_step=12": "first_step=4", "=64,": "=8,",
+               'model="start"': f"model={start!r}", "else 0.0 for match, right in zip(found, answer)":
+               "else len(text) / 100 for match, right, text in zip(found, answer, completions)"}  # fmt: skip
+    for printed, here in smaller.items():
+        assert printed in code
+        code = code.replace(printed, here)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(code, names)
+    assert names["reward"](["boxed{7}", "boxed{5}"], [7, 7]) == [1.0, pytest.approx(1 / 3)]
+    rollouts = read_rollouts(tmp_path / "rollouts")
+    assert rollouts.responses["staleness"].unique().tolist() == [0, 1, 2, 3]
+    (command,) = re.findall(r"^policygrain (anatomy --rollouts rollouts --advantages .*)$", page, re.M)
+    assert main(command.replace("-15 --step 15", "-5 --step 5 --directions 2").split()) == 0
+    assert "With the gradients of the model" in capsys.readouterr().out

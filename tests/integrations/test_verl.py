@@ -26,6 +26,7 @@ from policygrain.integrations.options import UnsupportedOption  # noqa: E402
 from policygrain.integrations.rollout_files import read_rollouts  # noqa: E402
 from policygrain.integrations.verl import PREFIX, policy_loss, with_entropies  # noqa: E402
 from policygrain.objective.correction import rollout_weights  # noqa: E402
+from policygrain.objective.penalty import Kl  # noqa: E402
 
 from ..support.batches import random_fields  # noqa: E402
 from ..support.trainer_losses import verl_config, verl_step  # noqa: E402
@@ -217,6 +218,24 @@ def test_rollout_correction_has_verls_weights(grain: Any, outside: Any) -> None:
     ours = rollout_weights(old, engine, mask, sampler)
     torch.testing.assert_close(torch.where(mask, ours, 0.0), theirs, rtol=1e-12, atol=0)
     assert (ours[mask] == (0.0 if outside == "mask" else 1.5)).any()
+
+
+@pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
+def test_kl_estimators_have_verls_value_and_gradient(estimator: Any) -> None:
+    """Where verl's bounds of 10 and e²⁰ are not reached."""
+    from verl.trainer.ppo.core_algos import kl_penalty
+
+    fields = random_fields(LENGTHS, 3, 0.4)
+    found = []
+    for ours in (True, False):
+        log_probs = fields["log_probs"].clone().requires_grad_()
+        batch = TokenBatch(**fields | {"log_probs": log_probs, "ref_log_probs": fields["old_log_probs"]})
+        values = Kl(estimator=estimator)(batch) if ours else kl_penalty(log_probs, fields["old_log_probs"], estimator)
+        values = values[fields["mask"].bool()]
+        found.append((values.detach(), *torch.autograd.grad(values.sum(), log_probs)))
+    for one, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(one, theirs, rtol=1e-12, atol=1e-14)
+    assert found[0][0].abs().max() > 0.01
 
 
 @pytest.mark.filterwarnings("ignore:tepo:UserWarning")

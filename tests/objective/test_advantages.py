@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policygrain import method
-from policygrain.objective.advantage import BatchStd, DrGrpo, Grpo, MaxRl, Rloo
+from policygrain.errors import UserError
+from policygrain.objective.advantage import BatchStd, DrGrpo, Grpo, MaxRl, Rloo, TurnReturn
 
 from ..support.batches import few
 
@@ -23,9 +24,14 @@ def tensor(rewards):
     return torch.tensor(rewards, dtype=torch.float64)
 
 
+def allowed(function, rewards):
+    """Without signs for `maxrl`."""
+    return tensor(rewards).abs() if function.name == "maxrl" else tensor(rewards)
+
+
 @every_advantage
 def test_by_hand(function):
-    group, other = [1.0, 0.0, 0.5, 1.0], [2.0, -1.0, 0.0, 0.0]
+    group, other = [1.0, 0.0, 0.5, 1.0], allowed(function, [2.0, -1.0, 0.0, 0.0]).tolist()
     expected = {
         "grpo": lambda r, rest: (r - statistics.mean([r, *rest])) / (statistics.stdev([r, *rest]) + 1e-6),
         "dr_grpo": lambda r, rest: r - statistics.mean([r, *rest]),
@@ -45,7 +51,7 @@ def test_by_hand(function):
 @few
 @given(rewards=groups)
 def test_a_group_sums_to_zero(function, rewards):
-    sums = function(tensor(rewards)).sum(1)
+    sums = function(allowed(function, rewards)).sum(1)
     torch.testing.assert_close(sums, torch.zeros_like(sums), rtol=0, atol=1e-12)
 
 
@@ -75,7 +81,7 @@ def test_a_scale_changes_nothing_in_grpo(rewards, scale):
     dtype=st.sampled_from([torch.float32, torch.float64]),
 )
 def test_equal_rewards_have_exactly_zero(function, reward, size, dtype):
-    rewards = torch.full((2, size), reward, dtype=dtype)
+    rewards = torch.full((2, size), abs(reward) if function.name == "maxrl" else reward, dtype=dtype)
     rewards[1] = torch.arange(size) if size > 1 else 0.0  # a group beside it changes nothing
     assert function(rewards)[0].tolist() == [0.0] * size
     assert torch.isfinite(function(rewards)).all()
@@ -88,8 +94,33 @@ def test_it_is_read_back_from_its_data(function):
 
 @pytest.mark.parametrize("function", ALL[:4], ids=lambda part: part.label)
 def test_groups_do_not_mix(function):
-    group, other = [1.0, 0.0, 0.5], [100.0, -50.0, 3.0]
-    assert torch.equal(function(tensor([group, other]))[0], function(tensor([group]))[0])
+    rewards = allowed(function, [[1.0, 0.0, 0.5], [100.0, -50.0, 3.0]])
+    assert torch.equal(function(rewards)[0], function(rewards[:1])[0])
+
+
+@pytest.mark.parametrize(
+    "function", [*ALL, TurnReturn(), TurnReturn(baseline="reward", std=True)], ids=lambda part: part.label
+)
+@few
+@given(place=st.integers(0, 3))
+def test_a_reward_that_is_no_number_is_passed_on(function, place):
+    """To its whole group, never as 0; to other groups where the batch has a common scale."""
+    rewards = tensor([[0.0, 1.0, 2.0, 3.0]] * 2)
+    rewards[0, place] = torch.nan
+    found = function(rewards)
+    assert found[0].isnan().all() and (function.name == "batch_std" or found[1].isfinite().all())
+
+
+@few
+@given(rewards=groups)
+def test_maxrl_refuses_negative_rewards(rewards):
+    """Rewards −2 and 2.5 have advantages of −9 and 9; the smaller the mean, the larger."""
+    least = tensor(rewards).min()
+    if least < 0:
+        with pytest.raises(UserError, match=f"advantage maxrl: a reward is {float(least):g}, and"):
+            MaxRl()(tensor(rewards))
+    else:
+        assert (MaxRl()(tensor(rewards)) >= -1).all()
 
 
 @few

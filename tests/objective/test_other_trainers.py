@@ -1,5 +1,6 @@
 """Parts that other trainers have: arithmetic, identities, and their formulas rewritten with numpy (float64)."""
 
+from dataclasses import replace
 from itertools import pairwise, product
 from math import exp, inf, log
 
@@ -305,6 +306,16 @@ def test_turn_advantages_by_hand():
     close(Gigpo(weight=2.0).of_turns(TURN_REWARDS), [[[1.5 + 2 * 1.5, 1.5], [-1.5 + 2 * -1.5, 0.0]]])
     # An advantage of responses is that of all their turns.
     close(method("dr_grpo").advantages(TURN_REWARDS), [[[1.5, 1.5], [-1.5, 0.0]]])
+
+
+@pytest.mark.parametrize(
+    "advantage", [{"name": "turn_return"}, {"name": "turn_return", "baseline": "reward"}, "gigpo", "dr_grpo"]
+)
+def test_rewards_of_turns_that_are_not_there_have_no_influence(advantage):
+    with_nan = TURN_REWARDS.rewards.masked_fill(TURN_REWARDS.mask == 0, torch.nan)
+    assert with_nan.isnan().any()
+    ours = method("grpo", advantage=advantage)
+    close(ours.advantages(replace(TURN_REWARDS, rewards=with_nan)), ours.advantages(TURN_REWARDS))
 
 
 @few

@@ -104,7 +104,9 @@ class RunClaim:
             lines.append(f"  {side}: mean {np.mean(numbers):.4g} of {len(numbers)} runs ({listed})")
         interval = "95% interval at every number of runs" if self.sequential else "95% interval"
         lines += [f"  a − b: {d.mean:+.4g} [{d.low:+.4g}, {d.high:+.4g}], {interval}, {self.pairing}"]
-        if self.more_seeds is None:
+        if not (d.mean or d.spread):
+            lines.append(f"  all {'pairs' if d.values else 'runs'} are equal; is it the right metric?")
+        elif self.more_seeds is None:
             lines.append(f"  over {MOST_SEEDS:,} runs on each side would be needed")
         elif self.more_seeds:
             lines.append(f"  about {self.more_seeds} more on each side would decide, if effect and spread stayed")

@@ -6,6 +6,7 @@ import json
 from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from .declare import JSON, command, flag, one_of, option, path
 
@@ -79,22 +80,26 @@ def calibrate(arguments: Namespace) -> None:
     With log-probabilities of the engine: what published corrections drop, and whether its difference is noise or bias.
     """
     from ..integrations import calibrate, mismatch
+    from ..integrations.anatomy import checks, unrelated
     from ..integrations.rollout_files import read_rollouts
 
+    if arguments.figure is not None:
+        calibrate.plotting(arguments.figure)
     rollouts = read_rollouts(arguments.rollouts)
-    engine = mismatch.measure(rollouts)
-    content = {}
+    engine, notes = mismatch.measure(rollouts), checks(rollouts)
+    content, pasted = dict[str, Any](), list[str]()
     if engine is not None and (reason := calibrate.without_effect(rollouts)) is not None:
         print(f"Clip ranges are not measured: {reason}")
     else:
         grains = calibrate.measure(rollouts, arguments.share)
         print(calibrate.table(grains, rollouts, arguments.share))
         content = calibrate.data(grains, rollouts, arguments.share)
+        pasted = [] if unrelated(rollouts) else ["", *calibrate.to_paste(grains)]
         if arguments.figure is not None:
             calibrate.draw(rollouts, arguments.figure)
-    print(f"\n{mismatch.table(engine)}")
+    print("\n".join(["", mismatch.table(engine), *(f"note: {note}" for note in notes), *pasted]))
     if arguments.out is not None:
-        content |= {"engine": None if engine is None else engine.data()}
+        content |= {"engine": None if engine is None else engine.data(), "notes": notes}
         arguments.out.write_text(json.dumps(content, indent=1) + "\n")
 
 
@@ -127,9 +132,12 @@ def claim(arguments: Namespace) -> None:
     from ..analysis.run_claims import Endpoint, decide_runs
     from ..analysis.run_logs import read_runs
     from ..errors import UserError
+    from ..figures import SUFFIXES
 
     if arguments.last < 1:
         raise UserError(f"--last {arguments.last}: expected at least 1.")
+    if arguments.figure is not None and arguments.figure.suffix not in SUFFIXES:
+        raise UserError(f"--figure {arguments.figure}: a figure is one of {', '.join(SUFFIXES)}.")
     if arguments.margin is not None and not arguments.margin > 0:
         raise UserError(f"--margin {arguments.margin:g}: expected a number above 0.")
     a, b = (read_runs(side, arguments.metric, arguments.step) for side in (arguments.a, arguments.b))

@@ -10,17 +10,13 @@ from matplotlib.figure import Figure
 
 from ..analysis.run_claims import Run, RunClaim
 from ..analysis.statistics import Interval
-from ..errors import UserError
-from . import SUFFIXES
 from .style import BLUE, EVERYWHERE, FULL_PAGE, ORANGE, interval_row, look, seed_marks, shade_margin
 
 MOST_POINTS = 500  # of a curve
 
 
 def draw(decided: RunClaim, a: Sequence[Run], b: Sequence[Run], out: Path) -> None:
-    """Draw to ``out``. UserError for another suffix."""
-    if out.suffix not in SUFFIXES:
-        raise UserError(f"--figure {out}: a figure is one of {', '.join(SUFFIXES)}.")
+    """Draw to ``out``, a file with one of SUFFIXES."""
     figure = Figure(figsize=(FULL_PAGE, 2.6))
     left, right = figure.subplots(1, 2, width_ratios=[3, 2])
     for side, runs, colour, line in (("a", a, BLUE, "-"), ("b", b, ORANGE, "--")):

@@ -20,6 +20,13 @@ SAME = 0.999  # cosine from which two updates count as the same
 TAIL = 0.01  # share of tokens in the tail
 LARGEST_SAMPLE = 1_000_000  # tokens from which quartiles are estimated
 NAMED = 8  # numbers of turns or updates that are listed one by one
+FAR = 20.0  # a log-ratio beyond what updates make of a token that was sampled: its probability times or over 5e8
+UNRELATED_DIFFERENCE, UNRELATED_CORRELATION = 0.5, 0.5  # of log-probabilities of tokens that are not the same
+OTHER_TOKENS = "other tokens (another tokenisation, prompt or model)"
+UNRELATED = (
+    "rollout_log_probs are far from, and not correlated with, old_log_probs: engine and trainer "
+    "did not score the same tokens (another tokenisation, prompt or model)."
+)
 
 
 class View(NamedTuple):
@@ -190,7 +197,7 @@ def checks(rollouts: Rollouts) -> list[str]:
     """What is unusual in the rollouts, a sentence each."""
     tokens, responses = rollouts.tokens, rollouts.responses
     mask, old = tokens["mask"], tokens["old_log_probs"][tokens["mask"]]
-    notes, log_ratio = [], tokens["log_probs"][mask] - old
+    notes, log_ratio = [*rollouts.notes], tokens["log_probs"][mask] - old
     if log_ratio.abs().max() < ALIKE:
         notes.append("all ratios are 1 (one update per batch): objectives differ in aggregation and advantages alone.")
     if "group" in responses:
@@ -209,14 +216,43 @@ def checks(rollouts: Rollouts) -> list[str]:
     if off := _differs(log_ratio.clamp(max=80).exp() - 1, 0.02):
         notes.append(
             f"the mean ratio is {1 + off:.3g}, not 1 as for tokens that were sampled from the old policy: one column "
-            "lacks a temperature, top-p or top-k that the other has, or responses were selected."
+            "lacks a temperature, top-p or top-k that the other has, or is of " + OTHER_TOKENS + ", or responses were "
+            "selected."
         )
     if "old_entropy" in tokens and (off := _differs(-old - tokens["old_entropy"][mask], 0.05)):
         notes.append(
             f"the mean of −log π_old is {off:+.3g} from the mean old_entropy, and equal to it for tokens that are "
-            "sampled from these probabilities: another temperature, top-p or top-k, or responses were selected."
+            "sampled from these probabilities: another temperature, top-p or top-k, or " + OTHER_TOKENS + ", or "
+            "responses were selected."
         )
+    for name in ("log_probs", "rollout_log_probs"):
+        if name == "rollout_log_probs" and unrelated(rollouts):
+            notes.append(UNRELATED)
+        elif name in tokens and (far := (tokens[name] - tokens["old_log_probs"]).abs().where(mask, 0.0)).max() > FAR:
+            of_responses = rollouts.each_token(torch.arange(len(rollouts.lengths)))[far > FAR].unique()
+            notes.append(
+                f"{name} and old_log_probs differ by up to {float(far.max()):,.4g}, by more than {FAR:g} at "
+                f"{int((far > FAR).sum()):,} tokens of {len(of_responses):,} responses (first: response "
+                f"{int(of_responses[0]) + 1:,}). No update does that to a token that was sampled: one column is of "
+                f"{OTHER_TOKENS}."
+            )
     return notes
+
+
+def unrelated(rollouts: Rollouts) -> bool:
+    """Whether the log-probabilities of the engine are of other tokens than those of the old policy.
+
+    They are then far apart in most responses and not correlated, whatever temperature and age of the weights they have.
+    """
+    mask, engine = rollouts.tokens["mask"], rollouts.tokens.get("rollout_log_probs")
+    if engine is None:
+        return False
+    both = torch.stack([rollouts.tokens["old_log_probs"][mask], engine[mask]]).clamp(min=-FAR)
+    response = rollouts.each_token(torch.arange(len(rollouts.lengths)))[mask]
+    apart = torch.zeros(len(rollouts.lengths)).double().index_add(0, response, (both[0] - both[1]).abs())
+    if (apart / response.bincount(minlength=len(apart))).median() < UNRELATED_DIFFERENCE:
+        return False
+    return not torch.corrcoef(both)[0, 1] >= UNRELATED_CORRELATION  # not a number where a column is constant
 
 
 def _differs(values: Tensor, least: float) -> float:

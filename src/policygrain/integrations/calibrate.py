@@ -25,6 +25,23 @@ GRAINS: dict[str, Ratio] = {
 }
 QUANTILES = (0.01, 0.05, 0.5, 0.95, 0.99)
 ALIKE = 1e-6  # ratios whose logarithm is below this are 1 except for rounding
+# Settings of TRL and verl with a clip range of each ratio.
+PASTED = {
+    "token": (
+        "TRL, token ratio:      GRPOConfig(epsilon={low}, epsilon_high={high})",
+        "verl, token ratio:     actor.clip_ratio_low={low} actor.clip_ratio_high={high}",
+    ),
+    "block": (
+        "TRL, block ratio:      PolicyGrainTrainer("
+        'objective=method("mpo", clip={{"low": {low}, "high": {high}}}), ...)',
+    ),
+    "sequence": (
+        'TRL, sequence ratio:   GRPOConfig(importance_sampling_level="sequence", loss_type="grpo", '
+        "epsilon={low}, epsilon_high={high})",
+        "verl, sequence ratio:  actor.policy_loss.loss_mode=gspo actor.loss_agg_mode=seq-mean-token-mean "
+        "actor.clip_ratio_low={low} actor.clip_ratio_high={high}",
+    ),
+}
 
 
 class Grain(NamedTuple):
@@ -34,15 +51,15 @@ class Grain(NamedTuple):
     quantiles: dict[str, float]  # of the ratio
     effective_sample_share: float
     published: dict[str, tuple[float, float]]  # preset → shares that its clip range clips below and above
-    clip_range: tuple[float, float]  # (low, high) that clips the wanted share, of both sides together
+    clip_range: tuple[float, float] | None  # (low, high) that clips the wanted share, of both sides together
+    without_range: str | None  # why there is none
     by_staleness: dict[str, float]  # updates → effective sample share
 
 
 def measure(rollouts: Rollouts, share: float = 0.01) -> list[Grain]:
     """Every grain on the rollouts. ``share``: of the tokens that the clip range should clip, half of it on each side.
 
-    UserError if all ratios are 1, or all advantages 0: such rollouts do not distinguish grains or clip ranges, or if
-    no range clips that share.
+    UserError if all ratios are 1, or all advantages 0: such rollouts do not distinguish grains or clip ranges.
     """
     if not 0 < share < 1:
         raise UserError(f"--share: {share} is no share between 0 and 1.")
@@ -67,7 +84,8 @@ def _grain(name: str, part: Ratio, rollouts: Rollouts, share: float) -> Grain:
     log_ratio = part(batch).clamp(-LARGEST_LOG, LARGEST_LOG)
     values, sign = log_ratio[batch.mask], batch.advantages[batch.mask].sign()
     # Only tokens with the right sign of the advantage can be clipped at a bound, so the shares of all are scaled.
-    low, high = (_edge(name, values, sign == side, share / 2, below) for side, below in ((-1, True), (1, False)))
+    sides = (sign == -1, True), (sign == 1, False)
+    reasons = [reason for side, below in sides if (reason := _no_range(name, values, side, share / 2, below))]
     ratio, ages = log_ratio.exp(), rollouts.responses.get("staleness", torch.empty(0))
     by_staleness = {
         f"{age:g}": effective_sample_share(ratio, batch.mask & (ages == age).unsqueeze(1))
@@ -78,7 +96,8 @@ def _grain(name: str, part: Ratio, rollouts: Rollouts, share: float) -> Grain:
         {f"{q:g}": float(x.exp()) for q, x in zip(QUANTILES, _quantiles(values, QUANTILES), strict=True)},
         effective_sample_share(ratio, batch.mask),
         {preset: _clipped(values, sign, *ends) for preset, ends in published_ranges(name).items()},
-        (low, high),
+        None if reasons else (_edge(values, *sides[0], share / 2), _edge(values, *sides[1], share / 2)),
+        reasons[0] if reasons else None,
         by_staleness,
     )
 
@@ -101,21 +120,26 @@ def _clipped(values: Tensor, sign: Tensor, low: float, high: float) -> tuple[flo
     return float(below.double().mean()), float(above.double().mean())
 
 
-def _edge(name: str, values: Tensor, side: Tensor, share: float, below: bool) -> float:
-    """The distance from 1 beyond which ``share`` of all tokens lie on a side. UserError if fewer are on that side of 1.
+def _no_range(name: str, values: Tensor, side: Tensor, share: float, below: bool) -> str | None:
+    """Why no range clips ``share`` of all tokens on a side of 1, or None; ``side`` as in `_edge`."""
+    side_values = values[side]
+    clippable = int(((side_values < 0) if below else (side_values > 0)).sum())
+    if clippable > share * len(values):
+        return None
+    what = "below 1 and a negative advantage" if below else "above 1 and a positive advantage"
+    return (
+        f"no clip range of the {name} ratio clips {share:.2%} of the tokens on this side, since "
+        f"{clippable / len(values):.2%} have a ratio {what}. Choose a smaller --share, or take more rollouts."
+    )
+
+
+def _edge(values: Tensor, side: Tensor, below: bool, share: float) -> float:
+    """The distance from 1 beyond which ``share`` of all tokens lie on a side.
 
     ``side``: the tokens whose advantage has the sign with which they can be clipped there.
     """
-    side_values = values[side]
-    clippable = int(((side_values < 0) if below else (side_values > 0)).sum())
-    if clippable <= share * len(values):
-        what = "below 1 and a negative advantage" if below else "above 1 and a positive advantage"
-        raise UserError(
-            f"--share: no clip range of the {name} ratio clips {share:.2%} of the tokens on this side, since "
-            f"{clippable / len(values):.2%} have a ratio {what}. Choose a smaller share, or take more rollouts."
-        )
-    within = share * len(values) / len(side_values)
-    (edge,) = _quantiles(side_values, (within,) if below else (1 - within,))
+    within = share * len(values) / int(side.sum())
+    (edge,) = _quantiles(values[side], (within,) if below else (1 - within,))
     return float(-torch.expm1(edge) if below else torch.expm1(edge))
 
 
@@ -134,15 +158,16 @@ def data(grains: list[Grain], rollouts: Rollouts, share: float) -> dict[str, Any
 
 
 def table(grains: list[Grain], rollouts: Rollouts, share: float) -> str:
-    """A table for the terminal, and lines to paste."""
+    """A table for the terminal."""
     batch = rollouts.batch
     lines = [f"{len(batch.mask):,} responses, {int(batch.mask.sum()):,} tokens", ""]
     lines += [f"{'ratio':10}{'1%':>10}{'median':>10}{'99%':>10}{'effective':>11}   range that clips {share:.2%}"]
     for grain in grains:
         ends = [f"{grain.quantiles[key]:.4g}" for key in ("0.01", "0.5", "0.99")]
         shown = "".join(f"{end:>10}" for end in ends)
-        clip_range = " / ".join(f"{end:.2g}" for end in grain.clip_range)
+        clip_range = " / ".join(f"{end:.2g}" for end in grain.clip_range) if grain.clip_range else "none"
         lines.append(f"{grain.name:10}{shown}{grain.effective_sample_share:>11.1%}   {clip_range}")
+    lines += [f"{grain.name}: {grain.without_range}" for grain in grains if grain.without_range]
     lines += ["", "Share of tokens that published clip ranges clip on these rollouts, below and above:"]
     for grain in grains:
         for preset, (below, above) in grain.published.items():
@@ -153,34 +178,24 @@ def table(grains: list[Grain], rollouts: Rollouts, share: float) -> str:
         for grain in grains:
             shares = ", ".join(f"{updates}: {value:.1%}" for updates, value in grain.by_staleness.items())
             lines.append(f"  {grain.name:9} {shares}")
-    return "\n".join([*lines, "", *to_paste(grains)])
+    return "\n".join(lines)
 
 
 def to_paste(grains: list[Grain]) -> list[str]:
-    """Settings with these clip ranges for TRL, verl and a study file."""
-    token, block, sequence = (
-        next(g for g in grains if g.name == name).clip_range for name in ("token", "block", "sequence")
-    )
-    return [
-        f"TRL, token ratio:      GRPOConfig(epsilon={token[0]:.2g}, epsilon_high={token[1]:.2g})",
-        'TRL, sequence ratio:   GRPOConfig(importance_sampling_level="sequence", loss_type="grpo", '
-        f"epsilon={sequence[0]:.2g}, epsilon_high={sequence[1]:.2g})",
-        "TRL, block ratio:      PolicyGrainTrainer(objective=method("
-        f'"mpo", clip={{"low": {block[0]:.2g}, "high": {block[1]:.2g}}}), ...)',
-        f"verl, token ratio:     actor.clip_ratio_low={token[0]:.2g} actor.clip_ratio_high={token[1]:.2g}",
-        "verl, sequence ratio:  actor.policy_loss.loss_mode=gspo actor.loss_agg_mode=seq-mean-token-mean "
-        f"actor.clip_ratio_low={sequence[0]:.2g} actor.clip_ratio_high={sequence[1]:.2g}",
-        "study file:            methods: {"
-        + ", ".join(
-            f"{name}: {{clip: {{low: {low:.2g}, high: {high:.2g}}}}}"
-            for name, (low, high) in (("dapo", token), ("mpo", block), ("gspo", sequence))
-        )
-        + "}",
-    ]
+    """Settings with these clip ranges for TRL, verl and a study file, of the ratios that have one."""
+    lines, in_study = [], []
+    for name, preset in (("token", "dapo"), ("block", "mpo"), ("sequence", "gspo")):
+        clip_range = next(grain for grain in grains if grain.name == name).clip_range
+        if clip_range is None:
+            continue
+        low, high = (f"{end:.2g}" for end in clip_range)
+        in_study.append(f"{preset}: {{clip: {{low: {low}, high: {high}}}}}")
+        lines += [text.format(low=low, high=high) for text in PASTED[name]]
+    return [*sorted(lines), f"study file:            methods: {{{', '.join(in_study)}}}"] if lines else []
 
 
-def draw(rollouts: Rollouts, path: Path) -> None:
-    """A figure: the distribution of the log-ratio of each grain, with published clip ranges. Needs matplotlib."""
+def plotting(path: Path) -> Any:
+    """matplotlib's pyplot, for a figure at ``path``. UserError if it is not installed or cannot write such a file."""
     try:
         import matplotlib
 
@@ -188,6 +203,15 @@ def draw(rollouts: Rollouts, path: Path) -> None:
         from matplotlib import pyplot
     except ImportError as error:
         raise UserError("--figure: needs matplotlib: pip install matplotlib.") from error
+    known = sorted(pyplot.Figure().canvas.get_supported_filetypes())
+    if path.suffix.removeprefix(".").lower() not in known:
+        raise UserError(f"--figure {path}: a figure is one of {', '.join(f'.{name}' for name in known)}.")
+    return pyplot
+
+
+def draw(rollouts: Rollouts, path: Path) -> None:
+    """A figure: the distribution of the log-ratio of each grain, with published clip ranges. Needs matplotlib."""
+    pyplot = plotting(path)
     batch = rollouts.batch
     figure, axes = pyplot.subplots(1, len(GRAINS), figsize=(3.2 * len(GRAINS), 3.2), layout="constrained")
     for axis, (name, part) in zip(axes, GRAINS.items(), strict=True):

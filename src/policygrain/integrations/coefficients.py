@@ -19,10 +19,12 @@ from ..objective.advantage import Grpo
 from ..objective.batch import Responses, StepTotals, TokenBatch
 from ..objective.correction import rollout_weights
 from ..objective.loss import coefficients
+from ..progress import Progress
 from .calibrate import GRAINS, published_ranges
 from .options import NEEDS
 from .rollout_files import Rollouts, group_advantages
 
+MANY_CHUNKS = 20  # from which progress is shown
 CHUNK = 1 << 16  # tokens, padding included, whose coefficients are computed at a time
 # Published corrections for an engine μ that is not π_old: bounds of the weights π_old/μ, and rejection.
 CORRECTIONS: dict[str, dict[str, Any]] = {
@@ -149,13 +151,15 @@ class Work:
 
     def chunks(self) -> Iterator[tuple[float, Tensor, Tensor, Tensor, list[dict[str, float]]]]:
         """(step, rows, c, advantages, metrics) by groups of rows; tensors are [objectives, rows, tokens]."""
-        number = 0
+        parts, last = list[tuple[float, Tensor]](), None
         for step, index in self.steps.items():
-            whole = self._whole(index)
             order = index[self.rollouts.lengths[index].argsort(stable=True)]
-            for rows in _chunks(order, self.rollouts.lengths[order]):
-                number += 1
-                yield step, rows, *self.coefficients(rows, whole, self.seed + number)
+            parts += [(step, rows) for rows in _chunks(order, self.rollouts.lengths[order])]
+        shown = Progress(parts, "objectives on parts of the responses", len(parts), silent=len(parts) < MANY_CHUNKS)
+        for number, (step, rows) in enumerate(shown, start=1):
+            if step != last:
+                whole, last = self._whole(self.steps[step]), step
+            yield step, rows, *self.coefficients(rows, whole, self.seed + number)
 
     def coefficients(
         self, rows: Tensor, whole: Mapping[Any, _WholeStep], seed: int
@@ -206,8 +210,8 @@ class Work:
 
 def _chunks(order: Tensor, lengths: Tensor) -> Iterator[Tensor]:
     """Rows of at most CHUNK tokens with padding, or one row; ``lengths`` ascend."""
-    begin, widths = 0, lengths.tolist()
-    for end in range(1, len(order) + 1):
-        if end == len(order) or (end + 1 - begin) * widths[end] > CHUNK:
+    begin, widths, count = 0, lengths.tolist(), len(order)
+    for end in range(1, count + 1):
+        if end == count or (end + 1 - begin) * widths[end] > CHUNK:
             yield order[begin:end]
             begin = end

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..objective.batch import TokenBatch
 from ..objective.correction import effective_sample_share, log_weights, rollout_weights
 from ..objective.method import Sampler
-from .anatomy import quarters
+from .anatomy import UNRELATED, quarters, unrelated
 from .calibrate import ALIKE
 from .coefficients import CORRECTIONS, NO_ENGINE
 from .rollout_files import Rollouts
@@ -21,6 +21,7 @@ LEAST = 10  # responses for an interval, and in each bin of lengths
 BINS, FEWEST_BINS = 8, 5
 NOISE, CONSTANT = -0.5, 0.0  # slopes of the log of the spread by the log of the length
 MEANING = {
+    "other tokens": UNRELATED,
     "none": "engine and old policy are the same.",
     "bias": "the difference does not average out over a response. Products over long responses move far from 1, and "
     "geometric means do not come closer to 1. Compare temperature, top-p, precision and the age of the weights.",
@@ -86,7 +87,11 @@ def measure(rollouts: Rollouts) -> Mismatch | None:
         None if slope is None else slope[0],
         None if slope is None else (slope[0] - slope[1], slope[0] + slope[1]),
         {k: (int(x.sum()), float(means[x].mean()), float(means[x].std(correction=0))) for k, x in bins.items()},
-        "none" if log_ratio.abs().max() < ALIKE else _diagnosis([_interval(below), _interval(above)], slope),
+        "none"
+        if log_ratio.abs().max() < ALIKE
+        else "other tokens"
+        if unrelated(rollouts)
+        else _diagnosis([_interval(below), _interval(above)], slope),
     )
 
 

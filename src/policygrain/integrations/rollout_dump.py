@@ -6,6 +6,7 @@ verl writes the same folder by itself where POLICYGRAIN_DUMP names it (see verl.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,9 @@ class RolloutWriter:
 def _rounded(value: Any) -> Any:
     if isinstance(value, list):
         return [_rounded(item) for item in value]
-    return round(value, DIGITS) if isinstance(value, float) else value
+    if isinstance(value, float):
+        return None if math.isnan(value) else round(value, DIGITS)  # NaN: an engine could not score the token
+    return value
 
 
 def dump_trl(trainer: Any, folder: str | Path, first_step: int = 0, most_tokens: int = 1_000_000) -> RolloutWriter:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import math
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,35 +17,31 @@ from ..errors import UserError
 from ..objective.advantage import Advantage, Grpo
 from ..objective.batch import TokenBatch
 from ..objective.part import Custom
+from ..progress import Progress
+from .rollout_columns import (
+    ADVANTAGE,
+    GROUP,
+    INTEGERS,
+    MASK,
+    OLD,
+    PER_RESPONSE,
+    PER_TOKEN,
+    PROMPT,
+    READ,
+    REWARD,
+    check_log_probs,
+    check_segments,
+    key_of,
+    listed,
+    mask_of,
+    names_in,
+    number_of,
+    numbers_of,
+    scored_row,
+)
 
-# Names of the columns in trainers' dumps and in the arguments of their loss functions.
-OLD = ("old_log_probs", "old_log_prob", "old_per_token_logps", "inference_logprobs", "rollout_log_probs", "logprobs")
-NEW = ("log_probs", "log_prob", "per_token_logps", "trainer_logprobs", "new_log_probs")
-MASK = ("mask", "response_mask", "completion_mask", "loss_mask")
-ADVANTAGE = ("advantage", "advantages")
-REWARD = ("reward", "rewards", "score", "acc")
-GROUP = ("group", "group_id", "uid", "prompt_id", "problem_id")
-# Optional columns, of all rows or of none: numbers of tokens, and of responses.
-PER_TOKEN = {
-    "rollout_log_probs": ("rollout_log_probs", "inference_logprobs", "sampling_per_token_logps"),
-    "ref_log_probs": ("ref_log_probs", "ref_log_prob", "ref_per_token_logps", "ref_logprobs"),
-    "entropy": ("entropy", "entropies"),
-    "old_entropy": ("old_entropy", "old_entropies"),
-    "segments": ("segments",),
-    "ids": ("completion_ids", "response_ids", "token_ids"),
-}
-PER_RESPONSE = {
-    "reward": REWARD,
-    "staleness": ("staleness", "updates", "off_policy_steps"),
-    "step": ("step",),
-    "top_p": ("top_p",),
-}
-INTEGERS = ("group", "segments", "ids")
-PROMPT = ("prompt_ids", "prompt_token_ids")
-ROUNDING = 1e-3  # by which a computed log-probability may exceed 0
-LEAST_LOG_PROB = -1e4
-LARGEST = 1e100  # of other numbers: their squares are finite
-MOST_TOKENS = 10_000_000  # which need about 1 GB
+MOST_TOKENS = 10_000_000  # with log-probabilities and rewards alone: read in 0.6 GB, calibrated in 1.3 GB
+LONG_FILE = 50_000  # lines from which progress is shown
 ALL_0 = (
     "all advantages are 0: in every group all rewards are the same, so no token has a gradient and no clip "
     "range an effect. Take rollouts in which some responses are right and others wrong."
@@ -65,6 +60,7 @@ class Rollouts:
     responses: dict[str, Tensor]
     lengths: Tensor  # [responses]; tokens without the mask count
     prompts: list[array[int]]
+    notes: tuple[str, ...] = ()  # what was left out of the file
 
     @functools.cached_property
     def batch(self) -> TokenBatch:
@@ -110,39 +106,45 @@ def read_rollouts(path: Path) -> Rollouts:
 
     A row has the old and the new log-probabilities of its tokens, and either an advantage or a reward and a group. Rows
     may have a mask and the columns above. Column names of TRL, verl and prime-rl are understood; prime-rl's folder
-    `token_exports` can be read as it is. Where the mask is 0, numbers may be missing (null).
+    `token_exports` can be read as it is. Where the mask is 0, numbers may be missing (null), and so may those of tokens
+    that the engine could not score, beside the old policy's: they count as equal, as in training.
     """
     numbers = {name: array("d") for name in ("old_log_probs", "log_probs", "advantages", *PER_TOKEN)}
     by_response = {name: array("d") for name in ("group", *PER_RESPONSE)}
     masks, lengths, prompts, groups = array("b"), array("q"), list["array[int]"](), dict[str, int]()
-    for where, row in _rows(path):
-        mask_key, old_key, group = _key(row, MASK), _key(row, OLD), _key(row, GROUP)
-        given_mask = None if mask_key is None else _numbers(row, MASK, where)
-        names_of = {"old_log_probs": OLD, "log_probs": NEW}
-        for name, names in PER_TOKEN.items():
-            # An engine's log-probabilities are the old ones, or others.
-            others = tuple(n for n in names if n != old_key)
-            if _key(row, others) is not None:
-                names_of[name] = others
-        columns = {name: _numbers(row, names, where, given_mask) for name, names in names_of.items()}
+    masked_rows, not_scored, kinds = 0, 0, set[tuple[str, ...]]()
+    lines = sum(map(_count, _files(path)))
+    for where, row in Progress(_rows(path), f"{path}, responses", lines, silent=lines < LONG_FILE):
+        mask_key, old_key, group = key_of(row, MASK), key_of(row, OLD), key_of(row, GROUP)
+        given_mask = None if mask_key is None else numbers_of(row, MASK, where)
+        kinds.add(tuple(row))
+        names_of = names_in(tuple(row))
+        scored = row
+        if "rollout_log_probs" in names_of and old_key is not None:
+            scored, unknown = scored_row(row, names_of["rollout_log_probs"], old_key, given_mask)
+            not_scored += unknown
+        columns = {name: numbers_of(scored, names, where, given_mask) for name, names in names_of.items()}
         count, after = (len(columns[name]) for name in ("old_log_probs", "log_probs"))
         if count != after or not count:
             raise UserError(f"{where}: {count} old and {after} new log-probabilities; expected as many, at least one.")
         if given_mask is not None and len(given_mask) != count:
             raise UserError(f"{where}: {mask_key}: {len(given_mask)} entries for {count} tokens.")
-        mask = array("b", [1] * count if given_mask is None else [x != 0 for x in given_mask])
+        mask = array("b", [1]) * count if given_mask is None else mask_of(given_mask, f"{where}: {mask_key}")
         for name, values in columns.items():
-            key = _key(row, names_of[name])
+            key = key_of(row, names_of[name])
             if len(values) != count:
                 raise UserError(f"{where}: {key}: {len(values)} entries for {count} tokens.")
             if name.endswith("log_probs"):
-                _check_log_probs(values, mask, f"{where}: {key}")
+                check_log_probs(values, mask, f"{where}: {key}")
+            elif name == "segments":
+                check_segments(values, mask, f"{where}: {key}")
         if not any(mask):
+            masked_rows += 1
             continue
         if (advantages := _advantages(row, where, given_mask, count)) is not None:
             columns["advantages"] = advantages
-        elif _key(row, REWARD) is None or group is None:
-            raise UserError(f"{where}: needs `advantage`, or `reward` and `group`; it has {_listed(row)}.")
+        elif key_of(row, REWARD) is None or group is None:
+            raise UserError(f"{where}: needs `advantage`, or `reward` and `group`; it has {listed(row)}.")
         for name, values in columns.items():
             numbers[name].extend(values)
         masks.extend(mask)
@@ -150,18 +152,22 @@ def read_rollouts(path: Path) -> Rollouts:
         if group is not None:
             by_response["group"].append(groups.setdefault(str(row[group]), len(groups)))
         for name, names in PER_RESPONSE.items():
-            if (key := _key(row, names)) is not None:
-                by_response[name].append(_number(row[key], f"{where}: {key}"))
+            if (key := key_of(row, names)) is not None:
+                by_response[name].append(number_of(row[key], f"{where}: {key}"))
                 if name == "staleness" and by_response[name][-1] < 0:
                     raise UserError(f"{where}: {key}: {by_response[name][-1]:g} updates; expected 0 or more.")
-        if _key(row, PROMPT) is not None:
-            prompts.append(array("q", map(int, _numbers(row, PROMPT, where))))
+        if key_of(row, PROMPT) is not None:
+            prompts.append(array("q", map(int, numbers_of(row, PROMPT, where))))
         if len(masks) > MOST_TOKENS:
             raise UserError(
                 f"{where}: more than {MOST_TOKENS:,} tokens up to here. Give the rollouts of fewer steps; those of one "
                 "optimizer step are enough."
             )
     if not lengths:
+        if masked_rows:
+            raise UserError(
+                f"{path}: the mask is 0 everywhere in its {masked_rows:,} responses, so no token is trained."
+            )
         raise UserError(f"{path}: contains no response.")
     rows_with = {name: len(values) for name, values in by_response.items()} | {"prompt_ids": len(prompts)}
     tokens_with = {name: len(values) for name, values in numbers.items()}
@@ -172,13 +178,20 @@ def read_rollouts(path: Path) -> Rollouts:
     tokens, responses = (
         {
             name: torch.frombuffer(values, dtype=torch.float64).to(torch.int64 if name in INTEGERS else torch.float64)
-            for name, values in columns.items()
+            for name, values in found.items()
             if values
         }
-        for columns in (numbers, by_response)
+        for found in (numbers, by_response)
     )
     tokens["mask"] = torch.frombuffer(masks, dtype=torch.int8) != 0
-    rollouts = Rollouts(tokens, responses, torch.frombuffer(lengths, dtype=torch.int64), prompts)
+    notes = []
+    if not_read := set().union(*kinds) - READ:
+        notes.append(f"columns that are not read: {', '.join(sorted(not_read))}.")
+    if not_scored:
+        notes.append(
+            f"the engine could not score {not_scored:,} tokens (NaN, null); there it counts as equal to old_log_probs."
+        )
+    rollouts = Rollouts(tokens, responses, torch.frombuffer(lengths, dtype=torch.int64), prompts, tuple(notes))
     if "advantages" not in tokens:
         alone = (responses["group"].bincount() == 1).nonzero()
         if len(alone):
@@ -192,43 +205,71 @@ def read_rollouts(path: Path) -> Rollouts:
 
 def _advantages(row: Mapping[str, Any], where: str, mask: Sequence[float] | None, count: int) -> array[float] | None:
     """The advantage that a row gives, for each of its tokens; None if it gives none."""
-    if (key := _key(row, ADVANTAGE)) is None:
+    if (key := key_of(row, ADVANTAGE)) is None:
         return None
     values = row if isinstance(row[key], list) else {key: [row[key]]}
-    advantages = _numbers(values, ADVANTAGE, where, mask)
+    advantages = numbers_of(values, ADVANTAGE, where, mask)
     if len(advantages) not in (1, count):
         raise UserError(f"{where}: {key}: {len(advantages)} advantages for {count} tokens.")
     return advantages if len(advantages) == count else advantages * count
 
 
+def _files(path: Path) -> list[Path]:
+    """The file, or all JSON Lines and Parquet files in a folder and its folders."""
+    if not path.is_dir():
+        return [path]
+    files = sorted(file for file in path.rglob("*") if file.suffix in (".jsonl", ".parquet"))
+    if not files:
+        raise UserError(f"{path}: no .jsonl or .parquet file in this folder.")
+    return files
+
+
 def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """(place, row) of a JSON Lines or Parquet file, or of all such files in a folder and its folders; one at a time."""
-    if path.is_dir():
-        files = sorted(file for file in path.rglob("*") if file.suffix in (".jsonl", ".parquet"))
-        if not files:
-            raise UserError(f"{path}: no .jsonl or .parquet file in this folder.")
-        for file in files:
-            yield from _rows(file)
-        return
-    if path.suffix == ".parquet":
-        try:
-            from pyarrow import parquet
-        except ImportError as error:
-            raise UserError(f"{path}: Parquet needs pyarrow: pip install pyarrow, or give JSON Lines.") from error
-        try:
-            batches = parquet.ParquetFile(path).iter_batches(batch_size=256)
-            rows = (row for batch in batches for row in batch.to_pylist())
-            yield from ((f"{path}, row {number}", row) for number, row in enumerate(rows, start=1))
-        except (OSError, ValueError) as error:
-            raise UserError(f"{path}: cannot be read as Parquet: {error}") from error
-        return
+    """(place, row without its nulls) of all files, one at a time."""
+    for file in _files(path):
+        for number, row in _parquet(file) if file.suffix == ".parquet" else _json_lines(file):
+            yield f"{file}, {number}", {key: value for key, value in row.items() if value is not None}
+
+
+def _count(file: Path) -> int:
+    """Its lines."""
     try:
-        with path.open(encoding="utf-8") as lines:
+        if file.suffix == ".parquet":
+            return int(_opened(file).metadata.num_rows)
+        with file.open("rb") as content:
+            return sum(block.count(b"\n") for block in iter(lambda: content.read(1 << 20), b""))
+    except OSError as error:
+        raise UserError(f"{file}: cannot be read: {error}") from error
+
+
+def _opened(file: Path) -> Any:
+    try:
+        from pyarrow import parquet
+    except ImportError as error:
+        raise UserError(f"{file}: Parquet needs pyarrow: pip install pyarrow, or give JSON Lines.") from error
+    try:
+        return parquet.ParquetFile(file)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{file}: cannot be read as Parquet: {error}") from error
+
+
+def _parquet(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    batches = _opened(file).iter_batches(batch_size=256)
+    try:
+        for number, row in enumerate((row for batch in batches for row in batch.to_pylist()), start=1):
+            yield f"row {number}", row
+    except (OSError, ValueError) as error:
+        raise UserError(f"{file}: cannot be read as Parquet: {error}") from error
+
+
+def _json_lines(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    try:
+        with file.open(encoding="utf-8") as lines:
             for number, line in enumerate(lines, start=1):
                 if line.strip():
-                    yield f"{path}, line {number}", _parsed(line, f"{path}, line {number}")
+                    yield f"line {number}", _parsed(line, f"{file}, line {number}")
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read: {error}") from error
+        raise UserError(f"{file}: cannot be read: {error}") from error
 
 
 def _parsed(line: str, where: str) -> Mapping[str, Any]:
@@ -242,56 +283,3 @@ def _parsed(line: str, where: str) -> Mapping[str, Any]:
     if not isinstance(row, dict):
         raise UserError(f"{where}: expected an object, got {type(row).__name__}.")
     return row
-
-
-def _key(row: Mapping[str, Any], names: Sequence[str]) -> str | None:
-    """The first of these columns that a row has."""
-    return next((name for name in names if row.get(name) is not None), None)
-
-
-def _listed(row: Mapping[str, Any]) -> str:
-    return ", ".join(map(repr, row))
-
-
-def _numbers(
-    row: Mapping[str, Any], names: Sequence[str], where: str, mask: Sequence[float] | None = None
-) -> array[float]:
-    """A column of numbers, one per token; 0 for one that is null where ``mask`` is 0."""
-    if (key := _key(row, names)) is None:
-        raise UserError(f"{where}: has none of {', '.join(map(repr, names))}; it has {_listed(row)}.")
-    value = row[key]
-    if not isinstance(value, list):
-        raise UserError(f"{where}: {key}: expected a list of numbers, one per token.")
-    if mask is not None and len(mask) == len(value) and None in value:
-        value = [0.0 if item is None and not used else item for item, used in zip(value, mask, strict=True)]
-    try:
-        numbers = array("d", value)
-        if not numbers or (max(map(abs, numbers)) <= LARGEST and not math.isnan(sum(numbers))):
-            return numbers
-    except (TypeError, OverflowError):
-        pass
-    return array("d", [_number(item, f"{where}: {key}") for item in value])
-
-
-def _check_log_probs(values: Sequence[float], mask: Sequence[float], where: str) -> None:
-    """UserError for the first token, of those in ``mask``, whose number cannot be the logarithm of a probability."""
-    if min(values) >= LEAST_LOG_PROB and max(values) <= ROUNDING:
-        return
-    for place, (value, is_used) in enumerate(zip(values, mask, strict=True), start=1):
-        if is_used and not LEAST_LOG_PROB <= value <= ROUNDING:
-            raise UserError(
-                f"{where}: token {place}: {value:g} cannot be a log-probability, which is at most 0 and not below "
-                f"{LEAST_LOG_PROB:g}. Give natural logarithms of probabilities, not probabilities, logits or losses."
-            )
-
-
-def _number(value: Any, where: str) -> float:
-    try:
-        number = float(value) if isinstance(value, int | float) else math.nan
-    except OverflowError:  # an integer beyond all floats
-        number = math.inf
-    if not math.isfinite(number):
-        raise UserError(f"{where}: {value!r} is no finite number.")
-    if abs(number) > LARGEST:
-        raise UserError(f"{where}: {number:g} is too large to compute with (at most {LARGEST:g}).")
-    return number

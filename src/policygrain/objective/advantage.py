@@ -9,6 +9,7 @@ import abc
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from ..errors import UserError
 from ..settings import setting
 from .part import Part
 
@@ -30,11 +31,11 @@ class TurnRewards:
     @property
     def total(self) -> Tensor:
         """The return of each response. [prompts, group]."""
-        return (self.rewards * self.mask).sum(2)
+        return self.rewards.where(self.mask != 0, 0.0).sum(2)
 
     def to_go(self, rewards: Tensor, discount: float) -> Tensor:
         """Σ_{j≥k} γ^{j−k} r_j from each turn k on, 0 where there is no turn. [prompts, group, turns]."""
-        left = (rewards * self.mask).clone()
+        left = rewards.where(self.mask != 0, 0.0)
         later = left.new_zeros(left.shape[:2])
         for k in reversed(range(left.shape[2])):
             later = left[..., k] + discount * later
@@ -47,7 +48,10 @@ class Advantage(Part):
 
     @abc.abstractmethod
     def __call__(self, rewards: Tensor) -> Tensor:
-        """Â [prompts, group]; exactly 0 in a group of equal rewards, and in a group of one."""
+        """Â [prompts, group]; exactly 0 in a group of equal rewards, and in a group of one.
+
+        A reward that is not a number makes what it is compared with no number either, so that no step is made with it.
+        """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,12 +113,18 @@ class MaxRl(Advantage):
     """(R_i − mean_j R_j) / mean_j R_j, for rewards that are not negative; 0 without a success. MaxRL (2602.02710).
 
     With rewards of 0 and 1 its expected gradient is that of the log-likelihood of a success, truncated: it weighs a
-    prompt with success rate p by (1 − (1 − p)^(G−1)) / p.
+    prompt with success rate p by (1 − (1 − p)^(G−1)) / p. UserError for a negative reward, with which the mean may be
+    close to 0 and the advantages of any size.
     """
 
     name: Literal["maxrl"] = "maxrl"
 
     def __call__(self, rewards: Tensor) -> Tensor:
+        if (rewards < 0).any():
+            raise UserError(
+                f"advantage maxrl: a reward is {float(rewards.min()):g}, and it divides by their mean: rewards must be "
+                "0 or more. Take dr_grpo, or add a constant (an overlong_buffer subtracts up to 1)."
+            )
         mean = rewards.mean(1, keepdim=True)
         return (_centred(rewards) / mean).masked_fill(mean <= 0, 0.0)
 

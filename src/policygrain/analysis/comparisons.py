@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from ..errors import UserError
 from ..study import Study
 from ..study.comparable import pairs
-from ..study.design import Estimators, Rounds
 from ..study.fingerprint import measured_starts
 from ..study.runs import RunMatrix, run_matrix
+from ..study.schema import Estimators, Rounds
 from ..text import some
 from . import measures
 from .ledger import BEFORE, COSTS, EVALUATED, MEASURED_ONCE, Claim, Comparison, load_claims

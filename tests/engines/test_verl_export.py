@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import itertools
 import json
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,20 @@ import yaml
 
 from policygrain import TokenBatch, method
 from policygrain.cli import main
-from policygrain.engines.verl_export import config, differences, export
+from policygrain.clock import Clock
+from policygrain.engines.verl_export import config, differences, export, training_rows
 from policygrain.errors import UserError
 from policygrain.integrations.options import EXPORTED
-from policygrain.objective import method_names
+from policygrain.objective import Sampler, method_names
+from policygrain.provenance import seed_of
 from policygrain.results.layout import DataFolder
+from policygrain.rollout.engine import Request, Response
 from policygrain.study import Study
 from policygrain.study.runs import run_matrix
+from policygrain.study.schema import Training
+from policygrain.tasks.problem import Problem
+from policygrain.train.rollouts import Collector, PromptStream
+from policygrain.train.update import minibatches
 
 from ..support.batches import random_fields
 from ..support.small import small_study
@@ -69,12 +77,12 @@ def test_the_folder_has_problems_with_messages_and_a_reward_that_grades(chat_sta
 
     out = exported(study_of(), tmp_path, chat_start)
     rows = pd.read_parquet(out / "train.parquet")
-    messages = [dict(message) for message in rows["prompt"][1]]
-    assert messages == [
+    row = next(row for row in rows.to_dict("records") if row["extra_info"]["id"] == "1")
+    assert [dict(message) for message in row["prompt"]] == [
         {"role": "system", "content": "be brief."},
         {"role": "user", "content": "what is 1 + 1? box it."},
     ]
-    assert rows["reward_model"][1]["ground_truth"] == "2" and rows["extra_info"][1]["id"] == "1"
+    assert row["reward_model"]["ground_truth"] == "2"
     spec = importlib.util.spec_from_file_location("reward_of_verl", out / "reward.py")
     assert spec and spec.loader
     reward = importlib.util.module_from_spec(spec)
@@ -88,14 +96,19 @@ def test_without_chat_the_prompt_is_the_study_s(made: tuple[Path, Path], tmp_pat
     import pandas as pd
     from jinja2 import Template
 
-    study = study_of(trainer="verl", verl={"trainer": {"n_gpus_per_node": 4, "nnodes": 2}})
+    own_keys = {"trainer": {"n_gpus_per_node": 4, "nnodes": 2}, "actor_rollout_ref": {"rollout": {"name": "sglang"}}}
+    study = study_of(trainer="verl", verl=own_keys)
     study = study.model_copy(update={"prompt": small_study().prompt})
     out = exported(study, tmp_path, made[1])
     written = yaml.safe_load((out / "verl.yaml").read_text())
     template = Template(written["actor_rollout_ref"]["model"]["custom_chat_template"])
-    messages = [dict(message) for message in pd.read_parquet(out / "train.parquet")["prompt"][1]]
+    rows = pd.read_parquet(out / "validation.parquet")
+    messages = [dict(message) for message in rows["prompt"][1]]
     assert template.render(messages=messages, add_generation_prompt=True) == "what is 1 + 1?\n"
+    assert len(rows["extra_info"][1]["prompt_ids"]) == len("what is 1 + 1?\n"), "a tokenizer of characters"
     assert (written["trainer"]["n_gpus_per_node"], written["trainer"]["nnodes"]) == (4, 2)
+    rollout = written["actor_rollout_ref"]["rollout"]
+    assert (rollout["name"], rollout["n"]) == ("sglang", 8), "the other keys stay"
 
 
 def test_verl_reads_the_configuration_by_its_own_classes(
@@ -128,6 +141,7 @@ def test_verl_reads_the_configuration_by_its_own_classes(
     written = {
         k: v for k, v in yaml.safe_load((out / "verl.yaml").read_text()).items() if k not in ("hydra", "defaults")
     }
+    own["actor_rollout_ref"]["actor"]["fsdp_config"]["mixed_precision"] = None  # a field of its class, not in the file
     assert not _unknown(written, own)
 
 
@@ -182,6 +196,43 @@ def test_a_folder_in_which_verl_may_have_trained_is_not_written_again(chat_start
     assert (out / "verl.yaml").read_bytes() == before
 
 
+class Recorder:
+    """Engine, grader, renderer and tokenizer of a `Collector`; keeps prompts and seeds of what is sampled."""
+
+    def __init__(self) -> None:
+        self.tokenizer, self.sampled = self, []
+
+    def ids(self, problem: str, program: bool = False) -> list[int]:
+        return [int(problem)]
+
+    def tool(self, source: str) -> None:
+        """No problem has one."""
+
+    def generate(self, requests: Sequence[Request]) -> list[Response]:
+        self.sampled.append([(*request.prompt_ids, request.seed) for request in requests])
+        return [Response([7], True, [-1.0])] * len(requests)
+
+    def batch_decode(self, ids: list[list[int]], skip_special_tokens: bool) -> list[str]:
+        return [""] * len(ids)
+
+    def grade(self, golds: Sequence[str], *_: Any) -> list[str]:
+        return ["incorrect"] * len(golds)
+
+
+def test_training_rows_are_what_the_loop_samples_in_the_order_of_its_minibatches() -> None:
+    problems = [Problem(str(number), str(number), "", "") for number in range(5)]
+    settings, seed = Training(prompts_per_step=4, group=2, updates_per_batch=2), 3
+    recorder = Recorder()
+    stream = PromptStream(problems, seed_of("prompts", seed))
+    collector = Collector(stream, recorder, recorder, recorder, Sampler(), settings, seed)  # type: ignore[arg-type]
+    rows = training_rows(problems, settings, seed)
+    for step in range(3):
+        collector.collect(Clock(), 4 * step)
+        order = torch.cat(minibatches(4, 2, 2, seed_of("minibatches", seed, step)))
+        exported = [(int(p.problem), s) for p, seeds in itertools.islice(rows, 4) for s in seeds]
+        assert exported == [recorder.sampled[step][place] for place in order]
+
+
 def test_what_differs_is_said() -> None:
     said = {}
     for name in ("grpo", "tepo", "dapo"):
@@ -189,7 +240,7 @@ def test_what_differs_is_said() -> None:
         (arm,) = run_matrix(study).arms.values()
         said[name] = " ".join(differences(arm.method(study), arm.training(study)))
     assert "covariances" in said["tepo"] and "covariances" not in said["grpo"]
-    assert "overlong" in said["dapo"] and "not paired" in said["grpo"]
+    assert "overlong" in said["dapo"] and "not paired" in said["dapo"] and "not paired" not in said["grpo"]
 
 
 def test_the_advantage_of_a_method_is_that_of_verl() -> None:

@@ -85,7 +85,7 @@ def test_an_imported_run_is_a_run_of_the_study_that_has_ended(
     study, data = study_from(chat_start), DataFolder(made[0])
     folder = StudyFolder(tmp_path / "small")
     run, notes = import_run(verl_run, folder, hardware="8 × H100")
-    assert run == folder.run("grpo", 0) and "not paired" in " ".join(notes)
+    assert run == folder.run("grpo", 0) and not notes
     (arm,) = run_matrix(study).arms.values()
     before = run.metrics.read_bytes()
     train_run(study, arm, 0, run, str(chat_start), data)

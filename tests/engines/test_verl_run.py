@@ -17,6 +17,7 @@ from policygrain.cli import main
 from policygrain.engines.verl_config import verl_version
 from policygrain.results.layout import RunFolder
 from policygrain.results.reader import run_metrics, run_summary
+from policygrain.study import load_study
 
 from ..conftest import ROOT
 from ..support.small import SMALL
@@ -32,37 +33,6 @@ ENVIRONMENT = {
     "HYDRA_FULL_ERROR": "1",
     "RAY_worker_niceness": "0",  # Ray would add 15 to this process's
 }
-
-
-def settings(folder: Path) -> dict[str, Any]:
-    """`training.verl` of a study that `tests/support/verl_cpu.py` trains on a CPU; writes a file into ``folder``."""
-    agent = folder / "agent.yaml"
-    agent.write_text("- {name: plain, _target_: verl_cpu.single_turn}\n")
-    plain = {"strategy": "fsdp2", "dtype": "float32", "model_dtype": "fp32", "use_torch_compile": False}
-    return {
-        "actor_rollout_ref": {
-            "model": {
-                "override_config": {"attn_implementation": "sdpa"},
-                "use_remove_padding": False,
-                "enable_gradient_checkpointing": False,
-            },
-            "actor": {"strategy": "fsdp2", "use_torch_compile": False, "fsdp_config": plain},
-            "rollout": {
-                "name": "transformers",
-                "tensor_model_parallel_size": 1,
-                "free_cache_engine": False,
-                "agent": {"num_workers": 1, "agent_loop_config_path": str(agent), "default_agent_loop": "plain"},
-                "log_prob_use_dynamic_bsz": True,
-                "load_format": "auto",
-                "dtype": "float32",
-            },
-        },
-        "trainer": {"device": "cpu", "nnodes": 1, "n_gpus_per_node": 1},
-        "data": {"dataloader_num_workers": 0, "filter_overlong_prompts": False},
-        "ray_kwargs": {"ray_init": {"num_cpus": 16, "num_gpus": 1, "include_dashboard": False}},
-        "reward": {"num_workers": 1},
-        "transfer_queue": {"backend": {"SimpleStorage": {"num_data_storage_units": 1}}},
-    }
 
 
 def newest(run: Path) -> int:
@@ -84,9 +54,11 @@ def test_a_whole_run_by_verl_that_is_killed_once(
         pytest.skip("there is no environment with verl (make setup-verl)")
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
-    training = {"trainer": "verl", "verl": settings(tmp_path), "steps": 2, "validate_every": 1}
-    training |= {"weight_decay": 0.1, "learning_rate": 1e-3}
-    content = {**SMALL, "training": {**SMALL["training"], **training}, "experiments": {"e": {"methods": ["gepo"]}}}
+    on_cpu = load_study(ROOT / "studies" / "engines-verl.yaml").training.verl
+    training = {"trainer": "verl", "verl": on_cpu, "steps": 2, "validate_every": 1}
+    training |= {"weight_decay": 0.1, "learning_rate": 1e-3, "prompts_per_step": 16}
+    content = {**SMALL, "training": {**SMALL["training"], **training}, "experiments": {"e": {"methods": ["by_prompt"]}}}
+    content |= {"methods": {"by_prompt": {"base": "grpo", "aggregation": "prompt_mean"}}}
     config = tmp_path / "study.yaml"
     config.write_text(yaml.safe_dump(content))
     data, start = made
@@ -111,3 +83,21 @@ def test_a_whole_run_by_verl_that_is_killed_once(
     assert len(list((run / "verl").glob("metrics*.jsonl"))) == 2, "the second attempt resumed the first"
     done = (run / "summary.json").stat().st_mtime_ns
     assert main(arguments) == 0 and (run / "summary.json").stat().st_mtime_ns == done
+    _is_paired_with_the_loop(arguments, content, tmp_path, rows)
+
+
+def _is_paired_with_the_loop(
+    arguments: list[str], content: dict[str, Any], folder: Path, rows: list[dict[str, Any]]
+) -> None:
+    """The loop samples the same responses, and makes the same updates up to rounding."""
+    config, run = folder / "loop.yaml", folder / "loop"
+    training = {key: value for key, value in content["training"].items() if key not in ("trainer", "verl")}
+    config.write_text(yaml.safe_dump(content | {"training": training}))
+    places = {str(folder / "study.yaml"): str(config), str(folder / "run"): str(run)}
+    assert main([places.get(argument, argument) for argument in arguments]) == 0
+    loop = run_metrics(RunFolder(run))
+    samples = ("accuracy", "reward_mean", "response_length_mean", "validation_accuracy", "validation_length")
+    for by_verl, by_loop in zip(rows, loop, strict=True):
+        for key in (*samples, "gradient_norm", "ratio_max", "entropy_old"):
+            assert by_verl.get(key, 0.0) == pytest.approx(by_loop.get(key, 0.0), rel=1e-3), key
+    assert sum(row["gradient_norm"] > 0 for row in loop[:-1]) == 2, "updates were made, and are compared"

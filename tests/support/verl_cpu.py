@@ -81,18 +81,15 @@ class Server:
         self.engine = TorchEngine(self.model.eval(), tokenizer.eos_token_id, tokenizer.pad_token_id)
         self.limit, self.global_steps = limit, None
         self.waiting: list[tuple[Any, asyncio.Future]] = []
-        self.sampled: dict[tuple[int, ...], int] = {}
 
     async def generate(self, prompt_ids: Any, sampling_params: dict[str, Any], request_id: str, **_: Any) -> Any:
         from verl.workers.rollout.replica import TokenOutput
 
-        from policygrain.provenance import seed_of
         from policygrain.rollout.engine import Request
 
         ids = [int(i) for i in prompt_ids]
-        number = self.sampled[tuple(ids)] = self.sampled.get(tuple(ids), -1) + 1
         limit = sampling_params.get("max_tokens") or sampling_params.get("max_new_tokens") or self.limit
-        request = Request(ids, seed_of("verl", str(ids), number), limit, sampling_params.get("temperature", 1.0))
+        request = Request(ids, sampling_params["seed"], limit, sampling_params.get("temperature", 1.0))
         future = asyncio.get_running_loop().create_future()
         self.waiting.append((request, future))
         if len(self.waiting) == 1:
@@ -113,7 +110,7 @@ class Server:
 
     async def load(self, weights: dict[str, torch.Tensor], global_steps: int | None) -> None:
         assert not self.model.load_state_dict(weights, strict=False).unexpected_keys
-        self.sampled, self.global_steps = {}, global_steps
+        self.global_steps = global_steps
 
     async def nothing(self, *_: Any, **__: Any) -> None: ...
 
@@ -151,17 +148,6 @@ def _adapter() -> type:
             await server.load.remote(loaded, global_steps)
 
     return ServerAdapter
-
-
-def single_turn(*arguments: Any, **named: Any) -> Any:
-    """verl's agent loop, without its knowledge of chat tokens of the model's family, which a tiny tokenizer lacks."""
-    from verl.experimental.agent_loop.single_turn_agent_loop import SingleTurnAgentLoop
-
-    class SingleTurn(SingleTurnAgentLoop):
-        def __init__(self, *arguments: Any, hf_model_type: str | None = None, **named: Any) -> None:
-            super().__init__(*arguments, hf_model_type=None, **named)
-
-    return SingleTurn(*arguments, **named)
 
 
 def __getattr__(name: str) -> Any:

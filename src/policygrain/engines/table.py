@@ -72,11 +72,12 @@ def check_trainers(study: Study) -> None:
 
 def trainer_notes(study: Study) -> list[str]:
     """What follows from the trainers of a study and may be overlooked."""
-    if not any(arm.training(study).trainer == "verl" for arm in run_matrix(study).arms.values()):
+    arms = run_matrix(study).arms.values()
+    if not any(arm.training(study).trainer == "verl" and arm.method(study).sampler.dynamic for arm in arms):
         return []
     return [
-        "training.trainer: verl samples with its own prompts and seeds, so runs of a seed are not paired: differences "
-        "between methods have wider intervals."
+        "training.trainer: with dynamic sampling verl samples other groups than the loop in place of dropped ones, so "
+        "its runs of a seed are not paired with those of other methods: differences have wider intervals."
     ]
 
 

@@ -1,7 +1,7 @@
 """verl as the trainer of a run: written as a run of verl, trained in verl's own environment, and read back.
 
-verl samples with its own seeds, so its runs are not paired with those of other trainers. It saves periodically; the
-steps after its last checkpoint are made again.
+On one GPU and without dynamic sampling it samples and updates as the loop does (`integrations.verl_paired`). It saves
+periodically; the steps after its last checkpoint are made again.
 """
 
 from __future__ import annotations

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import digests
 from ..errors import UserError
-from ..integrations.options import EXPORTED, OF_VERL_GROUPS, VERL_GROUPS
-from ..merging import merge
+from ..integrations.options import EXPORTED, OF_VERL_GROUPS, VERL_GROUPS, VERL_PAIRED
 from ..provenance import PACKAGE
 
 if TYPE_CHECKING:
@@ -24,6 +23,9 @@ if TYPE_CHECKING:
 # Names another interpreter with verl than that of `make setup-verl`.
 PYTHON = "POLICYGRAIN_VERL_PYTHON"
 CONFIG, REWARD = "verl", "reward.py"
+AGENT, AGENT_LOOP = "agent.yaml", {"name": "seeded", "_target_": f"{VERL_PAIRED}.SeededAgentLoop"}
+# `training.compute` → the type of verl's passes; verl computes on GPUs, where `auto` is bfloat16.
+COMPUTE = {"float32": "float32", "bfloat16": "bfloat16", "float16": "float16", "auto": "bfloat16"}
 RECORD, ROLLOUTS, VALIDATIONS = "export.json", "rollouts", "validations"
 # verl always applies a chat template; without `prompt.chat` it is one that joins the texts.
 TEMPLATE, PLAIN = "custom_chat_template", "{% for message in messages %}{{ message['content'] }}{% endfor %}"
@@ -45,11 +47,14 @@ def config(study: Study, arm: Arm, seed: int, longest: int, gpus: int) -> dict[s
     settings, method = arm.training(study), arm.method(study)
     out = f"${{oc.env:{EXPORTED}}}"
     std = method.advantage.name == "grpo"
-    start = study.model.start
+    start, compute = study.model.start, COMPUTE[settings.compute]
     path = str(Path(start).resolve()) if Path(start).is_dir() else start
     model = {"path": path, **({} if study.prompt.chat else {TEMPLATE: PLAIN})}
     if method.needs & set(OF_VERL_GROUPS):
         model["external_lib"] = VERL_GROUPS
+    # Where dynamic sampling drops groups, verl's own replay buffer samples others in their place.
+    ordered = {"path": f"pkg://{VERL_PAIRED}", "name": "OrderedReplayBuffer"}
+    sampler = {} if method.sampler.dynamic else {"v1": {"sampler": {"custom_sampler": ordered}}}
     return {
         "hydra": {"searchpath": ["pkg://verl.trainer.config"]},
         "defaults": ["ppo_trainer", "_self_"],
@@ -60,6 +65,7 @@ def config(study: Study, arm: Arm, seed: int, longest: int, gpus: int) -> dict[s
             "max_prompt_length": longest,
             "max_response_length": settings.max_tokens,
             "seed": seed,
+            "shuffle": False,  # the file is in the order of the run
         },
         "actor_rollout_ref": {
             "model": model,
@@ -72,6 +78,7 @@ def config(study: Study, arm: Arm, seed: int, longest: int, gpus: int) -> dict[s
                 "entropy_coeff": 0,
                 "use_dynamic_bsz": True,
                 "ppo_max_token_len_per_gpu": settings.micro_batch_tokens,
+                "fsdp_config": {"mixed_precision": {"param_dtype": compute, "reduce_dtype": "float32"}},
                 "checkpoint": {"save_contents": ["model", "optimizer", "extra", "hf_model"]},
                 "optim": {
                     "lr": settings.learning_rate,
@@ -84,8 +91,10 @@ def config(study: Study, arm: Arm, seed: int, longest: int, gpus: int) -> dict[s
             "rollout": {
                 "name": "vllm",
                 "n": settings.group,
+                "dtype": compute,
                 "temperature": settings.temperature,
                 "top_p": 1.0,
+                "agent": {"agent_loop_config_path": f"{out}/{AGENT}", "default_agent_loop": AGENT_LOOP["name"]},
                 "val_kwargs": {"n": 1, "do_sample": True, "temperature": settings.temperature, "top_p": 1.0},
             },
         },
@@ -108,6 +117,7 @@ def config(study: Study, arm: Arm, seed: int, longest: int, gpus: int) -> dict[s
             "default_local_dir": f"{out}/checkpoints",
             "max_actor_ckpt_to_keep": 2,
             "n_gpus_per_node": gpus,
+            **sampler,
         },
     }
 
@@ -126,7 +136,17 @@ def with_changes(written: dict[str, Any], changes: dict[str, Any]) -> dict[str, 
         decided = [k for k in _leaves(written) if k == key or k.startswith(f"{key}.") or key.startswith(f"{k}.")]
         if decided and key not in RESOURCES:
             raise UserError(f"training.verl.{key}: the study decides this key of verl; leave it out.")
-    return merge(written, changes)
+    return _merged(written, changes)
+
+
+def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """Nested mappings merged key by key, also where their `name` differs (`rollout.name`)."""
+    both = {
+        key: _merged(below[key], above[key])
+        for key in below.keys() & above.keys()
+        if isinstance(below[key], dict) and isinstance(above[key], dict)
+    }
+    return {**below, **above, **both}
 
 
 def _leaves(section: dict[str, Any], prefix: str = "") -> list[str]:

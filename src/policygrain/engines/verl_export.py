@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import yaml
@@ -16,6 +18,7 @@ from ..files import atomic_text, new_folder
 from ..integrations.options import EXPORTED, METHODS_FILE, VERL_LACKS, lacking
 from ..model.loading import load_tokenizer
 from ..objective import Method
+from ..provenance import seed_of
 from ..results.layout import DataFolder
 from ..results.schema import ExportRecord, write_record
 from ..study import Study
@@ -24,9 +27,11 @@ from ..study.schema import Training
 from ..tasks.problem import Problem, read_problems
 from ..tasks.prompts import PromptRenderer
 from ..tasks.sources import prepare
+from ..train.rollouts import PromptStream
+from ..train.update import minibatches
 from .folder import run_config
 from .table import check_features
-from .verl_config import CONFIG, RECORD, REWARD, config, registered_name, with_changes
+from .verl_config import AGENT, AGENT_LOOP, CONFIG, RECORD, REWARD, config, registered_name, with_changes
 
 # The trainer's reward: PolicyGrain's grader, with the study's grader and extraction.
 REWARD_SOURCE = '''"""verl's reward: 1 if PolicyGrain's grader finds the answer correct, else 0."""
@@ -61,15 +66,20 @@ def _write(study: Study, arm: Arm, seed: int, data: DataFolder, out: Path, gpus:
     check_features(study, arm, "verl")
     _check(study, method, problems["train"])
     out.mkdir(parents=True, exist_ok=True)
-    for name, listed in problems.items():
-        _write_parquet(study, listed, out / f"{name}.parquet")
-    atomic_text(out / REWARD, REWARD_SOURCE.format(grader=study.grader, extraction=study.extraction))
     renderer = PromptRenderer(load_tokenizer(study.model.start, study.model.revision), study.prompt)
+    batches = settings.steps * (method.sampler.max_batches if method.sampler.dynamic else 1)
+    train = itertools.islice(training_rows(problems["train"], settings, seed), batches * settings.prompts_per_step)
+    _write_parquet(study, train, renderer, out / "train.parquet")
+    # One response per problem, with the loop's seeds.
+    validation = ((problem, [number]) for number, problem in enumerate(problems["validation"]))
+    _write_parquet(study, validation, renderer, out / "validation.parquet")
+    atomic_text(out / AGENT, yaml.safe_dump([AGENT_LOOP], sort_keys=False))
+    atomic_text(out / REWARD, REWARD_SOURCE.format(grader=study.grader, extraction=study.extraction))
     longest = max(len(renderer.ids(problem.problem)) for listed in problems.values() for problem in listed)
     text = yaml.safe_dump(with_changes(config(study, arm, seed, longest, gpus), settings.verl), sort_keys=False)
     atomic_text(out / f"{CONFIG}.yaml", text)
     atomic_text(out / METHODS_FILE, yaml.safe_dump({registered_name(method): method.data()}, sort_keys=False))
-    files = [f"{CONFIG}.yaml", METHODS_FILE, REWARD, *(f"{name}.parquet" for name in problems)]
+    files = [f"{CONFIG}.yaml", METHODS_FILE, REWARD, AGENT, *(f"{name}.parquet" for name in problems)]
     record = ExportRecord(
         engine="verl",
         config=run_config(study, arm, seed, study.model.start, data),
@@ -84,8 +94,9 @@ def _write(study: Study, arm: Arm, seed: int, data: DataFolder, out: Path, gpus:
 def differences(method: Method, settings: Training) -> list[str]:
     """Differences of the run in verl from the same arm here, a sentence each."""
     notes = [
-        "prompts are shuffled and responses sampled with verl's seeds, so runs of the two engines are not paired",
-        "gradients are clipped and averaged by verl's FSDP, and log-probabilities are computed in bfloat16",
+        "on several GPUs minibatches are composed by length, so runs are paired with those of the loop by prompts and "
+        "sampling seeds alone",
+        "gradients are clipped and averaged by verl's FSDP",
     ]
     if settings.epochs > 1:
         notes.append("each pass over a batch has the same minibatches")
@@ -94,7 +105,10 @@ def differences(method: Method, settings: Training) -> list[str]:
     if method.sampler.overlong_buffer:
         notes.append("the overlong punishment of the method's sampler is not applied (verl: the reward manager `dapo`)")
     if method.sampler.dynamic:
-        notes.append("groups are sampled until a batch is full, however many that takes (sampler.max_batches)")
+        notes.append(
+            "groups are sampled until a batch is full, however many that takes (sampler.max_batches), and others than "
+            "here replace those that are dropped, so runs of the two trainers are not paired"
+        )
     if method.sampler.mask_truncated:
         notes.append("truncated responses are not left out of the loss")
     if any(getattr(part, "mask", "all") != "all" for part in method.penalties):
@@ -111,26 +125,42 @@ def _check(study: Study, method: Method, train: list[Problem]) -> None:
         raise UserError("model.start: verl needs the folder or hub name of a model.")
 
 
-def _write_parquet(study: Study, problems: list[Problem], path: Path) -> None:
-    """Write the problems in the format of verl's datasets."""
+def training_rows(problems: list[Problem], settings: Training, seed: int) -> Iterator[tuple[Problem, list[int]]]:
+    """The problems in the order in which the loop trains on them, minibatch by minibatch, without an end.
+
+    With each one the sampling seeds of its responses, by which the loop samples them (`Collector`).
+    """
+    stream, count = PromptStream(problems, seed_of("prompts", seed)), settings.prompts_per_step
+    for step in itertools.count():
+        for rows in minibatches(count, 1, settings.updates_per_batch, seed_of("minibatches", seed, step)):
+            for position in (step * count + rows).tolist():
+                [problem] = stream.at(range(position, position + 1))
+                yield problem, [seed_of(seed, position, number) for number in range(settings.group)]
+
+
+def _write_parquet(
+    study: Study, rows: Iterable[tuple[Problem, list[int]]], renderer: PromptRenderer, path: Path
+) -> None:
+    """Write problems, with the seeds of their responses, in the format of verl's datasets."""
     import pandas as pd
 
-    rows = []
-    for number, problem in enumerate(problems):
+    written = []
+    for number, (problem, seeds) in enumerate(rows):
         text = study.prompt.template.replace("{problem}", problem.problem)
         messages = [{"role": "user", "content": text}]
         if study.prompt.chat:
             messages.insert(0, {"role": "system", "content": study.prompt.system})
-        rows.append(
+        ids = renderer.ids(problem.problem)
+        written.append(
             {
                 "data_source": study.name,
                 "prompt": messages,
                 "ability": "math",
                 "reward_model": {"style": "rule", "ground_truth": problem.answer},
-                "extra_info": {"index": number, "id": problem.id},
+                "extra_info": {"index": number, "id": problem.id, "prompt_ids": ids, "seeds": seeds},
             }
         )
-    pd.DataFrame(rows).to_parquet(path)
+    pd.DataFrame(written).to_parquet(path)
 
 
 def describe(out: Path, notes: list[str]) -> str:

@@ -25,7 +25,7 @@ from ..train.checkpoint import run_lock
 from ..train.metrics_log import line
 from ..train.model_folder import model_folder
 from .folder import claim
-from .verl_config import RECORD, ROLLOUTS, VALIDATIONS
+from .verl_config import COMPUTE, RECORD, ROLLOUTS, VALIDATIONS
 from .verl_log import Samples, graded_samples, metric_rows, read_log, timing_rows
 
 EXPORT = "Write the folder again: `policygrain export verl`."
@@ -61,7 +61,11 @@ def import_run(
         begun = ended - read.final.seconds
         write_record(run.status, RunStatus(key=config.key, status="FINISHED", started=begun, attempts=1, ended=ended))
         environment = Environment(
-            versions={}, commit="", hardware=hardware or "not recorded", compute="bfloat16", engine="verl"
+            versions={},
+            commit="",
+            hardware=hardware or "not recorded",
+            compute=COMPUTE[config.training["compute"]],
+            engine="verl",
         )
         summary = {**config.model_dump(), "final": read.final, "model_digest": digests.of_model(run.model)}
         write_record(run.summary, RunSummary(**summary, environment=environment))
@@ -154,7 +158,7 @@ def _check_model(model: Path, start: str) -> None:
 
 
 def _notes(samples: Mapping[int, Samples], validated: Mapping[int, Samples], dynamic: bool) -> list[str]:
-    notes = ["its prompts and sampling seeds are verl's: it is not paired with a run that was trained here"]
+    notes = []
     if not samples:
         notes.append("verl saved no rollouts (trainer.rollout_data_dir): accuracies of samples are verl's mean reward")
     graded = [*samples.values(), *validated.values()]
@@ -164,6 +168,9 @@ def _notes(samples: Mapping[int, Samples], validated: Mapping[int, Samples], dyn
             f"verl's reward and this grader disagree on {differ} of {count} responses; the records have the latter"
         )
     if dynamic:
+        notes.append(
+            "other groups replaced those that it dropped, so it is not paired with a run that was trained here"
+        )
         notes.append(
             "verl logs neither accuracy nor length of the groups that dynamic sampling drops: `sampled_accuracy` is "
             "empty, and `total_tokens` estimated"

@@ -34,6 +34,7 @@ NEEDS: dict[Need, str] = {
 }
 OF_VERL_GROUPS: tuple[Need, ...] = ("groups", "turns")  # verl's loss receives these with the module VERL_GROUPS
 VERL_GROUPS = "policygrain.integrations.verl_groups"
+VERL_PAIRED = "policygrain.integrations.verl_paired"  # its agent loop and replay buffer sample as the loop does
 VERL_LACKS: tuple[Need, ...] = ("reference", "entropy_gradient", "mtp_heads", "segments", "staleness")
 
 

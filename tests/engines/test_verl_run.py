@@ -25,7 +25,7 @@ from ..support.small import SMALL
 pytestmark = pytest.mark.verl
 TIMEOUT = 1800
 ENVIRONMENT = {
-    "PYTHONPATH": f"{ROOT / 'tests' / 'support'}:{ROOT / 'src'}",
+    "PYTHONPATH": f"{ROOT / 'tests' / 'support' / 'for_verl'}:{ROOT / 'src'}",
     "VERL_USE_EXTERNAL_MODULES": "verl_cpu",
     "VERL_PLATFORM": "cpu",
     # So its registry of training engines finds FSDP, whose code asks the platform for the device.

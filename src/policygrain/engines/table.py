@@ -36,9 +36,9 @@ def calls_tools(sources: Iterable[str]) -> list[str]:
 ONLY_LOOP: dict[str, IsAsked] = {
     "problems with a tool (data.train)": lambda study, s, m: bool(calls_tools(study.data.train)),
     "multi-token prediction heads": _needs("mtp_heads"),
-    "batches sampled ahead (training.ahead)": lambda study, s, m: s.ahead > 0,
 }
 ONLY_LOOP_AND_TRL: dict[str, IsAsked] = {
+    "batches sampled ahead (training.ahead)": lambda study, s, m: s.ahead > 0,
     "the initial policy's log-probabilities in the loss": _needs("reference"),
     "an entropy with gradient in the loss": _needs("entropy_gradient"),
     "segments of responses": _needs("segments"),

@@ -15,19 +15,18 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..errors import Stopped
-from ..files import read_json
 from ..hub import pinned
 from ..model.adapters import has_adapter
 from ..model.device import device, device_errors
 from ..model.logprobs import TokenScores
 from ..model.precision import compute_name
 from ..model.sequences import Sequences
-from ..train.checkpoint import make_room, newest_complete
+from ..train.checkpoint import load_state, make_room, newest_complete
 from ..train.policy import ScoredPolicy, open_models
 from ..train.ranks import on_rank_0, ranks
-from ..train.steps import State, Steps, open_collector
+from ..train.steps import Steps, open_collector
 from .trl_settings import grpo_config, is_sharded
-from .trl_trainer import STATE, StudyTrainer
+from .trl_trainer import StudyTrainer
 
 if TYPE_CHECKING:
     from ..results.layout import DataFolder, RunFolder
@@ -57,7 +56,7 @@ def train(
         steps = Steps(policy, method, collector, validation, run, stop)
         resumed = on_rank_0(lambda: newest_complete(run.checkpoints))
         if resumed is not None:
-            steps.state = State(**read_json(resumed / STATE))
+            steps.resume(load_state(resumed))
         steps.start()
         compute = compute_name(policy.model)
         config = grpo_config(

@@ -15,13 +15,12 @@ from safetensors import SafetensorError
 from torch import Tensor
 from transformers import PrinterCallback, Trainer, TrainerCallback
 
-from ..files import atomic_json
 from ..model.adapters import has_adapter, load_adapter
 from ..model.device import device
 from ..model.logprobs import TokenScores
 from ..model.sequences import Sequences, pack
 from ..objective.loss import merge_metrics
-from ..train.checkpoint import explained, finish
+from ..train.checkpoint import explained, finish, save_state
 from ..train.policy import make_optimizer
 from ..train.ranks import gather, is_rank_0, on_rank_0, ranks, sum_over_ranks
 from ..train.steps import Steps, failed_batch_saved
@@ -31,8 +30,6 @@ from .trl_settings import is_sharded, micro_batches_per_update
 # TRL would import vLLM, which takes long and which no run by TRL uses: the study's engine samples.
 import_module("trl.import_utils").is_vllm_available = lambda *_, **__: False  # type: ignore[attr-defined]
 from trl import GRPOTrainer  # noqa: E402
-
-STATE = "policygrain.json"  # in a checkpoint: the state of the run besides model and optimizer
 
 
 class SkippableAdamW(torch.optim.AdamW):
@@ -209,7 +206,7 @@ class StudyTrainer(GRPOTrainer):
             self.accelerator.wait_for_everyone()
 
             def end() -> None:
-                atomic_json(folder / STATE, {**vars(self.study.state), "waiting": []})
+                save_state(vars(self.study.state), folder)
                 finish(folder, checkpoints, step, self.study_settings.keep_every)
 
             on_rank_0(end)

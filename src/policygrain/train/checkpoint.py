@@ -68,7 +68,7 @@ def save(
     """
     with explained(checkpoints, step):
         temporary = make_room(checkpoints)
-        _save_state({name: part.state_dict() for name, part in parts.items()} | dict(counters), temporary / STATE)
+        save_state({name: part.state_dict() for name, part in parts.items()} | dict(counters), temporary)
         finish(temporary, checkpoints, step, keep_every)
 
 
@@ -80,18 +80,24 @@ def load_newest(checkpoints: Path, parts: Mapping[str, Any]) -> dict[str, Any] |
     folder = newest_complete(checkpoints)
     if folder is None:
         return None
+    state = load_state(folder)
+    for name, part in parts.items():
+        part.load_state_dict(state.pop(name))
+    return state
+
+
+def load_state(folder: Path) -> dict[str, Any]:
+    """What `save_state` wrote into the checkpoint ``folder``, tensors on the CPU. UserError if it cannot be loaded."""
     try:
         with torch.serialization.safe_globals(SAVED_TYPES):
             state: dict[str, Any] = torch.load(folder / STATE, weights_only=True, map_location="cpu")
-    except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError) as error:
+    except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, FileNotFoundError) as error:
         # torch's own message advises to load the file all the same.
         raise UserError(
             f"{folder / STATE}: this checkpoint cannot be loaded: it is damaged, or contains objects other than "
             f"tensors, numbers and batches, which could execute code. Remove {folder}; the run then continues from the "
             "checkpoint before it."
         ) from error
-    for name, part in parts.items():
-        part.load_state_dict(state.pop(name))
     return state
 
 
@@ -141,9 +147,10 @@ def make_room(checkpoints: Path) -> Path:
     return temporary
 
 
-def _save_state(state: dict[str, Any], path: Path) -> None:
+def save_state(state: Mapping[str, Any], folder: Path) -> None:
+    """Write tensors, numbers and batches into the checkpoint ``folder``."""
     try:
-        torch.save(state, path)
+        torch.save(dict(state), folder / STATE)
     except RuntimeError as error:  # raised by torch when the disk is full
         raise OSError(str(error)) from error
 

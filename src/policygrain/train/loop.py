@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 
 from ..errors import Stopped, UserError
 from ..hub import pinned
-from ..model.device import device, device_errors
+from ..model.device import device_errors
 from ..results.layout import DataFolder, RunFolder
 from ..results.schema import FinalMetrics
 from ..study.runs import Arm
@@ -51,8 +49,7 @@ class Trainer(Steps):
         """Train from the newest checkpoint, if there is one, to the last step, and save the final model."""
         policy, settings = self.policy, self.settings
         if (saved := checkpoint.load_newest(self.run.checkpoints, policy.parts)) is not None:
-            saved["waiting"] = [batch.to(device()) for batch in saved["waiting"]]
-            self.state = replace(self.state, **saved)
+            self.resume(saved)
         self.start()
         if policy.heads is not None and saved is None:
             warm_up(policy, self.method, self.collector, self.run)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +15,7 @@ from ..clock import Clock
 from ..errors import UserError
 from ..grading import open_grader
 from ..hub import pinned
+from ..model.device import device
 from ..model.precision import compute_dtype, compute_name
 from ..model.weights import merged
 from ..objective import Method
@@ -81,6 +82,10 @@ class Steps:
         self.policy, self.method, self.collector, self.run, self.stop = policy, method, collector, run, stop
         self.settings, self.validation = collector.settings, validation
         self.state = State(compute=compute_name(policy.model))
+
+    def resume(self, saved: Mapping[str, Any]) -> None:
+        """Go on from the state in a checkpoint."""
+        self.state = State(**{**saved, "waiting": [batch.to(device()) for batch in saved["waiting"]]})
 
     def start(self) -> None:
         """Open the records at ``state.step``, the first step that is made."""

@@ -28,6 +28,10 @@ def test_a_missing_or_wrong_set_stops_a_study_before_anything_is_spent(tmp_path:
         check_sources(study_with(["count"], benchmarks, tmp_path))
     with pytest.raises(UserError, match=r"data\.train\[0\]: 'gsm8k_trian'.*Did you mean 'gsm8k_train'"):
         check_sources(study_with(["gsm8k_trian"], [{"name": "count", "source": "count"}], tmp_path))
+    study = study_with(["count", "no.jsonl"], [{"name": "count", "source": "count"}], tmp_path)
+    with pytest.raises(UserError, match=r"data\.train\[1\]: \S*no\.jsonl: no such dataset file"):
+        prepare(study, DataFolder(tmp_path / "data"))
+    assert [path.name for path in tmp_path.iterdir()] == ["math500.jsonl"], "nothing was written"
 
 
 def test_registered_sets_in_a_study(benchmarks_folder: Path, tmp_path: Path) -> None:

@@ -34,6 +34,17 @@ def test_a_missing_or_wrong_set_stops_a_study_before_anything_is_spent(tmp_path:
     assert [path.name for path in tmp_path.iterdir()] == ["math500.jsonl"], "nothing was written"
 
 
+def test_sources_are_looked_for_in_the_folder_of_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POLICYGRAIN_DATA", str(tmp_path))
+    study = small_study(data={"train": ["own.jsonl"]}, model={"warm_start": {"steps": 0}})
+    with pytest.raises(UserError, match=rf"data\.train\[0\]: {tmp_path}/own\.jsonl: no such dataset file"):
+        check_sources(study)
+    (tmp_path / "own.jsonl").write_text('{"problem": "1+1", "answer": "2"}\n')
+    check_sources(study)
+
+
 def test_registered_sets_in_a_study(benchmarks_folder: Path, tmp_path: Path) -> None:
     names = ["minerva", "olympiadbench", "amc23", "omni_math_rule"]
     benchmarks: list[dict[str, object]] = [{"name": name, "source": name} for name in names]

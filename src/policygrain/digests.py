@@ -50,9 +50,9 @@ def of_text(text: str, full: bool = False) -> str:
     return of_bytes(text.encode(), full)
 
 
-def of_json(value: Any, full: bool = False) -> str:
+def of_json(value: Any) -> str:
     """Digest of ``value`` as JSON with sorted keys: the order of a mapping's keys does not matter."""
-    return of_text(json.dumps(value, sort_keys=True), full)
+    return of_text(json.dumps(value, sort_keys=True))
 
 
 def of_file(path: Path, full: bool = False) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,14 @@ def test_advantages_come_from_rewards_and_groups(tmp_path: Path) -> None:
     assert batch.advantages[:, 0].tolist() == pytest.approx([expected, -expected])
     assert batch.log_ratio.tolist() == [pytest.approx([0.1, 0.2]), pytest.approx([0.3, 0.0])]
     assert batch.mask.tolist() == [[True, True], [True, False]]
+
+
+def test_a_pipe_is_read_as_a_file(many: Path) -> None:
+    """`policygrain calibrate --rollouts <(zcat rollouts.jsonl.gz)`: it can be opened and read only once."""
+    with subprocess.Popen(["cat", str(many)], stdout=subprocess.PIPE) as cat:
+        assert cat.stdout is not None
+        piped = read_rollouts(Path(f"/dev/fd/{cat.stdout.fileno()}"))
+    assert torch.equal(piped.batch.log_ratio, read_rollouts(many).batch.log_ratio)
 
 
 def test_the_dump_of_prime_rl_is_read_as_it_is(tmp_path: Path) -> None:

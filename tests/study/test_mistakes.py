@@ -53,7 +53,7 @@ OWN = {"model.warm_start.steps": 0, "estimators": None, "rounds": None, "data.ro
 
 # Key → values, each of which is refused with a message that names the key.
 MISTAKES: dict[str, list[Any]] = {
-    "name": [LONG, "", "a/b", "my study", "étude", 7],
+    "name": [LONG, "", "..", "a/b", "my study", "étude", 7],
     "title": [2026, ["A", "title"]],
     "base": [3],
     "seeds": [[HUGE, 1], [-1], [], 3, "0-7", [0, 0], [0.5], [True], list(range(2000))],
@@ -97,15 +97,15 @@ MISTAKES: dict[str, list[Any]] = {
     "data.seed": [-1, HUGE],
     "grader": ["exact", None],
     "extraction": ["box"],
-    "training.steps": [0, 10**9, 2.5],
+    "training.steps": [0, 10**9, 2.5, 3.0, "1e1", True],
     "training.prompts_per_step": [0, HUGE],
     "training.group": [1, 10**7],
     "training.updates_per_batch": [0, 17],
-    "training.learning_rate": [100, -1e-4, "1e-4x", float("nan")],
+    "training.learning_rate": [100, -1e-4, "1e-4x", "0.5", "1e", "e-3", "", True, None, float("nan")],
     "training.warmup_updates": [-1, 10_000],
     "training.weight_decay": [-0.1, 100],
     "training.betas": [[0.9], [0.9, 1.0], [9, 0.95]],
-    "training.max_grad_norm": [0],
+    "training.max_grad_norm": [0, float("inf")],
     "training.temperature": [0, 100],
     "training.max_tokens": [0, 96, HUGE],
     "training.micro_batch_tokens": [0],

@@ -28,6 +28,21 @@ def test_a_missing_or_wrong_set_stops_a_study_before_anything_is_spent(tmp_path:
         check_sources(study_with(["count"], benchmarks, tmp_path))
     with pytest.raises(UserError, match=r"data\.train\[0\]: 'gsm8k_trian'.*Did you mean 'gsm8k_train'"):
         check_sources(study_with(["gsm8k_trian"], [{"name": "count", "source": "count"}], tmp_path))
+    study = study_with(["count", "no.jsonl"], [{"name": "count", "source": "count"}], tmp_path)
+    with pytest.raises(UserError, match=r"data\.train\[1\]: \S*no\.jsonl: no such dataset file"):
+        prepare(study, DataFolder(tmp_path / "data"))
+    assert [path.name for path in tmp_path.iterdir()] == ["math500.jsonl"], "nothing was written"
+
+
+def test_sources_are_looked_for_in_the_folder_of_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POLICYGRAIN_DATA", str(tmp_path))
+    study = small_study(data={"train": ["own.jsonl"]}, model={"warm_start": {"steps": 0}})
+    with pytest.raises(UserError, match=rf"data\.train\[0\]: {tmp_path}/own\.jsonl: no such dataset file"):
+        check_sources(study)
+    (tmp_path / "own.jsonl").write_text('{"problem": "1+1", "answer": "2"}\n')
+    check_sources(study)
 
 
 def test_registered_sets_in_a_study(benchmarks_folder: Path, tmp_path: Path) -> None:

@@ -67,6 +67,12 @@ def test_a_run_whose_lines_were_lost_is_not_resumed(
     assert_same_end(train_small(small_study(), killed, *made), whole)
 
 
+def test_a_missing_file_is_refused_too(made: tuple[Path, Path], killed: Path) -> None:
+    (killed / "metrics.jsonl").unlink()
+    with pytest.raises(UserError, match=r"metrics\.jsonl: line 1 is not step 0"):
+        train_small(small_study(), killed, *made)
+
+
 @BOTH
 @pytest.mark.parametrize("after", [b"", b'{"step": 3, "sampled_acc', b"\xff\x00garbage\n{}\n", b"7\n"])
 def test_what_follows_the_checkpoint_is_replaced_whatever_it_is(

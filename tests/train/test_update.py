@@ -19,13 +19,14 @@ from ..support.training_batches import random_batch
 def gradient_of(start: Path, name: str, batch: TrainingBatch, budget: int) -> tuple[torch.Tensor, dict[str, float]]:
     """The real `update` with a plain SGD of rate 1: the change of weights is the gradient."""
     model, _ = load_model(str(start), dtype="float64")
-    before = torch.cat([p.detach().flatten().clone() for p in model.parameters()])
     settings = small_study().training.model_copy(update={"micro_batch_tokens": budget, "max_grad_norm": 1e9})
     chosen = METHODS[name]
     heads = build_heads(model, chosen, seed=0)
-    sgd = torch.optim.SGD(model.parameters(), lr=1.0)
+    parameters = [*model.parameters(), *(heads.parameters() if heads else ())]
+    before = torch.cat([p.detach().flatten().clone() for p in parameters])
+    sgd = torch.optim.SGD(parameters, lr=1.0)
     metrics = update(Policy(model, None, None, heads, sgd, make_scaler(settings)), batch, chosen, settings)
-    after = torch.cat([p.detach().flatten() for p in model.parameters()])
+    after = torch.cat([p.detach().flatten() for p in parameters])
     return before - after, metrics
 
 

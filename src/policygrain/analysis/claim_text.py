@@ -188,7 +188,7 @@ def abstract(
         if holding
         else "None of the papers' claims is shown.",
         against_text(claims),
-        _rests_on(results, controls),
+        _rests_on(controls),
     ]
 
 
@@ -224,7 +224,7 @@ def _clause(result: ClaimResult) -> str:
     return text[0].lower() + text[1:] if text.startswith(("The ", "Of ")) else text
 
 
-def _rests_on(results: StudyResults, controls: Sequence[Control]) -> str:
+def _rests_on(controls: Sequence[Control]) -> str:
     failed, unclear = ([c.role for c in controls if c.outcome == outcome] for outcome in ("failed", "inconclusive"))
     summary = (
         f"Controls failed ({', '.join(failed)}), so none of this can be trusted yet"

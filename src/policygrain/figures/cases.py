@@ -40,7 +40,7 @@ def draw(record: CasesRecord) -> Figure:
         part.text(0.01, 0.9, f"Theory predicts: {case.order}", ha="left", va="top", color="#444444")
         left, right = part.subplots(1, 2, squeeze=False)[0]
         _directions(left, case, found)
-        _doses(right, case, found)
+        _doses(right, case)
         left.set_xlabel("cosine with the exact gradient")
         right.set_ylabel(f"reward − {record.baseline}")
     handles = [Line2D([], [], markersize=4, linewidth=1.3, **_look(name)) for name in DRAWN]
@@ -75,7 +75,7 @@ def _directions(axes: Axes, case: CaseRecord, found: list[CaseEstimator]) -> Non
     axes.set_xlim(0, 1.05)
 
 
-def _doses(axes: Axes, case: CaseRecord, found: list[CaseEstimator]) -> None:
+def _doses(axes: Axes, case: CaseRecord) -> None:
     """The difference to the baseline by what is varied."""
     places = np.arange(len(case.doses))
     axes.axhline(0, color="#000000", linewidth=0.6)

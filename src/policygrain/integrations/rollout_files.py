@@ -232,7 +232,9 @@ def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _count(file: Path) -> int:
-    """Its lines."""
+    """Its lines; 0 if it is a pipe, which can be read only once."""
+    if not file.is_file():
+        return 0
     try:
         if file.suffix == ".parquet":
             return int(_opened(file).metadata.num_rows)

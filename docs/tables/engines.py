@@ -14,6 +14,12 @@ from matplotlib.figure import Figure
 from .common import ROOT, table
 from .phase import corrected, difference
 
+# Of the laptop study: regimes by what follows a method in an arm's name, and comparisons within a regime.
+REGIMES = {"+ahead=48": "48 steps old", "+ahead=16+learning_rate=0.0008": "16 steps old, 8e-4"}
+OF_RATIO = (
+    *((method, "none") for method in ("token", "product", "token_clip", "block_clip", "sequence_clip")),
+    *(("token_clip", "token"), ("block_clip", "token_clip"), ("sequence_clip", "token_clip")),
+)
 SAMPLED = ("reward_mean", "response_length_mean", "entropy_old")  # what tells samples apart, and both trainers log
 LOOP = "policygrain"
 
@@ -32,10 +38,14 @@ ENGINES = {
 }
 
 
-@functools.cache
 def metrics(record: str, method: str, trainer: str) -> dict[int, list[dict[str, Any]]]:
-    """The rows of `metrics.jsonl` by seed."""
-    arm = method if trainer == LOOP else f"{method}+trainer={trainer}"
+    """The rows of `metrics.jsonl` by seed, of a study that varies the trainer."""
+    return metrics_of(record, method if trainer == LOOP else f"{method}+trainer={trainer}")
+
+
+@functools.cache
+def metrics_of(record: str, arm: str) -> dict[int, list[dict[str, Any]]]:
+    """The rows of `metrics.jsonl` of an arm by seed."""
     rows = {}
     with ZipFile(ROOT / "docs" / "records" / f"{record}.zip") as archive:
         for name in archive.namelist():
@@ -92,6 +102,29 @@ def comparisons(trainer: str) -> str:
     return table(["area, points", "by the loop", f"by {engine.title}"], rows)
 
 
+def laptop() -> str:
+    """Comparisons of the laptop study, trained by the loop and by TRL; each column is corrected by itself."""
+
+    def areas(record: str, arm: str) -> dict[int, float]:
+        return {seed: curve(rows)[0] for seed, rows in metrics_of(record, arm).items()}
+
+    pairs = [("", (method, "grpo")) for method in ("dapo", "tepo", "mpo")]
+    pairs += [(regime, pair) for regime in REGIMES for pair in OF_RATIO]
+    columns = [
+        corrected([[difference(areas(record, f"{a}{r}"), areas(record, f"{b}{r}"))] for r, (a, b) in pairs])
+        for record in ("laptop", "laptop-trl")
+    ]
+    rows = []
+    for (regime, (of, than)), (loop,), (trl,) in zip(pairs, *columns, strict=True):
+        one, two = (
+            {s: areas(record, of + regime)[s] - than_area for s, than_area in areas(record, than + regime).items()}
+            for record in ("laptop", "laptop-trl")
+        )
+        d = difference(two, one)
+        rows.append([REGIMES.get(regime, "recipes"), f"{of} − {than}", loop, trl, f"{d.mean:+.2f} ± {d.half:.2f}"])
+    return table(["rollouts", "area, points", "by the loop", "by TRL", "TRL − loop"], rows)
+
+
 def draw(path: Path) -> None:
     """A panel per trainer and method: validation accuracy over steps, mean and range over seeds."""
     panels = [(trainer, method) for trainer, engine in ENGINES.items() for method in engine.methods]
@@ -121,4 +154,4 @@ BLOCKS = {
     f"engines-{trainer}{suffix}": functools.partial(block, trainer)
     for trainer in ENGINES
     for suffix, block in (("", agreement), ("-comparisons", comparisons))
-}
+} | {"engines-laptop": laptop}

@@ -113,7 +113,7 @@ def phase(results: StudyResults) -> Figure:
         rows=[f"{y:g}" if isinstance(y, float) else str(y) for y in rows],
         columns=[f"{x:g}" if isinstance(x, float) else str(x) for x in columns],
         across=across,
-        height=0.7 + 1.75 * -(-(len(methods) + 1) // across),
+        height=max(2.6, 0.7 + 1.75 * -(-(len(methods) + 1) // across)),  # the title of a single row needs more
         reach=12.0,
         digits=1,
         shrink=0.8,

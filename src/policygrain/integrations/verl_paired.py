@@ -27,11 +27,13 @@ class SeededAgentLoop(AgentLoopBase):
         """Sample the response number ``row["session_id"]`` of a prompt."""
         info, metrics = row["extra_info"], {"num_preempted": -1}
         prompt_ids = [int(i) for i in info["prompt_ids"]]
+        # SGLang's name of it, which it reads with deterministic inference alone.
+        seed = "sampling_seed" if self.rollout_config.name == "sglang" else "seed"
         with simple_timer("generate_sequences", metrics):
             output = await self.server_manager.generate(
                 request_id=uuid4().hex,
                 prompt_ids=prompt_ids,
-                sampling_params={**sampling_params, "seed": int(info["seeds"][row["session_id"]])},
+                sampling_params={**sampling_params, seed: int(info["seeds"][row["session_id"]])},
             )
         ids = output.token_ids[: self.rollout_config.response_length]
         return AgentLoopOutput(

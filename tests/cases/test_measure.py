@@ -9,8 +9,10 @@ import torch
 from policygrain.analysis.statistics import over_seeds
 from policygrain.cases import measure, policies
 from policygrain.cases.definitions import (
+    BAND,
     BATCH,
     CASES,
+    NO_CLIP,
     RATIOS,
     UNEQUAL_WEIGHTS,
     Case,
@@ -117,6 +119,22 @@ def test_the_enumerated_update_is_the_mean_of_sampled_ones(name):
     found = measure.batch_update(plain(name).method, COORDINATION, present, behaviour, generator)
     error = found.std(0) / batches**0.5
     assert ((found.mean(0) - (1 - 1 / BATCH) * expected(name, COORDINATION)).abs() < 5 * error).all()
+
+
+@pytest.mark.parametrize("clip", [NO_CLIP, BAND], ids=["plain", "clipped"])
+@pytest.mark.parametrize("name", RATIOS)
+def test_policies_of_one_batch_do_not_influence_each_other(name, clip):
+    method = Estimator(name, RATIOS[name], clip).method
+    generator = torch.Generator().manual_seed(0)
+    size = (3, BATCH, COORDINATION.tokens)
+    logits = torch.randn((3, 9), generator=generator, dtype=torch.float64)
+    tokens = torch.rand(size, generator=generator, dtype=torch.float64).round()
+    old = policies.log_probs(torch.randn((3, 9), generator=generator, dtype=torch.float64), tokens, 2)
+    advantages = torch.randn(size[:2], generator=generator, dtype=torch.float64)
+    inputs = (logits, tokens, old, advantages)
+    together = measure.update(method, *inputs, first=2)
+    alone = [measure.update(method, *(x[i : i + 1] for x in inputs), first=2) for i in range(3)]
+    torch.testing.assert_close(together, torch.cat(alone), rtol=1e-10, atol=1e-12)
 
 
 # ---- learning -------------------------------------------------------------------------------------------------------

@@ -140,6 +140,11 @@ def test_anything_else_is_one_message(kind: type[Record], content: bytes | None,
     assert len(said.splitlines()) == 1
 
 
+def test_a_folder_in_the_place_of_a_record(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"cannot be read: Is a directory\. Make it again"):
+        read_record(Done, tmp_path, AGAIN)
+
+
 def test_a_wrong_value_is_named_by_its_key(tmp_path: Path) -> None:
     path = tmp_path / "done.json"
     path.write_text(json.dumps({"schema_version": SCHEMA_VERSION, "results": {"grpo/seed0": 7}}))

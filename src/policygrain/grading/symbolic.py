@@ -101,9 +101,11 @@ def _is_finite_set(text: str) -> bool:
 def _assigned(items: list[str], brackets: str) -> tuple[list[str], str]:
     """`(x,y) = (1,2)` as assignments, `x = 1, 2` and `A = \\{1, 2\\}` as `1, 2`; other items as they are."""
     sides = notation.equation_members(items[0])
-    if brackets or len(items) > 1 or len(sides) != 2:
+    if brackets or len(sides) != 2 or any("=" in item for item in items[1:]):
         return items, brackets
     names, values = notation.bracketed(sides[0]), notation.bracketed(sides[1])
+    if len(items) > 1:
+        return ([sides[1], *items[1:]], "") if _NAME.fullmatch(sides[0]) else (items, "")
     if names[0] == values[0] == "()" and len(names[1]) == len(values[1]):
         return [f"{n} = {v}" for n, v in zip(names[1], values[1], strict=True)], ""
     if values[0] and _NAME.fullmatch(sides[0]):

@@ -44,7 +44,7 @@ class Progress(Iterable[T]):
 
 
 def _tqdm() -> Any:
-    """None beside a trainer that has not installed it."""
+    """tqdm, or None where it is not installed (inside another trainer)."""
     try:
         from tqdm import tqdm
     except ImportError:
@@ -111,8 +111,8 @@ class WorkflowProgress(logging.Handler):
         seconds -= sum(min(now - started, means.get(rule, 0.0)) for rule, started in self._running.values())
         if not means or not any(self.left.get(rule) for rule in means):
             return ""
-        more = "more than " if set(unknown) - self._local else "about "
-        return f", {more}{duration(seconds / self._most)} left"
+        qualifier = "more than " if set(unknown) - self._local else "about "
+        return f", {qualifier}{duration(seconds / self._most)} left"
 
     def _tick(self) -> None:
         while not self._ended.wait(1.0):

@@ -75,13 +75,13 @@ class Settings:
         """
         known = keys(cls)
         problems = {name: _unknown(name, called, known) for name in data if name not in known}
-        given = {
+        values = {
             name: read_number(value) if float in _kinds(known[name][0]) else value
             for name, value in data.items()
             if name in known
         }
         try:
-            settings = cls(**given)
+            settings = cls(**values)
         except InvalidSettings as error:
             raise InvalidSettings(error.problems | problems) from None
         if problems:

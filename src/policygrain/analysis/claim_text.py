@@ -84,7 +84,7 @@ def finding_text(c: Comparison, finding: Finding) -> str:
 
 
 def counts_text(decided: Sequence[ClaimResult]) -> str:
-    """How many claims there are of each verdict: `Of 10 claims: 2 supported, 8 undecided.`"""
+    """Number of claims per verdict: `Of 10 claims: 2 supported, 8 undecided.`"""
     counts = Counter(result.outcome for result in decided)
     return f"Of {len(decided)} claims: {', '.join(f'{n} {verdict}' for verdict, n in counts.most_common())}."
 

@@ -70,7 +70,7 @@ def _data(ends: Range) -> dict[str, float]:
 
 
 def ranges_text(choice: dict[str, Any]) -> str:
-    """What `choose_ranges` returns as a table, and the ratios whose best range is at an end of the list."""
+    """Result of `choose_ranges` as a table, and the ratios whose best range is at an end of the list."""
     rows = []
     for ratio, ranges in choice["candidates"].items():
         for one in ranges:

@@ -1,4 +1,4 @@
-"""Comparisons of two arms: their differences from a study's records, and what a study has to plan for them."""
+"""Comparisons of two arms: their differences from a study's records, and what they require of a study's plan."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ def _over_starts(results: StudyResults, c: Comparison) -> Difference:
         a, b = (measures.after_round(results, name, c.metric or "reward", c.updates) for name in (c.of, c.than))
     else:
         a, b = (measures.estimated(results, name, c.metric, c.updates) for name in (c.of, c.than))
-    both = a.index.intersection(b.index)
+    common = a.index.intersection(b.index)
     # Of an estimator, each stage and distance is compared by itself; then their mean.
-    by_start = _differences(a.loc[both], b.loc[both], c).groupby(level="seed").mean()
+    by_start = _differences(a.loc[common], b.loc[common], c).groupby(level="seed").mean()
     if missing := sorted(set(starts) - set(by_start.index)):
         raise UserError(
             f"{c.statistic}s of {c.of!r} and {c.than!r} are not measured on initial model{'s' * (len(missing) > 1)} "

@@ -1,4 +1,4 @@
-"""Differences of the methods that a study compares, regime by regime, with final accuracy beside the area."""
+"""Differences of the methods that a study compares, by regime, in area under the curve and final accuracy."""
 
 from __future__ import annotations
 

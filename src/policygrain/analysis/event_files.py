@@ -48,9 +48,9 @@ def scalars(path: Path, ends: list[str]) -> Iterator[tuple[str, int, dict[str, f
             step = next((int.from_bytes(value, "little", signed=True) for key, value in fields if key == STEP), 0)
             summaries = [value for key, value in fields if key == SUMMARY]
             entries = [dict(_fields(entry)) for one in summaries for key, entry in _fields(one) if key == VALUE]
-            found = {entry[TAG].decode(): x for entry in entries if TAG in entry and (x := _scalar(entry)) is not None}
-            if found:
-                yield where, step, found
+            values = {entry[TAG].decode(): x for entry in entries if TAG in entry and (x := _scalar(entry)) is not None}
+            if values:
+                yield where, step, values
 
 
 def _scalar(entry: dict[int, bytes]) -> float | None:

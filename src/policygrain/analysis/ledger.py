@@ -68,13 +68,13 @@ class Comparison(BaseModel):
     @classmethod
     def _number_with_unit(cls, data: Any) -> Any:
         """Reads `size: 1.6 points`."""
-        if not isinstance(data, dict) or "size" not in (given := data.get("published") or {}):
+        if not isinstance(data, dict) or "size" not in (published := data.get("published") or {}):
             return data
         unit = unit_of(str(data.get("statistic")), str(data.get("metric", "")), bool(data.get("log")))
-        match = re.fullmatch(r"([-+.\deE]+) (.+)", str(given["size"]).strip())
+        match = re.fullmatch(r"([-+.\deE]+) (.+)", str(published["size"]).strip())
         if not match or match[2] != unit:
-            raise ValueError(f"published.size: {given['size']!r}; it is a number and the unit {unit!r}")
-        return data | {"published": given | {"size": match[1]}}
+            raise ValueError(f"published.size: {published['size']!r}; it is a number and the unit {unit!r}")
+        return data | {"published": published | {"size": match[1]}}
 
     @model_validator(mode="after")
     def _keys_of_its_statistic(self) -> Comparison:
@@ -82,8 +82,8 @@ class Comparison(BaseModel):
         metric = self.metric or ("reward" if self.statistic == "round" else "")
         if columns and metric not in columns:
             raise ValueError(f"metric: {self.statistic} has no {metric!r}; there are {', '.join(columns)}")
-        for key, given in (("metric", self.metric), ("log", self.log), ("updates", self.updates is not None)):
-            if given and not columns:
+        for key, is_set in (("metric", self.metric), ("log", self.log), ("updates", self.updates is not None)):
+            if is_set and not columns:
                 raise ValueError(f"{key}: the statistic {self.statistic!r} has none; `estimator` and `round` have")
         if self.published is not None and self.claimed == "apart":
             raise ValueError("published: a size needs a direction, `claimed: above` or `below`")

@@ -81,7 +81,7 @@ def _inside(folder: Path) -> Path:
     if not files:
         folders = {file.parent for file in folder.rglob("*tfevents*")}
         # TensorBoard's add_hparams and add_scalars write to folders inside that of the run.
-        files = sorted(each for each in folders if folders.isdisjoint(each.parents))
+        files = sorted(path for path in folders if folders.isdisjoint(path.parents))
     if len(files) == 1:
         return files[0]
     names = ", ".join(str(file.relative_to(folder)) for file in files)
@@ -180,7 +180,7 @@ def _mlflow_folder(folder: Path, metric: str) -> Iterator[Row]:
     file, seed = folder / "metrics" / metric, folder / "params" / "seed"
     if not file.is_file():
         known = [
-            str(each.relative_to(folder / "metrics")) for each in (folder / "metrics").rglob("*") if each.is_file()
+            str(path.relative_to(folder / "metrics")) for path in (folder / "metrics").rglob("*") if path.is_file()
         ]
         yield Row(str(folder), "", None, None, dict.fromkeys(known))
         return

@@ -77,12 +77,12 @@ def paired_scores(
             of_trained = scores[i].reindex([start_seed(results.study, int(seed)) for seed in trained])
             scores[i] = of_trained.set_axis(trained)
     names = [b for b in results.benchmarks if all(b in of_arm for of_arm in scores)]
-    both = [of_arm[names].dropna() for of_arm in scores]
-    seeds = sorted(both[0].index.intersection(both[1].index))
+    complete = [of_arm[names].dropna() for of_arm in scores]
+    seeds = sorted(complete[0].index.intersection(complete[1].index))
     if not seeds:
         raise UserError(f"no seed on which both {arm!r} and {than!r} were evaluated: run `snakemake all`.")
     names = [b for b in names if benchmarks is None or b in benchmarks]
-    one, two = ([np.array(of_arm.loc[seeds, b].tolist(), dtype=float) for b in names] for of_arm in both)
+    one, two = ([np.array(of_arm.loc[seeds, b].tolist(), dtype=float) for b in names] for of_arm in complete)
     return one, two, [int(seed) for seed in seeds]
 
 

@@ -36,8 +36,8 @@ class Endpoint(NamedTuple):
 
     def of(self, run: Run) -> tuple[float, float, float]:
         """The number, and the first and last step that it is from. UserError if the run lacks values there."""
-        kept = slice(0, len(run.steps) if self.until is None else int(np.searchsorted(run.steps, self.until, "right")))
-        steps, values = run.steps[kept], run.values[kept]
+        part = slice(0, len(run.steps) if self.until is None else int(np.searchsorted(run.steps, self.until, "right")))
+        steps, values = run.steps[part], run.values[part]
         count = max(2, len(values)) if self.area else self.last
         if len(values) < count:
             raise UserError(f"{run.name}: has {len(values)} values, and the endpoint needs {count}.")
@@ -149,10 +149,10 @@ def decide_runs(
     end at different steps or have no endpoint, seeds that only one side has, and unpaired sequential runs.
     """
     _check_sides(a, b)
-    found = {side: [endpoint.of(run) for run in runs] for side, runs in (("a", a), ("b", b))}
-    both = found["a"] + found["b"]
+    endpoints = {side: [endpoint.of(run) for run in runs] for side, runs in (("a", a), ("b", b))}
+    all_endpoints = endpoints["a"] + endpoints["b"]
     for which, place in (("begin", 1), ("end", 2)) if endpoint.area else (("end", 2),):
-        steps = [ends[place] for ends in both]
+        steps = [ends[place] for ends in all_endpoints]
         if min(steps) != max(steps):
             shortest = min(zip(steps, [*a, *b], strict=True), key=lambda pair: pair[0])
             advice = f" --until {shortest[0]:g} compares all of them there." if which == "end" else ""
@@ -160,7 +160,7 @@ def decide_runs(
                 f"{metric}: runs {which} at different steps, {min(steps):g} ({shortest[1].name}) to {max(steps):g}."
                 + advice
             )
-    values = {side: [value for value, _, _ in ends] for side, ends in found.items()}
+    values = {side: [value for value, _, _ in ends] for side, ends in endpoints.items()}
     order, pairing = _pairs(a, b, pair)
     if order is None and sequential:
         raise UserError(f"--sequential needs runs in pairs of equal seeds; these are {pairing}.")
@@ -170,7 +170,7 @@ def decide_runs(
     else:
         d = unpaired(values["a"], values["b"])
     notes = [note for run in (*a, *b) for note in run.notes]
-    firsts = {ends[1] for ends in both}
+    firsts = {ends[1] for ends in all_endpoints}
     if len(firsts) > 1:
         notes.append(f"the values begin at step {min(firsts):g} in some runs and {max(firsts):g} in others")
     if not sequential:
@@ -179,7 +179,7 @@ def decide_runs(
         metric,
         claimed,
         margin,
-        endpoint.text(min(firsts), both[0][2]),
+        endpoint.text(min(firsts), all_endpoints[0][2]),
         {side: {run.name: v for run, v in zip(runs, values[side], strict=True)} for side, runs in (("a", a), ("b", b))},
         f"{pairing}, over {d.n} {SEEDS}" if order is not None else pairing,
         d,

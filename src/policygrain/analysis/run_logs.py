@@ -66,10 +66,10 @@ def read_runs(places: Iterable[str], metric: str, step: str | None = None) -> li
     runs: list[Run] = []
     for place in places:
         path, _, names = place.partition("::")
-        found = [path] if Path(path).exists() or not glob.has_magic(path) else sorted(glob.glob(path, recursive=True))
-        if not found:
+        matches = [path] if Path(path).exists() or not glob.has_magic(path) else sorted(glob.glob(path, recursive=True))
+        if not matches:
             raise UserError(f"{place}: no file or folder matches.")
-        for one in found:
+        for one in matches:
             runs += _read(Path(one), names or "*", metric, step)
     paths = [run.name for run in runs]
     if twice := sorted({name for name in paths if paths.count(name) > 1}):

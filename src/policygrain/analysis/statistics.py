@@ -170,11 +170,11 @@ def ranked(values: Sequence[float] | Array, unit: str = SEEDS) -> RankedDifferen
     ordered, n = sorted(float(v) for v in values), len(values)
     outside = next((k for k in range(n // 2, 0, -1) if bdtr(k - 1, n, 0.5) <= LEVEL / 2), 0)
     low, high = (ordered[outside - 1], ordered[n - outside]) if outside else (-math.inf, math.inf)
-    given = tuple(float(v) for v in values)
-    p = min(1.0, 2 * min(_sign_test(given, 0.0), _sign_test([-v for v in given], 0.0)))
+    numbers = tuple(float(v) for v in values)
+    p = min(1.0, 2 * min(_sign_test(numbers, 0.0), _sign_test([-v for v in numbers], 0.0)))
     median = ordered[n // 2] if n % 2 else (ordered[n // 2 - 1] + ordered[n // 2]) / 2
-    above = functools.partial(_sign_test, given)
-    return RankedDifference(median, low, high, p, n, unit, math.nan, given, above)
+    above = functools.partial(_sign_test, numbers)
+    return RankedDifference(median, low, high, p, n, unit, math.nan, numbers, above)
 
 
 def _sign_test(values: Sequence[float], value: float) -> float:

@@ -155,11 +155,11 @@ def replication_text(pairs: list[ClaimPair], first: StudyResults, second: StudyR
         f"Of {len(pairs)} claims: {counts['same']} have the same verdict, {counts['differs']} differ, "
         f"{counts['contradicts']} contradict, {counts['open']} are open."
     )
-    both = [findings for pair in pairs for findings in pair.findings]
-    same = sum(a.effect * b.effect > 0 for a, b in both)
-    overlap = sum(a.low <= b.high and b.low <= a.high for a, b in both)
+    comparisons = [findings for pair in pairs for findings in pair.findings]
+    same = sum(a.effect * b.effect > 0 for a, b in comparisons)
+    overlap = sum(a.low <= b.high and b.low <= a.high for a, b in comparisons)
     lines.append(
-        f"Of {len(both)} comparisons that both have, decided or not: {same} have effects of the same direction, "
+        f"Of {len(comparisons)} comparisons that both have, decided or not: {same} have effects of the same direction, "
         f"{overlap} have intervals that overlap."
     )
     return "\n".join(lines)

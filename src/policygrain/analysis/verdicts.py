@@ -86,7 +86,7 @@ def seeds_needed(difference: Difference, distance: float, comparisons: int = 1) 
 
 
 def distance_to_decide(effect: float, claimed: Side, size: float | None) -> float:
-    """How far an effect lies from 0 or, if that is farther, below the published size."""
+    """Distance of an effect from 0 or, if that is larger, its shortfall from the published size."""
     return max(abs(effect), 0.0 if size is None else size - (-effect if claimed == "below" else effect))
 
 

@@ -25,11 +25,11 @@ GROUPS: dict[str, tuple[ModuleType, ...]] = {
 
 def commands_of(modules: tuple[ModuleType, ...]) -> dict[str, Command]:
     """The commands of modules by name, without the actions of a command, whose functions begin with an underscore."""
-    found = ((key, value) for module in modules for key, value in vars(module).items())
-    return {value.name: value for key, value in found if isinstance(value, Command) and not key.startswith("_")}
+    members = ((key, value) for module in modules for key, value in vars(module).items())
+    return {value.name: value for key, value in members if isinstance(value, Command) and not key.startswith("_")}
 
 
-COMMANDS = {name: each for modules in GROUPS.values() for name, each in commands_of(modules).items()}
+COMMANDS = {name: command for modules in GROUPS.values() for name, command in commands_of(modules).items()}
 
 
 def listing() -> str:
@@ -38,15 +38,15 @@ def listing() -> str:
     lines = []
     for heading, modules in GROUPS.items():
         lines += [f"{heading}:"]
-        for name, each in commands_of(modules).items():
-            first, *more = textwrap.wrap(each.help, max(20, width - space), break_on_hyphens=False)
-            lines += [f"  {name:{space - 2}}{first}", *(" " * space + part for part in more)]
+        for name, command in commands_of(modules).items():
+            first, *rest = textwrap.wrap(command.help, max(20, width - space), break_on_hyphens=False)
+            lines += [f"  {name:{space - 2}}{first}", *(" " * space + part for part in rest)]
         lines += [""]
     return "\n".join(lines)
 
 
 def note_job(arguments: argparse.Namespace) -> None:
-    """Where this is a job of a workflow (`--done`): lock the study's folder against other workflows until it ends."""
+    """Lock the study's folder against other workflows until this job ends, if it is a workflow's (`--done`)."""
     if done := getattr(arguments, "done", None):
         from ..results.locks import start_job
 

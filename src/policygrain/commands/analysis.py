@@ -197,20 +197,20 @@ def anatomy(arguments: Namespace) -> None:
     if not arguments.temperature > 0:
         raise UserError(f"--temperature {arguments.temperature:g}: above 0; log-probabilities have that of sampling.")
     rollouts = read_rollouts(arguments.rollouts)
-    own = methods_file(arguments.methods) if arguments.methods else {}
+    methods = methods_file(arguments.methods) if arguments.methods else {}
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # the tensors are small: threads would wait for each other
-    work = Work(rollouts, own, arguments.advantages == "method", arguments.seed)
-    found = measure(work)
+    work = Work(rollouts, methods, arguments.advantages == "method", arguments.seed)
+    measured = measure(work)
     torch.set_num_threads(threads)
     if arguments.model:
         from ..instruments.projection import gradient_cosines
 
         how = arguments.step, arguments.responses, arguments.directions, arguments.temperature, arguments.seed
-        found = replace(found, gradient=gradient_cosines(work, arguments.model, *how))
-    print(json.dumps(anatomy_page.data(found), indent=1) if arguments.json else anatomy_page.table(found))
+        measured = replace(measured, gradient=gradient_cosines(work, arguments.model, *how))
+    print(json.dumps(anatomy_page.data(measured), indent=1) if arguments.json else anatomy_page.table(measured))
     if arguments.out or not arguments.json:
         out = arguments.out or Path("anatomy.html")
-        atomic_text(out, anatomy_page.page(found, arguments.rollouts.name))
+        atomic_text(out, anatomy_page.page(measured, arguments.rollouts.name))
         if not arguments.json:
             print(f"\n{out}")

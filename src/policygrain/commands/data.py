@@ -43,7 +43,7 @@ def _list(arguments: Namespace) -> None:
 
 
 def _source(d: Dataset) -> str:
-    """Where a set is downloaded from, in a few words."""
+    """Short description of the source that a set is downloaded from."""
     from ..tasks.registry import GitHome, HubHome
 
     if isinstance(d.home, GitHome):
@@ -172,17 +172,17 @@ def _overlaps(arguments: Namespace) -> None:
 
     root, where = data_root(arguments.root), "data overlaps"
     index = TrainingIndex(_problems(arguments.train, root, where))
-    found, rows = {}, []
+    overlaps, rows = {}, []
     for name in arguments.benchmarks:
         benchmark = _problems(name, root, where)
-        pairs = found[name] = index.overlaps(benchmark)
+        pairs = overlaps[name] = index.overlaps(benchmark)
         hit = {p.benchmark for p in pairs}
         exact = {p.benchmark for p in pairs if p.kind == "exact"}
         rows.append(
             (name, str(len(benchmark)), str(len(exact)), str(len(hit - exact)), f"{len(hit) / len(benchmark):.1%}")
         )
     print("\n".join(columns(rows, ("benchmark", "problems", "exact", "near", "share"), "lr")))
-    atomic_json(arguments.out, {"training": arguments.train, "overlaps": as_data(found)})
+    atomic_json(arguments.out, {"training": arguments.train, "overlaps": as_data(overlaps)})
     print(f"Pairs: {arguments.out}")
 
 

@@ -1,4 +1,4 @@
-"""What commands are declared with: a function with its options is a command, and its docstring is the help."""
+"""Declaration of commands: a function with its options is a command, and its docstring is the help."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Command(NamedTuple):
         return (getdoc(self.run) or "").partition("\n")[0]
 
     def add_to(self, commands: Any) -> None:
-        """Add a parser with the options to ``commands``, what `add_subparsers` has returned."""
+        """Add a parser with the options to ``commands``, the result of `add_subparsers`."""
         parser = commands.add_parser(self.name, help=self.help, description=getdoc(self.run))
         parser.set_defaults(run=self.run)
         for add in self.options:
@@ -64,8 +64,8 @@ def actions(*commands: Command) -> Option:
 
     def add(parser: ArgumentParser) -> None:
         parsers = parser.add_subparsers(required=True, metavar="ACTION")
-        for each in commands:
-            each.add_to(parsers)
+        for action in commands:
+            action.add_to(parsers)
 
     return add
 
@@ -75,8 +75,8 @@ def one_of(*options: Option) -> Option:
 
     def add(parser: ArgumentParser) -> None:
         group: Any = parser.add_mutually_exclusive_group()
-        for each in options:
-            each(group)
+        for add_option in options:
+            add_option(group)
 
     return add
 

@@ -87,8 +87,8 @@ def evaluate(arguments: Namespace) -> None:
     if arguments.done and part is None:
         begin(arguments.done, models)
     if engines > 1:
-        given = {"--config": arguments.config, "--data": arguments.data, "--results": arguments.results}
-        options = [word for flag, path in given.items() for word in (flag, str(path))]
+        flags = {"--config": arguments.config, "--data": arguments.data, "--results": arguments.results}
+        options = [word for flag, path in flags.items() for word in (flag, str(path))]
         sample_in_parallel(["evaluate", *options, *arguments.models], part or (0, 1), engines)
     if engines == 1 or part is None:
         keys = evaluate(study, models, DataFolder(arguments.data), StudyFolder(arguments.results), part)
@@ -101,10 +101,10 @@ def named_model(text: str) -> tuple[str, Path]:
 
     A run's name, `ARM/seedS`, may contain settings with `=`, and so may its folder.
     """
-    found = re.fullmatch(r"(.*?/seed\d+|[^=]+)=(.+)", text)
-    if found is None:
+    match = re.fullmatch(r"(.*?/seed\d+|[^=]+)=(.+)", text)
+    if match is None:
         raise UserError(f"evaluate: {text!r} is not NAME=MODEL_DIR.")
-    return found[1], Path(found[2])
+    return match[1], Path(match[2])
 
 
 def part_of(text: str | None) -> tuple[int, int] | None:

@@ -46,9 +46,9 @@ def evaluate_model(arguments: Namespace) -> None:
     if chat is None:
         chat = all(load_tokenizer(str(folder)).chat_template for folder in models.values())
     benchmarks = [name for name in arguments.benchmarks.split(",") if name]
-    given = {name: getattr(arguments, name) for name in EvaluationOptions._fields}
+    values = {name: getattr(arguments, name) for name in EvaluationOptions._fields}
     options = EvaluationOptions(
-        **{**given, "benchmarks": benchmarks, "prompt": arguments.prompt or PROMPT, "chat": chat}
+        **{**values, "benchmarks": benchmarks, "prompt": arguments.prompt or PROMPT, "chat": chat}
     )
     results = StudyFolder(arguments.out)
     study = study_of(options, "evaluation", str(next(iter(models.values()))))

@@ -28,7 +28,7 @@ def check(arguments: Namespace) -> None:
 
 
 def counts(fingerprints: Fingerprints, matrix: RunMatrix | None = None) -> str:
-    """How many arms and runs a study has, and the digest of all that its results depend on.
+    """Numbers of arms and runs of a study, and the digest of all inputs of its results.
 
     ``matrix``: the runs of its results; by default those that it plans.
     """

@@ -1,4 +1,4 @@
-"""The run that a folder belongs to: its record, whether it has ended, and what happens to the files of another run."""
+"""The run that a folder belongs to: its record, whether it has ended, and moving the files of another run."""
 
 from __future__ import annotations
 

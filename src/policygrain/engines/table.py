@@ -1,4 +1,4 @@
-"""What each trainer has: the one table by which `policygrain check` and `policygrain train` refuse."""
+"""Features that only some trainers support; `policygrain check` and `policygrain train` refuse the rest."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def calls_tools(sources: Iterable[str]) -> list[str]:
     return [source for source in sources if source in TOOLS]
 
 
-# What a study can ask for and only some trainers have: its text, and whether an arm asks for it.
+# Features that only some trainers support: description → whether an arm uses it.
 ONLY_LOOP: dict[str, IsAsked] = {
     "problems with a tool (data.train)": lambda study, s, m: bool(calls_tools(study.data.train)),
     "multi-token prediction heads": _needs("mtp_heads"),
@@ -71,7 +71,7 @@ def check_trainers(study: Study) -> None:
 
 
 def trainer_notes(study: Study) -> list[str]:
-    """What follows from the trainers of a study and may be overlooked."""
+    """Notes on effects of a study's trainers that are easily missed."""
     arms = run_matrix(study).arms.values()
     if not any(arm.training(study).trainer == "verl" and arm.method(study).sampler.dynamic for arm in arms):
         return []

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from ..study.schema import Training
 
-# What TRL, Accelerate and DeepSpeed decide about how a run is held and distributed. All else of TRL's configuration
-# either has a key in a study or would change what is trained without the study saying so.
+# Settings of memory and distribution of TRL, Accelerate and DeepSpeed. Any other setting of TRL either has a key in a
+# study or would change what is trained without the study saying so.
 PASSED = (
     "accelerator_config",
     "cast_lm_head_to_fp32",

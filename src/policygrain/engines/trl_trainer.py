@@ -33,7 +33,7 @@ from trl import GRPOTrainer  # noqa: E402
 
 
 class SkippableAdamW(torch.optim.AdamW):
-    """AdamW that leaves steps out: dynamic sampling may leave fewer responses than there are steps, or none."""
+    """AdamW that can skip steps: dynamic sampling may leave fewer responses than there are steps, or none."""
 
     skips = False
 
@@ -212,7 +212,7 @@ class StudyTrainer(GRPOTrainer):
             on_rank_0(end)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        """As in transformers, which reads adapters of its own models nowhere."""
+        """As in transformers, which does not load the adapters of this package's models."""
         if has_adapter(self.model) and not is_sharded(self.study_settings):
             load_adapter(self.model, Path(resume_from_checkpoint))
         else:
@@ -235,5 +235,5 @@ class Hooks(TrainerCallback):
 
 
 def _no_reward(completions: list[str], **_: Any) -> list[float]:
-    """TRL asks for a reward function; responses are graded by the study's."""
+    """Placeholder that TRL requires; the study's grader grades responses."""
     return [0.0] * len(completions)

@@ -43,7 +43,7 @@ def study_of(options: EvaluationOptions, name: str, start: str) -> Study:
     sampling["temperature"] = options.temperature or 0.0
     if sampling["n"] > 1 and not sampling["temperature"]:
         raise UserError("--samples: several greedy responses are the same; give --temperature, too.")
-    given = options.samples is not None or options.temperature is not None
+    sampling_given = options.samples is not None or options.temperature is not None
     benchmarks = [
         {"name": _slug(Path(source).stem), "source": source, **({"size": options.size} if options.size else {})}
         for source in options.benchmarks
@@ -61,7 +61,7 @@ def study_of(options: EvaluationOptions, name: str, start: str) -> Study:
         "evaluation": {
             "engine": options.engine,
             "sampling": sampling,
-            "registered_sampling": not given,
+            "registered_sampling": not sampling_given,
             "benchmarks": benchmarks,
             "seed": options.seed,
         },

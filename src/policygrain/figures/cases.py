@@ -35,11 +35,11 @@ def draw(record: CasesRecord) -> Figure:
     heights = [2.2] * len(record.cases) + [0.9]
     parts = figure.subfigures(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
     for part, case in zip(parts, record.cases, strict=False):
-        found = [e for e in case.estimators if e.clip is None]
+        estimators = [e for e in case.estimators if e.clip is None]
         part.suptitle(f"{case.title}\n", x=0.01, ha="left", fontweight="bold", fontsize=9)
         part.text(0.01, 0.9, f"Theory predicts: {case.order}", ha="left", va="top", color="#444444")
         left, right = part.subplots(1, 2, squeeze=False)[0]
-        _directions(left, case, found)
+        _directions(left, case, estimators)
         _doses(right, case)
         left.set_xlabel("cosine with the exact gradient")
         right.set_ylabel(f"reward − {record.baseline}")
@@ -56,9 +56,9 @@ def _look(name: str) -> Look:
     return DRAWN.get(name, look(GREY, "o"))
 
 
-def _directions(axes: Axes, case: CaseRecord, found: list[CaseEstimator]) -> None:
+def _directions(axes: Axes, case: CaseRecord, estimators: list[CaseEstimator]) -> None:
     """A line per estimator: cosine of the expected update, and of updates from single batches."""
-    for place, estimator in enumerate(found):
+    for place, estimator in enumerate(estimators):
         colour = _look(estimator.name)["color"]
         middle, low, high = estimator.batch_cosine
         axes.plot([middle, estimator.cosine], [place, place], color=colour, linewidth=0.9, alpha=0.6)
@@ -68,9 +68,9 @@ def _directions(axes: Axes, case: CaseRecord, found: list[CaseEstimator]) -> Non
             axes.plot([estimator.cosine], [place], "x", color=WRONG, markersize=5, markeredgewidth=1.5)
         else:
             axes.plot([estimator.cosine], [place], "o", color=colour, markersize=4.2)
-    named_rows(axes, [e.name for e in found], below=0.4)
+    named_rows(axes, [e.name for e in estimators], below=0.4)
     axes.tick_params(axis="y", labelsize=7)
-    for text, estimator in zip(axes.get_yticklabels(), found, strict=True):
+    for text, estimator in zip(axes.get_yticklabels(), estimators, strict=True):
         text.set_color(_look(estimator.name)["color"])
     axes.set_xlim(0, 1.05)
 

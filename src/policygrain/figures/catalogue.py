@@ -1,4 +1,4 @@
-"""All figures and tables: what each is called in reports, what it needs, and the function that makes it."""
+"""All figures and tables: title in reports, requirements, and the function that makes it."""
 
 from __future__ import annotations
 
@@ -151,8 +151,8 @@ def table(name: str, results: StudyResults) -> tuple[pd.DataFrame, str]:
 
 def _function(name: str) -> Callable[..., Any]:
     module, _, function = name.partition(".")
-    found: Callable[..., Any] = getattr(importlib.import_module(f".{module}", __package__), function)
-    return found
+    implementation: Callable[..., Any] = getattr(importlib.import_module(f".{module}", __package__), function)
+    return implementation
 
 
 def draw(name: str, results: StudyResults, out: Path | None = None) -> None:

@@ -112,14 +112,14 @@ FINDINGS = ["regime", "comparison", "area", "final, sampled", "final, greedy", "
 
 def findings(results: StudyResults) -> tuple[pd.DataFrame, str]:
     """A sentence per regime and a row per comparison; if a control failed, that comes first."""
-    found, label = contrasts(results), labels(results.study)
+    effects, label = contrasts(results), labels(results.study)
     parts = [f"**{text}**"] if (text := controls_warning(controls(results))) else []
-    if not found:
+    if not effects:
         return pd.DataFrame(columns=["of", "than"]), "\n\n".join([*parts, "This study compares no methods.\n"])
-    parts.append("\n".join(f"* {sentence}" for sentence in sentences(results, found, label)))
+    parts.append("\n".join(f"* {sentence}" for sentence in sentences(results, effects, label)))
     cells = []
-    regimes = [(regime_text(regime), group) for regime, group in by_regime(results.study, found).items()]
-    for name, group in [*regimes, ("whole methods", [c for c in found if c.pair.whole])]:
+    regimes = [(regime_text(regime), group) for regime, group in by_regime(results.study, effects).items()]
+    for name, group in [*regimes, ("whole methods", [c for c in effects if c.pair.whole])]:
         sensitive = any(c.decided for c in group)
         for i, c in enumerate(group):
             shown = [difference_text(d) for d in (c.area, c.sampled, c.greedy)]
@@ -128,15 +128,15 @@ def findings(results: StudyResults) -> tuple[pd.DataFrame, str]:
             cells.append(["" if i else name, *row])
         if not (sensitive or all(c.identical or c.pair.whole for c in group)):
             cells.append(["", nothing_text(results.study, group), "", "", "", "", ""])
-    seeds = sorted({c.area.n for c in found})
+    seeds = sorted({c.area.n for c in effects})
     over = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"{seeds[0]}"
     note = (
-        f"Points, paired over {over} {found[0].area.unit}, 95% intervals, not corrected. The primary endpoint is the "
+        f"Points, paired over {over} {effects[0].area.unit}, 95% intervals, not corrected. The primary endpoint is the "
         "area under the curve of validation accuracy; p is of no difference in it, corrected by Holm's method over "
-        f"all {sum(not c.identical for c in found)} comparisons that are not identical.\n"
+        f"all {sum(not c.identical for c in effects)} comparisons that are not identical.\n"
     )
     parts.append(f"{markdown_table(FINDINGS, cells)}\n{note}")
-    return pd.DataFrame([_finding_row(c) for c in found]), "\n\n".join(parts)
+    return pd.DataFrame([_finding_row(c) for c in effects]), "\n\n".join(parts)
 
 
 def _finding(c: Contrast, sensitive: bool) -> str:
@@ -147,7 +147,7 @@ def _finding(c: Contrast, sensitive: bool) -> str:
 def _finding_row(c: Contrast) -> dict[str, object]:
     """A contrast in the CSV file."""
     row: dict[str, object] = {"experiment": c.pair.experiment, "of": c.pair.arm.name, "than": c.pair.reference.name}
-    for endpoint, found in (("area", c.area), ("sampled", c.sampled), ("greedy", c.greedy)):
-        if found is not None:
-            row |= {f"{endpoint}_{key}": value for key, value in found.numbers().items()}
+    for endpoint, difference in (("area", c.area), ("sampled", c.sampled), ("greedy", c.greedy)):
+        if difference is not None:
+            row |= {f"{endpoint}_{key}": value for key, value in difference.numbers().items()}
     return row | {"p_corrected": c.p, "finding": c.outcome}

@@ -1,4 +1,4 @@
-"""What a figure shows of a study: arms, methods, benchmarks; empty where the study has none."""
+"""Arms, methods and benchmarks of a study in each figure; empty where the study has none."""
 
 from __future__ import annotations
 
@@ -90,10 +90,10 @@ def _by_parameter(study: Study, names: Iterable[str], parameter: str) -> dict[fl
     default = Block().settings
     groups: dict[str, dict[float, str]] = {}
     for name in dict.fromkeys(names):
-        found: Method = method(name, study.methods)
-        settings = found.ratio.settings
-        if isinstance(found.ratio, Block) and settings == default | {parameter: settings[parameter]}:
-            rest = {k: v for k, v in found.data().items() if k not in ("ratio", "sampler", *TEXTS)}
+        chosen: Method = method(name, study.methods)
+        settings = chosen.ratio.settings
+        if isinstance(chosen.ratio, Block) and settings == default | {parameter: settings[parameter]}:
+            rest = {k: v for k, v in chosen.data().items() if k not in ("ratio", "sampler", *TEXTS)}
             groups.setdefault(str(rest), {}).setdefault(float(settings[parameter]), name)
     largest = max(groups.values(), key=len, default={})
     return dict(sorted(largest.items())) if len(largest) > 1 else {}

@@ -27,7 +27,7 @@ def benchmarks(results: StudyResults) -> Figure:
     """Points per benchmark with 95% intervals over training seeds, of the initial model over initial models."""
     arms = [START, *contents.headline(results.study)]
     names = [*results.benchmarks, "average"]
-    found = looks(results.study)
+    arm_looks = looks(results.study)
     figure = Figure(figsize=(WIDE, 2.7))
     axes = figure.subplots()
     width = 0.72 / len(arms)
@@ -37,7 +37,7 @@ def benchmarks(results: StudyResults) -> Figure:
             np.arange(len(names)) + (i - (len(arms) - 1) / 2) * width,
             [*(_percent(results, arm, b) for b in results.benchmarks), _percent(results, arm, *results.benchmarks)],
             label=name_of(results, arm),
-            **{**found[arm], "linestyle": "", "markersize": 7 if arm == START else 4},
+            **{**arm_looks[arm], "linestyle": "", "markersize": 7 if arm == START else 4},
             **{"elinewidth": 1.1, "capsize": 1.5},
         )
     for place in range(1, len(names)):

@@ -34,7 +34,7 @@ def _of_presets() -> dict[str, str]:
 
 
 def labels(study: Study) -> Callable[[str], str]:
-    """What gives an arm or method its name in figures and tables: `TEPO, 16 updates`.
+    """Function from an arm or method to its name in figures and tables: `TEPO, 16 updates`.
 
     The name of a method is its `label`. Without one it is that of its base and the rest of its key, or its key.
     """
@@ -60,7 +60,7 @@ def labels(study: Study) -> Callable[[str], str]:
 
 
 def name_of(results: StudyResults, arm: str, among: Iterable[str] = ()) -> str:
-    """The label of an arm; one whose training made no optimizer step says so.
+    """The label of an arm, with a note if training made no optimizer step.
 
     ``among``: the arms beside it. If some of them differ from it in the updates per batch, its own are named too.
     """

@@ -106,9 +106,9 @@ importance_sampling = ByStep(
 
 def _draw(axes: Axes, results: StudyResults, arms: Sequence[str], panel: Panel) -> None:
     """The curves of one metric, on a logarithmic axis where its geometric means are far apart."""
-    found = looks(results.study)
+    arm_looks = looks(results.study)
     for arm in arms:
-        _curve(axes, results, arm, panel, found[arm])
+        _curve(axes, results, arm, panel, arm_looks[arm])
     axes.set_title(panel.title)
     axes.set_xlabel("training step")
     beside = [one for one in axes.get_shared_y_axes().get_siblings(axes) if one.lines]
@@ -150,7 +150,7 @@ def pass_at_k(results: StudyResults) -> Figure:
     """A panel per benchmark with several responses per problem; 95% intervals over seeds and problems."""
     responses = results.evaluations.drop_duplicates("benchmark").set_index("benchmark")["n"]
     names = contents.sampled_benchmarks(results.study)
-    label, found = labels(results.study), looks(results.study)
+    label, arm_looks = labels(results.study), looks(results.study)
     columns = min(4, len(names))
     rows = -(-len(names) // columns)
     figure = Figure(figsize=(WIDE * max(0.45, columns / 4), 1.9 * rows + 0.4))
@@ -162,10 +162,10 @@ def pass_at_k(results: StudyResults) -> Figure:
             samples = results.evaluations.query("arm == @arm and benchmark == @name")
             correct = np.rint(np.array(samples["per_problem"].tolist()) * n).astype(int).tolist()
             by_seed = [np.array([[unbiased(n, c, k) for c in row] for row in correct]) for k in ks]
-            scores = [by_unit(results.study, samples["seed"], each) for each in by_seed]
+            scores = [by_unit(results.study, samples["seed"], values) for values in by_seed]
             mean, low, high = np.array([accuracy([score])[:3] for score in scores]).T * 100
-            axes.plot(ks, mean, markersize=3, linewidth=1.1, label=label(arm), **found[arm])
-            axes.fill_between(ks, low, high, color=found[arm]["color"], alpha=0.12, linewidth=0)
+            axes.plot(ks, mean, markersize=3, linewidth=1.1, label=label(arm), **arm_looks[arm])
+            axes.fill_between(ks, low, high, color=arm_looks[arm]["color"], alpha=0.12, linewidth=0)
         axes.set_xscale("log", base=2)
         axes.set_xticks(ks, [str(k) for k in ks])
         axes.minorticks_off()

@@ -123,8 +123,8 @@ def phase(results: StudyResults) -> Figure:
     percent = [[float(measures.area(results, arm).mean()) for arm in row] for row in arms]
     differences = {}
     for m in methods:
-        found = [[cells[m, x, y] for x in columns] for y in rows]
-        differences[label(m)] = [[Shown(c.area.mean, c.area.low, c.area.high, c.decided) for c in r] for r in found]
+        table = [[cells[m, x, y] for x in columns] for y in rows]
+        differences[label(m)] = [[Shown(c.area.mean, c.area.low, c.area.high, c.decided) for c in r] for r in table]
     figure = draw(grid, f"{label(reference)}: mean accuracy", percent, differences)
     figure.supxlabel(KEYS.get(x_key, x_key.replace("_", " ")), fontsize=8)
     figure.supylabel(KEYS.get(y_key, y_key.replace("_", " ")), fontsize=8)
@@ -134,7 +134,7 @@ def phase(results: StudyResults) -> Figure:
 def exact(record: MapRecord) -> Figure:
     """The same on random policies whose gradient is known: expected reward instead of accuracy."""
     rows = by_row(record)
-    cells = [found for *_, found in rows]
+    cells = [row for *_, row in rows]
     grid = Grid(
         rows=[ROWS[key].format(value) for key, value, _ in rows],
         columns=[str(cell.age) for cell in cells[0]],
@@ -149,8 +149,8 @@ def exact(record: MapRecord) -> Figure:
     differences = {}
     for place, m in enumerate(record.cells[0].methods):
         title = m.name + (f", clip {m.clip[0]:g} / {m.clip[1]:g}" if m.clip else "")
-        found = [[cell.methods[place] for cell in row] for row in cells]
-        differences[title] = [[Shown(*one.difference, one.p < LEVEL) for one in row] for row in found]
+        table = [[cell.methods[place] for cell in row] for row in cells]
+        differences[title] = [[Shown(*one.difference, one.p < LEVEL) for one in row] for row in table]
     percent = [[cell.area[0] for cell in row] for row in cells]
     figure = draw(grid, "no ratio: mean expected reward", percent, differences)
     figure.supxlabel("age of rollouts (optimizer steps)", fontsize=8)

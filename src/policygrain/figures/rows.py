@@ -110,9 +110,9 @@ def convergence(results: StudyResults) -> Figure:
     A run that never reaches the accuracy has an infinite ratio.
     """
     arms = contents.beside_grpo(results.study)
-    found = {by: [measures.reached(results, arm, "grpo", by).to_numpy() for arm in arms] for by in COSTS}
+    ratios = {by: [measures.reached(results, arm, "grpo", by).to_numpy() for arm in arms] for by in COSTS}
     # As wide as the seeds lie, so that a single wide interval does not hide the others.
-    every = np.concatenate([v for values in found.values() for v in values])
+    every = np.concatenate([v for values in ratios.values() for v in values])
     low, high = max(-3.0, min(-1.5, every.min() - 0.3)), min(5.0, max(1.5, every.max() + 0.3))  # of infinite ones 5
     limits, arm_looks, label = (2**low, 2**high), looks(results.study), labels(results.study)
     ticks = {value: text for value, text in COST_TICKS.items() if limits[0] <= value <= limits[1]}
@@ -121,7 +121,7 @@ def convergence(results: StudyResults) -> Figure:
     for axes, (by, title) in zip(panels, COSTS.items(), strict=True):
         axes.axvline(1, color="#000000", linewidth=0.8)
         axes.axvline(0.5, color="#999999", linewidth=0.8, linestyle=(0, (3, 2)))
-        for place, (arm, values) in enumerate(zip(arms, found[by], strict=True)):
+        for place, (arm, values) in enumerate(zip(arms, ratios[by], strict=True)):
             seed_marks(axes, 2 ** np.minimum(values, 60.0), place + 0.24, arm_looks[arm], markersize=5, alpha=0.6)
             median = ranked(values)
             interval = Interval(*(2.0 ** min(v, 60.0) for v in (median.mean, median.low, median.high)))
@@ -276,7 +276,7 @@ def claimed_effect(c: Comparison, finding: Finding) -> tuple[Interval, float | N
 
 
 def _comparison_text(c: Comparison, label: Callable[[str], str]) -> str:
-    """What is claimed: `entropy: TEPO > DAPO`, `steps needed: TEPO < GRPO`; settings of both are named once."""
+    """Text of a claim: `entropy: TEPO > DAPO`, `steps needed: TEPO < GRPO`; settings of both are named once."""
     what = STATISTICS.get(c.metric or c.statistic, (c.metric or c.statistic).replace("_", " "))
     what += f" after {updates_text(c.updates)}" if c.updates else ""
     first, settings = c.of.partition("+")[::2]

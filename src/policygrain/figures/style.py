@@ -185,10 +185,10 @@ def legend(
 ) -> None:
     """One legend for all panels, in as many columns as fit; ``entries``: handles and texts, else of all panels."""
     if entries is None:
-        found = [axes.get_legend_handles_labels() for axes in figure.axes]
-        each = [pair for handles, texts in found for pair in zip(texts, handles, strict=True)]
-        # What is shaded or marked comes after the lines with error bars.
-        by_text = dict(sorted(each, key=lambda pair: isinstance(pair[1], Patch | Line2D)))
+        legends = [axes.get_legend_handles_labels() for axes in figure.axes]
+        pairs = [pair for handles, texts in legends for pair in zip(texts, handles, strict=True)]
+        # Shaded areas and markers come after the lines with error bars.
+        by_text = dict(sorted(pairs, key=lambda pair: isinstance(pair[1], Patch | Line2D)))
         entries = list(by_text.values()), list(by_text)
     for columns in range(len(entries[1]), 0, -1):
         drawn = figure.legend(*entries, loc=loc, ncols=columns)

@@ -92,10 +92,10 @@ def _cells(
 
 
 def _responses(records: StudyResults) -> str:
-    """How the responses were decoded: `sampled responses (temperature 1)`."""
-    found = [sampling_of(records.study, b).temperature for b in records.study.evaluation.benchmarks]
-    sampled = ", ".join(f"{t:g}" for t in dict.fromkeys(t for t in found if t > 0))
-    kinds = {f"sampled responses (temperature {sampled})": sampled, "greedily decoded responses": 0 in found}
+    """Decoding of the responses: `sampled responses (temperature 1)`."""
+    temperatures = [sampling_of(records.study, b).temperature for b in records.study.evaluation.benchmarks]
+    sampled = ", ".join(f"{t:g}" for t in dict.fromkeys(t for t in temperatures if t > 0))
+    kinds = {f"sampled responses (temperature {sampled})": sampled, "greedily decoded responses": 0 in temperatures}
     return " or ".join(kind for kind, there in kinds.items() if there)
 
 

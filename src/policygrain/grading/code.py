@@ -13,7 +13,7 @@ from .pool import Pool, Task, default_workers
 from .programs import CHECK
 
 _FENCED = re.compile(r"```(?:python|py|python3)?[ \t]*\n(.*?)(?:\n```|\Z)", re.DOTALL | re.IGNORECASE)
-# Where a completion of a function has ended and something else begins.
+# End of a function's completion, where other text begins.
 _END = re.compile(r"\n(?=class |def |async def |if __name__|print\(|#|@|```|assert )")
 # Of the worker that runs the tests, which hold all their inputs and expected values.
 WORKER_MEMORY = 4 * 2**30
@@ -62,7 +62,7 @@ class CodeGrader(Grader):
         self.seconds, self.mib = seconds, mib
         # A program's time is limited where it runs; tests that compare what it returns get as long again.
         limits = (workers or default_workers(), 2 * seconds, WORKER_MEMORY)
-        # What tests change in their process does not reach the tests of another program.
+        # Changes that tests make to their process do not affect the tests of another program.
         self.pool = Pool(*limits, kind="programs", fresh=True)
 
     def grade_items(self, items: Sequence[Item]) -> list[Outcome]:
@@ -89,17 +89,17 @@ class CodeGrader(Grader):
         Tests must call the function, the problem's solution (empty if it has none) must pass, and programs that return
         a constant must not.
         """
-        found = [""] * len(solutions)
+        notes = [""] * len(solutions)
         tasks: list[tuple[int, Task]] = []
-        for i, (solution, own) in enumerate(zip(solutions, options, strict=True)):
-            tasks.append((i, (CHECK + self._limits(own), "", own)))
-            if solution and (program := program_of(solution, own)):
-                tasks.append((i, (CHECK + self._limits(own), program, own)))
+        for i, (solution, opts) in enumerate(zip(solutions, options, strict=True)):
+            tasks.append((i, (CHECK + self._limits(opts), "", opts)))
+            if solution and (program := program_of(solution, opts)):
+                tasks.append((i, (CHECK + self._limits(opts), program, opts)))
             elif solution:
-                found[i] = f"its answer is no program that defines `{own.entry_point}`. Leave it out if there is none."
+                notes[i] = f"its answer is no program that defines `{opts.entry_point}`. Leave it out if there is none."
         for (i, _), outcome in zip(tasks, self.pool.run([task for _, task in tasks]), strict=True):
-            found[i] = found[i] or ENDED.get(outcome, outcome)
-        return found
+            notes[i] = notes[i] or ENDED.get(outcome, outcome)
+        return notes
 
     def _limits(self, options: Options) -> str:
         return f"{options.seconds or self.seconds} {self.mib}"

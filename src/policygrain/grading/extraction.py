@@ -13,7 +13,7 @@ _BRACES = re.compile(
     r"\\boxed\s*\{|[{}]|\\boxed(?:\s*(?P<number>-?\d+(?:\.\d+)?)|\s+(?P<letter>[A-Za-z]))"
     r"(?=\s*(?:$|[$,;)\]]|\.(?!\d)|\\[)\]]|\\text(?![a-z])))"
 )
-# What may stand between boxes that are one list: `\boxed{1}$, $\boxed{2}$ \text{ and } \boxed{3}`.
+# Text between boxes that are one list: `\boxed{1}$, $\boxed{2}$ \text{ and } \boxed{3}`.
 _BETWEEN = re.compile(r"(?:[\s$,;&]|\\[,;!() ]|\\q?quad|\\(?:text|mbox|textnormal)\s*\{[\s,]*(?:and|or)?\s*\}|and|or)*")
 _ANSWER_LINE = re.compile(r"(?i)answer\s*:\s*([^\n]+)")
 _FORMULA = re.compile(r"(?<!\\)\$([^$]+)(?<!\\)\$")
@@ -70,17 +70,17 @@ def _boxes(text: str) -> list[Box]:
     """All complete boxes, in one pass over the text."""
     if "\\boxed" not in text:
         return []
-    found = []
+    boxes = []
     stack: list[tuple[int, int] | None] = []  # open braces: (start, begin) of a box, None otherwise
     for match in _BRACES.finditer(text):
         if match.group() == "}":
             if stack and (box := stack.pop()):
-                found.append(Box(*box, match.start()))
+                boxes.append(Box(*box, match.start()))
         elif token := match.lastgroup:
-            found.append(Box(match.start(), match.start(token), match.end()))
+            boxes.append(Box(match.start(), match.start(token), match.end()))
         else:
             stack.append((match.start(), match.end()) if len(match.group()) > 1 else None)
-    return found
+    return boxes
 
 
 def _from_boxes(text: str, list_answer: bool) -> str | None:
@@ -104,20 +104,20 @@ def _from_qwen_math(text: str, list_answer: bool) -> str | None:
     """The order of `extract_answer` in Qwen2.5-Math's evaluation, the grader of many published tables."""
     text = text.replace("ки", "")
     if "final answer is $" in text and "$. I hope" in text:
-        found = text.split("final answer is $", 1)[1].split("$. I hope", 1)[0].strip()
+        answer = text.split("final answer is $", 1)[1].split("$. I hope", 1)[0].strip()
     elif "boxed" in text:
-        found = _qwen_box(text.rpartition("boxed")[2])
+        answer = _qwen_box(text.rpartition("boxed")[2])
     elif "he answer is" in text:
-        found = text.rpartition("he answer is")[2].strip()
+        answer = text.rpartition("he answer is")[2].strip()
     elif "final answer is" in text:
-        found = text.rpartition("final answer is")[2].strip()
+        answer = text.rpartition("final answer is")[2].strip()
     elif "答案是" in text:
-        found = text.split("答案是")[1].strip().split("\n\n")[0].strip()
+        answer = text.split("答案是")[1].strip().split("\n\n")[0].strip()
     else:
         numbers = _LAST_NUMBER.findall(text.replace(",", ""))
-        found = numbers[-1] if numbers else ""
-    found = re.sub(r"\n\s*", "", found).removeprefix(":")
-    return found.removesuffix(".").removesuffix("/").strip() or None
+        answer = numbers[-1] if numbers else ""
+    answer = re.sub(r"\n\s*", "", answer).removeprefix(":")
+    return answer.removesuffix(".").removesuffix("/").strip() or None
 
 
 def _qwen_box(rest: str) -> str:

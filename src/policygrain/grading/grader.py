@@ -1,4 +1,4 @@
-"""What all graders share: outcomes, how answers are compared, and the interface."""
+"""Common parts of all graders: outcomes, options of the comparison, and the interface."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DEGREES = re.compile(r"\bdegrees\b|\bdegree measure|\\circ|\\degree|°")
 
 @dataclass(frozen=True)
 class Options:
-    """How answers are compared. Tolerances are for numbers; they are bounds on the difference, not roundings."""
+    """Options of the comparison. Tolerances are for numbers; they are bounds on the difference, not roundings."""
 
     relative_tolerance: float | None = None  # as a share of the gold answer
     absolute_tolerance: float | None = None
@@ -38,8 +38,8 @@ class Options:
     def of(cls, problem: Any) -> Options:
         """The options of a ``tasks.problem.Problem``."""
         if problem.tests:
-            own = {key: getattr(problem, key) for key in ("tests", "entry_point", "setup", "signature")}
-            return cls(**own, seconds=problem.seconds)
+            fields = {key: getattr(problem, key) for key in ("tests", "entry_point", "setup", "signature")}
+            return cls(**fields, seconds=problem.seconds)
         degrees = _DEGREES.search(problem.problem) is not None
         return cls(problem.relative_tolerance, problem.absolute_tolerance, problem.text, problem.list_answer, degrees)
 
@@ -81,9 +81,9 @@ def items_of(
     ids: Sequence[str] | None = None,
 ) -> list[Item]:
     """One item per (gold answer, text); ``options`` are for all or one each."""
-    each = [options] * len(golds) if isinstance(options, Options) else options
+    per_item = [options] * len(golds) if isinstance(options, Options) else options
     names = [f"item {i}" for i in range(len(golds))] if ids is None else ids
-    return [Item(*fields) for fields in zip(golds, texts, each, names, strict=True)]
+    return [Item(*fields) for fields in zip(golds, texts, per_item, names, strict=True)]
 
 
 class Grader(ABC):

@@ -95,8 +95,8 @@ class MathGrader(Grader):
         distinct = [g for g in dict.fromkeys(golds) if not g.isdecimal() and not _too_large(g)]
         with self._lock:
             # Not by grade_directly, which finds equal texts equal without reading them.
-            found = dict(zip(distinct, self.pool.run([(g, g, options) for g in distinct]), strict=True))
-        return [i for i, g in enumerate(golds) if _too_large(g) or found.get(g, "correct") != "correct"]
+            outcomes = dict(zip(distinct, self.pool.run([(g, g, options) for g in distinct]), strict=True))
+        return [i for i, g in enumerate(golds) if _too_large(g) or outcomes.get(g, "correct") != "correct"]
 
     def close(self) -> None:
         """End the workers; they are started again when needed."""
@@ -116,14 +116,14 @@ def grade_directly(gold: str, answer: str, options: Options) -> str | None:
     if options.text or _too_large(gold):
         same = "".join(gold.split()) == "".join(answer.split())
         return "correct" if same else "incorrect" if options.text else UNREADABLE_GOLD
-    expected, given = compact(gold), compact(answer)
-    if expected == given:
+    expected, actual = compact(gold), compact(answer)
+    if expected == actual:
         return "correct"
-    if depth(given) > MAX_DEPTH:
+    if depth(actual) > MAX_DEPTH:
         return "unparsable"
     if options.list_answer:
         return None
-    a, b = parse_number(expected), parse_number(given)
+    a, b = parse_number(expected), parse_number(actual)
     return None if a is None or b is None else "correct" if agree(a, b, options) else "incorrect"
 
 

@@ -209,13 +209,13 @@ def _encloses(inner: str) -> bool:
 
 def both_signs(items: list[str]) -> list[str]:
     r"""``items`` with each `a \pm b` written as `a + b` and `a - b`."""
-    found = []
+    expanded = []
     for item in items:
         if len(re.findall(r"\\(?:pm|mp)(?![a-zA-Z])", item)) == 1:
-            found += [re.sub(r"^\+ ?", "", re.sub(r"\\(?:pm|mp)(?![a-zA-Z])", sign, item)) for sign in "+-"]
+            expanded += [re.sub(r"^\+ ?", "", re.sub(r"\\(?:pm|mp)(?![a-zA-Z])", sign, item)) for sign in "+-"]
         else:
-            found.append(item)
-    return found
+            expanded.append(item)
+    return expanded
 
 
 def bases(text: str) -> list[str]:

@@ -113,14 +113,14 @@ class NumericGrader(Grader):
         answer = extract(response, self.extraction)
         if answer is None:
             return "unparsable"
-        expected, given = _number(gold), _number(answer)
+        expected, actual = _number(gold), _number(answer)
         if expected is None:
             return "correct" if "".join(gold.split()) == "".join(answer.split()) else "incorrect"
-        if given is None:
+        if actual is None:
             # `1,2` and `1 2` are two numbers: readable, but not the one that was asked for.
             joined = _number(answer.replace(",", "").replace(" ", ""))
             return "incorrect" if joined else "unparsable"
-        return "correct" if given.value == expected.value else "incorrect"
+        return "correct" if actual.value == expected.value else "incorrect"
 
 
 def _number(text: str) -> Number | None:

@@ -41,13 +41,13 @@ def parse(text: str) -> Any:
         text = normalize_latex(text, _NORMALIZATION)
         if _SEPARATE_DIGITS.search(text) or _DROPPED.search(text):
             return None
-        found = latex2sympy(
+        expression = latex2sympy(
             text,
             is_real=not should_treat_as_complex(text),
             normalization_config=None,
             conversion_config=_CONVERSION,
         )
-        return _with_imaginary_unit(found)
+        return _with_imaginary_unit(expression)
     except MemoryError:
         raise
     except Exception:  # the parser raises errors of every class, RecursionError included

@@ -92,7 +92,7 @@ class Pool:
         self._abandon()
 
     def _run(self, tasks: Sequence[Task]) -> list[str]:
-        found = [""] * len(tasks)
+        outcomes = [""] * len(tasks)
         size = 1 if self.fresh else max(1, min(CHUNK, len(tasks) // (4 * self.workers)))
         queue = deque(deque(range(i, min(i + size, len(tasks)))) for i in range(0, len(tasks), size))
         tried: set[int] = set()  # tasks whose worker died once, perhaps for another reason
@@ -100,7 +100,7 @@ class Pool:
             while queue or self.busy:
                 while queue and (self.idle or len(self.busy) < self.workers):
                     self._assign(self._acquire(), queue.popleft(), tasks)
-                self._receive(found)
+                self._receive(outcomes)
                 for worker in [w for w in self.busy.values() if not w.pending]:
                     del self.busy[worker.connection]
                     if self.fresh or worker.retired:
@@ -113,7 +113,7 @@ class Pool:
                         continue
                     first = worker.pending.popleft()
                     if reason != "died" or first in tried:
-                        found[first] = reason if reason == "timeout" else "error"
+                        outcomes[first] = reason if reason == "timeout" else "error"
                     else:
                         tried.add(first)
                         queue.appendleft(deque([first]))
@@ -125,7 +125,7 @@ class Pool:
         except BaseException:
             self.close()  # or outcomes of these tasks would be read as those of the next call
             raise
-        return found
+        return outcomes
 
     def _assign(self, worker: Worker, indices: deque[int], tasks: Sequence[Task]) -> None:
         chunk = [(gold, answer, astuple(options)) for gold, answer, options in (tasks[i] for i in indices)]
@@ -135,7 +135,7 @@ class Pool:
         with contextlib.suppress(OSError):  # a worker that has died is found by _receive
             worker.connection.send_bytes(message.encode())
 
-    def _receive(self, found: list[str]) -> None:
+    def _receive(self, outcomes: list[str]) -> None:
         """Wait until a worker sends an outcome or is out of time, and store all outcomes that have arrived."""
         deadline = min(w.since for w in self.busy.values()) + WALL_CLOCK_FACTOR * self.seconds
         for ready in wait([*self.busy], max(0.0, deadline - time.monotonic())):
@@ -155,7 +155,7 @@ class Pool:
                 if message == RETIRED:
                     worker.retired = True
                 elif message is not None and worker.pending:
-                    found[worker.pending.popleft()] = message
+                    outcomes[worker.pending.popleft()] = message
                     worker.since = time.monotonic()
 
     def _remove_ended(self) -> list[tuple[Worker, str]]:

@@ -1,4 +1,4 @@
-"""What a worker of the code grader does: tests in this process, the program as a function in a sandbox.
+"""Worker of the code grader: tests run in this process, the program as a function in a sandbox.
 
 It grades a program, or checks the tests of a problem: they run its solution, and programs that solve nothing.
 """
@@ -64,13 +64,13 @@ class Candidate:
         self.calls = 0
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        """What the function returns or raises."""
+        """Call the function; returns or raises what it does."""
         self.calls += 1
         return self.function(*arguments, **keywords)
 
 
 def run_tests(options: Options, candidate: Candidate) -> BaseException | None:
-    """What the tests raise, SystemExit included, or None if they pass."""
+    """Run the tests; the exception that they raise, SystemExit included, or None if they pass."""
     namespace: dict[str, Any] = {"__name__": "tests"}
     process = os.getpid()
     try:
@@ -99,12 +99,12 @@ def where(error: BaseException, options: Options) -> str:
         traceback = traceback.tb_next
     lines = (options.setup if place == "<setup>" else options.tests).splitlines()
     text = lines[number - 1].strip()[:80] if 0 < number <= len(lines) else ""
-    said = " ".join(str(error).split())[:200]
-    return f"line {number} of its {place.strip('<>')} (`{text}`): {type(error).__name__}{': ' * bool(said)}{said}"
+    message = " ".join(str(error).split())[:200]
+    return f"line {number} of its {place.strip('<>')} (`{text}`): {type(error).__name__}{': ' * bool(message)}{message}"
 
 
 def never_called(error: BaseException | None, options: Options) -> str:
-    """Why tests that did not call the function are wrong, whatever the program is."""
+    """Message on tests that did not call the function, which are wrong for any program."""
     name = options.entry_point
     if error is None:
         return f"its tests never call `{name}`. {CALL_IT}"
@@ -149,7 +149,7 @@ def check_tests(limits: str, solution: str, options: Options) -> str:
 
 
 def refuse_constants(options: Options) -> str:
-    """What is wrong with tests that a program passes without a look at its arguments; empty if none does."""
+    """Message on tests that a program passes without using its arguments; empty if none does."""
     for constant in CONSTANTS:
         candidate = Candidate(partial(constant_value, constant))
         error = run_tests(options, candidate)
@@ -166,7 +166,7 @@ def constant_value(expression: str, /, *_: Any, **__: Any) -> Any:
 
 
 def accept_solution(function: Function, options: Options, limits: str) -> str:
-    """What is wrong with tests that a right solution fails; empty if it passes."""
+    """Message on tests that a correct solution fails; empty if it passes."""
     notes: dict[str, None] = {}
     failures: list[str] = []
 

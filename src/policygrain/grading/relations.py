@@ -63,7 +63,7 @@ def real_set(text: str) -> tuple[str, sympy.Set] | None:
     for word, combine in ((_OR, sympy.Union), (_AND, sympy.Intersection)):
         parts = notation.split_top(text, word)
         if len(parts) > 1:
-            sets = [found for part in parts if (found := real_set(part))]
+            sets = [one for part in parts if (one := real_set(part))]
             same_name = len(sets) == len(parts) and len({name for name, _ in sets}) == 1
             return (sets[0][0], combine(*(numbers for _, numbers in sets))) if same_name else None
     if notation.is_relation(text) or "=" in text:
@@ -100,8 +100,8 @@ def _unknowns(expression: Any) -> set[Any]:
 
 
 def _functions(expression: Any) -> set[Any]:
-    found: set[Any] = expression.atoms(AppliedUndef)
-    return found
+    functions: set[Any] = expression.atoms(AppliedUndef)
+    return functions
 
 
 def without_variable(text: str) -> str:

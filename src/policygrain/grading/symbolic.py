@@ -51,8 +51,8 @@ def _same(gold: str, answer: str, options: Options) -> bool:
         return False
     if time := notation.clock(gold):
         # Not as a ratio: 12:30 is not 2:5. The answer may leave out a.m. and p.m.
-        given = notation.clock(answer)
-        return given is not None and given[:3] == time[:3] and given[3] in ("", time[3])
+        answer_time = notation.clock(answer)
+        return answer_time is not None and answer_time[:3] == time[:3] and answer_time[3] in ("", time[3])
     if not options.list_answer or ", " in gold:
         gold = notation.without_thousands(gold)
     if not options.list_answer or ", " in answer:
@@ -76,9 +76,9 @@ def _same_items(brackets: str, golds: list[str], given_brackets: str, answers: l
     golds, answers = notation.both_signs(golds), notation.both_signs(answers)
     if len(golds) != len(answers):
         return False
-    expected, given = _assignments(golds), _assignments(answers)
-    if expected and given:
-        return expected.keys() == given.keys() and all(_same_item(expected[n], given[n], options) for n in expected)
+    expected, actual = _assignments(golds), _assignments(answers)
+    if expected and actual:
+        return expected.keys() == actual.keys() and all(_same_item(expected[n], actual[n], options) for n in expected)
     if expected and not any("=" in answer for answer in answers):
         golds, brackets = [*expected.values()], "()"  # values without names are in the order of the names
     kinds = {brackets, given_brackets} - {""}
@@ -115,13 +115,13 @@ def _assigned(items: list[str], brackets: str) -> tuple[list[str], str]:
 
 def _assignments(items: list[str]) -> dict[str, str]:
     """Value by name if all items are `name = value` with different names, else {}."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for item in items:
         sides = notation.equation_members(item)
-        if len(sides) != 2 or not _is_name(*sides) or sides[0] in found:
+        if len(sides) != 2 or not _is_name(*sides) or sides[0] in values:
             return {}
-        found[sides[0]] = sides[1]
-    return found if len(found) > 1 else {}
+        values[sides[0]] = sides[1]
+    return values if len(values) > 1 else {}
 
 
 def _same_item(gold: str, answer: str, options: Options) -> bool:
@@ -196,19 +196,19 @@ def _is_name(left: str, right: str) -> bool:
 
 def _is_quantity_asked_for(left: str, gold: str) -> bool:
     """Whether the left side of an answer such as `m + n = 5` can be what a problem with the gold answer 5 asks for."""
-    found = parse(left)
-    return found is None or (isinstance(found, sympy.Expr) and len(found.free_symbols) > 1 and is_number(parse(gold)))
+    value = parse(left)
+    return value is None or (isinstance(value, sympy.Expr) and len(value.free_symbols) > 1 and is_number(parse(gold)))
 
 
 def _renamed(golds: list[str], answers: list[str]) -> tuple[list[str], list[str]]:
     """Equations with the argument of the gold answer's function in both: `f(n) = n + 1` and `f(x) = x + 1`."""
-    gold, given = (re.fullmatch(r"([A-Za-z]) ?\( ?([a-z]) ?\)", left) for left, _ in (golds, answers))
-    if gold is None or given is None or gold[1] != given[1]:
+    gold, actual = (re.fullmatch(r"([A-Za-z]) ?\( ?([a-z]) ?\)", left) for left, _ in (golds, answers))
+    if gold is None or actual is None or gold[1] != actual[1]:
         return golds, answers
     words = re.compile(r"\\[a-zA-Z]+|[a-z]")
     if gold[2] in words.findall(answers[1]):
         return golds, answers  # it is a constant of the answer
-    return golds, [golds[0], words.sub(lambda m: gold[2] if m[0] == given[2] else m[0], answers[1])]
+    return golds, [golds[0], words.sub(lambda m: gold[2] if m[0] == actual[2] else m[0], answers[1])]
 
 
 def _with_roundings(text: str) -> list[str]:

@@ -96,23 +96,23 @@ def read_quantity(text: str, bare: bool) -> Quantity:
     Words that may change the value are no unit; they stay in the value, which then differs from the number alone.
     """
     powers: dict[str, int] = {}
-    found = False
+    has_unit = False
     if (match := _CURRENCY.match(text)) and (rest := text[match.end() :].strip()):
         name = re.sub(r"\\text|[{}. ]", "", match["name"])
         powers[_UNITS.get(name, "sterling" if name == "poundsterling" else name)] = 1
-        text, found = match["sign"] + rest, True
+        text, has_unit = match["sign"] + rest, True
     if match := _PERCENT.search(text):
-        powers["percent"], text, found = 1, text[: match.start()], True
+        powers["percent"], text, has_unit = 1, text[: match.start()], True
     text = _scaled(text)
     while True:
-        rest, more = _cut_unit(text, bare)
-        if more is None or not rest:
+        rest, cut = _cut_unit(text, bare)
+        if cut is None or not rest:
             break
-        text, found = rest, True
-        for unit, power in more.items():
+        text, has_unit = rest, True
+        for unit, power in cut.items():
             powers[unit] = powers.get(unit, 0) + power
     text = _scaled(text)
-    known = tuple(sorted((u, p) for u, p in powers.items() if p and u != "unit")) if found else None
+    known = tuple(sorted((u, p) for u, p in powers.items() if p and u != "unit")) if has_unit else None
     return Quantity(text.strip(), known)
 
 

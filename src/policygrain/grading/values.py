@@ -43,15 +43,15 @@ def same_quantity(gold: str, answer: str, options: Options) -> bool:
     expression = parse(wanted.value)
     if expression is None:
         wanted, expression = units.Quantity(gold, None), parse(gold)
-    found = units.read_quantity(answer, is_number(expression))
-    angles = {wanted.unit, found.unit} == {units.DEGREE, units.RADIAN}
-    if units.differ(wanted.unit, found.unit) and not angles:
+    actual = units.read_quantity(answer, is_number(expression))
+    angles = {wanted.unit, actual.unit} == {units.DEGREE, units.RADIAN}
+    if units.differ(wanted.unit, actual.unit) and not angles:
         return False
-    if units.PERCENT in (wanted.unit, found.unit) and () in (wanted.unit, found.unit):
+    if units.PERCENT in (wanted.unit, actual.unit) and () in (wanted.unit, actual.unit):
         return False  # a percentage is no number of things
-    if {wanted.unit, found.unit} == {units.PERCENT, None}:
-        return _same_percentage(wanted, found, options)
-    gold_text, answer_text = _in_one_angle(wanted, found, options)
+    if {wanted.unit, actual.unit} == {units.PERCENT, None}:
+        return _same_percentage(wanted, actual, options)
+    gold_text, answer_text = _in_one_angle(wanted, actual, options)
     return _same_number(gold_text, answer_text, options)
 
 
@@ -91,14 +91,14 @@ def _radians(text: str, whole: bool) -> str:
 
 
 def _equal_texts(gold: str, answer: str, options: Options) -> bool:
-    expected, given = parse(gold), parse(answer)
+    expected, actual = parse(gold), parse(answer)
     if expected is None:
         raise UnreadableGold(gold)
-    if given is None:
+    if actual is None:
         raise Unparsable(answer)
-    if is_endless(expected) or is_endless(given):
+    if is_endless(expected) or is_endless(actual):
         raise Endless
-    return equal(expected, given, options)
+    return equal(expected, actual, options)
 
 
 def equal(gold: Any, given: Any, options: Options) -> bool:

@@ -108,7 +108,7 @@ def _compare(
     accuracy = truths[0].accuracy
     names = [m.name for m in methods]
     blocks = blocks_for(len(names), count, spec.batches)
-    found = Updates({m.name: truths[aggregations.index(m.aggregation)] for m in methods}, spec.batches, blocks)
+    collected = Updates({m.name: truths[aggregations.index(m.aggregation)] for m in methods}, spec.batches, blocks)
     if not all(truth.known for truth in truths):
         notes.append(
             f"{where}: no rows, because the true gradient cannot be told from 0 by {spec.true_prompts} prompts (a "
@@ -124,8 +124,8 @@ def _compare(
         prompts = _prompts(number, spec)
         part = rewards[prompts.start : prompts.stop]
         seed = seed_of("instruments", measured.seed, "loss", steps, updates, number)
-        found.add(number, estimate(measured, pool.batch.rows(pool.rows(prompts)), part, methods, seed))
-    empty = int((~found.any_gradient).sum())
+        collected.add(number, estimate(measured, pool.batch.rows(pool.rows(prompts)), part, methods, seed))
+    empty = int((~collected.any_gradient).sum())
     if empty == spec.batches:
         notes.append(f"{where}: no rows, because no batch has a gradient: all rewards of a group are equal.")
         return accuracy, []
@@ -136,7 +136,7 @@ def _compare(
         )
     rows = []
     for name in names:
-        values, determined = found.measures(name, spec.reference)
+        values, determined = collected.measures(name, spec.reference)
         rows.append(EstimatorRow(steps=steps, updates=updates, estimator=name, **values))
         if not determined:
             notes.append(

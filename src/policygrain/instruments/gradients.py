@@ -21,7 +21,7 @@ from .truth import flat_gradient
 
 @dataclass
 class BatchOfEstimates:
-    """What estimators make of one batch, in the order of the methods; ``None``: no gradient at all.
+    """Updates by the estimators from one batch, in the order of the methods; ``None``: no gradient at all.
 
     ``penalties`` are the gradients of the penalties alone, of the methods that have any.
     """

@@ -27,7 +27,7 @@ R = TypeVar("R", EstimatorsRecord, RoundsRecord)
 
 
 class Instrument(NamedTuple, Generic[R]):
-    """What measures an initial model."""
+    """A measurement of initial models."""
 
     name: str  # the section of the study that describes it
     record: type[R]

@@ -54,11 +54,11 @@ class Mean:
 
     def __init__(self, values: Numbers, blocks: Integers, use: NDArray[np.bool_] | None = None) -> None:
         """``values`` [n], ``blocks`` [n]; ``use`` [n] tells which values there are (default: all)."""
-        kept = np.ones(len(values)) if use is None else use.astype(np.float64)
-        values = np.where(kept > 0, values, 0.0)
-        self.count = float(kept.sum())
+        present = np.ones(len(values)) if use is None else use.astype(np.float64)
+        values = np.where(present > 0, values, 0.0)
+        self.count = float(present.sum())
         self.value = float(values.sum() / max(1.0, self.count))
-        self.replicates = without(values, blocks) / np.maximum(1.0, without(kept, blocks))
+        self.replicates = without(values, blocks) / np.maximum(1.0, without(present, blocks))
 
 
 def interval(value: float, *replicates: Numbers) -> Interval:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class Saved(NamedTuple):
-    """A copy of what updates change: trained weights, optimizer state and gradient scaler."""
+    """A copy of the state that updates change: trained weights, optimizer state and gradient scaler."""
 
     weights: list[Tensor]
     optimizer: dict[str, Any]
@@ -48,7 +48,7 @@ class Saved(NamedTuple):
 
 
 class Pool(NamedTuple):
-    """Rollouts of one policy, with what updates on them need."""
+    """Rollouts of one policy, with the inputs of updates on them."""
 
     rollouts: Rollouts
     batch: TrainingBatch
@@ -212,7 +212,7 @@ def plain(chosen: Method) -> Method:
 
 
 def all_needs(methods: Sequence[Method]) -> frozenset[str]:
-    """What any of the methods needs. Imports custom functions."""
+    """Inputs that any of the methods needs. Imports custom functions."""
     return frozenset[str]().union(*(m.needs for m in methods))
 
 

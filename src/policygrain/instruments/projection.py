@@ -34,7 +34,7 @@ def gradient_cosines(
         raise UserError("--model: needs token ids: `prompt_ids` and `completion_ids`, or `token_ids` with a mask.")
     step = min(work.steps) if step is None else step
     if step not in work.steps:
-        raise UserError(f"--step {step:g}: the rollouts are of {', '.join(f'{each:g}' for each in work.steps)}.")
+        raise UserError(f"--step {step:g}: the rollouts are of {', '.join(f'{number:g}' for number in work.steps)}.")
     chosen = work.steps[step][:responses].tolist()
     model, _ = load_model(start)
     model.set_attn_implementation("eager")  # others have no forward mode
@@ -47,13 +47,13 @@ def gradient_cosines(
     for _ in range(directions):
         direction = {name: torch.randn(p.shape, generator=generator).to(p) for name, p in model.named_parameters()}
         columns.append(torch.cat([along(model, direction, texts, temperature) for texts in batches]))
-    found = {
+    by_row = {
         row: values[:, place, : rollouts.lengths[row]]
         for _, rows, values, _, _ in work.chunks()
         for place, row in enumerate(rows.tolist())
         if row in chosen
     }
-    c = torch.cat([found[row] for row in chosen], 1)
+    c = torch.cat([by_row[row] for row in chosen], 1)
     projected = c @ torch.stack(columns, 1)
     gradients, coefficients = cosines_of(projected @ projected.T), cosines_of(c @ c.T)
     apart = (gradients - coefficients).abs()[*torch.triu_indices(len(c), len(c), 1)]
@@ -119,10 +119,10 @@ def _check(model: Any, texts: Texts, temperature: float) -> None:
     """UserError if the model does not give the log-probabilities of the file, with the temperature that fits best."""
     logits = texts.logits(model, dict(model.named_parameters()))
     off = {
-        each: float((texts.score(logits, each).double().cpu() - texts.log_probs)[texts.mask].abs().mean())
-        for each in (temperature, *TEMPERATURES)
+        candidate: float((texts.score(logits, candidate).double().cpu() - texts.log_probs)[texts.mask].abs().mean())
+        for candidate in (temperature, *TEMPERATURES)
     }
-    least, best = min((value, each) for each, value in off.items())
+    least, best = min((value, candidate) for candidate, value in off.items())
     if off[temperature] > FAR:
         fits = f"They fit temperature {best:g}: --temperature {best:g}."
         none = f"Nor do they fit another temperature ({least:.2g} at {best:g}): another model or checkpoint, or top-p."

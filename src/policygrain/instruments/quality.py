@@ -20,7 +20,7 @@ MEMORY = 2 * 2**30  # bytes of all block sums, where 3 blocks need no more
 
 
 def blocks_for(methods: int, parameters: int, most: int) -> int:
-    """How many blocks the sums of ``methods`` estimators of ``parameters`` parameters are kept in, from 3 to 40.
+    """Number of blocks, 3 to 40, for the sums of ``methods`` estimators of ``parameters`` parameters.
 
     As many as fit in 2 GiB of float32; fewer make the intervals less certain (Student's t has blocks − 1 degrees of
     freedom). Three are always kept, whatever they take; of large models measure few methods, or train an adapter.
@@ -82,24 +82,24 @@ class Updates:
 
     @property
     def any_gradient(self) -> Any:
-        """Which batches have a gradient for any method. [batches]."""
+        """Mask of batches with a gradient for any method. [batches]."""
         return (self.scalars[0] > 0).any(0)
 
     def measures(self, method: str, reference: str) -> tuple[dict[str, Any], bool]:
         """The columns of a row of the record, and whether `bias_cosine` is determined (docs/estimators.md)."""
-        i, own = self.methods.index(method), self.of(method)
+        i, scalars = self.methods.index(method), self.of(method)
         truth = self.truths[method]
-        bias = self._bias(i, own, truth)
+        bias = self._bias(i, scalars, truth)
         tokens, first, second, clipped = self.ratios[i]
         second /= tokens
         mean = first / tokens
-        squares = Mean(own.square, self.block_of)
+        squares = Mean(scalars.square, self.block_of)
         penalty = math.sqrt(float(np.mean(self.penalties[method])) / squares.value) if self._penalised(i) else 0.0
         return {
             **bias,
-            "cosine": self._cosine(own.along, own.square, self.units[i], truth),
-            "adam_cosine": self._cosine(own.adam_along, own.adam_square, self.adam_units[i], truth, adam=True),
-            "entropy_direction": self._entropy(own, self.units[i], truth),
+            "cosine": self._cosine(scalars.along, scalars.square, self.units[i], truth),
+            "adam_cosine": self._cosine(scalars.adam_along, scalars.adam_square, self.adam_units[i], truth, adam=True),
+            "entropy_direction": self._entropy(scalars, self.units[i], truth),
             "norm": interval(math.sqrt(squares.value), np.sqrt(np.maximum(squares.replicates, 0.0))),
             "cosine_difference": self._difference(i, self.methods.index(reference)),
             "clip_fraction": clipped / tokens,
@@ -111,18 +111,18 @@ class Updates:
     def _penalised(self, i: int) -> bool:
         return self.methods[i] in self.penalties and self.scalars[0, i].any()
 
-    def _bias(self, i: int, own: Scalars, truth: Truth) -> dict[str, Interval]:
-        n, block_of = len(own.square), self.block_of
+    def _bias(self, i: int, scalars: Scalars, truth: Truth) -> dict[str, Interval]:
+        n, block_of = len(scalars.square), self.block_of
         counts = np.bincount(block_of)
         total = self.sums[i].sum(0)
         with_block = products(self.sums[i], total.unsqueeze(0))[:, 0]
         of_block = np.array([float(products(b[None], b[None])[0, 0]) for b in self.sums[i]])
-        squares = Mean(own.square, block_of)
+        squares = Mean(scalars.square, block_of)
         left = n - counts
         # |E ĝ|², unbiased, and without each block of batches.
-        signal = squared_mean(float(with_block.sum()), float(own.square.sum()), n)
+        signal = squared_mean(float(with_block.sum()), float(scalars.square.sum()), n)
         signals = squared_mean(with_block.sum() - 2 * with_block + of_block, squares.replicates * left, left)
-        along, norm = Mean(own.along, block_of), truth.norms[0]
+        along, norm = Mean(scalars.along, block_of), truth.norms[0]
         by_truth = without_blocks(truth.gradient, total) / n
         noise, noises = squares.value - signal, squares.replicates - signals
         return {
@@ -142,8 +142,8 @@ class Updates:
         root = math.sqrt(norm[0])
         return interval(mean.value / root, mean.replicates / root, by_truth / np.sqrt(norm[1]))
 
-    def _entropy(self, own: Scalars, units: Tensor, truth: Truth) -> Interval:
-        mean = self._mean_of_units(own.entropy, own.square)
+    def _entropy(self, scalars: Scalars, units: Tensor, truth: Truth) -> Interval:
+        mean = self._mean_of_units(scalars.entropy, scalars.square)
         by_truth = without_blocks(truth.entropy, units) / max(1.0, mean.count)
         return interval(mean.value, mean.replicates, by_truth)
 
@@ -178,13 +178,13 @@ def _cosine_of_means(
     value, left = signal
     if value > 0 and bool((left > 0).all()):
         root = math.sqrt(value)
-        found = interval(
+        cosine = interval(
             along.value / (root * math.sqrt(norm[0])),
             along.replicates / np.sqrt(left * norm[0]),
             by_truth / (root * np.sqrt(norm[1])),
         )
-        if found[1] > -1 or found[2] < 1:
-            return found
+        if cosine[1] > -1 or cosine[2] < 1:
+            return cosine
     spread = math.sqrt((len(left) - 1) * float(np.var(left)))
     largest = max(value, spread)
     raw = along.value / math.sqrt(largest * norm[0]) if largest > 0 else 0.0

@@ -1,4 +1,4 @@
-"""Which tokens carry the update of each objective on a batch of rollouts, and which objectives make the same one."""
+"""Anatomy of a batch of rollouts: the weight of each token in each objective's update, and equal updates."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class View(NamedTuple):
 
 @dataclass(frozen=True)
 class Anatomy:
-    """What was measured. Lists and rows of tensors are in the order of ``names``."""
+    """Measurements. Lists and rows of tensors are in the order of ``names``."""
 
     counts: dict[str, int]
     names: list[str]
@@ -194,7 +194,7 @@ def quarters(values: Tensor, mask: Tensor) -> tuple[list[str], Tensor]:
 
 
 def checks(rollouts: Rollouts) -> list[str]:
-    """What is unusual in the rollouts, a sentence each."""
+    """Notes on unusual properties of the rollouts, a sentence each."""
     tokens, responses = rollouts.tokens, rollouts.responses
     mask, old = tokens["mask"], tokens["old_log_probs"][tokens["mask"]]
     notes, log_ratio = [*rollouts.notes], tokens["log_probs"][mask] - old
@@ -247,12 +247,12 @@ def unrelated(rollouts: Rollouts) -> bool:
     mask, engine = rollouts.tokens["mask"], rollouts.tokens.get("rollout_log_probs")
     if engine is None:
         return False
-    both = torch.stack([rollouts.tokens["old_log_probs"][mask], engine[mask]]).clamp(min=-FAR)
+    log_probs = torch.stack([rollouts.tokens["old_log_probs"][mask], engine[mask]]).clamp(min=-FAR)
     response = rollouts.each_token(torch.arange(len(rollouts.lengths)))[mask]
-    apart = torch.zeros(len(rollouts.lengths)).double().index_add(0, response, (both[0] - both[1]).abs())
+    apart = torch.zeros(len(rollouts.lengths)).double().index_add(0, response, (log_probs[0] - log_probs[1]).abs())
     if (apart / response.bincount(minlength=len(apart))).median() < UNRELATED_DIFFERENCE:
         return False
-    return not torch.corrcoef(both)[0, 1] >= UNRELATED_CORRELATION  # not a number where a column is constant
+    return not torch.corrcoef(log_probs)[0, 1] >= UNRELATED_CORRELATION  # not a number where a column is constant
 
 
 def _differs(values: Tensor, least: float) -> float:

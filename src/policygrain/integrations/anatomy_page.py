@@ -42,31 +42,31 @@ MEANINGS = {
 
 
 def sentences(anatomy: Anatomy) -> list[str]:
-    """Which objectives make the same update, and which none."""
+    """Sentences on objectives with the same update, and on those without one."""
     lines = _same(anatomy.names, anatomy.cosines, "On this batch")
     if idle := [name for i, name in enumerate(anatomy.names) if anatomy.cosines[i, i].isnan()]:
         lines.append(f"No update at all, since no token is left: {', '.join(idle)}.")
-    if found := anatomy.gradient:
-        where = f"With the gradients of the model, on {found['responses']} responses,"
-        lines += _same(anatomy.names, found["cosines"], where)
+    if grads := anatomy.gradient:
+        where = f"With the gradients of the model, on {grads['responses']} responses,"
+        lines += _same(anatomy.names, grads["cosines"], where)
         lines.append(
-            f"Gradients are projected on {found['directions']} random directions: a cosine x is uncertain by about "
-            f"{found['directions'] ** -0.5:.2g} (1 − x²). It differs from that of the coefficients on these responses "
-            f"by {found['difference']:.2g} at the median of all pairs and {found['largest']:.2g} at most."
+            f"Gradients are projected on {grads['directions']} random directions: a cosine x is uncertain by about "
+            f"{grads['directions'] ** -0.5:.2g} (1 − x²). It differs from that of the coefficients on these responses "
+            f"by {grads['difference']:.2g} at the median of all pairs and {grads['largest']:.2g} at most."
         )
     return lines
 
 
 def _same(names: Sequence[str], cosines: Tensor, where: str) -> list[str]:
     sets, order = clusters(cosines)
-    first, *more = ([names[i] for i in members] for members in sets)
+    first, *rest = ([names[i] for i in members] for members in sets)
     if len(first) < 2:
         return [f"{where} no two of these {len(order)} objectives are the same update (cosine ≥ {SAME})."]
     lines = [
         f"{where} {len(first)} of these {len(order)} objectives are the same update (cosine ≥ {SAME} between any two): "
         f"{', '.join(first)}. All together make {len(sets)} different updates."
     ]
-    if others := [" = ".join(members) for members in more if len(members) > 1]:
+    if others := [" = ".join(members) for members in rest if len(members) > 1]:
         lines.append(f"Also the same: {'; '.join(others)}.")
     return lines
 
@@ -109,8 +109,8 @@ def data(anatomy: Anatomy) -> dict[str, Any]:
     sets, order = clusters(anatomy.cosines)
     views = {name: view._asdict() for name, view in anatomy.views.items()}
     same = [[anatomy.names[i] for i in members] for members in sets]
-    more = {"threshold": SAME, "same": same, "order": order, "sentences": sentences(anatomy), "views": views}
-    return _defined(vars(anatomy) | more)
+    extra = {"threshold": SAME, "same": same, "order": order, "sentences": sentences(anatomy), "views": views}
+    return _defined(vars(anatomy) | extra)
 
 
 def _defined(value: Any) -> Any:
@@ -125,13 +125,13 @@ def _defined(value: Any) -> Any:
 
 def page(anatomy: Anatomy, title: str) -> str:
     """The page."""
-    first, *more = sentences(anatomy)
+    first, *rest = sentences(anatomy)
     maps = [("Which objectives are the same update", anatomy.cosines)]
     if anatomy.gradient:
         maps.append(("The same in gradient space", anatomy.gradient["cosines"]))
     parts = [
         f"<h1>Anatomy of {escape(title)}</h1><p class=note>{_counts(anatomy)}</p><p class=lead>{escape(first)}</p>",
-        *(f"<p>{escape(line)}</p>" for line in more),
+        *(f"<p>{escape(line)}</p>" for line in rest),
         *(f"<h2>{heading}</h2><figure>{heat_map(anatomy, cosines)}{_legend()}</figure>" for heading, cosines in maps),
         f"<h2>Who carries the update</h2>{_shares(anatomy)}",
         "<h2>Notes</h2><ul class=note>",

@@ -69,7 +69,7 @@ def measure(rollouts: Rollouts, share: float = 0.01) -> list[Grain]:
 
 
 def without_effect(rollouts: Rollouts) -> str | None:
-    """Why neither grain nor clip range has an effect on the rollouts, or None."""
+    """Reason why neither grain nor clip range has an effect on the rollouts, or None."""
     batch = rollouts.batch
     if batch.log_ratio.abs().max() < ALIKE:
         return (
@@ -121,7 +121,7 @@ def _clipped(values: Tensor, sign: Tensor, low: float, high: float) -> tuple[flo
 
 
 def _no_range(name: str, values: Tensor, side: Tensor, share: float, below: bool) -> str | None:
-    """Why no range clips ``share`` of all tokens on a side of 1, or None; ``side`` as in `_edge`."""
+    """Reason why no range clips ``share`` of all tokens on a side of 1, or None; ``side`` as in `_edge`."""
     side_values = values[side]
     clippable = int(((side_values < 0) if below else (side_values > 0)).sum())
     if clippable > share * len(values):
@@ -221,13 +221,13 @@ def draw(rollouts: Rollouts, path: Path) -> None:
             preset: [math.log1p(-low) if low < 1 else -math.inf, math.log1p(high)]
             for preset, (low, high) in published_ranges(name).items()
         }
-        ends = [abs(end) for both in ranges.values() for end in both if math.isfinite(end)]
+        ends = [abs(end) for bounds in ranges.values() for end in bounds if math.isfinite(end)]
         # Bounds and ratios can be apart by orders of magnitude: the axis is linear for most tokens, then logarithmic.
         linear, width = max(typical, ALIKE), 1.2 * max(extreme, *ends)
         edges = linear * torch.sinh(torch.linspace(-1, 1, 81, dtype=torch.float64) * math.asinh(width / linear))
         axis.hist(values.clamp(-width, width).numpy(), bins=edges.numpy(), color="0.6")
-        for number, (preset, both) in enumerate(ranges.items()):
-            for end in both:
+        for number, (preset, bounds) in enumerate(ranges.items()):
+            for end in bounds:
                 if math.isfinite(end):
                     axis.axvline(end, color=f"C{number}", label=preset if end > 0 else None)
         axis.set_xscale("asinh", linear_width=linear)

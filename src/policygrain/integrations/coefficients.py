@@ -117,10 +117,10 @@ class Work:
             self.advantages[kind] = tokens["advantages"]
             if kind is not None:
                 try:
-                    each = group_advantages(kind, responses["reward"], responses["group"])
+                    advantages = group_advantages(kind, responses["reward"], responses["group"])
                 except ValueError as error:  # it needs more than rewards of responses
                     raise UserError(f"--advantages method: advantage {kind.name}: {error}") from error
-                self.advantages[kind] = rollouts.each_token(each)
+                self.advantages[kind] = rollouts.each_token(advantages)
         others = [name for name, one in methods.items() if one.advantage != Grpo()]
         if not own_advantages and others:
             self.notes.append(
@@ -169,7 +169,7 @@ class Work:
         engine = self.rollouts.tokens.get("rollout_log_probs")
         engine = None if engine is None else self.rollouts.padded(engine, rows)
         advantages = {kind: self.rollouts.padded(values, rows) for kind, values in self.advantages.items()}
-        found, metrics = [], []
+        per_method, metrics = [], []
         for one, kind in zip(self.methods.values(), self.kinds, strict=True):
             weights = None
             if engine is not None and one.sampler.corrects:
@@ -181,9 +181,9 @@ class Work:
                     c, _, parts = coefficients(one, changed, seed)
             except ValueError as error:  # a method of the user's own needs more than it declares
                 raise UserError(f"{one.name}: {error}") from error
-            found.append(c)
+            per_method.append(c)
             metrics.append(parts)
-        return torch.stack(found), torch.stack([advantages[kind] for kind in self.kinds]), metrics
+        return torch.stack(per_method), torch.stack([advantages[kind] for kind in self.kinds]), metrics
 
     def _whole(self, index: Tensor) -> dict[Any, _WholeStep]:
         """The step of these responses for each kind of advantages."""

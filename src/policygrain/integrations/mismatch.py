@@ -1,4 +1,4 @@
-"""The engine μ that sampled beside the trainer's old policy: what corrections drop, and whether they differ by bias."""
+"""Mismatch of the sampling engine μ and the trainer's old policy: tokens that corrections drop, and noise or bias."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MEANING = {
 
 
 class Correction(NamedTuple):
-    """What a correction does to the rollouts. Shares are of tokens, if not stated otherwise."""
+    """Effect of a correction on the rollouts. Shares are of tokens, if not stated otherwise."""
 
     dropped: float  # weight 0
     truncated: float  # weight bounded
@@ -47,7 +47,7 @@ class Correction(NamedTuple):
 
 
 class Mismatch(NamedTuple):
-    """The engine and the old policy; numbers are of log π_old/μ as a mean over each response.
+    """Engine and old policy compared; numbers are of log π_old/μ as a mean over each response.
 
     Intervals are 95%, over responses; None: not enough of them.
     """
@@ -164,29 +164,29 @@ def _quantile(df: int) -> float:
 # ---- output ---------------------------------------------------------------------------------------------------------
 
 
-def table(found: Mismatch | None) -> str:
-    """Tables for the terminal; without an engine's log-probabilities what is missing."""
-    if found is None:
+def table(stats: Mismatch | None) -> str:
+    """Tables for the terminal; without an engine's log-probabilities, a note that they are missing."""
+    if stats is None:
         return f"Corrections for the engine and their diagnosis are left out: that {NO_ENGINE}."
-    width = max(map(len, found.corrections)) + 2
+    width = max(map(len, stats.corrections)) + 2
     head = f"{'dropped':>8}{'truncated':>11}{'responses':>11}{'effective':>11}{'mean w':>9}{'max w':>9} "
     lines = [
         "Published corrections of w = π_old/μ on these rollouts: tokens dropped and truncated, responses with such a",
         "token, effective sample share, w before its bounds; right: tokens dropped or truncated by length of response:",
-        f"{'':{width}}{head}" + "".join(f"{label:>9}" for label in found.by_length),
+        f"{'':{width}}{head}" + "".join(f"{label:>9}" for label in stats.by_length),
     ]
-    for name, one in found.corrections.items():
+    for name, one in stats.corrections.items():
         shares = f"{one.dropped:>8.2%}{one.truncated:>11.2%}{one.responses:>11.1%}{one.effective_sample_share:>11.1%}"
         by_length = "".join(f"{share:>9.2%}" for share in one.by_length.values())
         lines.append(f"{name:{width}}{shares}{one.weight_mean:>9.3g}{one.weight_max:>9.3g} {by_length}")
     lines += ["", "Mean of log π_old/μ over each response, by its tokens T:"]
-    for label, (count, mean, spread) in found.by_length.items():
+    for label, (count, mean, spread) in stats.by_length.items():
         lines.append(f"  {label:8}{count:>7} responses: mean {mean:+.3g}, spread {spread:.3g}")
-    low, high = found.from_noise
+    low, high = stats.from_noise
     lines += [
-        f"  all: mean {_shown(found.mean, found.interval)}; noise of this size explains {low:+.3g} to {high:+.3g}",
-        f"  spread ∝ T^s: s = {_shown(found.slope, found.slope_interval)}; independent errors −0.5, same at every T: 0",
-        f"  {found.diagnosis}: {MEANING[found.diagnosis]}",
+        f"  all: mean {_shown(stats.mean, stats.interval)}; noise of this size explains {low:+.3g} to {high:+.3g}",
+        f"  spread ∝ T^s: s = {_shown(stats.slope, stats.slope_interval)}; independent errors −0.5, same at every T: 0",
+        f"  {stats.diagnosis}: {MEANING[stats.diagnosis]}",
     ]
     return "\n".join(lines)
 

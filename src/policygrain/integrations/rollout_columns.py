@@ -47,7 +47,7 @@ def names_in(keys: tuple[str, ...]) -> Mapping[str, Sequence[str]]:
     Log-probabilities of the engine are those of the old policy, or a column of their own beside them.
     """
     old = _first(keys, OLD)
-    optional = {name: tuple(each for each in names if each != old) for name, names in PER_TOKEN.items()}
+    optional = {name: tuple(column for column in names if column != old) for name, names in PER_TOKEN.items()}
     optional = {name: names for name, names in optional.items() if _first(keys, names) is not None}
     return {"old_log_probs": OLD, "log_probs": NEW} | optional
 

@@ -96,7 +96,7 @@ def dump_trl(trainer: Any, folder: str | Path, first_step: int = 0, most_tokens:
             rewards = (state["rewards"] * trainer.reward_weights.to(state["rewards"])).nansum(1).cpu()
             output["dumped_group"] = (state["generations"] * len(rewards) + mine) // trainer.num_generations
             output["dumped_reward"] = rewards[mine]
-            if (entropies := next((each[1] for each in scored if each[0] is old), None)) is not None:
+            if (entropies := next((outputs[1] for outputs in scored if outputs[0] is old), None)) is not None:
                 output["dumped_old_entropy"] = entropies
             state["generations"] += 1
         return output

@@ -81,8 +81,8 @@ class Rollouts:
         place = torch.arange(int(lengths.max()))
         inside = place < lengths.unsqueeze(1)
         starts = (self.lengths.cumsum(0) - self.lengths)[index]
-        found = values[(starts.unsqueeze(1) + place).where(inside, 0)]
-        return found.where(inside, torch.zeros((), dtype=values.dtype))
+        padded = values[(starts.unsqueeze(1) + place).where(inside, 0)]
+        return padded.where(inside, torch.zeros((), dtype=values.dtype))
 
     def each_token(self, values: Tensor) -> Tensor:
         """``values`` [responses] for each of their tokens. [all tokens]."""
@@ -178,10 +178,10 @@ def read_rollouts(path: Path) -> Rollouts:
     tokens, responses = (
         {
             name: torch.frombuffer(values, dtype=torch.float64).to(torch.int64 if name in INTEGERS else torch.float64)
-            for name, values in found.items()
+            for name, values in arrays.items()
             if values
         }
-        for found in (numbers, by_response)
+        for arrays in (numbers, by_response)
     )
     tokens["mask"] = torch.frombuffer(masks, dtype=torch.int8) != 0
     notes = []

@@ -52,7 +52,7 @@ DEFAULT_AGGREGATION, DEFAULT_CLIP = "token-mean", 0.2  # of verl's ActorConfig
 SUMS = ("policy_loss", "penalty", "loss")
 
 logger = logging.getLogger(__name__)
-# What the library gives to losses besides verl's arguments; see `given_to_losses`.
+# Inputs of losses besides verl's arguments; see `given_to_losses`.
 _given: ContextVar[Mapping[str, Any]] = ContextVar("policygrain_given", default=MappingProxyType({}))
 
 
@@ -123,8 +123,8 @@ def policy_loss(
     Normalised by the mini-batch (`config.global_batch_info`) and multiplied by the number of ranks, over which verl
     averages gradients. UnsupportedOption for options of verl that this loss does not read, or that would add a penalty.
     """
-    given = _given.get()
-    refuse(objective, _problems(objective, loss_agg_mode, config, given))
+    extra = _given.get()
+    refuse(objective, _problems(objective, loss_agg_mode, config, extra))
     info: Mapping[str, Any] = getattr(config, "global_batch_info", None) or {}
     ranks = info.get("dp_size") or 1
     batch = TokenBatch(
@@ -132,10 +132,10 @@ def policy_loss(
         old_log_prob,
         advantages,
         response_mask,
-        entropy=given.get("entropy", entropy if entropy is None else entropy.detach()),
-        old_entropy=given.get("old_entropy", old_entropy),
+        entropy=extra.get("entropy", entropy if entropy is None else entropy.detach()),
+        old_entropy=extra.get("old_entropy", old_entropy),
         rollout_weights=rollout_is_weights,
-        groups=given.get("groups"),
+        groups=extra.get("groups"),
         max_length=info.get("loss_scale_factor"),
     )
     totals = batch.totals
@@ -143,9 +143,9 @@ def policy_loss(
         n_tokens=info.get("batch_num_tokens") or totals.n_tokens,
         n_responses=info.get("global_batch_size") or totals.n_responses,
         max_length=totals.max_length,
-        n_groups=given.get("n_groups"),
-        responses=given.get("responses"),
-        n_turns=given.get("n_turns"),
+        n_groups=extra.get("n_groups"),
+        responses=extra.get("responses"),
+        n_turns=extra.get("n_turns"),
         micro_batch_statistics=True,  # verl computes a micro-batch at a time, and its own clip_cov and kl_cov do so too
     )
     if reads_entropies(objective) and not batch.has_entropies:
@@ -159,13 +159,13 @@ def policy_loss(
 
 
 @contextmanager
-def given_to_losses(**given: Any) -> Iterator[None]:
+def given_to_losses(**extra: Any) -> Iterator[None]:
     """Context in which losses also read these inputs.
 
     `entropy` and `old_entropy` of both policies, in nats, full vocabulary [batch, tokens]; `groups` [batch]; and
     `responses`, `n_groups` and `n_turns` of `StepTotals`.
     """
-    token = _given.set({**_given.get(), **given})
+    token = _given.set({**_given.get(), **extra})
     try:
         yield
     finally:
@@ -215,7 +215,7 @@ def _metrics(parts: dict[str, float], scale: float) -> dict[str, float]:
     return named | {"actor/pg_clipfrac": clipped, "actor/ppo_kl": merged["kl_old"]}
 
 
-def _problems(objective: Method, loss_agg_mode: str, config: Any, given: Mapping[str, Any]) -> list[str]:
+def _problems(objective: Method, loss_agg_mode: str, config: Any, extra: Mapping[str, Any]) -> list[str]:
     """Options of verl that are incompatible with the method, a sentence each."""
     problems = []
     wanted = AGGREGATION.get(objective.aggregation.name)
@@ -241,7 +241,7 @@ def _problems(objective: Method, loss_agg_mode: str, config: Any, given: Mapping
             "algorithm.rollout_correction.bypass_mode=true, where verl's old log-probabilities are the engine's."
         )
     problems = lacking(objective, "verl", VERL_LACKS) + problems
-    if "groups" not in given and (unknown := lacking(objective, "verl", OF_VERL_GROUPS)):
+    if "groups" not in extra and (unknown := lacking(objective, "verl", OF_VERL_GROUPS)):
         problems += [*unknown, f"It is known with actor_rollout_ref.model.external_lib={VERL_GROUPS}."]
     return problems
 

@@ -1,4 +1,4 @@
-"""verl: an actor whose loss knows which responses answer the same prompt (docs/integrations/verl.md).
+"""verl: an actor whose loss also gets the prompt of each response (docs/integrations/verl.md).
 
 verl imports this module in its workers before it builds the actor, with
 `actor_rollout_ref.model.external_lib=policygrain.integrations.verl_groups`. The actor reads `uid`, verl's name of each
@@ -58,12 +58,12 @@ class GroupActor(engine_workers.ActorRolloutRefWorker.actor_worker_cls):
         padded = data.select("response_mask", "old_log_probs").to_padded_tensor()
         mask = padded["response_mask"] != 0
         old = padded["old_log_probs"].where(mask, 0.0).sum(1)
-        own = (tensordict_utils.get(data, "uid"), mask.sum(1).cpu(), old.cpu())
-        uids, lengths, old_log_probs = zip(*all_ranks(own, self.engine.get_data_parallel_group()), strict=True)
+        of_rank = (tensordict_utils.get(data, "uid"), mask.sum(1).cpu(), old.cpu())
+        uids, lengths, old_log_probs = zip(*all_ranks(of_rank, self.engine.get_data_parallel_group()), strict=True)
         numbers = {uid: number for number, uid in enumerate(dict.fromkeys(uid for rank in uids for uid in rank))}
         groups = torch.tensor([numbers[uid] for rank in uids for uid in rank])
         self.responses = Responses(groups, torch.cat(lengths), torch.cat(old_log_probs))
-        data[GROUPS] = torch.tensor([numbers[uid] for uid in own[0]], device=mask.device)
+        data[GROUPS] = torch.tensor([numbers[uid] for uid in of_rank[0]], device=mask.device)
         return super().train_mini_batch(data)
 
     def train_batch(self, data: TensorDict) -> TensorDict:
@@ -71,8 +71,8 @@ class GroupActor(engine_workers.ActorRolloutRefWorker.actor_worker_cls):
         mask = data.select("response_mask").to_padded_tensor()["response_mask"] != 0
         whole = self.responses
         sizes = whole.sum_by_group((whole.lengths > 0).long(), data[GROUPS].cpu())
-        own = (Counter(sizes[mask.any(1).cpu()].tolist()), int(turn_starts(mask).sum()))
-        of_ranks = all_ranks(own, self.engine.get_data_parallel_group())
+        of_rank = (Counter(sizes[mask.any(1).cpu()].tolist()), int(turn_starts(mask).sum()))
+        of_ranks = all_ranks(of_rank, self.engine.get_data_parallel_group())
         # A response is a share of its prompt, so that a part of a group in another mini-batch is no prompt of its own.
         n_groups = sum((Fraction(n, size) for counter, _ in of_ranks for size, n in counter.items()), Fraction())
         self.step_totals = {

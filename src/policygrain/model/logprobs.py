@@ -51,8 +51,8 @@ def score_tokens(
         )
     weight, bias = unembed.weight, unembed.bias
     targets = sequences.ids[sequences.mask]
-    both = log_probs_and_entropy(hidden, weight, bias, targets, temperature, entropy_gradient)
-    log_probs, entropy = (_to_padded(x, sequences.mask) for x in both)
+    scores = log_probs_and_entropy(hidden, weight, bias, targets, temperature, entropy_gradient)
+    log_probs, entropy = (_to_padded(x, sequences.mask) for x in scores)
     if heads is None:
         return TokenScores(log_probs, entropy, None, None)
     future = heads.log_probs(hidden, weight, bias, sequences, temperature)

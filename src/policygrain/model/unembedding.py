@@ -58,8 +58,8 @@ def blockwise(
 ) -> tuple[Tensor, Tensor]:
     """`log_probs_and_entropy` in blocks of tokens × vocabulary. Results are float64 for float64 hidden states."""
     block = block or BLOCKS.get(hidden.device.type, BLOCKS["cuda"])
-    both: tuple[Tensor, Tensor] = _Blockwise.apply(hidden, weight, bias, targets, temperature, entropy_gradient, block)
-    return both
+    pair: tuple[Tensor, Tensor] = _Blockwise.apply(hidden, weight, bias, targets, temperature, entropy_gradient, block)
+    return pair
 
 
 class _Blockwise(torch.autograd.Function):

@@ -192,11 +192,11 @@ def _compared(values: Tensor, numbers: Tensor, mask: Tensor, std: bool) -> Tenso
 
     Exactly 0 among equal values. All are [prompts, group, turns].
     """
-    kept = mask != 0
+    inside = mask != 0
     numbers = (numbers - numbers.min()).long()
     first = (numbers.new_ones(len(numbers)).cumsum(0) - 1) * (numbers.max() + 1)  # the first number of each prompt
-    _, index = (numbers + first.view(-1, 1, 1))[kept].unique(return_inverse=True)
-    x = values[kept].double()
+    _, index = (numbers + first.view(-1, 1, 1))[inside].unique(return_inverse=True)
+    x = values[inside].double()
     empty = x.new_zeros(int(index.max()) + 1 if len(index) else 0)
 
     def total(of: Tensor) -> Tensor:
@@ -207,7 +207,7 @@ def _compared(values: Tensor, numbers: Tensor, mask: Tensor, std: bool) -> Tenso
     centred = (x - (total(x) / count)[index]).masked_fill((low == high)[index], 0.0)
     if std:
         centred = centred / ((total(centred.square()) / (count - 1).clamp(min=1)).sqrt() + EPSILON)[index]
-    return values.new_zeros(values.shape).masked_scatter(kept, centred.to(values.dtype))
+    return values.new_zeros(values.shape).masked_scatter(inside, centred.to(values.dtype))
 
 
 def _centred(rewards: Tensor) -> Tensor:

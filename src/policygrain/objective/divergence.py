@@ -1,4 +1,4 @@
-"""How far apart two policies are at a token, from its log-probabilities. All tensors are [batch, tokens]."""
+"""Divergences of two policies at a token, from its log-probabilities. All tensors are [batch, tokens]."""
 
 from __future__ import annotations
 

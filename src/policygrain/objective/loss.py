@@ -101,8 +101,8 @@ def coefficients(method: Method, batch: TokenBatch, seed: int) -> tuple[Tensor, 
     out = method.loss(batch.replace(**leaves))
     # A loss of the user's own may be constant on this batch.
     outputs = (-out.loss).sum() + sum(0 * leaf.sum() for leaf in leaves.values())
-    found = torch.autograd.grad(outputs, list(leaves.values()))
-    return found[0], found[1] if len(found) > 1 else None, out.metrics
+    gradients = torch.autograd.grad(outputs, list(leaves.values()))
+    return gradients[0], gradients[1] if len(gradients) > 1 else None, out.metrics
 
 
 def importance(method: Method, batch: TokenBatch) -> Tensor:

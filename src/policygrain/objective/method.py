@@ -35,7 +35,7 @@ CHOICES: dict[str, dict[str, type[Part]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Sampler(Settings):
-    """What happens between sampling and the loss (DAPO, arXiv 2503.14476, sections 3.2 and 3.4)."""
+    """Selection, filtering and weights of samples before the loss (DAPO, arXiv 2503.14476, sections 3.2 and 3.4)."""
 
     dynamic: bool = setting(
         False,
@@ -178,13 +178,13 @@ class Method(Settings):
 
     @property
     def needs(self) -> frozenset[Need]:
-        """What the trainer must provide. Imports custom functions."""
+        """Inputs that the trainer must provide. Imports custom functions."""
         of_anchor: frozenset[Need] = frozenset({"staleness"} if self.anchor == "loglinear" else ())
         return of_anchor.union(*(part.needs for part in self.parts().values()))
 
     @property
     def entropy_signal(self) -> EntropySignal:
-        """How TEPO's mask, in the loss or only in the metrics, detects falling entropy."""
+        """Signal of falling entropy for TEPO's mask, in the loss or only in the metrics."""
         return next((part.entropy_signal for part in self.penalties if isinstance(part, Kl)), "auto")
 
     def with_entropies(self) -> Method:
@@ -197,7 +197,7 @@ class Method(Settings):
 
     @property
     def n_mtp_heads(self) -> int:
-        """How many tokens after the next one are predicted by heads."""
+        """Number of tokens after the next one that heads predict."""
         return self.ratio.n_mtp_heads
 
     def step_of(self, batch: TokenBatch) -> TokenBatch | StepTotals:

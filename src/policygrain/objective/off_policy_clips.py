@@ -62,5 +62,5 @@ class M2po(Clip):
 
 
 def _pushed(batch: TokenBatch) -> Tensor:
-    """Tokens that have already moved as their advantage asks: Â ℓ > 0. [batch, tokens]."""
+    """Tokens already moved in the direction of their advantage: Â ℓ > 0. [batch, tokens]."""
     return (batch.advantages * batch.log_ratio.detach() > 0) & batch.mask

@@ -23,7 +23,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def needs(*names: Need) -> Callable[[Function], Function]:
-    """Declare what a function needs; the trainer provides nothing that no function of a method has declared.
+    """Declare the inputs that a function needs; the trainer provides only inputs that a method's functions declare.
 
     * ``step_log_probs``: ``batch.whole`` holds the tensors of the whole optimizer step under the current policy;
     * ``entropy_gradient``: ``batch.entropy`` carries gradient;
@@ -93,7 +93,7 @@ class Part(Settings, abc.ABC):
 
     @property
     def needs(self) -> frozenset[Need]:
-        """What the trainer must provide: what the formula declares with ``@needs``."""
+        """Inputs that the trainer must provide, as declared by the formula with ``@needs``."""
         return _needed_by(self.__call__)
 
     @property
@@ -150,5 +150,5 @@ class Custom(Part):
 
     @property
     def needs(self) -> frozenset[Need]:
-        """What the function declares with ``@needs``. Imports it; UserError if that fails."""
+        """Inputs that the function declares with ``@needs``. Imports it; UserError if that fails."""
         return _needed_by(self.function)

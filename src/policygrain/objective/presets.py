@@ -74,8 +74,8 @@ def resolve(
         raise UserError(f"methods.{name}: base: the bases form a circle ({' → '.join((*_seen, name))}).")
     if name not in study_methods:
         return _preset(name, study_methods, _seen)
-    given = study_methods[name]
-    changes = dict(given) if isinstance(given, Mapping) else given.data()
+    definition = study_methods[name]
+    changes = dict(definition) if isinstance(definition, Mapping) else definition.data()
     base = changes.pop("base", name if name in _presets() else None)
     if base is None:
         below = {}

@@ -1,4 +1,4 @@
-"""What can be known about a study before anything is spent, without a GPU: `policygrain check`, and the first job."""
+"""Checks of a study before any computation, without a GPU: `policygrain check`, and the first job."""
 
 from __future__ import annotations
 
@@ -48,35 +48,35 @@ def check_study(study: Study) -> None:
 
 
 def notes(study: Study) -> list[str]:
-    """What a study says that is allowed and probably not meant."""
-    found = []
+    """Warnings about settings that are allowed and probably not intended."""
+    messages = []
     for benchmark in study.evaluation.benchmarks:
         if benchmark.source in study.data.train and benchmark.source not in FAMILIES:
-            found.append(
+            messages.append(
                 f"evaluation.benchmarks: {benchmark.name} is {benchmark.source}, which is trained on (data.train): its "
                 "accuracy says nothing about other problems."
             )
-    asked = study.data.train_size + study.data.validation_size
+    needed = study.data.train_size + study.data.validation_size
     for source in study.data.train:
-        if source not in FAMILIES and (there := len(load(source, study.data.root, asked))) < asked:
-            found.append(
-                f"data.train: {source} has {there} problems, fewer than train_size + validation_size ({asked}); all "
+        if source not in FAMILIES and (there := len(load(source, study.data.root, needed))) < needed:
+            messages.append(
+                f"data.train: {source} has {there} problems, fewer than train_size + validation_size ({needed}); all "
                 "are used."
             )
     arms = run_matrix(study).arms
     trained = [arm.training(study) for arm in arms.values()]
     if trained and all(t.updates_of_batch == 1 and not t.ahead for t in trained):
-        found.append(
+        messages.append(
             "training.updates_per_batch and training.epochs are 1 everywhere and nothing is sampled ahead: all "
             "importance ratios are 1, and methods that differ in the ratio or clip alone are the same."
         )
     for path in study.tuned_on:
         if load_study(path).model.start == study.model.start != "tiny":
-            found.append(
+            messages.append(
                 f"tuned_on: {path} chose settings for {study.model.start}, which this study judges them on: it says "
                 "nothing about other models (rule 4 of docs/design.md)."
             )
-    return found + trainer_notes(study) + plan_notes(study)
+    return messages + trainer_notes(study) + plan_notes(study)
 
 
 def _check_problems(study: Study) -> None:
@@ -106,7 +106,7 @@ def _check_problems(study: Study) -> None:
 
 
 def _check_tiny(study: Study) -> None:
-    """What a tiny model cannot do."""
+    """UserError for settings that a tiny model does not support."""
     if study.model.start != "tiny":
         return
     if study.prompt.chat:

@@ -196,8 +196,8 @@ def _accepted(findings: Findings, request: Request, limits: Mapping[str, str], p
         output_of("sbatch", "--test-only", *request.words(), "--wrap=true")
     except UserError as error:
         change = "`sinfo -o '%P %l %c %m %G'` lists limit, CPUs, memory and GPUs of each partition."
-        asked = shlex.join(request.words()) or "a job without options"
-        findings.add("profile", f"{where}: SLURM refuses {asked}: {error}", "wrong", change)
+        options = shlex.join(request.words()) or "a job without options"
+        findings.add("profile", f"{where}: SLURM refuses {options}: {error}", "wrong", change)
         return False
     # SLURM accepts the following jobs, which then stay pending for ever.
     minutes = int(request.options.get("time", 0))
@@ -207,8 +207,8 @@ def _accepted(findings: Findings, request: Request, limits: Mapping[str, str], p
             return False
         most = (parse_time_left(limits[name]) or math.inf) / 60
         if minutes > most:
-            found = f"{where}: asks for {minutes} minutes, partition {name or '(the default)'} gives {most:.0f}"
-            findings.add("profile", found, "wrong", f"Set runtime to at most {most:.0f}.")
+            problem = f"{where}: asks for {minutes} minutes, partition {name or '(the default)'} gives {most:.0f}"
+            findings.add("profile", problem, "wrong", f"Set runtime to at most {most:.0f}.")
     return True
 
 
@@ -225,12 +225,12 @@ def _check_job_records(findings: Findings, job_age: float) -> None:
     settings = {key.strip(): value.strip() for key, _, value in (line.partition("=") for line in answer.splitlines())}
     age = int(re.sub(r"\D", "", settings.get("MinJobAge", "")) or 300)
     if age < job_age:
-        found = f"finished jobs are forgotten after {age} s (MinJobAge), before Snakemake asks for their status"
+        problem = f"finished jobs are forgotten after {age} s (MinJobAge), before Snakemake asks for their status"
         if settings.get("AccountingStorageType", "").endswith("none"):
             change = f"There is no accounting to ask instead: have MinJobAge raised to {job_age:.0f}."
-            findings.add("slurm", found, "wrong", change)
+            findings.add("slurm", problem, "wrong", change)
         else:
-            findings.add("slurm", f"{found}; sacct is asked instead", "note")
+            findings.add("slurm", f"{problem}; sacct is asked instead", "note")
     if "CANCEL" in settings.get("PreemptMode", "").upper():
         change = "Snakemake waits for ever for such a job: press Ctrl-C and run the same command again."
         findings.add("slurm", "preempted jobs are cancelled here (PreemptMode)", "note", change)
@@ -269,8 +269,8 @@ def _try_job(findings: Findings, request: Request, results: Path, folders: Seque
         folder.mkdir(parents=True)
         (folder / "here").write_text(folder.name)
         # Without SLURM_JOB… variables: inside an allocation srun would start a step of it instead of a job.
-        _, found, answer = output_of("srun", *options, *probe, timeout=timeout, without="SLURM_JOB").partition(MARK)
-        if not found:
+        _, mark, answer = output_of("srun", *options, *probe, timeout=timeout, without="SLURM_JOB").partition(MARK)
+        if not mark:
             findings.add("job", f"{where}: srun printed something else", "wrong", "Try `srun hostname` by hand.")
             return
         node, problem, change = json.JSONDecoder().raw_decode(answer)[0]

@@ -72,7 +72,7 @@ class Jobs:
 
     @cached_property
     def training_data(self) -> tuple[str, ...]:
-        """What is there when the problems for training are: the marker, and the files, which may have been deleted."""
+        """Marker and files of the training problems (files may have been deleted)."""
         data = self.folder.data
         marker = self._marker("prepare", "training", self.fingerprints.training_data)
         return marker, str(data.train), str(data.validation)
@@ -87,7 +87,7 @@ class Jobs:
         return Job("prepare", fingerprint, markers, files=tuple(files))
 
     def start(self, seed: int | str) -> str:
-        """Where an initial model is: in a folder that a job makes, or what the study names."""
+        """Initial model: the folder that a job makes, or the path or name in the study."""
         model = self.study.model.start
         return str(self.folder.start(seed).path) if model == "tiny" else model
 
@@ -172,7 +172,7 @@ class Jobs:
         folders |= {run.name: str(self.folder.run(run.arm, run.seed).model) for run in job.runs}
         return [f"{name}={folder}" for name, folder in folders.items()]
 
-    # What is read by figures, and what is made from them.
+    # Inputs of figures, and outputs made from figures.
 
     @cached_property
     def computed(self) -> list[Job]:
@@ -229,7 +229,7 @@ class Jobs:
 
     @property
     def all(self) -> list[Job]:
-        """Every job of a study of which nothing is there."""
+        """Every job of a study."""
         return [self.prepare, *self.submitted, *self.figures, self.track, self.report_page]
 
     def of(self, rule: str, wildcards: Mapping[str, str]) -> Job:

@@ -26,7 +26,7 @@ MEMORY_GB = 2  # of Snakemake, one trainer of a tiny model and its grader togeth
 
 
 class Findings:
-    """Prints what is found as soon as it is known."""
+    """Prints each finding as soon as it is known."""
 
     wrong = 0
 

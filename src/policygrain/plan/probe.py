@@ -14,7 +14,7 @@ MARK = "DOCTOR"  # before the answer, which other lines may precede
 
 
 def lacks(folder: Path, gpus: int, with_engine: bool, paths: Sequence[str]) -> tuple[str, str]:
-    """What is wrong on this node and how to mend it; two empty texts if nothing is.
+    """Problem on this node and its remedy; two empty texts if there is none.
 
     Reads `here` in ``folder`` and copies it to `there`, where the login node looks for it.
     """

@@ -1,4 +1,4 @@
-"""What Snakemake does besides jobs: locks the study, writes its file, shows progress, follows runs in MLflow."""
+"""Workflow session around Snakemake's jobs: study lock, study file, progress, and runs in MLflow."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def output_of(*command: str, timeout: float = 60, without: str | None = None) ->
 
 
 def launch(resources: Mapping[str, Any]) -> str:
-    """What starts the processes that train one run together; nothing where it is one process (no `mpi`)."""
+    """Launch command of the processes that train one run together; empty for a single process (no `mpi`)."""
     if not resources.get("mpi"):
         return ""
     nodes = resources.get("nodes")
@@ -61,7 +61,7 @@ def report_leftovers(folder: Path, fingerprints: Collection[str]) -> None:
 
 
 def cancel_leftovers(folder: Path, fingerprints: Collection[str]) -> None:
-    """After a workflow has succeeded: cancel what is left in the queue, whose work is done, and print it."""
+    """After a workflow has succeeded: cancel and print jobs that are still queued; their work is done."""
     try:
         if jobs := _leftovers(folder, fingerprints):
             output_of("scancel", *jobs)

@@ -1,1 +1,1 @@
-"""What a person reads: the report of a study, evaluations and pages of samples and tokens; archives of studies."""
+"""Reports for people: of a study, of evaluations, pages of samples and tokens; and archives of studies."""

@@ -59,41 +59,41 @@ def made_at(results: StudyResults) -> dict[str, list[str]]:
         records |= {folder.estimators(record.seed): record.commit for record in results.estimator_records}
     with suppress(NoResults):
         records |= {folder.rounds(record.seed): record.commit for record in results.round_records}
-    found: dict[str, list[str]] = {}
-    for path, there in records.items():
-        if there is not None:
-            found.setdefault(there, []).append(path.relative_to(folder.path).as_posix())
-    return found
+    by_commit: dict[str, list[str]] = {}
+    for path, revision in records.items():
+        if revision is not None:
+            by_commit.setdefault(revision, []).append(path.relative_to(folder.path).as_posix())
+    return by_commit
 
 
-def broken(found: dict[str, list[str]], package: Path = PACKAGE) -> list[str]:
-    """What keeps records that were made at these commits from being published, a phrase each."""
+def broken(by_commit: dict[str, list[str]], package: Path = PACKAGE) -> list[str]:
+    """Reasons why records made at these commits cannot be published, a phrase each."""
     if not commit(package):
         return ["policygrain is not run from a working copy of its repository, so no commit can be looked up"]
-    if not found:
+    if not by_commit:
         return ["no record says at which commit it was made"]
-    said = []
-    for there, names in found.items():
-        if not there:
-            said.append(f"it is not known at which commit {_some(names)} made")
-        elif there.endswith("+"):
-            said.append(f"{_some(names)} made from a tree with uncommitted changes, at {there[:12]}")
-        elif not in_history(there, package):
-            said.append(f"{_some(names)} made at {there[:12]}, which is not in the history of this repository")
-    return said
+    problems = []
+    for revision, names in by_commit.items():
+        if not revision:
+            problems.append(f"it is not known at which commit {_some(names)} made")
+        elif revision.endswith("+"):
+            problems.append(f"{_some(names)} made from a tree with uncommitted changes, at {revision[:12]}")
+        elif not in_history(revision, package):
+            problems.append(f"{_some(names)} made at {revision[:12]}, which is not in the history of this repository")
+    return problems
 
 
 def check_commits(results: StudyResults, package: Path = PACKAGE) -> str:
     """The commits of a study's records, for the reader. UserError if they may not be published."""
-    found = made_at(results)
-    if said := broken(found, package):
+    by_commit = made_at(results)
+    if problems := broken(by_commit, package):
         raise UserError(
-            f"{results.folder.path}: {'; '.join(said)}. Published records are made at commits of this repository with "
-            f"a clean tree {RULE}. Commit, and run the study again at that commit; to archive it for yourself, leave "
-            "out --published."
+            f"{results.folder.path}: {'; '.join(problems)}. Published records are made at commits of this repository "
+            f"with a clean tree {RULE}. Commit, and run the study again at that commit; to archive it for yourself, "
+            "leave out --published."
         )
-    first, *others = found
-    counts = ", ".join(f"{len(names)} records at {there[:12]}" for there, names in found.items())
+    first, *others = by_commit
+    counts = ", ".join(f"{len(names)} records at {revision[:12]}" for revision, names in by_commit.items())
     differ = not all(is_same_package(first, other, package) for other in others)
     return counts + ("; the source of the package differs between them" if differ else "")
 

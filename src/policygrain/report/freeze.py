@@ -27,7 +27,7 @@ MANIFEST = "MANIFEST.json"
 LARGEST_MANIFEST = 2**26  # bytes
 BLOCK = 2**20
 AGAIN = "Nothing was unpacked."
-# What reading a damaged ZIP file raises: the module's errors and those of its decompressors.
+# Exceptions from reading a damaged ZIP file: the module's and those of its decompressors.
 BROKEN = (OSError, EOFError, ValueError, RuntimeError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error)
 
 
@@ -115,10 +115,10 @@ def thaw(
     with new_folder(out) as temporary:
         manifest = _unpacked(archive, temporary)
         try:
-            if (own := _own_functions(temporary)) and not trust:
+            if (functions := _own_functions(temporary)) and not trust:
                 raise UserError(
-                    f"{archive}: its study names functions that training it would import: {', '.join(own)}. Read them, "
-                    "then use --trust."
+                    f"{archive}: its study names functions that training it would import: {', '.join(functions)}. "
+                    "Read them, then use --trust."
                 )
             finish(temporary)
         except UserError as error:  # about a record, in a folder that is removed

@@ -38,8 +38,8 @@ def write_report(results: StudyResults, captions: Path, out: Path) -> None:
     ``captions`` is a folder with a file NAME.rst per figure and table. UserError if a figure or table is missing.
     """
     study, folder, label = results.study, results.folder, labels(results.study)
-    found = contrasts(results)
-    first = FIRST_OF_OWN if any(c.pair.whole for c in found) else FIRST
+    effects = contrasts(results)
+    first = FIRST_OF_OWN if any(c.pair.whole for c in effects) else FIRST
     names = sorted(study.figures, key=lambda name: name != first)
     texts = {name: _read(folder.table(name, ".md")) for name in TABLES}
     texts["findings"] = re.sub(r"^\* .*\n", "", texts["findings"], flags=re.M)  # they are in the abstract
@@ -63,8 +63,8 @@ def write_report(results: StudyResults, captions: Path, out: Path) -> None:
         abstract=[
             unbroken(text)
             for text in (
-                *sentences(results, [c for c in found if c.pair.whole], label),
-                *abstract(results, decide_study(results), found, tested, label),
+                *sentences(results, [c for c in effects if c.pair.whole], label),
+                *abstract(results, decide_study(results), effects, tested, label),
             )
         ],
         tables={name: tables(text) for name, text in texts.items()},

@@ -70,8 +70,8 @@ def overview(groups: Sequence[ModelGroup], first: ModelGroup, differing: Sequenc
             table.append(column)
     text = ["Accuracy in %, 95% intervals; * the interval of a paired difference, not corrected, excludes 0.", ""]
     text += _warning(differing)
-    more = f"{len(left_out)} more benchmarks, their" if left_out else "The benchmarks'"
-    return _text([*text, *_lines(table), "", f"{more} intervals and differences, and the protocol: --all"])
+    whose = f"{len(left_out)} more benchmarks, their" if left_out else "The benchmarks'"
+    return _text([*text, *_lines(table), "", f"{whose} intervals and differences, and the protocol: --all"])
 
 
 def comparison(groups: Sequence[ModelGroup], first: ModelGroup, differing: Sequence[str]) -> str:
@@ -116,9 +116,9 @@ def leaderboard(groups: Sequence[ModelGroup]) -> str:
     rows = []
     for group in groups:
         whole = average(group, benchmarks) if several else None
-        each = [_cell(accuracy(group, [b])).strip() if group.records(b) else "–" for b in benchmarks]
+        scores = [_cell(accuracy(group, [b])).strip() if group.records(b) else "–" for b in benchmarks]
         order = whole or accuracy(group, benchmarks[:1])
-        rows.append((order.mean, [group.name, *([_cell(whole).strip() if whole else "–"] if several else []), *each]))
+        rows.append((order.mean, [group.name, *([_cell(whole).strip() if whole else "–"] if several else []), *scores]))
     rows.sort(key=lambda row: -row[0])
     return markdown_table(["model", *(["average"] if several else []), *benchmarks], [cells for _, cells in rows], "lr")
 
@@ -172,7 +172,7 @@ def _lines(table: Sequence[Column]) -> list[str]:
 
 
 def _warning(differing: Sequence[str]) -> list[str]:
-    """What is compared though protocols differ; empty where they do not."""
+    """Warning that the protocols differ, with the differences; empty if they do not."""
     parts = [(i, part) for line in differing for i, part in enumerate(textwrap.wrap(line, WIDTH - 4))]
     head = "THE PROTOCOLS DIFFER; differences in accuracy may come from that:"
     return [head, *(f"  {'  ' * (i > 0)}{part}" for i, part in parts), ""] if differing else []

@@ -1,4 +1,4 @@
-"""Programs that nobody has read, run where they can do no harm: `run_untrusted`, and functions of theirs to call."""
+"""Runs untrusted programs in a sandbox: `run_untrusted` for whole programs, or calls of a function in them."""
 
 from __future__ import annotations
 

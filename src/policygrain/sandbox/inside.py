@@ -1,4 +1,4 @@
-"""What runs inside a sandbox, in a fresh interpreter: it limits itself, then executes a program that it is given.
+"""Entry point inside a sandbox, in a fresh interpreter: sets its own limits, then executes the program of a job.
 
 `python -I -S -B -c SOURCE`, where SOURCE is this file; standard input begins with the length of a job and the job, as
 JSON. Only the standard library, and nothing of this package. ``encode`` and ``decode`` are used on both sides: values
@@ -57,7 +57,7 @@ def encode(value: Any) -> Any:
 
 
 class Opaque:
-    """An object that has not left the sandbox: nothing is known but its type and whether it is true."""
+    """An object that stayed in the sandbox; only its type and truth value are known."""
 
     def __init__(self, kind: str, is_true: bool) -> None:
         self.kind, self.is_true = kind, is_true
@@ -165,7 +165,7 @@ def main() -> None:
 
 
 def exactly(size: int) -> bytes:
-    """The next ``size`` bytes of standard input and no more: what comes then is the program's."""
+    """Read exactly ``size`` bytes of standard input; the rest is the program's input."""
     data = b""
     while len(data) < size:
         part = os.read(0, size - len(data))

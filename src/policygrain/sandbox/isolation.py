@@ -1,4 +1,4 @@
-"""A fresh interpreter that bubblewrap keeps apart from everything: its command line and its system calls."""
+"""Isolation of a fresh interpreter by bubblewrap: its command line and its allowed system calls."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def interpreter() -> Path:
 def readable() -> list[str]:
     """Folders that an interpreter needs: its own `bin` and `lib`, and system libraries; not all of its prefix."""
     prefixes = dict.fromkeys([sys.base_prefix, str(interpreter().parent.parent)])
-    own = [f"{prefix}/{part}" for prefix in prefixes for part in ("bin", "lib", "lib64")]
+    folders = [f"{prefix}/{part}" for prefix in prefixes for part in ("bin", "lib", "lib64")]
     system = ["/usr/lib", "/usr/lib64", "/lib", "/lib64"]
-    return [path for path in dict.fromkeys([*own, *system]) if os.path.isdir(path)]
+    return [path for path in dict.fromkeys([*folders, *system]) if os.path.isdir(path)]
 
 
 def bwrap() -> str | None:
-    """Where the command is: on the path, or beside this interpreter, where conda puts it."""
+    """Path of the `bwrap` command: on PATH, or next to this interpreter (conda)."""
     return shutil.which(
         "bwrap", path=os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)])
     )

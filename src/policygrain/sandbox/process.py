@@ -32,7 +32,7 @@ Ended = Literal["finished", "failed", "timeout", "memory", "output", "too_long"]
 
 
 class Ran(NamedTuple):
-    """How a program ended, and the beginning of what it wrote."""
+    """Exit reason of a program, and the beginning of its output."""
 
     ended: Ended  # failed: an exception, a signal, or an exit status that is not 0
     stdout: str
@@ -52,9 +52,9 @@ def run(program: str, stdin: str, seconds: float, mib: int) -> Ran:
             started.begin(program, None, seconds, mib)
         except TimeLimit:
             return Ran("timeout", "", "")
-        kept, ended = started.communicate(stdin.encode())
+        streams, ended = started.communicate(stdin.encode())
         status = started.process.returncode
-    stdout, stderr = (part.decode(errors="replace") for part in kept)
+    stdout, stderr = (part.decode(errors="replace") for part in streams)
     if ended is None:
         if status in OUT_OF_TIME:
             ended = "timeout"
@@ -79,7 +79,7 @@ def isolation() -> str:
 
 
 def why_not() -> str | None:
-    """Why programs cannot be run; None if one was run that could neither make a pipe nor read a file outside."""
+    """Reason why programs cannot be run, or None: a test program could neither make a pipe nor read a file outside."""
     if platform.machine() not in MACHINES:
         return f"the system calls of {platform.machine()} are not known"
     if bwrap() is None:
@@ -96,7 +96,7 @@ def why_not() -> str | None:
 
 
 class Function:
-    """A function of an untrusted program, which runs in a sandbox; calling it calls it there.
+    """A function of an untrusted program; calls are executed in a sandbox.
 
     Arguments and return values are copies, of Python's own types. What the program does to `assert`, `sys.exit` or any
     module it does to itself alone. ``failure`` says why there is no function: `syntax`, `memory`, `raised`, `timeout`,
@@ -226,7 +226,7 @@ class Sandbox:
             data = data[os.write(self._ready(self.stdin, selectors.EVENT_WRITE), data[: 1 << 16]) :]
 
     def read(self) -> bytes:
-        """What the program has written next, nothing at the end; TimeLimit if it writes nothing."""
+        """Next bytes of the program's output, empty at the end. TimeLimit if it writes nothing."""
         return os.read(self._ready(self.stdout, selectors.EVENT_READ), 1 << 16)
 
     def _ready(self, pipe: IO[bytes], event: int) -> int:
@@ -239,13 +239,13 @@ class Sandbox:
 
     def communicate(self, data: bytes) -> tuple[list[bytes], Ended | None]:
         """Send ``data`` and read both streams to their ends, their limits or the deadline."""
-        kept = {self.stdout: b"", self.stderr: b""}
+        output = {self.stdout: b"", self.stderr: b""}
         ended: Ended | None = None
         with selectors.DefaultSelector() as selector:
-            for pipe in kept:
+            for pipe in output:
                 selector.register(pipe, selectors.EVENT_READ)
             selector.register(self.stdin, selectors.EVENT_WRITE)
-            while ended is None and any(pipe in selector.get_map() for pipe in kept):
+            while ended is None and any(pipe in selector.get_map() for pipe in output):
                 events = selector.select(max(0.0, self.deadline - time.monotonic()))
                 if not events:
                     ended = "timeout"
@@ -263,15 +263,15 @@ class Sandbox:
                     part = os.read(stream.fileno(), 1 << 16)
                     if not part:
                         selector.unregister(stream)
-                    elif len(kept[stream]) + len(part) > LONGEST_OUTPUT:
+                    elif len(output[stream]) + len(part) > LONGEST_OUTPUT:
                         ended = "output"
-                    kept[stream] += part[: LONGEST_OUTPUT - len(kept[stream])]
+                    output[stream] += part[: LONGEST_OUTPUT - len(output[stream])]
         if ended is None:
             try:
                 self.process.wait(max(0.0, self.deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 ended = "timeout"
-        return [*kept.values()], ended
+        return [*output.values()], ended
 
     def out_of_time(self) -> bool:
         """Whether the kernel has ended it because its processor time is used up."""
@@ -282,7 +282,7 @@ class Sandbox:
         return status in OUT_OF_TIME
 
     def end(self) -> None:
-        """End it with everything that keeps it apart; no more if it has ended."""
+        """Terminate it and remove its isolation; nothing to do if it has ended."""
         if self.process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)

@@ -54,7 +54,7 @@ def leaves(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Fiel
 
 
 def marker_of(info: FieldInfo) -> str:
-    """What follows the name of a key with sections: `[]` for a list of them, `.NAME` for a mapping, else nothing."""
+    """Suffix of a key with sections: `[]` for a list of them, `.NAME` for a mapping, else nothing."""
     kind = str(info.annotation)
     return "[]" if kind.startswith("list") else ".NAME" if "dict" in kind else ""
 

@@ -25,7 +25,7 @@ def load_study(path: Path | str) -> Study:
 
 
 def load_recorded_study(path: Path | str) -> Study:
-    """The study that results were made from, as recorded beside them.
+    """The study that results were made from, as recorded with them.
 
     Unlike in a study that is to be run, sections and figures that earlier versions had are ignored: no result depends
     on them.

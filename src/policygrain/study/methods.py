@@ -88,5 +88,5 @@ class MethodChanges(Section):
     @model_serializer
     def data(self) -> dict[str, Any]:
         """The keys that the study file has; missing keys are those of the base, null is a value."""
-        given = {key: value for key, value in self if key in self.model_fields_set}
-        return {k: v.model_dump(exclude_unset=True) if isinstance(v, Section) else v for k, v in given.items()}
+        values = {key: value for key, value in self if key in self.model_fields_set}
+        return {k: v.model_dump(exclude_unset=True) if isinstance(v, Section) else v for k, v in values.items()}

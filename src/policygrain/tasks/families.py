@@ -130,7 +130,7 @@ def calculation(rng: random.Random, level: int, demonstrator: Demonstrator) -> W
     question, operations = [f"a{value}"], []
     for label in LABELS[1 : 4 + level]:
         signs = [("+", 1, min(9, 99 - value)), ("-", 1, min(9, value - 1)), ("*", 2, min(4, 99 // value))]
-        sign, low, high = rng.choice([each for each in signs if each[1] <= each[2]])
+        sign, low, high = rng.choice([bounds for bounds in signs if bounds[1] <= bounds[2]])
         number = rng.randint(low, high)
         operations.append((label, sign, number))
         question.append(f"{label}{sign}{number}")

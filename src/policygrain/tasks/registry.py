@@ -65,7 +65,7 @@ class Column(Entry):
 
 
 class Identity(Entry):
-    """How a problem's id is formed, so that it is the same for every copy of the set."""
+    """Format of a problem's id, which is the same for every copy of the set."""
 
     form: str = Field(description="str.format of the groups of `match` ({0}, {1}, …) and of {row}, the source row")
     column: str | None = Field(None, description="column in which `match` is searched")
@@ -73,7 +73,7 @@ class Identity(Entry):
 
 
 class Fields(Entry):
-    """How source rows are converted to problems."""
+    """Conversion of source rows to problems."""
 
     id: Identity
     problem: Column
@@ -94,7 +94,7 @@ class Code(Entry):
 
 
 class Answers(Entry):
-    """How answers are compared."""
+    """Comparison of answers."""
 
     relative_tolerance: PositiveFloat | None = Field(None, description="of numbers, relative to the gold answer")
     absolute_tolerance: str | None = Field(None, description="column with the tolerance of a row, null for none")
@@ -105,7 +105,7 @@ class Answers(Entry):
 
 
 class Protocol(Entry):
-    """How responses are sampled."""
+    """Sampling parameters of responses."""
 
     n: PositiveInt = Field(description="responses per problem")
     temperature: float = Field(ge=0, description="0: greedy")
@@ -193,7 +193,7 @@ def sharing_responses(study: Study) -> list[list[Benchmark]]:
 
 
 def sampling_of(study: Study, benchmark: Benchmark) -> Sampling:
-    """How responses to ``benchmark`` are sampled.
+    """Sampling parameters of responses to ``benchmark``.
 
     Its own `sampling` comes first, then its registry entry's if `evaluation.registered_sampling`, then the study's.
     """

@@ -1,4 +1,4 @@
-"""A loss function beside a preset: value and gradient on generated batches, and what it computes if they differ."""
+"""A loss function compared with a preset: value and gradient on generated batches; if they differ, its objective."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Differs(AssertionError):
 
 @dataclass(frozen=True)
 class Comparison:
-    """A loss beside an objective, over all batches."""
+    """Comparison of a loss with an objective, over all batches."""
 
     objective: str
     problems: tuple[str, ...]  # a sentence per batch in which they differ; empty: it is the objective
@@ -138,7 +138,7 @@ def compare(
     rtol: float = 1e-5,
     others: Mapping[str, Method] | None = None,
 ) -> Comparison:
-    """The same without an error. ``given``: batches, by default all; ``others``: what else it may be, by words."""
+    """Like `assert_objective`, without raising. ``given``: batches (default: all); ``others``: more candidates."""
     chosen = method(objective) if isinstance(objective, str) else objective
     fields_of = batches(chosen) if given is None else given
     arguments = _arguments(loss_function)
@@ -166,7 +166,7 @@ def alike(one: Tensor, other: Tensor) -> tuple[float, float]:
 
 
 def variants(objective: Method) -> Iterator[tuple[str, Method]]:
-    """What a loss of this name often is instead, by words: one or two parts changed, or another preset."""
+    """Candidates for a differing loss, by description: one or two parts changed, or another preset."""
     clips: dict[str, Any] = {"no clip": NoClip()}
     if isinstance(objective.clip, ClipRange):
         low, high = objective.clip.low, objective.clip.high
@@ -228,11 +228,11 @@ def _known(fields: Fields, chosen: Method, arguments: Mapping[str, str] | None) 
 def _outcome(function: LossFunction, fields: Fields, arguments: Mapping[str, str] | None, batch: str) -> Outcome:
     leaves = {key: fields[key].detach().clone().requires_grad_() for key in WITH_GRADIENT if key in fields}
     all_fields = fields | leaves
-    given = all_fields if arguments is None else {p: all_fields[n] for p, n in arguments.items() if n in all_fields}
+    kwargs = all_fields if arguments is None else {p: all_fields[n] for p, n in arguments.items() if n in all_fields}
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.default_generator.manual_seed(0)  # methods that draw tokens draw the same ones
-        returned = function(**given)
+        returned = function(**kwargs)
     loss = returned[0] if isinstance(returned, tuple) else getattr(returned, "loss", returned)
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         shape = f"of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
@@ -252,16 +252,16 @@ def _difference(theirs: Outcome, ours: Outcome, name: str, batch: str, rtol: flo
     """The token where the gradients differ most, or the values; None if they are equal."""
     scale = max((float(gradient.abs().max()) for gradient in ours.gradients.values()), default=0.0)
     for by, expected in ours.gradients.items():
-        found = theirs.gradients[by]
-        if not bool(found.isfinite().all()):
-            place = (~found.isfinite()).nonzero()[0].tolist()
+        actual = theirs.gradients[by]
+        if not bool(actual.isfinite().all()):
+            place = (~actual.isfinite()).nonzero()[0].tolist()
             return f"batch {batch!r}: the gradient is not finite at response {place[0] + 1}, token {place[1] + 1}."
-        distance = (found - expected).abs()
+        distance = (actual - expected).abs()
         if float(distance.max()) > rtol * scale + 1e-12:
             row, token = divmod(int(distance.argmax()), distance.shape[1])
             return (
                 f"batch {batch!r}: response {row + 1}, token {token + 1}: the gradient by {by} is "
-                f"{float(found[row, token]):.4g}, that of {name} is {float(expected[row, token]):.4g}."
+                f"{float(actual[row, token]):.4g}, that of {name} is {float(expected[row, token]):.4g}."
             )
     if value and not abs(theirs.value - ours.value) <= rtol * max(abs(ours.value), scale) + 1e-12:
         return (

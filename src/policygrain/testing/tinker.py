@@ -1,4 +1,4 @@
-"""A Tinker-compatible endpoint beside a preset: a step with its loss, and one with the preset's custom loss."""
+"""A Tinker-compatible endpoint compared with a preset: a step with its loss, and one with the preset's custom loss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A running trainer beside a preset: the gradient read from the weights before and after steps of plain SGD."""
+"""A running trainer compared with a preset: the gradient read from the weights before and after steps of plain SGD."""
 
 from __future__ import annotations
 
@@ -49,20 +49,20 @@ def assert_step(model: torch.nn.Module, step: Step, objective: str | Method, *, 
         trained = [p for p in parameters if p.requires_grad]
         expected = _gradient(chosen, batch, trained)
         pairs = zip(parameters, step.before, step.after, strict=True)
-        found = torch.cat([((b - a) / step.learning_rate).flatten() for p, b, a in pairs if p.requires_grad])
-        if not (expected.any() or found.any()):
+        actual = torch.cat([((b - a) / step.learning_rate).flatten() for p, b, a in pairs if p.requires_grad])
+        if not (expected.any() or actual.any()):
             raise NoGradient(
                 f"this step shows nothing: its gradient is 0, as that of {chosen.name}. "
                 "Are all rewards equal, or all tokens clipped?"
             )
-        if float((found - expected).norm()) <= rtol * float(expected.norm()):
+        if float((actual - expected).norm()) <= rtol * float(expected.norm()):
             return
-        cosine, norm = alike(found, expected)
+        cosine, norm = alike(actual, expected)
         same = (
             words
             for words, other in variants(chosen)
             if (g := _gradient_or_none(other, batch, trained)) is not None
-            and float((found - g).norm()) <= rtol * float(g.norm())
+            and float((actual - g).norm()) <= rtol * float(g.norm())
         )
         equals = next(same, None)
     finally:
@@ -108,10 +108,10 @@ def trl_steps(trainer: Any) -> list[Step]:
     inputs: list[dict[str, Any]] = []
     compute = trainer._compute_loss
 
-    def recorded(model: Any, given: dict[str, Any]) -> Any:
+    def recorded(model: Any, batch: dict[str, Any]) -> Any:
         if model.training:
-            inputs.append(dict(given))
-        return compute(model, given)
+            inputs.append(dict(batch))
+        return compute(model, batch)
 
     class Recorder(TrainerCallback):
         """Copies the weights around each optimizer step."""
@@ -134,27 +134,27 @@ def trl_steps(trainer: Any) -> list[Step]:
 def _trl_batch(trainer: Any, inputs: Sequence[dict[str, Any]]) -> TokenBatch:
     """The micro-batches of a step as one batch, scored by the model as it is now."""
     parts = []
-    for given in inputs:
-        ids = torch.cat([given["prompt_ids"], given["completion_ids"]], dim=1)
-        mask = torch.cat([given["prompt_mask"], given["completion_mask"]], dim=1)
-        width = given["completion_ids"].shape[1]
+    for batch in inputs:
+        ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
+        mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
+        width = batch["completion_ids"].shape[1]
         log_probs, entropy, *_ = trainer._get_per_token_logps_and_entropies(
             trainer.model, ids, mask, width, compute_entropy=True
         )
-        old = given.get("old_per_token_logps")
+        old = batch.get("old_per_token_logps")
         part: dict[str, Any] = {
             "log_probs": log_probs,
             "old_log_probs": log_probs.detach() if old is None else old,
-            "mask": given["completion_mask"] * given.get("tool_mask", 1),
+            "mask": batch["completion_mask"] * batch.get("tool_mask", 1),
             "entropy": entropy,
         }
-        others = {"ref_log_probs": given.get("ref_per_token_logps"), "old_entropy": given.get("old_entropies")}
+        others = {"ref_log_probs": batch.get("ref_per_token_logps"), "old_entropy": batch.get("old_entropies")}
         parts.append(part | {key: value for key, value in others.items() if value is not None})
     widest = max(part["mask"].shape[1] for part in parts)
     joined: dict[str, Any] = {
         key: torch.cat([F.pad(part[key], (0, widest - part[key].shape[1])) for part in parts]) for key in parts[0]
     }
-    advantages = torch.cat([given["advantages"] for given in inputs])
+    advantages = torch.cat([batch["advantages"] for batch in inputs])
     groups = torch.arange(len(advantages), device=advantages.device) // trainer.num_generations
     return TokenBatch(**joined, advantages=advantages, groups=groups, max_length=trainer.max_completion_length)
 

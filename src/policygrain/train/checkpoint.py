@@ -87,7 +87,7 @@ def load_newest(checkpoints: Path, parts: Mapping[str, Any]) -> dict[str, Any] |
 
 
 def load_state(folder: Path) -> dict[str, Any]:
-    """What `save_state` wrote into the checkpoint ``folder``, tensors on the CPU. UserError if it cannot be loaded."""
+    """Load the state that `save_state` wrote into ``folder``, tensors on the CPU. UserError if it cannot be loaded."""
     try:
         with torch.serialization.safe_globals(SAVED_TYPES):
             state: dict[str, Any] = torch.load(folder / STATE, weights_only=True, map_location="cpu")

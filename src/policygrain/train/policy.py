@@ -72,7 +72,7 @@ class ScoredPolicy:
 
 @dataclass
 class Policy(ScoredPolicy):
-    """The policy with what the loop of this package trains it by.
+    """The policy with prediction heads, optimizer and gradient scaler, for the loop of this package.
 
     ``heads`` are multi-token prediction heads; None if the ratio of the method needs none.
     """

@@ -209,7 +209,7 @@ class Steps:
 def open_collector(
     study: Study, arm: Arm, seed: int, policy: ScoredPolicy, start: str, data: DataFolder
 ) -> Iterator[tuple[Collector, list[Problem]]]:
-    """Context with what samples and grades the batches of a run, and with its validation problems."""
+    """Context with the sampler and grader of a run's batches, and its validation problems."""
     settings = arm.training(study)
     problems, validation = read_problems(data.train), read_problems(data.validation)
     with_tests = any(problem.tests for problem in [*problems, *validation])

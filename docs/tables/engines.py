@@ -114,7 +114,7 @@ def laptop() -> str:
         corrected([[difference(areas(record, f"{a}{r}"), areas(record, f"{b}{r}"))] for r, (a, b) in pairs])
         for record in ("laptop", "laptop-trl")
     ]
-    rows = []
+    rows, shifts = [], []
     for (regime, (of, than)), (loop,), (trl,) in zip(pairs, *columns, strict=True):
         one, two = (
             {s: areas(record, of + regime)[s] - than_area for s, than_area in areas(record, than + regime).items()}
@@ -122,7 +122,14 @@ def laptop() -> str:
         )
         d = difference(two, one)
         rows.append([REGIMES.get(regime, "recipes"), f"{of} − {than}", loop, trl, f"{d.mean:+.2f} ± {d.half:.2f}"])
-    return table(["rollouts", "area, points", "by the loop", "by TRL", "TRL − loop"], rows)
+        shifts.append(d)
+    same = sum(("**" in loop) == ("**" in trl) for _, _, loop, trl, _ in rows)
+    summary = (
+        f"{same} of {len(rows)} verdicts are the same. The largest difference between the trainers is "
+        f"{max(abs(d.mean) for d in shifts):.1f} points; {sum(abs(d.mean) > d.half for d in shifts)} of the intervals of "
+        "these differences exclude 0."
+    )
+    return table(["rollouts", "area, points", "by the loop", "by TRL", "TRL − loop"], rows) + f"\n\n{summary}"
 
 
 def draw(path: Path) -> None:

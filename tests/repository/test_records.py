@@ -28,6 +28,7 @@ RECORDS = {
     "turns-ranges": "studies/turns-ranges.yaml",
     "turns-replicate": "studies/turns-replicate.yaml",
     "engines": "studies/engines.yaml",
+    "laptop-trl": "studies/laptop-trl.yaml",
     "engines-verl": "studies/engines-verl.yaml",
     "smollm2": "studies/smollm2.yaml",
     "smollm2-code": "studies/smollm2-code.yaml",

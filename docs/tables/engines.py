@@ -126,8 +126,8 @@ def laptop() -> str:
     same = sum(("**" in loop) == ("**" in trl) for _, _, loop, trl, _ in rows)
     summary = (
         f"{same} of {len(rows)} verdicts are the same. The largest difference between the trainers is "
-        f"{max(abs(d.mean) for d in shifts):.1f} points; {sum(abs(d.mean) > d.half for d in shifts)} of the intervals of "
-        "these differences exclude 0."
+        f"{max(abs(d.mean) for d in shifts):.1f} points; {sum(abs(d.mean) > d.half for d in shifts)} of the intervals "
+        "of these differences exclude 0."
     )
     return table(["rollouts", "area, points", "by the loop", "by TRL", "TRL − loop"], rows) + f"\n\n{summary}"
 

@@ -13,6 +13,7 @@ from tables import (
     cases_map,
     engines,
     integrations,
+    length,
     methods,
     mismatch,
     night,
@@ -35,6 +36,7 @@ PAGES = (
     "docs/methods/README.md",
     "docs/mismatch.md",
     "docs/phase.md",
+    "docs/length.md",
     "docs/pretrained.md",
     "docs/regime.md",
     "docs/reliability.md",
@@ -51,6 +53,7 @@ BLOCKS = (
     | engines.BLOCKS
     | studies.BLOCKS
     | phase.BLOCKS
+    | length.BLOCKS
     | mismatch.BLOCKS
     | night.BLOCKS
     | problem_sets.BLOCKS

@@ -28,6 +28,7 @@ RECORDS = {
     "turns-ranges": "studies/turns-ranges.yaml",
     "turns-replicate": "studies/turns-replicate.yaml",
     "engines": "studies/engines.yaml",
+    **{name: f"studies/{name}.yaml" for name in ("scale", "scale-direct", "scale-scratchpad", "scale-fresh")},
     "laptop-trl": "studies/laptop-trl.yaml",
     "engines-verl": "studies/engines-verl.yaml",
     "smollm2": "studies/smollm2.yaml",

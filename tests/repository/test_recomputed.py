@@ -215,8 +215,13 @@ def over_both(record: str, settings: str, *pairs: tuple[str, str]) -> Numbers:
 
 def plus_minus(record: str, *pairs: tuple[str, str]) -> Numbers:
     """Mean and half of Student's 95% interval of the area of each pair of arms, over seeds."""
-    found = [mean_t(paired(area, record, one, other)) for one, other in pairs]
-    return [number for mean, low, _ in found for number in (mean, mean - low)]
+    return [x for one, other in pairs for x in half_width(mean_t(paired(area, record, one, other)))]
+
+
+def half_width(mean_and_interval: Numbers) -> Numbers:
+    """Mean and half of the interval."""
+    mean, low, _ = mean_and_interval
+    return mean, mean - low
 
 
 def at_the_end(record: str, one: str, other: str) -> Numbers:
@@ -243,7 +248,7 @@ NUMBERS: list[Line] = [
         "docs/phase.md",
         "none is {:.1f} ± {:.1f} points behind tokens, blocks and sequences are not shown to differ",
         "scale-fresh",
-        lambda r: (lambda mean, low, _: (mean, mean - low))(*mean_t(paired(after_round, r, "token", "none", 16))),
+        lambda r: half_width(mean_t(paired(after_round, r, "token", "none", 16))),
     ),
     (
         "docs/mismatch.md",

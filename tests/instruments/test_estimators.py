@@ -52,7 +52,7 @@ SECTION: dict[str, Any] = {
 
 
 def study_of(**changes: Any) -> Study:
-    return small_study(methods=METHODS, estimators=SECTION | changes)
+    return small_study(methods=METHODS, estimators=SECTION | changes, training={"group": 8})
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def test_the_record_is_complete(measured: EstimatorsRecord) -> None:
     ]
     assert measured.settings == Fingerprints(study_of()).estimators_settings(0)
     assert (measured.seed, measured.reference, measured.batches) == (0, "token", 30)
-    assert (measured.true_responses, measured.responses_per_batch) == (800, 12)
+    assert (measured.true_responses, measured.responses_per_batch) == (1600, 24)
     assert set(measured.accuracy) == {"1/0", "1/2"} and all(0 < a < 1 for a in measured.accuracy.values())
 
 

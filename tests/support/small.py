@@ -22,7 +22,7 @@ SMALL: dict[str, Any] = {
     "seeds": [0],
     "model": {
         "tiny": {"hidden": 32, "intermediate": 32, "layers": 2, "heads": 1, "context": 96},
-        "warm_start": {"steps": 120, "mixed_steps": 120, "batch_size": 16, "direct_share": 1.0},
+        "warm_start": {"steps": 160, "mixed_steps": 160, "batch_size": 16, "direct_share": 1.0},
     },
     "data": {"train": ["count"], "train_size": 200, "validation_size": 10},
     "training": {

@@ -159,9 +159,11 @@ def test_a_batch_sampled_ahead_is_off_from_the_policy_that_sampled_it(
         staleness = [r.pop("staleness", None) for r in rows[ahead]]
         assert staleness == ([min(step, ahead) for step in range(5)] if ahead else [None] * 5)
         assert capsys.readouterr().err.count("all importance ratios are 1") == (ahead == 0)
-    assert rows[0][0] == rows[1][0] == rows[2][0]
+    # Batches that are sampled together are those of single calls up to rounding.
+    first, second = (pytest.approx(rows[2][step], rel=1e-4, abs=1e-6) for step in (0, 1))
+    assert rows[0][0] == first == rows[1][0]
     assert max(r["kl_old"] for r in rows[0]) < 1e-9 < rows[1][1]["kl_old"]
-    assert rows[1][1] == rows[2][1] != rows[0][1]
+    assert rows[1][1] == second != rows[0][1]
 
 
 def test_the_age_of_a_batch_is_that_of_its_anchor(made: tuple[Path, Path], tmp_path: Path) -> None:
@@ -186,8 +188,8 @@ def test_waiting_batches_are_kept_by_a_checkpoint(
 
     def dying(self: TorchEngine, requests: list[Request]) -> list[Response]:
         calls.append(len(requests))
-        # In step 2: three batches were sampled in step 0 and one in step 1.
-        if len(requests) == 48 and calls.count(48) == 5:
+        # In step 2: three batches were sampled together in step 0, and one in step 1.
+        if len(requests) == 48 and calls.count(48) == 2:
             raise KeyboardInterrupt
         return generate(self, requests)
 
@@ -195,7 +197,7 @@ def test_waiting_batches_are_kept_by_a_checkpoint(
     with pytest.raises(KeyboardInterrupt):
         train_small(study, tmp_path / "broken", *made)
     train_small(study, tmp_path / "broken", *made)
-    assert calls.count(48) == 5 + 1, "no batch that waited is sampled again"
+    assert (calls.count(3 * 48), calls.count(48)) == (1, 2 + 1), "no batch that waited is sampled again"
     assert_same_end(tmp_path / "broken", tmp_path / "whole")
 
 

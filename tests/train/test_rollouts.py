@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+import torch
 
 from policygrain.clock import Clock
 from policygrain.objective import Sampler
@@ -22,7 +23,6 @@ class Scripted:
 
     def __init__(self, script: Sequence[tuple[bool, ...]], lengths: Sequence[int]) -> None:
         self.script, self.lengths, self.tokenizer, self.asked = script, lengths, self, 0
-        self.right: list[bool] = []
 
     def ids(self, problem: str, program: bool = False) -> list[int]:
         return [int(problem)]
@@ -33,14 +33,14 @@ class Scripted:
     def generate(self, requests: Sequence[Request]) -> list[Response]:
         self.asked += len(requests)
         group = len(self.lengths)
-        self.right = [self.script[r.prompt_ids[0]][i % group] for i, r in enumerate(requests)]
         return [Response([7] * n, True, [-1.0] * n) for n in (self.lengths[i % group] for i in range(len(requests)))]
 
     def batch_decode(self, ids: list[list[int]], skip_special_tokens: bool) -> list[str]:
         return [""] * len(ids)
 
-    def grade(self, golds: Sequence[str], texts: Sequence[str], *_: Any) -> list[str]:
-        return ["correct" if r else "incorrect" for r in self.right]
+    def grade(self, golds: Sequence[str], texts: Sequence[str], options: Any, ids: Sequence[str]) -> list[str]:
+        right = [self.script[int(prompt)][i % len(self.lengths)] for i, prompt in enumerate(ids)]
+        return ["correct" if r else "incorrect" for r in right]
 
 
 class InOrder(PromptStream):
@@ -65,6 +65,28 @@ def test_the_overlong_punishment_by_hand() -> None:
     responses = [Response([0] * n, True, [0.0] * n) for n in (1, 8, 9, 10)]  # L_max 10, B 2: free up to 8
     assert _overlong(responses, 10, 0.2).tolist() == pytest.approx([0, 0, 0.5, 1])
     assert _overlong(responses, 10, 0.0).tolist() == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_batches_that_are_sampled_together_are_those_of_single_calls(dynamic: bool) -> None:
+    """The same prompts, seeds and rewards, by fewer calls of the engine."""
+    script = [MIXED, ALL, NONE, MIXED, MIXED, ALL, MIXED, MIXED] * 2
+    part = Scripted(script, (3, 4))
+    settings = Training(prompts_per_step=2, group=2, max_tokens=10)
+    stream = InOrder([Problem(str(n), str(n), "", "") for n in range(len(script))], 0)
+    batches: dict[bool, list[Rollouts]] = {}
+    for together in (False, True):
+        collector = Collector(stream, part, part, part, Sampler(dynamic=dynamic), settings, 0)
+        if together:
+            collector.sample_ahead(Clock(), range(6))
+        position, batches[together] = 0, []
+        for _ in range(3):
+            batches[together].append(collector.collect(Clock(), position))
+            position += batches[together][-1].sampled
+        assert not collector._waiting
+    for one, other in zip(*batches.values(), strict=True):
+        assert one.prompts == other.prompts and one.sampled == other.sampled
+        assert torch.equal(one.rewards, other.rewards)
 
 
 def test_groups_of_equal_rewards_are_replaced() -> None:

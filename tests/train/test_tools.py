@@ -124,7 +124,7 @@ def test_instruments_and_evaluation_have_tools_as_well(made: tuple[Path, Path], 
     study = with_tool(
         methods=METHODS,
         rounds={**section, "updates": [2], "pools": 1, "samples": 1},
-        estimators={**section, "updates": [0, 1], "batches": 6, "true_prompts": 30},
+        estimators={**section, "updates": [0, 1], "batches": 6, "true_prompts": 150},
     )
     data, start = DataFolder(made[0]), str(made[1])
     rounds = measure_rounds(study, 0, start, data, tmp_path / "rounds.json")

@@ -1,6 +1,6 @@
 """The policy that is measured: an initial model that the reference trained for some steps, and pools of rollouts.
 
-Everything is done by the functions of training (`collect_batch`, `minibatches`, `update`), so that it works for every
+Everything is done by the functions of training (`collect_batches`, `minibatches`, `update`), so that it works for every
 model and engine that training works for. It runs in one process and is never sharded.
 """
 
@@ -31,7 +31,7 @@ from ..tasks.problem import Problem, read_problems
 from ..tasks.prompts import PromptRenderer
 from ..train.credit import advantages_of
 from ..train.policy import Policy, open_policy
-from ..train.rollout_batch import collect_batch
+from ..train.rollout_batch import collect_batches
 from ..train.rollouts import Collector, PromptStream, Rollouts, grade_responses
 from ..train.update import TrainingBatch, minibatches, update
 
@@ -92,7 +92,7 @@ class MeasuredPolicy:
         for step in range(self.steps, steps):
             torch.manual_seed(seed_of("instruments", self.seed, "step", step))
             collector = self._collector(self._stream, seed_of("instruments", self.seed), self.settings.prompts_per_step)
-            sampled = collect_batch(collector, self.policy, self.reference, Clock(), self._position)
+            (sampled,) = collect_batches(collector, self.policy, self.reference, Clock(), self._position)
             self._position += sampled.rollouts.sampled
             assert sampled.batch is not None  # no sampler here drops groups
             sizes = len(sampled.rollouts.prompts), self.settings.group, self.settings.updates_per_batch
@@ -117,7 +117,7 @@ class MeasuredPolicy:
         """
         seed = seed_of("instruments", self.seed, *key)
         stream = PromptStream(self.train_problems, seed_of("prompts", seed))
-        sampled = collect_batch(self._collector(stream, seed, prompts), self.policy, self.reference, Clock())
+        (sampled,) = collect_batches(self._collector(stream, seed, prompts), self.policy, self.reference, Clock())
         assert sampled.batch is not None
         sequences, tokens = sampled.batch.sequences, sampled.batch.tokens
         if "groups" in needs:

@@ -15,6 +15,7 @@ import torch
 from ..progress import Progress
 from ..tasks.families import demonstrations
 from .logprobs import score_tokens
+from .muon import Muon
 from .sequences import Sequences, micro_batches, pack
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def _optimizers(model: PreTrainedModel, learning_rate: float) -> list[torch.opti
     matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
     others = [p for n, p in model.named_parameters() if p.ndim != 2 or "embed" in n]
     optimizers: list[torch.optim.Optimizer] = [
-        torch.optim.Muon(matrices, lr=5 * learning_rate, weight_decay=0.01, adjust_lr_fn="original"),
+        Muon(matrices, lr=5 * learning_rate, weight_decay=0.01),
         torch.optim.AdamW(others, lr=learning_rate, betas=(0.9, 0.98)),
     ]
     for optimizer in optimizers:

@@ -45,6 +45,7 @@ class SmallDecoder:
         positions = torch.arange(config.max_position_embeddings, device=self.embed.device).unsqueeze(0)
         cos, sin = decoder.rotary_emb(self.embed, positions)
         self.cos, self.sin = cos[0], sin[0]  # [positions, size]
+        self.sin[:, : self.size // 2].neg_()  # so that a vector's halves only change places in a rotation
         self.layers = [self._weights(layer) for layer in decoder.layers]
 
     @staticmethod
@@ -81,14 +82,14 @@ class SmallDecoder:
         """
         x = self.embed[ids]
         cos, sin = self.cos[position].unsqueeze(1), self.sin[position].unsqueeze(1)
-        mask = attention[:, None, None, :]
+        mask = torch.where(attention[:, None, None, :], 0.0, -torch.inf).to(x.dtype)
         rotated = self.heads + self.kv_heads
         for layer, cached in zip(self.layers, cache.layers, strict=True):
             assert isinstance(cached, InPlaceLayer)
             h = F.rms_norm(x, x.shape[-1:], layer.norm, self.eps)
             qkv = F.linear(h, layer.qkv, layer.qkv_bias).unflatten(1, (-1, self.size))
-            qk, half = qkv[:, :rotated], self.size // 2
-            qk = qk * cos + torch.cat([-qk[..., half:], qk[..., :half]], -1) * sin
+            qk = qkv[:, :rotated]
+            qk = torch.addcmul(qk * cos, qk.roll(self.size // 2, -1), sin)
             keys, values = cached.update(qk[:, self.heads :].unsqueeze(2), qkv[:, rotated:].unsqueeze(2))
             q = qk[:, : self.heads].unsqueeze(2)
             out = F.scaled_dot_product_attention(q, keys, values, mask, enable_gqa=self.heads != self.kv_heads)

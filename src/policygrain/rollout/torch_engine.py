@@ -56,12 +56,8 @@ class TorchEngine:
         device = self.model.device
         width = max(len(r.prompt_ids) for r in requests)
         longest = max(r.max_tokens for r in requests)
-        temperature = torch.tensor([r.temperature for r in requests], device=device).unsqueeze(1)
-        top_p = torch.tensor([r.top_p for r in requests], device=device).unsqueeze(1)
+        sample = Sampling(requests, longest, device)
         limit = torch.tensor([r.max_tokens for r in requests], device=device)
-        # A stream of uniform numbers per request, so that a response does not depend on the rest of the batch.
-        noise = np.stack([np.random.Generator(np.random.Philox(r.seed)).random(longest) for r in requests])
-        uniforms = torch.from_numpy(noise).to(device)
 
         # Each distinct prompt is prefilled once; its cache rows are then repeated for the requests that share it.
         prompts = list(dict.fromkeys(tuple(r.prompt_ids) for r in requests))
@@ -80,19 +76,14 @@ class TorchEngine:
 
         tokens = torch.full((len(requests), longest), self.pad_id, device=device)
         log_probs = torch.zeros((len(requests), longest), device=device)
-        lengths = torch.zeros(len(requests), dtype=torch.long, device=device)
-        finished = torch.zeros(len(requests), dtype=torch.bool, device=device)
         active = torch.arange(len(requests), device=device)  # index of the request of each row in the cache
+        going = limit > 0  # rows whose response is not over
         calls = ToolCalls(requests)
         for step in range(longest):
-            chosen, chosen_log_probs = _sample(logits, temperature[active], top_p[active], uniforms[active, step])
-            going = ~finished[active] & (step < limit[active])
+            chosen, chosen_log_probs = sample(logits, active, step)
             calls.write(active, going, chosen, chosen_log_probs)
-            rows = active[going]
-            tokens[rows, step], log_probs[rows, step] = chosen[going], chosen_log_probs[going]
-            lengths[rows] += 1
-            finished[rows] = chosen[going] == self.eos_id
-            going = ~finished[active] & (step + 1 < limit[active])
+            tokens[active, step], log_probs[active, step] = chosen, chosen_log_probs  # cut off at the end
+            going = going & (chosen != self.eos_id) & (step + 1 < limit[active])
             count = int(going.sum())
             if count == 0:
                 break
@@ -100,13 +91,19 @@ class TorchEngine:
             if count < KEEP_SHARE * len(active):
                 keep = going.nonzero().squeeze(1)
                 cache.select_rows(keep)
-                active, chosen, position = active[keep], chosen[keep], position[keep]
+                active, chosen, position, attention, going = (
+                    rows[keep] for rows in (active, chosen, position, attention, going)
+                )
             position = position + 1
-            attention[active, width + step] = True
-            logits = decode(chosen, position, attention[active, : width + step + 1], cache)
+            attention[:, width + step] = True
+            logits = decode(chosen, position, attention[:, : width + step + 1], cache)
+        is_end = tokens == self.eos_id
+        ends = torch.where(is_end.any(1), is_end.int().argmax(1), longest)
         return [
-            Response(tokens[i, :n].tolist(), bool(f), log_probs[i, :n].tolist(), calls.masks.get(i))
-            for i, (n, f) in enumerate(zip(lengths.tolist(), finished.tolist(), strict=True))
+            Response(tokens[i, :n].tolist(), finished, log_probs[i, :n].tolist(), calls.masks.get(i))
+            for i, (n, finished) in enumerate(
+                zip((ends + 1).minimum(limit).tolist(), (ends < limit).tolist(), strict=True)
+            )
         ]
 
     def _decode(self, ids: Tensor, position: Tensor, attention: Tensor, cache: InPlaceCache) -> Tensor:
@@ -157,21 +154,36 @@ class ToolCalls:
                 waiting.extend(self.tools[i].output(ids))
 
 
-def _sample(logits: Tensor, temperature: Tensor, top_p: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
-    """Next tokens [batch] and their log-probabilities under the sampled distribution. Temperature 0: greedy."""
-    greedy = (temperature == 0).squeeze(1)
-    log_p = torch.log_softmax(logits / torch.where(temperature == 0, 1.0, temperature), dim=-1)
-    p = log_p.double().exp()
-    if bool((top_p < 1).any()):
-        ranked, index = p.sort(dim=-1, descending=True)
-        # Nucleus: the smallest set of most probable tokens whose total probability reaches top_p.
-        ranked = torch.where(ranked.cumsum(-1) - ranked < top_p, ranked, 0.0)
-        p = torch.zeros_like(p).scatter(1, index, ranked)
-        log_p = (p / p.sum(-1, keepdim=True)).log().float()
-    # Inverse transform sampling; clamped because rounding may leave the last sum below the uniform number.
-    sums = p.cumsum(-1)
-    sampled = (
-        torch.searchsorted(sums, uniform.unsqueeze(1) * sums[:, -1:], right=True).clamp(max=p.shape[1] - 1).squeeze(1)
-    )
-    token = torch.where(greedy, logits.argmax(-1), sampled)
-    return token, log_p.gather(1, token.unsqueeze(1)).squeeze(1)
+class Sampling:
+    """Draws the next token of each row by the temperature, nucleus and uniform numbers of its request."""
+
+    def __init__(self, requests: Sequence[Request], longest: int, device: torch.device) -> None:
+        temperature = torch.tensor([r.temperature for r in requests], device=device).unsqueeze(1)
+        self.greedy = temperature.squeeze(1) == 0
+        self.temperature = torch.where(temperature == 0, 1.0, temperature)
+        self.top_p = torch.tensor([r.top_p for r in requests], device=device).unsqueeze(1)
+        # A stream of uniform numbers per request, so that a response does not depend on the rest of the batch.
+        noise = np.stack([np.random.Generator(np.random.Philox(r.seed)).random(longest) for r in requests])
+        self.uniforms = torch.from_numpy(noise).to(device)
+        self.any_greedy, self.any_nucleus = bool(self.greedy.any()), bool((self.top_p < 1).any())
+
+    def __call__(self, logits: Tensor, active: Tensor, step: int) -> tuple[Tensor, Tensor]:
+        """Tokens [rows] and their log-probabilities under the distribution that is sampled.
+
+        ``logits`` [rows, vocabulary]; ``active`` [rows]: the request of each row. Temperature 0: greedy.
+        """
+        log_p = torch.log_softmax(logits / self.temperature[active], dim=-1)
+        p = log_p.double().exp_()
+        if self.any_nucleus:
+            ranked, index = p.sort(dim=-1, descending=True)
+            # Nucleus: the smallest set of most probable tokens whose total probability reaches top_p.
+            ranked = torch.where(ranked.cumsum(-1) - ranked < self.top_p[active], ranked, 0.0)
+            p = torch.zeros_like(p).scatter(1, index, ranked)
+            log_p = (p / p.sum(-1, keepdim=True)).log().float()
+        # Inverse transform sampling; clamped because rounding may leave the last sum below the uniform number.
+        sums = p.cumsum(-1)
+        uniform = (self.uniforms[active, step] * sums[:, -1]).unsqueeze(1)
+        token = torch.searchsorted(sums, uniform, right=True).clamp_(max=p.shape[1] - 1)
+        if self.any_greedy:
+            token = torch.where(self.greedy[active].unsqueeze(1), logits.argmax(-1, keepdim=True), token)
+        return token.squeeze(1), log_p.gather(1, token).squeeze(1)

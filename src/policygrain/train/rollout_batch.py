@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -14,6 +15,7 @@ from ..model.weights import rounded_copy
 from ..objective import Method
 from ..objective.batch import TokenBatch
 from ..rollout.engine import Response
+from ..study.schema import Training
 from .policy import ScoredPolicy
 from .rollouts import Collector, Rollouts
 from .update import TrainingBatch, prepare
@@ -51,26 +53,45 @@ ROUNDING = {torch.float32: 0.01, torch.float16: 0.02, torch.bfloat16: 0.1}
 SAVED_TYPES: list[Any] = [RolloutBatch, Rollouts, Response, TrainingBatch, Sequences, TokenBatch]
 
 
-def collect_batch(
-    collector: Collector, policy: ScoredPolicy, method: Method, clock: Clock, position: int = 0, age: int | None = None
-) -> RolloutBatch:
-    """Sample a batch with the policy's current weights, grade it, compute advantages and old log-probabilities.
+def collect_batches(
+    collector: Collector,
+    policy: ScoredPolicy,
+    method: Method,
+    clock: Clock,
+    position: int = 0,
+    ages: Sequence[int | None] = (None,),
+) -> list[RolloutBatch]:
+    """Sample a batch for each of ``ages`` with the policy's current weights, with advantages and old log-probabilities.
 
-    Its prompts are those of the stream from ``position`` on, and its updates come ``age`` steps later.
+    Their prompts are those of the stream from ``position`` on, and the updates of each come its age in steps later.
     With `training.sampler_bits` the engine has rounded weights; old log-probabilities are still the trainer's.
     EngineMismatch if engine and trainer differ too much.
     """
-    bits = collector.settings.sampler_bits
+    settings = collector.settings
+    bits = settings.sampler_bits
     with clock("synchronise"):
         collector.engine.load_weights(policy.model if bits is None else rounded_copy(policy.model, bits))
-    rollouts = collector.collect(clock, position)
+    if len(ages) > 1:
+        collector.sample_ahead(clock, range(position, position + len(ages) * settings.prompts_per_step))
+    sampled: list[Rollouts] = []
+    for _ in ages:
+        sampled.append(collector.collect(clock, position))
+        position += sampled[-1].sampled
     collector.engine.sleep()
+    return [
+        _scored(rollouts, policy, method, clock, settings, age) for rollouts, age in zip(sampled, ages, strict=True)
+    ]
+
+
+def _scored(
+    rollouts: Rollouts, policy: ScoredPolicy, method: Method, clock: Clock, settings: Training, age: int | None
+) -> RolloutBatch:
     if not rollouts.prompts:
         return RolloutBatch(rollouts, None, {})
     with clock("log_probs"):
-        batch, metrics = prepare(rollouts, policy, method, collector.settings, age)
-    bound = collector.settings.max_mismatch
-    if bits is None or bound is not None:  # rounded weights differ from the trained policy on purpose
+        batch, metrics = prepare(rollouts, policy, method, settings, age)
+    bound = settings.max_mismatch
+    if settings.sampler_bits is None or bound is not None:  # rounded weights differ from the trained policy on purpose
         _check_mismatch(metrics, policy.model, bound)
     return RolloutBatch(rollouts, batch, metrics)
 

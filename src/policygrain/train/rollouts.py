@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -67,6 +67,29 @@ class Collector:
     sampler: Sampler
     settings: Training
     seed: int
+    # Prompt and responses by the prompt's position in the stream, from `sample_ahead` until a batch takes them.
+    _waiting: dict[int, tuple[list[int], list[Response]]] = field(default_factory=dict)
+
+    def sample_ahead(self, clock: Clock, positions: range) -> None:
+        """Sample groups for the prompts at these positions, of several batches of one policy, in one call."""
+        problems, group = self.stream.at(positions), self.settings.group
+        prompts = [self.renderer.ids(p.problem, bool(p.tests)) for p in problems]
+        # Seeds are keyed by the prompt's position in the stream, so all methods have the same sampling seeds.
+        requests = [
+            Request(
+                prompt,
+                seed_of(self.seed, position, i),
+                self.settings.max_tokens,
+                self.settings.temperature,
+                tool=self.renderer.tool(problem.source),
+            )
+            for position, prompt, problem in zip(positions, prompts, problems, strict=True)
+            for i in range(group)
+        ]
+        with clock("generate"):
+            flat = map_over_ranks(self.engine.generate, requests)
+        groups = [flat[i : i + group] for i in range(0, len(flat), group)]
+        self._waiting.update(zip(positions, zip(prompts, groups, strict=True), strict=True))
 
     def collect(self, clock: Clock, position: int = 0) -> Rollouts:
         """A batch of ``prompts_per_step`` groups; fewer only when dynamic sampling ends at ``max_batches``.
@@ -103,22 +126,12 @@ class Collector:
 
     def _sample(self, positions: range, clock: Clock) -> Rollouts:
         group, settings, count = self.settings.group, self.settings, len(positions)
+        missing = [position for position in positions if position not in self._waiting]
+        if missing:  # the last ones, since batches take their prompts in order
+            self.sample_ahead(clock, range(missing[0], positions.stop))
         problems = self.stream.at(positions)
-        prompts = [self.renderer.ids(p.problem, bool(p.tests)) for p in problems]
-        # Seeds are keyed by the prompt's position in the stream, so all methods have the same sampling seeds.
-        requests = [
-            Request(
-                prompt,
-                seed_of(self.seed, position, i),
-                settings.max_tokens,
-                settings.temperature,
-                tool=self.renderer.tool(problem.source),
-            )
-            for position, prompt, problem in zip(positions, prompts, problems, strict=True)
-            for i in range(group)
-        ]
-        with clock("generate"):
-            flat = map_over_ranks(self.engine.generate, requests)
+        prompts, groups = zip(*(self._waiting.pop(position) for position in positions), strict=True)
+        flat = [response for group_of_prompt in groups for response in group_of_prompt]
         with clock("reward"):
             problem_of_response = [p for p in problems for _ in range(group)]
             outcomes = grade_responses(problem_of_response, flat, self.grader, self.renderer.tokenizer)
@@ -128,8 +141,8 @@ class Collector:
         if settings.shuffle_rewards:
             rewards = _shuffled(rewards, [seed_of("shuffle", self.seed, position) for position in positions])
         return Rollouts(
-            prompts,
-            [flat[i : i + group] for i in range(0, len(flat), group)],
+            list(prompts),
+            list(groups),
             rewards,
             correct.view(count, group),
             sampled=count,

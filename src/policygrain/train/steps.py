@@ -33,7 +33,7 @@ from .metrics_log import MetricsLog
 from .model_folder import model_folder
 from .policy import ScoredPolicy
 from .ranks import gather, is_rank_0, map_over_ranks, on_rank_0
-from .rollout_batch import RolloutBatch, collect_batch
+from .rollout_batch import RolloutBatch, collect_batches
 from .rollouts import Collector, PromptStream, grade_responses
 from .stopping import Stop
 from .token_view import save_token_view
@@ -124,11 +124,12 @@ class Steps:
         old policy of its ratios.
         """
         state, settings = self.state, self.settings
-        while len(state.waiting) <= settings.ahead and state.step + len(state.waiting) < settings.steps:
-            age = len(state.waiting)
-            batch = collect_batch(self.collector, self.policy, self.method, self.clock, state.position, age)
-            state.position += batch.rollouts.sampled
-            state.waiting.append(batch)
+        ages = range(len(state.waiting), min(settings.ahead + 1, settings.steps - state.step))
+        if not ages:
+            return
+        batches = collect_batches(self.collector, self.policy, self.method, self.clock, state.position, ages)
+        state.position += sum(batch.rollouts.sampled for batch in batches)
+        state.waiting += batches
 
     def minibatches(self) -> Iterator[TrainingBatch]:
         """The batch of each optimizer step of this step; none if dynamic sampling has dropped all groups."""

@@ -247,7 +247,7 @@ def compare(work: Work, folder: str, rounds: int, steps: int) -> dict[str, Any]:
     total = WARM_UP + rounds * steps
     turns = Turns(PolicyGrain(work), steps)
     # TRL's prompts in the order of PolicyGrain's stream.
-    stream = PromptStream(work.problems, SEED).next(total * work.settings.prompts_per_step)
+    stream = PromptStream(work.problems, SEED).at(range(total * work.settings.prompts_per_step))
     renderer = turns.ours.collector.renderer
     model, tokenizer = load_model(work.start)
     turns.trainer = GRPOTrainer(
@@ -255,7 +255,7 @@ def compare(work: Work, folder: str, rounds: int, steps: int) -> dict[str, Any]:
         processing_class=tokenizer,
         reward_funcs=turns.reward,
         args=grpo_config(folder, total, work.settings),
-        train_dataset=Dataset.from_list([{"prompt": renderer.text(p.problem), "answer": p.answer} for _, p in stream]),
+        train_dataset=Dataset.from_list([{"prompt": renderer.text(p.problem), "answer": p.answer} for p in stream]),
         callbacks=[turns],
     )
     turns.trainer.remove_callback(PrinterCallback)

@@ -15,6 +15,7 @@ from scipy.stats import spearmanr, t
 from .common import ROOT, table
 
 MAP = "phase"  # the record of the map
+OLD = "phase-old"  # that of older rollouts
 # What is compared in each regime: name of a column → method, and the method that it is compared with.
 RATIOS = {f"{name} − none": (name, "none") for name in ("token", "block", "sequence", "product")}
 CLIPS = {f"{name}: clip − no clip": (f"{name}_clip", name) for name in ("token", "block", "sequence")}
@@ -32,7 +33,7 @@ METRICS = {
 }
 MISMATCH = ("mismatch_mean", "correction_dropped_share")
 WINDOWS = (4, 8, 16, 24)  # steps
-DEFAULT_AGE = {"phase": 0, "mismatch": 0}  # `training.ahead`, which names of arms leave out; 8 in other records
+DEFAULT_AGE = {"phase": 0, "phase-old": 0, "mismatch": 0}  # `training.ahead`, which names of arms leave out; 8 in other records
 Array = NDArray[np.float64]
 
 
@@ -275,6 +276,35 @@ def _drift(age: int, rate: float) -> float:
     return float(np.nanmean(np.concatenate(chosen)))
 
 
+def older() -> str:
+    """The study with older rollouts: area, and sampled accuracy at the end, which is secondary and not corrected."""
+    columns = {
+        **{f"{name} − none": (name, "none") for name in ("token", "block", "sequence")},
+        "token: clip − no clip": ("token_clip", "token"),
+        "block − token, clipped": ("block_clip", "token_clip"),
+    }
+    of_endpoint = {"area": lambda run: run.area, "at the end": lambda run: 100 * run.last}
+    titles, found = [], {}
+    for endpoint, value in of_endpoint.items():
+        values: dict[tuple[str, int], dict[int, float]] = {}
+        for run in runs(OLD):
+            values.setdefault((run.method, run.age), {})[run.seed] = value(run)
+        ages = sorted({age for _, age in values if age})
+        titles += [[f"{age}", endpoint, f"{np.mean([*values['none', age].values()]):.0f}%"] for age in ages]
+        found[endpoint] = [
+            [
+                difference(values["none", age], values["none", 0]),
+                *(difference(values[a, age], values[b, age]) for a, b in columns.values()),
+            ]
+            for age in ages
+        ]
+    shown = corrected(found["area"]) + [
+        [f"{one.mean:+.1f} ± {one.half:.1f}" for one in row] for row in found["at the end"]
+    ]
+    rows = [[*title, *row] for title, row in zip(titles, shown, strict=True)]
+    return table(["age", "endpoint", "none: accuracy", "none − on-policy", *columns], rows)
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
     "phase-ratios": ratios,
     "phase-clips": clips,
@@ -283,4 +313,5 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "phase-collapses": collapses,
     "phase-warnings": warnings,
     "phase-law": law,
+    "phase-older": older,
 }

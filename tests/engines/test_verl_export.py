@@ -219,13 +219,15 @@ class Recorder:
         return ["incorrect"] * len(golds)
 
 
-def test_training_rows_are_what_the_loop_samples_in_the_order_of_its_minibatches() -> None:
+@pytest.mark.parametrize("control", [0, 1])
+def test_training_rows_are_what_the_loop_samples_in_the_order_of_its_minibatches(control: int) -> None:
     problems = [Problem(str(number), str(number), "", "") for number in range(5)]
-    settings, seed = Training(prompts_per_step=4, group=2, updates_per_batch=2), 3
+    settings = Training(prompts_per_step=4, group=2, updates_per_batch=2, sampling_seed=control)
+    seed = seed_of("sampling", 3, 1) if control else 3
     recorder = Recorder()
     stream = PromptStream(problems, seed_of("prompts", seed))
     collector = Collector(stream, recorder, recorder, recorder, Sampler(), settings, seed)  # type: ignore[arg-type]
-    rows = training_rows(problems, settings, seed)
+    rows = training_rows(problems, settings, 3)
     for step in range(3):
         collector.collect(Clock(), 4 * step)
         order = torch.cat(minibatches(4, 2, 2, seed_of("minibatches", seed, step)))

@@ -18,7 +18,6 @@ from ..files import atomic_text, new_folder
 from ..integrations.options import EXPORTED, METHODS_FILE, VERL_LACKS, lacking
 from ..model.loading import load_tokenizer
 from ..objective import Method
-from ..provenance import seed_of
 from ..results.layout import DataFolder
 from ..results.schema import ExportRecord, write_record
 from ..study import Study
@@ -27,8 +26,8 @@ from ..study.schema import Training
 from ..tasks.problem import Problem, read_problems
 from ..tasks.prompts import PromptRenderer
 from ..tasks.sources import prepare
-from ..train.rollouts import PromptStream
-from ..train.update import minibatches
+from ..train.rollouts import prompt_stream, response_seeds, sampling_seed
+from ..train.update import minibatches_of_step
 from .folder import run_config
 from .table import check_features
 from .verl_config import AGENT, AGENT_LOOP, CONFIG, RECORD, REWARD, config, registered_name, with_changes
@@ -130,12 +129,13 @@ def training_rows(problems: list[Problem], settings: Training, seed: int) -> Ite
 
     With each one the sampling seeds of its responses, by which the loop samples them (`Collector`).
     """
-    stream, count = PromptStream(problems, seed_of("prompts", seed)), settings.prompts_per_step
+    seed, count = sampling_seed(settings, seed), settings.prompts_per_step
+    stream, one_pass = prompt_stream(problems, seed), settings.model_copy(update={"epochs": 1})
     for step in itertools.count():
-        for rows in minibatches(count, 1, settings.updates_per_batch, seed_of("minibatches", seed, step)):
+        for rows in minibatches_of_step(one_pass, count, 1, seed, step):
             for position in (step * count + rows).tolist():
                 [problem] = stream.at(range(position, position + 1))
-                yield problem, [seed_of(seed, position, number) for number in range(settings.group)]
+                yield problem, response_seeds(seed, position, settings.group)
 
 
 def _write_parquet(

@@ -42,6 +42,21 @@ class PromptStream:
         return self._orders[epoch]
 
 
+def sampling_seed(settings: Training, seed: int) -> int:
+    """The key of all random choices of a run but its initial model; controls have another one with the same model."""
+    return seed_of("sampling", seed, settings.sampling_seed) if settings.sampling_seed else seed
+
+
+def prompt_stream(problems: list[Problem], seed: int) -> PromptStream:
+    """The prompts of a run with this sampling seed."""
+    return PromptStream(problems, seed_of("prompts", seed))
+
+
+def response_seeds(seed: int, position: int, group: int) -> list[int]:
+    """Sampling seeds of the responses to the prompt at ``position``: the same for all methods and trainers."""
+    return [seed_of(seed, position, number) for number in range(group)]
+
+
 @dataclass
 class Rollouts:
     """A batch of responses in groups; tensors are [prompts, group], lists [prompts][group]."""
@@ -68,23 +83,22 @@ class Collector:
     settings: Training
     seed: int
     # Prompt and responses by the prompt's position in the stream, from `sample_ahead` until a batch takes them.
-    _waiting: dict[int, tuple[list[int], list[Response]]] = field(default_factory=dict)
+    _waiting: dict[int, tuple[list[int], list[Response]]] = field(default_factory=dict, init=False, repr=False)
 
     def sample_ahead(self, clock: Clock, positions: range) -> None:
         """Sample groups for the prompts at these positions, of several batches of one policy, in one call."""
         problems, group = self.stream.at(positions), self.settings.group
         prompts = [self.renderer.ids(p.problem, bool(p.tests)) for p in problems]
-        # Seeds are keyed by the prompt's position in the stream, so all methods have the same sampling seeds.
         requests = [
             Request(
                 prompt,
-                seed_of(self.seed, position, i),
+                seed,
                 self.settings.max_tokens,
                 self.settings.temperature,
                 tool=self.renderer.tool(problem.source),
             )
             for position, prompt, problem in zip(positions, prompts, problems, strict=True)
-            for i in range(group)
+            for seed in response_seeds(self.seed, position, group)
         ]
         with clock("generate"):
             flat = map_over_ranks(self.engine.generate, requests)

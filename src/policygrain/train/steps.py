@@ -34,10 +34,10 @@ from .model_folder import model_folder
 from .policy import ScoredPolicy
 from .ranks import gather, is_rank_0, map_over_ranks, on_rank_0
 from .rollout_batch import RolloutBatch, collect_batches
-from .rollouts import Collector, PromptStream, grade_responses
+from .rollouts import Collector, grade_responses, prompt_stream, sampling_seed
 from .stopping import Stop
 from .token_view import save_token_view
-from .update import TrainingBatch, minibatches
+from .update import TrainingBatch, minibatches_of_step
 
 NO_UPDATES = (
     "no optimizer step was made: dynamic sampling dropped every group, since all of its rewards were equal. The final "
@@ -136,9 +136,8 @@ class Steps:
         rollouts, batch, _ = self.current
         if batch is None:
             return
-        settings, seed = self.settings, seed_of("minibatches", self.collector.seed, self.state.step)
-        sizes = len(rollouts.prompts), settings.group, settings.updates_per_batch
-        for rows in minibatches(*sizes, seed, settings.epochs):
+        prompts, group = len(rollouts.prompts), self.settings.group
+        for rows in minibatches_of_step(self.settings, prompts, group, self.collector.seed, self.state.step):
             yield batch.rows(rows)
 
     def end(self, updates: list[dict[str, float]]) -> str | None:
@@ -226,10 +225,9 @@ def open_collector(
         )
         longest = policy.model.config.max_position_embeddings - settings.max_tokens
         renderer = PromptRenderer(policy.tokenizer, study.prompt, longest)
-        # Controls use another stream of prompts and responses with the same initial model.
-        sampling = seed_of("sampling", seed, settings.sampling_seed) if settings.sampling_seed else seed
-        stream = PromptStream(problems, seed_of("prompts", sampling))
-        yield Collector(stream, engine, grader, renderer, arm.method(study).sampler, settings, sampling), validation
+        sampling = sampling_seed(settings, seed)
+        stream, sampler = prompt_stream(problems, sampling), arm.method(study).sampler
+        yield Collector(stream, engine, grader, renderer, sampler, settings, sampling), validation
 
 
 def _save_final_model(policy: ScoredPolicy, run: RunFolder) -> None:

@@ -18,6 +18,7 @@ from ..objective.correction import effective_sample_share, log_weights, rollout_
 from ..objective.divergence import k3
 from ..objective.loss import merge_metrics
 from ..objective.part import Custom
+from ..provenance import seed_of
 from ..study.schema import Training
 from .credit import advantages_of
 from .policy import Policy, ScoredPolicy
@@ -179,6 +180,11 @@ def minibatches(prompts: int, group: int, count: int, seed: int, epochs: int = 1
         rows = (order.unsqueeze(1) * group + torch.arange(group)).flatten()
         steps += rows.tensor_split(min(count, len(rows)))
     return steps
+
+
+def minibatches_of_step(settings: Training, prompts: int, group: int, seed: int, step: int) -> list[Tensor]:
+    """The minibatches of a step of a run with this sampling seed: the same for all methods and trainers."""
+    return minibatches(prompts, group, settings.updates_per_batch, seed_of("minibatches", seed, step), settings.epochs)
 
 
 def update(policy: Policy, batch: TrainingBatch, method: Method, settings: Training) -> dict[str, float]:

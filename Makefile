@@ -79,15 +79,15 @@ test-oldest: .venv-oldest/.ready
 	.venv-oldest/bin/python -m pip install --quiet --progress-bar off torch==2.6.0 PyYAML==6.0 pytest hypothesis
 	touch $@
 
-# The integrations with verl and Tinker, and what other trainers' losses are, in an environment beside the packages of .venv; then a whole
-# run by verl.
+# The integrations with verl and Tinker, and what other trainers' losses are, in an environment beside the packages of .venv; then whole
+# runs by verl.
 test-peers: .venv-peers/.ready
 	.venv-peers/bin/python -m pytest -q -p no:cacheprovider tests/integrations/test_verl.py \
 	    tests/integrations/test_verl_groups.py tests/engines/test_verl_export.py \
 	    tests/engines/test_verl_import.py \
 	    tests/integrations/test_tinker.py \
-	    tests/integrations/test_same_name.py tests/testing/test_tinker.py tests/testing/test_third_party.py
-	$(BIN)/python -m pytest -m verl tests/engines/test_verl_run.py
+	    tests/integrations/test_same_name.py tests/objective/test_released.py tests/testing/test_tinker.py tests/testing/test_third_party.py
+	$(BIN)/python -m pytest -m verl tests/engines/test_verl_run.py tests/testing/test_verl.py
 
 .venv-peers/.ready: requirements/peers.txt .venv-verl/.ready
 	$(PYTHON) -m venv .venv-peers

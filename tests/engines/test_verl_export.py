@@ -118,7 +118,7 @@ def test_verl_reads_the_configuration_by_its_own_classes(
     from hydra import compose, initialize_config_dir
     from verl.utils.config import omega_conf_to_dataclass
 
-    out = exported(study_of(learning_rate=3e-6, epochs=2), tmp_path, chat_start)
+    out = exported(study_of(learning_rate=3e-6, epochs=2, max_grad_norm=0.3), tmp_path, chat_start)
     monkeypatch.setenv(EXPORTED, "/moved")
     with initialize_config_dir(str(out), version_base=None):
         found = compose("verl")
@@ -128,6 +128,7 @@ def test_verl_reads_the_configuration_by_its_own_classes(
     actor: Any = omega_conf_to_dataclass(found.actor_rollout_ref.actor)
     # 16 prompts in 4 updates: 4 prompts each, of 8 responses.
     assert (actor.ppo_mini_batch_size, actor.ppo_epochs, actor.optim.lr) == (4, 2, 3e-6)
+    assert actor.optim.clip_grad == 0.3, "what verl's engine reads"
     assert actor.policy_loss.loss_mode.startswith("policygrain.tepo-") and not actor.use_kl_loss
     rollout = found.actor_rollout_ref.rollout
     assert (rollout.n, rollout.temperature, rollout.response_length) == (8, 0.9, study_of().training.max_tokens)

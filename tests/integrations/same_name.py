@@ -116,6 +116,7 @@ NAMES = [
     _trinity("gspo", "gspo"),
     _trinity("cispo", "cispo"),
     _trinity("sapo", "sapo"),
+    _trinity("topr", "topr"),
     _skyrl("regular", "grpo"),
     _skyrl("gspo", "gspo"),
     _skyrl("cispo", "cispo"),

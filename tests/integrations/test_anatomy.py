@@ -147,6 +147,40 @@ def test_shares_add_up_and_cosines_are_cosines(seed: int, tmp_path_factory: pyte
     assert by_name["reinforce"][2] == 0, "without a ratio no token with an advantage is silenced"
 
 
+@given(seed=st.integers(0, 10_000))
+@FEW
+def test_silenced_tokens_are_counted_in_each_turn_and_any_other_group(
+    seed: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """By hand from c and the mask; the groups of a view together have the share of all tokens."""
+    rows = made_up(seed=seed)
+    work, found = of(rows, tmp_path_factory.mktemp("a"))
+    c = coefficients_of(work)
+    rewards = torch.tensor([row["reward"] for row in rows]).view(-1, 4)
+    has_advantage = (rewards != rewards.mean(1, keepdim=True)).flatten()
+    fixed = [k for k, name in enumerate(found.names) if name != "clip_cov"]  # which draws
+    turns = found.views["turn"]
+    for k in fixed:
+        name = found.names[k]
+        quiet, counted = dict.fromkeys(turns.labels, 0), dict.fromkeys(turns.labels, 0)
+        for i, row in enumerate(rows):
+            before, turn = 0, 0
+            for token, inside in enumerate(row["mask"]):
+                turn += inside and not before
+                before = inside
+                if inside and has_advantage[i]:
+                    counted[str(turn)] += 1
+                    quiet[str(turn)] += float(c[name][i][token]) == 0
+        expected = [quiet[t] / counted[t] if counted[t] else math.nan for t in turns.labels]
+        assert turns.silenced[k].tolist() == pytest.approx(expected, nan_ok=True), name
+    assert any((turns.silenced[k] > 0).any() for k in fixed), "some tokens are silenced, and counted"
+    for name, view in found.views.items():
+        ranges = view.silenced[fixed]
+        whole = torch.tensor(found.numbers["silenced"])[fixed]
+        low, high = ranges.nan_to_num(2).amin(1), ranges.nan_to_num(-1).amax(1)
+        assert ((low <= whole + 1e-9) & (whole <= high + 1e-9)).all(), f"{name}: a mean is among its parts"
+
+
 @given(
     vectors=st.lists(st.lists(st.integers(-3, 3), min_size=4, max_size=4), min_size=1, max_size=7),
     scales=st.lists(st.floats(0.1, 10), min_size=7, max_size=7),

@@ -190,8 +190,9 @@ def test_a_divergence_in_the_reward_has_its_true_gradient(seed, off_policy):
     found = gradient_of(Kl(estimator="k1", place="reward"), now, ref, old, old.sum(1).exp())
     (estimate,) = torch.autograd.grad(now, logits, found, retain_graph=True)
     torch.testing.assert_close(estimate, expected)
-    # k1 in the loss has no gradient on average; k2 in the loss has that of each token's own divergence.
-    for estimator, wanted in (("k1", 0 * expected), ("k2", expected)):
+    # k1 in the loss has no gradient on average; k2 has that of each token's own divergence, and k3 that of the reverse.
+    (reverse,) = torch.autograd.grad((ref.sum(1).exp() * (ref - now).sum(1)).sum(), logits, retain_graph=True)
+    for estimator, wanted in (("k1", 0 * expected), ("k2", expected), ("k3", reverse)):
         found = gradient_of(Kl(estimator=estimator), now, ref, old, old.sum(1).exp())
         torch.testing.assert_close(torch.autograd.grad(now, logits, found, retain_graph=True)[0], wanted)
 

@@ -42,6 +42,10 @@ def named(x) -> str:
         (method("grpo"), {"loss_type": "grpo"}),
         (method("grpo_clip_higher"), {"loss_type": "grpo", "clip": WIDE}),
         (method("grpo", penalties=[TO_INITIAL]), {"loss_type": "grpo", "beta": 0.1}),
+        (
+            method("grpo", penalties=[TO_INITIAL | {"times_ratio": True}]),
+            {"loss_type": "grpo", "beta": 0.1, "times_ratio": True},
+        ),
         (method("grpo", clip={"dual": 1.5}), {"loss_type": "grpo", "delta": 1.5}),
         (method("dr_grpo"), {"loss_type": "dr_grpo"}),
         (method("dapo"), {"loss_type": "dapo", "clip": WIDE}),

@@ -12,7 +12,7 @@ from collections import defaultdict
 from dataclasses import MISSING
 from importlib.metadata import distribution
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -23,7 +23,7 @@ from torch import Tensor
 SOFT = {"sapo_temperature_pos": 1.0, "sapo_temperature_neg": 1.05}
 SOFT |= {"vespo_k_pos": 2.0, "vespo_lambda_pos": 3.0, "vespo_k_neg": 3.0, "vespo_lambda_neg": 2.0}
 TRL_OPTIONS: dict[str, Any] = {"loss_type": "dapo", "level": "token", "clip": (0.2, 0.2), "beta": 0.0, "delta": None}
-TRL_OPTIONS |= {"off_policy": None}
+TRL_OPTIONS |= {"off_policy": None, "times_ratio": False}
 
 
 def trl_loss(
@@ -61,7 +61,7 @@ def trl_objective(
             ),
             accelerator=SimpleNamespace(num_processes=1, gather=lambda x: x, reduce=lambda x, reduction: x),
             args=SimpleNamespace(
-                delta=chosen["delta"], use_bias_correction_kl=False, steps_per_generation=micro, **SOFT
+                delta=chosen["delta"], use_bias_correction_kl=chosen["times_ratio"], steps_per_generation=micro, **SOFT
             ),
             get_gamma_weights=GRPOTrainer.get_gamma_weights,
             model=SimpleNamespace(training=True),
@@ -172,6 +172,16 @@ def areal_objective(fields: dict[str, Any], level: str = "token", sapo: bool = F
     )[0]
 
 
+def areal_actor() -> Any:
+    """AReaL's module of the PPO actor, without its trainers, which import trackers that are not installed."""
+    import areal
+
+    for name in ("areal.trainer", "areal.trainer.ppo"):
+        bare = sys.modules.setdefault(name, ModuleType(name))
+        bare.__path__ = [str(Path(areal.__file__).parent.joinpath(*name.split(".")[1:]))]
+    return importlib.import_module("areal.trainer.ppo.actor")
+
+
 def trinity_objective(name: str, fields: dict[str, Any]) -> Tensor:
     """Trinity-RFT's policy loss with its default arguments."""
     from trinity.algorithm import POLICY_LOSS_FN
@@ -185,8 +195,8 @@ def trinity_objective(name: str, fields: dict[str, Any]) -> Tensor:
     )[0]
 
 
-def skyrl_objective(name: str, fields: dict[str, Any], micro: int = 1) -> Tensor:
-    """SkyRL's policy loss with its default settings; its trainer divides advantages and adds up micro-batches."""
+def skyrl_module() -> tuple[Any, Any]:
+    """SkyRL's module of losses, and the class of their configuration."""
     # On Python 3.11 pydantic refuses the TypedDict of `typing`, which SkyRL's configuration has; and the wheel has
     # skyrl_gym in a folder that is no package.
     gym = str(distribution("skyrl").locate_file("skyrl-gym"))
@@ -196,7 +206,13 @@ def skyrl_objective(name: str, fields: dict[str, Any], micro: int = 1) -> Tensor
     ):
         from skyrl.backends.skyrl_train.utils import ppo_utils
         from skyrl.train.config import AlgorithmConfig
-    config = AlgorithmConfig(policy_loss_type=name)
+    return ppo_utils, AlgorithmConfig
+
+
+def skyrl_objective(name: str, fields: dict[str, Any], micro: int = 1) -> Tensor:
+    """SkyRL's policy loss with its default settings; its trainer divides advantages and adds up micro-batches."""
+    ppo_utils, algorithm = skyrl_module()
+    config = algorithm(policy_loss_type=name)
     log_probs, mask = fields["log_probs"], fields["mask"].to(fields["log_probs"].dtype)
     rows = len(mask) // micro
     advantages = fields["advantages"].unsqueeze(1).expand_as(mask)

@@ -73,7 +73,6 @@ def config(study: Study, arm: Arm, seed: int, longest: int, gpus: int) -> dict[s
                 "policy_loss": {"loss_mode": f"policygrain.{registered_name(method)}"},
                 "ppo_mini_batch_size": settings.prompts_per_step // settings.updates_per_batch,
                 "ppo_epochs": settings.epochs,
-                "grad_clip": settings.max_grad_norm,
                 "use_kl_loss": False,
                 "entropy_coeff": 0,
                 "use_dynamic_bsz": True,
@@ -85,6 +84,7 @@ def config(study: Study, arm: Arm, seed: int, longest: int, gpus: int) -> dict[s
                     # verl's schedule moves once per batch.
                     "lr_warmup_steps": math.ceil(settings.warmup_updates / settings.updates_of_batch),
                     "weight_decay": settings.weight_decay,
+                    "clip_grad": settings.max_grad_norm,
                     "betas": list(settings.betas),
                 },
             },

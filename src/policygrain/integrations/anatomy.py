@@ -30,11 +30,12 @@ UNRELATED = (
 
 
 class View(NamedTuple):
-    """Shares of the tokens, and of Σ|c| of each objective, by ``labels``."""
+    """Shares of the tokens, of Σ|c| of each objective, and of the tokens of a label that it silences, by ``labels``."""
 
     labels: list[str]
     tokens: list[float]
     update: Tensor  # [objectives, labels]; NaN without an update
+    silenced: Tensor  # [objectives, labels], of the tokens with an advantage; NaN without any
 
 
 @dataclass(frozen=True)
@@ -70,33 +71,33 @@ def measure(work: Work) -> Anatomy:
     codes = views_of(rollouts)
     size, tail = len(methods), max(1, round(TAIL * n_tokens))
     gram, total, top = torch.zeros(size, size).double(), torch.zeros(size).double(), torch.zeros(size, 0).double()
+    # By view and label: Σ|c|; tokens with an advantage whose c is 0, and all with an advantage.
     sums = {name: torch.zeros(size, len(labels)).double() for name, (labels, _) in codes.items()}
-    silenced, with_advantage = torch.zeros(size), torch.zeros(size)
+    counted = {name: torch.zeros(2, size, len(labels)) for name, (labels, _) in codes.items()}
     metrics: list[defaultdict[float, list[dict[str, float]]]] = [defaultdict(list) for _ in methods]
     for step, index, *padded, parts in work.chunks():
         inside = rollouts.padded(live, index)
         c, advantages = (x[:, inside] for x in padded)
         gram += c @ c.T
-        silenced += ((c == 0) & (advantages != 0)).sum(1)
-        with_advantage += (advantages != 0).sum(1)
-        sizes = c.abs()
+        sizes, live_advantage = c.abs(), advantages != 0
+        one_each = torch.stack([live_advantage & (c == 0), live_advantage]).float()
         total += sizes.sum(1)
         top = torch.cat([top, sizes], 1)
         top = top.topk(min(tail, top.shape[1])).values
         for name, (_, code) in codes.items():
-            sums[name].index_add_(1, rollouts.padded(code, index)[inside].long(), sizes)
+            labels_of = rollouts.padded(code, index)[inside].long()
+            sums[name].index_add_(1, labels_of, sizes)
+            counted[name].index_add_(2, labels_of, one_each)
         for of_method, part in zip(metrics, parts, strict=True):
             of_method[step].append(part)
     names = list(methods)
     merged = [_mean([merge_metrics(of_step) for of_step in of_method.values()]) for of_method in metrics]
-    views = {
-        name: View(
-            labels,
-            (code[live].long().bincount(minlength=len(labels)) / n_tokens).tolist(),
-            sums[name] / total.unsqueeze(1),
-        )
-        for name, (labels, code) in codes.items()
-    }
+    views = {}
+    for name, (labels, code) in codes.items():
+        of_tokens = (code[live].long().bincount(minlength=len(labels)) / n_tokens).tolist()
+        silenced, with_advantage = counted[name].double()
+        views[name] = View(labels, of_tokens, sums[name] / total.unsqueeze(1), silenced / with_advantage)
+    silenced, with_advantage = counted["advantage"].sum(2)
     numbers = {
         "clipped_low": [m["clip_fraction_low"] for m in merged],
         "clipped_high": [m["clip_fraction_high"] for m in merged],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from html import escape
 from typing import Any
 
@@ -77,15 +77,19 @@ def table(anatomy: Anatomy) -> str:
     label = {i: str(number) for number, members in enumerate(sets, start=1) if len(members) > 1 for i in members}
     shown = [(view.labels[k], view, k) for name, k in COLUMNS.items() if (view := anatomy.views.get(name))]
     names = [name for name in COLUMNS if name in anatomy.views]
-    rows = [["(share of tokens)", "", "", *(_percent(view.tokens[k]) for _, view, k in shown), "1.0%", "", ""]]
+    turns = [anatomy.views["turn"]] if "turn" in anatomy.views else []
+    first = ["(share of tokens)", "", "", *(_percent(view.tokens[k]) for _, view, k in shown), "1.0%", "", ""]
+    rows = [[*first, *("" for _ in turns)]]
     for i in order:
         others = [(float(anatomy.cosines[i, j]), anatomy.names[j]) for j in order if j != i]
         closest = "{1} {0:.4f}".format(*max(others)) if others else ""
         shares = [_percent(float(view.update[i, k])) for _, view, k in shown]
         numbers = [_percent(anatomy.numbers[name][i]) for name in ("tail", "silenced", "effective_tokens")]
+        numbers += [" ".join(_percent(share) for share in view.silenced[i].tolist()) for view in turns]
         rows.append([anatomy.names[i], label.get(i, ""), closest, *shares, *numbers])
     heads = [f"{name} {text}" for name, (text, _, _) in zip(names, shown, strict=True)]
     header = ["objective", "same", "closest other", *heads, "top 1%", "silenced", "effective"]
+    header += [f"silenced by turn: {', '.join(view.labels)}" for view in turns]
     lines = [_counts(anatomy), "", *sentences(anatomy), "", *columns(rows, header, "lllr"), ""]
     lines += ["Share of the update, Σ|c|, by what its tokens are; silenced: tokens with an advantage whose c is 0."]
     lines += [f"note: {note}" for note in anatomy.notes]
@@ -134,6 +138,7 @@ def page(anatomy: Anatomy, title: str) -> str:
         *(f"<p>{escape(line)}</p>" for line in rest),
         *(f"<h2>{heading}</h2><figure>{heat_map(anatomy, cosines)}{_legend()}</figure>" for heading, cosines in maps),
         f"<h2>Who carries the update</h2>{_shares(anatomy)}",
+        f"<h2>Which tokens are silenced</h2>{_silenced(anatomy)}",
         "<h2>Notes</h2><ul class=note>",
         *(f"<li>{escape(line)}" for line in anatomy.notes),
         *(f"<li>Left out: {escape(line)}." for line in left_out(anatomy)),
@@ -182,28 +187,44 @@ def _legend() -> str:
 
 def _shares(anatomy: Anatomy) -> str:
     """Shares of the update by view; a cell is coloured where a label has more than its tokens' share."""
-    _, order = clusters(anatomy.cosines)
-    places = [(name, k) for name, view in anatomy.views.items() for k in range(len(view.labels))]
-    over = "".join(f"<th colspan={len(view.labels)}>{name}" for name, view in anatomy.views.items())
-    over += f"<th colspan={len(MEANINGS)}>"
-    heads = "".join(f"<th>{escape(anatomy.views[name].labels[k])}" for name, k in places)
-    heads += "".join(f'<th title="{escape(text)}">{name.replace("_", " ")}' for name, text in MEANINGS.items())
-    tokens = "".join(f"<td>{_percent(anatomy.views[name].tokens[k])}" for name, k in places) + "<td>" * len(MEANINGS)
-    rows = []
-    for i in order:
-        cells = []
-        for name, k in places:
-            share, of_tokens = float(anatomy.views[name].update[i, k]), anatomy.views[name].tokens[k]
-            shade = min(1.0, max(0.0, math.log2(share / of_tokens) / 3)) if share and of_tokens else 0.0
-            cells.append(f'<td style="background: rgb(var(--blue) / {0.7 * shade:.2f})">{_percent(share)}')
-        cells += [f"<td>{_percent(anatomy.numbers[name][i])}" for name in MEANINGS]
-        rows.append(f"<tr><td>{escape(anatomy.names[i])}{''.join(cells)}")
+    tokens = "".join(f"<td>{_percent(share)}" for view in anatomy.views.values() for share in view.tokens)
     return (
-        f"<div class=wide><table><thead><tr><th>{over}<tr><th>{heads}<tbody><tr><td>share of tokens{tokens}"
-        f"{''.join(rows)}</table></div><p class=note>Share of Σ|c|, coloured where it is above that of the tokens. "
+        _table(anatomy, "update", MEANINGS, f"<tr><td>share of tokens{tokens}{'<td>' * len(MEANINGS)}")
+        + "<p class=note>Share of Σ|c|, coloured where it is above that of the tokens. "
         + "; ".join(f"{name.replace('_', ' ')}: {escape(text)}" for name, text in MEANINGS.items())
         + ".</p>"
     )
+
+
+def _silenced(anatomy: Anatomy) -> str:
+    """Shares of silenced tokens by view; a cell is coloured where it is above that of all tokens."""
+    return (
+        _table(anatomy, "silenced", ["silenced"])
+        + "<p class=note>Of the tokens with an advantage, the share whose coefficient is 0, such as those that a clip "
+        "silences, coloured where it is above that of all tokens. Objectives that silence none are left out.</p>"
+    )
+
+
+def _table(anatomy: Anatomy, field: str, numbers: Collection[str], first: str = "") -> str:
+    """A row for each objective: the ``field`` of each view by label, then ``numbers``. ``first``: a row above."""
+    over = "".join(f"<th colspan={len(view.labels)}>{name}" for name, view in anatomy.views.items())
+    over += f"<th colspan={len(numbers)}>"
+    heads = "".join(f"<th>{escape(label)}" for view in anatomy.views.values() for label in view.labels)
+    heads += "".join(f'<th title="{escape(MEANINGS[name])}">{name.replace("_", " ")}' for name in numbers)
+    rows = []
+    for i in clusters(anatomy.cosines)[1]:
+        silenced = anatomy.numbers["silenced"][i]
+        if field == "silenced" and not silenced:
+            continue
+        cells = []
+        for view in anatomy.views.values():
+            for share, of_tokens in zip(getattr(view, field)[i].tolist(), view.tokens, strict=True):
+                usual = silenced if field == "silenced" else of_tokens
+                shade = min(1.0, max(0.0, math.log2(share / usual) / 3)) if share and usual else 0.0
+                cells.append(f'<td style="background: rgb(var(--blue) / {0.7 * shade:.2f})">{_percent(share)}')
+        cells += [f"<td>{_percent(anatomy.numbers[name][i])}" for name in numbers]
+        rows.append(f"<tr><td>{escape(anatomy.names[i])}{''.join(cells)}")
+    return f"<div class=wide><table><thead><tr><th>{over}<tr><th>{heads}<tbody>{first}{''.join(rows)}</table></div>"
 
 
 def _percent(value: float) -> str:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from .generated import batches
     from .losses import Comparison, assert_objective, compare
     from .tinker import assert_tinker
+    from .verl import assert_verl
     from .weights import Step, assert_step, assert_trl
 
 __all__ = [
@@ -19,10 +20,11 @@ __all__ = [
     "assert_step",
     "assert_tinker",
     "assert_trl",
+    "assert_verl",
     "batches",
     "compare",
 ]
-_MODULES = {"batches": "generated", "assert_tinker": "tinker"}
+_MODULES = {"batches": "generated", "assert_tinker": "tinker", "assert_verl": "verl"}
 _MODULES |= dict.fromkeys(("Comparison", "assert_objective", "compare"), "losses")
 _MODULES |= dict.fromkeys(("Step", "assert_step", "assert_trl"), "weights")
 

@@ -88,7 +88,7 @@ def assert_trl(trainer: Any, objective: str | Method, *, rtol: float = 1e-2) -> 
             shown.append(step)
         except NoGradient:  # the trainer has none either, as where all tokens are clipped
             continue
-    if all(_on_policy(trainer.model, step) for step in shown):
+    if all(on_policy(trainer.model, step) for step in shown):
         raise UserError(
             "in all steps that have a gradient all ratios are 1, so ratio and clip were not checked: set "
             "num_iterations=2, or another learning rate if every token was clipped."
@@ -150,16 +150,19 @@ def _trl_batch(trainer: Any, inputs: Sequence[dict[str, Any]]) -> TokenBatch:
         }
         others = {"ref_log_probs": batch.get("ref_per_token_logps"), "old_entropy": batch.get("old_entropies")}
         parts.append(part | {key: value for key, value in others.items() if value is not None})
-    widest = max(part["mask"].shape[1] for part in parts)
-    joined: dict[str, Any] = {
-        key: torch.cat([F.pad(part[key], (0, widest - part[key].shape[1])) for part in parts]) for key in parts[0]
-    }
     advantages = torch.cat([batch["advantages"] for batch in inputs])
     groups = torch.arange(len(advantages), device=advantages.device) // trainer.num_generations
-    return TokenBatch(**joined, advantages=advantages, groups=groups, max_length=trainer.max_completion_length)
+    return TokenBatch(**joined(parts), advantages=advantages, groups=groups, max_length=trainer.max_completion_length)
 
 
-def _on_policy(model: torch.nn.Module, step: Step) -> bool:
+def joined(parts: Sequence[dict[str, Tensor]]) -> dict[str, Any]:
+    """Tensors of several micro-batches, [batch, tokens] each, as one batch, padded on the right."""
+    widest = max(part["mask"].shape[1] for part in parts)
+    return {key: torch.cat([F.pad(part[key], (0, widest - part[key].shape[1])) for part in parts]) for key in parts[0]}
+
+
+def on_policy(model: torch.nn.Module, step: Step) -> bool:
+    """Whether all ratios of the step are 1."""
     parameters = list(model.parameters())
     now = _weights(model)
     _set(parameters, step.before)

@@ -1,0 +1,70 @@
+"""`assert_verl`: whole runs of verl on a CPU, by `make test-peers` (some minutes)."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from policygrain.engines.verl_config import verl_python
+from policygrain.engines.verl_export import export
+from policygrain.errors import UserError
+from policygrain.integrations.options import EXPORTED
+from policygrain.results.layout import DataFolder
+from policygrain.study import load_study
+from policygrain.study.runs import run_matrix
+from policygrain.testing import assert_verl
+
+from ..conftest import ROOT
+from ..engines.test_verl_run import ENVIRONMENT
+from ..support.small import small_study
+
+pytestmark = pytest.mark.verl
+ACTOR = "actor_rollout_ref.actor"
+
+
+@pytest.fixture(scope="module")
+def python() -> str:
+    try:
+        return str(verl_python())
+    except PackageNotFoundError:
+        pytest.skip("there is no environment with verl (make setup-verl)")
+
+
+@pytest.fixture
+def arguments(made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The command line of a run with verl's own loss, in micro-batches."""
+    data, start = made
+    on_cpu = load_study(ROOT / "studies" / "engines-verl.yaml").training.verl
+    training: dict[str, Any] = {"trainer": "verl", "verl": on_cpu, "prompts_per_step": 16, "micro_batch_tokens": 400}
+    study = small_study(training=training, model={"start": str(start)})
+    export(study, next(iter(run_matrix(study).arms.values())), 0, DataFolder(data), tmp_path / "run", 1)
+    for name, value in (ENVIRONMENT | {EXPORTED: str(tmp_path / "run")}).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    of_loss = ["policy_loss.loss_mode=vanilla", "clip_ratio_low=0.2", "clip_ratio_high=0.28"]
+    return ["--config-path", str(tmp_path / "run"), "--config-name", "verl", *(f"{ACTOR}.{text}" for text in of_loss)]
+
+
+def test_a_run_on_two_ranks_that_has_the_objective(arguments: list[str], python: str) -> None:
+    ranks = ["trainer.n_gpus_per_node=2", "ray_kwargs.ray_init.num_gpus=2"]
+    assert_verl([*arguments, *ranks], "dapo", learning_rate=0.1, python=python)
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ("loss_agg_mode=seq-mean-token-mean", r"not that of dapo: .*: `dapo` with `seq_mean_token_mean`\."),
+        ("clip_ratio_low=0.02", "not that of dapo: its gradient has cosine"),
+    ],
+)
+def test_a_run_that_has_another_one_is_named(change: str, what: str, arguments: list[str], python: str) -> None:
+    with pytest.raises(AssertionError, match=what):
+        assert_verl([*arguments, f"{ACTOR}.{change}"], "dapo", learning_rate=0.1, python=python)
+
+
+def test_a_run_that_fails_says_why(arguments: list[str], python: str) -> None:
+    with pytest.raises(UserError, match=r"exit code 1 after 0 steps; the last lines:(.|\n)*no_such_key"):
+        assert_verl([*arguments, "trainer.no_such_key=1"], "dapo", learning_rate=0.1, python=python)

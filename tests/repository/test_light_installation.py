@@ -138,16 +138,14 @@ def test_nothing_of_the_pipeline_is_there_or_imported(light: Path) -> None:
     assert run(light, "python", "-c", missing).stdout == "False\n"
 
 
-def test_methods_are_listed_and_checked_without_torch_in_a_fifth_of_a_second(light: Path) -> None:
+def test_methods_are_listed_and_checked_without_torch(light: Path) -> None:
     code = (
-        "import sys, time; start = time.process_time()\n"
+        "import sys\n"
         "from policygrain.objective import comparison_names, method, method_names\n"
         "for name in [*method_names(), *comparison_names()]: method(name).check()\n"
-        "print(time.process_time() - start, 'torch' in sys.modules)"
+        "print('torch' in sys.modules)"
     )
-    found = [run(light, "python", "-c", code).stdout.split() for _ in range(3)]  # the best of three: others use the CPU
-    assert {torch_is_imported for _, torch_is_imported in found} == {"False"}
-    assert min(float(seconds) for seconds, _ in found) < 0.2
+    assert run(light, "python", "-c", code).stdout == "False\n"
 
 
 @pytest.mark.slow

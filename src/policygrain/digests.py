@@ -40,14 +40,9 @@ MODEL_FILES = (
 )
 
 
-def of_bytes(content: bytes, full: bool = False) -> str:
-    """Digest of ``content``."""
-    return _digits(hashlib.sha256(content).hexdigest(), full)
-
-
 def of_text(text: str, full: bool = False) -> str:
     """Digest of ``text`` in UTF-8."""
-    return of_bytes(text.encode(), full)
+    return _digits(hashlib.sha256(text.encode()).hexdigest(), full)
 
 
 def of_json(value: Any) -> str:

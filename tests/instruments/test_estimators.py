@@ -71,7 +71,7 @@ def test_the_record_is_complete(measured: EstimatorsRecord) -> None:
     assert [(r.steps, r.updates, r.estimator) for r in measured.rows] == [
         (1, updates, name) for updates in (0, 2) for name in METHODS
     ]
-    assert measured.settings == Fingerprints(study_of()).estimators_settings(0)
+    assert measured.settings == Fingerprints(study_of()).instrument_settings("estimators", 0)
     assert (measured.seed, measured.reference, measured.batches) == (0, "token", 30)
     assert (measured.true_responses, measured.responses_per_batch) == (1600, 24)
     assert set(measured.accuracy) == {"1/0", "1/2"} and all(0 < a < 1 for a in measured.accuracy.values())

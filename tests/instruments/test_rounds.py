@@ -59,7 +59,7 @@ def test_the_record_is_complete(measured: RoundsRecord) -> None:
     assert [(r.steps, r.pool, r.method, r.updates) for r in measured.rows] == [
         (steps, pool, name, updates) for steps in (0, 1) for pool in (0, 1) for name in METHODS for updates in (1, 3)
     ]
-    assert measured.settings == Fingerprints(study_of()).rounds_settings(0)
+    assert measured.settings == Fingerprints(study_of()).instrument_settings("rounds", 0)
     assert (measured.responses_per_update, measured.validation_responses) == (8, 20)
     assert set(measured.before) == {"0", "1"} and all(0 <= r.reward <= 1 for r in measured.rows)
     assert all(r.gradient_norm > 0 for r in measured.rows if r.updates == 3 and r.method == "anchored")

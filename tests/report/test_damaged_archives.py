@@ -195,7 +195,7 @@ def test_a_record_that_cannot_be_read_leaves_no_folder(
 
     def outdate(members: dict[str, bytes]) -> None:
         members[name] = b"{}"
-        entry = {"sha256": digests.of_bytes(b"{}", full=True), "size": 2}
+        entry = {"sha256": digests.of_text("{}", full=True), "size": 2}
         with_manifest(lambda m: m | {"files": m["files"] | {name: entry}})(members)
 
     other = rewritten(archive, tmp_path / "other.zip", outdate)

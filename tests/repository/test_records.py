@@ -19,6 +19,7 @@ from policygrain.study.runs import run_matrix
 RECORDS = {
     "laptop": "config.yaml",
     "phase": "studies/phase.yaml",
+    "phase-old": "studies/phase-old.yaml",
     "phase-ranges": "studies/phase-ranges.yaml",
     "night": "studies/night.yaml",
     "night-replicate": "studies/night-replicate.yaml",

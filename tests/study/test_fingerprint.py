@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -18,9 +18,7 @@ from policygrain.objective.method import TEXTS
 from policygrain.study import Study, load_study
 from policygrain.study.declare import Artefact
 from policygrain.study.fingerprint import (
-    UPSTREAM,
     Fingerprints,
-    affected,
     decides,
     leaves,
     marker_of,
@@ -49,14 +47,36 @@ def fingerprints(study: Study, sources: Mapping[str, str] = SOURCES) -> dict[Art
         "benchmarks": found.benchmarks,
         "start_model": [found.start_model(seed) for seed in SEEDS],
         "run": {run.name: found.run(run) for run in runs},
-        "estimators": [found.estimators(seed) for seed in SEEDS] if study.estimators else None,
-        "rounds": [found.rounds(seed) for seed in SEEDS] if study.rounds else None,
+        "estimators": [found.measured("estimators", seed) for seed in SEEDS] if study.estimators else None,
+        "rounds": [found.measured("rounds", seed) for seed in SEEDS] if study.rounds else None,
         "evaluation": found.evaluation(runs, SEEDS),
         "figures": found.figures(),
         "tracking": found.tracking(),
     }
     assert found.data() == digests.of_json([prints["training_data"], prints["benchmarks"]])
     return prints
+
+
+UPSTREAM: Mapping[Artefact, tuple[Artefact, ...]] = {
+    "training_data": (),
+    "benchmarks": (),
+    "start_model": ("training_data",),
+    "run": ("training_data", "start_model"),
+    "estimators": ("training_data", "start_model"),
+    "rounds": ("training_data", "start_model"),
+    # Which benchmark problems are among the training prompts is part of an evaluation.
+    "evaluation": ("training_data", "benchmarks", "start_model", "run"),
+    "figures": ("run", "estimators", "rounds", "evaluation"),
+    "tracking": ("figures",),
+}
+
+
+def affected(direct: Sequence[Artefact]) -> set[Artefact]:
+    """The artefacts in ``direct`` and everything made from them."""
+    artefacts = set(direct)
+    while made_from_these := {a for a, made_from in UPSTREAM.items() if artefacts & set(made_from)} - artefacts:
+        artefacts |= made_from_these
+    return artefacts
 
 
 def changed(before: dict[Artefact, Any], after: dict[Artefact, Any]) -> set[Artefact]:

@@ -142,7 +142,7 @@ def made_up_estimators(
         rows.append(EstimatorRow(**row))
     return EstimatorsRecord(
         seed=start,
-        settings=fingerprints.estimators_settings(start),
+        settings=fingerprints.instrument_settings("estimators", start),
         reference=section.reference,
         accuracy={f"{steps}/{updates}": 0.3 for steps in section.steps for updates in section.updates},
         batches=section.batches,
@@ -191,7 +191,7 @@ def made_up_rounds(
     ]
     return RoundsRecord(
         seed=start,
-        settings=fingerprints.rounds_settings(start),
+        settings=fingerprints.instrument_settings("rounds", start),
         reference=section.reference,
         before={str(steps): 0.3 for steps in section.steps},
         responses_per_update=24,

@@ -101,7 +101,7 @@ class User:
     def trained(self, arm: str) -> str:
         """The file that says that an arm is trained."""
         study = load_study(self.home / "studies" / "disturbed.yaml")
-        fingerprint = Fingerprints(study).runs([Run(arm, 0)])
+        fingerprint = Fingerprints(study).process([Run(arm, 0)])
         return str(StudyFolder(Path("results") / study.name).done("train", f"{arm}/0", fingerprint))
 
     def metrics(self, arm: str) -> Path:

@@ -22,7 +22,7 @@ from ..model.logprobs import TokenScores
 from ..model.precision import compute_name
 from ..model.sequences import Sequences
 from ..train.checkpoint import load_state, make_room, newest_complete
-from ..train.policy import ScoredPolicy, open_models
+from ..train.policy import ScoredPolicy, on_device, open_models
 from ..train.ranks import on_rank_0, ranks
 from ..train.steps import Steps, open_collector
 from .trl_settings import grpo_config, is_sharded
@@ -100,8 +100,5 @@ class TrlPolicy(ScoredPolicy):
             return super().score_reference(sequences, settings)
         if not has_adapter(self.model):
             return None
-        self.model.disable_adapters()
-        try:
+        with on_device(None, self.model):
             return self.trainer.score(self.trainer.model, sequences)
-        finally:
-            self.model.enable_adapters()

@@ -70,7 +70,7 @@ def measure_estimators(study: Study, seed: int, start: str, data: DataFolder, ou
         group = measured.settings.group
     record = EstimatorsRecord(
         seed=seed,
-        settings=Fingerprints(study).estimators_settings(seed),
+        settings=Fingerprints(study).instrument_settings("estimators", seed),
         made_from=made_from(start, data, study.model.revision),
         commit=made_at,
         reference=spec.reference,
@@ -182,4 +182,4 @@ def _penalties(rows: list[EstimatorRow], methods: list[Method]) -> list[str]:
     return notes
 
 
-ESTIMATORS = Instrument("estimators", EstimatorsRecord, measure_estimators, Fingerprints.estimators_settings)
+ESTIMATORS = Instrument("estimators", EstimatorsRecord, measure_estimators)

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeVar
 
 from .. import digests
 from ..errors import UserError
@@ -29,10 +29,9 @@ R = TypeVar("R", EstimatorsRecord, RoundsRecord)
 class Instrument(NamedTuple, Generic[R]):
     """A measurement of initial models."""
 
-    name: str  # the section of the study that describes it
+    name: Literal["estimators", "rounds"]  # the section of the study that describes it
     record: type[R]
     measure: Callable[[Study, int, str, DataFolder, Path], R]  # study, seed, initial model, problems, where to write
-    settings: Callable[[Fingerprints, int], dict[str, Any]]  # what a record depends on, by the seed
 
 
 def measure_starts(
@@ -77,7 +76,8 @@ def _record_of(
     except UserError:  # there is none, or it cannot be read; it is measured again
         return None
     same = record.made_from == made_from(start, data, study.model.revision)
-    return record if same and record.settings == instrument.settings(Fingerprints(study), seed) else None
+    made_with = Fingerprints(study).instrument_settings(instrument.name, seed)
+    return record if same and record.settings == made_with else None
 
 
 def made_from(start: str, data: DataFolder, revision: str | None = None) -> str:

@@ -61,7 +61,7 @@ def measure_rounds(study: Study, seed: int, start: str, data: DataFolder, out: P
         group, problems = measured.settings.group, len(measured.validation_problems)
     record = RoundsRecord(
         seed=seed,
-        settings=Fingerprints(study).rounds_settings(seed),
+        settings=Fingerprints(study).instrument_settings("rounds", seed),
         made_from=made_from(start, data, study.model.revision),
         commit=made_at,
         reference=spec.reference,
@@ -132,4 +132,4 @@ def _pool_entropy(measured: MeasuredPolicy, pool: Pool) -> float:
     return float((entropy * sequences.mask).sum() / sequences.mask.sum())
 
 
-ROUNDS = Instrument("rounds", RoundsRecord, measure_rounds, Fingerprints.rounds_settings)
+ROUNDS = Instrument("rounds", RoundsRecord, measure_rounds)

@@ -8,13 +8,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import cast
 
 from ..figures import SUFFIXES, TABLES
 from ..results.layout import START, StudyFolder
 from ..results.reader import prepared_data
 from ..results.start import start_identity
 from ..study import Study
-from ..study.fingerprint import Fingerprints, measured_starts, start_processes, start_seed, start_seeds, together
+from ..study.fingerprint import (
+    Fingerprints,
+    Instrument,
+    measured_starts,
+    start_processes,
+    start_seed,
+    start_seeds,
+    together,
+)
 from ..study.runs import Run
 from ..tasks.sources import source_digests
 
@@ -98,7 +107,7 @@ class Jobs:
         starts = dict.fromkeys(start_seed(self.study, seed) for seed in seeds)
         shared = dict.fromkeys(self._processes_of_starts[s] for s in starts if s in self._processes_of_starts)
         others = start_processes(self.study, [s for s in starts if s not in self._processes_of_starts])
-        return [self._of_starts("start_model", process) for process in [*shared, *map(tuple, others)]]
+        return [self._start_model(process) for process in [*shared, *map(tuple, others)]]
 
     @cached_property
     def _processes_of_starts(self) -> dict[int, tuple[int, ...]]:
@@ -106,19 +115,23 @@ class Jobs:
         processes = start_processes(self.study, start_seeds(self.study))
         return {start: tuple(process) for process in processes for start in process}
 
-    def _of_starts(self, rule: str, starts: Sequence[int]) -> Job:
-        """A job that makes initial models, or measures them."""
-        inputs = self.training_data
-        if rule != "start_model":
-            inputs += _markers(self.start_models(starts))
-        derive = getattr(self.fingerprints, rule)
-        fingerprint = together(derive(start) for start in starts)
-        return self._job(rule, {"seeds": _joined(starts)}, fingerprint, inputs, starts=tuple(starts))
+    def _start_model(self, starts: Sequence[int]) -> Job:
+        """A job that makes initial models."""
+        fingerprint = together(map(self.fingerprints.start_model, starts))
+        return self._job(
+            "start_model", {"seeds": _joined(starts)}, fingerprint, self.training_data, starts=tuple(starts)
+        )
 
-    def measured(self, rule: str) -> list[Job]:
+    def _measured(self, instrument: Instrument, starts: Sequence[int]) -> Job:
+        """A job that measures initial models."""
+        inputs = self.training_data + _markers(self.start_models(starts))
+        fingerprint = together(self.fingerprints.measured(instrument, start) for start in starts)
+        return self._job(instrument, {"seeds": _joined(starts)}, fingerprint, inputs, starts=tuple(starts))
+
+    def measured(self, instrument: Instrument) -> list[Job]:
         """The jobs of `estimators` or `rounds`."""
-        starts = measured_starts(self.study, getattr(self.study, rule))
-        return [self._of_starts(rule, process) for process in start_processes(self.study, starts)]
+        starts = measured_starts(self.study, getattr(self.study, instrument))
+        return [self._measured(instrument, process) for process in start_processes(self.study, starts)]
 
     # Training and evaluation.
 
@@ -237,9 +250,9 @@ class Jobs:
         if rule in ("evaluate", "evaluate_part"):
             return self.evaluate(wildcards["shard"])
         seeds = [int(seed) for seed in wildcards["seeds"].split("+")]
-        return (
-            self.train([Run(wildcards["arm"], s) for s in seeds]) if rule == "train" else self._of_starts(rule, seeds)
-        )
+        if rule == "train":
+            return self.train([Run(wildcards["arm"], seed) for seed in seeds])
+        return self._start_model(seeds) if rule == "start_model" else self._measured(cast("Instrument", rule), seeds)
 
     def marker(self, rule: str) -> str:
         """The markers of a rule, with wildcards."""

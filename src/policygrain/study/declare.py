@@ -1,7 +1,7 @@
 """The sections of a study file, their keys, and the types of values, with the bounds that all keys of a type have.
 
 Values out of bounds are certainly mistakes. Each key names the artefacts that depend on it directly; indirect
-dependencies are in `fingerprint.UPSTREAM`.
+dependencies are in `fingerprint`.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 """Dependencies of each result of a study.
 
-Every key of the schema declares which artefacts depend on it directly (`decides`); `UPSTREAM` lists the artefacts that
-each artefact is made from. This module alone determines whether a result is up to date: for the finished jobs of
-Snakemake, the key of a run, resuming, and the readers of results.
+Every key of the schema declares which artefacts depend on it directly (`decides`); the fingerprint of an artefact
+includes those of the artefacts that it is made from. This module alone determines whether a result is up to date: for
+the finished jobs of Snakemake, the key of a run, resuming, and the readers of results.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -21,26 +21,7 @@ from .declare import Artefact
 from .runs import Arm, Run, RunMatrix, run_matrix
 from .schema import Estimators, Rounds, Study
 
-UPSTREAM: Mapping[Artefact, tuple[Artefact, ...]] = {
-    "training_data": (),
-    "benchmarks": (),
-    "start_model": ("training_data",),
-    "run": ("training_data", "start_model"),
-    "estimators": ("training_data", "start_model"),
-    "rounds": ("training_data", "start_model"),
-    # Which benchmark problems are among the training prompts is part of an evaluation.
-    "evaluation": ("training_data", "benchmarks", "start_model", "run"),
-    "figures": ("run", "estimators", "rounds", "evaluation"),
-    "tracking": ("figures",),
-}
-
-
-def affected(direct: Sequence[Artefact]) -> set[Artefact]:
-    """The artefacts in ``direct`` and everything made from them."""
-    artefacts = set(direct)
-    while made_from_these := {a for a, made_from in UPSTREAM.items() if artefacts & set(made_from)} - artefacts:
-        artefacts |= made_from_these
-    return artefacts
+Instrument = Literal["estimators", "rounds"]
 
 
 def leaves(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
@@ -136,24 +117,17 @@ class Fingerprints:
             self._runs[run] = digests.of_json([run_settings, self.training_data, start])
         return self._runs[run]
 
-    def runs(self, runs: Sequence[Run]) -> str:
-        """Several runs that are trained by one process."""
-        return together(self.run(run) for run in runs)
-
     def process(self, runs: Sequence[Run]) -> str:
         """The runs that one process trains and, with `evaluation.after_training`, evaluates."""
+        trained = together(self.run(run) for run in runs)
         if not self.study.evaluation.after_training:
-            return self.runs(runs)
-        evaluated_runs = [run for run in runs if run.arm in self.matrix.evaluated_arms]
-        return together([self.runs(runs), self.evaluation(evaluated_runs)])
+            return trained
+        return together([trained, self.evaluation([run for run in runs if run.arm in self.matrix.evaluated_arms])])
 
-    def estimators(self, start: int) -> str:
-        """The estimators measured on the initial model of seed ``start``, including data and initial model."""
-        return digests.of_json([self.estimators_settings(start), self.training_data, self.start_model(start)])
-
-    def rounds(self, start: int) -> str:
-        """The rounds measured on the initial model of seed ``start``, including data and initial model."""
-        return digests.of_json([self.rounds_settings(start), self.training_data, self.start_model(start)])
+    def measured(self, instrument: Instrument, start: int) -> str:
+        """The measurements of the initial model of seed ``start``, including data and initial model."""
+        measured_with = self.instrument_settings(instrument, start)
+        return digests.of_json([measured_with, self.training_data, self.start_model(start)])
 
     def evaluation(self, runs: Sequence[Run], seeds: Sequence[int] = ()) -> str:
         """The evaluation of the final models of ``runs`` and of the initial models of ``seeds``."""
@@ -173,8 +147,8 @@ class Fingerprints:
         """Everything that the study measures."""
         matrix = self.matrix
         runs = {run.name: self.run(run) for run in matrix.runs}
-        starts = [self.estimators(s) for s in measured_starts(self.study, self.study.estimators)]
-        starts += [self.rounds(s) for s in measured_starts(self.study, self.study.rounds)]
+        starts = [self.measured("estimators", s) for s in measured_starts(self.study, self.study.estimators)]
+        starts += [self.measured("rounds", s) for s in measured_starts(self.study, self.study.rounds)]
         evaluated = self.evaluation(matrix.evaluated, start_seeds(self.study))
         return [runs, starts, evaluated]
 
@@ -194,22 +168,16 @@ class Fingerprints:
             self._methods[arm.name] = {**without_methods, "method": _content(arm.method(self.study))}
         return {**self._methods[arm.name], "seed": seed, "start_seed": start_seed(self.study, seed)}
 
-    def estimators_settings(self, start: int) -> dict[str, Any]:
-        """The settings that the measurements of estimators depend on directly, with the resolved methods."""
-        return self._instrument(self.study.estimators, "estimators", start)
-
-    def rounds_settings(self, start: int) -> dict[str, Any]:
-        """The settings that the measurements of rounds depend on directly, with the resolved methods."""
-        return self._instrument(self.study.rounds, "rounds", start)
-
-    def _instrument(self, section: Estimators | Rounds | None, artefact: Artefact, start: int) -> dict[str, Any]:
-        if artefact not in self._instruments:
+    def instrument_settings(self, instrument: Instrument, start: int) -> dict[str, Any]:
+        """The settings that the measurements of an instrument depend on directly, with the resolved methods."""
+        if instrument not in self._instruments:
+            section: Estimators | Rounds | None = getattr(self.study, instrument)
             resolved = {
                 name: _content(method(name, self.study.methods)) for name in (section.methods if section else ())
             }
-            section_settings = {key: value for key, value in self._settings_of(artefact).items() if key != "methods"}
-            self._instruments[artefact] = {**section_settings, "resolved": resolved, "version": INSTRUMENTS}
-        return {**self._instruments[artefact], "start_seed": start}
+            section_settings = {key: value for key, value in self._settings_of(instrument).items() if key != "methods"}
+            self._instruments[instrument] = {**section_settings, "resolved": resolved, "version": INSTRUMENTS}
+        return {**self._instruments[instrument], "start_seed": start}
 
     def _settings_of(self, artefact: Artefact) -> dict[str, Any]:
         if artefact not in self._settings:

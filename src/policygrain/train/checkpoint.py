@@ -18,6 +18,7 @@ import torch
 
 from .. import digests
 from ..errors import UserError
+from ..files import flush
 from .ranks import is_rank_0
 from .rollout_batch import SAVED_TYPES
 
@@ -161,10 +162,10 @@ def finish(temporary: Path, checkpoints: Path, step: int, keep_every: int | None
     names = _files(temporary)
     (temporary / MARK).write_text(_list({name: _digest(temporary / name) for name in names}))
     for path in (*(temporary / name for name in names), temporary / MARK, temporary):
-        _flush(path)
+        flush(path)
     shutil.rmtree(folder, ignore_errors=True)
     temporary.rename(folder)
-    _flush(checkpoints)
+    flush(checkpoints)
     remove_old(checkpoints, KEEP, keep_every)
 
 
@@ -174,14 +175,6 @@ def remove_old(checkpoints: Path, newest: int, keep_every: int | None) -> None:
     for old in folders[: max(0, len(folders) - newest)]:
         if keep_every is None or int(old.name.removeprefix("step")) % keep_every:
             shutil.rmtree(old, ignore_errors=True)
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextlib.contextmanager

@@ -31,11 +31,6 @@ from ..support.training_batches import random_batch
 NO_PEFT = pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="peft is not installed")
 
 
-@pytest.fixture(scope="module")
-def plain(made: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return train_small(small_study(), tmp_path_factory.mktemp("plain"), *made)
-
-
 def weights(run: Path) -> dict[str, torch.Tensor]:
     return load_model(str(run))[0].state_dict()
 
@@ -44,22 +39,29 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
     ("training", "tolerance"),
     [
         ({"activation_checkpointing": True}, 1e-6),
-        ({"compute": "float16"}, 0.02),
-        ({"compute": "bfloat16"}, 0.1),
+        ({"compute": "float16"}, 0.01),
+        ({"compute": "bfloat16"}, 0.05),
     ],
     ids=["recomputed", "float16", "bfloat16"],
 )
-def test_how_a_model_is_held_does_not_change_what_it_learns(
-    training: dict, tolerance: float, made: tuple[Path, Path], plain: Path, tmp_path: Path
+def test_how_a_model_is_held_does_not_change_an_update(
+    training: dict, tolerance: float, made: tuple[Path, Path]
 ) -> None:
-    run = train_small(small_study(training=training), tmp_path / "run", *made)
-    rows, same = (run_metrics(RunFolder(folder))[:-1] for folder in (plain, run))
+    """The same batch, so that no sampled token depends on the processor."""
+
+    def updated(**settings: object) -> tuple[dict[str, float], dict[str, torch.Tensor]]:
+        chosen, small = method("grpo"), small_study(training=settings).training
+        policy = open_policy(str(made[1]), Model(), chosen, small, 0)
+        metrics = update(policy, random_batch(), chosen, small)
+        return metrics, {name: weight.clone() for name, weight in full_weights(policy.model)}
+
+    (plain, before), (metrics, after) = updated(), updated(**training)
     for name in ("loss", "gradient_norm", "entropy", "ratio_max"):
-        assert [row[name] for row in same] == pytest.approx([row[name] for row in rows], rel=tolerance, abs=tolerance)
-    start, before, after = (weights(folder) for folder in (made[1], plain / "model", run / "model"))
+        assert metrics[name] == pytest.approx(plain[name], rel=tolerance, abs=tolerance), name
     assert set(after) == set(before) and all(w.dtype == torch.float32 for w in after.values())
-    learned = sum((before[k] - start[k]).square().sum() for k in start).sqrt()
-    assert sum((before[k] - after[k]).square().sum() for k in start).sqrt() < max(20 * tolerance, 1e-4) * learned
+    start = weights(made[1])
+    moved, expected = (torch.cat([(w[k] - start[k]).flatten() for k in before]) for w in (after, before))
+    assert torch.cosine_similarity(moved, expected, dim=0) > 1 - max(tolerance, 1e-5) and expected.norm() > 0
 
 
 def test_a_float16_gradient_that_overflows_makes_no_step(made: tuple[Path, Path]) -> None:

@@ -18,7 +18,7 @@ from policygrain.study.schema import TinyModel
 from policygrain.tasks.characters import CHARACTERS, EOS
 from policygrain.tasks.families import FAMILIES, demonstrations, generate
 
-ENGLISH = ("plain_sum", "word_problem")  # for pretrained models: they have capital letters
+ENGLISH = ("plain_sum", "word_problem", "char_count")  # for pretrained models: they have capital letters
 CHARACTER = tiny.character_tokenizer()
 
 

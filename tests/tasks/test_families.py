@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import re
+from collections import Counter
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 from policygrain.grading import NumericGrader
 from policygrain.tasks.families import FAMILIES, Demonstrator, demonstrations, generate, split_of
 
-ENGLISH = ("plain_sum", "word_problem")
+ENGLISH = ("plain_sum", "word_problem", "char_count")
 TINY = [family for family in FAMILIES if family not in ENGLISH]
 LOSSES = ("eats", "loses", "gives", "sells")
 
@@ -21,6 +23,8 @@ def solve(question: str) -> int:
     if question.startswith("What is"):
         x, sign, y = question.removesuffix("?").split()[2:]
         return int(x) + (1 if sign == "plus" else -1) * int(y)
+    if found := re.fullmatch(r'How many times does the letter "(.)" occur in "([a-z]+)"\?', question):
+        return sum(letter == found[1] for letter in found[2])
     if "How many" in question:
         told = [sentence.split() for sentence in question.split(". ")[:-1]]
         changes = [(-1 if words[1] in LOSSES else 1) * int(next(w for w in words if w.isdigit())) for words in told]
@@ -72,6 +76,11 @@ def test_several_hundred_held_out_problems_of_the_promised_length(family: str) -
         return
     lengths = sorted(len(p.steps) + len(p.answer) + 3 for p in test)  # characters are tokens; \boxed{, }, end
     assert lengths[60] >= 40 and lengths[240] <= 100
+
+
+def test_no_single_count_of_letters_is_right_most_of_the_time() -> None:
+    golds = Counter(problem.answer for problem in generate("char_count", "test", 300, seed=1))
+    assert set("0123") <= set(golds) and max(golds.values()) < 0.4 * 300
 
 
 @pytest.mark.parametrize("family", FAMILIES)

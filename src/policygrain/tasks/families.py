@@ -1,7 +1,7 @@
 """The synthetic families: problems with worked solutions and exact answers.
 
 Seven have long solutions and are written so that a tiny model can learn them; another one, `calculation`, does so with
-a tool (`tools.py`); two are in plain English, for models that have learnt it.
+a tool (`tools.py`); three are in plain English, for models that have learnt it.
 
 A family is a function (random numbers, level 1 to 3, demonstrator) → (question, steps, answer). The steps are a worked
 solution. Each step is wrong with the demonstrator's error rate, and the following steps use the wrong result.
@@ -179,6 +179,26 @@ def word_problem(rng: random.Random, level: int, demonstrator: Demonstrator) -> 
     return f"{' '.join(told)} How many {things} does {who} have now?", "".join(steps), str(have)
 
 
+ONSETS = ("b", "bl", "c", "ch", "d", "dr", "f", "g", "gr", "l", "m", "n", "p", "pl", "r", "s", "st", "t", "tr", "w")
+VOWELS, CODAS = ("a", "e", "i", "o", "u", "ee", "oo"), ("", "", "n", "r", "rr", "ss", "ll", "tt", "m")
+
+
+def char_count(rng: random.Random, level: int, demonstrator: Demonstrator) -> Worked:
+    """How often a letter occurs in a pronounceable word of two to four syllables, asked for in plain English."""
+    word = "".join(rng.choice(ONSETS) + rng.choice(VOWELS) + rng.choice(CODAS) for _ in range(1 + level))
+    # The count is drawn before the letter; of a random letter it would mostly be 0 or 1.
+    by_count: dict[int, list[str]] = {}
+    for letter in LABELS:
+        by_count.setdefault(word.count(letter), []).append(letter)
+    wanted = rng.choice(by_count[rng.choice(sorted(by_count))])
+    tally, steps = 0, []
+    for letter in word:
+        tally = demonstrator(tally + (letter == wanted))
+        steps.append(f"{letter} {tally}, ")
+    question = f'How many times does the letter "{wanted}" occur in "{word}"?'
+    return question, "".join(steps), str(word.count(wanted))
+
+
 def _labelled(operands: Iterable[object]) -> str:
     return " ".join(f"{label}{operand}" for label, operand in zip(LABELS, operands, strict=False))
 
@@ -196,6 +216,7 @@ FAMILIES: dict[str, Family] = {
         calculation,
         plain_sum,
         word_problem,
+        char_count,
     )
 }
 

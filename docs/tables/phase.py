@@ -33,7 +33,11 @@ METRICS = {
 }
 MISMATCH = ("mismatch_mean", "correction_dropped_share")
 WINDOWS = (4, 8, 16, 24)  # steps
-DEFAULT_AGE = {"phase": 0, "phase-old": 0, "mismatch": 0}  # `training.ahead`, which names of arms leave out; 8 in other records
+DEFAULT_AGE = {
+    "phase": 0,
+    "phase-old": 0,
+    "mismatch": 0,
+}  # `training.ahead`, which names of arms leave out; 8 in other records
 Array = NDArray[np.float64]
 
 

@@ -13,7 +13,7 @@ from policygrain.instruments.projection import Texts, along, gradient_cosines
 from policygrain.integrations.anatomy import cosines_of, measure
 from policygrain.integrations.anatomy_page import page, sentences
 from policygrain.integrations.coefficients import Work
-from policygrain.integrations.rollout_files import Rollouts, read_rollouts
+from policygrain.integrations.rollouts import Rollouts, read_rollouts
 from policygrain.model import tiny
 from policygrain.model.loading import load_model
 from policygrain.study.schema import TinyModel

@@ -17,13 +17,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from policygrain.cli import main
-from policygrain.errors import UserError
-from policygrain.integrations import coefficients, rollout_files
-from policygrain.integrations.anatomy import Anatomy, checks, clusters, cosines_of, measure
+from policygrain.integrations import coefficients
+from policygrain.integrations.anatomy import Anatomy, clusters, cosines_of, measure
 from policygrain.integrations.coefficients import Work
-from policygrain.integrations.rollout_dump import RolloutWriter
-from policygrain.integrations.rollout_files import group_advantages, read_rollouts
-from policygrain.objective.advantage import Grpo
+from policygrain.integrations.rollouts import read_rollouts
 
 Row = dict[str, Any]
 # Each example measures all objectives, so there are few, and none is made smaller.
@@ -274,15 +271,6 @@ def test_what_is_lacking_is_said_and_what_is_there_is_used(tmp_path: Path) -> No
     assert "held" in found.names
 
 
-def test_groups_of_any_size_have_their_advantages() -> None:
-    generator = torch.Generator().manual_seed(3)
-    groups = torch.randint(0, 5, (30,), generator=generator)
-    rewards = torch.rand(30, generator=generator, dtype=torch.float64)
-    found = group_advantages(Grpo(), rewards, groups)
-    for group in groups.unique():
-        torch.testing.assert_close(found[groups == group], Grpo()(rewards[groups == group].unsqueeze(0))[0])
-
-
 def sampled(tmp_path: Path, top_p: bool = False, temperature: float = 1.0) -> Anatomy:
     """Tokens of a policy with 50 actions, and their log-probabilities among all, or among those that were left."""
     generator = torch.Generator().manual_seed(0)
@@ -324,32 +312,20 @@ def test_unusual_rollouts_are_read_and_said(tmp_path: Path) -> None:
 
 
 GOOD = {"old_log_probs": [-1.0, -2.0], "log_probs": [-1.1, -1.9], "reward": 1.0, "group": 0}
-OTHER = GOOD | {"reward": 0.0}
-THREE = {"old_log_probs": [-1.0] * 3, "log_probs": [-1.1] * 3, "advantage": 1.0, "segments": [7, 7, 3]}
+ROWS = [GOOD, GOOD | {"reward": 0.0}]
 WRONG: list[tuple[list[Row], list[str], str]] = [
-    ([GOOD, OTHER | {"entropy": [1.0]}], [], "line 2: entropy: 1 entries for 2 tokens"),
-    ([GOOD, OTHER | {"reward": 10**400}], [], "line 2: reward: 1000"),
-    ([GOOD, OTHER | {"entropy": [1.0, 1.0]}], [], "2 of 4 tokens have a value for entropy; all or none"),
     ([GOOD, GOOD], [], "all advantages are 0"),
-    ([GOOD, OTHER | {"mask": [0.5, 1]}], [], "line 2: mask: token 1: 0.5 is neither 0 nor 1"),
-    ([GOOD | {"mask": [0, 0]}, OTHER | {"mask": [False] * 2}], [], "mask is 0 everywhere in its 2 responses"),
-    ([THREE, THREE | {"segments": [4, 5, 4]}], [], "line 2: segments: 4 comes back at token 3"),
-    ([THREE, THREE | {"segments": [0, 0.5, 1]}], [], "line 2: segments: token 2: 0.5 is no whole number"),
     ([{"old_log_probs": [-1.0], "log_probs": [-1.0], "advantage": 1.0}], [], "one token has an advantage"),
-    (
-        [GOOD | {"advantage": 1.0}, OTHER | {"advantage": None}],
-        [],
-        "2 of 4 tokens have a value for advantages; all or none",
-    ),
+    ([row | {"log_probs": "x"} for row in ROWS], [], "line 1: log_probs: 'x' is no list of numbers"),
     (
         [{"old_log_probs": [-1.0] * 2, "log_probs": [-1.0] * 2, "advantage": 1}],
         ["--advantages", "method"],
         "needs `reward`",
     ),
-    ([GOOD, OTHER], ["--model", "nowhere"], "--model: needs token ids"),
-    ([GOOD, OTHER], ["--methods", "{none}"], "--methods: .* cannot be read"),
-    ([GOOD, OTHER], ["--temperature", "0"], "--temperature 0: above 0"),
-    ([GOOD, OTHER], ["--directions", "0"], "--directions 0: at least 1"),
+    (ROWS, ["--model", "nowhere"], "--model: needs token ids"),
+    (ROWS, ["--methods", "{none}"], "--methods: .* cannot be read"),
+    (ROWS, ["--temperature", "0"], "--temperature 0: above 0"),
+    (ROWS, ["--directions", "0"], "--directions 0: at least 1"),
 ]
 
 
@@ -362,62 +338,6 @@ def test_mistakes_are_named(
     assert main(["anatomy", "--rollouts", str(path), "--out", str(tmp_path / "a.html"), *options]) == 2
     assert re.search(says, capsys.readouterr().err)
     assert not (tmp_path / "a.html").exists()
-
-
-def test_columns_that_are_not_read_are_named_once(tmp_path: Path) -> None:
-    """Other names of columns that are read are known; segments may come back under the mask, or in another response."""
-    row = THREE | {"segments": [1, None, 1], "mask": [1, 0, 1]}
-    rollouts = read_rollouts(write(tmp_path / "a.jsonl", [row, row | {"mask": [True, 0.0, 1]}]))
-    assert rollouts.tokens["mask"].tolist() == [True, False, True] * 2 and not rollouts.notes
-    more = {"turns": [[0, 5], [3, 8]], "text": "abc", "env_name": None, "uid": "x", "completion_ids": [1, 2, 3]}
-    notes = checks(read_rollouts(write(tmp_path / "a.jsonl", [row | more] * 3)))
-    assert [note for note in notes if "not read" in note] == ["columns that are not read: text, turns."]
-
-
-@pytest.mark.parametrize("unknown", [math.nan, None])
-def test_a_token_that_the_engine_could_not_score_counts_as_equal(unknown: float | None, tmp_path: Path) -> None:
-    """As in training, where its weight is 1; as a column of the old policy it is refused."""
-    rows = [row | {"rollout_log_probs": [x - 0.1 for x in row["old_log_probs"]]} for row in made_up()]
-    first = next(i for i, row in enumerate(rows) if row["log_probs"])
-    rows[first]["rollout_log_probs"][0] = unknown
-    rollouts = read_rollouts(write(tmp_path / "a.jsonl", rows))
-    weights = (rollouts.tokens["old_log_probs"] - rollouts.tokens["rollout_log_probs"])[rollouts.tokens["mask"]]
-    assert weights[0] == 0 and torch.allclose(weights[1:], torch.tensor(0.1).double())
-    assert any("could not score 1 tokens" in note for note in checks(rollouts))
-    renamed = [{"inference_logprobs" if k == "old_log_probs" else k: v for k, v in row.items()} for row in made_up()]
-    renamed[first]["inference_logprobs"][0] = unknown
-    with pytest.raises(UserError, match=r"line 1: inference_logprobs: (nan|None) is no finite number"):
-        read_rollouts(write(tmp_path / "a.jsonl", renamed))
-
-
-def test_what_the_writer_writes_without_a_number_is_read(tmp_path: Path) -> None:
-    """NaN of an engine is written as null, which every reader of JSON knows."""
-    x = torch.tensor([[-1.0, -2.0, -3.0]])
-    engine = torch.tensor([[-1.0, math.nan, -2.5]])
-    columns = {"old_log_probs": x, "log_probs": x - 0.1, "rollout_log_probs": engine, "advantage": torch.ones(1)}
-    RolloutWriter(tmp_path / "rollouts").write(torch.ones(1, 3), columns)
-    (line,) = (tmp_path / "rollouts/rank_0.jsonl").read_text().splitlines()
-    assert json.loads(line, parse_constant=pytest.fail)["rollout_log_probs"] == [-1.0, None, -2.5]
-    assert read_rollouts(tmp_path / "rollouts").tokens["rollout_log_probs"].tolist() == [-1.0, -2.0, -2.5]
-
-
-def test_a_file_is_read_line_by_line_up_to_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rollout_files, "MOST_TOKENS", 100)
-    path = write(tmp_path / "a.jsonl", [GOOD, OTHER] * 1000)
-    with path.open("a") as file:
-        file.write("never read")
-    with pytest.raises(UserError, match=r"a\.jsonl, line 51: more than 100 tokens up to here"):
-        read_rollouts(path)
-
-
-def test_a_last_line_that_was_cut_off_is_named(tmp_path: Path) -> None:
-    """Also where a text has separators of lines that JSON allows inside a string."""
-    path = write(tmp_path / "a.jsonl", [])
-    path.write_text(json.dumps(GOOD | {"text": "a\u2028b"}, ensure_ascii=False) + "\n" + json.dumps(OTHER) + "\n")
-    assert len(read_rollouts(path).lengths) == 2
-    path.write_text(path.read_text()[:-30])
-    with pytest.raises(UserError, match=r"line 2: not JSON .* was the file cut off.* It is the last line: delete it"):
-        read_rollouts(path)
 
 
 class Page(HTMLParser):
@@ -455,14 +375,12 @@ def test_the_command_prints_a_table_and_writes_a_page(tmp_path: Path, capsys: py
     assert {"token", "cispo"} <= set(names) and data["views"]["advantage"]["labels"] == ["negative", "0", "positive"]
 
 
-def test_long_files_show_their_progress(
+def test_many_parts_show_their_progress(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = write(tmp_path / "a.jsonl", made_up())
     measure(Work(read_rollouts(path)))
     assert not capsys.readouterr().err
-    monkeypatch.setattr(rollout_files, "LONG_FILE", 24)
     monkeypatch.setattr(coefficients, "MANY_CHUNKS", 1)
     measure(Work(read_rollouts(path)))
-    printed = capsys.readouterr().err
-    assert "a.jsonl, responses: 24 of 24" in printed and "objectives on parts of the responses: 1 of 1" in printed
+    assert "objectives on parts of the responses: 1 of 1" in capsys.readouterr().err

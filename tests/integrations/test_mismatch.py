@@ -15,7 +15,7 @@ from torch import Tensor
 from policygrain.cli import main
 from policygrain.integrations.anatomy import UNRELATED, checks
 from policygrain.integrations.mismatch import LEAST, Mismatch, measure, table
-from policygrain.integrations.rollout_files import Rollouts, read_rollouts
+from policygrain.integrations.rollouts import Rollouts, read_rollouts
 
 
 def of(log_ratios: list[Tensor]) -> Mismatch:

@@ -32,7 +32,7 @@ with warnings.catch_warnings():
     from policygrain.integrations.coefficients import Work
     from policygrain.integrations.options import UnsupportedOption
     from policygrain.integrations.rollout_dump import dump_trl
-    from policygrain.integrations.rollout_files import group_advantages, read_rollouts
+    from policygrain.integrations.rollouts import group_advantages, read_rollouts
     from policygrain.integrations.trl import PolicyGrainTrainer
 
 # A step of 8 responses to 2 prompts, and a second one on the same rollouts, which is off-policy.

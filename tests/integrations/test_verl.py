@@ -23,7 +23,7 @@ from verl.workers.config.actor import ActorConfig  # noqa: E402
 from verl.workers.utils.losses import ppo_loss  # noqa: E402
 
 from policygrain.integrations.options import UnsupportedOption  # noqa: E402
-from policygrain.integrations.rollout_files import read_rollouts  # noqa: E402
+from policygrain.integrations.rollouts import read_rollouts  # noqa: E402
 from policygrain.integrations.verl import PREFIX, policy_loss, with_entropies  # noqa: E402
 from policygrain.objective.correction import rollout_weights  # noqa: E402
 from policygrain.objective.penalty import Kl  # noqa: E402

@@ -81,7 +81,7 @@ def calibrate(arguments: Namespace) -> None:
     """
     from ..integrations import calibrate, mismatch
     from ..integrations.anatomy import checks, unrelated
-    from ..integrations.rollout_files import read_rollouts
+    from ..integrations.rollouts import read_rollouts
 
     if arguments.figure is not None:
         calibrate.plotting(arguments.figure)
@@ -189,7 +189,7 @@ def anatomy(arguments: Namespace) -> None:
     from ..integrations.anatomy import measure
     from ..integrations.coefficients import Work
     from ..integrations.options import methods_file
-    from ..integrations.rollout_files import read_rollouts
+    from ..integrations.rollouts import read_rollouts
 
     for name in ("responses", "directions"):
         if getattr(arguments, name) < 1:

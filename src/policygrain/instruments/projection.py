@@ -12,7 +12,7 @@ from torch.func import functional_call
 from ..errors import UserError
 from ..integrations.anatomy import cosines_of
 from ..integrations.coefficients import Work
-from ..integrations.rollout_files import Rollouts
+from ..integrations.rollouts import Rollouts
 from ..model.loading import load_model
 
 FAR = 0.05  # nats by which log-probabilities of model and file may differ on average

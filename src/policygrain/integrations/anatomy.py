@@ -14,7 +14,7 @@ from ..errors import UserError
 from ..objective.loss import merge_metrics
 from .calibrate import ALIKE
 from .coefficients import Work
-from .rollout_files import ALL_0, Rollouts
+from .rollouts import ALL_0, Rollouts
 
 SAME = 0.999  # cosine from which two updates count as the same
 TAIL = 0.01  # share of tokens in the tail

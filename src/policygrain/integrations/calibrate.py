@@ -15,7 +15,7 @@ from ..objective.clip import PpoClip
 from ..objective.correction import effective_sample_share
 from ..objective.divergence import LARGEST_LOG
 from ..objective.ratio import Block, PrefixRatio, Ratio, SequenceRatio, TokenRatio
-from .rollout_files import ALL_0, Rollouts
+from .rollouts import ALL_0, Rollouts
 
 GRAINS: dict[str, Ratio] = {
     "token": TokenRatio(),

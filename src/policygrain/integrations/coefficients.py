@@ -22,7 +22,7 @@ from ..objective.loss import coefficients
 from ..progress import Progress
 from .calibrate import GRAINS, published_ranges
 from .options import NEEDS
-from .rollout_files import Rollouts, group_advantages
+from .rollouts import Rollouts, group_advantages
 
 MANY_CHUNKS = 20  # from which progress is shown
 CHUNK = 1 << 16  # tokens, padding included, whose coefficients are computed at a time

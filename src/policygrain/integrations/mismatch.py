@@ -15,7 +15,7 @@ from ..objective.method import Sampler
 from .anatomy import UNRELATED, quarters, unrelated
 from .calibrate import ALIKE
 from .coefficients import CORRECTIONS, NO_ENGINE
-from .rollout_files import Rollouts
+from .rollouts import Rollouts
 
 LEAST = 10  # responses for an interval, and in each bin of lengths
 BINS, FEWEST_BINS = 8, 5

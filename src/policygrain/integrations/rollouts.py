@@ -1,0 +1,356 @@
+"""Responses of a user's own run: log-probabilities, rewards and groups, from JSON Lines or Parquet."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import reprlib
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..errors import UserError
+from ..objective.advantage import Advantage, Grpo
+from ..objective.batch import TokenBatch
+from ..objective.part import Custom
+
+MOST_TOKENS = 10_000_000  # with log-probabilities and rewards alone: read in 0.6 GB, calibrated in 1.3 GB
+ROUNDING = 1e-3  # by which a computed log-probability may exceed 0
+LEAST_LOG_PROB = -1e4
+LARGEST = 1e100  # of other numbers: their squares are finite
+ALL_0 = (
+    "all advantages are 0: in every group all rewards are the same, so no token has a gradient and no clip "
+    "range an effect. Take rollouts in which some responses are right and others wrong."
+)
+
+
+class Column(NamedTuple):
+    """A column of numbers: its names in trainers' dumps and loss functions, and which numbers are valid."""
+
+    names: tuple[str, ...]
+    per_token: bool = True  # False: one number per response
+    is_integer: bool = False
+    is_valid: Callable[[Tensor], Tensor] = lambda x: x.abs() <= LARGEST  # False for NaN
+    problem: str = f"is no finite number up to {LARGEST:g}"
+
+
+_log_probs = functools.partial(
+    Column,
+    is_valid=lambda x: (x >= LEAST_LOG_PROB) & (x <= ROUNDING),
+    problem=f"cannot be a log-probability, which is at most 0 and not below {LEAST_LOG_PROB:g}. Give natural "
+    "logarithms of probabilities, not probabilities, logits or losses",
+)
+_integers = functools.partial(Column, is_integer=True, is_valid=lambda x: x % 1 == 0, problem="is no whole number")
+ENGINE = ("rollout_log_probs", "inference_logprobs", "sampling_per_token_logps")
+# All rows have a column, or none; a row without a mask has one of 1s.
+COLUMNS = {
+    "old_log_probs": _log_probs(
+        ("old_log_probs", "old_log_prob", "old_per_token_logps", "inference_logprobs", "rollout_log_probs", "logprobs")
+    ),
+    "log_probs": _log_probs(("log_probs", "log_prob", "per_token_logps", "trainer_logprobs", "new_log_probs")),
+    "mask": Column(
+        ("mask", "response_mask", "completion_mask", "loss_mask"),
+        is_valid=lambda x: (x == 0) | (x == 1),
+        problem="is neither 0 nor 1",
+    ),
+    "advantages": Column(("advantage", "advantages")),  # of the response or of each token
+    "rollout_log_probs": _log_probs(ENGINE),
+    "ref_log_probs": _log_probs(("ref_log_probs", "ref_log_prob", "ref_per_token_logps", "ref_logprobs")),
+    "entropy": Column(("entropy", "entropies")),
+    "old_entropy": Column(("old_entropy", "old_entropies")),
+    "segments": _integers(("segments",)),
+    "ids": _integers(("completion_ids", "response_ids", "token_ids")),
+    "group": _integers(("group", "group_id", "uid", "prompt_id", "problem_id"), per_token=False),
+    "reward": Column(("reward", "rewards", "score", "acc"), per_token=False),
+    "staleness": Column(
+        ("staleness", "updates", "off_policy_steps"),
+        per_token=False,
+        is_valid=lambda x: (x >= 0) & (x <= LARGEST),
+        problem="is no number of updates; expected 0 or more",
+    ),
+    "step": Column(("step",), per_token=False),
+    "top_p": Column(("top_p",), per_token=False),
+}
+PROMPTS = ("prompt_ids", "prompt_token_ids")
+READ = {*PROMPTS}.union(*(column.names for column in COLUMNS.values()))
+
+
+@dataclass(frozen=True)
+class Rollouts:
+    """Responses, one after another in the order of the file.
+
+    ``tokens``: old_log_probs, log_probs, advantages, mask and what else of COLUMNS the rows have, each [all tokens].
+    ``responses``: the same of numbers of responses, each [responses]. ``prompts``: token ids, or empty.
+    """
+
+    tokens: dict[str, Tensor]
+    responses: dict[str, Tensor]
+    lengths: Tensor  # [responses]; tokens without the mask count
+    prompts: list[array[int]]
+    notes: tuple[str, ...] = ()  # what was left out of the file
+
+    @functools.cached_property
+    def batch(self) -> TokenBatch:
+        """All responses."""
+        return self.rows(torch.arange(len(self.lengths)))
+
+    def rows(self, index: Tensor) -> TokenBatch:
+        """The responses at ``index`` with all that TokenBatch has a field for."""
+        named = {name: x for name, x in self.tokens.items() if name in TokenBatch.__dataclass_fields__}
+        padded: dict[str, Any] = {name: self.padded(x, index) for name, x in named.items()}
+        for field, column in (("groups", "group"), ("staleness", "staleness")):
+            padded[field] = self.responses[column][index] if column in self.responses else None
+        return TokenBatch(**padded)
+
+    def padded(self, values: Tensor, index: Tensor) -> Tensor:
+        """``values`` [all tokens] of the responses at ``index``, 0 on padding. [responses, tokens]."""
+        lengths = self.lengths[index]
+        place = torch.arange(int(lengths.max()))
+        inside = place < lengths.unsqueeze(1)
+        starts = (self.lengths.cumsum(0) - self.lengths)[index]
+        padded = values[(starts.unsqueeze(1) + place).where(inside, 0)]
+        return padded.where(inside, torch.zeros((), dtype=values.dtype))
+
+    def each_token(self, values: Tensor) -> Tensor:
+        """``values`` [responses] for each of their tokens. [all tokens]."""
+        return values.repeat_interleave(self.lengths)
+
+
+def group_advantages(advantage: Advantage | Custom, rewards: Tensor, groups: Tensor) -> Tensor:
+    """Advantages of responses from their rewards and the numbers of their groups, of any sizes. All [responses]."""
+    order = groups.argsort(stable=True)
+    _, counts = groups.unique(return_counts=True)
+    starts = counts.cumsum(0) - counts
+    advantages = torch.zeros_like(rewards)
+    for size in counts.unique().tolist():
+        members = order[starts[counts == size].unsqueeze(1) + torch.arange(size)]
+        advantages[members] = advantage(rewards[members])
+    return advantages
+
+
+def read_rollouts(path: Path) -> Rollouts:
+    """Read a file of responses, or all files of a folder. UserError names the line and the key that are wrong.
+
+    A row has the old and the new log-probabilities of its tokens, and either an advantage or a reward and a group. Rows
+    may have a mask and the columns above. Column names of TRL, verl and prime-rl are understood; prime-rl's folder
+    `token_exports` can be read as it is. Where the mask is 0, numbers may be missing (null), and so may those of tokens
+    that the engine could not score, beside the old policy's: they count as equal, as in training.
+    """
+    read = _Reader()
+    for where, row in _rows(path):
+        read.add(row, where)
+    if not read.lengths and read.n_masked:
+        raise UserError(f"{path}: the mask is 0 everywhere in its {read.n_masked:,} responses, so no token is trained.")
+    if not read.lengths:
+        raise UserError(f"{path}: contains no response.")
+    rollouts = read.rollouts()
+    if "advantages" not in rollouts.tokens:
+        groups = rollouts.responses["group"]
+        alone = (groups.bincount() == 1).nonzero()
+        if len(alone):
+            raise UserError(
+                f"{path}: group {list(read.groups)[int(alone[0])]!r} has one response; an advantage needs at least "
+                "two, or give `advantage`."
+            )
+        advantages = group_advantages(Grpo(), rollouts.responses["reward"], groups)
+        rollouts.tokens["advantages"] = rollouts.each_token(advantages)
+    return rollouts
+
+
+class _Reader:
+    """Collects the columns of rows, then checks their values."""
+
+    def __init__(self) -> None:
+        self.columns: dict[str, array[float]] = {}
+        self.prompts: list[array[int]] = []
+        self.groups: dict[str, int] = {}  # name → number
+        self.lengths, self.places = array("q"), list[str]()  # of each response
+        self.n_masked = 0  # responses without a token in the loss, which are left out
+        self.names: set[str] = set()  # of the row before …
+        self.keys: dict[str, str] = {}  # … and those that are read: column → name
+        self.not_read: set[str] = set()
+
+    def add(self, row: Mapping[str, Any], where: str) -> None:
+        """A response. UserError for what is no number, and for columns of other lengths."""
+        if row.keys() != self.names:
+            self._set_keys(row, where)
+        values = {name: _numbers(row, key, where) for name, key in self.keys.items() if name != "group"}
+        count = len(values["old_log_probs"])
+        mask = values.setdefault("mask", array("d", [1]) * count)
+        if mask and not any(mask):
+            self.n_masked += 1
+            return
+        prompt = values.pop("prompts", None)
+        if prompt is not None:
+            if not all(x.is_integer() for x in prompt):
+                raise UserError(f"{where}: {self.keys['prompts']}: expected whole numbers.")
+            self.prompts.append(array("q", map(int, prompt)))
+        if "group" in self.keys:
+            values["group"] = array("d", [self.groups.setdefault(str(row[self.keys["group"]]), len(self.groups))])
+        if len(values.get("advantages", ())) == 1:
+            values["advantages"] *= count
+        for name, column in values.items():
+            expected = count if COLUMNS[name].per_token else 1
+            if not column or len(column) != expected:
+                raise UserError(f"{where}: {self.keys[name]}: {len(column)} numbers; expected {expected or 'some'}.")
+            self.columns[name].extend(column)
+        self.lengths.append(count)
+        self.places.append(where)
+        if len(self.columns["mask"]) > MOST_TOKENS:
+            raise UserError(
+                f"{where}: more than {MOST_TOKENS:,} tokens up to here. Give the rollouts of fewer steps; those of one "
+                "optimizer step are enough."
+            )
+
+    def _set_keys(self, row: Mapping[str, Any], where: str) -> None:
+        """Find the columns of a row by their names. UserError if one is missing."""
+
+        def first(names: Sequence[str]) -> str | None:
+            return next((name for name in names if name in row), None)
+
+        found = {name: first(column.names) for name, column in COLUMNS.items()} | {"prompts": first(PROMPTS)}
+        # Log-probabilities of the engine are those of the old policy, or a column of their own beside them.
+        found["rollout_log_probs"] = first([name for name in ENGINE if name != found["old_log_probs"]])
+        keys = {name: key for name, key in found.items() if key is not None}
+        for name in ("old_log_probs", "log_probs"):
+            if name not in keys:
+                raise UserError(f"{where}: has none of {_listed(COLUMNS[name].names)}; it has {_listed(row)}.")
+        if "advantages" not in keys and not {"reward", "group"} <= keys.keys():
+            raise UserError(f"{where}: needs `advantage`, or `reward` and `group`; it has {_listed(row)}.")
+        if not self.columns:
+            self.columns = {name: array("d") for name in ("mask", *keys)}
+        if differing := {"mask", *keys} ^ self.columns.keys():
+            raise UserError(f"{where}: {', '.join(sorted(differing))}: in some rows and not in others; all or none.")
+        self.keys, self.names = keys, {*row}
+        self.not_read |= self.names - READ
+
+    def rollouts(self) -> Rollouts:
+        """All rows, whose values are checked; numbers that may be missing are filled in."""
+        self.columns.pop("prompts", None)
+        columns = {name: torch.frombuffer(values, dtype=torch.float64) for name, values in self.columns.items()}
+        lengths = torch.frombuffer(self.lengths, dtype=torch.int64)
+        ends, mask = lengths.cumsum(0), columns["mask"] != 0
+        notes = [f"columns that are not read: {', '.join(sorted(self.not_read))}."] if self.not_read else []
+        if "rollout_log_probs" in columns and (unknown := columns["rollout_log_probs"].isnan()).any():
+            columns["rollout_log_probs"][unknown] = columns["old_log_probs"][unknown]
+            notes.append(
+                f"the engine could not score {int((unknown & mask).sum()):,} tokens (NaN, null); there it counts as "
+                "equal to old_log_probs."
+            )
+
+        def refuse(name: str, wrong: Tensor, problem: str) -> None:
+            """UserError at the first of the numbers that are wrong."""
+            if not wrong.any():
+                return
+            place = int(wrong.nonzero()[0])
+            row = int(torch.searchsorted(ends, place, right=True)) if COLUMNS[name].per_token else place
+            token = f"token {place - int(ends[row] - lengths[row]) + 1}: " if COLUMNS[name].per_token else ""
+            value = f"{float(columns[name][place]):g}"
+            raise UserError(f"{self.places[row]}: {self.keys[name]}: {token}{value} {problem}.")
+
+        for name, values in columns.items():
+            column = COLUMNS[name]
+            wrong = ~column.is_valid(values)
+            if column.per_token and name != "mask":
+                values[wrong & ~mask] = 0.0
+                wrong &= mask
+            refuse(name, wrong, column.problem)
+        if "segments" in columns:
+            row = torch.arange(len(lengths)).repeat_interleave(lengths)
+            refuse("segments", _comes_back(columns["segments"], row, mask), "comes back: a segment is tokens that "
+                   "follow one another; give this one a number of its own")  # fmt: skip
+        typed = {name: x.long() if COLUMNS[name].is_integer else x for name, x in columns.items()} | {"mask": mask}
+        tokens = {name: x for name, x in typed.items() if COLUMNS[name].per_token}
+        responses = {name: x for name, x in typed.items() if not COLUMNS[name].per_token}
+        return Rollouts(tokens, responses, lengths, self.prompts, tuple(notes))
+
+
+def _numbers(row: Mapping[str, Any], key: str, where: str) -> array[float]:
+    """The numbers of a column, or its one number; null is NaN."""
+    value = row[key]
+    listed = value if isinstance(value, list) else [value]
+    try:
+        return array("d", [math.nan if x is None else x for x in listed] if None in listed else listed)
+    except (TypeError, OverflowError) as error:
+        raise UserError(f"{where}: {key}: {reprlib.repr(value)} is no list of numbers ({error}).") from error
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, names))
+
+
+def _comes_back(segments: Tensor, row: Tensor, mask: Tensor) -> Tensor:
+    """The tokens where a segment of a response begins again after another one. [all tokens]."""
+    live = mask.nonzero().flatten()
+    pairs = torch.stack([row, segments.long()])[:, live]
+    begins = torch.cat([torch.ones(1).bool(), (pairs[:, 1:] != pairs[:, :-1]).any(0)])
+    _, number = pairs[:, begins].unique(dim=1, return_inverse=True)
+    place = torch.arange(len(number))
+    first = torch.zeros_like(place).scatter_reduce(0, number, place, "amin", include_self=False)
+    return torch.zeros_like(mask).index_fill(0, live[begins][place > first[number]], True)
+
+
+def _files(path: Path) -> list[Path]:
+    """The file, or all JSON Lines and Parquet files in a folder and its folders."""
+    if not path.is_dir():
+        return [path]
+    files = sorted(file for file in path.rglob("*") if file.suffix in (".jsonl", ".parquet"))
+    if not files:
+        raise UserError(f"{path}: no .jsonl or .parquet file in this folder.")
+    return files
+
+
+def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """(place, row without its nulls) of all files, one at a time."""
+    for file in _files(path):
+        for number, row in _parquet(file) if file.suffix == ".parquet" else _json_lines(file):
+            yield f"{file}, {number}", {key: value for key, value in row.items() if value is not None}
+
+
+def _opened(file: Path) -> Any:
+    try:
+        from pyarrow import parquet
+    except ImportError as error:
+        raise UserError(f"{file}: Parquet needs pyarrow: pip install pyarrow, or give JSON Lines.") from error
+    try:
+        return parquet.ParquetFile(file)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{file}: cannot be read as Parquet: {error}") from error
+
+
+def _parquet(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    batches = _opened(file).iter_batches(batch_size=256)
+    try:
+        for number, row in enumerate((row for batch in batches for row in batch.to_pylist()), start=1):
+            yield f"row {number}", row
+    except (OSError, ValueError) as error:
+        raise UserError(f"{file}: cannot be read as Parquet: {error}") from error
+
+
+def _json_lines(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    try:
+        with file.open(encoding="utf-8") as lines:
+            for number, line in enumerate(lines, start=1):
+                if line.strip():
+                    yield f"line {number}", _parsed(line, f"{file}, line {number}")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{file}: cannot be read: {error}") from error
+
+
+def _parsed(line: str, where: str) -> Mapping[str, Any]:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        hint = "was the file cut off?"
+        if not line.endswith("\n"):
+            hint += " It is the last line: delete it to use the lines before, such as with `sed -i '$d' FILE`."
+        raise UserError(f"{where}: not JSON ({error}); {hint}") from error
+    if not isinstance(row, dict):
+        raise UserError(f"{where}: expected an object, got {type(row).__name__}.")
+    return row

@@ -1,0 +1,224 @@
+"""Rollouts are read from files: columns by trainers' names, what may be missing, and what is said about mistakes."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policygrain.errors import UserError
+from policygrain.integrations import rollouts
+from policygrain.integrations.anatomy import checks
+from policygrain.integrations.rollout_dump import RolloutWriter
+from policygrain.integrations.rollouts import group_advantages, read_rollouts
+from policygrain.objective.advantage import Grpo
+
+Row = dict[str, Any]
+
+
+def row(*log_ratio: float, **more: Any) -> Row:
+    old = [-1.0 - 0.1 * i for i in range(len(log_ratio))]
+    return {"old_log_probs": old, "log_probs": [o + x for o, x in zip(old, log_ratio, strict=True)], **more}
+
+
+def write(path: Path, rows: list[Row]) -> Path:
+    path.write_text("".join(f"{json.dumps(r)}\n" for r in rows))
+    return path
+
+
+ROW = row(0.1, -0.1, 0.2, advantage=1.0)
+
+
+def test_advantages_come_from_rewards_and_groups(tmp_path: Path) -> None:
+    """Rewards 1 and 0: (1 − ½) / (0.7071 + 1e-6) and its negative. A row without a mask has one of 1s."""
+    rows = [row(0.1, 0.2, reward=1, group="a"), row(0.3, reward=0, group="a", mask=[1])]
+    batch = read_rollouts(write(tmp_path / "a.jsonl", rows)).batch
+    expected = 0.5 / (math.sqrt(0.5) + 1e-6)
+    assert batch.advantages[:, 0].tolist() == pytest.approx([expected, -expected])
+    assert batch.log_ratio.tolist() == [pytest.approx([0.1, 0.2]), pytest.approx([0.3, 0.0])]
+    assert batch.mask.tolist() == [[True, True], [True, False]]
+
+
+def test_groups_of_any_size_have_their_advantages() -> None:
+    generator = torch.Generator().manual_seed(3)
+    groups = torch.randint(0, 5, (30,), generator=generator)
+    rewards = torch.rand(30, generator=generator, dtype=torch.float64)
+    found = group_advantages(Grpo(), rewards, groups)
+    for group in groups.unique():
+        torch.testing.assert_close(found[groups == group], Grpo()(rewards[groups == group].unsqueeze(0))[0])
+
+
+def test_a_pipe_and_parquet_are_read_as_a_file(tmp_path: Path) -> None:
+    """`policygrain calibrate --rollouts <(zcat rollouts.jsonl.gz)`: a pipe can be opened and read only once."""
+    import pandas as pd
+
+    path = write(tmp_path / "a.jsonl", [ROW, row(0.3, advantage=2.0)])
+    expected = read_rollouts(path).batch
+    pd.read_json(path, lines=True).to_parquet(tmp_path / "a.parquet")
+    with subprocess.Popen(["cat", str(path)], stdout=subprocess.PIPE) as cat:
+        assert cat.stdout is not None
+        piped = read_rollouts(Path(f"/dev/fd/{cat.stdout.fileno()}")).batch
+    for batch in (piped, read_rollouts(tmp_path / "a.parquet").batch):
+        torch.testing.assert_close(batch.log_ratio, expected.log_ratio)
+        assert torch.equal(batch.advantages, expected.advantages)
+
+
+def test_the_dump_of_prime_rl_is_read_as_it_is(tmp_path: Path) -> None:
+    """A folder with a file for each rank; prompts are masked and may have no number; advantages are of tokens."""
+    known = {"schema_version": 1, "step": 20, "micro_step": 0, "env_name": "maths", "token_ids": [1, 2, 3]}
+    for rank, advantage in enumerate((0.5, -0.5)):
+        folder = tmp_path / "token_exports/step_20"
+        folder.mkdir(parents=True, exist_ok=True)
+        record = known | {
+            "rank": rank,
+            "loss_mask": [False, True, True],
+            "advantages": [0.0, advantage, advantage],
+            "inference_logprobs": [None, -1.0, -2.0],
+            "trainer_logprobs": [None, -0.9, -2.2],
+        }
+        write(folder / f"rank_{rank}.jsonl", [record])
+    (tmp_path / "token_exports/step_20/STABLE").touch()
+    batch = read_rollouts(tmp_path / "token_exports").batch
+    assert batch.mask.tolist() == [[False, True, True]] * 2
+    assert batch.advantages.tolist() == [[0.0, 0.5, 0.5], [0.0, -0.5, -0.5]]
+    assert batch.log_ratio[1].tolist() == pytest.approx([0.0, 0.1, -0.2])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match=r"empty: no \.jsonl or \.parquet file"):
+        read_rollouts(tmp_path / "empty")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("inference_logprobs", "trainer_logprobs"),
+        ("old_log_prob", "log_prob"),
+        ("old_per_token_logps", "per_token_logps"),
+    ],
+)
+def test_trainers_names_of_columns_are_understood(old: str, new: str, tmp_path: Path) -> None:
+    plain = row(0.1, -0.1)
+    named = {old: plain["old_log_probs"], new: plain["log_probs"], "advantages": [2.0, 2.0]}
+    batch = read_rollouts(write(tmp_path / "a.jsonl", [named])).batch
+    assert batch.log_ratio[0].tolist() == pytest.approx([0.1, -0.1]) and batch.advantages[0, 0] == 2.0
+
+
+def test_columns_that_are_not_read_are_named_once(tmp_path: Path) -> None:
+    """Other names of columns that are read are known; segments may come back under the mask, or in another response."""
+    one = ROW | {"segments": [1, None, 1], "mask": [1, 0, 1]}
+    read = read_rollouts(write(tmp_path / "a.jsonl", [one, one | {"mask": [True, 0.0, 1]}]))
+    assert read.tokens["mask"].tolist() == [True, False, True] * 2 and not read.notes
+    more = {"turns": [[0, 5], [3, 8]], "text": "abc", "env_name": None, "uid": "x", "completion_ids": [1, 2, 3]}
+    notes = checks(read_rollouts(write(tmp_path / "a.jsonl", [one | more] * 3)))
+    assert [note for note in notes if "not read" in note] == ["columns that are not read: text, turns."]
+
+
+def test_responses_without_a_token_in_the_loss_are_left_out(tmp_path: Path) -> None:
+    rows = [row(0.1, reward=i, group=g, mask=[i < 2]) for i, g in enumerate("aabba")] + [row(0.2, reward=2, group="c")]
+    read = read_rollouts(write(tmp_path / "a.jsonl", [*rows, row(0.2, reward=3, group="c")]))
+    assert read.responses["group"].tolist() == [0, 0, 1, 1] and read.responses["reward"].tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("unknown", [math.nan, None])
+def test_a_token_that_the_engine_could_not_score_counts_as_equal(unknown: float | None, tmp_path: Path) -> None:
+    """As in training, where its weight is 1; as a column of the old policy it is refused."""
+    scored = ROW | {"rollout_log_probs": [x - 0.1 for x in ROW["old_log_probs"]]}
+    lacking = scored | {"rollout_log_probs": [unknown, *scored["rollout_log_probs"][1:]]}
+    read = read_rollouts(write(tmp_path / "a.jsonl", [scored, lacking]))
+    weights = read.tokens["old_log_probs"] - read.tokens["rollout_log_probs"]
+    assert weights.tolist() == pytest.approx([0.1, 0.1, 0.1, 0, 0.1, 0.1])
+    assert any("could not score 1 tokens" in note for note in checks(read))
+    old = {"inference_logprobs": lacking["rollout_log_probs"], "log_probs": ROW["log_probs"], "advantage": 1.0}
+    with pytest.raises(UserError, match="line 1: inference_logprobs: token 1: nan cannot be a log-probability"):
+        read_rollouts(write(tmp_path / "a.jsonl", [old]))
+
+
+def test_what_the_writer_writes_without_a_number_is_read(tmp_path: Path) -> None:
+    """NaN of an engine is written as null, which every reader of JSON knows."""
+    x = torch.tensor([[-1.0, -2.0, -3.0]])
+    engine = torch.tensor([[-1.0, math.nan, -2.5]])
+    columns = {"old_log_probs": x, "log_probs": x - 0.1, "rollout_log_probs": engine, "advantage": torch.ones(1)}
+    RolloutWriter(tmp_path / "rollouts").write(torch.ones(1, 3), columns)
+    (line,) = (tmp_path / "rollouts/rank_0.jsonl").read_text().splitlines()
+    assert json.loads(line, parse_constant=pytest.fail)["rollout_log_probs"] == [-1.0, None, -2.5]
+    assert read_rollouts(tmp_path / "rollouts").tokens["rollout_log_probs"].tolist() == [-1.0, -2.0, -2.5]
+
+
+# ---- mistakes -------------------------------------------------------------------------------------------------------
+
+WRONG: list[tuple[list[Row], str]] = [
+    ([], "contains no response"),
+    ([{"log_probs": [0.1]}], "line 1: has none of 'old_log_probs'"),
+    ([ROW, {"log_probs": [0.1]}], "line 2: has none of 'old_log_probs'"),
+    ([ROW | {"old_log_probs": [], "log_probs": []}], "line 1: old_log_probs: 0 numbers; expected some"),
+    ([ROW, ROW | {"log_probs": [-1.0, -2.0]}], "line 2: log_probs: 2 numbers; expected 3"),
+    ([ROW | {"mask": [1, 1]}], "line 1: mask: 2 numbers; expected 3"),
+    ([ROW | {"advantage": [1, 1]}], "line 1: advantage: 2 numbers; expected 3"),
+    ([ROW | {"staleness": [1, 1]}], "line 1: staleness: 2 numbers; expected 1"),
+    ([row(0.1, reward=1.0)], "needs `advantage`, or `reward` and `group`"),
+    ([row(0.1, reward=1.0, group=7)], "group '7' has one response"),
+    ([ROW | {"log_probs": "x"}], "line 1: log_probs: 'x' is no list of numbers"),
+    ([ROW | {"log_probs": [[-1.0]] * 3}], r"line 1: log_probs: \[\[-1.0\].* is no list of numbers"),
+    ([ROW | {"log_probs": [-1.0, None, -1.0]}], "line 1: log_probs: token 2: nan cannot be a log-probability"),
+    ([ROW, ROW | {"entropy": [1.0] * 3}], "line 2: entropy: in some rows and not in others; all or none"),
+    ([ROW, ROW | {"staleness": 1}], "line 2: staleness: in some rows"),
+    ([ROW | {"reward": 1.0, "group": 1}, ROW | {"advantage": None, "reward": 1.0, "group": 1}], "advantages: in some"),
+    ([ROW | {"staleness": -1}], "line 1: staleness: -1 is no number of updates; expected 0 or more"),
+    ([row(0.1, reward=r, group=0) for r in (1, 1e308)], r"line 2: reward: 1e\+308 is no finite number"),
+    ([row(0.1, reward=r, group=0) for r in (1, math.nan)], "line 2: reward: nan is no finite number"),
+    ([row(0.1, reward=r, group=0) for r in (1, 10**400)], "line 2: reward: 1000.* too large"),
+    ([ROW, ROW | {"mask": [1, 0.5, 1]}], "line 2: mask: token 2: 0.5 is neither 0 nor 1"),
+    ([ROW | {"mask": [0] * 3}, ROW | {"mask": [False] * 3}], "mask is 0 everywhere in its 2 responses"),
+    ([ROW | {"segments": [7, 7, 3]}, ROW | {"segments": [4, 5, 4]}], "line 2: segments: token 3: 4 comes back"),
+    ([ROW | {"segments": [7, 7, 3]}, ROW | {"segments": [0, 0.5, 1]}], "line 2: segments: token 2: 0.5 is no whole"),
+    ([ROW | {"prompt_ids": [1, 0.5]}], "line 1: prompt_ids: expected whole numbers"),
+]
+
+
+@pytest.mark.parametrize(("rows", "says"), WRONG, ids=[says for _, says in WRONG])
+def test_mistakes_are_named(rows: list[Row], says: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=says):
+        read_rollouts(write(tmp_path / "a.jsonl", rows))
+
+
+@given(
+    column=st.sampled_from(["log_probs", "old_log_probs"]),
+    place=st.integers(0, 2),
+    number=st.floats(0.01, 1e308) | st.floats(-1e308, -10_001),
+)
+def test_what_is_no_log_probability_is_refused(
+    column: str, place: int, number: float, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Probabilities, logits and losses, in the third line of a file whose second is empty; but not under the mask."""
+    path = tmp_path_factory.mktemp("rollouts") / "a.jsonl"
+    values = [*ROW[column][:place], number, *ROW[column][place + 1 :]]
+    path.write_text(f"{json.dumps(ROW)}\n\n{json.dumps(ROW | {column: values})}\n")
+    with pytest.raises(UserError, match=rf"a\.jsonl, line 3: {column}: token {place + 1}: \S+ cannot be a log-prob"):
+        read_rollouts(path)
+    masked = ROW | {column: values, "mask": [i != place for i in range(3)]}
+    assert len(read_rollouts(write(path, [masked])).batch.mask) == 1
+
+
+def test_a_file_is_read_line_by_line_up_to_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rollouts, "MOST_TOKENS", 100)
+    path = write(tmp_path / "a.jsonl", [ROW] * 1000)
+    with path.open("a") as file:
+        file.write("never read")
+    with pytest.raises(UserError, match=r"a\.jsonl, line 34: more than 100 tokens up to here"):
+        read_rollouts(path)
+
+
+def test_a_last_line_that_was_cut_off_is_named(tmp_path: Path) -> None:
+    """Also where a text has separators of lines that JSON allows inside a string."""
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps(ROW | {"text": "a\u2028b"}, ensure_ascii=False) + "\n" + json.dumps(ROW) + "\n")
+    assert len(read_rollouts(path).lengths) == 2
+    path.write_text(path.read_text()[:-30])
+    with pytest.raises(UserError, match=r"line 2: not JSON .* was the file cut off.* It is the last line: delete it"):
+        read_rollouts(path)

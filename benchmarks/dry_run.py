@@ -1,7 +1,7 @@
 """How long planning takes: `snakemake --dry-run` of a study of many methods, seeds and benchmarks.
 
-20 methods × 10 seeds × 8 benchmarks by default, twice: with few jobs (one engine evaluates 20 models) and with many
-(one engine per model, and eight jobs that sample its responses). And of finished studies: the laptop study, and 20
+20 methods × 8 benchmarks by default, twice: 10 seeds with few jobs (one engine evaluates 20 models), and 50 seeds with
+many (one engine per model). And of finished studies: the laptop study, and 20
 methods of 64 seeds. There, too, what a job of a cluster pays: Snakemake reads the workflow again inside each.
 
     python benchmarks/dry_run.py [--profile slurm] [--out benchmarks/dry_run.json]
@@ -32,23 +32,24 @@ from policygrain.results.layout import StudyFolder
 ROOT = Path(__file__).parents[1]
 
 
-GRAINS = {"few jobs": {"runs_per_engine": 20, "parts": 1}, "many jobs": {"runs_per_engine": 1, "parts": 8}}
+# Models per engine, and how often the number of seeds.
+GRAINS = {"few jobs": (20, 1), "many jobs": (1, 5)}
 
 
-def study(methods: int, seeds: int, benchmarks: int, grain: dict[str, int]) -> dict[str, Any]:
+def study(methods: int, seeds: int, benchmarks: int, grain: tuple[int, int]) -> dict[str, Any]:
     """A study file based on config.yaml, in which every run is a job of its own."""
     presets = method_names()
     names = [f"method_{i:03d}" for i in range(methods)]
     return {
         "base": str(ROOT / "config.yaml"),
         "name": "many",
-        "seeds": list(range(seeds)),
+        "seeds": list(range(seeds * grain[1])),
         "seeds_per_process": 1,
         "methods": {name: {"base": presets[i % len(presets)]} for i, name in enumerate(names)},
         "experiments": {"headline": {"methods": names}},
         **dict.fromkeys(("estimators", "rounds", "controls")),
         "evaluation": {
-            **grain,
+            "runs_per_engine": grain[0],
             "after_training": False,
             "benchmarks": [{"name": f"benchmark_{i}", "source": "count"} for i in range(benchmarks)],
         },

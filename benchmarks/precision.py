@@ -5,7 +5,7 @@ before training and at the checkpoint; and the accuracy of responses sampled in 
 
     python benchmarks/precision.py results/smollm2/runs/grpo/seed1 [--problems 20] [--out benchmarks/precision.json]
 
-The run needs a checkpoint (`training.keep_every`), as studies/smollm2.yaml with `training: {keep_every: 10}` leaves it.
+The run needs a checkpoint: stop it before its end (Ctrl-C), or copy its `checkpoints` while it is trained.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def cache(tmp_path: Path, made: tuple[Path, Path], monkeypatch: pytest.MonkeyPat
 
 
 def study_from(start: str) -> Study:
-    return small_study(model={"start": start}, evaluation={"parts": 1})
+    return small_study(model={"start": start})
 
 
 def test_a_name_is_the_commit_that_is_in_the_cache(cache: Path) -> None:

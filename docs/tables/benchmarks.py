@@ -175,7 +175,7 @@ def log_probs() -> str:
 def planning() -> str:
     """Time and memory of Snakemake's planning."""
     found = read("dry_run")
-    names = {"few jobs": "one engine for 20 models", "many jobs": "one engine per model, 8 sampling jobs for each"}
+    names = {"few jobs": "one engine for 20 models", "many jobs": "50 seeds, one engine per model"}
     rows = [
         [f"nothing is there; {text}", f"{row['jobs']:,} jobs", f"{row['cpu_seconds']} s", f"{row['peak_mb']:,} MB"]
         for row, text in ((found[name], text) for name, text in names.items())

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from policygrain.commands.measuring import named_model, part_of
+from policygrain.commands.measuring import named_model
 from policygrain.errors import UserError
 
 
@@ -26,11 +26,3 @@ def test_a_model_is_given_as_name_and_folder(text: str, name: str, folder: str) 
 def test_a_model_without_a_name_or_folder_is_refused(text: str) -> None:
     with pytest.raises(UserError, match="is not NAME=MODEL_DIR"):
         named_model(text)
-
-
-def test_a_part_is_a_number_below_the_count() -> None:
-    assert part_of(None) is None
-    assert part_of("0/1") == (0, 1) and part_of("2/8") == (2, 8)
-    for text in ("8/8", "1", "-1/8", "a/b", "1/2/3", "/"):
-        with pytest.raises(UserError, match=r"--part: .* is not I/N"):
-            part_of(text)

@@ -167,7 +167,7 @@ def test_how_a_run_is_held_and_saved_may_change_in_its_middle(made: tuple[Path, 
     run = tmp_path / "run"
     with pytest.raises(Stopped):
         train_small(A, run, *made, stop=Stop(deadline=0.0))
-    held = {"micro_batch_tokens": 60, "kv_gib": 0.5, "checkpoint_every": 3, "keep_every": 3, "max_ratio": 1e9}
+    held = {"micro_batch_tokens": 60, "kv_gib": 0.5, "checkpoint_every": 3}
     held |= {"max_mismatch": 0.1, "activation_checkpointing": True}
     rows = run_metrics(RunFolder(train_small(small_study(training=held), run, *made)))
     assert not list(run.glob("superseded-*"))
@@ -175,7 +175,7 @@ def test_how_a_run_is_held_and_saved_may_change_in_its_middle(made: tuple[Path, 
     for row, expected in zip(rows[:-1], whole[:-1], strict=True):
         assert row["loss"] == pytest.approx(expected["loss"], rel=1e-3, abs=1e-5)
     ended = products(run)
-    train_small(small_study(training={"micro_batch_tokens": 90, "threads": 2, "keep_every": 3}), run, *made)
+    train_small(small_study(training={"micro_batch_tokens": 90, "threads": 2, "checkpoint_every": 3}), run, *made)
     assert products(run) == ended, "an ended run is left as it is"
 
 
@@ -188,16 +188,22 @@ def damage(model: Path, how: str) -> None:
         shutil.rmtree(model)
 
 
+def train_and_keep(study: Study, run: Path, made: tuple[Path, Path]) -> Path:
+    """A run as if its process had been killed between the summary and the removal of the checkpoints."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("policygrain.engines.run.remove_old", lambda *_: None)
+        return train_small(study, run, *made)
+
+
 def test_checkpoints_are_removed_when_a_run_has_ended(made: tuple[Path, Path], fresh: Path, tmp_path: Path) -> None:
     def checkpoints(run: Path) -> list[str]:
         return sorted(path.name for path in (run / "checkpoints").iterdir())
 
     assert checkpoints(fresh) == []
-    kept = small_study(training={"updates_per_batch": 3, "keep_every": 2, "checkpoint_every": 1})
-    run = train_small(kept, tmp_path / "run", *made)
-    assert checkpoints(run) == ["step00002"]
+    run = train_and_keep(B, tmp_path / "run", made)
+    assert checkpoints(run) == ["step00002", "step00003"]
     assert_same_end(run, fresh)
-    train_small(B, run, *made)  # as when the process was killed between the summary and the removal
+    train_small(B, run, *made)
     assert checkpoints(run) == []
 
 
@@ -205,8 +211,7 @@ def test_checkpoints_are_removed_when_a_run_has_ended(made: tuple[Path, Path], f
 def test_a_damaged_final_model_is_trained_again_from_a_checkpoint_that_was_kept(
     how: str, made: tuple[Path, Path], fresh: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = small_study(training={"updates_per_batch": 3, "keep_every": 3, "checkpoint_every": 3})
-    run = train_small(kept, tmp_path / "run", *made)
+    run = train_and_keep(B, tmp_path / "run", made)
     damage(run / "model", how)
     update, calls = loop.update, []
 

@@ -73,14 +73,6 @@ def test_the_trainer_of_one_process_has_one_device_per_run() -> None:
     assert (found["devices_per_run"], found["fits"]) == (1, False)
 
 
-def test_dividing_an_evaluation_adds_jobs_and_no_tokens() -> None:
-    study = small_study()
-    evaluation = study.evaluation.model_copy(update={"parts": 4})
-    found = [estimate(s, read_constants(), "cpu") for s in (study, study.model_copy(update={"evaluation": evaluation}))]
-    assert found[1]["total"]["jobs"] == found[0]["total"]["jobs"] + 4
-    assert found[1]["total"]["tokens_sampled"] == pytest.approx(found[0]["total"]["tokens_sampled"])
-
-
 MEASURED = {"methods": ["grpo", "tepo"], "reference": "grpo", "starts": 1, "steps": [1, 2], "updates": [1, 3]}
 
 

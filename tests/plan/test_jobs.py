@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from policygrain.merging import merge
-from policygrain.plan.jobs import LOCAL, NAMES, SUBMITTED, Job, Jobs
+from policygrain.plan.jobs import LOCAL, SUBMITTED, Job, Jobs
 from policygrain.results.layout import StudyFolder
 from policygrain.study import load_study, parse_study
 from policygrain.study.fingerprint import Fingerprints
@@ -31,7 +31,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "initial models take turns": {"seeds": [0, 1, 2], "model": {"starts": 2}, "experiments": OTHER_SEEDS},
     "measured": {"seeds": [0, 1, 2], "estimators": MEASURED, "rounds": MEASURED},
     "controls": {"seeds": [0, 1], "controls": {"method": "grpo", "worse": "tepo"}},
-    "shards in parts": {"seeds": [0, 1, 2], "evaluation": {"runs_per_engine": 2, "parts": 3}},
+    "shards": {"seeds": [0, 1, 2], "evaluation": {"runs_per_engine": 2}},
     "evaluated by the trainer": {"seeds": [0, 1, 2], "evaluation": {"after_training": True}},
     "pretrained": {"seeds": [0, 1], "model": {"start": "some/model"}, "estimators": MEASURED},
 }
@@ -70,8 +70,6 @@ def test_each_run_is_trained_once_and_each_evaluated_model_is_evaluated_once(nam
     if study.model.start == "tiny":
         assert len(made) == (study.model.starts or len(seeds))
     assert all(len(job.runs) <= study.seeds_per_process for job in by_rule["train"])
-    parts = study.evaluation.parts if study.evaluation.parts > 1 else 0
-    assert len(by_rule.get("evaluate_part", [])) == len(by_rule["evaluate"]) * parts
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -79,7 +77,7 @@ def test_a_marker_names_its_job(name: str) -> None:
     """A job on a cluster has only the wildcards in its marker to find out what it is."""
     jobs = jobs_of(VARIANTS[name])
     for job in jobs.submitted:
-        if job.rule in NAMES:
+        if job.rule in SUBMITTED:
             pattern = re.sub(r"\\{(\w+)\\}", r"(?P<\1>.+)", re.escape(jobs.marker(job.rule)))
             match = re.fullmatch(pattern, job.markers[0])
             assert match is not None and match["fingerprint"] == job.fingerprint
@@ -114,7 +112,7 @@ def smoke_jobs(changes: dict[str, Any]) -> list[Job]:
         ({"training": {"threads": 2, "checkpoint_every": 2, "micro_batch_tokens": 512}}, {}),
         ({"title": "Another"}, DRAWN),
         ({"methods": {"none": {"summary": "Other words."}}}, DRAWN),
-        ({"tracking": {"log_models": True}}, {"report_page": 1, "track": 1}),
+        ({"tracking": {"uri": "sqlite:///x.db"}}, {"report_page": 1, "track": 1}),
         ({"estimators": {"batches": 21}}, {"estimators": 1, **DRAWN}),
         ({"estimators": None}, DRAWN),
         ({"rounds": {"pools": 2}}, {"rounds": 1, **DRAWN}),
@@ -171,7 +169,7 @@ def test_the_snakefile_declares_these_files(
         "base": str(paper),
         "name": "counted",
         "data": {"root": str(tmp_path), "train": ["two.jsonl"]},
-        "evaluation": {"benchmarks": benchmarks, "parts": 2 if "mpo" in name else 1},
+        "evaluation": {"benchmarks": benchmarks},
     }
     path.write_text(yaml.safe_dump(changes))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

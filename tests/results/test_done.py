@@ -47,9 +47,3 @@ def test_a_file_that_cannot_be_read_names_no_results(tmp_path: Path) -> None:
     broken.write_text("{")
     begin(tmp_path / f"0-{NEW}.json", ["grpo/seed1"])
     assert broken.exists()
-
-
-def test_a_part_of_a_job_removes_nothing(tmp_path: Path) -> None:
-    old = make(tmp_path, f"00-{OLD}", "m")
-    begin(tmp_path / f"00-{NEW}.json.part0", ["m"])
-    assert old.exists()

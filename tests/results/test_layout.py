@@ -37,8 +37,6 @@ ARGUMENTS: dict[str, Any] = {
     "rule": "train",
     "fingerprint": "0" * 16,
     "key": "KEY",
-    "part": 0,
-    "parts": 2,
     "step": 4,
     "number": 2,
     "suffix": ".csv",

@@ -221,7 +221,7 @@ def test_a_changed_preset_changes_methods_that_are_based_on_it() -> None:
         ({"data.seed": 2}, set(ARTEFACTS)),
         ({"training.trainer": "trl"}, {"run", "evaluation"} | REPORTED),
         ({"title": "another"}, {"figures", "tracking"}),
-        ({"tracking.log_models": True}, {"tracking"}),
+        ({"tracking.uri": "sqlite:///other.db"}, {"tracking"}),
     ],
 )
 def test_examples(values: dict[str, Any], expected: set[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import yaml
 from policygrain.cli import main
 from policygrain.errors import UserError
 from policygrain.study import load_recorded_study, load_study, parse_study
+from policygrain.study.load import REMOVED
 from policygrain.study.runs import run_matrix
 
 from ..support.small import SMALL, write_study
@@ -145,11 +147,17 @@ def test_a_study_overrides_its_base(tmp_path: Path) -> None:
 
 
 def test_a_study_that_an_earlier_version_recorded_is_read(tmp_path: Path) -> None:
-    """Its results do not depend on the sections that were removed; in a study to be run they are an error."""
-    path = write_study(tmp_path / "study.yaml", small(rollouts={"where": "servers", "chunk": 8}))
-    assert load_recorded_study(path) == parse_study(small(), path)
-    with pytest.raises(UserError, match="rollouts"):
+    """Its results do not depend on the keys that were removed; in a study to be run they are an error."""
+    content = small(methods={"mine": {"base": "grpo"}})
+    for place in REMOVED:
+        *sections, key = ["mine" if name == "*" else name for name in place.split(".")]
+        functools.reduce(lambda mapping, name: mapping.setdefault(name, {}), sections, content)[key] = {"where": 8}
+    path = write_study(tmp_path / "study.yaml", content)
+    assert load_recorded_study(path) == parse_study(small(methods={"mine": {"base": "grpo"}}), path)
+    with pytest.raises(UserError) as error:
         load_study(path)
+    for place, advice in REMOVED.items():
+        assert f"{place.replace('*', 'mine')}: {advice}" in str(error.value)
     write_study(path, small(seeeds=[0]))
     with pytest.raises(UserError, match="seeeds: unknown key"):
         load_recorded_study(path)

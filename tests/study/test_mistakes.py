@@ -119,9 +119,7 @@ MISTAKES: dict[str, list[Any]] = {
     "training.old_log_probs": ["vllm"],
     "training.sampling_seed": [-1, HUGE],
     "training.shuffle_rewards": [1],
-    "training.keep_every": [0],
     "training.segment_ends": [[], [""], "."],
-    "training.max_ratio": [0.5],
     "training.compute": ["fp16"],
     "training.fsdp": [{}],
     "training.trainer": ["slime"],
@@ -196,7 +194,6 @@ MISTAKES: dict[str, list[Any]] = {
     "evaluation.greedy": ["true"],
     "evaluation.after_training": [1],
     "evaluation.runs_per_engine": [0],
-    "evaluation.parts": [0, 10**5],
     "evaluation.seed": [-7],
     "evaluation.sampling.n": [0, 10**7],
     "evaluation.sampling": [{"n": 8}],  # greedy eight times
@@ -218,7 +215,6 @@ MISTAKES: dict[str, list[Any]] = {
     "figures": [["grain"], ["dynamics", "dynamics"], ["loss"], "all"],
     "tracking.uri": ["foo", "localhost:5000", "http//server:5000", "https://me:secret@server", 5000],
     "tracking.live": ["yes"],
-    "tracking.log_models": ["no"],
 }
 # (key, value, other keys that are set for it).
 WITH_OTHERS: list[tuple[str, Any, dict[str, Any]]] = [

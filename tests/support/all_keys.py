@@ -53,7 +53,6 @@ OTHER: dict[str, Any] = {
     "prompt.template": "Problem: {problem}\n",
     "data.train": ["count", "largest"],
     "training.betas": [0.8, 0.9],
-    "training.max_ratio": 2.0,
     "training.trl": {"ddp_timeout": 60},
     "training.verl": {"trainer": {"nnodes": 2}},
     "training.sampler_bits": 4,

@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 import sqlalchemy
 
-from policygrain.model import tiny
 from policygrain.results.layout import RunFolder, StudyFolder
 from policygrain.results.reader import StudyResults
 from policygrain.study import Study
@@ -170,30 +169,3 @@ def test_twenty_runs_survive_a_server_that_is_killed(
                 assert history == [(row["step"], row[metric]) for row in rows_of(i, seed)]
             kept = server.folder / "artifacts" / experiment.experiment_id / run.run_id / "artifacts" / "metrics.jsonl"
             assert kept.read_text() == (tmp_path / study.name / f"runs/grpo/seed{seed}/metrics.jsonl").read_text()
-
-
-def test_a_model_is_logged_with_its_signature_where_asked(tmp_path: Path) -> None:
-    import mlflow
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    uri = f"sqlite:///{tmp_path}/mlflow.db"
-    study = study_of(0, uri, log_models=True)
-    run_folder = write_run(study, 0, 0, tmp_path / "study0")
-    tokenizer = tiny.character_tokenizer()
-    tiny.build(study.model.tiny, tokenizer, 0).save_pretrained(run_folder.model)
-    tokenizer.save_pretrained(run_folder.model)
-    mirror(StudyResults(tmp_path / "study0", study))
-    client = mlflow.MlflowClient(uri)
-    experiment = client.get_experiment_by_name("study0")
-    assert experiment is not None
-    [run] = [r for r in client.search_runs([experiment.experiment_id]) if r.data.tags[KEY] == "study0/grpo/0"]
-    place = Path(client.download_artifacts(run.info.run_id, "model"))
-    signature: Any = mlflow.models.Model.load(str(place)).signature
-    assert [column.type.name for column in signature.inputs] == ["string"]
-    assert [column.type.name for column in signature.outputs] == ["string"]
-    trained = AutoModelForCausalLM.from_pretrained(run_folder.model).state_dict()
-    loaded = mlflow.transformers.load_model(str(place)).model.state_dict()
-    assert trained.keys() == loaded.keys() and all(torch.equal(trained[k], loaded[k]) for k in trained)
-    answer = mlflow.pyfunc.load_model(str(place)).predict(["1+1\n"], params=None)
-    assert len(answer) == 1 and isinstance(answer[0], str)

@@ -28,13 +28,10 @@ def two_checkpoints(folder: Path) -> torch.nn.Linear:
     return part
 
 
-def test_the_newest_checkpoints_are_kept_and_those_that_were_asked_for(tmp_path: Path) -> None:
+def test_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
+    (tmp_path / ".step00004").mkdir()  # what a killed process leaves
     two_checkpoints(tmp_path)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["step00002", "step00003"]
-    (tmp_path / ".step00004").mkdir()  # what a killed process leaves
-    for step in range(4, 10):
-        checkpoint.save(tmp_path, step, {}, {"step": step}, keep_every=3)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["step00003", "step00006", "step00008", "step00009"]
 
 
 def test_a_torn_checkpoint_is_passed_over_with_a_message(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

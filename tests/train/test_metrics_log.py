@@ -22,7 +22,9 @@ BOTH = pytest.mark.parametrize("name", ["metrics.jsonl", "timings.jsonl"])
 @pytest.fixture(scope="module")
 def whole(made: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of four steps that has ended; its newest checkpoint is of step 3."""
-    return train_small(small_study(training={"keep_every": 3}), tmp_path_factory.mktemp("whole") / "run", *made)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("policygrain.engines.run.remove_old", lambda *_: None)
+        return train_small(small_study(), tmp_path_factory.mktemp("whole") / "run", *made)
 
 
 @pytest.fixture

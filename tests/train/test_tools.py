@@ -118,8 +118,14 @@ def test_tokens_of_a_tool_are_in_no_loss_and_no_count(name: str, made: tuple[Pat
     assert first["mismatch_max"] < 1e-4 and first["gradient_norm"] > 0
 
 
-def test_instruments_and_evaluation_have_tools_as_well(made: tuple[Path, Path], tmp_path: Path) -> None:
+def test_instruments_and_evaluation_have_tools_as_well(
+    made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Engine, trainer and true gradient agree on which tokens are the policy's, or these would raise or differ."""
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
     section = {"reference": "token", "methods": ["token", "turn", "sequence"], "steps": [1], "prompts_per_update": 2}
     study = with_tool(
         methods=METHODS,
@@ -134,12 +140,14 @@ def test_instruments_and_evaluation_have_tools_as_well(made: tuple[Path, Path], 
     cosines = {(row.updates, row.estimator): row.cosine[0] for row in rows}
     assert cosines[0, "token"] == pytest.approx(cosines[0, "turn"]) == pytest.approx(cosines[0, "sequence"])
     assert len({round(cosines[1, name], 6) for name in section["methods"]}) == 3, "off-policy grains differ"
-    whole, parts = StudyFolder(tmp_path / "whole"), StudyFolder(tmp_path / "parts")
+    whole, stopped = StudyFolder(tmp_path / "whole"), StudyFolder(tmp_path / "stopped")
     evaluate(study, {"start": made[1]}, data, whole)
-    for part in ((0, 2), (1, 2)):
-        evaluate(study, {"start": made[1]}, data, parts, part=part)
-    evaluate(study, {"start": made[1]}, data, parts)
-    one, other = (folder.evaluation("start").samples("calculation") for folder in (whole, parts))
+    monkeypatch.setattr("policygrain.evaluate.evaluation.grade", stop)
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(study, {"start": made[1]}, data, stopped)
+    monkeypatch.undo()
+    evaluate(study, {"start": made[1]}, data, stopped)
+    one, other = (folder.evaluation("start").samples("calculation") for folder in (whole, stopped))
     assert one.read_bytes() == other.read_bytes(), "masks of stored responses are read back"
     for sample in read_json_lines(one):
         calls = sample["response"].count("=")

@@ -18,7 +18,6 @@ import pytest
 from policygrain.analysis.controls import EXPECTED, controls
 from policygrain.files import read_json, read_json_lines
 from policygrain.merging import merge
-from policygrain.results.layout import StudyFolder
 from policygrain.results.reader import StudyResults
 from policygrain.study import load_study
 
@@ -146,24 +145,6 @@ def test_two_calls_train_runs_with_identical_metrics(smoke: Path, root: Path, tm
         assert path.read_bytes() == (smoke / path.relative_to(tmp_path)).read_bytes(), path
         assert path.read_bytes().startswith(begun.get(path, b""))
     assert not list(tmp_path.glob("results/smoke/runs/*/seed*/superseded-*"))
-
-
-def test_an_evaluation_in_parts(smoke: Path, root: Path, tmp_path: Path) -> None:
-    """Two jobs sample, a third grades; the files of the parts are removed and not missed.
-
-    That the responses are those of one job: tests/evaluate/test_sampling.py.
-    """
-    there, here = smoke / "results" / "smoke", tmp_path / "results" / "smoke"
-    left_out = shutil.ignore_patterns("evaluation", "evaluate", "tokens", "checkpoints", "figures", "tables")
-    shutil.copytree(there, here, ignore=left_out)
-    path = smoke_study(tmp_path, root, {"evaluation": {"parts": 2, "seed": 8}})  # another seed: nothing is there
-    done = snakemake(root, tmp_path, path, "--until", "evaluate", "--", "all")
-    assert jobs(done) == {"evaluate_part": 2, "evaluate": 1}
-    [finished] = (here / "done" / "evaluate").iterdir()
-    assert planned(root, tmp_path, path, str(finished.relative_to(tmp_path))) == {}
-    for name in read_json(finished)["results"]:
-        evaluation = StudyFolder(here).evaluation(name)
-        assert len(read_json(evaluation.record)["records"]) == 2 and not evaluation.all_responses()
 
 
 def test_real_problem_sets_pass_through_every_stage(root: Path, tmp_path: Path, benchmarks_folder: Path) -> None:

@@ -65,7 +65,7 @@ def finished(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"training": {"threads": 2}, "evaluation": {"parts": 2}}, {}),
+        ({"training": {"threads": 2}}, {}),
         ({"methods": {"grpo": {"clip": {"low": 0.1}}}}, {"train": 1, "evaluate": 1, **DRAWN}),
         ({"data": {"seed": 2}}, {"prepare": 1, "start_model": 1, **EVERY_MODEL}),
     ],

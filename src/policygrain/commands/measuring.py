@@ -65,35 +65,25 @@ def rounds(arguments: Namespace) -> None:
     DATA,
     RESULTS,
     DONE,
-    option("--part", "sample one of N parts of the responses, I from 0 to N − 1, and grade nothing", metavar="I/N"),
-    option("--engines", "processes that sample (default: one per GPU of this machine)", type=int, metavar="N"),
     option("models", "models to evaluate", nargs="+", metavar="NAME=MODEL_DIR"),
 )
 def evaluate(arguments: Namespace) -> None:
     """Evaluate models on the study's benchmarks.
 
-    Models that were evaluated under the same protocol before are not sampled again. Sampling takes one process per
-    engine; then the responses are graded and the records written.
+    Models that were evaluated under the same protocol before are not sampled again.
     """
     from ..evaluate.evaluation import evaluate
-    from ..evaluate.parallel import gpus, sample_in_parallel
     from ..results.done import begin, write_done
     from ..results.layout import DataFolder, StudyFolder
     from ..study import load_study
 
     models = dict(map(named_model, arguments.models))
-    part = part_of(arguments.part)
-    study, engines = load_study(arguments.config), arguments.engines or len(gpus()) or 1
-    if arguments.done and part is None:
-        begin(arguments.done, models)
-    if engines > 1:
-        flags = {"--config": arguments.config, "--data": arguments.data, "--results": arguments.results}
-        options = [word for flag, path in flags.items() for word in (flag, str(path))]
-        sample_in_parallel(["evaluate", *options, *arguments.models], part or (0, 1), engines)
-    if engines == 1 or part is None:
-        keys = evaluate(study, models, DataFolder(arguments.data), StudyFolder(arguments.results), part)
     if arguments.done:
-        write_done(arguments.done, keys if part is None else {})
+        begin(arguments.done, models)
+    study, data = load_study(arguments.config), DataFolder(arguments.data)
+    keys = evaluate(study, models, data, StudyFolder(arguments.results))
+    if arguments.done:
+        write_done(arguments.done, keys)
 
 
 def named_model(text: str) -> tuple[str, Path]:
@@ -105,13 +95,3 @@ def named_model(text: str) -> tuple[str, Path]:
     if match is None:
         raise UserError(f"evaluate: {text!r} is not NAME=MODEL_DIR.")
     return match[1], Path(match[2])
-
-
-def part_of(text: str | None) -> tuple[int, int] | None:
-    """`2/8` → (2, 8)."""
-    if text is None:
-        return None
-    number, _, parts = text.partition("/")
-    if not (number.isdecimal() and parts.isdecimal() and int(number) < int(parts)):
-        raise UserError(f"--part: {text!r} is not I/N with I from 0 to N − 1.")
-    return int(number), int(parts)

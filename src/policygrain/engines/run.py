@@ -51,7 +51,7 @@ def train_run(
         config, start, data, ended = on_rank_0(lambda: _prepare(study, arm, seed, run, start, data))
         if ended:  # each checkpoint is three times as large as its model in float32
             on_rank_0(lambda: complete_status(run))
-            on_rank_0(lambda: remove_old(run.checkpoints, 0, settings.keep_every))
+            on_rank_0(lambda: remove_old(run.checkpoints, 0))
             return config.key
 
         from ..model.precision import resolve_compute
@@ -60,7 +60,7 @@ def train_run(
         with recorded_status(run, config.key):
             final = train(study, arm, seed, start=start, data=data, run=run, stop=stop)
             on_rank_0(lambda: _summarise(run, config, final, resolve_compute(settings.compute, study.model.dtype)))
-        on_rank_0(lambda: remove_old(run.checkpoints, 0, settings.keep_every))
+        on_rank_0(lambda: remove_old(run.checkpoints, 0))
     return config.key
 
 

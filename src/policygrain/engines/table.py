@@ -52,7 +52,6 @@ ONLY_LOOP_AND_TRL: dict[str, IsAsked] = {
     "controls (training.shuffle_rewards, training.sampling_seed)": (
         lambda study, s, m: s.shuffle_rewards or s.sampling_seed != 0
     ),
-    "a limit of ratios (training.max_ratio)": lambda study, s, m: bool(s.max_ratio),
     "adapters (model.lora)": lambda study, s, m: study.model.lora is not None,
     "updates that do not divide the prompts of a batch (training.updates_per_batch)": (
         lambda study, s, m: s.prompts_per_step % s.updates_per_batch != 0

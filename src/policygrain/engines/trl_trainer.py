@@ -173,7 +173,7 @@ class StudyTrainer(GRPOTrainer):
         scaler = self.accelerator.scaler
         saved = failed_batch_saved(batch, self.study.run) if is_rank_0() else contextlib.nullcontext()
         with saved:
-            check_step(metrics, self.study_settings, may_overflow=scaler is not None and scaler.get_scale() > 1)
+            check_step(metrics, may_overflow=scaler is not None and scaler.get_scale() > 1)
         self._updates.append(metrics)
         self.study.state.totals["updates"] += 1
 
@@ -207,7 +207,7 @@ class StudyTrainer(GRPOTrainer):
 
             def end() -> None:
                 save_state(vars(self.study.state), folder)
-                finish(folder, checkpoints, step, self.study_settings.keep_every)
+                finish(folder, checkpoints, step)
 
             on_rank_0(end)
 

@@ -32,21 +32,13 @@ from ..train.start_model import check_start_model
 from .any_model import fetched
 from .grading import grade
 from .protocol import engine_of, protocol, response_key
-from .sampling import all_responses, queries_of, remove_responses, sample
+from .sampling import queries_of, sample
 
 
-def evaluate(
-    study: Study,
-    models: Mapping[str, Path],
-    data: DataFolder,
-    results: StudyFolder,
-    part: tuple[int, int] | None = None,
-) -> dict[str, str]:
+def evaluate(study: Study, models: Mapping[str, Path], data: DataFolder, results: StudyFolder) -> dict[str, str]:
     """Evaluate ``models`` (name → folder) and write a `ModelEvaluation` for each; returns name → key.
 
     Models that already have a record with the same weights and protocol are skipped, and no response is sampled twice.
-    With ``part`` (i of n), only that share of the responses of each model is sampled and nothing is graded; a call
-    without it samples the missing responses and grades all.
     """
     problems = {b.name: read_problems(data.benchmark(b.name)) for b in study.evaluation.benchmarks}
     longest = max(sampling_of(study, b).max_tokens for b in study.evaluation.benchmarks)
@@ -73,14 +65,11 @@ def evaluate(
             if (there := _evaluation(folder)) is not None and there.key == key:
                 _update_contaminated(there, folder, problems, seen)
                 continue
-            queries, responses_key = queries_of(study, problems, renderer), response_key(under)
+            queries = queries_of(study, problems, renderer)
             before = dict(clock.seconds)
             with clock("engine"):
-                sample(queries, partial(host.engine, model), folder, responses_key, part or (0, 1))
-            if part is not None:
-                continue
+                responses = sample(queries, partial(host.engine, model), folder, response_key(under))
             with clock("grade"):
-                responses = all_responses(queries, folder, responses_key)
                 texts = tokenizer.batch_decode([r.ids for r in responses], skip_special_tokens=True)
                 records = grade(study, queries, responses, texts, graders, folder, seen)
             seconds = {phase: spent - before.get(phase, 0.0) for phase, spent in clock.seconds.items()}
@@ -89,7 +78,8 @@ def evaluate(
                 model=name, key=key, protocol=under, prompt=renderer.parts, facts=facts, records=records
             )
             write_record(folder.record, evaluation)
-            remove_responses(folder)
+            for path in folder.all_responses():
+                path.unlink()
     spent = {**clock.seconds, "total": time.perf_counter() - started}
     print(", ".join(f"{phase} {seconds:.1f} s" for phase, seconds in spent.items()), file=sys.stderr)
     return keys

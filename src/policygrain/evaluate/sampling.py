@@ -1,9 +1,10 @@
-"""Samples the responses of an evaluation, in one or several processes; finished responses are not sampled again."""
+"""Samples the responses of an evaluation; finished responses are not sampled again."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import UserError
@@ -46,22 +47,17 @@ def queries_of(study: Study, problems: Mapping[str, list[Problem]], renderer: Pr
 
 
 def sample(
-    queries: Sequence[Query],
-    engine: Callable[[], Engine],
-    folder: EvaluationFolder,
-    key: str,
-    part: tuple[int, int] = (0, 1),
-) -> None:
-    """Sample the responses of ``part`` (i of n) that ``folder`` lacks, in chunks; ``engine`` is called only if needed.
+    queries: Sequence[Query], engine: Callable[[], Engine], folder: EvaluationFolder, key: str
+) -> list[Response]:
+    """The responses to all queries. Those that ``folder`` lacks are sampled, in chunks, and written.
 
-    Each process writes its own file, so parts can be sampled at the same time.
+    ``engine`` is called only if needed.
     """
-    number, parts = part
-    have = sampled(folder, key)
-    missing = [i for i in range(number, len(queries), parts) if i not in have]
+    path = folder.responses(key)
+    have = _sampled(path)
+    missing = [i for i in range(len(queries)) if i not in have]
     # Longest first, so that the last sequences, which run in small batches, are short.
     missing.sort(key=lambda i: (queries[i].request.max_tokens, len(queries[i].request.prompt_ids)), reverse=True)
-    path = folder.responses(key, number, parts)
     folder.path.mkdir(parents=True, exist_ok=True)
     # If a crash has cut the last line short, start a new one.
     cut_short = path.exists() and not path.read_bytes().endswith(b"\n")
@@ -78,36 +74,18 @@ def sample(
             cut_short = False
         except OSError as error:
             raise UserError(f"{path}: cannot be written: {error.strerror}. Earlier responses are kept.") from error
+        have.update(zip(chunk, responses, strict=True))
+    return [have[i] for i in range(len(queries))]
 
 
-def sampled(folder: EvaluationFolder, key: str) -> dict[int, Response]:
-    """Responses that were sampled under this key, by position; incomplete lines are ignored."""
+def _sampled(path: Path) -> dict[int, Response]:
+    """The responses in a file, by position; incomplete lines are ignored."""
     responses = {}
-    for path in folder.all_responses(key):
-        for line in path.read_bytes().splitlines():
-            try:
-                row = json.loads(line)
-                ids, mask = [int(i) for i in row["ids"]], row.get("mask")
-                responses[int(row["i"])] = Response(ids, bool(row["finished"]), [], mask)
-            except (ValueError, KeyError, TypeError):
-                continue
+    for line in path.read_bytes().splitlines() if path.exists() else ():
+        try:
+            row = json.loads(line)
+            ids, mask = [int(i) for i in row["ids"]], row.get("mask")
+            responses[int(row["i"])] = Response(ids, bool(row["finished"]), [], mask)
+        except (ValueError, KeyError, TypeError):
+            continue
     return responses
-
-
-def all_responses(queries: Sequence[Query], folder: EvaluationFolder, key: str) -> list[Response]:
-    """All responses, in order. UserError if some are missing."""
-    responses = sampled(folder, key)
-    if missing := [i for i in range(len(queries)) if i not in responses]:
-        names = ", ".join(sorted({name for i in missing for name in queries[i].benchmarks}))
-        there = ", ".join(p.name for p in folder.all_responses(key)) or "none"
-        raise UserError(
-            f"{folder.path}: {len(missing)} of {len(queries)} responses are missing ({names}); existing parts: "
-            f"{there}. Run the missing parts, or the same command without --part."
-        )
-    return [responses[i] for i in range(len(queries))]
-
-
-def remove_responses(folder: EvaluationFolder) -> None:
-    """Remove the files of sampled responses, after they were written with their outcomes."""
-    for path in folder.all_responses():
-        path.unlink(missing_ok=True)

@@ -172,7 +172,6 @@ class MeasuredPolicy:
 # of them. A wild method is a result here, and no reason to stop.
 PLAIN: dict[str, Any] = {
     "compute": "float32",
-    "max_ratio": None,
     "shuffle_rewards": False,
     "old_log_probs": "trainer",
     "sampler_bits": None,

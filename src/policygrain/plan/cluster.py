@@ -241,8 +241,7 @@ def rules_with_vllm(study: Study | None) -> set[str]:
     if study is None or importlib.util.find_spec("vllm") is None:
         return set()
     training, evaluation = (s.engine in ("auto", "vllm") for s in (study.training, study.evaluation))
-    sampling = {"evaluate"} if study.evaluation.parts == 1 else {"evaluate_part"}
-    return ({"train", "estimators", "rounds"} if training else set()) | (sampling if evaluation else set())
+    return ({"train", "estimators", "rounds"} if training else set()) | ({"evaluate"} if evaluation else set())
 
 
 def shared_folders(study: Study) -> list[Path]:

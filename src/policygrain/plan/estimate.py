@@ -94,16 +94,13 @@ def works(planner: Planner, jobs: Jobs, device: Device) -> list[tuple[Job, Work]
     room = USABLE * device.memory - planner.shape.parameters * planner.compute
     alone = engine_for(replace(planner, devices=1, sequences=max(SEQUENCES.values())), room)
     evaluates = alone.evaluation()
-    parts = study.evaluation.parts
-    grades = Work({phase: evaluates.loads[phase] for phase in ("load", "judge")}) if parts > 1 else evaluates
 
     def work(job: Job) -> Work:
         match job.rule:
             case "train":
                 return sum((trains[run.arm] for run in job.runs), Work())
-            case "evaluate" | "evaluate_part":
-                share = grades if job.rule == "evaluate" else evaluates * (1 / parts)
-                return share * (len(job.runs) + len(job.starts))
+            case "evaluate":
+                return evaluates * (len(job.runs) + len(job.starts))
             case "estimators":
                 assert study.estimators is not None
                 return planner.estimators(study.estimators) * len(job.starts)
@@ -176,7 +173,7 @@ def estimate(
         )
     total: dict[str, Any] = {key: sum(rule[key] for rule in rules) for key in ("device_hours", "tokens_sampled")}
     runs, parameters = len(jobs.fingerprints.matrix.runs), planner.shape.parameters
-    evaluated = sum(rule["tokens_sampled"] for rule in rules if rule["rule"].startswith("evaluate"))
+    evaluated = sum(rule["tokens_sampled"] for rule in rules if rule["rule"] == "evaluate")
     if study.evaluation.after_training:
         evaluated += planner.evaluation(study.training.engine).generated * len(jobs.fingerprints.matrix.evaluated)
     checkpoints = min(runs, there // planner.devices) * CHECKPOINTS * STATE * parameters * planner.width

@@ -28,14 +28,13 @@ from ..study.runs import Run
 from ..tasks.sources import source_digests
 
 # Rules whose jobs a cluster gets, with the names of their jobs; jobs of several seeds are named `0+1`.
-NAMES = {
+SUBMITTED = {
     "start_model": "seed{seeds}",
     "train": "{arm}/{seeds}",
     "estimators": "seed{seeds}",
     "rounds": "seed{seeds}",
     "evaluate": "{shard}",
 }
-SUBMITTED = (*NAMES, "evaluate_part")
 # Rules whose jobs take seconds and run where Snakemake does.
 LOCAL = ("prepare", "figure", "table", "track", "report_page")
 
@@ -161,22 +160,13 @@ class Jobs:
         return {f"{i // size:02d}": runs[i : i + size] for i in range(0, len(runs) or 1, size)}
 
     def evaluate(self, shard: str) -> Job:
-        """Evaluates many models in one engine; with `evaluation.parts`, grades what other jobs have sampled."""
+        """Evaluates many models in one engine."""
         runs, starts = self.shards[shard], start_seeds(self.study) if shard == "00" else []
         processes = dict.fromkeys(self._processes[run] for run in runs)
         made_by = [*self.start_models(starts), *map(self.train, processes)]
         inputs = self.prepare.outputs + _markers(made_by)
         fingerprint = self.fingerprints.evaluation(runs, starts)
         return self._job("evaluate", {"shard": shard}, fingerprint, inputs, runs=tuple(runs), starts=tuple(starts))
-
-    def parts(self, job: Job) -> list[Job]:
-        """The jobs that sample the responses which ``job`` grades; none where it samples itself."""
-        parts = self.study.evaluation.parts
-        files = [f"{job.markers[0]}.part{number}" for number in range(parts if parts > 1 else 0)]
-        return [
-            Job("evaluate_part", job.fingerprint, (file,), job.inputs, runs=job.runs, starts=job.starts)
-            for file in files
-        ]
 
     def models(self, shard: str) -> list[str]:
         """The models of a shard as the command line takes them: NAME=FOLDER."""
@@ -237,8 +227,7 @@ class Jobs:
         """The jobs of `SUBMITTED` rules."""
         groups = [self.study.seeds, *([run.seed for run in process] for process in self._processes.values())]
         made = [job for seeds in groups for job in self.start_models(seeds)]
-        parts = [part for job in self.computed if job.rule == "evaluate" for part in self.parts(job)]
-        return [*{job.markers: job for job in made}.values(), *parts, *self.computed]
+        return [*{job.markers: job for job in made}.values(), *self.computed]
 
     @property
     def all(self) -> list[Job]:
@@ -247,7 +236,7 @@ class Jobs:
 
     def of(self, rule: str, wildcards: Mapping[str, str]) -> Job:
         """The job of a `SUBMITTED` rule by the wildcards in its marker."""
-        if rule in ("evaluate", "evaluate_part"):
+        if rule == "evaluate":
             return self.evaluate(wildcards["shard"])
         seeds = [int(seed) for seed in wildcards["seeds"].split("+")]
         if rule == "train":
@@ -256,11 +245,11 @@ class Jobs:
 
     def marker(self, rule: str) -> str:
         """The markers of a rule, with wildcards."""
-        return self._marker(rule, NAMES[rule], "{fingerprint}")
+        return self._marker(rule, SUBMITTED[rule], "{fingerprint}")
 
     def log(self, rule: str) -> str:
         """The logs of a rule, with wildcards."""
-        return str(self.folder.log(rule, f"{NAMES[rule]}-{{fingerprint}}"))
+        return str(self.folder.log(rule, f"{SUBMITTED[rule]}-{{fingerprint}}"))
 
     def _job(
         self,
@@ -271,7 +260,7 @@ class Jobs:
         runs: tuple[Run, ...] = (),
         starts: tuple[int, ...] = (),
     ) -> Job:
-        marker = self._marker(rule, NAMES[rule].format(**names), fingerprint)
+        marker = self._marker(rule, SUBMITTED[rule].format(**names), fingerprint)
         return Job(rule, fingerprint, (marker,), inputs, runs=runs, starts=starts)
 
     def _marker(self, rule: str, name: str, fingerprint: str) -> str:

@@ -55,13 +55,13 @@ class EvaluationFolder(Folder):
         """Every greedily decoded response to a benchmark with its outcome."""
         return self.path / f"{benchmark}.greedy.jsonl"
 
-    def responses(self, key: str, part: int, parts: int) -> Path:
-        """Sampled responses that are not graded yet; each process writes its own file."""
-        return self.path / f"sampled-{key}-{part}of{parts}.jsonl"
+    def responses(self, key: str) -> Path:
+        """Sampled responses that are not graded yet."""
+        return self.path / f"sampled-{key}.jsonl"
 
-    def all_responses(self, key: str = "*") -> list[Path]:
-        """The files with sampled responses of all processes."""
-        return sorted(self.path.glob(f"sampled-{key}-*.jsonl"))
+    def all_responses(self) -> list[Path]:
+        """The files with sampled responses, those of other keys included."""
+        return sorted(self.path.glob("sampled-*.jsonl"))
 
 
 class StartFolder(Folder):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, get_args
 
@@ -27,13 +28,15 @@ def load_study(path: Path | str) -> Study:
 def load_recorded_study(path: Path | str) -> Study:
     """The study that results were made from, as recorded with them.
 
-    Unlike in a study that is to be run, sections and figures that earlier versions had are ignored: no result depends
-    on them.
+    Unlike in a study that is to be run, keys and figures that earlier versions had are ignored: no result depends on
+    them.
     """
     path = Path(path)
-    data = {key: value for key, value in _read(path).items() if key not in REMOVED}
-    if isinstance(training := data.get("training"), dict):
-        data["training"] = {key: value for key, value in training.items() if f"training.{key}" not in REMOVED}
+    data = _read(path)
+    for place in REMOVED:
+        *sections, key = place.split(".")
+        for section in _sections(data, sections):
+            section.pop(key, None)
     if isinstance(figures := data.get("figures"), list):
         data["figures"] = [name for name in figures if name in get_args(FigureName)]
     return parse_study(data, path, recorded=True)
@@ -73,8 +76,23 @@ def parse_study(data: Mapping[str, Any], path: Path, recorded: bool = False) -> 
     return study
 
 
-# Keys of earlier versions.
+def _sections(data: dict[str, Any], names: list[str]) -> list[dict[str, Any]]:
+    """The mappings in ``data`` at the keys ``names``, one inside the other; `*` is every key."""
+    found = [data]
+    for name in names:
+        inside = [value for mapping in found for key, value in mapping.items() if name in ("*", key)]
+        found = [value for value in inside if isinstance(value, dict)]
+    return found
+
+
+# Keys of earlier versions, and what to do where a study still has one; `*` is any name, as in `methods.*.clip`.
 REMOVED = {
+    "training.max_ratio": "runs are not stopped at a large ratio any more; `ratio_max` in metrics.jsonl shows it. "
+    "Remove this key.",
+    "training.keep_every": "a run keeps its two newest checkpoints until it ends. Remove this key.",
+    "evaluation.parts": "the sampling of one evaluation is no longer divided over jobs. Remove this key; "
+    "`evaluation.runs_per_engine` divides the models over jobs.",
+    "tracking.log_models": "models are no longer copied to MLflow; they are in runs/ARM/seedS/model. Remove this key.",
     "training.fsdp": "a run of the own loop is one process. To shard the policy over several, write `trainer: trl` and "
     "`trl: {fsdp: true}` (docs/training.md).",
     "rollouts": "rollout servers were removed; every run samples in the process that trains. Remove this "
@@ -149,8 +167,8 @@ def _explain(error: Any) -> str:
         return f"{where}, {error['input']!r} is not a valid name: {error['msg']}."
     if error["type"] == "extra_forbidden":
         *parents, key = error["loc"]
-        if where in REMOVED:
-            return f"{where}: {REMOVED[where]}"
+        if (place := next((place for place in REMOVED if fnmatchcase(where, place)), None)) is not None:
+            return f"{where}: {REMOVED[place]}"
         if key in RENAMED:
             return f"{where}: this key is now called {RENAMED[key]!r}."
         return f"{where}: unknown key.{did_you_mean(str(key), _keys_at(parents))}"

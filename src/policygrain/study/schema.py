@@ -261,9 +261,6 @@ class Evaluation(Section):
     runs_per_engine: PositiveInt = key(
         NOTHING, 30, "models that one process evaluates one after the other, with the same engine"
     )
-    parts: int = key(
-        NOTHING, 1, "number of jobs that share the sampling for these models; changes no result", ge=1, le=1000
-    )
     seed: Seed = key(EVALUATION, 7, "sampling seed")
 
 
@@ -357,11 +354,6 @@ class Training(Section):
     shuffle_rewards: bool = key(
         RUN, False, "as a control: rewards are permuted within each group, so there is nothing to learn"
     )
-    keep_every: PositiveInt | None = key(
-        NOTHING,
-        None,
-        "keep the checkpoints of every n-th step; of the others the newest two are kept until the run ends",
-    )
     segment_ends: tuple[Text, ...] = key(
         POLICY,
         ("\n",),
@@ -369,9 +361,6 @@ class Training(Section):
         "last of its segment",
         min_length=1,
         strict=False,
-    )
-    max_ratio: float | None = key(
-        NOTHING, None, "stop the run and save the batch if a ratio is larger than this; null: no limit", gt=1
     )
     compute: Literal["float32", "bfloat16", "float16", "auto"] = key(
         RUN,
@@ -509,9 +498,6 @@ class Tracking(Section):
         NOTHING,
         True,
         "log the steps of runs while they are trained, by a process beside Snakemake; false: when all are done",
-    )
-    log_models: bool = key(
-        TRACKING, False, "log the final model of each run as `runs:/RUN_ID/model`, which MLflow can load and serve"
     )
 
 

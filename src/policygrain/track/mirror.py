@@ -112,7 +112,7 @@ def _mirror_arm(
 def _mirror_run(client: MlflowClient, experiment: str, results: StudyResults, record: Finished) -> None:
     """Complete the run of one seed. Does nothing if it is complete."""
     status = run_status(record.folder)
-    content = record.content + "/model" * results.study.tracking.log_models
+    content = record.content
     started = status.started if status else None
     opened = open_seed(client, experiment, results.study, record.summary, complete=content, started=started)
     if opened.complete is None:
@@ -140,8 +140,6 @@ def _log_run(client: MlflowClient, opened: Opened, study: Study, record: Finishe
         client.log_artifacts(opened.id, str(folder.evaluation.path), folder.evaluation.path.name)
         # MLflow shows this as a table, and compares it between runs.
         client.log_table(opened.id, some_samples(record), "samples.json")
-    if study.tracking.log_models:
-        _log_model(client, opened.id, folder.model)
 
 
 def _log_model(client: MlflowClient, run_id: str, folder: Path) -> None:

@@ -59,18 +59,15 @@ def run_lock(run_dir: Path) -> Iterator[None]:
         yield
 
 
-def save(
-    checkpoints: Path, step: int, parts: Mapping[str, Any], counters: Mapping[str, Any], keep_every: int | None = None
-) -> None:
+def save(checkpoints: Path, step: int, parts: Mapping[str, Any], counters: Mapping[str, Any]) -> None:
     """Write the folder `stepNNNNN` in ``checkpoints``: written under a temporary name, flushed to disk, then renamed.
 
-    ``parts`` are objects with a `state_dict`. The two newest checkpoints and those of every ``keep_every`` steps are
-    kept.
+    ``parts`` are objects with a `state_dict`. The two newest checkpoints are kept.
     """
     with explained(checkpoints, step):
         temporary = make_room(checkpoints)
         save_state({name: part.state_dict() for name, part in parts.items()} | dict(counters), temporary)
-        finish(temporary, checkpoints, step, keep_every)
+        finish(temporary, checkpoints, step)
 
 
 def load_newest(checkpoints: Path, parts: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -156,7 +153,7 @@ def save_state(state: Mapping[str, Any], folder: Path) -> None:
         raise OSError(str(error)) from error
 
 
-def finish(temporary: Path, checkpoints: Path, step: int, keep_every: int | None) -> None:
+def finish(temporary: Path, checkpoints: Path, step: int) -> None:
     """Write checksums, flush the temporary folder, rename it to that of its step, and remove older checkpoints."""
     folder = checkpoints / f"step{step:05d}"
     names = _files(temporary)
@@ -166,15 +163,14 @@ def finish(temporary: Path, checkpoints: Path, step: int, keep_every: int | None
     shutil.rmtree(folder, ignore_errors=True)
     temporary.rename(folder)
     flush(checkpoints)
-    remove_old(checkpoints, KEEP, keep_every)
+    remove_old(checkpoints, KEEP)
 
 
-def remove_old(checkpoints: Path, newest: int, keep_every: int | None) -> None:
-    """Remove all checkpoints except the ``newest`` ones and those of every ``keep_every`` steps."""
+def remove_old(checkpoints: Path, newest: int) -> None:
+    """Remove all checkpoints except the ``newest`` ones."""
     folders = sorted(checkpoints.glob("step*"))
     for old in folders[: max(0, len(folders) - newest)]:
-        if keep_every is None or int(old.name.removeprefix("step")) % keep_every:
-            shutil.rmtree(old, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
 
 
 @contextlib.contextmanager

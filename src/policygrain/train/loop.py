@@ -82,4 +82,4 @@ class Trainer(Steps):
     def _save(self) -> None:
         self.log.flush()
         state = self.state
-        checkpoint.save(self.run.checkpoints, state.step, self.policy.parts, vars(state), self.settings.keep_every)
+        checkpoint.save(self.run.checkpoints, state.step, self.policy.parts, vars(state))

@@ -190,8 +190,7 @@ def minibatches_of_step(settings: Training, prompts: int, group: int, seed: int,
 def update(policy: Policy, batch: TrainingBatch, method: Method, settings: Training) -> dict[str, float]:
     """One optimizer step on ``batch``; returns its metrics.
 
-    UserError, and no step, if the gradient is not finite or a ratio exceeds `max_ratio`. The result does not depend on
-    the division into micro-batches.
+    UserError, and no step, if the gradient is not finite. The result is the same for all divisions into micro-batches.
     """
     model, heads, optimizer, scaler = policy.model, policy.heads, policy.optimizer, policy.scaler
     optimizer.zero_grad(set_to_none=True)
@@ -217,20 +216,18 @@ def update(policy: Policy, batch: TrainingBatch, method: Method, settings: Train
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), settings.max_grad_norm).item()
     metrics = merge_metrics(parts) | {"gradient_norm": norm, "learning_rate": optimizer.param_groups[0]["lr"]}
     # In float16 a gradient may overflow: the scaler then skips the step and scales the next loss by less.
-    check_step(metrics, settings, may_overflow=scaler.get_scale() > 1)
+    check_step(metrics, may_overflow=scaler.get_scale() > 1)
     scaler.step(optimizer)
     scaler.update()
     optimizer.zero_grad(set_to_none=True)  # frees memory for a colocated engine
     return metrics
 
 
-def check_step(metrics: dict[str, float], settings: Training, may_overflow: bool = False) -> None:
-    """UserError if a step with these metrics must not be made: its gradient is not finite, or a ratio is too large."""
-    values = f"(loss {metrics['loss']}, largest ratio {metrics['ratio_max']:.3g})"
+def check_step(metrics: dict[str, float], may_overflow: bool = False) -> None:
+    """UserError if a step with these metrics must not be made because its gradient is not finite."""
     if not math.isfinite(metrics["gradient_norm"]) and not may_overflow:
+        values = f"(loss {metrics['loss']}, largest ratio {metrics['ratio_max']:.3g})"
         raise UserError(f"the gradient is not finite {values}.")
-    if settings.max_ratio is not None and metrics["ratio_max"] > settings.max_ratio:
-        raise UserError(f"a ratio is larger than training.max_ratio, {settings.max_ratio:g} {values}.")
 
 
 def step_context(

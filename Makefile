@@ -84,7 +84,7 @@ test-oldest: .venv-oldest/.ready
 test-peers: .venv-peers/.ready
 	.venv-peers/bin/python -m pytest -q -p no:cacheprovider tests/integrations/test_verl.py \
 	    tests/integrations/test_verl_groups.py tests/engines/test_verl_export.py \
-	    tests/engines/test_verl_import.py \
+	    tests/engines/test_verl_results.py \
 	    tests/integrations/test_tinker.py \
 	    tests/integrations/test_same_name.py tests/objective/test_released.py tests/testing/test_tinker.py tests/testing/test_third_party.py
 	$(BIN)/python -m pytest -m verl tests/engines/test_verl_run.py tests/testing/test_verl.py

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from policygrain.engines.table import LACKS, ONLY_LOOP, ONLY_LOOP_AND_TRL
+from policygrain.engines.table import FEATURES, TRAINERS
 
 
 def trainers() -> str:
     """A row per feature that some trainer lacks."""
-    rows = ["| a study asks for | `policygrain` | `trl` | `verl` |", "|---|---|---|---|"]
+    rows = [f"| a study asks for | {' | '.join(f'`{name}`' for name in TRAINERS)} |", "|---|---|---|---|"]
     rows.append("| several processes per run | – | yes | yes |")
     rows.append("| runs that are paired with those of the loop | yes | yes | without dynamic sampling, on one GPU |")
-    for text in ONLY_LOOP | ONLY_LOOP_AND_TRL:
-        has = ("–" if text in LACKS[trainer] else "yes" for trainer in LACKS)
-        rows.append(f"| {text} | {' | '.join(has)} |")
+    for feature in FEATURES:
+        has = ("yes" if trainer in feature.trainers else "–" for trainer in TRAINERS)
+        rows.append(f"| {feature.text} | {' | '.join(has)} |")
     return "\n".join(rows)
 
 

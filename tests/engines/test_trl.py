@@ -1,4 +1,4 @@
-"""Runs by TRL: paired with those of the loop, resumed byte for byte, on one process and on two; and what is refused."""
+"""Runs by TRL: paired with those of the loop, resumed byte for byte, on one process and on two."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ from typing import Any
 import pytest
 
 from policygrain.cli import main
-from policygrain.engines import table
 from policygrain.engines.launch import own_gpu
-from policygrain.engines.table import check_trainers
 from policygrain.engines.trl_settings import grpo_config
 from policygrain.errors import Stopped, UserError
 from policygrain.model.loading import load_model
@@ -208,13 +206,6 @@ def test_two_processes_sample_and_train_as_one_does(made: tuple[Path, Path], who
     assert run_summary(RunFolder(tmp_path / "two")).environment.ranks == 2
 
 
-def test_the_loop_is_one_process(made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(UserError, match=r"training\.trainer: policygrain is started as one process.* Set it to trl"):
-        train_small(small_study(), tmp_path / "run", *made)
-    assert not (tmp_path / "run").exists()
-
-
 @pytest.mark.parametrize(
     ("local", "visible", "own"), [(1, "0,1", "1"), (1, "GPU-a", "GPU-a"), (3, "4,6", "6"), (1, "1", "1"), (1, "", "")]
 )
@@ -255,53 +246,7 @@ def test_a_run_of_another_trainer_in_the_folder_is_moved_aside(
     assert (aside / "checkpoints" / "step00001" / "state.pt").exists()
 
 
-@pytest.mark.parametrize(
-    ("method", "training", "message"),
-    [
-        ("mpo_heads", {}, "trl does not have what mpo_heads asks for: multi-token prediction heads"),
-        (
-            "grpo",
-            {"trl": {"learning_rate": 1.0}},
-            r"training\.trl\.learning_rate: is not passed on to TRL: the study decides it",
-        ),
-        ("grpo", {"trl": {"vllm_mode": "server"}}, r"training\.trl\.vllm_mode: the study's engine samples"),
-        ("grpo", {"trl": {"fdsp": "full_shard"}}, r"training\.trl\.fdsp: is not passed on.* 'fsdp'"),
-        ("grpo", {"trl": {"deepspeed": {"zero_optimization": {"stage": 3}}}}, "ZeRO stage 3"),
-        ("grpo", {"trl": {"deepspeed": "nowhere.json"}}, "nowhere.json: cannot be read"),
-        (
-            "grpo",
-            {"trl": {"fsdp": True, "fsdp_config": {"version": 1}}},
-            "weights in FSDP1 cannot be sampled",
-        ),
-        ("grpo", {"trainer": "policygrain", "trl": {"fsdp": True}}, "only trainer: trl reads it"),
-    ],
-)
-def test_what_trl_lacks_is_refused_before_anything_is_spent(
-    method: str, training: dict[str, Any], message: str, made: tuple[Path, Path], tmp_path: Path
-) -> None:
-    refused = study(method, **({"trainer": "trl"} | training))
-    with pytest.raises(UserError, match=message):
-        check_trainers(refused)
-    with pytest.raises(UserError, match=message):
-        train_small(refused, tmp_path / "run", *made)
-    assert not (tmp_path / "run").exists()
-
-
 def test_settings_that_trl_refuses_are_one_message(tmp_path: Path) -> None:
     settings = study("grpo", trl={"fsdp": True, "fsdp_config": {"auto_wrap_policy": "sideways"}}).training
     with pytest.raises(UserError, match=r"TRL refuses the settings of this run: .*sideways"):
         grpo_config(settings, tmp_path, 1, half=None, loads_reference=False, gpu=False)
-
-
-@pytest.mark.parametrize(("version", "message"), [("1.3.0", "trl 1.3.0 is installed"), (None, "is not installed")])
-def test_a_trainer_that_is_missing_or_of_another_release_is_named(
-    version: str | None, message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def installed(name: str) -> str:
-        if version is None:
-            raise table.PackageNotFoundError(name)
-        return version
-
-    monkeypatch.setattr(table, "version", installed)
-    with pytest.raises(UserError, match=rf"training\.trainer: .*{message}.*run `make setup`"):
-        check_trainers(study("grpo"))

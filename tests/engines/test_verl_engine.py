@@ -5,14 +5,12 @@ The whole of it with verl itself is in test_verl_run.py.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
 
 import pytest
 
-from policygrain.engines.table import check_trainers
 from policygrain.engines.verl_config import PYTHON
 from policygrain.errors import Stopped, UserError
 from policygrain.results.layout import RunFolder
@@ -81,7 +79,7 @@ def verl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def study(**training: object) -> Study:
-    return small_study(training={"trainer": "verl", **training})
+    return small_study(training={"trainer": "verl", "verl": {"trainer": {"device": "cpu"}}, **training})
 
 
 def test_a_killed_attempt_is_resumed_and_its_log_is_continued(
@@ -144,13 +142,12 @@ def test_a_changed_folder_is_not_trained(
         train_small(study(), tmp_path / "run", *made)
 
 
-def test_a_key_that_the_study_decides_is_refused_by_check(verl: Path) -> None:
-    with pytest.raises(UserError, match=r"training\.verl\.trainer\.save_freq: the study decides"):
-        check_trainers(study(verl={"trainer": {"save_freq": 1}}))
-    check_trainers(study(verl={"trainer": {"n_gpus_per_node": 4}}))
-
-
-def test_a_missing_environment_is_named(verl: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(PYTHON, json.dumps("nowhere"))
-    with pytest.raises(UserError, match=r"training\.trainer: verl is not installed; run `make setup-verl`"):
-        check_trainers(study())
+def test_without_a_gpu_or_a_device_nothing_is_started(
+    verl: Path, made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(
+        UserError, match=r"verl trains on GPUs, and none is visible here.*training\.verl\.trainer\.device"
+    ):
+        train_small(study(verl={}), tmp_path / "run", *made)
+    assert not (tmp_path / "run" / "verl").exists() and not verl.exists()

@@ -6,6 +6,7 @@ import functools
 import importlib.util
 import itertools
 import json
+import shutil
 import sys
 import types
 from collections.abc import Callable, Sequence
@@ -20,11 +21,13 @@ from policygrain import TokenBatch, method
 from policygrain.cli import main
 from policygrain.clock import Clock
 from policygrain.engines.verl_export import config, differences, export, training_rows
+from policygrain.engines.verl_results import final_model
 from policygrain.errors import UserError
 from policygrain.integrations.options import EXPORTED
 from policygrain.objective import Sampler, method_names
 from policygrain.provenance import seed_of
-from policygrain.results.layout import DataFolder
+from policygrain.results.layout import DataFolder, RunFolder
+from policygrain.results.reader import run_summary
 from policygrain.rollout.engine import Request, Response
 from policygrain.study import Study
 from policygrain.study.runs import run_matrix
@@ -34,12 +37,12 @@ from policygrain.train.rollouts import Collector, PromptStream
 from policygrain.train.update import minibatches
 
 from ..support.batches import random_fields
-from ..support.small import small_study
+from ..support.small import SMALL, small_study, train_small, write_study
 
 PROBLEMS = [{"id": str(i), "problem": f"what is {i} + 1?", "answer": str(i + 1)} for i in range(4)]
 
 
-def study_of(method: str = "tepo", methods: dict[str, Any] | None = None, **training: Any) -> Study:
+def study_of(method: str = "tepo_v1", methods: dict[str, Any] | None = None, **training: Any) -> Study:
     settings = {"prompts_per_step": 16, "group": 8, "updates_per_batch": 4, "steps": 40, "temperature": 0.9} | training
     prompt = {"template": "{problem} box it.", "chat": True, "system": "be brief."}
     experiments = {"headline": {"methods": [method]}}
@@ -129,7 +132,7 @@ def test_verl_reads_the_configuration_by_its_own_classes(
     # 16 prompts in 4 updates: 4 prompts each, of 8 responses.
     assert (actor.ppo_mini_batch_size, actor.ppo_epochs, actor.optim.lr) == (4, 2, 3e-6)
     assert actor.optim.clip_grad == 0.3, "what verl's engine reads"
-    assert actor.policy_loss.loss_mode.startswith("policygrain.tepo-") and not actor.use_kl_loss
+    assert actor.policy_loss.loss_mode.startswith("policygrain.tepo_v1-") and not actor.use_kl_loss
     rollout = found.actor_rollout_ref.rollout
     assert (rollout.n, rollout.temperature, rollout.response_length) == (8, 0.9, study_of().training.max_tokens)
     algorithm: Any = omega_conf_to_dataclass(found.algorithm)
@@ -163,30 +166,7 @@ def test_a_method_that_reads_prompts_has_verls_worker_that_knows_them() -> None:
         return config(study, arm, 0, 10, 1)["actor_rollout_ref"]["model"]
 
     assert model("gepo")["external_lib"] == "policygrain.integrations.verl_groups"
-    assert "external_lib" not in model("tepo")
-
-
-@pytest.mark.parametrize(
-    ("study", "message"),
-    [
-        (
-            study_of("tepo_max_entropy"),
-            "verl does not have what tepo_max_entropy asks for: an entropy with gradient",
-        ),
-        (study_of(prompts_per_step=6), "updates that do not divide the prompts"),
-        (study_of(verl={"trainer": {"save_freq": 1}}), r"training\.verl\.trainer\.save_freq: the study decides"),
-        (study_of(verl={"data": {"seed": {"a": 1}}}), r"training\.verl\.data\.seed\.a: the study decides"),
-        (study_of(ahead=1), "training.ahead"),
-        (study_of(sampler_bits=8), "training.sampler_bits"),
-        (study_of(shuffle_rewards=True), "controls"),
-        (study_of(old_log_probs="engine"), "training.old_log_probs"),
-    ],
-    ids=["needs", "division", "changed", "inside", "ahead", "bits", "control", "log-probabilities"],
-)
-def test_what_verl_cannot_do_is_refused(study: Study, message: str, chat_start: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=message):
-        exported(study, tmp_path, chat_start)
-    assert {path.name for path in tmp_path.iterdir()} == {"data"}
+    assert "external_lib" not in model("tepo_v1")
 
 
 def test_a_folder_in_which_verl_may_have_trained_is_not_written_again(chat_start: Path, tmp_path: Path) -> None:
@@ -238,12 +218,11 @@ def test_training_rows_are_what_the_loop_samples_in_the_order_of_its_minibatches
 
 def test_what_differs_is_said() -> None:
     said = {}
-    for name in ("grpo", "tepo", "dapo"):
+    for name in ("grpo", "tepo_v1"):
         study = study_of(name)
         (arm,) = run_matrix(study).arms.values()
         said[name] = " ".join(differences(arm.method(study), arm.training(study)))
-    assert "covariances" in said["tepo"] and "covariances" not in said["grpo"]
-    assert "overlong" in said["dapo"] and "not paired" in said["dapo"] and "not paired" not in said["grpo"]
+    assert "not paired" in said["tepo_v1"] and "not paired" not in said["grpo"]
 
 
 def test_the_advantage_of_a_method_is_that_of_verl() -> None:
@@ -253,32 +232,44 @@ def test_the_advantage_of_a_method_is_that_of_verl() -> None:
         assert config(study, arm, 0, 100, 1)["algorithm"]["norm_adv_by_std_in_grpo"] is std
 
 
-def test_the_command_prints_how_to_start_it(
-    chat_start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_the_command_writes_the_run_that_train_reads_back(
+    made: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "study.yaml"
-    path.write_text(
-        yaml.safe_dump(study_of().model_dump(mode="json") | {"base": None, "model": {"start": str(chat_start)}})
-    )
-    assert main(["export", "verl", "--config", str(path), "--out", str(tmp_path / "out")]) == 0
+    content = {**SMALL, "training": {**SMALL["training"], "trainer": "verl"}}
+    config, run = write_study(tmp_path / "study.yaml", content), RunFolder(tmp_path / "run")
+    arguments = ["--config", str(config), "--run-dir", str(run.path), "--data", str(made[0]), "--start", str(made[1])]
+    assert main(["export", "verl", *arguments]) == 0
     assert "python -m verl.trainer.main_ppo" in capsys.readouterr().out
-    assert {p.name for p in (tmp_path / "out").iterdir()} >= {"verl.yaml", "train.parquet", "reward.py", "data"}
+    assert {path.name for path in run.verl.iterdir()} >= {"verl.yaml", "train.parquet", "reward.py"}
+    assert main(["export", "verl", *arguments]) == 2, "verl may have trained in it"
+    assert "run/verl: is not empty" in capsys.readouterr().err
+    shutil.copytree(made[1], final_model(run.verl, SMALL["training"]["steps"]))
+    rows = [{"step": step, "data": {"val-core/small/reward/mean@1": 0.5}} for step in range(5)]
+    (run.verl / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    study = small_study(training={"trainer": "verl"})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("policygrain.engines.run.check_arm", lambda *_: None)  # verl may not be installed here
+        train_small(study, run.path, *made)
+    assert run_summary(run).environment.engine == "verl" and not list(run.path.glob("superseded-*"))
 
 
-def test_a_refused_command_leaves_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Though the problems were prepared in it before."""
-    path = tmp_path / "study.yaml"
-    path.write_text(yaml.safe_dump(study_of().model_dump(mode="json") | {"base": None}))
-    assert main(["export", "verl", "--config", str(path), "--out", str(tmp_path / "out")]) == 2
-    assert "model.start: verl needs" in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == [path]
+def test_a_refused_export_leaves_no_folder(
+    made: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for training, message in (
+        ({"trainer": "verl", "ahead": 1}, "verl does not have what"),
+        ({}, "grpo is trained by policygrain; set it to verl"),
+    ):
+        config = write_study(tmp_path / "study.yaml", {**SMALL, "training": {**SMALL["training"], **training}})
+        assert main(["export", "verl", "--config", str(config), "--run-dir", str(tmp_path / "run")]) == 2
+        assert message in capsys.readouterr().err and not (tmp_path / "run").exists()
 
 
-# A preset that the study changes, a method that only the study has, and a preset with a signal that verl does not give.
+# A preset that the study changes, a method that only the study has, and a preset.
 OF_STUDIES: dict[str, dict[str, Any]] = {
-    "dapo": {"clip": {"low": 0.1, "high": 0.14}},
+    "dapo": {"clip": {"low": 0.1, "high": 0.14}, "sampler": {"overlong_buffer": 0.0}},
     "narrow": {"base": "gspo", "clip": {"low": 0.003, "high": 0.004}, "aggregation": "token_mean"},
-    "tepo": {},
+    "tepo_v1": {},
 }
 
 
@@ -308,7 +299,6 @@ def register(monkeypatch: pytest.MonkeyPatch) -> Callable[[], dict[str, Any]]:
     return register
 
 
-@pytest.mark.filterwarnings("ignore:tepo:UserWarning")
 @pytest.mark.parametrize("name", OF_STUDIES)
 def test_the_loss_in_verl_is_the_studys_bit_for_bit(
     name: str, chat_start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, register: Callable[[], dict[str, Any]]

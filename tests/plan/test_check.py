@@ -59,7 +59,7 @@ def test_the_small_study_passes() -> None:
                 "training": {"engine": "vllm"},
                 "evaluation": {"benchmarks": [{"name": "count", "source": "count"}]},
             },
-            r"training\.engine: vllm does not call tools .*calculation in data\.train has one",
+            r"training\.trainer: policygrain does not have .*problems with a tool, sampled by vLLM",
         ),
     ],
 )

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from policygrain.errors import Stopped, UserError
+from policygrain.errors import Stopped
 from policygrain.evaluate.evaluation import evaluate
 from policygrain.files import read_json_lines
 from policygrain.instruments.estimators import measure_estimators
@@ -152,22 +152,3 @@ def test_instruments_and_evaluation_have_tools_as_well(
     for sample in read_json_lines(one):
         calls = sample["response"].count("=")
         assert sample["tokens"] <= len(sample["response"]) + 1 - 2 * calls * sample["finished"]
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"training": {"trainer": "trl"}}, r"trl does not have .* problems with a tool"),
-        ({"training": {"engine": "vllm"}}, r"training\.engine: vllm does not call tools .* calculation in data\.train"),
-        ({"experiments": {"headline": {"methods": ["heads"]}}}, r"data\.train: calculation has a tool, .*heads"),
-    ],
-)
-def test_training_refuses_what_has_no_tools(
-    changes: dict[str, Any], message: str, made: tuple[Path, Path], tmp_path: Path
-) -> None:
-    heads = {"heads": {"base": "mpo", "ratio": {"future": "mtp_heads"}}}
-    study = with_tool(methods=heads, **{k: v for k, v in changes.items() if k != "training"})
-    study = study.model_copy(update={"training": study.training.model_copy(update=changes.get("training", {}))})
-    with pytest.raises(UserError, match=message):
-        train_small(study, tmp_path / "run", *made)
-    assert not (tmp_path / "run").exists(), "nothing is spent"

@@ -20,8 +20,8 @@ class Command(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The function's name with hyphens; underscores at its ends, as in ``import_``, are left out."""
-        return self.run.__name__.strip("_").replace("_", "-")
+        """The function's name with hyphens."""
+        return self.run.__name__.replace("_", "-")
 
     @property
     def help(self) -> str:

@@ -103,15 +103,15 @@ def compare(arguments: Namespace) -> None:
 def inspect(arguments: Namespace) -> None:
     """Write a page that shows what a training step did to each token of samples.
 
-    Tokens are coloured by ratio, advantage, change of probability or change of entropy. For an imported run the page
+    Tokens are coloured by ratio, advantage, change of probability or change of entropy. For a run by verl the page
     shows its rollouts.
     """
     from ..report import samples, tokens
     from ..results.layout import RunFolder
 
     folder = RunFolder(arguments.run_dir)
-    imported = folder.rollout_steps() and not folder.token_steps()
-    write = samples.write_rollouts if imported else tokens.write_page
+    by_verl = folder.rollout_steps() and not folder.token_steps()
+    write = samples.write_rollouts if by_verl else tokens.write_page
     print(write(folder, arguments.step, arguments.out))
 
 

@@ -156,44 +156,34 @@ def find_arm(study: Study, name: str | None) -> Arm:
     CONFIG,
     option("--arm", "arm of the study (default: its first)"),
     option("--seed", "seed (default: the study's first)", type=int),
-    path("--data", "folder written by `prepare` (default: prepared in OUT)"),
-    path("--out", "new folder to write", required=True, metavar="FOLDER"),
+    path("--run-dir", "folder of the run, which `train` reads back; written is its subfolder verl", required=True),
+    option("--start", "initial model (default: the study's; a tiny one is built)"),
+    path("--data", "folder written by `prepare` (default: written into the run's folder)"),
     option("--gpus", "GPUs of a node", type=int, default=8),
 )
 def export(arguments: Namespace) -> None:
-    """Write an arm of a study as a run of another engine, verl.
+    """Write an arm of a study as a run of another engine, verl, to train it by hand, perhaps on another machine.
 
-    The folder has verl's configuration, the problems and a reward function; the command that starts it is printed.
+    RUN/verl has verl's configuration, the problems and a reward function; the command that starts it is printed. When
+    it has ended and is back in its place, `policygrain train` with the same run folder reads it.
     """
     from ..engines import verl_export
-    from ..results.layout import DataFolder
+    from ..engines.run import prepare_run
+    from ..engines.table import check_features
+    from ..errors import UserError
+    from ..results.layout import DataFolder, RunFolder
     from ..study import load_study
 
     study = load_study(arguments.config)
     arm = find_arm(study, arguments.arm)
+    if arm.training(study).trainer != "verl":
+        raise UserError(f"training.trainer: {arm.name} is trained by {arm.training(study).trainer}; set it to verl.")
+    check_features(study, arm, "verl")
     data = DataFolder(arguments.data) if arguments.data else None
     seed = study.seeds[0] if arguments.seed is None else arguments.seed
-    exported = verl_export.export(study, arm, seed, data, arguments.out, arguments.gpus)
-    print(verl_export.describe(arguments.out, exported))
-
-
-@command(
-    ENGINE,
-    path("folder", "the folder that `policygrain export` wrote", metavar="FOLDER"),
-    path("--results", "folder of the study's results", required=True, metavar="RESULTS"),
-    path("--log", "log of each attempt, in order (default: FOLDER/metrics*.jsonl)", nargs="+", default=[]),
-    path("--model", "final model, in Hugging Face's format (default: that of the last checkpoint)"),
-    option("--hardware", "what it was trained on, for the record", default="", metavar="TEXT"),
-)
-def import_(arguments: Namespace) -> None:
-    """Write a run that another engine, verl, trained into a study's results.
-
-    It was trained in a folder of `policygrain export`. Evaluation, figures and claims then treat it as a run of the
-    study that has ended.
-    """
-    from ..engines.verl_import import import_run
-    from ..results.layout import StudyFolder
-
-    results = StudyFolder(arguments.results)
-    imported, notes = import_run(arguments.folder, results, arguments.log, arguments.model, arguments.hardware)
-    print("\n".join([str(imported.path), *(f"note: {note}." for note in notes)]))
+    run = RunFolder(arguments.run_dir)
+    _, start, data, ended = prepare_run(study, arm, seed, run, arguments.start, data)
+    if ended:
+        raise UserError(f"{run.path}: this run has ended.")
+    from_start = study.model_copy(update={"model": study.model.model_copy(update={"start": start})})
+    print(verl_export.describe(run.verl, verl_export.export(from_start, arm, seed, data, run.verl, arguments.gpus)))

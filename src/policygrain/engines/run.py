@@ -48,7 +48,7 @@ def train_run(
     commit()  # of the source that was imported: it may change while the run is trained
     on_rank_0(lambda: check_free_space(run.path))
     with run_lock(run.path):
-        config, start, data, ended = on_rank_0(lambda: _prepare(study, arm, seed, run, start, data))
+        config, start, data, ended = on_rank_0(lambda: prepare_run(study, arm, seed, run, start, data))
         if ended:  # each checkpoint is three times as large as its model in float32
             on_rank_0(lambda: complete_status(run))
             on_rank_0(lambda: remove_old(run.checkpoints, 0))
@@ -89,10 +89,13 @@ def trainer_of(name: str) -> Train:
     return train
 
 
-def _prepare(
+def prepare_run(
     study: Study, arm: Arm, seed: int, run: RunFolder, start: str | None, data: DataFolder | None
 ) -> tuple[RunConfig, str, DataFolder, bool]:
-    """(record of the run, folder or hub name of the initial model, data, whether the run has ended)."""
+    """Make data and initial model unless they are given, and write the record of the run.
+
+    Returns (record of the run, folder or hub name of the initial model, data, whether the run has ended).
+    """
     if data is None:
         data = run.data
         prepare(study, data)

@@ -1,30 +1,41 @@
-"""Features that only some trainers support; `policygrain check` and `policygrain train` refuse the rest."""
+"""Which trainer has what: `policygrain check` and `policygrain train` refuse arms that ask for what theirs lacks."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import UserError
+from ..integrations.options import NEEDS, VERL_LACKS, reads_entropies
 from ..study.runs import run_matrix
 from ..tasks.tools import TOOLS
 from .trl_settings import check_keys as check_trl_keys
 from .verl_config import config, verl_version, with_changes
 
 if TYPE_CHECKING:
-    from ..objective import Method
+    from ..objective import Method, Need
     from ..study import Study
     from ..study.runs import Arm
     from ..study.schema import Training
 
-
 IsAsked = Callable[["Study", "Training", "Method"], bool]
+TRAINERS = ("policygrain", "trl", "verl")
+LOOP, BUT_VERL = TRAINERS[:1], TRAINERS[:2]
 
 
-def _needs(name: str) -> IsAsked:
-    return lambda study, settings, method: name in method.needs
+class Feature(NamedTuple):
+    """Something that an arm may ask for, and the trainers that have it."""
+
+    text: str
+    is_asked: IsAsked
+    trainers: tuple[str, ...] = BUT_VERL
+
+
+def _need(name: Need) -> Feature:
+    trainers = LOOP if name == "mtp_heads" else BUT_VERL
+    return Feature(f"{NEEDS[name]} in the loss", lambda study, s, m: name in m.needs, trainers)
 
 
 def calls_tools(sources: Iterable[str]) -> list[str]:
@@ -32,32 +43,48 @@ def calls_tools(sources: Iterable[str]) -> list[str]:
     return [source for source in sources if source in TOOLS]
 
 
-# Features that only some trainers support: description → whether an arm uses it.
-ONLY_LOOP: dict[str, IsAsked] = {
-    "problems with a tool (data.train)": lambda study, s, m: bool(calls_tools(study.data.train)),
-    "multi-token prediction heads": _needs("mtp_heads"),
-}
-ONLY_LOOP_AND_TRL: dict[str, IsAsked] = {
-    "batches sampled ahead (training.ahead)": lambda study, s, m: s.ahead > 0,
-    "the initial policy's log-probabilities in the loss": _needs("reference"),
-    "an entropy with gradient in the loss": _needs("entropy_gradient"),
-    "segments of responses": _needs("segments"),
-    "a ratio to the engine (anchor: rollout)": lambda study, s, m: m.anchor != "old",
-    "the age of each response in the loss (anchor: loglinear)": _needs("staleness"),
-    "an advantage other than grpo and dr_grpo": lambda study, s, m: m.advantage.name not in ("grpo", "dr_grpo"),
-    "the engine's log-probabilities as the old policy's (training.old_log_probs)": (
-        lambda study, s, m: s.old_log_probs != "trainer"
+FEATURES = [
+    Feature("problems with a tool (data.train)", lambda study, s, m: bool(calls_tools(study.data.train)), LOOP),
+    Feature(
+        "problems with a tool, sampled by vLLM (training.engine)",
+        lambda study, s, m: s.engine == "vllm" and bool(calls_tools(study.data.train)),
+        (),
     ),
-    "rounded weights in the engine (training.sampler_bits)": lambda study, s, m: s.sampler_bits is not None,
-    "controls (training.shuffle_rewards, training.sampling_seed)": (
-        lambda study, s, m: s.shuffle_rewards or s.sampling_seed != 0
+    Feature(
+        "problems with a tool, whose output prediction heads would learn (`ratio: {future: backbone}` has none)",
+        lambda study, s, m: bool(m.n_mtp_heads and calls_tools(study.data.train)),
+        (),
     ),
-    "adapters (model.lora)": lambda study, s, m: study.model.lora is not None,
-    "updates that do not divide the prompts of a batch (training.updates_per_batch)": (
-        lambda study, s, m: s.prompts_per_step % s.updates_per_batch != 0
+    *map(_need, VERL_LACKS),
+    # verl computes these over the micro-batch, or from something else.
+    _need("step_log_probs"),
+    Feature("a mask by entropies (TEPO)", lambda study, s, m: reads_entropies(m)),
+    Feature("an overlong penalty (sampler.overlong_buffer)", lambda study, s, m: bool(m.sampler.overlong_buffer)),
+    Feature(
+        "truncated responses left out of the loss (sampler.mask_truncated)",
+        lambda study, s, m: m.sampler.mask_truncated,
     ),
-}
-LACKS = {"policygrain": {}, "trl": ONLY_LOOP, "verl": ONLY_LOOP | ONLY_LOOP_AND_TRL}
+    Feature("rollout correction (sampler.correction_cap, rejection_high)", lambda study, s, m: m.sampler.corrects),
+    Feature("a ratio to the engine (anchor: rollout)", lambda study, s, m: m.anchor != "old"),
+    Feature(
+        "an advantage other than grpo and dr_grpo", lambda study, s, m: m.advantage.name not in ("grpo", "dr_grpo")
+    ),
+    Feature("batches sampled ahead (training.ahead)", lambda study, s, m: s.ahead > 0),
+    Feature(
+        "the engine's log-probabilities as the old policy's (training.old_log_probs)",
+        lambda study, s, m: s.old_log_probs != "trainer",
+    ),
+    Feature("rounded weights in the engine (training.sampler_bits)", lambda study, s, m: s.sampler_bits is not None),
+    Feature(
+        "controls (training.shuffle_rewards, training.sampling_seed)",
+        lambda study, s, m: s.shuffle_rewards or s.sampling_seed != 0,
+    ),
+    Feature("adapters (model.lora)", lambda study, s, m: study.model.lora is not None),
+    Feature(
+        "updates that do not divide the prompts of a batch (training.updates_per_batch)",
+        lambda study, s, m: s.prompts_per_step % s.updates_per_batch != 0,
+    ),
+]
 # The release that each trainer was tested with.
 TESTED = {"trl": "1.16", "verl": "0.9"}
 PACKAGES = {"trl": ("trl", "accelerate")}
@@ -85,47 +112,32 @@ def check_arm(study: Study, arm: Arm) -> None:
     settings = arm.training(study)
     trainer = settings.trainer
     trainers = {trainer, *(other.training(study).trainer for other in run_matrix(study).arms.values())}
-    for other in ("trl", "verl"):
+    for other in TESTED:
         if getattr(settings, other) and other not in trainers:
             raise UserError(f"training.{other}: only trainer: {other} reads it, and training.trainer is {trainer}.")
     check_features(study, arm, trainer)
-    _check_tools(study, arm)
-    if trainer == "trl":
-        check_trl_keys(settings)
-    if trainer == "verl":
-        with_changes(config(study, arm, 0, 1, 1), settings.verl)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and trainer != "trl":
         raise UserError(
             f"training.trainer: {trainer} is started as one process, and this one is one of "
             f"{os.environ['WORLD_SIZE']}. Set it to trl, or start one process."
         )
     check_installed(trainer)
-
-
-def _check_tools(study: Study, arm: Arm) -> None:
-    """UserError if the engine of ``arm``, or prediction heads, cannot have the tool of its training problems."""
-    if not (sources := calls_tools(study.data.train)):
-        return
-    if arm.training(study).engine == "vllm":
-        raise UserError(
-            f"training.engine: vllm does not call tools while it samples, and {sources[0]} in data.train has one. Set "
-            "it to transformers."
-        )
-    if arm.method(study).n_mtp_heads:
-        raise UserError(
-            f"data.train: {sources[0]} has a tool, whose output prediction heads ({arm.name}) would learn. Leave one "
-            "of them out, or set `ratio: {future: backbone}`."
-        )
+    if trainer == "trl":
+        check_trl_keys(settings)
+    if trainer == "verl":
+        with_changes(config(study, arm, 0, 1, 1), settings.verl)
 
 
 def check_features(study: Study, arm: Arm, trainer: str) -> None:
     """UserError if ``trainer`` lacks something that ``arm`` asks for."""
     settings, method = arm.training(study), arm.method(study)
-    lacking = [text for text, is_asked in LACKS[trainer].items() if is_asked(study, settings, method)]
-    if lacking:
+    asked = [feature for feature in FEATURES if feature.is_asked(study, settings, method)]
+    if lacking := [feature.text for feature in asked if trainer not in feature.trainers]:
+        others = [other for other in TRAINERS if all(other in feature.trainers for feature in asked)]
+        instead = f"Set it to {' or '.join(others)}, or leave" if others else "Leave"
         raise UserError(
-            f"training.trainer: {trainer} does not have what {arm.name} asks for: {'; '.join(lacking)}. Set it to "
-            "policygrain, or leave that out (docs/training.md)."
+            f"training.trainer: {trainer} does not have what {arm.name} asks for: {'; '.join(lacking)}. {instead} that "
+            "out (docs/training.md)."
         )
 
 

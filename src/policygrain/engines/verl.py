@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from ..errors import Stopped, UserError
 from ..integrations.options import EXPORTED
 from .verl_config import CONFIG, RECORD, verl_python
-from .verl_export import export
-from .verl_import import exported, final_model, logs_in, read_run
+from .verl_export import check_unchanged, export
+from .verl_results import final_model, logs_in, read_back
 
 if TYPE_CHECKING:
     from ..results.layout import DataFolder, RunFolder
@@ -40,21 +40,28 @@ def train(
     """Train the model in ``start`` as an arm of a study, from verl's newest checkpoint in ``run`` if there is one."""
     import torch
 
-    folder = run.verl
+    folder, settings = run.verl, arm.training(study)
+    is_trained = final_model(folder, settings.steps).exists()
+    if not (is_trained or torch.cuda.is_available() or "device" in settings.verl.get("trainer", {})):
+        raise UserError(
+            "training.trainer: verl trains on GPUs, and none is visible here. Request GPUs, or set "
+            "training.verl.trainer.device."
+        )
     if (folder / RECORD).exists():
-        exported(folder)  # unchanged
+        check_unchanged(folder)
     else:
         from_start = study.model_copy(update={"model": study.model.model_copy(update={"start": start})})
-        for note in export(from_start, arm, seed, data, folder, max(1, torch.cuda.device_count())):
-            print(f"{run.path}: note: {note}.", file=sys.stderr)
-    steps = arm.training(study).steps
-    if not final_model(folder, steps).exists():
+        _print(run, export(from_start, arm, seed, data, folder, max(1, torch.cuda.device_count())))
+    if not is_trained:
         _run_verl(folder, run, stop)
-    read = read_run(folder, logs_in(folder))
-    read.write(run)
-    for note in read.notes:
+    final, notes = read_back(folder, settings, arm.method(study).sampler.dynamic, run)
+    _print(run, notes)
+    return final
+
+
+def _print(run: RunFolder, notes: list[str]) -> None:
+    for note in notes:
         print(f"{run.path}: note: {note}.", file=sys.stderr)
-    return read.final
 
 
 def _run_verl(folder: Path, run: RunFolder, stop: Stop | None) -> None:

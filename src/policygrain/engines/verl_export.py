@@ -1,6 +1,6 @@
 """An arm of a study as a run of verl 0.9: configuration, problems and reward function (docs/integrations/verl.md).
 
-`verl_import.py` reads the run back.
+`verl_results.py` reads the run back.
 """
 
 from __future__ import annotations
@@ -15,21 +15,18 @@ import yaml
 from .. import digests
 from ..errors import UserError
 from ..files import atomic_text, new_folder
-from ..integrations.options import EXPORTED, METHODS_FILE, VERL_LACKS, lacking
+from ..integrations.options import EXPORTED, METHODS_FILE
 from ..model.loading import load_tokenizer
 from ..objective import Method
 from ..results.layout import DataFolder
-from ..results.schema import ExportRecord, write_record
+from ..results.schema import ExportRecord, read_record, write_record
 from ..study import Study
 from ..study.runs import Arm
 from ..study.schema import Training
 from ..tasks.problem import Problem, read_problems
 from ..tasks.prompts import PromptRenderer
-from ..tasks.sources import prepare
 from ..train.rollouts import prompt_stream, response_seeds, sampling_seed
 from ..train.update import minibatches_of_step
-from .folder import run_config
-from .table import check_features
 from .verl_config import AGENT, AGENT_LOOP, CONFIG, RECORD, REWARD, config, registered_name, with_changes
 
 # The trainer's reward: PolicyGrain's grader, with the study's grader and extraction.
@@ -46,24 +43,21 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None):
 '''
 
 
-def export(study: Study, arm: Arm, seed: int, data: DataFolder | None, out: Path, gpus: int) -> list[str]:
+def export(study: Study, arm: Arm, seed: int, data: DataFolder, out: Path, gpus: int) -> list[str]:
     """Write configuration, method, problems and reward to the empty folder ``out``; returns differences in verl.
 
-    ``data`` is the folder of `policygrain prepare`; with None they are prepared in ``out``. UserError, which leaves no
-    folder, if verl cannot train the arm.
+    ``study.model.start`` is the folder or hub name of the initial model. UserError, which leaves no folder, if verl's
+    reward cannot grade the problems.
     """
     with new_folder(out) as folder:
-        if data is None:
-            data = DataFolder(folder / "data")
-            prepare(study, data)
         return _write(study, arm, seed, data, folder, gpus)
 
 
 def _write(study: Study, arm: Arm, seed: int, data: DataFolder, out: Path, gpus: int) -> list[str]:
     settings, method = arm.training(study), arm.method(study)
     problems = {"train": read_problems(data.train), "validation": read_problems(data.validation)}
-    check_features(study, arm, "verl")
-    _check(study, method, problems["train"])
+    if any(problem.tests for problem in problems["train"]):
+        raise UserError("data.train: verl's reward function here does not run programs.")
     out.mkdir(parents=True, exist_ok=True)
     renderer = PromptRenderer(load_tokenizer(study.model.start, study.model.revision), study.prompt)
     batches = settings.steps * (method.sampler.max_batches if method.sampler.dynamic else 1)
@@ -79,19 +73,22 @@ def _write(study: Study, arm: Arm, seed: int, data: DataFolder, out: Path, gpus:
     atomic_text(out / f"{CONFIG}.yaml", text)
     atomic_text(out / METHODS_FILE, yaml.safe_dump({registered_name(method): method.data()}, sort_keys=False))
     files = [f"{CONFIG}.yaml", METHODS_FILE, REWARD, AGENT, *(f"{name}.parquet" for name in problems)]
-    record = ExportRecord(
-        engine="verl",
-        config=run_config(study, arm, seed, study.model.start, data),
-        grader=study.grader,
-        extraction=study.extraction,
-        files={name: digests.of_file(out / name) for name in files},
-    )
-    write_record(out / RECORD, record)
+    write_record(out / RECORD, ExportRecord(engine="verl", files={name: digests.of_file(out / name) for name in files}))
     return differences(method, settings)
 
 
+def check_unchanged(folder: Path) -> None:
+    """UserError if the files of an exported folder were changed since."""
+    for name, digest in read_record(ExportRecord, folder / RECORD, f"Remove {folder}.").files.items():
+        if not (folder / name).exists() or digests.of_file(folder / name) != digest:
+            raise UserError(
+                f"{folder / name}: was changed after the export, so verl would train another run. Change the study, or "
+                f"remove {folder}."
+            )
+
+
 def differences(method: Method, settings: Training) -> list[str]:
-    """Differences of the run in verl from the same arm here, a sentence each."""
+    """Differences of the run in verl from the same arm in the loop, a clause each."""
     notes = [
         "on several GPUs minibatches are composed by length, so runs are paired with those of the loop by prompts and "
         "sampling seeds alone",
@@ -101,27 +98,12 @@ def differences(method: Method, settings: Training) -> list[str]:
         notes.append("each pass over a batch has the same minibatches")
     if settings.warmup_updates:
         notes.append("the learning rate grows once per batch in its warmup, and not with each optimizer step")
-    if method.sampler.overlong_buffer:
-        notes.append("the overlong punishment of the method's sampler is not applied (verl: the reward manager `dapo`)")
     if method.sampler.dynamic:
         notes.append(
             "groups are sampled until a batch is full, however many that takes (sampler.max_batches), and others than "
             "here replace those that are dropped, so runs of the two trainers are not paired"
         )
-    if method.sampler.mask_truncated:
-        notes.append("truncated responses are not left out of the loss")
-    if any(getattr(part, "mask", "all") != "all" for part in method.penalties):
-        notes.append("the mask by entropies uses covariances, unless verl is changed as docs/integrations/verl.md says")
     return notes
-
-
-def _check(study: Study, method: Method, train: list[Problem]) -> None:
-    if problems := lacking(method, "verl", VERL_LACKS):
-        raise UserError(f"{method.name}: {' '.join(problems)}")
-    if any(problem.tests for problem in train):
-        raise UserError("data.train: verl's reward function here does not run programs.")
-    if study.model.start == "tiny":
-        raise UserError("model.start: verl needs the folder or hub name of a model.")
 
 
 def training_rows(problems: list[Problem], settings: Training, seed: int) -> Iterator[tuple[Problem, list[int]]]:

@@ -40,9 +40,9 @@ def write_page(groups: Sequence[ModelGroup], out: Path) -> Path:
 
 
 def write_rollouts(run: RunFolder, step: int | None, out: Path | None) -> Path:
-    """Write the rollouts of ``step`` (default: the last there is) of an imported run as an HTML file; its path."""
+    """Write the rollouts of ``step`` (default: the last there is) of a run by verl as an HTML file; its path."""
     step, path = chosen_step(run, run.rollout_steps(), step, "rollouts")
-    rows = samples(path, "Import the run again: `policygrain import`.")
+    rows = samples(path, "Train the run again.")
     problems = {row.id: (row.id, row.problem, row.gold) for row in rows}
     numbers = {name: i for i, name in enumerate(problems)}
     cells = [[numbers[r.id], r.sample, [[r.outcome, r.tokens, r.finished, r.response]]] for r in rows]

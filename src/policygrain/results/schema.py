@@ -93,12 +93,9 @@ class RunSummary(RunConfig):
 
 
 class ExportRecord(Record):
-    """`export.json`: the run that an exported folder describes, and the files that describe it to the other engine."""
+    """`export.json`: the files that describe a run to another engine."""
 
     engine: str
-    config: RunConfig
-    grader: str
-    extraction: str
     files: dict[str, str]  # file → its digest
 
 

@@ -35,7 +35,7 @@ class Feature(NamedTuple):
 
 def _need(name: Need) -> Feature:
     trainers = LOOP if name == "mtp_heads" else BUT_VERL
-    return Feature(f"{NEEDS[name]} in the loss", lambda study, s, m: name in m.needs, trainers)
+    return Feature(NEEDS[name], lambda study, s, m: name in m.needs, trainers)
 
 
 def calls_tools(sources: Iterable[str]) -> list[str]:

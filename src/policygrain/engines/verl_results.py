@@ -119,7 +119,9 @@ def _read_samples(folder: Path, model: Path, most: int) -> dict[int, list[Evalua
     verl's reward is the study's grader. Prompts are numbered in their order, and the responses to each.
     """
     files = {int(path.stem): path for path in folder.glob("*.jsonl") if path.stem.isdigit()}
-    tokenizer = load_tokenizer(str(model)) if files else None
+    if not files:
+        return {}
+    tokenizer = load_tokenizer(str(model))
     steps: dict[int, list[EvaluatedSample]] = {}
     for step, path in sorted(files.items()):
         rows = [row for _, row in json_lines(path, "It was written by verl.")]

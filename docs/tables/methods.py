@@ -1,16 +1,18 @@
-"""Tables on methods: the parts with their parameters, and the presets to compare ratios with."""
+"""Tables on methods: the parts with their parameters, all presets, and those to compare ratios with."""
 
 from __future__ import annotations
 
 import inspect
 import json
+import re
+from typing import Any
 
-from policygrain.objective import comparison_names, method
+from policygrain.objective import Method, Sampler, comparison_names, method, method_names
 from policygrain.objective.method import CHOICES
 from policygrain.objective.part import Part
 from policygrain.settings import keys
 
-from .common import table
+from .common import ROOT, table
 
 
 def parts() -> str:
@@ -46,4 +48,40 @@ def comparison() -> str:
     return table(["preset", "ratio", "clip low / high", "what it is"], rows)
 
 
-BLOCKS = {"parts": parts, "comparison": comparison}
+def presets() -> str:
+    """Every preset with its page, whose title names it, and its parts."""
+    pages = {}
+    for path in (ROOT / "docs" / "methods").glob("*.md"):
+        title = path.read_text().partition("\n")[0]
+        pages |= {name: f"[{path.stem}]({path.name})" for name in re.findall(r"`(\w+)`", title)}
+    rows = [[f"`{name}`", pages[name], *_chosen(method(name))] for name in method_names()]
+    return table(["preset", "page", "advantage", "ratio", "clip", "aggregation", "penalties", "sampler, anchor"], rows)
+
+
+def _chosen(preset: Method) -> list[str]:
+    """Each part of a preset with its numbers, and the other settings that differ from the defaults."""
+    advantage, clip, aggregation = (
+        f"{p.name}{_settings(p)}" for p in (preset.advantage, preset.clip, preset.aggregation)
+    )
+    default = Sampler()
+    sampler = {key: value for key, value in preset.sampler.data().items() if value != getattr(default, key)}
+    sampler |= {"anchor": preset.anchor} if preset.anchor != "old" else {}
+    sampler |= {"mtp_heads": preset.n_mtp_heads} if preset.n_mtp_heads else {}
+    penalties = ", ".join(f"{part.name}{_settings(part)}" for part in preset.penalties)
+    rest = ", ".join(map(_setting, sampler.items()))
+    return [advantage, preset.ratio.label, clip, aggregation, penalties or "–", rest or "–"]
+
+
+def _settings(part: Part) -> str:
+    defaults = {field.name: field.default for _, field in keys(type(part)).values()}
+    numbers = [key for key, value in part.settings.items() if isinstance(value, float | int) and value is not False]
+    shown = {key: value for key, value in part.settings.items() if key in numbers or value != defaults[key]}
+    return f": {', '.join(map(_setting, shown.items()))}" if shown else ""
+
+
+def _setting(item: tuple[str, Any]) -> str:
+    key, value = item
+    return key if value is True else f"{key} {value:g}" if isinstance(value, float) else f"{key} {value or 'none'}"
+
+
+BLOCKS = {"parts": parts, "comparison": comparison, "presets": presets}

@@ -12,7 +12,7 @@ from policygrain.cases.definitions import Estimator
 from policygrain.cli import main
 from policygrain.figures import maps
 from policygrain.figures.style import save
-from policygrain.results.case_records import MapRecord
+from policygrain.results.measurements import MapRecord
 from policygrain.results.schema import read_record
 
 from ..conftest import ROOT

@@ -8,7 +8,7 @@ from policygrain.cases import measure, policies
 from policygrain.cases.definitions import CASES, estimators
 from policygrain.cases.record import text
 from policygrain.cli import main
-from policygrain.results.case_records import CasesRecord
+from policygrain.results.measurements import CasesRecord
 from policygrain.results.schema import read_record
 
 from ..conftest import ROOT

@@ -21,9 +21,9 @@ from policygrain.engines.launch import own_gpu
 from policygrain.engines.trl_settings import grpo_config
 from policygrain.errors import Stopped, UserError
 from policygrain.model.loading import load_model
+from policygrain.results.job_state import run_status
 from policygrain.results.layout import RunFolder
 from policygrain.results.reader import run_config, run_metrics, run_summary, token_view
-from policygrain.results.status import run_status
 from policygrain.study import Study
 from policygrain.train.stopping import Stop
 

@@ -13,9 +13,9 @@ import pytest
 
 from policygrain.engines.verl_config import PYTHON
 from policygrain.errors import Stopped, UserError
+from policygrain.results.job_state import run_status
 from policygrain.results.layout import RunFolder
 from policygrain.results.reader import run_metrics, run_summary
-from policygrain.results.status import run_status
 from policygrain.study import Study
 from policygrain.train.stopping import Stop
 

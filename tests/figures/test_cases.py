@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from policygrain.figures import cases
-from policygrain.results.case_records import CasesRecord
+from policygrain.results.measurements import CasesRecord
 from policygrain.results.schema import read_record
 
 from ..conftest import ROOT

@@ -23,8 +23,8 @@ from policygrain.figures.labels import labels
 from policygrain.figures.style import looks
 from policygrain.merging import merge
 from policygrain.objective import method_names
-from policygrain.results.case_records import CasesRecord
 from policygrain.results.layout import START
+from policygrain.results.measurements import CasesRecord
 from policygrain.results.reader import StudyResults
 from policygrain.results.schema import read_record
 from policygrain.study import Study, parse_study

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from policygrain.instruments.printed import rounds
-from policygrain.instruments.rounds import measure_rounds
+from policygrain.instruments.instrument import measure as measure_start
+from policygrain.instruments.rounds import Round, text
 from policygrain.results.layout import DataFolder
 from policygrain.results.measurements import RoundRow, RoundsRecord
 from policygrain.results.schema import read_record
@@ -40,7 +40,7 @@ def study_of(training: dict[str, Any] | None = None, **changes: Any) -> Study:
 
 
 def measure(study: Study, made: tuple[Path, Path], out: Path) -> RoundsRecord:
-    return measure_rounds(study, 0, str(made[1]), DataFolder(made[0]), out)
+    return measure_start(Round, study, 0, str(made[1]), DataFolder(made[0]), out)
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +127,8 @@ def test_differences_are_paired_over_pools() -> None:
     # Differences 0.1, 0.2, 0: mean 0.1, sd 0.1, and t of 2 degrees of freedom is 4.303.
     half = 100 * 4.302653 * 0.1 / 3**0.5
     shown = f"+10.0 [{10 - half:+.1f}, {10 + half:+.1f}]"
-    text = "\n".join(rounds(record))
-    assert re.search(rf"^b +70\.0 +{re.escape(shown)} +0\.00% +1\.00$", text, flags=re.M)
-    assert re.search(r"^a +60\.0 +reference ", text, flags=re.M) and "4 steps: 40.0% before; mean over 3 pools" in text
+    table = "\n".join(text(record))
+    assert re.search(rf"^b +70\.0 +{re.escape(shown)} +0\.00% +1\.00$", table, flags=re.M)
+    assert (
+        re.search(r"^a +60\.0 +reference ", table, flags=re.M) and "4 steps: 40.0% before; mean over 3 pools" in table
+    )

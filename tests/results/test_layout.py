@@ -17,7 +17,7 @@ from policygrain.evaluate.evaluation import evaluate
 from policygrain.figures import SUFFIXES, TABLES
 from policygrain.figures.catalogue import draw
 from policygrain.report.page import write_report
-from policygrain.results.done import write_done
+from policygrain.results.job_state import write_done
 from policygrain.results.layout import Folder, Inside, RunFolder, StudyFolder, study_of
 from policygrain.results.reader import StudyResults, evaluated_samples, start_model, token_view
 from policygrain.results.schema import MtpHeadsRecord, read_record, write_record

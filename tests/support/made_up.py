@@ -128,9 +128,9 @@ def made_up_estimators(
         n = section.methods.index(name) + 1
         bias, cosine = (best - 0.01 * n + 0.01 * start for best in (0.9, 0.2))
         clipped = 0.0 if method(name, study.methods).clip.name == "none" else 0.001 * n
-        values = {"bias_cosine": bias, "cosine": cosine, "adam_cosine": 0.3, "entropy_direction": -0.05}
-        values |= {"snr": 0.01 * n, "cosine_difference": 0.01 * (1 - n), "clip_fraction": clipped}
-        return values | {"ratio_variance": 0.01 * n * updates, "effective_sample_share": 0.9, "penalty_share": 0.0}
+        values = {"bias_cosine": bias, "cosine": cosine, "snr": 0.01 * n}
+        values |= {"cosine_difference": 0.01 * (1 - n), "clip_fraction": clipped}
+        return values | {"ratio_variance": 0.01 * n * updates, "effective_sample_share": 0.9}
 
     rows = []
     for steps, updates, name in itertools.product(section.steps, section.updates, section.methods):

@@ -19,10 +19,10 @@ import pytest
 import yaml
 
 from policygrain.errors import Stopped, UserError
+from policygrain.results.job_state import is_training, run_status
 from policygrain.results.layout import RunFolder, StudyFolder
 from policygrain.results.reader import StudyResults
 from policygrain.results.schema import RunStatus, write_record
-from policygrain.results.status import is_training, run_status
 from policygrain.study import Study
 from policygrain.study.fingerprint import Fingerprints
 from policygrain.study.runs import Run

@@ -11,8 +11,9 @@ import pytest
 from policygrain.errors import Stopped
 from policygrain.evaluate.evaluation import evaluate
 from policygrain.files import read_json_lines
-from policygrain.instruments.estimators import measure_estimators
-from policygrain.instruments.rounds import measure_rounds
+from policygrain.instruments.estimators import Estimation
+from policygrain.instruments.instrument import measure
+from policygrain.instruments.rounds import Round
 from policygrain.results.layout import DataFolder, RunFolder, StartFolder, StudyFolder
 from policygrain.results.reader import run_metrics
 from policygrain.results.schema import TokenView, read_record
@@ -133,10 +134,10 @@ def test_instruments_and_evaluation_have_tools_as_well(
         estimators={**section, "updates": [0, 1], "batches": 6, "true_prompts": 150},
     )
     data, start = DataFolder(made[0]), str(made[1])
-    rounds = measure_rounds(study, 0, start, data, tmp_path / "rounds.json")
+    rounds = measure(Round, study, 0, start, data, tmp_path / "rounds.json")
     assert [row.method for row in rounds.rows] == section["methods"]
     assert all(math.isfinite(row.gradient_norm) and row.gradient_norm > 0 for row in rounds.rows)
-    rows = measure_estimators(study, 0, start, data, tmp_path / "estimators.json").rows
+    rows = measure(Estimation, study, 0, start, data, tmp_path / "estimators.json").rows
     cosines = {(row.updates, row.estimator): row.cosine[0] for row in rows}
     assert cosines[0, "token"] == pytest.approx(cosines[0, "turn"]) == pytest.approx(cosines[0, "sequence"])
     assert len({round(cosines[1, name], 6) for name in section["methods"]}) == 3, "off-policy grains differ"

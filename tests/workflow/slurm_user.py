@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from policygrain.files import read_json_lines
-from policygrain.results.done import FINGERPRINT
+from policygrain.results.job_state import FINGERPRINT
 from policygrain.results.layout import StudyFolder
 from policygrain.study import load_study
 from policygrain.study.fingerprint import Fingerprints

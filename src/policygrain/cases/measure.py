@@ -13,7 +13,7 @@ from torch import Tensor
 from ..analysis.statistics import over_seeds
 from ..objective import Method
 from ..objective.batch import TokenBatch
-from ..results.case_records import Interval
+from ..results.measurements import Measured
 from . import policies
 from .definitions import BATCH, STEP, UPDATES, Case
 
@@ -143,7 +143,7 @@ def _behaviour(case: Case) -> Tensor:
     return policies.start(case.p_x1, case.old_p_x2, case.irrelevant)
 
 
-def interval(values: Tensor) -> Interval:
+def interval(values: Tensor) -> Measured:
     """The mean over seeds with its interval, rounded; adding 0 turns −0 into 0."""
     mean, low, high = (round(value, DIGITS) + 0.0 for value in over_seeds(values.numpy()))
     return mean, low, high

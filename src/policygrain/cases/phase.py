@@ -22,7 +22,7 @@ from ..objective.clip import PpoClip
 from ..objective.ratio import Block, NoRatio, ProductRatio, SequenceRatio, TokenRatio
 from ..progress import Progress
 from ..provenance import commit
-from ..results.case_records import Law, MapCell, MapMethod, MapRecord
+from ..results.measurements import Law, MapCell, MapMethod, MapRecord
 from ..text import columns
 from . import chains
 from .definitions import BATCH, Estimator

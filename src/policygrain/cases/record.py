@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..progress import Progress
-from ..results.case_records import CaseEstimator, CaseRecord, CasesRecord, Interval
+from ..results.measurements import CaseEstimator, CaseRecord, CasesRecord, Measured
 from ..text import columns
 from . import measure, policies
 from .definitions import BASELINE, BATCH, CASES, NO_CLIP, RATIOS, STEP, Case, Estimator, estimators
@@ -72,7 +72,7 @@ def _estimator(case: Case, estimator: Estimator, curves: Curves) -> CaseEstimato
     )
 
 
-def _difference(case: Case, estimator: Estimator, curves: Curves) -> Interval:
+def _difference(case: Case, estimator: Estimator, curves: Curves) -> Measured:
     """Expected reward, averaged over training, minus that of the baseline with the same clip."""
     baseline = replace(estimator, name=BASELINE, ratio=RATIOS[BASELINE])
     return interval((curves[case, estimator] - curves[case, baseline]).mean(0))

@@ -41,7 +41,7 @@ def cases(arguments: Namespace) -> None:
     from ..cases import phase
     from ..cases import record as cases
     from ..errors import UserError
-    from ..results.case_records import CasesRecord, MapRecord
+    from ..results.measurements import CasesRecord, MapRecord
 
     if arguments.seeds < 2:
         raise UserError(f"--seeds {arguments.seeds}: an interval over seeds needs at least 2.")

@@ -87,7 +87,7 @@ def job(done: Path | None, names: Collection[str]) -> Iterator[dict[str, str]]:
 
     At the end they are written to the file ``done``, which says that the job has ended; None: no such file is wanted.
     """
-    from ..results.done import begin, write_done
+    from ..results.job_state import begin, write_done
 
     digests: dict[str, str] = {}
     if done:

@@ -24,7 +24,7 @@ START_OPTIONS = (
 
 def _measure(arguments: Namespace, instrument: Any, table: Callable[[Any], list[str]]) -> None:
     """Measure the initial models; write and print their records."""
-    from ..instruments.inputs import measure_starts
+    from ..instruments.instrument import measure_starts
     from ..study import load_study
 
     study = load_study(arguments.config)
@@ -42,22 +42,20 @@ def estimators(arguments: Namespace) -> None:
 
     Bias, noise and usefulness of the update of each method, on the same batches (docs/estimators.md).
     """
-    from ..instruments.estimators import ESTIMATORS
-    from ..instruments.printed import estimators
+    from ..instruments.estimators import Estimation, text
 
-    _measure(arguments, ESTIMATORS, estimators)
+    _measure(arguments, Estimation, text)
 
 
 @command(*START_OPTIONS)
 def rounds(arguments: Namespace) -> None:
     """Measure one round of updates by each method, from the same policy and rollouts.
 
-    The policy is validated with the same sampling seeds after each method's updates (docs/rounds.md).
+    The policy is validated with the same sampling seeds after each method's updates (docs/estimators.md).
     """
-    from ..instruments.printed import rounds
-    from ..instruments.rounds import ROUNDS
+    from ..instruments.rounds import Round, text
 
-    _measure(arguments, ROUNDS, rounds)
+    _measure(arguments, Round, text)
 
 
 @command(
@@ -73,7 +71,7 @@ def evaluate(arguments: Namespace) -> None:
     Models that were evaluated under the same protocol before are not sampled again.
     """
     from ..evaluate.evaluation import evaluate
-    from ..results.done import begin, write_done
+    from ..results.job_state import begin, write_done
     from ..results.layout import DataFolder, StudyFolder
     from ..study import load_study
 

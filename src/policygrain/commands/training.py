@@ -21,7 +21,7 @@ ENGINE = option("engine", "the engine", choices=["verl"])
 def prepare(arguments: Namespace) -> None:
     """Write a study's problems: train.jsonl, validation.jsonl and benchmarks/*.jsonl."""
     from ..plan.check import check_study
-    from ..results.done import begin, write_done
+    from ..results.job_state import begin, write_done
     from ..results.layout import DataFolder
     from ..results.reader import prepared_data
     from ..study import load_study
@@ -100,7 +100,7 @@ def train(arguments: Namespace) -> None:
     from ..engines.launch import process_group
     from ..engines.run import train_run
     from ..errors import UserError
-    from ..results.done import begin, write_done
+    from ..results.job_state import begin, write_done
     from ..results.layout import DataFolder, RunFolder, StudyFolder
     from ..study import load_study
     from ..study.fingerprint import start_seed

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from ..results.case_records import CaseEstimator, CaseRecord, CasesRecord
+from ..results.measurements import CaseEstimator, CaseRecord, CasesRecord
 from .style import GREY, RATIOS, SKY, WIDE, YELLOW, Look, legend, look, named_rows, points
 
 # Those drawn as lines, with the colours of their ratios, in the order of the legend; the others are grey points.

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from ..analysis import measures
 from ..analysis.contrasts import contrasts
 from ..analysis.statistics import LEVEL
-from ..results.case_records import MapCell, MapRecord
+from ..results.measurements import MapCell, MapRecord
 from ..results.reader import StudyResults
 from . import contents
 from .labels import labels

@@ -1,96 +1,113 @@
-"""The updates of all estimators on the same batches: one reading of a batch, one backward pass per estimator."""
+"""Gradients at a policy: the updates of all methods on one batch, and the true gradient, from fresh responses."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from ..model.logprobs import score_tokens
-from ..model.sequences import micro_batches
+from ..model.sequences import Sequences, micro_batches
 from ..objective import Method
+from ..objective.advantage import DrGrpo
 from ..objective.batch import TokenBatch
 from ..objective.loss import coefficients, merge_metrics
+from ..objective.part import Part
 from ..train.update import TrainingBatch
 from .measured_policy import MeasuredPolicy, with_advantages
-from .truth import flat_gradient
-
-
-@dataclass
-class BatchOfEstimates:
-    """Updates by the estimators from one batch, in the order of the methods; ``None``: no gradient at all.
-
-    ``penalties`` are the gradients of the penalties alone, of the methods that have any.
-    """
-
-    updates: list[Tensor | None] = field(default_factory=list)
-    penalties: dict[str, Tensor | None] = field(default_factory=dict)
-    metrics: list[dict[str, float]] = field(default_factory=list)
-    tokens: int = 0
+from .quality import Estimates, Truth
 
 
 def estimate(
     measured: MeasuredPolicy, batch: TrainingBatch, rewards: Tensor, methods: Sequence[Method], seed: int
-) -> BatchOfEstimates:
+) -> Estimates:
     """The update −∂loss/∂parameters of each method on one batch, before any clipping of its norm. Flat, float32.
 
     ``rewards`` [prompts, group]; each method computes its own advantages of them. Losses are computed on the whole
-    batch from one forward pass without gradient. Their derivatives by the log-probabilities are then the weights of the
-    backward passes, which leave out responses that no loss depends on, such as those without an advantage. Random
-    choices of a loss are keyed by ``seed``, the same for all.
+    batch from one forward pass without gradient. Their derivatives by log-probabilities and entropies are then the
+    weights of the backward passes. Random choices of a loss are keyed by ``seed``, the same for all.
     """
     now = measured.policy.score(batch.sequences, measured.settings)
-    result = BatchOfEstimates(tokens=int(batch.tokens.mask.sum()))
-    wanted: dict[tuple[str, str], Tensor] = {}
+    wanted, metrics = [], []
     for method in methods:
-        tokens = with_advantages(batch, rewards, method).replace(
-            log_probs=now.log_probs, entropy=now.entropy, step=None
-        )
-        whole, metrics = _coefficients(method, tokens, seed)
-        result.metrics.append(metrics)
-        wanted["update", method.name] = whole
-        if method.penalties:
-            alone, _ = _coefficients(dataclasses.replace(method, penalties=()), tokens, seed)
-            wanted["penalty", method.name] = whole - alone
-    gradients = _backward(measured, batch, list(wanted.values()))
-    for (kind, name), gradient in zip(wanted, gradients, strict=True):
-        if kind == "update":
-            result.updates.append(gradient)
-        else:
-            result.penalties[name] = gradient
-    return result
+        tokens = with_advantages(batch, rewards, method)
+        tokens = tokens.replace(log_probs=now.log_probs, entropy=now.entropy, step=None)
+        by_log_probs, by_entropy, found = coefficients(method, tokens.replace(step=method.step_of(tokens)), seed)
+        wanted.append([by_log_probs] if by_entropy is None else [by_log_probs, by_entropy])
+        metrics.append(merge_metrics([found]))
+    rows = torch.arange(len(batch.sequences.ids), device=batch.sequences.ids.device)
+    updates = weighted_gradients(measured, batch.sequences, rows, wanted)
+    return Estimates(updates, metrics, int(batch.tokens.mask.sum()))
 
 
-def _coefficients(method: Method, tokens: TokenBatch, seed: int) -> tuple[Tensor, dict[str, float]]:
-    """−∂loss/∂log π and −∂loss/∂entropy of each token, [2, batch, tokens], and metrics."""
-    by_log_probs, by_entropy, metrics = coefficients(method, tokens.replace(step=method.step_of(tokens)), seed)
-    by_entropy = torch.zeros_like(by_log_probs) if by_entropy is None else by_entropy
-    return torch.stack([by_log_probs, by_entropy]), merge_metrics([metrics])
+def measure_truths(
+    measured: MeasuredPolicy, prompts: int, blocks: int, aggregations: Sequence[Part], *key: object
+) -> tuple[list[Truth], float]:
+    """The on-policy gradient of each aggregation with the advantage reward − mean, and the accuracy of the responses.
+
+    It is what an unbiased estimator with this aggregation has as its mean: (1/N) Σ A ∇log π with the aggregation's
+    weights over all N responses to ``prompts`` prompts. A custom aggregation may read no log-probabilities: here they
+    are 0.
+    """
+    pool = measured.pool(prompts, "truth", *key)
+    rollouts, sequences = pool.rollouts, pool.batch.sequences
+    place, group = sequences.ids.device, rollouts.rewards.shape[1]
+    nothing = torch.zeros(sequences.mask.shape, device=place)
+    batch = TokenBatch(
+        log_probs=nothing,
+        old_log_probs=nothing,
+        advantages=DrGrpo()(rollouts.rewards).flatten().to(place),
+        mask=sequences.mask,
+        groups=torch.arange(prompts, device=place).repeat_interleave(group),
+        max_length=measured.settings.max_tokens,
+    )
+    weights = [aggregation(batch) * batch.advantages for aggregation in aggregations]
+    size = sum(p.numel() for p in measured.parameters)
+    sums = torch.zeros(len(aggregations), blocks, size, device=place)
+    for number, part in enumerate(torch.arange(prompts).tensor_split(blocks)):
+        rows = (part.unsqueeze(1) * group + torch.arange(group)).flatten().to(place)
+        scaled = [[w * (prompts / len(part))] for w in weights]
+        for total, gradient in zip(sums, weighted_gradients(measured, sequences, rows, scaled), strict=True):
+            if gradient is not None:
+                total[number] = gradient
+    return [Truth(gradient) for gradient in sums], float(rollouts.correct.mean())
 
 
-def _backward(measured: MeasuredPolicy, batch: TrainingBatch, wanted: list[Tensor]) -> list[Tensor | None]:
-    """Σ coefficients · ∂/∂parameters for each of ``wanted``; equal ones share a backward pass."""
-    rows = torch.stack(wanted).ne(0).any(3).any(1).any(0).nonzero().squeeze(1)
-    first = [next(j for j in range(i + 1) if torch.equal(wanted[j], c)) for i, c in enumerate(wanted)]
-    live = [i for i in range(len(wanted)) if first[i] == i and bool(wanted[i].any())]
+def weighted_gradients(
+    measured: MeasuredPolicy, sequences: Sequences, rows: Tensor, wanted: Sequence[list[Tensor]]
+) -> list[Tensor | None]:
+    """Σ weights · ∂(log π, entropy)/∂parameters over the responses ``rows``, for each of ``wanted``.
+
+    Each has weights of log π and, where it depends on them, of entropies. [batch, tokens]. ``None``: all are 0. Equal
+    ones share a backward pass; responses that no weight depends on are left out.
+    """
+    stacked = [torch.stack([w[rows] for w in weights]) for weights in wanted]
+    first = [next(j for j, other in enumerate(stacked) if torch.equal(other, one)) for one in stacked]
+    live = [i for i, weights in enumerate(stacked) if first[i] == i and bool(weights.any())]
     gradients: list[Tensor | None] = [None] * len(wanted)
     if not live:
         return gradients
-    reads_entropy = [bool(c[1].any()) for c in wanted]
-    chosen, settings = batch.sequences.rows(rows), measured.settings
+    used = torch.stack([stacked[i].any(0).any(1) for i in live]).any(0)
+    rows, reads_entropy = rows[used], any(len(stacked[i]) > 1 for i in live)
+    chosen, settings = sequences.rows(rows), measured.settings
     for index in micro_batches(chosen, settings.micro_batch_tokens):
         part = chosen.rows(index)
-        scores = score_tokens(measured.policy.model, part, settings.temperature, any(reads_entropy))
+        scores = score_tokens(measured.policy.model, part, settings.temperature, reads_entropy)
         for i in live:
-            weights = wanted[i][:, rows[index], : part.mask.shape[1]]
-            outputs, used = [scores.log_probs], [weights[0]]
-            if reads_entropy[i]:
-                outputs.append(scores.entropy)
-                used.append(weights[1])
-            gradient = flat_gradient(measured.parameters, outputs, used, again=i != live[-1])
+            weights = [w[rows[index], : part.mask.shape[1]] for w in wanted[i]]
+            outputs = [scores.log_probs, scores.entropy][: len(weights)]
+            gradient = flat_gradient(measured.parameters, outputs, weights, again=i != live[-1])
             before = gradients[i]
             gradients[i] = gradient if before is None else before.add_(gradient)
     return [gradients[i] for i in first]
+
+
+def flat_gradient(
+    parameters: list[Tensor], outputs: list[Tensor], weights: list[Tensor], again: bool = False
+) -> Tensor:
+    """Σ weights · ∂outputs/∂parameters as one float32 vector. ``again``: keep the graph for another backward pass."""
+    gradients = torch.autograd.grad(
+        outputs, parameters, weights, retain_graph=again, allow_unused=True, materialize_grads=True
+    )
+    return torch.cat([gradient.flatten().float() for gradient in gradients])

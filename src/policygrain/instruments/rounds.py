@@ -1,128 +1,108 @@
-"""One round: the same updates by each method, from one policy and one pool of its rollouts (docs/rounds.md)."""
+"""One round: the same updates by each method, from one policy and one pool of its rollouts (docs/estimators.md)."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
+from scipy import stats
 
-from ..objective import Method, method
+from ..objective import Method
 from ..progress import Progress
-from ..provenance import commit, seed_of
-from ..results.layout import DataFolder
-from ..results.measurements import RoundRow, RoundsRecord
-from ..results.schema import write_record
-from ..study.checks import check_prompts
-from ..study.fingerprint import Fingerprints
+from ..provenance import seed_of
+from ..results.measurements import RoundRow, RoundsRecord, round_table
+from ..study.schema import Rounds
+from ..text import columns
 from ..train.update import TrainingBatch
-from .inputs import Instrument, made_from
-from .measured_policy import MeasuredPolicy, Pool, all_needs, open_measured_policy, plain, with_advantages
-
-if TYPE_CHECKING:
-    from ..study import Study
-    from ..study.schema import Rounds
+from .instrument import Instrument
+from .measured_policy import MeasuredPolicy, Pool, all_needs, with_advantages
 
 
-def measure_rounds(study: Study, seed: int, start: str, data: DataFolder, out: Path) -> RoundsRecord:
-    """Measure a round by each method from the initial model ``start`` of ``seed``, and write the record to ``out``.
+class Round(Instrument[RoundsRecord]):
+    """The reward that each method gains from the same pools of rollouts.
 
     Each method begins with the same weights and optimizer state, makes the same minibatches' updates, and is validated
-    on the same problems with the same sampling seeds. UserError for more prompts than there are.
+    on the same problems with the same sampling seeds.
     """
-    spec = study.rounds
-    assert spec is not None
-    methods = [plain(method(name, study.methods)) for name in spec.methods]
-    for chosen in methods:
-        chosen.check()
-    started, made_at = time.perf_counter(), commit()
-    rows: list[RoundRow] = []
-    before: dict[str, float] = {}
-    with open_measured_policy(study, spec.reference, seed, start, data) as measured:
-        check_prompts("rounds", spec, len(measured.train_problems))
-        for steps in sorted(spec.steps):
-            measured.train_until(steps)
-            saved = measured.save()
-            starts = {n: measured.validate(_samples(spec, n)) for n in spec.updates}
-            before[str(steps)] = starts[max(spec.updates)]
-            prompts = max(spec.updates) * spec.prompts_per_update
-            for number in range(spec.pools):
-                # From the policy as it was before any method changed it: `saved` is restored after each.
-                pool = measured.pool(prompts, "round", steps, number, needs=all_needs(methods))
-                entropy = _pool_entropy(measured, pool)
-                label = f"rounds, {steps} steps, pool {number + 1} of {spec.pools}"
-                for chosen in (progress := Progress(methods, label, len(methods))):
-                    of_method = _round(measured, spec, chosen, pool, number, starts, entropy)
-                    progress.note = f"{chosen.name} {of_method[-1].reward:.3f}"
-                    rows += of_method
-                    measured.restore(saved)
-        group, problems = measured.settings.group, len(measured.validation_problems)
-    record = RoundsRecord(
-        seed=seed,
-        settings=Fingerprints(study).instrument_settings("rounds", seed),
-        made_from=made_from(start, data, study.model.revision),
-        commit=made_at,
-        reference=spec.reference,
-        before=before,
-        responses_per_update=spec.prompts_per_update * group,
-        validation_responses=problems * spec.samples,
-        seconds=time.perf_counter() - started,
-        rows=rows,
-    )
-    write_record(out, record)
-    return record
 
+    name, record = "rounds", RoundsRecord
+    spec: Rounds
 
-def _samples(spec: Rounds, updates: int) -> int:
-    """Responses per validation problem: the end of the round is what comparisons are made of; before it, one each."""
-    return spec.samples if updates == max(spec.updates) else 1
+    def __init__(self, spec: Rounds, methods: list[Method]) -> None:
+        super().__init__(spec, methods)
+        self.before: dict[str, float] = {}
+        self.last = max(spec.updates)
 
+    def stage(self, measured: MeasuredPolicy) -> None:
+        """A round by each method from each pool."""
+        spec, steps, saved = self.spec, measured.steps, measured.save()
+        starts = {n: measured.validate(self._samples(n)) for n in spec.updates}
+        self.before[str(steps)] = starts[self.last]
+        for number in range(spec.pools):
+            # From the policy as it was before any method changed it: `saved` is restored after each.
+            prompts = self.last * spec.prompts_per_update
+            pool = measured.pool(prompts, "round", steps, number, needs=all_needs(self.methods))
+            entropy = _pool_entropy(measured, pool)
+            label = f"rounds, {steps} steps, pool {number + 1} of {spec.pools}"
+            for chosen in (progress := Progress(self.methods, label, len(self.methods))):
+                self._round(measured, chosen, pool, number, starts, entropy)
+                progress.note = f"{chosen.name} {self.rows[-1].reward:.3f}"
+                measured.restore(saved)
 
-def _round(
-    measured: MeasuredPolicy,
-    spec: Rounds,
-    chosen: Method,
-    pool: Pool,
-    number: int,
-    starts: Mapping[int, float],
-    entropy: float,
-) -> list[RoundRow]:
-    """A row for each of `updates`; the policy is left as the last update makes it.
+    def entries(self, measured: MeasuredPolicy) -> dict[str, Any]:
+        """Rewards before the rounds, and sizes."""
+        return {
+            "before": self.before,
+            "responses_per_update": self.spec.prompts_per_update * measured.settings.group,
+            "validation_responses": len(measured.validation_problems) * self.spec.samples,
+        }
 
-    ``starts`` and ``entropy``: rewards, and entropy on the pool, before the round.
-    """
-    tokens = with_advantages(pool.batch, pool.rollouts.rewards, chosen)
-    batch = TrainingBatch(pool.batch.sequences, tokens)
-    rows = []
-    clipped = norms = 0.0
-    for update in range(1, max(spec.updates) + 1):
-        # The same random choices of an objective (such as Clip-Cov's) for all methods.
-        torch.manual_seed(seed_of("instruments", measured.seed, "round", measured.steps, number, update))
-        prompts = range((update - 1) * spec.prompts_per_update, update * spec.prompts_per_update)
-        metrics = measured.update(batch.rows(pool.rows(prompts)), chosen)
-        clipped += metrics["clip_fraction_low"] + metrics["clip_fraction_high"]
-        norms += metrics["gradient_norm"]
-        if update in spec.updates:
-            last = update == max(spec.updates)
-            rows.append(
+    def _samples(self, updates: int) -> int:
+        """Responses per validation problem; comparisons are made at the end of the round, before it one is enough."""
+        return self.spec.samples if updates == self.last else 1
+
+    def _round(
+        self,
+        measured: MeasuredPolicy,
+        chosen: Method,
+        pool: Pool,
+        number: int,
+        starts: Mapping[int, float],
+        entropy: float,
+    ) -> None:
+        """A row for each of `updates`; the policy is left as the last update makes it.
+
+        ``starts`` and ``entropy``: rewards, and entropy on the pool, before the round.
+        """
+        spec = self.spec
+        batch = TrainingBatch(pool.batch.sequences, with_advantages(pool.batch, pool.rollouts.rewards, chosen))
+        clipped = norms = 0.0
+        for update in range(1, self.last + 1):
+            # The same random choices of an objective (such as Clip-Cov's) for all methods.
+            torch.manual_seed(seed_of("instruments", measured.seed, "round", measured.steps, number, update))
+            prompts = range((update - 1) * spec.prompts_per_update, update * spec.prompts_per_update)
+            metrics = measured.update(batch.rows(pool.rows(prompts)), chosen)
+            clipped += metrics["clip_fraction_low"] + metrics["clip_fraction_high"]
+            norms += metrics["gradient_norm"]
+            if update not in spec.updates:
+                continue
+            self.rows.append(
                 RoundRow(
                     steps=measured.steps,
                     pool=number,
                     method=chosen.name,
                     updates=update,
-                    reward=measured.validate(_samples(spec, update)),
+                    reward=measured.validate(self._samples(update)),
                     before=starts[update],
                     clip_fraction=clipped / update,
                     gradient_norm=norms / update,
                     kl_old=metrics["kl_old"],
                     entropy=metrics["entropy"],
-                    pool_entropy=_pool_entropy(measured, pool) if last else None,
-                    pool_entropy_before=entropy if last else None,
+                    pool_entropy=_pool_entropy(measured, pool) if update == self.last else None,
+                    pool_entropy_before=entropy if update == self.last else None,
                 )
             )
-    return rows
 
 
 def _pool_entropy(measured: MeasuredPolicy, pool: Pool) -> float:
@@ -132,4 +112,29 @@ def _pool_entropy(measured: MeasuredPolicy, pool: Pool) -> float:
     return float((entropy * sequences.mask).sum() / sequences.mask.sum())
 
 
-ROUNDS = Instrument("rounds", RoundsRecord, measure_rounds)
+def text(record: RoundsRecord) -> list[str]:
+    """The record as lines of a table: rewards, and the mean difference to the reference over pools and its interval."""
+    lines = []
+    for steps, stage in round_table([record]).groupby("steps"):
+        rewards = 100 * stage.pivot_table("reward", "method", "updates", sort=False)  # means over pools
+        last = stage[stage["updates"] == stage["updates"].max()]
+        ends = 100 * last.pivot(index="pool", columns="method", values="reward")
+        means = last.groupby("method")[["clip_fraction", "gradient_norm"]].mean()
+        rows = []
+        for name, shown in rewards.iterrows():
+            apart = ends[name] - ends[record.reference]
+            difference = f"{apart.mean():+.1f}"
+            if len(apart) > 1:
+                half = stats.t.ppf(0.975, len(apart) - 1) * stats.sem(apart)
+                difference += f" [{apart.mean() - half:+.1f}, {apart.mean() + half:+.1f}]"
+            difference = "reference" if name == record.reference else difference
+            clipped, norm = means.loc[name]
+            rows.append([str(name), *(f"{r:.1f}" for r in shown), difference, f"{clipped:.2%}", f"{norm:.2f}"])
+        header = ["method", *(f"after {n}" for n in rewards), f"difference after {rewards.columns[-1]}"]
+        lines += [f"{steps} steps: {100 * record.before[str(steps)]:.1f}% before; mean over {len(ends)} pools, in %"]
+        lines += columns(rows, [*header, "clipped", "norm"], "lr")
+    return [
+        *lines,
+        f"{record.responses_per_update} responses per update, {record.validation_responses} validation responses; "
+        f"intervals over pools of one policy; {record.seconds:.0f} s",
+    ]

@@ -15,7 +15,7 @@ from snakemake.settings.enums import Quietness
 from ..errors import UserError
 from ..files import atomic_text
 from ..progress import WorkflowProgress
-from ..results.locks import lock_workflow, wait_for_jobs
+from ..results.job_state import lock_workflow, wait_for_jobs
 from ..study import study_text
 from .jobs import LOCAL, Jobs
 from .slurm import cancel_leftovers, report_leftovers

@@ -1,9 +1,11 @@
-"""Records of measurements, estimators and rounds, and tables of them."""
+"""Records of measurements: estimators, rounds, exact cases and the map of regimes; tables of the first two."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+
+from pydantic import model_validator
 
 from .schema import Entry, Record
 
@@ -11,6 +13,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Measured = tuple[float, float, float]  # a value with its 95% interval
+EARLIER = ("adam_cosine", "entropy_direction", "penalty_share")  # columns of estimators in records of earlier versions
 
 
 class Measurement(Record):
@@ -36,14 +39,17 @@ class EstimatorRow(Entry):
     length: Measured  # length of the mean update along the true gradient, in units of the true gradient
     snr: Measured  # signal-to-noise ratio of a batch: |E ĝ|² / tr Cov ĝ
     cosine: Measured  # mean cosine of one batch's update with the true gradient
-    adam_cosine: Measured  # the same in Adam's metric
-    entropy_direction: Measured  # change of entropy per unit step, first order
     norm: Measured  # root mean square norm of a batch's update
     cosine_difference: Measured  # to the reference, on the same batches
     clip_fraction: float  # share of tokens without gradient because of the clip
     ratio_variance: float
     effective_sample_share: float
-    penalty_share: float  # norm of the penalties' gradient over that of the whole loss; 0 without penalties
+
+    @model_validator(mode="before")
+    @classmethod
+    def _earlier(cls, row: Any) -> Any:
+        """Without columns that records of earlier versions have."""
+        return {k: v for k, v in row.items() if k not in EARLIER} if isinstance(row, dict) else row
 
 
 class EstimatorsRecord(Measurement):
@@ -55,7 +61,7 @@ class EstimatorsRecord(Measurement):
     responses_per_batch: int
     seconds: float
     rows: list[EstimatorRow]
-    notes: list[str]  # warnings, such as a penalty that carries the norm
+    notes: list[str]  # warnings
 
 
 class RoundRow(Entry):
@@ -85,6 +91,99 @@ class RoundsRecord(Measurement):
     validation_responses: int
     seconds: float
     rows: list[RoundRow]
+
+
+class CaseEstimator(Entry):
+    """One estimator in one case. Differences are to the token ratio with the same clip, paired over seeds."""
+
+    name: str
+    ratio: dict[str, Any]
+    clip: tuple[float, float] | None  # widths of the clip range below and above 1
+    cosine: float  # of the expected update with the exact gradient
+    push: float  # of the expected update on the logit of x1
+    bias: float  # |expected update − exact gradient| / |exact gradient|
+    batch_cosine: Measured  # of updates from single batches with the exact gradient
+    difference: Measured  # of the expected reward, averaged over all updates
+    doses: list[Measured]  # the same at the case's `doses`; empty with a clip
+
+
+class CaseRecord(Entry):
+    """One case with all estimators."""
+
+    name: str
+    title: str
+    prediction: str
+    order: str  # the prediction as a formula
+    settings: dict[str, Any]
+    exact_push: float  # the exact gradient by the logit of x1
+    dose: str  # what is varied
+    doses: list[float]
+    estimators: list[CaseEstimator]
+
+    def of(self, name: str, clipped: bool = False) -> CaseEstimator:
+        """The estimator of this name. KeyError where there is none."""
+        for estimator in self.estimators:
+            if estimator.name == name and (estimator.clip is not None) == clipped:
+                return estimator
+        raise KeyError(name)
+
+
+class CasesRecord(Record):
+    """`cases.json`."""
+
+    seeds: int
+    batch: int  # responses of an update, and of the batch whose cosine is measured
+    step_length: float  # of an update, in logits
+    baseline: str  # the reference of differences
+    cases: list[CaseRecord]
+
+
+class MapMethod(Entry):
+    """One method in one cell of the map, on the policies of the reference; ``difference`` is of its own training."""
+
+    name: str
+    clip: tuple[float, float] | None
+    cosine: Measured  # of the expected estimate with the exact gradient
+    bias: Measured  # |expected estimate − exact gradient| / |exact gradient|, of the means over problems
+    snr: Measured  # |expected estimate|² / total variance of the estimate from one batch, of the means over problems
+    difference: Measured  # of the expected reward, mean over a run, to that of the reference, in points
+    p: float  # of no such difference, corrected by Holm's method over the whole map
+
+
+class MapCell(Entry):
+    """One regime. Bias and variance are those of the reference's policy after ``age`` steps."""
+
+    age: int  # of rollouts, in steps
+    length: int  # of a response, in tokens
+    group: int  # how many tokens a part of the reward depends on
+    learning_rate: float
+    nats: Measured  # KL divergence from the behaviour policy to the present one, per token
+    enumerated: int  # problems of the exact expectations: the first ones
+    area: Measured  # expected reward of the reference, mean over a run, in percent
+    reference: MapMethod
+    methods: list[MapMethod]
+
+
+class Law(Entry):
+    """Growth of the relative bias of a method without a clip, over all cells."""
+
+    name: str
+    staleness: float  # exponent of age × learning rate, alone
+    r2: float
+    exponents: dict[str, float]  # of each setting by itself, together
+    r2_each: float
+
+
+class MapRecord(Record):
+    """`cases_map.json`."""
+
+    commit: str
+    seeds: int  # random problems in each cell
+    batch: int
+    steps: int  # of a run
+    clips: dict[str, dict[str, float]]  # ratio → upper width of each clip that was tried → mean area in points
+    cells: list[MapCell]
+    laws: list[Law]
 
 
 def estimator_table(records: Sequence[EstimatorsRecord]) -> pd.DataFrame:

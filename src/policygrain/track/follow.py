@@ -14,10 +14,10 @@ import time
 from typing import TYPE_CHECKING
 
 from ..errors import UserError
+from ..results.job_state import is_training, run_status
 from ..results.layout import RunFolder, StudyFolder
 from ..results.reader import run_config
 from ..results.schema import RunStatus
-from ..results.status import is_training, run_status
 from ..study import Study
 from .mlflow_runs import last_step, log_steps, open_seed, set_status
 from .points import steps_so_far

@@ -16,9 +16,9 @@ from .. import digests
 from ..errors import UserError
 from ..progress import Progress
 from ..provenance import versions
+from ..results.job_state import run_status
 from ..results.reader import StudyResults
 from ..results.schema import TrackingRecord
-from ..results.status import run_status
 from ..text import flat, redacted
 from .mlflow_runs import (
     COMPLETE,

@@ -7,9 +7,9 @@ import time
 from collections.abc import Iterator
 
 from ..errors import Stopped, UserError
+from ..results.job_state import run_status
 from ..results.layout import RunFolder
 from ..results.schema import RunStatus, write_record
-from ..results.status import run_status
 from .ranks import is_rank_0, on_rank_0
 
 

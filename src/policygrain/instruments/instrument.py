@@ -1,24 +1,29 @@
-"""Load problems and initial models for an instrument; several in one process."""
+"""An instrument measures the initial models of a study: what estimators and rounds have in common."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 from .. import digests
 from ..errors import UserError
-from ..results.done import begin, write_done
+from ..objective import Method, method
+from ..provenance import commit
+from ..results.job_state import begin, write_done
 from ..results.layout import DataFolder
 from ..results.measurements import EstimatorsRecord, RoundsRecord
-from ..results.schema import read_record
-from ..study.checks import check_instruments
+from ..results.schema import read_record, write_record
+from ..study.checks import check_instruments, check_prompts
 from ..study.fingerprint import Fingerprints
 from ..tasks.golds import check_golds
 from ..tasks.sources import prepare
 from ..train.start_model import check_start_model
+from .measured_policy import MeasuredPolicy, open_measured_policy, plain
 
 if TYPE_CHECKING:
     from ..study import Study
@@ -26,16 +31,59 @@ if TYPE_CHECKING:
 R = TypeVar("R", EstimatorsRecord, RoundsRecord)
 
 
-class Instrument(NamedTuple, Generic[R]):
-    """A measurement of initial models."""
+class Instrument(ABC, Generic[R]):
+    """A measurement of an initial model at each stage of its training by a reference method."""
 
-    name: Literal["estimators", "rounds"]  # the section of the study that describes it
+    name: ClassVar[Literal["estimators", "rounds"]]  # the section of the study that describes it
     record: type[R]
-    measure: Callable[[Study, int, str, DataFolder, Path], R]  # study, seed, initial model, problems, where to write
+
+    def __init__(self, spec: Any, methods: list[Method]) -> None:
+        """``spec``: the section of the study."""
+        self.spec, self.methods, self.rows = spec, methods, list[Any]()
+
+    @abstractmethod
+    def stage(self, measured: MeasuredPolicy) -> None:
+        """Measure the methods on the policy, which is left as it was."""
+
+    @abstractmethod
+    def entries(self, measured: MeasuredPolicy) -> dict[str, Any]:
+        """What the record has besides `rows` and the entries of every measurement."""
+
+
+def measure(instrument: type[Instrument[R]], study: Study, seed: int, start: str, data: DataFolder, out: Path) -> R:
+    """Measure the initial model ``start`` of ``seed``, and write the record to ``out``.
+
+    UserError for more prompts than there are, before anything is computed.
+    """
+    name = instrument.name
+    spec = getattr(study, name)
+    methods = [plain(method(name, study.methods)) for name in spec.methods]
+    for chosen in methods:
+        chosen.check()
+    started, made_at = time.perf_counter(), commit()
+    measurement = instrument(spec, methods)
+    with open_measured_policy(study, spec.reference, seed, start, data) as measured:
+        check_prompts(name, spec, len(measured.train_problems))
+        for steps in sorted(spec.steps):
+            measured.train_until(steps)
+            measurement.stage(measured)
+        entries = measurement.entries(measured)
+    record = instrument.record(
+        seed=seed,
+        settings=Fingerprints(study).instrument_settings(name, seed),
+        made_from=made_from(start, data, study.model.revision),
+        commit=made_at,
+        reference=spec.reference,
+        seconds=time.perf_counter() - started,
+        rows=measurement.rows,
+        **entries,
+    )
+    write_record(out, record)
+    return record
 
 
 def measure_starts(
-    instrument: Instrument[R],
+    instrument: type[Instrument[R]],
     study: Study,
     seeds: Sequence[int],
     start: str,
@@ -62,13 +110,13 @@ def measure_starts(
         for seed, path in files.items():
             model = start.replace("{seed}", str(seed))
             record = _record_of(instrument, study, seed, path, model, problems) if done else None
-            yield record or instrument.measure(study, seed, model, problems, path)
+            yield record or measure(instrument, study, seed, model, problems, path)
     if done:
         write_done(done, {f"{name}/seed{seed}": digests.of_file(path) for seed, path in files.items()})
 
 
 def _record_of(
-    instrument: Instrument[R], study: Study, seed: int, path: Path, start: str, data: DataFolder
+    instrument: type[Instrument[R]], study: Study, seed: int, path: Path, start: str, data: DataFolder
 ) -> R | None:
     """The record in ``path`` if it was made with these settings, initial model and problems, else None."""
     try:

@@ -1,4 +1,4 @@
-"""Locks of a study's folder: one workflow at a time, and none while jobs of a killed one are still running.
+"""Finished, running and stopped jobs of a study: marker files, locks, and the status of a run.
 
 The kernel releases a lock when its process ends, however it ends, so locks are never stale.
 """
@@ -6,15 +6,45 @@ The kernel releases a lock when its process ends, however it ends, so locks are 
 from __future__ import annotations
 
 import fcntl
+import json
 import os
+import re
 import socket
 import time
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from ..errors import UserError
-from .layout import StudyFolder, study_of
+from .layout import RunFolder, StudyFolder, study_of
+from .schema import Done, RunStatus, read_record, write_record
 
+FINGERPRINT = r"[0-9a-f]{16}"
 WAIT_FOR_JOBS = 20.0  # seconds; jobs that are killed with their workflow take a moment to end
+
+
+def begin(path: Path, results: Collection[str]) -> None:
+    """Remove the files of finished jobs whose results are about to be overwritten; ``results`` names them.
+
+    These are files of the same job with other fingerprints, and of jobs that were divided differently.
+    """
+    job = re.fullmatch(rf"(.+-){FINGERPRINT}", path.stem)
+    for other in path.parent.glob(f"*{path.suffix}") if job else ():
+        same_job = job and re.fullmatch(rf"{re.escape(job[1])}{FINGERPRINT}", other.stem)
+        if other != path and (same_job or _results_of(other) & set(results)):
+            other.unlink(missing_ok=True)
+
+
+def write_done(path: Path, results: Mapping[str, str]) -> None:
+    """Write the file at the end of a job: result → its digest or key."""
+    write_record(path, Done(results=dict(results)))
+
+
+def _results_of(path: Path) -> set[str]:
+    """The results that a finished job names; empty where its file cannot be read."""
+    try:
+        return set(json.loads(path.read_bytes())["results"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return set()
 
 
 def lock_workflow(folder: StudyFolder) -> None:
@@ -63,3 +93,23 @@ def _lock(path: Path, kind: int, until_exit: bool = True) -> bool:
     if not until_exit:
         os.close(descriptor)
     return True
+
+
+def run_status(run: RunFolder) -> RunStatus | None:
+    """The last recorded status of a run; None without a readable record."""
+    try:
+        return read_record(RunStatus, run.status, "")
+    except UserError:
+        return None
+
+
+def is_training(run: RunFolder) -> bool:
+    """Whether a process holds the lock of the run's folder."""
+    try:
+        with run.lock.open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:  # it is locked, or the file system has no locks
+        return True
+    return False

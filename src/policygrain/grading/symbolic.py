@@ -1,24 +1,58 @@
-"""Grading of one answer against one gold answer by computer algebra. Imported by workers only."""
+"""Grading of one answer against one gold answer by computer algebra. Imported by workers only.
+
+Both are read by math-verify's parser, and values are compared by math-verify. What it accepts and should not is
+refused before that: other items, brackets, names, units, bases, words, and equations that are false.
+"""
 
 from __future__ import annotations
 
+import functools
 import logging
+import random
 import re
-from itertools import chain
+from collections.abc import Callable
 from typing import Any
 
 import sympy
+from math_verify import verify
+from sympy.core.function import AppliedUndef
+from sympy.core.relational import Relational
+from sympy.logic.boolalg import And
 
-from . import notation, relations, units
+from . import notation
 from .grader import Options, Outcome, UnreadableGold
-from .parser import PAIRS, parse, parse_in_two_stages
-from .values import Endless, Unparsable, equal, is_endless, is_number, same_quantity
+from .numeric import agree, parse_number
+from .parser import parse
+from .units import DEGREE, PERCENT, RADIAN, Quantity, differ, read_quantity
 
-_SYMBOL = r"(?:[A-Za-z]|\\(?:text ?\{ ?[\w ]+ ?\}|[a-zA-Z]+))(?: ?_ ?(?:\w|\\?[a-z]+|\{[^{}]*\}))?"
-_NAME = re.compile(rf"{_SYMBOL}(?: ?\([^()=]*\))?|{_SYMBOL}(?: ?: ?{_SYMBOL})+")
-_POINTS = re.compile(r"(?:\\(?:angle|triangle|overline|frac)|[{}|/ ]|[A-Z](?:_\w|_\{\w\})?(?=.*[A-Z]|[^A-Z]*$))+")
 LARGEST_FILE = 0  # bytes: no answer may write files
 ROUNDING = 0.01  # largest relative difference of a value and its rounding in `3.14159 ≈ 3.14`
+
+
+class Unparsable(Exception):
+    """The answer cannot be read as mathematics."""
+
+
+def warm_up() -> None:
+    """Fill the parser's and sympy's caches with what most answers need, so that workers start with them."""
+    logging.disable(logging.CRITICAL)  # math-verify warns that its own timeouts are off
+    for gold, answer in WARM_UP:
+        grade_pair(gold, answer, Options())
+
+
+WARM_UP = [
+    (r"\frac{3\sqrt{2}}{5}", r"\frac{3}{5}\sqrt{2}"),
+    (r"2x^2 - 3x + 7", r"7 + 2 x^{2} - 3x"),
+    (r"1 + 2i", r"\frac{1}{2} - \frac{\sqrt{3}}{2} i"),
+    (r"90^\circ", r"\frac{\pi}{4}"),
+    (r"y = 2x + 3", r"y = -\frac{1}{2}x - 3"),
+    (r"(2,3),(4,5)", r"(2,3),(-4,5)"),
+    (r"\log_2 10 + \ln 3", r"\binom{n}{2} + 5!"),
+    (r"0 < x \le 5", r"x \ge -3"),
+    (r"(x-3)(x+5)(x^2+x+1)", r"|a+b|(c-2)^{2}"),
+    (r"3^{2019} - 2^{2019}", r"\left(\frac{1}{4}\right)^{n}"),
+    (r"\sin \theta \cos \theta", r"\tan^2 x + \arcsin(0.4)"),
+]
 
 
 def grade_pair(gold: str, answer: str, options: Options) -> Outcome:
@@ -30,17 +64,20 @@ def grade_pair(gold: str, answer: str, options: Options) -> Outcome:
         return "correct" if _same(gold, answer, options) else "incorrect"
     except Unparsable:
         return "unparsable"
-    except Endless:
-        return "timeout"
 
 
 def _is_readable(gold: str) -> bool:
-    if notation.clock(gold) or parse(gold) is not None or relations.real_set(gold):
+    if notation.clock(gold) or parse(gold) is not None or _real_set(gold):
         return True
-    items = notation.bracketed(relations.without_variable(gold))[1]
-    if len(items) == 1 and notation.is_relation(gold):
-        return relations.are_conditions(gold)
-    return all(item and parse(units.read_quantity(item, True).value) is not None for item in items)
+    items = notation.bracketed(_without_variable(gold))[1]
+    return all(item and parse(read_quantity(item, True).value) is not None for item in items)
+
+
+# ---- items and brackets ---------------------------------------------------------------------------------------------
+
+_SYMBOL = r"(?:[A-Za-z]|\\(?:text ?\{ ?[\w ]+ ?\}|[a-zA-Z]+))(?: ?_ ?(?:\w|\\?[a-z]+|\{[^{}]*\}))?"
+_NAME = re.compile(rf"{_SYMBOL}(?: ?\([^()=]*\))?|{_SYMBOL}(?: ?: ?{_SYMBOL})+")
+_NAMED_LIST = re.compile(rf"(?P<name>{_SYMBOL}|\([^()=]*\)) ?= ?(?P<items>[^=]*)")
 
 
 def _same(gold: str, answer: str, options: Options) -> bool:
@@ -59,69 +96,55 @@ def _same(gold: str, answer: str, options: Options) -> bool:
         answer = notation.without_thousands(answer)
     if "\\begin" in gold + answer:
         return _same_value(gold, answer, options)
-    brackets, golds = notation.bracketed(relations.without_variable(gold))
-    given_brackets, answers = notation.bracketed(relations.without_variable(answer))
-    if relations.is_set(gold + answer) and (len(golds) == len(answers) == 1 or brackets or given_brackets):
-        return relations.same_sets(gold, answer)
-    single = len(notation.both_signs(golds)) == len(notation.both_signs(answers)) == 1
-    if single and brackets == given_brackets == "":
-        return _same_value(golds[0], answers[0], options)
-    return _same_items(brackets, golds, given_brackets, answers, options)
-
-
-def _same_items(brackets: str, golds: list[str], given_brackets: str, answers: list[str], options: Options) -> bool:
-    """Whether two collections are the same. Order matters unless the gold answer is a set or has no brackets."""
-    golds, brackets = _assigned(golds, brackets)
-    answers, given_brackets = _assigned(answers, given_brackets)
+    brackets, golds = notation.bracketed(_without_variable(gold))
+    given_brackets, answers = notation.bracketed(_without_variable(answer))
+    if _is_set(gold + answer) and (len(golds) == len(answers) == 1 or brackets or given_brackets):
+        return _same_sets(gold, answer)
     golds, answers = notation.both_signs(golds), notation.both_signs(answers)
-    if len(golds) != len(answers):
+    if len(golds) == len(answers) == 1 and brackets == given_brackets == "":
+        return _same_value(golds[0], answers[0], options)
+    return _same_items(_collection(gold, golds, brackets), _collection(answer, answers, given_brackets), options)
+
+
+def _collection(text: str, items: list[str], brackets: str) -> tuple[str, list[str], str, dict[str, str]]:
+    """The name of a list (`x = 1, 2`), its items and brackets, and its values by name if all items have one."""
+    name = ""
+    if match := _NAMED_LIST.fullmatch(text):
+        name, (brackets, items) = match["name"], notation.bracketed(match["items"])
+    sides = [notation.equation_members(item) for item in items]
+    named = {pair[0]: pair[-1] for pair in sides if len(pair) == 2 and _is_name(pair[0])}
+    if name.startswith("(") and len(names := notation.split_items(name[1:-1])) == len(items):
+        named, name = dict(zip(names, items, strict=True)), ""
+    return name, notation.both_signs(items), brackets, named if len(named) == len(items) > 1 else {}
+
+
+def _same_items(gold: Any, answer: Any, options: Options) -> bool:
+    """Whether two collections are the same. Order matters unless the gold answer is a set or has no brackets."""
+    name, golds, brackets, expected = gold
+    given_name, answers, given_brackets, actual = answer
+    if len(golds) != len(answers) or (name and given_name and name != given_name) or (expected and given_name):
         return False
-    expected, actual = _assignments(golds), _assignments(answers)
+    same = functools.partial(_same_item, options=options)
     if expected and actual:
-        return expected.keys() == actual.keys() and all(_same_item(expected[n], actual[n], options) for n in expected)
-    if expected and not any("=" in answer for answer in answers):
+        return expected.keys() == actual.keys() and all(same(expected[n], actual[n]) for n in expected)
+    if expected and not any("=" in item for item in answers):
         golds, brackets = [*expected.values()], "()"  # values without names are in the order of the names
+    if actual and brackets:
+        answers, given_brackets = [*actual.values()], brackets
     kinds = {brackets, given_brackets} - {""}
     if len(kinds) > 1:
         return False
     if "{}" in kinds or not kinds:
-        if brackets != given_brackets and any(map(_is_finite_set, golds + answers)):
-            return False  # a set is not the set that contains it
-        same_kind = lambda g, a: not kinds or _is_finite_set(g) == _is_finite_set(a)  # noqa: E731
-        return relations.matched(golds, answers, lambda g, a: same_kind(g, a) and _same_item(g, a, options))
+        # A set is not the set that contains it.
+        sets = [[item.startswith(("\\{", "\\emptyset")) for item in items] for items in (golds, answers)]
+        return (
+            (brackets == given_brackets or not any(sets[0] + sets[1]))
+            and sum(sets[0]) == sum(sets[1])
+            and (_matched(golds, answers, same))
+        )
     if kinds != {"()"} and not (brackets and given_brackets):
         return False  # an interval without its brackets
-    return all(_same_item(g, a, options) for g, a in zip(golds, answers, strict=True))
-
-
-def _is_finite_set(text: str) -> bool:
-    return text.startswith(("\\{", "\\emptyset"))
-
-
-def _assigned(items: list[str], brackets: str) -> tuple[list[str], str]:
-    """`(x,y) = (1,2)` as assignments, `x = 1, 2` and `A = \\{1, 2\\}` as `1, 2`; other items as they are."""
-    sides = notation.equation_members(items[0])
-    if brackets or len(sides) != 2 or any("=" in item for item in items[1:]):
-        return items, brackets
-    names, values = notation.bracketed(sides[0]), notation.bracketed(sides[1])
-    if len(items) > 1:
-        return ([sides[1], *items[1:]], "") if _NAME.fullmatch(sides[0]) else (items, "")
-    if names[0] == values[0] == "()" and len(names[1]) == len(values[1]):
-        return [f"{n} = {v}" for n, v in zip(names[1], values[1], strict=True)], ""
-    if values[0] and _NAME.fullmatch(sides[0]):
-        return values[1], values[0]
-    return items, brackets
-
-
-def _assignments(items: list[str]) -> dict[str, str]:
-    """Value by name if all items are `name = value` with different names, else {}."""
-    values: dict[str, str] = {}
-    for item in items:
-        sides = notation.equation_members(item)
-        if len(sides) != 2 or not _is_name(*sides) or sides[0] in values:
-            return {}
-        values[sides[0]] = sides[1]
-    return values if len(values) > 1 else {}
+    return all(map(same, golds, answers))
 
 
 def _same_item(gold: str, answer: str, options: Options) -> bool:
@@ -131,108 +154,250 @@ def _same_item(gold: str, answer: str, options: Options) -> bool:
         return False
 
 
+def _matched(golds: list[Any], answers: list[Any], same: Callable[[Any, Any], bool]) -> bool:
+    """Whether each answer is the same as a gold answer of its own."""
+    remaining = list(answers)
+    for gold in golds:
+        place = next((i for i, answer in enumerate(remaining) if same(gold, answer)), None)
+        if place is None:
+            return False
+        del remaining[place]
+    return not remaining
+
+
+# ---- equations, inequalities and sets -------------------------------------------------------------------------------
+
+_SETS = re.compile(r"\\(?:cup|cap|setminus|mathbb|emptyset)(?![a-zA-Z])|\\infty")
+_MEMBER = re.compile(r"[A-Za-z](?:_\w)?(?:\([A-Za-z]\))? ?\\in(?![a-zA-Z]) ?")
+_BUILDER = re.compile(r"\\\{[^|:<>]*?(?:\||\\mid(?![a-zA-Z])|:)(?P<condition>[^|]*)\\\}")
+_CLOSED_AT_INFINITY = re.compile(r"\\infty ?\]|\[ ?-? ?\\infty")
+_TURNED = {sympy.Gt: sympy.Lt, sympy.Ge: sympy.Le}
+_POINTS_COMPARED = 3  # at which two expressions are compared
+
+
+def _without_variable(text: str) -> str:
+    r"""``text`` without the variable of `x \in`."""
+    return text[match.end() :] if (match := _MEMBER.match(text)) else text
+
+
+def _is_set(text: str) -> bool:
+    """Whether ``text`` has an inequality sign or the notation of a set of numbers beside lists."""
+    return notation.is_relation(text) or _SETS.search(text) is not None
+
+
+def _same_sets(gold: str, answer: str) -> bool:
+    r"""Whether two texts are the same set of real numbers (`0 \le x < 5` and `[0,5)`), or the same inequality."""
+    first, second = _real_set(gold), _real_set(answer)
+    if first and second:
+        if len({first[0], second[0]} - {""}) == 2:
+            return False
+        return bool(first[1] == second[1] or (first[1] ^ second[1]).is_empty)
+    return _same_relations(parse(gold), parse(answer))
+
+
+def _real_set(text: str) -> tuple[str, Any] | None:
+    """The name of the variable, "" if there is none, and the set of real numbers that ``text`` describes, or None."""
+    if (match := _BUILDER.fullmatch(text)) and notation.is_relation(match["condition"]):
+        text = match["condition"].strip()
+    for word, combine in ((r"\\lor(?![a-zA-Z])", sympy.Union), (r"\\land(?![a-zA-Z])", sympy.Intersection)):
+        parts = notation.split_top(text, word)
+        if len(parts) > 1:
+            sets = [one for part in parts if (one := _real_set(part))]
+            same_name = len(sets) == len(parts) and len({name for name, _ in sets}) == 1
+            return (sets[0][0], combine(*(numbers for _, numbers in sets))) if same_name else None
+    value = None if _CLOSED_AT_INFINITY.search(text) else parse(_without_variable(text))
+    if isinstance(value, sympy.Set) and not value.free_symbols:
+        return "", sympy.nsimplify(value, rational=True) if value.has(sympy.Float) else value
+    if not isinstance(value, (Relational, And)):
+        return None
+    value = _with_functions_as_symbols(value)
+    if len(value.free_symbols) != 1:
+        return None
+    (unknown,), x = value.free_symbols, sympy.Symbol("x", real=True)
+    try:
+        return str(unknown), sympy.nsimplify(value.subs(unknown, x), rational=True).as_set()
+    except (ArithmeticError, AttributeError, NotImplementedError, TypeError, ValueError):
+        return None
+
+
+def _with_functions_as_symbols(expression: Any) -> Any:
+    return expression.subs({f: sympy.Symbol(str(f), real=True) for f in expression.atoms(AppliedUndef)})
+
+
+def _same_relations(gold: Any, answer: Any) -> bool:
+    """Whether two relations, or chains of them, say the same: one is a multiple of the other, above 0 if it has < ."""
+    if isinstance(gold, And) and isinstance(answer, And):
+        return _matched(gold.args, answer.args, _same_relations)
+    if not (isinstance(gold, Relational) and isinstance(answer, Relational)):
+        return False
+    kinds = [_TURNED.get(type(r), type(r)) for r in (gold, answer)]
+    answer = _renamed(gold, answer)
+    if not all(isinstance(side, sympy.Expr) for side in (*gold.args, *answer.args)):
+        return bool(gold == answer)
+    a, b = ((r.rhs - r.lhs) if type(r) in _TURNED else (r.lhs - r.rhs) for r in (gold, answer))
+    if kinds[0] != kinds[1] or a.free_symbols != b.free_symbols:
+        return False
+    is_equation = kinds[0] is sympy.Eq
+    differences = [
+        _with_functions_as_symbols(sympy.fraction(sympy.together(d))[0] if is_equation else d) for d in (a, b)
+    ]
+    values = [_evaluated(differences, point) for point in range(_POINTS_COMPARED)]
+    if any(value is None or value[1] == 0 for value in values):
+        return _equal(a, b, Options()) or (is_equation and _equal(a, -b, Options()))
+    ratios = [value[0] / value[1] for value in values if value]
+    close = all(abs(r - ratios[0]) <= 1e-9 * abs(ratios[0]) for r in ratios)
+    return bool(close and ratios[0] != 0 and (is_equation or ratios[0].is_positive))
+
+
+# ---- single values --------------------------------------------------------------------------------------------------
+
+
 def _same_value(gold: str, answer: str, options: Options) -> bool:
     """Whether two single values, or equations, are the same."""
-    if notation.APPROXIMATELY in gold + answer:
-        exact, rounded = _with_roundings(gold), _with_roundings(answer)
-        return any(_same_value(g, a, options) for g in exact for a in rounded)
-    golds, answers = _sides(gold) or notation.equation_members(gold), _sides(answer, turn=True)
+    golds, answers = _sides(gold) or ["", gold], _sides(answer)
     if answers is None:
         return False
-    if len(golds) > 2 or len(answers) > 2:
-        return len(golds) == len(answers) and all(
-            _same_value(g, a, options) for g, a in zip(golds, answers, strict=True)
-        )
-    if len(golds) == 2 and len(answers) == 2:
-        golds, answers = _renamed(golds, answers)
-        if golds[0] != answers[0] or not _is_name(*golds):
-            return relations.same_equations(golds, answers)
-    elif len(golds) == 2 and not _is_name(*golds):
+    (name, value), (given_name, given) = golds, answers
+    if name and given_name and (name != given_name or not _is_name(name)):
+        return _same_relations(*(parse(f"{left} = {right}") for left, right in (golds, answers)))
+    if name and not given_name and not _is_name(name):
         return False  # an equation is not its right side
-    elif len(answers) == 2 and not (_is_name(*answers) or _is_quantity_asked_for(answers[0], golds[0])):
+    if given_name and not name and not (_is_name(given_name) or _is_asked_for(given_name, value)):
         return False
-    return same_quantity(golds[-1], answers[-1], options)
+    return _same_quantity(value, given, options)
 
 
-def _sides(text: str, turn: bool = False) -> list[str] | None:
-    """A value as [value], an equation as [left, right] with a name on the left if it has one; None if it is false.
+def _sides(text: str) -> list[str] | None:
+    """A value as ["", value], an equation as [left, right]; None if it is false, or a chain that is not equal.
 
-    Of a chain such as `x = 1 + 1 = 2`, the name and the last value remain. With ``turn``, `5 = x` is read as `x = 5`.
+    Of `x = 1 + 1 = 2` the name and the last value remain, of `\\sqrt 2 ≈ 1.41` what is before the sign.
     """
-    members = notation.equation_members(text)
-    if turn and len(members) == 2 and _NAME.fullmatch(members[1]) and not _NAME.fullmatch(members[0]):
-        members.reverse()
-    values = [_value(member) for member in members]
-    numbers = [is_number(value) for value in values]
-    if len(members) > 1 and all(numbers[1:]):
-        first = 0 if numbers[0] else 1
-        if any(is_endless(value) for value in values[first:]):
-            raise Endless
-        if not all(equal(values[-1], value, Options()) for value in values[first:-1]):
+    first, _, rounding = text.partition(notation.APPROXIMATELY)
+    if rounding and _is_name(first.strip()):
+        first = f"{first}= {rounding}"
+    elif rounding:
+        exact, rounded = _value(notation.equation_members(first)[-1]), _value(rounding.strip())
+        if not (is_number(exact) and is_number(rounded) and _equal(exact, rounded, Options(ROUNDING))):
             return None
-        return [*members[:first], members[-1]]
-    if len(members) > 2:  # a name with other names or forms of its value: `f = a = x + 1`
-        return (
-            [members[0], members[-1]]
-            if all(
-                getattr(v, "is_Symbol", False) or (v is not None and equal(values[-1], v, Options()))
-                for v in values[1:-1]
-            )
-            else members
-        )
-    return members
+    members = notation.equation_members(first.strip())
+    names = 0
+    while names < len(members) - 1 and _is_name(members[names]):
+        names += 1
+    name, rest = members[0] if names else "", members[names:]
+    if len(rest) == 1:
+        return [name, rest[0]]
+    values = [_value(member) for member in rest]
+    numbers = [is_number(value) for value in values]
+    if len(rest) == 2 and not name and not all(numbers):
+        return rest
+    same = all(value is not None and _equal(values[-1], value, Options()) for value in values[:-1])
+    return [name, rest[-1]] if values[-1] is not None and same else None
 
 
 def _value(text: str) -> Any:
     """The value of a quantity without its unit, or None."""
-    quantity = units.read_quantity(text, True)
-    return parse(rf"\frac{{{quantity.value}}}{{100}}" if quantity.unit == units.PERCENT else quantity.value)
+    quantity = read_quantity(text, True)
+    return parse(rf"\frac{{{quantity.value}}}{{100}}" if quantity.unit == PERCENT else quantity.value)
 
 
-def _is_name(left: str, right: str) -> bool:
-    """Whether the left side of an equation names a value: a symbol, f(x), or points (`AB = 5`) for a number."""
-    return bool(_NAME.fullmatch(left)) or bool(_POINTS.fullmatch(left) and is_number(_value(right)))
+def _is_name(left: str) -> bool:
+    """Whether the left side of an equation names a value: a symbol or f(x), but not π or e."""
+    return _NAME.fullmatch(left) is not None and not is_number(parse(left))
 
 
-def _is_quantity_asked_for(left: str, gold: str) -> bool:
+def _is_asked_for(left: str, gold: str) -> bool:
     """Whether the left side of an answer such as `m + n = 5` can be what a problem with the gold answer 5 asks for."""
     value = parse(left)
     return value is None or (isinstance(value, sympy.Expr) and len(value.free_symbols) > 1 and is_number(parse(gold)))
 
 
-def _renamed(golds: list[str], answers: list[str]) -> tuple[list[str], list[str]]:
-    """Equations with the argument of the gold answer's function in both: `f(n) = n + 1` and `f(x) = x + 1`."""
-    gold, actual = (re.fullmatch(r"([A-Za-z]) ?\( ?([a-z]) ?\)", left) for left, _ in (golds, answers))
-    if gold is None or actual is None or gold[1] != actual[1]:
-        return golds, answers
-    words = re.compile(r"\\[a-zA-Z]+|[a-z]")
-    if gold[2] in words.findall(answers[1]):
-        return golds, answers  # it is a constant of the answer
-    return golds, [golds[0], words.sub(lambda m: gold[2] if m[0] == actual[2] else m[0], answers[1])]
+def _same_quantity(gold_text: str, answer_text: str, options: Options) -> bool:
+    """Whether two values, with their units where both have one, are the same."""
+    if len(notation.split_top(gold_text, ":")) != len(notation.split_top(answer_text, ":")):
+        return False  # a ratio and its quotient are not the same
+    gold = read_quantity(gold_text, re.match(r"[-+]?[\d.,/]+ ", gold_text) is not None)
+    if parse(gold.value) is None:
+        gold = Quantity(gold_text, "")
+    answer = read_quantity(answer_text, is_number(parse(gold.value)))
+    degrees, given_degrees = (q.unit == DEGREE or "^\\circ" in q.value for q in (gold, answer))
+    if differ(gold, answer) and {gold.unit, answer.unit} != {DEGREE, RADIAN}:
+        return False
+    if {gold.unit, answer.unit} == {PERCENT, ""}:
+        return _same_percentage(gold, answer, options)
+    expected, actual = (q.value.replace("^\\circ", "") for q in (gold, answer))
+    if degrees and not given_degrees and (answer.unit == RADIAN or (answer.unit == "" and "\\pi" in actual)):
+        expected = rf"\frac{{\pi}}{{180}} \cdot ({expected})"
+    elif given_degrees and not degrees and not options.degrees:
+        actual = rf"\frac{{\pi}}{{180}} \cdot ({actual})"
+    return _same_number(expected, actual, options)
 
 
-def _with_roundings(text: str) -> list[str]:
-    """The exact and the rounded forms of `x = \\sqrt 2 ≈ 1.41`; none if they are too far apart to be the same."""
-    first, *rest = (part.strip() for part in text.split(notation.APPROXIMATELY))
-    if not rest:
-        return [first]
-    if len(notation.equation_members(first)) == 1 and not is_number(_value(first)):
-        return [f"{first} = {rest[0]}"]
-    value = _value(notation.equation_members(first)[-1])
-    for other in rest:
-        rounding = _value(other)
-        if value is None or rounding is None or is_endless(value) or is_endless(rounding):
-            return []
-        if not equal(value, rounding, Options(relative_tolerance=ROUNDING)):
-            return []
-    return [first, *rest]
+def _same_percentage(gold: Quantity, answer: Quantity, options: Options) -> bool:
+    """Whether a percentage and a number without a sign are the same: 10 or 0.1 for 10%, but no 2 for 200%."""
+    if _same_number(gold.value, answer.value, options):
+        return True
+    percentage, number = (gold.value, answer.value) if gold.unit else (answer.value, gold.value)
+    return not number.lstrip("-").isdecimal() and _same_number(number, rf"\frac{{{percentage}}}{{100}}", options)
 
 
-def warm_up() -> None:
-    """Fill the parser's and sympy's caches with what most answers need, so that workers start with them."""
-    logging.disable(logging.CRITICAL)  # math-verify warns that its own timeouts are off
-    parse_in_two_stages()
-    for text in chain.from_iterable(PAIRS):
-        parse(notation.normalize(text))
-    for gold, answer in PAIRS[:8]:
-        grade_pair(gold, answer, Options())
+def _same_number(gold: str, answer: str, options: Options) -> bool:
+    a, b = parse_number(notation.compact(gold)), parse_number(notation.compact(answer))
+    if a and b:
+        return agree(a, b, options)
+    expected, actual = parse(gold), parse(answer)
+    if expected is None:
+        raise UnreadableGold(gold)
+    if actual is None:
+        raise Unparsable(answer)
+    return _equal(expected, actual, options)
+
+
+def _equal(gold: Any, given: Any, options: Options) -> bool:
+    """Whether two expressions are equal, or numbers within a tolerance."""
+    given = _renamed(gold, given)
+    if isinstance(gold, sympy.MatrixBase) and isinstance(given, sympy.MatrixBase):
+        return gold.shape == given.shape and all(_equal(a, b, options) for a, b in zip(gold, given, strict=True))
+    if not (isinstance(gold, sympy.Expr) and isinstance(given, sympy.Expr)):
+        return bool(gold == given)
+    values = _evaluated([gold, given]) if gold.free_symbols == given.free_symbols else None
+    if values:
+        expected, value = values
+        if options.within_tolerance(expected, value):
+            return True
+        # A difference in value is proof. It comes first because simplifying different expressions takes longest,
+        # and because math-verify takes numbers for equal that agree in six decimals: 2^{-30} and 2^{-40}.
+        if abs(expected - value) > 1e-5 * max(abs(expected), abs(value)):
+            return False
+    # Single letters are variables, in which case matters, and E is not e; longer names are words.
+    letters = [str(one) for one in (gold, given) if one is sympy.E or getattr(one, "is_Symbol", False)]
+    if len(letters) == 2 and min(map(len, letters)) == 1:
+        return letters[0] == letters[1] and type(gold) is type(given)
+    return verify(gold, given, timeout_seconds=None)
+
+
+def is_number(expression: Any) -> bool:
+    """Whether an expression has no variables and no unknown functions: `f(2)` is no number."""
+    return isinstance(expression, sympy.Basic) and not expression.free_symbols and not expression.has(AppliedUndef)
+
+
+def _renamed(gold: Any, given: Any) -> Any:
+    """``given`` with the variables of ``gold`` of the same name: the parser may assume that they are real, or not."""
+    known = {symbol.name: symbol for symbol in getattr(gold, "free_symbols", ())}
+    names = {s: known[s.name] for s in getattr(given, "free_symbols", ()) if known.get(s.name, s) != s}
+    return given.subs(names) if names else given
+
+
+def _evaluated(expressions: list[Any], point: int = 0) -> list[Any] | None:
+    """The values of expressions with one number for each variable; ``point`` chooses it, below 0 if odd."""
+    names = sorted(set().union(*(e.free_symbols for e in expressions)), key=str)
+    draw = random.Random(point)
+    sign = -1 if point % 2 else 1
+    numbers = {name: sympy.Rational(sign * draw.randrange(5_000, 12_000), 4211) for name in names}
+    try:
+        # Strict: an error if cancellation leaves no digits, as in a sum of roots that is zero.
+        values = [e.evalf(15, subs=numbers, strict=True) for e in expressions]
+        if all(part.is_Number and part.is_finite for value in values for part in value.as_real_imag()):
+            return values
+    except (ArithmeticError, AttributeError, TypeError, ValueError, NotImplementedError):
+        pass
+    return None

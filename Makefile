@@ -22,13 +22,13 @@ setup: .venv/.$(FLAVOUR)-ready
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	touch $@
 
-# The whole study: data, start models, training, evaluation, figures, MLflow. Finished stages are not repeated. At the end: whether all
+# The whole study: data, initial models, training, evaluation, figures, MLflow. Finished stages are not repeated. At the end: whether all
 # is there, the report's place and the verdicts.
 all: setup
 	$(BIN)/snakemake --cores $(CORES) --configfile $(STUDY) -- all
 	@$(BIN)/policygrain claims $(STUDY) --brief --complete
 
-# The laptop study with other seeds, start models and problems, and the verdicts of both side by side.
+# The laptop study with other seeds, initial models and problems, and the verdicts of both side by side.
 replicate: all
 	$(BIN)/snakemake --cores $(CORES) --configfile studies/replicate.yaml -- all
 	@$(BIN)/policygrain compare results/laptop results/laptop-replicate

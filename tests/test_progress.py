@@ -109,7 +109,7 @@ def test_a_terminal_has_one_line_and_a_file_whole_lines(stream: io.StringIO) -> 
     shown.close()
     text = stream.getvalue()
     if stream.isatty():
-        assert "\n" not in text and text.endswith("\r\033[K")
+        assert text.count("\n") == 1 and text.endswith("\033[1A\033[2K"), "the line is erased"
     else:
         assert "\r" not in text and text.count("\n") == 1 and text.endswith("\n")
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import gc
 import importlib.util
 import os
-import select
 import signal
 import sys
 import time
@@ -31,10 +29,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Importing torch and transformers creates a million permanent objects; garbage collection during the imports takes
     # a sixth of the start-up time of a short run. `load_model` enables the collector again.
     gc.disable()
-    # If Ctrl-C is ignored, as in background jobs, it stays ignored; programs that call main keep their own handler.
-    interruptible = argv is None and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if interruptible:
-        signal.signal(signal.SIGINT, _interrupt)
     try:
         _run(sys.argv[1:] if argv is None else argv)
         sys.stdout.flush()
@@ -48,17 +42,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _failed(f"this command needs the pipeline: pip install 'policygrain[study]' ({error}).", 2)
     except KeyboardInterrupt:
         return _failed("interrupted; run the same command again to continue.", INTERRUPTED)
+    except BrokenPipeError:  # the reader of the output, such as `| head`, has ended
+        os._exit(PIPE_CLOSED)  # without the interpreter's message about what could not be written
     except OSError as error:
-        if isinstance(error, BrokenPipeError) and _output_closed():  # the reader, such as `| head`, has ended
-            return PIPE_CLOSED
         if error.errno is None:
             raise
         return _failed(f"{error.filename}: {error.strerror}." if error.filename else f"{error.strerror}.", 2)
     finally:
-        if interruptible:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
         gc.enable()
-        _discard_unread_output()
     return 0
 
 
@@ -87,34 +78,10 @@ def _run(argv: Sequence[str]) -> None:
     arguments.run(arguments)
 
 
-def _interrupt(*_: object) -> None:
-    """Handle Ctrl-C: raise KeyboardInterrupt. A second Ctrl-C ends the process at once, without tracebacks."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    raise KeyboardInterrupt
-
-
 def _failed(message: str, code: int) -> int:
-    """Print the message to standard error, unless it is closed; returns ``code``."""
-    with contextlib.suppress(BrokenPipeError):
-        print(f"policygrain: {message}", file=sys.stderr)
+    """Print the message to standard error; returns ``code``."""
+    print(f"policygrain: {message}", file=sys.stderr)
     return code
-
-
-def _output_closed() -> bool:
-    """Whether standard output or standard error is a pipe whose reader has ended."""
-    poll = select.poll()
-    for descriptor in (1, 2):
-        poll.register(descriptor, 0)  # errors are always reported
-    return bool(poll.poll(0))
-
-
-def _discard_unread_output() -> None:
-    """Flush the output; if its pipe is closed, redirect it to /dev/null, so that the interpreter prints no error."""
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 if __name__ == "__main__":

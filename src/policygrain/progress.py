@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-import shutil
 import statistics
 import sys
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -26,13 +24,16 @@ class Progress(Iterable[T]):
     def __iter__(self) -> Iterator[T]:
         if self.silent:
             yield from self.items
-            return
-        if sys.stderr.isatty() and (tqdm := _tqdm()) is not None:
-            with tqdm(self.items, desc=self.label, total=self.total, initial=self.first) as bar:
-                for item in bar:
+        elif sys.stderr.isatty() and (bar := _bar()) is not None:
+            with bar:
+                task = bar.add_task(self.label, total=self.total, completed=self.first, note="")
+                for item in self.items:
                     yield item
-                    bar.set_postfix_str(self.note, refresh=False)
-            return
+                    bar.update(task, advance=1, note=self.note)
+        else:
+            yield from self._with_lines()
+
+    def _with_lines(self) -> Iterator[T]:
         started = printed = time.monotonic()
         for done, item in enumerate(self.items, start=self.first + 1):
             yield item
@@ -43,38 +44,49 @@ class Progress(Iterable[T]):
                 print(f"{self.label}: {done} of {self.total}, {now - started:.0f} s{note}", file=sys.stderr, flush=True)
 
 
-def _tqdm() -> Any:
-    """tqdm, or None where it is not installed (inside another trainer)."""
+def _bar() -> Any:
+    """A progress bar with the time that is left, or None where rich is not installed (inside another trainer)."""
     try:
-        from tqdm import tqdm
+        from rich import progress
+        from rich.console import Console
     except ImportError:
         return None
-    return tqdm
+    columns = (progress.MofNCompleteColumn(), progress.TimeElapsedColumn(), progress.TimeRemainingColumn())
+    note = progress.TextColumn("{task.fields[note]}", markup=False)
+    return progress.Progress(*progress.Progress.get_default_columns()[:2], *columns, note, console=Console(stderr=True))
 
 
 class WorkflowProgress(logging.Handler):
-    """Follows Snakemake's log; ``left()`` counts the jobs that have not ended by rule, running ones included.
+    """Follows Snakemake's log and shows one line, at the end of a terminal or now and then in a log file.
 
-    ``local``: rules of jobs that take seconds, whose time is not counted before one has ended.
+    ``left()`` counts the jobs that have not ended by rule, running ones included. ``local``: rules of jobs that take
+    seconds, whose time is not counted before one has ended.
     """
 
     def __init__(
         self, left: Callable[[], Mapping[str, int]], local: set[str] | frozenset[str], stream: TextIO = sys.stderr
     ) -> None:
+        from rich.console import Console
+        from rich.live import Live
+        from rich.text import Text
+
         super().__init__()
         self._count_left, self._local, self._stream = left, local, stream
-        self._terminal = stream.isatty()
         self.left: dict[str, int] = {}
         self.done = 0
         self._running: dict[int, tuple[str, float]] = {}  # job → its rule, when it was started
         self._most = 1  # jobs that ran at the same time
         self._took: dict[str, list[float]] = defaultdict(list)
-        self._started, self._printed = time.monotonic(), 0.0
-        self._ended = threading.Event()
-        threading.Thread(target=self._tick, daemon=True).start()
+        self._started, self._printed, self._ended = time.monotonic(), 0.0, False
+        self._live = Live(
+            get_renderable=lambda: Text(self.line(), no_wrap=True, overflow="ellipsis"),
+            console=Console(file=stream),
+            refresh_per_second=1,
+            transient=True,
+        )
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Note that jobs are started or have ended."""
+        """Note that jobs are started or have ended, and show the line."""
         event, now = getattr(record, "event", None), time.monotonic()
         if event == "job_started":
             self.left = dict(self._count_left())
@@ -88,55 +100,44 @@ class WorkflowProgress(logging.Handler):
             self.done += 1
         elif event == "job_error":
             self._running.pop(record.jobid, None)  # type: ignore[attr-defined]
+        if not self.left or self._ended:
+            return
+        if self._live.console.is_terminal:
+            self._live.start()
+        elif self._running and now - self._printed >= max(2 * SECONDS_BETWEEN_LINES, 0.02 * (now - self._started)):
+            self._printed = now
+            print(f"{time.strftime('%H:%M:%S')} {self.line()}", file=self._stream, flush=True)
 
     def lets_pass(self, record: logging.LogRecord) -> bool:
-        """Whether Snakemake shows ``record`` as well; the line is taken away for it."""
-        if record.levelno < logging.WARNING and not self._ended.is_set():
-            return False
-        self._clear()
-        return True
+        """Whether Snakemake shows ``record`` as well; the line is taken away for it until the next event."""
+        shown = record.levelno >= logging.WARNING or self._ended
+        if shown:
+            self._live.stop()
+        return shown
 
     def line(self) -> str:
         """Stages that run, jobs by state, and about how long the rest takes."""
-        left, running = sum(self.left.values()), len(self._running)
-        stages = ", ".join(dict.fromkeys(rule for rule, _ in self._running.values())) or "waiting"
-        count = f"{self.done} of {self.done + left} jobs done, {running} running, {max(0, left - running)} waiting"
+        left, running = sum(self.left.values()), list(self._running.values())
+        stages = ", ".join(dict.fromkeys(rule for rule, _ in running)) or "waiting"
+        waiting = max(0, left - len(running))
+        count = f"{self.done} of {self.done + left} jobs done, {len(running)} running, {waiting} waiting"
         return f"{stages}: {count}; {duration(time.monotonic() - self._started)} so far{self._rest()}"
 
     def _rest(self) -> str:
-        unknown = [rule for rule, count in self.left.items() if count and not self._took[rule]]
-        means = {rule: statistics.fmean(took) for rule, took in self._took.items() if took}
-        now = time.monotonic()
-        seconds = sum(count * means.get(rule, 0.0) for rule, count in self.left.items())
-        seconds -= sum(min(now - started, means.get(rule, 0.0)) for rule, started in self._running.values())
-        if not means or not any(self.left.get(rule) for rule in means):
+        means = {rule: statistics.fmean(took) for rule, took in list(self._took.items()) if took}
+        left = {rule: count for rule, count in self.left.items() if count}
+        if not set(left) & set(means):
             return ""
-        qualifier = "more than " if set(unknown) - self._local else "about "
+        now = time.monotonic()
+        seconds = sum(count * means.get(rule, 0.0) for rule, count in left.items())
+        seconds -= sum(min(now - started, means.get(rule, 0.0)) for rule, started in list(self._running.values()))
+        qualifier = "more than " if set(left) - set(means) - self._local else "about "
         return f", {qualifier}{duration(seconds / self._most)} left"
-
-    def _tick(self) -> None:
-        while not self._ended.wait(1.0):
-            now = time.monotonic()
-            with self.lock:  # type: ignore[union-attr]
-                if not self.left:
-                    continue
-                if self._terminal:
-                    width = shutil.get_terminal_size().columns
-                    self._stream.write(f"\r\033[K{self.line()[: width - 1]}")
-                elif now - self._printed >= max(2 * SECONDS_BETWEEN_LINES, 0.02 * (now - self._started)):
-                    self._printed = now
-                    self._stream.write(f"{time.strftime('%H:%M:%S')} {self.line()}\n")
-                self._stream.flush()
-
-    def _clear(self) -> None:
-        if self._terminal and not self._ended.is_set():
-            self._stream.write("\r\033[K")
-            self._stream.flush()
 
     def close(self) -> None:
         """Take the line away."""
-        self._clear()
-        self._ended.set()
+        self._ended = True
+        self._live.stop()
         super().close()
 
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import re
-import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -124,7 +121,6 @@ def test_a_command_is_required(capsys: pytest.CaptureFixture[str]) -> None:
             "runs/x.json: No such file or directory.",
         ),
         (OSError(28, "No space left on device"), 2, "No space left on device."),
-        (BrokenPipeError(32, "Broken pipe"), 2, "Broken pipe."),  # of a worker: nobody has closed the output
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
 )
@@ -145,78 +141,12 @@ def test_other_errors_keep_their_traceback(schema_that: Raiser, error: Exception
         schema_that(error)
 
 
-# ---- pipes and Ctrl-C -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code"), [(["schema"], 141), (["data", "list"], 141), (["--help"], 0)], ids=["long", "short", "help"]
-)
-@pytest.mark.parametrize("errors_too", [False, True], ids=["stdout", "both"])
-def test_a_closed_pipe_is_no_error(arguments: list[str], code: int, errors_too: bool) -> None:
+@pytest.mark.parametrize("arguments", [["schema"], ["data", "list"]], ids=["long", "short"])
+def test_a_closed_pipe_is_no_error(arguments: list[str]) -> None:
     """The reader is gone before the first line, as with `| true`; a short text is written only when it is flushed."""
     reader, writer = os.pipe()
     os.close(reader)
     command = [sys.executable, "-m", "policygrain.cli", *arguments]
-    errors = writer if errors_too else subprocess.PIPE
-    done = subprocess.run(command, stdout=writer, stderr=errors, text=True, timeout=60, check=False, cwd=ROOT)
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60, check=False, cwd=ROOT)
     os.close(writer)
-    assert done.returncode == code and not done.stderr
-
-
-PROGRAM = """
-import atexit, sys, time
-from policygrain import cli
-from policygrain.commands import COMMANDS
-
-def wait(what):
-    print(what, flush=True)
-    time.sleep(60)
-
-def schema(_):
-    wait("running")
-
-COMMANDS["schema"] = COMMANDS["schema"]._replace(run=schema)
-atexit.register(wait, "closing")
-sys.argv = ["policygrain", "schema"]
-sys.exit(cli.main())
-"""
-
-
-def interruptible() -> None:
-    """Jobs in the background of a shell, as tests may be, ignore Ctrl-C."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-@contextlib.contextmanager
-def running(program: str, **options: Any) -> Iterator[Any]:
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options}
-    with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, **pipes) as process:
-        try:
-            assert process.stdout is not None and process.stdout.readline() == "running\n"
-            process.send_signal(signal.SIGINT)
-            yield process
-        finally:
-            process.kill()
-
-
-def test_one_ctrl_c_is_a_line_and_a_second_ends_the_process_at_once() -> None:
-    with running(PROGRAM, preexec_fn=interruptible) as process:
-        assert process.stdout.readline() == "closing\n"
-        process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=30) == -signal.SIGINT
-        assert process.stderr.read() == "policygrain: interrupted; run the same command again to continue.\n"
-
-
-def test_one_ctrl_c_exits_with_130() -> None:
-    with running(PROGRAM.replace('atexit.register(wait, "closing")', ""), preexec_fn=interruptible) as process:
-        assert process.wait(timeout=30) == 130
-
-
-def test_an_ignored_ctrl_c_stays_ignored() -> None:
-    """As for a job in the background of a shell script, whose Ctrl-C is meant for another process."""
-    program = PROGRAM.replace("time.sleep(60)", "time.sleep(1)")
-    ignore = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-    with running(ignore + program) as process:
-        assert process.stdout.readline() == "closing\n"
-        process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=30) == 0
+    assert done.returncode == 141 and not done.stderr

@@ -52,7 +52,7 @@ def small(**changes: object) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"verifier": "math"}, r"verifier: this key is now called 'grader'"),
+        ({"verifier": "math", "grader": "math"}, r"verifier: unknown key"),
         (
             {"rollouts": {"where": "servers", "servers": 2}},
             r"rollouts: rollout servers were removed; .* Remove this section\. .* set training\.trainer to verl",
@@ -161,6 +161,19 @@ def test_a_study_that_an_earlier_version_recorded_is_read(tmp_path: Path) -> Non
     write_study(path, small(seeeds=[0]))
     with pytest.raises(UserError, match="seeeds: unknown key"):
         load_recorded_study(path)
+
+
+def test_the_old_name_of_a_renamed_key_is_read_with_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also in the base of a study."""
+    model = {"warm_start": {"slip": 0.1}, "warm_start_per_seed": False}
+    write_study(tmp_path / "base.yaml", small(verifier="math", model=model))
+    study = load_study(write_study(tmp_path / "study.yaml", {"base": "base.yaml", "name": "over"}))
+    assert (study.grader, study.model.warm_start.error_rate, study.model.starts) == ("math", 0.1, 1)
+    said = capsys.readouterr().err
+    assert f"{tmp_path / 'base.yaml'}: model.warm_start.slip is now called 'error_rate'" in said
+    assert len(said.splitlines()) == 3
 
 
 def test_arms_leave_the_study_s_own_settings_out_of_their_names() -> None:

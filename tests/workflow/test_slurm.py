@@ -56,28 +56,6 @@ def test_the_smoke_study_runs_from_start_to_end_and_then_there_is_nothing_to_do(
     assert "Nothing to be done" in user.snakemake("all", study="smoke.yaml")
 
 
-def test_a_job_that_a_killed_snakemake_left_is_reported_and_then_cancelled(user: User) -> None:
-    """One that waits, of the same work; a job of the same name in another folder is somebody else's."""
-    results = user.home / "results" / "smoke"
-    fingerprint = next((results / "done" / "train").rglob("*.json")).stem.rpartition("-")[2]
-    submit = (
-        "sbatch",
-        "--parsable",
-        "--hold",
-        "--output=/dev/null",
-        f"--comment=rule_train_wildcards_x_0_{fingerprint}",
-    )
-    left, other = (
-        user.cluster.ask(*submit, f"--chdir={folder}", "--wrap=true") for folder in (user.home, user.home.parent)
-    )
-    (results / "report.html").unlink()
-    printed = user.snakemake("all", study="smoke.yaml")
-    assert re.search(rf"1 job of an earlier Snakemake in the queue .*{left} \(rule_train.*scancel {left}", printed)
-    assert re.search(rf"cancelled 1 job, whose work is done: {left} ", printed)
-    assert [job for job, _, _ in user.cluster.jobs()] == [other]
-    user.cluster.ask("scancel", other)
-
-
 @pytest.fixture(scope="module")
 def disturbed(user: User) -> User:
     """After training jobs that ran side by side, and in whose middle something happened to each but one.

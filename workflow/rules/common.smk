@@ -19,19 +19,10 @@ except UserError as error:
     sys.exit(f"policygrain: {error}")
 
 
-def policygrain(wildcards, resources):
-    """The command, of the interpreter that runs Snakemake, or of the conda environment, which lacks this package.
-
-    Params that depend on resources are not recorded, so another place of the environment reruns nothing.
-    """
-    if workflow.deployment_settings.deployment_method:
-        return f"env PYTHONPATH={shlex.quote(f'{workflow.basedir}/src')} python -m policygrain.cli"
-    return f"{shlex.quote(sys.executable)} -m policygrain.cli"
-
-
-# Params of all rules.
+# Params of all rules. The command is that of the interpreter that runs Snakemake; as a function of resources it is not
+# recorded, so another place of the environment reruns nothing.
 COMMON = {
-    "policygrain": policygrain,
+    "policygrain": lambda w, resources: f"{shlex.quote(sys.executable)} -m policygrain.cli",
     "study": str(FOLDER.study),
     "data": lambda w: str(FOLDER.data.path),
     "results": lambda w: str(FOLDER.path),

@@ -5,8 +5,6 @@ rule prepare:
     log:
         str(FOLDER.log("prepare", "data")),
     localrule: True
-    conda:
-        "../../environment.yml"
     params:
         **COMMON,
         done=JOBS.prepare.markers,
@@ -24,8 +22,6 @@ rule start_model:
         JOBS.marker("start_model"),
     log:
         JOBS.log("start_model"),
-    conda:
-        "../../environment.yml"
     params:
         **COMMON,
         seeds=seeds_of,

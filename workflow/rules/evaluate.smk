@@ -7,8 +7,6 @@ rule evaluate:
         JOBS.marker("evaluate"),
     log:
         JOBS.log("evaluate"),
-    conda:
-        "../../environment.yml"
     params:
         **COMMON,
         models=lambda w: JOBS.models(w.shard),

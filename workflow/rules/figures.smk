@@ -24,8 +24,6 @@ rule figure:
     wildcard_constraints:
         figure="|".join(STUDY.figures) or "none",
     localrule: True
-    conda:
-        "../../environment.yml"
     params:
         **COMMON,
     shell:
@@ -50,8 +48,6 @@ rule table:
     wildcard_constraints:
         table="|".join(TABLES),
     localrule: True
-    conda:
-        "../../environment.yml"
     params:
         **COMMON,
     shell:
@@ -73,8 +69,6 @@ rule report_page:
     log:
         str(FOLDER.log("report", "report")),
     localrule: True
-    conda:
-        "../../environment.yml"
     params:
         **COMMON,
         captions=lambda w, input: str(Path(input.captions[0]).parent),

@@ -8,8 +8,6 @@ rule track:
     log:
         str(FOLDER.log("track", "track")),
     localrule: True
-    conda:
-        "../../environment.yml"
     params:
         **COMMON,
     shell:

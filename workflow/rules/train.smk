@@ -7,8 +7,6 @@ rule train:
         JOBS.marker("train"),
     log:
         JOBS.log("train"),
-    conda:
-        "../../environment.yml"
     params:
         **COMMON,
         launch=lambda w, resources: launch(resources),
@@ -34,8 +32,6 @@ rule estimators:
         JOBS.log("estimators"),
     # Before training: they take longest, and nothing is left to run beside one that is started last.
     priority: 1
-    conda:
-        "../../environment.yml"
     params:
         **COMMON,
         seeds=seeds_of,

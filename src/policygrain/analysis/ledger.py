@@ -137,5 +137,6 @@ def _all_claims(path: Path | None) -> dict[str, Claim]:
         except ValidationError as error:
             first = error.errors()[0]
             key = ".".join(str(part) for part in (name, *first["loc"]))
-            raise UserError(f"{path or 'claims.yaml'}: {key}: {first['msg'].removeprefix('Value error, ')}.") from error
+            message = f"{key}: {first['msg'].removeprefix('Value error, ')} (rule 7 of docs/design.md)."
+            raise UserError(f"{path or 'claims.yaml'}: {message}") from error
     return claims

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,12 +19,15 @@ if TYPE_CHECKING:
 def check(arguments: Namespace) -> None:
     """Check a study file and print how many arms and runs it has."""
     from ..plan.check import check_study
+    from ..provenance import commit
     from ..study import load_study
     from ..study.fingerprint import Fingerprints
     from ..tasks.sources import source_digests
 
     study = load_study(arguments.study or arguments.config)
     check_study(study)
+    if commit().endswith("+"):
+        print("policygrain: note: uncommitted changes: this run cannot be published (rule 10).", file=sys.stderr)
     print(counts(Fingerprints(study, source_digests(study))))
 
 

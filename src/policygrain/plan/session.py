@@ -18,7 +18,6 @@ from ..progress import WorkflowProgress
 from ..results.job_state import lock_workflow, wait_for_jobs
 from ..study import study_text
 from .jobs import LOCAL, Jobs
-from .slurm import cancel_leftovers, report_leftovers
 
 
 class Session:
@@ -32,7 +31,7 @@ class Session:
         """Before the first job. Exits where another workflow runs this study, or jobs of a killed one do."""
         try:
             lock_workflow(self._folder)
-            if not self._submits:
+            if getattr(self._workflow.executor_plugin, "name", "") != "slurm":
                 wait_for_jobs(self._folder)
         except UserError as error:
             sys.exit(f"policygrain: {error}")
@@ -43,8 +42,6 @@ class Session:
         self._show_progress()
         if self._jobs.study.tracking.live:
             self._follow_in_mlflow()
-        if self._submits:
-            report_leftovers(Path.cwd(), self._fingerprints())
 
     def succeed(self) -> None:
         """After the last job. Exits with an error where files are missing that a target rule, such as `all`, asks for.
@@ -52,8 +49,6 @@ class Session:
         With `ancient` inputs Snakemake leaves out jobs behind one that is forced (`-f`, `-R`), and then ends with 0.
         """
         self.end()
-        if self._submits:
-            cancel_leftovers(Path.cwd(), self._fingerprints())
         targets = [job for job in self._workflow.dag.targetjobs if job.rule.norun]
         missing = [path for job in targets for path in job.input if not Path(path).exists()]
         if missing:
@@ -68,14 +63,6 @@ class Session:
         """Take the line of progress away."""
         if self._progress:
             self._progress.close()
-
-    @property
-    def _submits(self) -> bool:
-        return getattr(self._workflow.executor_plugin, "name", "") == "slurm"
-
-    def _fingerprints(self) -> set[str]:
-        """By which jobs in a queue are known as this workflow's."""
-        return {job.fingerprint for job in self._jobs.submitted}
 
     def _left(self) -> Counter[str]:
         """Jobs that have not ended, by rule."""

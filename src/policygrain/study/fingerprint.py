@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -36,8 +36,8 @@ def leaves(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Fiel
 
 def marker_of(info: FieldInfo) -> str:
     """Suffix of a key with sections: `[]` for a list of them, `.NAME` for a mapping, else nothing."""
-    kind = str(info.annotation)
-    return "[]" if kind.startswith("list") else ".NAME" if "dict" in kind else ""
+    kind = get_origin(info.annotation)
+    return "[]" if kind is list else ".NAME" if kind is dict else ""
 
 
 def decides(info: FieldInfo) -> list[Artefact] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -97,10 +98,12 @@ REMOVED = {
     "`trl: {fsdp: true}` (docs/training.md).",
     "rollouts": "rollout servers were removed; every run samples in the process that trains. Remove this "
     "section. To sample on other devices than those of the trainer, set training.trainer to verl (docs/training.md).",
+    "probe": "this section is now `estimators`, with other keys (docs/estimators.md).",
     "sequential": "seeds are no longer added after interim analyses. Remove this section, and plan as many `seeds` as "
     "decide a difference of the margin: `policygrain plan STUDY --power RESULTS` estimates how many.",
 }
-RENAMED = {"verifier": "grader", "slip": "error_rate", "probe": "estimators", "warm_start_per_seed": "starts"}
+# Keys that were renamed in this version, which still reads the old names: where they stand, and the new name.
+RENAMED = {"verifier": "grader", "model.warm_start.slip": "error_rate", "model.warm_start_per_seed": "starts"}
 
 
 class _Loader(yaml.SafeLoader):
@@ -141,7 +144,22 @@ def _from_here(data: Mapping[str, Any], path: Path) -> dict[str, Any]:
     return {**data, "tuned_on": relative}
 
 
+def _with_new_names(data: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """``data`` with the new names of `RENAMED` keys. A message for each of them says so."""
+    renamed = dict(data)
+    for place, new in RENAMED.items():
+        *sections, old = place.split(".")
+        for section in _sections(renamed, sections):
+            if old in section and new not in section:
+                value = section.pop(old)
+                section[new] = (None if value else 1) if old == "warm_start_per_seed" else value
+                message = f"{path}: {place} is now called {new!r}; the next version does not read the old name."
+                print(f"policygrain: {message}", file=sys.stderr)
+    return renamed
+
+
 def _with_base(data: Mapping[str, Any], path: Path, seen: tuple[Path, ...]) -> Mapping[str, Any]:
+    data = _with_new_names(data, path)
     base = data.get("base")
     if base is None:
         return data
@@ -169,8 +187,6 @@ def _explain(error: Any) -> str:
         *parents, key = error["loc"]
         if (place := next((place for place in REMOVED if fnmatchcase(where, place)), None)) is not None:
             return f"{where}: {REMOVED[place]}"
-        if key in RENAMED:
-            return f"{where}: this key is now called {RENAMED[key]!r}."
         return f"{where}: unknown key.{did_you_mean(str(key), _keys_at(parents))}"
     if error["type"] == "missing":
         return f"{where}: this key is missing."

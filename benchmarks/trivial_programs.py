@@ -1,8 +1,7 @@
 """Which problems of the published coding sets a program solves that is one trivial line.
 
 Twenty programs for each problem: a constant whatever the arguments, an argument or one call on it, an exception. They
-are run as `policygrain data check` runs constants: by the grader's own code, without a sandbox, because nobody else
-wrote them.
+are run by the grader's own code, without a sandbox, because nobody else wrote them.
 
     policygrain data fetch humaneval humaneval_plus mbpp_plus --root FOLDER
     python benchmarks/trivial_programs.py FOLDER [--out results/benchmarks/trivial_programs.json]
@@ -20,12 +19,13 @@ from typing import Any
 
 from policygrain.files import atomic_json
 from policygrain.grading import Options
-from policygrain.grading.programs import CONSTANTS, Candidate, run_tests
+from policygrain.grading.programs import Candidate, run_tests
 from policygrain.progress import Progress
 from policygrain.provenance import commit, versions
 from policygrain.tasks.sources import load
 
 SETS = ("humaneval", "humaneval_plus", "mbpp_plus")
+CONSTANTS = ("None", "True", "False", "0", "1", "float('nan')", "''", "[]", "[[]]", "()", "{}", "set()")
 ARGUMENTS = (
     "arguments[0]",
     "arguments[-1]",

@@ -42,7 +42,6 @@ def made_up(source: bytes = SOURCE, **changes: Any) -> Dataset:
         "role": "training",
         "home": home,
         "file": "made_up.jsonl",
-        "sha256": None,
         "content": set_files.content_digest(PAIRS),
         "count": len(ROWS),
         "fields": fields,

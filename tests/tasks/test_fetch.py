@@ -1,4 +1,4 @@
-"""Fetching from a local server: download, resumption, checksums, conversion."""
+"""Fetching from a local server: download, checksums, conversion."""
 
 from __future__ import annotations
 
@@ -13,40 +13,32 @@ import pytest
 
 from policygrain.errors import UserError
 from policygrain.tasks import registry, set_files
-from policygrain.tasks.fetch import BLOCK, blob_id, fetch
+from policygrain.tasks.fetch import blob_id, fetch
 from policygrain.tasks.problem import read_problems
-from policygrain.tasks.registry import Dataset
 
-from ..support.problem_sets import PAIRS, ROWS, SOURCE, made_up, raw
+from ..support.problem_sets import PAIRS, SOURCE, made_up, raw
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Serves one file under every path and keeps the Range header of each request."""
+    """Serves one file under every path and counts the requests."""
 
     content = SOURCE
-    ranges: list[str | None]
-    cut_after: list[int]  # one number per reply that ends too early, in bytes
-    knows_ranges = True
+    requests = 0
+    cut_after: int | None = None  # bytes, after which a reply ends
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
     server: Server
 
     def do_GET(self) -> None:
-        asked = self.headers.get("Range")
-        self.server.ranges.append(asked)
+        self.server.requests += 1
         if "missing" in self.path:
             self.send_error(404)
             return
-        first = int(asked.removeprefix("bytes=").rstrip("-")) if asked and self.server.knows_ranges else 0
-        body = self.server.content[first:]
-        if asked and self.server.knows_ranges and not body:
-            self.send_error(416)
-            return
-        self.send_response(206 if first else 200)
-        self.send_header("Content-Length", str(len(body)))
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(self.server.content)))
         self.end_headers()
-        self.wfile.write(body[: self.server.cut_after.pop(0)] if self.server.cut_after else body)
+        self.wfile.write(self.server.content[: self.server.cut_after])
 
     def log_message(self, format: str, *args: object) -> None:
         pass
@@ -55,7 +47,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     with Server(("127.0.0.1", 0), Handler) as running:
-        running.ranges, running.cut_after = [], []
         thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
         thread.start()
         monkeypatch.setenv("POLICYGRAIN_MIRROR", f"http://127.0.0.1:{running.server_address[1]}/")
@@ -63,55 +54,24 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         running.shutdown()
 
 
-def part_of(dataset: Dataset, folder: Path) -> Path:
-    home = dataset.home
-    assert isinstance(home, registry.GitHome)
-    return folder / f".made_up-{home.blob[:12]}.jsonl.part"
-
-
-def left(folder: Path) -> list[str]:
-    return sorted(p.name for p in folder.iterdir())
-
-
 def test_a_set_is_fetched_once(server: Server, tmp_path: Path) -> None:
     folder = tmp_path / "new" / "folder"
     assert fetch(made_up(), folder).endswith("made_up.jsonl: 3000 problems")
     problems = read_problems(folder / "made_up.jsonl")
     assert [(p.problem, p.answer) for p in problems] == PAIRS and problems[7].id == "made-up-7"
-    assert left(folder) == ["made_up.jsonl"] and server.ranges == [None]
-    assert fetch(made_up(), folder).endswith("there already") and server.ranges == [None]
-    assert set_files.check(made_up(), folder).copy == "equal"
+    assert [path.name for path in folder.iterdir()] == ["made_up.jsonl"] and server.requests == 1
+    assert fetch(made_up(), folder).endswith("there already") and server.requests == 1
+    assert set_files.check(made_up(), folder) == []
 
 
-def test_a_broken_connection_is_resumed(server: Server, tmp_path: Path) -> None:
-    server.cut_after = [BLOCK, 10]
-    fetch(made_up(), tmp_path)
-    assert server.ranges == [None, f"bytes={BLOCK}-", f"bytes={BLOCK + 10}-"]
-
-
-def test_without_ranges_the_download_starts_again(server: Server, tmp_path: Path) -> None:
-    server.knows_ranges, server.cut_after = False, [BLOCK]
-    fetch(made_up(), tmp_path)
-    assert len(server.ranges) == 2 and len(read_problems(tmp_path / "made_up.jsonl")) == len(ROWS)
-
-
-def test_an_incomplete_download_is_kept_for_the_next_call(server: Server, tmp_path: Path) -> None:
-    server.cut_after = [1000, 1000, 1000]
-    with pytest.raises(UserError, match=rf"ended after 3000 of {len(SOURCE)} bytes.*resumes the download"):
+def test_an_incomplete_or_wrong_download_leaves_nothing(server: Server, tmp_path: Path) -> None:
+    server.cut_after = 1000
+    with pytest.raises(UserError, match="cannot be fetched"):
         fetch(made_up(), tmp_path)
-    assert part_of(made_up(), tmp_path).read_bytes() == SOURCE[:3000]
-    fetch(made_up(), tmp_path)
-    assert server.ranges[-1] == "bytes=3000-"
-
-
-def test_a_complete_partial_file_is_used_and_a_wrong_one_deleted(server: Server, tmp_path: Path) -> None:
-    part_of(made_up(), tmp_path).write_bytes(SOURCE)
-    fetch(made_up(), tmp_path)
-    (tmp_path / "made_up.jsonl").unlink()
-    part_of(made_up(), tmp_path).write_bytes(b"?" * 5000)
+    server.cut_after, server.content = None, b"?" * 5000
     with pytest.raises(UserError, match="wrong checksum"):
         fetch(made_up(), tmp_path)
-    assert left(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_another_count_or_content_is_refused(server: Server, tmp_path: Path) -> None:
@@ -120,9 +80,6 @@ def test_another_count_or_content_is_refused(server: Server, tmp_path: Path) -> 
     with pytest.raises(UserError, match=r"mapping of columns is wrong for it \(by hand\)"):
         fetch(made_up(content="0" * 64), tmp_path)
     assert not (tmp_path / "made_up.jsonl").exists()
-    # The verified source is still there and is not downloaded again.
-    fetch(made_up(), tmp_path)
-    assert len(server.ranges) == 1
 
 
 def test_a_missing_column_names_file_and_line(server: Server, tmp_path: Path) -> None:
@@ -157,7 +114,7 @@ def test_a_wrong_file_is_not_overwritten(server: Server, tmp_path: Path) -> None
     (tmp_path / "made_up.jsonl").write_text('{"id": 1, "problem": "1+1", "answer": "2"}\n')
     with pytest.raises(UserError, match=r"1 problems instead of 3000.*not overwritten"):
         fetch(made_up(), tmp_path)
-    assert server.ranges == []
+    assert server.requests == 0
 
 
 REBUILT: dict[str, Callable[[int, dict[str, Any]], dict[str, Any]]] = {
@@ -183,6 +140,6 @@ def test_fetching_a_published_file_rebuilt_byte_for_byte(
     server.content = "".join(json.dumps(REBUILT[name](i, row)) + "\n" for i, row in enumerate(rows)).encode()
     assert isinstance(dataset.home, registry.GitHome) and blob_id(server.content) == dataset.home.blob
     fetch(dataset, tmp_path)
-    assert set_files.check(dataset, tmp_path).copy == "equal"
+    assert set_files.check(dataset, tmp_path) == []
     fetched = read_problems(tmp_path / dataset.file)
     assert [(p.id, p.problem, p.answer) for p in fetched] == [(r["id"], r["problem"], r["answer"]) for r in rows]

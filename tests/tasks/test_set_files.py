@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from pathlib import Path
@@ -21,7 +20,7 @@ def test_check_names_each_fault(tmp_path: Path) -> None:
 
     def faults(*rows: dict[str, object]) -> str:
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        return "; ".join(set_files.check(dataset, tmp_path).faults)
+        return "; ".join(set_files.check(dataset, tmp_path))
 
     one, two = {"id": 1, "problem": "1+1", "answer": "2"}, {"id": 2, "problem": "2+2", "answer": "4"}
     assert faults(one, two) == ""
@@ -33,8 +32,6 @@ def test_check_names_each_fault(tmp_path: Path) -> None:
     assert "1 ids occur more than once" in faults(one, {**two, "id": 1})
     assert "line 2: no 'answer'" in faults(one, {**two, "answer": ""})
     assert "line 1: no 'problem'" in faults({"question": "1+1", "answer": "2"})
-    dataset = made_up(sha256=hashlib.sha256(path.read_bytes()).hexdigest(), content=None, count=1)
-    assert set_files.require(dataset, tmp_path, "here") == path
 
 
 def test_check_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -43,7 +40,7 @@ def test_check_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture
     (tmp_path / "aime24.jsonl").write_text('{"id": 1, "problem": "1+1", "answer": "2"}\n')
     assert main(["data", "check", "--root", str(tmp_path)]) == 2
     shown = capsys.readouterr()
-    assert re.search(r"aime24 +1 +not what is recorded +WRONG", shown.out)
+    assert re.search(r"aime24 +WRONG", shown.out)
     assert shown.err.count("policygrain:") == 1 and "1 problems instead of 30" in shown.err
     assert main(["data", "check", "aime25", "--root", str(tmp_path)]) == 2
     assert "no such file" in capsys.readouterr().err
@@ -54,5 +51,4 @@ def test_check_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture
 @pytest.mark.parametrize("name", RECORDED)
 def test_the_recorded_files_pass(name: str, benchmarks_folder: Path) -> None:
     dataset = registry.dataset(name)
-    report = set_files.check(dataset, benchmarks_folder)
-    assert not report.faults and report.copy == "recorded" and report.count == dataset.count
+    assert set_files.check(dataset, benchmarks_folder) == []

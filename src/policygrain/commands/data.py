@@ -15,12 +15,6 @@ if TYPE_CHECKING:
     from ..tasks.registry import Dataset
 
 ROOT = path("--root", "folder of problem sets (default: POLICYGRAIN_DATA, else the working directory)")
-COPIES = {
-    "recorded": "the recorded file",
-    "equal": "equal to the recorded one",
-    "unknown": "no record to compare with",
-    "other": "not what is recorded",
-}
 
 
 @command(ROOT, JSON)
@@ -57,7 +51,7 @@ def _source(d: Dataset) -> str:
 def _fetch(arguments: Namespace) -> None:
     """Download, verify and convert sets.
 
-    Sets that are there and correct are skipped; interrupted downloads resume.
+    Sets that are there and correct are skipped.
     """
     from ..errors import UserError
     from ..tasks.fetch import fetch
@@ -90,9 +84,8 @@ def _check(arguments: Namespace) -> None:
     """
     from ..errors import UserError
     from ..tasks.golds import check_golds
-    from ..tasks.problem import read_problems
     from ..tasks.registry import dataset, names
-    from ..tasks.set_files import Report, check, data_root, find
+    from ..tasks.set_files import check, data_root, find
     from ..text import columns
 
     root = data_root(arguments.root)
@@ -102,23 +95,18 @@ def _check(arguments: Namespace) -> None:
         chosen = [d for d in chosen if find(d, root)]
         if not chosen:
             raise UserError(f"{root}: none of the registered sets is here. Known: {', '.join(names())}.")
-    reports = [check(d, root) for d in chosen]
+    faults = {d.name: check(d, root) for d in chosen}
     for name in files:
-        report = Report(name, root / name, copy="unknown")
-        reports.append(report)
+        faults[name] = []
         try:
-            report.count = len(read_problems(root / name))
             check_golds([root / name], "math")
         except UserError as error:
-            report.faults.append(str(error).rstrip("."))
-    rows = [
-        (r.name, str(r.count) if r.path else "–", COPIES.get(r.copy, "–"), "WRONG" if r.faults else "right")
-        for r in reports
-    ]
-    print("\n".join(columns(rows, ("set", "problems", "content", "result"), "lrl")))
-    faults = [fault for r in reports for fault in r.faults]
-    if faults:
-        raise UserError("data check: " + "\n".join(f"{fault}." for fault in faults))
+            faults[name].append(str(error).rstrip("."))
+    print(
+        "\n".join(columns([(n, "WRONG" if found else "right") for n, found in faults.items()], ("set", "result"), "l"))
+    )
+    if any(faults.values()):
+        raise UserError("data check: " + "\n".join(f"{fault}." for found in faults.values() for fault in found))
 
 
 @command(

@@ -20,8 +20,8 @@ class Command(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The function's name with hyphens."""
-        return self.run.__name__.replace("_", "-")
+        """The function's name with hyphens in place of underscores, none at its ends."""
+        return self.run.__name__.strip("_").replace("_", "-")
 
     @property
     def help(self) -> str:

@@ -10,19 +10,12 @@ from ..errors import UserError
 from ..sandbox import isolation
 from .grader import UNREADABLE_GOLD, Grader, Item, Options, Outcome
 from .pool import Pool, Task, default_workers
-from .programs import CHECK
 
 _FENCED = re.compile(r"```(?:python|py|python3)?[ \t]*\n(.*?)(?:\n```|\Z)", re.DOTALL | re.IGNORECASE)
 # End of a function's completion, where other text begins.
 _END = re.compile(r"\n(?=class |def |async def |if __name__|print\(|#|@|```|assert )")
 # Of the worker that runs the tests, which hold all their inputs and expected values.
 WORKER_MEMORY = 4 * 2**30
-# Outcomes of checks of tests, in words.
-ENDED = {
-    "correct": "",
-    "timeout": "its tests do not end in time.",
-    "error": f"its tests end their process (os._exit, a signal) or need more than {WORKER_MEMORY >> 30} GiB of memory.",
-}
 
 
 class ByProblem(Grader):
@@ -82,24 +75,6 @@ class CodeGrader(Grader):
                 raise UserError(f"{items[i].name}: {outcome.removeprefix(UNREADABLE_GOLD)}")
             outcomes[i] = cast("Outcome", outcome)
         return outcomes
-
-    def faults(self, solutions: Sequence[str], options: Sequence[Options]) -> list[str]:
-        """For each problem what is wrong with its tests, in words to follow its name; empty if nothing is.
-
-        Tests must call the function, the problem's solution (empty if it has none) must pass, and programs that return
-        a constant must not.
-        """
-        notes = [""] * len(solutions)
-        tasks: list[tuple[int, Task]] = []
-        for i, (solution, opts) in enumerate(zip(solutions, options, strict=True)):
-            tasks.append((i, (CHECK + self._limits(opts), "", opts)))
-            if solution and (program := program_of(solution, opts)):
-                tasks.append((i, (CHECK + self._limits(opts), program, opts)))
-            elif solution:
-                notes[i] = f"its answer is no program that defines `{opts.entry_point}`. Leave it out if there is none."
-        for (i, _), outcome in zip(tasks, self.pool.run([task for _, task in tasks]), strict=True):
-            notes[i] = notes[i] or ENDED.get(outcome, outcome)
-        return notes
 
     def _limits(self, options: Options) -> str:
         return f"{options.seconds or self.seconds} {self.mib}"

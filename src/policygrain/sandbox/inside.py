@@ -1,4 +1,4 @@
-"""Entry point inside a sandbox, in a fresh interpreter: sets its own limits, then executes the program of a job.
+"""Entry point inside a sandbox, in a fresh interpreter: sets its own limits, then serves the function of a job.
 
 `python -I -S -B -c SOURCE`, where SOURCE is this file; standard input begins with the length of a job and the job, as
 JSON. Only the standard library, and nothing of this package. ``encode`` and ``decode`` are used on both sides: values
@@ -156,16 +156,13 @@ def main() -> None:
     limit(job["seconds"], job["mib"])
     if hasattr(sys, "set_int_max_str_digits"):
         sys.set_int_max_str_digits(0)
-    if job["function"] is None:
-        exec(compile(job["program"], "<program>", "exec"), {"__name__": "__main__"})
-    else:
-        requests = os.fdopen(os.dup(0), encoding="utf-8")
-        replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
-        serve(job["program"], job["function"], requests, replies)
+    requests = os.fdopen(os.dup(0), encoding="utf-8")
+    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    serve(job["program"], job["function"], requests, replies)
 
 
 def exactly(size: int) -> bytes:
-    """Read exactly ``size`` bytes of standard input; the rest is the program's input."""
+    """Read exactly ``size`` bytes of standard input; the rest are requests."""
     data = b""
     while len(data) < size:
         part = os.read(0, size - len(data))

@@ -1,4 +1,4 @@
-"""Untrusted programs as processes: run once with input and output, or as a function that is called."""
+"""Functions of untrusted programs, which are called in a process of their own."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ import selectors
 import signal
 import subprocess
 import time
-from typing import IO, Any, Literal, NamedTuple, Self
+from typing import IO, Any, Self
 
 from ..errors import UserError
 from .inside import decode, encode
 from .isolation import INSIDE, MACHINES, bwrap, command, rules
 
 LONGEST_PROGRAM = 1 << 20  # characters
-LONGEST_OUTPUT = 1 << 16  # bytes of each of the two streams that are kept
 LONGEST_REPLY = 1 << 25  # bytes of one return value; the longest in the published sets has 12.4 million
 # Limits are on processor time, so that the load of the machine changes no outcome; in wall-clock time a program may
 # take this many times as long.
@@ -28,41 +27,9 @@ WALL_CLOCK_FACTOR = 3
 # Exit statuses of a program whose processor time is used up; bwrap gives a signal as 128 + its number.
 OUT_OF_TIME = (-signal.SIGXCPU, -signal.SIGKILL, 128 + signal.SIGXCPU, 128 + signal.SIGKILL)
 
-Ended = Literal["finished", "failed", "timeout", "memory", "output", "too_long"]
-
-
-class Ran(NamedTuple):
-    """Exit reason of a program, and the beginning of its output."""
-
-    ended: Ended  # failed: an exception, a signal, or an exit status that is not 0
-    stdout: str
-    stderr: str
-
 
 class TimeLimit(BaseException):
     """A function took too long. No Exception, so that tests which catch those do not go on."""
-
-
-def run(program: str, stdin: str, seconds: float, mib: int) -> Ran:
-    """Run a Python program once; see `run_untrusted`. OSError with bubblewrap's message if it does not work."""
-    if len(program) > LONGEST_PROGRAM:
-        return Ran("too_long", "", "")
-    with Sandbox(seconds) as started:
-        try:
-            started.begin(program, None, seconds, mib)
-        except TimeLimit:
-            return Ran("timeout", "", "")
-        streams, ended = started.communicate(stdin.encode())
-        status = started.process.returncode
-    stdout, stderr = (part.decode(errors="replace") for part in streams)
-    if ended is None:
-        if status in OUT_OF_TIME:
-            ended = "timeout"
-        elif status == 0:
-            ended = "finished"
-        else:
-            ended = "memory" if "MemoryError" in stderr[-200:] else "failed"
-    return Ran(ended, stdout, stderr)
 
 
 @functools.cache
@@ -84,15 +51,19 @@ def why_not() -> str | None:
         return f"the system calls of {platform.machine()} are not known"
     if bwrap() is None:
         return "the command bwrap is not installed"
-    program = f"import os\nprint('ran')\ntry: os.pipe()\nexcept OSError: open({str(INSIDE)!r})"
+    program = f"import os\ndef f():\n    try: os.pipe()\n    except OSError: open({str(INSIDE)!r})"
     try:
-        ran = run(program, "", seconds=10.0, mib=512)
+        function = Function(program, "f", seconds=10.0, mib=512)
     except (OSError, subprocess.SubprocessError) as error:
         return str(error)
-    last = (ran.stderr.strip().splitlines() or ["no message"])[-1]
-    if ran.stdout != "ran\n":
-        return last
-    return None if last.startswith("FileNotFoundError") else "a program under it can do what it must not"
+    with function:
+        try:
+            function()
+        except FileNotFoundError:
+            return None
+        except (Exception, TimeLimit) as error:
+            return str(error) or type(error).__name__
+    return "a program under it can do what it must not"
 
 
 class Function:
@@ -212,7 +183,7 @@ class Sandbox:
         self.stdin, self.stdout, self.stderr = self.process.stdin, self.process.stdout, self.process.stderr
         os.set_blocking(self.stdin.fileno(), False)
 
-    def begin(self, program: str, function: str | None, seconds: float, mib: int) -> None:
+    def begin(self, program: str, function: str, seconds: float, mib: int) -> None:
         """Send the job when the sandbox is there. TimeLimit; OSError if it cannot be made."""
         if not os.read(self._ready(self.stdout, selectors.EVENT_READ), 1):
             self.process.wait()
@@ -237,42 +208,6 @@ class Sandbox:
                 raise TimeLimit
         return pipe.fileno()
 
-    def communicate(self, data: bytes) -> tuple[list[bytes], Ended | None]:
-        """Send ``data`` and read both streams to their ends, their limits or the deadline."""
-        output = {self.stdout: b"", self.stderr: b""}
-        ended: Ended | None = None
-        with selectors.DefaultSelector() as selector:
-            for pipe in output:
-                selector.register(pipe, selectors.EVENT_READ)
-            selector.register(self.stdin, selectors.EVENT_WRITE)
-            while ended is None and any(pipe in selector.get_map() for pipe in output):
-                events = selector.select(max(0.0, self.deadline - time.monotonic()))
-                if not events:
-                    ended = "timeout"
-                for key, _ in events:
-                    stream: Any = key.fileobj
-                    if stream is self.stdin:
-                        try:
-                            data = data[os.write(stream.fileno(), data[: 1 << 16]) :] if data else b""
-                        except BrokenPipeError:
-                            data = b""
-                        if not data:
-                            selector.unregister(stream)
-                            stream.close()
-                        continue
-                    part = os.read(stream.fileno(), 1 << 16)
-                    if not part:
-                        selector.unregister(stream)
-                    elif len(output[stream]) + len(part) > LONGEST_OUTPUT:
-                        ended = "output"
-                    output[stream] += part[: LONGEST_OUTPUT - len(output[stream])]
-        if ended is None:
-            try:
-                self.process.wait(max(0.0, self.deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                ended = "timeout"
-        return [*output.values()], ended
-
     def out_of_time(self) -> bool:
         """Whether the kernel has ended it because its processor time is used up."""
         try:
@@ -290,9 +225,3 @@ class Sandbox:
         for pipe in (self.stdin, self.stdout, self.stderr):
             with contextlib.suppress(BrokenPipeError):
                 pipe.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.end()

@@ -6,23 +6,20 @@ import hashlib
 import http.client
 import json
 import os
+import tempfile
 import urllib.error
 import urllib.parse
 import urllib.request
-from functools import partial
 from pathlib import Path
 
 from ..errors import UserError
 from ..files import atomic_text
-from ..progress import Progress
 from .convert import convert
 from .registry import Dataset, GitHome, HubHome
 from .set_files import check, content, content_digest, find, how_to_get
 
 MIRROR_VARIABLE = "POLICYGRAIN_MIRROR"
 GITHUB = "https://raw.githubusercontent.com"
-BLOCK = 1 << 16  # bytes
-ATTEMPTS = 3  # connections per file, each resuming the download
 TIMEOUT = 60  # seconds without data
 
 
@@ -33,21 +30,21 @@ def fetch(dataset: Dataset, root: Path) -> str:
     """
     present = find(dataset, root)
     if present is not None:
-        faults = check(dataset, root).faults
-        if not faults:
-            return f"{present}: there already"
-        raise UserError(f"{faults[0]}. It is not overwritten; move it away and fetch again.")
+        if faults := check(dataset, root):
+            raise UserError(f"{faults[0]}. It is not overwritten; move it away and fetch again.")
+        return f"{present}: there already"
     if dataset.home is None:
         raise UserError(how_to_get(dataset, root))
     try:
         root.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{root}: cannot be created: {error.strerror}.") from error
-    if isinstance(dataset.home, GitHome):
-        files = [_from_git(dataset.name, dataset.home, root)]
-    else:
-        files = _from_hub(dataset.name, dataset.home)
-    rows = convert(dataset, files)
+    with tempfile.TemporaryDirectory() as folder:
+        if isinstance(dataset.home, GitHome):
+            files = [_from_git(dataset.name, dataset.home, Path(folder))]
+        else:
+            files = _from_hub(dataset.name, dataset.home)
+        rows = convert(dataset, files)
     if len(rows) != dataset.count:
         raise UserError(f"{dataset.name}: {len(rows)} problems in its source instead of {dataset.count}.")
     digest = content_digest(map(content, rows))
@@ -59,8 +56,6 @@ def fetch(dataset: Dataset, root: Path) -> str:
         )
     out = root / dataset.file
     atomic_text(out, "".join(json.dumps(row, ensure_ascii=False, default=_plain) + "\n" for row in rows))
-    if isinstance(dataset.home, GitHome):
-        files[0].unlink()
     return f"{out}: {len(rows)} problems"
 
 
@@ -79,61 +74,33 @@ def blob_id(content: bytes) -> str:
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 
-def _from_git(name: str, home: GitHome, root: Path) -> Path:
-    """Download a file of a repository and verify its blob id; a partial download is resumed."""
+def _from_git(name: str, home: GitHome, folder: Path) -> Path:
+    """Download a file of a repository into ``folder`` and verify its blob id."""
     base = os.environ.get(MIRROR_VARIABLE, GITHUB).rstrip("/")
     url = f"{base}/{home.repository}/{home.commit}/{urllib.parse.quote(home.path)}"
-    source = root / f".{name}-{home.blob[:12]}{Path(home.path).suffix}"
-    if not source.exists():
-        part = source.with_name(f"{source.name}.part")
-        download(url, part, name)
-        part.replace(source)
-    actual = blob_id(source.read_bytes())
-    if actual != home.blob:
-        source.unlink()
+    content = download(url, name)
+    if (actual := blob_id(content)) != home.blob:
+        raise UserError(f"{name}: wrong checksum: {url} has Git blob id {actual}, the registry says {home.blob}.")
+    path = folder / Path(home.path).name
+    path.write_bytes(content)
+    return path
+
+
+def download(url: str, label: str) -> bytes:
+    """The content of ``url``, by the proxies that the environment names. UserError if it fails."""
+    request = urllib.request.Request(url, headers={"User-Agent": "policygrain"})
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT) as response:
+            content: bytes = response.read()
+            return content
+    except urllib.error.HTTPError as error:
+        raise UserError(f"{label}: {url}: the server answered {error.code} {error.reason}.") from error
+    except (OSError, http.client.HTTPException) as error:
+        fault = str(getattr(error, "reason", None) or error or type(error).__name__)
         raise UserError(
-            f"{name}: wrong checksum: {url} has Git blob id {actual}, the registry says {home.blob}. It was deleted."
-        )
-    return source
-
-
-def download(url: str, part: Path, label: str) -> None:
-    """Download ``url`` into ``part``, after the bytes that are there. UserError if it fails; the part is kept."""
-    fault = ""
-    for _ in range(ATTEMPTS):
-        have = part.stat().st_size if part.exists() else 0
-        # Byte ranges of a compressed response would refer to the compressed bytes.
-        request = urllib.request.Request(url, headers={"Accept-Encoding": "identity", "User-Agent": "policygrain"})
-        if have:
-            request.add_header("Range", f"bytes={have}-")
-        try:
-            # urllib's default opener uses the usual proxy variables.
-            with urllib.request.urlopen(request, timeout=TIMEOUT) as response:
-                if response.status != http.client.PARTIAL_CONTENT:
-                    have = 0  # the server does not support ranges and sends the whole file
-                length = response.headers.get("Content-Length")
-                total = None if length is None else have + int(length)
-                blocks = Progress(
-                    iter(partial(response.read, BLOCK), b""),
-                    f"{label}, blocks of 64 KiB",
-                    -(-(total or have + 1) // BLOCK),
-                    have // BLOCK,
-                )
-                with part.open("ab" if have else "wb") as file:
-                    file.writelines(blocks)
-            if total in (None, part.stat().st_size):
-                return
-            fault = f"the connection ended after {part.stat().st_size} of {total} bytes"
-        except urllib.error.HTTPError as error:
-            if error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE and have:
-                return  # complete or too long: the checksum decides, and a wrong file is deleted then
-            raise UserError(f"{label}: {url}: the server answered {error.code} {error.reason}.") from error
-        except (OSError, http.client.HTTPException) as error:
-            fault = str(getattr(error, "reason", None) or error or type(error).__name__)
-    raise UserError(
-        f"{label}: {url} cannot be fetched: {fault}. Check the network, or set a proxy (HTTPS_PROXY) or a mirror "
-        f"({MIRROR_VARIABLE}). The same command resumes the download."
-    )
+            f"{label}: {url} cannot be fetched: {fault}. Check the network, or set a proxy (HTTPS_PROXY) or a mirror "
+            f"({MIRROR_VARIABLE})."
+        ) from error
 
 
 # ---- Hugging Face ---------------------------------------------------------------------------------------------------

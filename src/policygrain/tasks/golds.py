@@ -10,6 +10,11 @@ from ..progress import Progress
 from .problem import Problem, read_problems
 
 CHECKED_AT_ONCE = 64  # problems with tests, between lines of progress
+TRIVIAL = ("return None", "return []", "return 0")  # programs that solve no problem
+WHAT_CROSSES = (
+    "Programs have Python's standard library alone, and only values of Python's own types cross, as copies "
+    "(docs/coding.md)."
+)
 
 
 def check_golds(files: list[Path], grader_name: str) -> None:
@@ -25,17 +30,28 @@ def check_golds(files: list[Path], grader_name: str) -> None:
 
 
 def check_tests(path: Path, problems: list[Problem]) -> None:
-    """UserError that names the problems whose tests their solution fails, or which test nothing."""
+    """UserError that names problems whose solution does not pass, or which a program that returns a constant solves."""
     if not problems:
         return
     faults: list[str] = []
     parts = [problems[i : i + CHECKED_AT_ONCE] for i in range(0, len(problems), CHECKED_AT_ONCE)]
     with CodeGrader() as grader:
         for part in Progress(parts, f"{path.name}: tests of {len(problems)} problems, in parts", len(parts)):
-            part_faults = grader.faults([p.answer for p in part], [Options.of(p) for p in part])
-            faults += [f"{path}: {p.id}: {fault}" for p, fault in zip(part, part_faults, strict=True) if fault]
+            programs = [(p, p.answer) for p in part if p.answer]
+            programs += [(p, f"def {p.entry_point}(*_, **__): {body}") for p in part for body in TRIVIAL]
+            names = [f"{path}: {problem.id}" for problem, _ in programs]
+            texts, options = [text for _, text in programs], [Options.of(problem) for problem, _ in programs]
+            outcomes = grader.grade([""] * len(texts), texts, options, names)
+            for (problem, text), name, outcome in zip(programs, names, outcomes, strict=True):
+                if text == problem.answer and outcome != "correct":
+                    faults.append(f"{name}: its solution is graded {outcome}. {WHAT_CROSSES}")
+                elif text != problem.answer and outcome == "correct":
+                    body = text.partition(": ")[2]
+                    faults.append(
+                        f"{name}: a program that is only `{body}` passes its tests. Add a test that it fails."
+                    )
     if faults:
-        rest = [f"{path}: {len(faults) - 5} more problems have wrong tests."] if len(faults) > 5 else []
+        rest = [f"{path}: {len(faults) - 5} more faults of tests."] if len(faults) > 5 else []
         raise UserError("\n".join(faults[:5] + rest))
 
 

@@ -122,7 +122,6 @@ class Dataset(Entry):
     home: GitHome | HubHome | None = Field(description="where it is fetched from; null: no pinned source is known")
     file: str = Field(description="name of its file in the folder of problem sets", pattern=r"^[\w.-]+\.jsonl$")
     aliases: list[str] = Field([], description="other names of that file")
-    sha256: Digest | None = Field(description="of a recorded copy; other copies are identified by `content`")
     content: Digest | None = Field(description="digest of problems, answers and tests in order; null: not recorded")
     count: PositiveInt = Field(description="number of problems")
     fields: Fields

@@ -6,11 +6,10 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from ..digests import of_file, of_text
+from ..digests import of_text
 from ..errors import UserError
 from .problem import PROGRAMS, Problem, Row, read_problems, read_rows
 from .registry import Dataset
@@ -40,53 +39,32 @@ def find(dataset: Dataset, root: Path) -> Path | None:
     return next((root / name for name in (dataset.file, *dataset.aliases) if (root / name).is_file()), None)
 
 
-@dataclass
-class Report:
-    """The result of checking a set. ``faults`` is empty if the file is right; ``count`` is the number of problems."""
-
-    name: str
-    path: Path | None
-    count: int = 0
-    copy: str = ""  # "recorded": has the recorded SHA-256; "equal": other bytes, same problems and answers
-    faults: list[str] = field(default_factory=list)
-
-
-def check(dataset: Dataset, root: Path) -> Report:
-    """Check every line of a set's file: count, digests, columns, ids, empty answers."""
+def check(dataset: Dataset, root: Path) -> list[str]:
+    """What is wrong with a set's file: number of problems, content, columns, ids, empty answers."""
     path = find(dataset, root)
     if path is None:
-        return Report(dataset.name, None, faults=[f"{root / dataset.file}: no such file"])
-    report = Report(dataset.name, path)
+        return [f"{root / dataset.file}: no such file"]
     try:
         rows = [row for _, row in read_rows(path)]
     except UserError as error:
-        report.faults.append(str(error).rstrip("."))
-        return report
-    report.count = len(rows)
+        return [str(error).rstrip(".")]
+    faults = []
     if len(rows) != dataset.count:
-        report.faults.append(f"{path}: {len(rows)} problems instead of {dataset.count}")
+        faults.append(f"{path}: {len(rows)} problems instead of {dataset.count}")
     duplicates = [identity for identity, n in Counter(str(row.get("id", "")) for row in rows).items() if n > 1]
     if duplicates:
-        report.faults.append(f"{path}: {len(duplicates)} ids occur more than once, for example {duplicates[0]!r}")
+        faults.append(f"{path}: {len(duplicates)} ids occur more than once, for example {duplicates[0]!r}")
     for name in dataset.fields.keep:
         missing = sum(name not in row for row in rows)
         if missing:
-            report.faults.append(f"{path}: {missing} rows have no column {name!r}")
-    same_bytes = dataset.sha256 == of_file(path, full=True)
+            faults.append(f"{path}: {missing} rows have no column {name!r}")
     digest = content_digest(map(content, rows))
-    if same_bytes:
-        report.copy = "recorded"
-    elif dataset.content is None:
-        report.copy = "unknown"
-    elif digest == dataset.content:
-        report.copy = "equal"
     if dataset.content is not None and digest != dataset.content:
-        report.copy = "other"
-        report.faults.append(
+        faults.append(
             f"{path}: wrong content: digest {digest[:12]}… instead of {dataset.content[:12]}…; problems, answers "
             "or tests are changed, missing, in another order or of another version of the registry"
         )
-    return report
+    return faults
 
 
 def require(dataset: Dataset, root: Path, where: str) -> Path:
@@ -94,12 +72,8 @@ def require(dataset: Dataset, root: Path, where: str) -> Path:
     path = find(dataset, root)
     if path is None:
         raise UserError(f"{where}: {root / dataset.file}: no such file. {how_to_get(dataset, root)}")
-    # A file with the recorded hash needs no further checks.
-    if dataset.sha256 is not None and of_file(path, full=True) == dataset.sha256:
-        return path
-    report = check(dataset, root)
-    if report.faults:
-        raise UserError(f"{where}: {report.faults[0]}. Move it away if it is another file. {how_to_get(dataset, root)}")
+    if faults := check(dataset, root):
+        raise UserError(f"{where}: {faults[0]}. Move it away if it is another file. {how_to_get(dataset, root)}")
     return path
 
 

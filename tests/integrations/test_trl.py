@@ -201,7 +201,8 @@ def test_a_mean_over_prompts_counts_the_tokens_of_each_prompt(start: str, tmp_pa
     train(start, tmp_path, Kept, objective=OWN["prompt_mean"], max_steps=2, **division)
     (one, *_), (other, _, totals) = Kept.seen[:2]
     groups, mask = (torch.cat([x[i] for x in Kept.seen[:2]]) for i in (0, 1))
-    assert len(one) == len(other) == 4 and sorted(groups.tolist()) == [0] * 4 + [1] * 4 and totals.n_groups == 2
+    assert len(one) == len(other) == 4 and sorted(groups.tolist()) == [0] * 4 + [1] * 4
+    assert totals.responses.n_groups == 2
     for group in (0, 1):
         counted = totals.responses.lengths[totals.responses.groups == group].sum()
         assert counted == mask[groups == group].sum() > 0

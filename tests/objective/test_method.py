@@ -34,7 +34,8 @@ def surprise(batch):
     return -batch.log_probs
 
 def centred(ratio, batch):
-    return Surrogate(ratio * (batch.log_probs - batch.whole.log_probs.mean()), batch.mask & False, batch.mask & False)
+    centre, nothing = batch.step_tensors.log_probs.mean(), batch.mask & False
+    return Surrogate(ratio * (batch.log_probs - centre), nothing, nothing)
 
 @needs("step_log_probs")
 def declared(ratio, batch):
@@ -126,7 +127,7 @@ def test_reading_a_method_imports_nothing():
         ({"ratio": "no_such_parts:f"}, r"No module named 'no_such_parts'\. Is its folder on PYTHONPATH\?"),
         ({"advantage": "my_parts:half"}, r"methods\.grpo: the method does not work on a small example"),
         # Functions that read what they have not declared.
-        ({"clip": "my_parts:centred"}, r'batch\.whole\.log_probs: .*@needs\("step_log_probs"\)'),
+        ({"clip": "my_parts:centred"}, r'batch\.step_tensors: .*@needs\("step_log_probs"\)'),
         ({"penalties": ["my_parts:low_entropy"]}, r'@needs\("entropy_gradient"\)'),
         ({"penalties": ["my_parts:far"]}, "does not work on a small example"),
     ],
@@ -187,7 +188,7 @@ def test_micro_batches_with_the_totals_of_a_step_have_its_loss_and_gradient(name
     data, chosen = random_fields([7, 3, 0, 9, 5], seed=8, drift=0.05), METHODS[name]
     log_probs = data["log_probs"].requires_grad_()
     batch = TokenBatch(**data)
-    numbers = StepTotals(24, 4, batch.totals.max_length, 3, batch.totals.responses, 4)
+    numbers = StepTotals(24, 4, batch.whole.max_length, 3, batch.whole.responses, 4)
     steps = [chosen.step_of(batch), numbers]
     if name in STEP_WIDE or "step_log_probs" in chosen.needs:
         with pytest.raises(ValueError, match=f"{chosen.name}: reads statistics of the whole optimizer step"):
@@ -206,7 +207,7 @@ def test_statistics_of_a_micro_batch_are_said_where_they_are_asked_for(name):
     """Of a micro-batch that is the whole step they are those of the step; of parts of it they are not."""
     data = random_fields([7, 3, 9, 5], seed=8, drift=0.05)
     batch, chosen = TokenBatch(**data), METHODS[name]
-    numbers = dataclasses.replace(batch.totals, micro_batch_statistics=True)
+    numbers = dataclasses.replace(batch.whole, micro_batch_statistics=True)
     alone = chosen.loss(batch.replace(step=numbers))
     torch.testing.assert_close(alone.loss, chosen.loss(batch).loss)
     assert alone.metrics["micro_batch_statistics"] == 1.0
@@ -222,4 +223,4 @@ def test_a_mask_by_covariances_of_a_step_that_is_not_there_is_refused_by_name():
     data = {key: value for key, value in random_fields([5, 3], seed=9).items() if "entropy" not in key}
     batch = TokenBatch(**data)
     with pytest.raises(ValueError, match="tepo: reads statistics"), pytest.warns(UserWarning, match="covariances"):
-        method("tepo").loss(batch.replace(step=batch.totals))
+        method("tepo").loss(batch.replace(step=batch.whole))

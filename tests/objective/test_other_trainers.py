@@ -81,11 +81,11 @@ def test_m2po_is_the_loop_of_its_paper(data, budget):
     batch = TokenBatch(**data)
     kept = m2po_mask(batch.log_ratio.numpy(), batch.advantages.numpy(), batch.mask.numpy(), budget)
     value = batch.log_ratio.exp() * batch.advantages * torch.as_tensor(kept)
-    expected = -(value * batch.mask).sum() / batch.n_tokens
+    expected = -(value * batch.mask).sum() / batch.whole.n_tokens
     out = method("dapo", clip={"name": "m2po", "budget": budget}).loss(batch)
     close(out.loss, expected)
     clipped = out.metrics["clip_fraction_low"] + out.metrics["clip_fraction_high"]
-    assert clipped == pytest.approx(float((batch.mask & ~torch.as_tensor(kept)).sum() / batch.n_tokens))
+    assert clipped == pytest.approx(float((batch.mask & ~torch.as_tensor(kept)).sum() / batch.whole.n_tokens))
 
 
 @few

@@ -163,7 +163,7 @@ def test_a_weak_gate_is_no_gate(data):
 def test_luspo_is_the_token_mean_times_the_mean_length(data):
     batch = TokenBatch(**data)
     one, other = method("luspo"), method("tepo_v1", clip={"low": 2e-3, "high": 2.5e-3})
-    length = batch.n_tokens / batch.n_responses
+    length = batch.whole.n_tokens / batch.whole.n_responses
     torch.testing.assert_close(one.loss(batch).loss, other.loss(batch).loss * length)
 
 

@@ -39,7 +39,7 @@ def stored_by_turns(data):
 def test_turns_are_numbered_from_the_first():
     mask = torch.tensor([[1, 1, 0, 1, 0], [0, 1, 0, 0, 1], [1, 1, 1, 1, 1], [0, 0, 0, 0, 0]])
     assert turn_numbers(mask).tolist() == [[0, 0, 0, 1, 1], [0, 0, 0, 0, 1], [0] * 5, [0] * 5]
-    assert TokenBatch(*[torch.zeros(4, 5)] * 3, mask).n_turns == 5
+    assert TokenBatch(*[torch.zeros(4, 5)] * 3, mask).whole.n_turns == 5
 
 
 def test_the_mean_over_turns_is_that_of_the_means_of_their_tokens():
@@ -71,7 +71,7 @@ def test_normalised_each_token_has_the_gradient_of_the_turn_once(data, seed):
     data = with_tools(data, seed)
     batch = TokenBatch(**data)
     weight = batch.sum_over_turns(batch.log_ratio).exp()
-    expected = -weight * batch.advantages * batch.mask / batch.n_tokens
+    expected = -weight * batch.advantages * batch.mask / batch.whole.n_tokens
     joint = method("dapo", ratio={**TURNS, "weights": "joint", "edges": "normalised"}, clip=None)
     torch.testing.assert_close(evaluate(joint, data).gradient, expected)
     for weights in ("uniform", "future"):
@@ -120,7 +120,7 @@ def test_sums_over_responses_are_divided_by_another_number(aggregation, data, se
         return
     batch = TokenBatch(**data)
     one, other = stored_in_two_ways(aggregation, aggregation, data, TURNS)
-    torch.testing.assert_close(one.gradient, other.gradient * batch.n_turns / batch.n_responses)
+    torch.testing.assert_close(one.gradient, other.gradient * batch.whole.n_turns / batch.whole.n_responses)
 
 
 def test_a_sequence_ratio_acts_on_what_is_stored_as_a_response():

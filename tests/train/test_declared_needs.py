@@ -24,7 +24,7 @@ def watched(ratio, batch):
     return NoClip()(ratio, batch)
 
 def undeclared(ratio, batch):
-    return NoClip()(ratio, batch.replace(advantages=batch.whole.advantages))
+    return NoClip()(ratio, batch.replace(advantages=batch.step_tensors.advantages))
 """
 
 
@@ -47,17 +47,17 @@ def test_a_function_that_declares_it_reads_the_step_under_the_current_policy(
     )
     train_small(study, tmp_path / "run", *made)
     # Two updates of half of the 4 · 4 responses each, in one micro-batch, whose rows are in another order.
-    batches = [batch for batch in sys.modules[own].SEEN if batch.step is not None and len(batch.whole.mask) == 8]
+    batches = [batch for batch in sys.modules[own].SEEN if batch.step is not None and len(batch.step_tensors.mask) == 8]
     assert len(batches) == 2
     for batch in batches:
-        seen, whole = (tokens.log_probs.detach().sum(1).sort().values for tokens in (batch, batch.whole))
+        seen, whole = (tokens.log_probs.detach().sum(1).sort().values for tokens in (batch, batch.step_tensors))
         torch.testing.assert_close(seen, whole, rtol=1e-4, atol=1e-4)
-    last = batches[-1].whole
+    last = batches[-1].step_tensors
     assert (last.log_probs - last.old_log_probs).abs().max() > 1e-3  # after one update the policy has moved
     assert not torch.equal(last.entropy, last.old_entropy)
     # Two prompts of four responses each.
     assert [*last.groups.unique(return_counts=True)[1]] == [4, 4]
-    assert last.totals.n_groups == 2 and batches[-1].ref_log_probs is not None
+    assert last.responses.n_groups == 2 and batches[-1].ref_log_probs is not None
 
 
 def test_a_function_that_does_not_declare_it_ends_the_run_before_it_begins(
@@ -66,6 +66,6 @@ def test_a_function_that_does_not_declare_it_ends_the_run_before_it_begins(
     study = small_study(
         methods={"mine": {"base": "grpo", "clip": f"{own}:undeclared"}}, experiments={"headline": {"methods": ["mine"]}}
     )
-    with pytest.raises(UserError, match=r'batch\.whole\.advantages: .*@needs\("step_log_probs"\)'):
+    with pytest.raises(UserError, match=r'batch\.step_tensors: .*@needs\("step_log_probs"\)'):
         train_small(study, tmp_path / "run", *made)
     assert not (tmp_path / "run").exists()

@@ -120,7 +120,7 @@ def expected_update(chosen: Method, logits: Tensor, episodes: Group) -> Tensor:
         episodes.mask,
     )
     (gradient,) = torch.autograd.grad(chosen.loss(batch).loss, logits)
-    return -gradient * batch.n_tokens / len(episodes.tokens)
+    return -gradient * batch.whole.n_tokens / len(episodes.tokens)
 
 
 def estimator(ratio: str, advantage: str) -> Method:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -46,22 +46,6 @@ CORRECTIONS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 _PROVIDED = {"reference": "ref_log_probs", "groups": "group", "segments": "segments", "staleness": "staleness"}
 NO_ENGINE = "needs log-probabilities of the engine that sampled (rollout_log_probs) beside old_log_probs"
-
-
-@dataclass(frozen=True)
-class _WholeStep(TokenBatch):
-    """The tokens of an optimizer step in one row, with totals by response. Micro-batches have a row per response."""
-
-    known: StepTotals | None = None
-
-    @property
-    def totals(self) -> StepTotals:
-        assert self.known is not None
-        return self.known
-
-    @property
-    def n_responses(self) -> Tensor:
-        return torch.as_tensor(self.totals.n_responses)
 
 
 def objectives(rollouts: Rollouts, own: Mapping[str, Any] | None = None) -> tuple[dict[str, Method], dict[str, str]]:
@@ -162,7 +146,7 @@ class Work:
             yield step, rows, *self.coefficients(rows, whole, self.seed + number)
 
     def coefficients(
-        self, rows: Tensor, whole: Mapping[Any, _WholeStep], seed: int
+        self, rows: Tensor, whole: Mapping[Any, StepTotals], seed: int
     ) -> tuple[Tensor, Tensor, list[dict[str, float]]]:
         """c, advantages and metrics of ``rows``, a part of the step ``whole``."""
         batch = self.rollouts.rows(rows)
@@ -185,7 +169,7 @@ class Work:
             metrics.append(parts)
         return torch.stack(per_method), torch.stack([advantages[kind] for kind in self.kinds]), metrics
 
-    def _whole(self, index: Tensor) -> dict[Any, _WholeStep]:
+    def _whole(self, index: Tensor) -> dict[Any, StepTotals]:
         """The step of these responses for each kind of advantages."""
         rollouts, groups = self.rollouts, self.rollouts.responses.get("group")
         chosen = torch.zeros(len(rollouts.lengths), dtype=torch.bool).index_fill(0, index, True)
@@ -195,15 +179,15 @@ class Work:
             n_responses=len(index),
             max_length=int(rollouts.lengths[index].max()),
             n_turns=int(self.turns[index].sum()),
-            n_groups=None if groups is None else groups[index].unique().numel(),
             responses=None if groups is None else Responses(groups[index], self.lengths[index], self.old[index]),
         )
         names = {"log_probs", "old_log_probs", "rollout_log_probs", "mask"} & rollouts.tokens.keys()
+        # All tokens in one row.
         flat: dict[str, Any] = {name: rollouts.tokens[name][tokens].unsqueeze(0) for name in names}
         if "staleness" in rollouts.responses:
             flat["staleness"] = rollouts.each_token(rollouts.responses["staleness"])[tokens].unsqueeze(0)
         return {
-            kind: _WholeStep(**flat, advantages=values[tokens].unsqueeze(0), known=totals, max_length=totals.max_length)
+            kind: replace(totals, tensors=TokenBatch(**flat, advantages=values[tokens].unsqueeze(0)))
             for kind, values in self.advantages.items()
         }
 

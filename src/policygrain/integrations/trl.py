@@ -138,11 +138,10 @@ class PolicyGrainTrainer(GRPOTrainer):
             groups=inputs.get("groups"),
             # Without an engine the policy itself has sampled.
             rollout_log_probs=inputs.get("sampling_per_token_logps", old_log_probs),
-            step=self._step_totals() if training and not alone else None,
             max_length=self.max_completion_length,
         )
-        if training and alone:
-            batch = batch.replace(step=batch)  # the whole step, with its tensors
+        if training:
+            batch = batch.replace(step=self.objective.step_of(batch) if alone else self._step_totals())
         out = self.objective.loss(batch)
         if training and self.accelerator.is_main_process:
             self._idle_clip.see(batch)
@@ -165,13 +164,11 @@ class PolicyGrainTrainer(GRPOTrainer):
             turns = torch.stack([turn_starts(mask).sum() for mask in masks]).sum()
             counts = torch.stack([lengths.sum(), (lengths > 0).sum(), turns]).to(torch.float64)
             n_tokens, n_responses, n_turns = self.accelerator.reduce(counts, reduction="sum").clamp(min=1).tolist()
-            responses = self._responses(window, masks) if "groups" in window[0] else None
             self._totals = StepTotals(
                 n_tokens=int(n_tokens),
                 n_responses=int(n_responses),
                 n_turns=int(n_turns),
-                n_groups=None if responses is None else responses.groups[responses.lengths > 0].unique().numel() or 1,
-                responses=responses,
+                responses=self._responses(window, masks) if "groups" in window[0] else None,
                 max_length=self.max_completion_length or 1,  # only read where it is set, see `_problems`
                 micro_batch_statistics=self.micro_batch_statistics,
             )

@@ -138,7 +138,7 @@ def policy_loss(
         groups=extra.get("groups"),
         max_length=info.get("loss_scale_factor"),
     )
-    totals = batch.totals
+    totals = batch.whole
     step = StepTotals(
         n_tokens=info.get("batch_num_tokens") or totals.n_tokens,
         n_responses=info.get("global_batch_size") or totals.n_responses,

@@ -65,9 +65,7 @@ class SeqMeanTokenSumNorm(Aggregation):
     name: Literal["seq_mean_token_sum_norm"] = "seq_mean_token_sum_norm"
 
     def __call__(self, batch: TokenBatch) -> Tensor:
-        step = batch.whole
-        max_length = step.max_length or batch.step_tensors.mask.shape[1]
-        return _mask(batch) / (step.n_responses * max_length)
+        return _mask(batch) / (batch.whole.n_responses * batch.whole.max_length)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,10 +97,11 @@ class PromptMean(Aggregation):
 
     @needs("groups")
     def __call__(self, batch: TokenBatch) -> Tensor:
-        totals = batch.group_totals
-        assert totals.responses is not None and totals.n_groups is not None and batch.groups is not None
-        lengths = totals.responses.sum_by_group(totals.responses.lengths, batch.groups)
-        return _mask(batch) / (lengths.clamp(min=1).unsqueeze(1) * totals.n_groups)
+        responses, n_groups = batch.responses, batch.whole.n_groups
+        assert batch.groups is not None
+        n_groups = responses.n_groups if n_groups is None else n_groups
+        lengths = responses.sum_by_group(responses.lengths, batch.groups)
+        return _mask(batch) / (lengths.clamp(min=1).unsqueeze(1) * n_groups)
 
 
 def _mask(batch: TokenBatch) -> Tensor:

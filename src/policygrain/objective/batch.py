@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,10 +30,6 @@ REQUIRED = {
     "advantages": "one number per response, or per token",
     "mask": "1 on the tokens of responses",
 }
-TOTALS_ONLY = (
-    "only the totals of the optimizer step are given. A function that reads the step's tensors declares it: "
-    '`from policygrain.objective import needs` and `@needs("step_log_probs")`.'
-)
 
 
 def turn_starts(mask: Tensor) -> Tensor:
@@ -64,26 +61,26 @@ class Responses:
         ids, index = self.groups.unique(return_inverse=True)
         return values.new_zeros(len(ids)).index_add(0, index, values)[torch.searchsorted(ids, groups)]
 
+    @property
+    def n_groups(self) -> int:
+        """Prompts of responses with a token in the loss, at least 1."""
+        return max(1, self.groups[self.lengths > 0].unique().numel())
+
 
 @dataclass(frozen=True)
 class StepTotals:
-    """Step totals that normalise micro-batches, for methods that do not read the step's tensors."""
+    """Totals of an optimizer step, which normalise its micro-batches; and its tensors, for functions that read them."""
 
     n_tokens: Tensor | int  # response tokens in the loss, at least 1
     n_responses: Tensor | int  # responses with a token in the loss, at least 1
     max_length: int  # L_max of the `seq_mean_token_sum_norm` aggregation
-    n_groups: Tensor | int | None = None  # prompts of those responses, at least 1; None: not known
+    n_groups: Tensor | int | None = None  # prompts of those responses, at least 1; None: those of `responses`
     responses: Responses | None = None  # for functions over groups; None: not known
     n_turns: Tensor | int | None = None  # turns of those responses, at least 1; None: not known
     # Take the micro-batch's statistics where a function reads those of the step (covariances): the loss then depends on
     # how a step is divided. False: such functions refuse.
     micro_batch_statistics: bool = False
-
-    def __getattr__(self, name: str) -> Any:
-        """Called for missing attributes. ValueError for those that a TokenBatch has, else AttributeError."""
-        if name in TokenBatch.__dataclass_fields__ or name in vars(TokenBatch):
-            raise ValueError(f"batch.whole.{name}: {TOTALS_ONLY}")
-        raise AttributeError(f"StepTotals has no attribute {name!r}")
+    tensors: TokenBatch | None = None  # the whole step
 
 
 @dataclass(frozen=True)
@@ -115,9 +112,9 @@ class TokenBatch:
     rollout_log_probs: Tensor | None = None
     # [batch] or [batch, tokens]: how many versions older than the current policy the one that sampled is.
     staleness: Tensor | None = None
-    # The optimizer step that this micro-batch is a part of, or its totals; None: the batch is the whole step.
-    # Denominators and statistics of the step are read from it, so gradients do not depend on how a step is divided.
-    step: TokenBatch | StepTotals | None = None
+    # The optimizer step that this micro-batch is a part of; None: it is the whole step. Denominators and statistics
+    # are those of the step, so gradients do not depend on how a step is divided.
+    step: StepTotals | None = None
     # L_max of the `seq_mean_token_sum_norm` aggregation; None: the width of the step's tensors.
     max_length: int | None = None
 
@@ -151,45 +148,39 @@ class TokenBatch:
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
-    @property
-    def whole(self) -> TokenBatch | StepTotals:
-        """Step context used to normalise micro-batches: the whole optimizer step, or its totals."""
-        return self.step if self.step is not None else self
+    @functools.cached_property
+    def whole(self) -> StepTotals:
+        """Totals of the optimizer step."""
+        if self.step is not None:
+            return self.step
+        return StepTotals(
+            n_tokens=self.mask.sum().clamp(min=1),
+            n_responses=(self.lengths > 0).sum().clamp(min=1),
+            max_length=self.max_length or self.mask.shape[1],
+            responses=None if self.groups is None else Responses(self.groups, self.lengths, self.old_log_probs.sum(1)),
+            n_turns=turn_starts(self.mask).sum().clamp(min=1),
+        )
 
     @property
     def step_tensors(self) -> TokenBatch:
-        """The whole optimizer step with its tensors, or the micro-batch with ``micro_batch_statistics``.
-
-        ValueError where there are only totals.
-        """
-        step = self.whole
-        if isinstance(step, StepTotals):
-            if step.micro_batch_statistics:
-                return self.replace(step=None)
-            raise ValueError(f"batch.step_tensors: {TOTALS_ONLY}")
-        return step
-
-    @property
-    def totals(self) -> StepTotals:
-        """The totals of this step, which normalise its micro-batches."""
-        longest = self.max_length or self.mask.shape[1]
-        totals = StepTotals(self.n_tokens, self.n_responses, longest, n_turns=self.n_turns)
-        if self.groups is None:
-            return totals
-        n_groups = max(1, self.groups[self.lengths > 0].unique().numel())
-        responses = Responses(self.groups, self.lengths, self.old_log_probs.sum(1))
-        return replace(totals, n_groups=n_groups, responses=responses)
+        """The whole optimizer step, or the micro-batch with ``micro_batch_statistics``. ValueError without tensors."""
+        if self.step is None:
+            return self
+        if self.step.micro_batch_statistics:
+            return self.replace(step=None)
+        if self.step.tensors is None:
+            raise ValueError(
+                "batch.step_tensors: only the totals of the optimizer step are given. A function that reads the "
+                'step\'s tensors declares it: `from policygrain.objective import needs` and `@needs("step_log_probs")`.'
+            )
+        return self.step.tensors
 
     @property
-    def group_totals(self) -> StepTotals:
-        """The step's totals with its responses, for functions over groups. ValueError if it has none."""
-        step = self.whole
-        if isinstance(step, StepTotals) and step.micro_batch_statistics and step.responses is None:
-            step = self.replace(step=None)
-        totals = step if isinstance(step, StepTotals) else step.totals
-        if self.groups is None or totals.responses is None:
+    def responses(self) -> Responses:
+        """All responses of the optimizer step, for functions over groups. ValueError without them."""
+        if self.groups is None or self.whole.responses is None:
             raise ValueError("this method reads groups: TokenBatch needs `groups`, and StepTotals `responses`")
-        return totals
+        return self.whole.responses
 
     @property
     def has_entropies(self) -> bool:
@@ -212,21 +203,6 @@ class TokenBatch:
     def lengths(self) -> Tensor:
         """|o_i|: response tokens of each row. [batch]."""
         return self.mask.sum(1)
-
-    @property
-    def n_tokens(self) -> Tensor:
-        """Σ|o_i|, at least 1. Scalar."""
-        return self.mask.sum().clamp(min=1)
-
-    @property
-    def n_responses(self) -> Tensor:
-        """N: rows that have a token in the loss, at least 1. Scalar."""
-        return (self.lengths > 0).sum().clamp(min=1)
-
-    @property
-    def n_turns(self) -> Tensor:
-        """Turns of all rows, at least 1. Scalar."""
-        return turn_starts(self.mask).sum().clamp(min=1)
 
     def mean(self, x: Tensor) -> Tensor:
         """This batch's share of the mean of ``x`` over the whole step's tokens. Shares of micro-batches add up."""
@@ -277,7 +253,7 @@ class TokenBatch:
         """The responses at ``index``, of ``width`` columns, as a micro-batch of the same step."""
         tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
         cut = {name: value[index, :width] if value.ndim == 2 else value[index] for name, value in tensors.items()}
-        return self.replace(**cut, step=self.whole)
+        return self.replace(**cut, step=self.step or replace(self.whole, tensors=self))
 
     def replace(self, **changes: Any) -> TokenBatch:
         """The same batch with some fields changed."""

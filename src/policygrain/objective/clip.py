@@ -99,7 +99,7 @@ class ClipCov(ClipRange):
         candidates = self._within(covariance) & batch.mask & ~clipped.low & ~clipped.high
         step = batch.step_tensors
         n_candidates = (self._within(token_covariance(step)) & step.mask).sum()
-        probability = self.fraction * step.n_tokens / n_candidates.clamp(min=1)
+        probability = self.fraction * batch.whole.n_tokens / n_candidates.clamp(min=1)
         chosen = candidates & (covariance.clone().uniform_() < probability)
         return Surrogate(clipped.value.detach().where(chosen, clipped.value), clipped.low, clipped.high)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from .batch import StepTotals, TokenBatch
+from .batch import TokenBatch
 from .clip import ClipCov, Surrogate
 from .correction import loglinear, off_policy_mask, rollout_weights
 from .divergence import LARGEST_LOG, k3
@@ -75,7 +75,9 @@ def anchored(method: Method, batch: TokenBatch) -> TokenBatch:
         return batch
     if batch.rollout_log_probs is None:
         raise ValueError(f"anchor: {method.anchor} needs rollout_log_probs, of the engine that sampled")
-    step = anchored(method, batch.step) if isinstance(batch.step, TokenBatch) else batch.step
+    step = batch.step
+    if step is not None and step.tensors is not None:
+        step = replace(step, tensors=anchored(method, step.tensors))
     # NaN is from an engine that could not score a token.
     engine = batch.rollout_log_probs.where(~batch.rollout_log_probs.isnan(), batch.old_log_probs)
     if method.anchor == "rollout":
@@ -135,11 +137,12 @@ def _flags(method: Method, batch: TokenBatch) -> dict[str, float]:
             stacklevel=4,
         )
         flags["mask_signal_covariance"] = 1.0
-    if isinstance(batch.step, StepTotals) and (by_covariance or "step_log_probs" in method.needs):
+    of_step = by_covariance or "step_log_probs" in method.needs
+    if of_step and batch.step is not None and batch.step.tensors is None:
         if not batch.step.micro_batch_statistics:
             raise ValueError(
                 f"{method.name}: reads statistics of the whole optimizer step (covariances), and TokenBatch.step has "
-                "only its totals. Give it the whole step as a TokenBatch, or StepTotals with "
+                "only its totals. Give StepTotals the whole step as `tensors`, or "
                 "micro_batch_statistics=True, where results depend on how a step is divided."
             )
         flags["micro_batch_statistics"] = 1.0

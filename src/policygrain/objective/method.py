@@ -200,9 +200,9 @@ class Method(Settings):
         """Number of tokens after the next one that heads predict."""
         return self.ratio.n_mtp_heads
 
-    def step_of(self, batch: TokenBatch) -> TokenBatch | StepTotals:
-        """Step context of the micro-batches of ``batch``: its totals, or ``batch`` if the method reads its tensors."""
-        return batch if "step_log_probs" in self.needs else batch.totals
+    def step_of(self, batch: TokenBatch) -> StepTotals:
+        """The step of micro-batches of ``batch``: its totals, with its tensors if the method reads them."""
+        return replace(batch.whole, tensors=batch if "step_log_probs" in self.needs else None)
 
     def advantages(self, rewards: Tensor | TurnRewards) -> Tensor:
         """Rewards [prompts, group] → advantages of the same shape; rewards of turns → [prompts, group, turns].

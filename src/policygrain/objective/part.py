@@ -25,11 +25,10 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def needs(*names: Need) -> Callable[[Function], Function]:
     """Declare the inputs that a function needs; the trainer provides only inputs that a method's functions declare.
 
-    * ``step_log_probs``: ``batch.whole`` holds the tensors of the whole optimizer step under the current policy;
+    * ``step_log_probs``: ``batch.step_tensors``, the whole optimizer step under the current policy;
     * ``entropy_gradient``: ``batch.entropy`` carries gradient;
     * ``reference``: ``batch.ref_log_probs``, log-probabilities under the frozen initial policy;
-    * ``groups``: ``batch.groups``, which prompt each response belongs to, and ``batch.group_totals``, all responses of
-      the step by group;
+    * ``groups``: ``batch.groups``, which prompt each response belongs to, and ``batch.responses``, all of the step;
     * ``segments``: ``batch.segments``, which segment (sentence, step) each token belongs to;
     * ``turns``: ``batch.whole.n_turns``, the number of turns of the step. Turns themselves are those of the mask.
 

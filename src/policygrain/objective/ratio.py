@@ -270,8 +270,8 @@ class GroupExpectation(Ratio):
 
     @needs("groups")
     def __call__(self, batch: TokenBatch) -> Tensor:
-        responses = batch.group_totals.responses
-        assert responses is not None and batch.groups is not None
+        responses = batch.responses
+        assert batch.groups is not None
         if responses.old_log_probs is None:
             raise ValueError("ratio group_expectation: StepTotals.responses needs old_log_probs")
         log_q = responses.old_log_probs / responses.lengths.clamp(min=1)

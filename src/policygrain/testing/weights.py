@@ -45,7 +45,6 @@ def assert_step(model: torch.nn.Module, step: Step, objective: str | Method, *, 
     _set(parameters, step.before)
     try:
         batch = step.batch()
-        batch = batch.replace(step=batch)
         trained = [p for p in parameters if p.requires_grad]
         expected = _gradient(chosen, batch, trained)
         pairs = zip(parameters, step.before, step.after, strict=True)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from policygrain import TokenBatch
-from policygrain.objective.off_policy_clips import M2po
+from policygrain.objective.clip import M2po
 
 from .common import ROOT, read, table
 

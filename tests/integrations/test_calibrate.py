@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import torch
 
 from policygrain.cli import main
 from policygrain.integrations.anatomy import checks
-from policygrain.integrations.calibrate import draw, measure, published_ranges
+from policygrain.integrations.calibrate import measure, published_ranges
 from policygrain.integrations.rollouts import read_rollouts
 
 
@@ -50,7 +49,7 @@ def test_the_band_clips_the_wanted_share(many: Path) -> None:
             ((values < 1 - low) & (sign < 0)).double().mean(),
             ((values > 1 + high) & (sign > 0)).double().mean(),
         ]
-        assert [float(x) for x in clipped] == pytest.approx([0.02, 0.02], abs=0.006), grain.name
+        assert [float(x) for x in clipped] == pytest.approx([0.02, 0.02], abs=1e-9), grain.name
     token, sequence = (next(g for g in measure(rollouts) if g.name == name) for name in ("token", "sequence"))
     assert sequence.clip_range[1] < token.clip_range[1] / 3, "a mean of twenty log-ratios spreads less"
     assert token.published.keys() == {"grpo", "grpo_clip_higher"} and token.published["grpo"][0] < 0.03
@@ -61,15 +60,14 @@ def test_the_band_clips_the_wanted_share(many: Path) -> None:
 def test_the_command_prints_a_table_and_lines_to_paste(
     many: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out, figure = tmp_path / "out.json", tmp_path / "figure.png"
-    assert main(["calibrate", "--rollouts", str(many), "--out", str(out), "--figure", str(figure)]) == 0
+    out = tmp_path / "out.json"
+    assert main(["calibrate", "--rollouts", str(many), "--out", str(out)]) == 0
     said = capsys.readouterr().out
     assert "200 responses, 4,000 tokens" in said and "GRPOConfig(epsilon=" in said and "actor.clip_ratio_low=" in said
     grains = json.loads(out.read_text())["grains"]
     assert (
         list(grains) == ["token", "block", "prefix", "sequence"] and 0.9 < grains["token"]["effective_sample_share"] < 1
     )
-    assert figure.stat().st_size > 10_000
 
 
 def test_a_grain_without_a_range_does_not_end_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -98,30 +96,3 @@ def test_the_cause_of_impossible_ratios_is_named(tmp_path: Path, capsys: pytest.
     assert f"note: {note}" in printed and "the mean ratio is 1.11" in note
     assert "temperature, top-p or top-k" in note and "another tokenisation, prompt or model" in note
     assert "GRPOConfig" not in printed
-
-
-def test_a_figure_of_another_kind_is_refused_first(many: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["calibrate", "--rollouts", str(many), "--figure", "ratios.txt"]) == 2
-    printed, error = capsys.readouterr()
-    assert not printed and "--figure ratios.txt: a figure is one of" in error and ".png" in error
-
-
-def test_every_published_bound_is_within_its_panel(many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ratios of sequences are spread far less than some bounds for them."""
-    from matplotlib import pyplot
-
-    monkeypatch.setattr(pyplot, "close", lambda figure: None)
-    draw(read_rollouts(many), tmp_path / "ratios.png")
-    panels = {axes.get_title(): axes for axes in pyplot.gcf().axes}
-    for name, axes in panels.items():
-        low, high = axes.get_xlim()
-        shown = [float(line.get_xdata()[0]) for line in axes.lines]
-        bounds = [
-            end
-            for a, b in published_ranges(name).values()
-            for end in (math.log1p(-a) if a < 1 else None, math.log1p(b))
-        ]
-        assert shown == pytest.approx([end for end in bounds if end is not None])
-        assert all(low < end < high for end in shown)
-    monkeypatch.undo()
-    pyplot.close("all")

@@ -77,6 +77,7 @@ def test_methods_with_a_mean_over_tokens_are_exact(objective: Any, fields: dict[
         ("clip_cov", "statistics of the whole step"),
         ("mpo_heads", "prediction heads"),
         ("a3po", "the age of each response"),
+        (method("dapo", sampler={"correction_cap": 2.0, "correction_grain": "turn"}), "corrects by turns"),
     ],
 )
 def test_what_prime_rl_cannot_express_is_refused(objective: Any, says: str, fields: dict[str, Any]) -> None:

@@ -290,6 +290,7 @@ def test_two_processes_have_the_gradient_of_one(start: str, tmp_path: Path) -> N
         torch.testing.assert_close(rank["gradient"], found[0]["expected"], rtol=1e-4, atol=1e-6)
 
 
+BY_TURNS = method("grpo", sampler={"correction_cap": 2.0, "correction_grain": "turn"})
 WRONG: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"objective": "tepo"}, {"loss_type": "grpo"}, "loss_type='grpo' is an option of TRL's own loss"),
     ({"objective": None}, {}, "expected the name of a preset or a Method, got NoneType"),
@@ -298,6 +299,7 @@ WRONG: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"objective": "dr_grpo"}, {}, "scale_rewards='none'"),
     ({"objective": "mpo_heads"}, {}, "prediction heads"),
     ({"objective": "a3po"}, {}, "the age of each response"),
+    ({"objective": BY_TURNS}, {}, "corrects by turns"),
     ({"objective": method("mpo", ratio={"layout": "segments"})}, {}, "the segment of each token"),
     ({"objective": "gepo"}, {"num_iterations": 1, "steps_per_generation": 1}, "set num_iterations=2"),
     ({"objective": "kl_cov"}, {"gradient_accumulation_steps": 2}, "micro_batch_statistics=True"),

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from policygrain import TokenBatch, method
 from policygrain.objective.advantage import Gigpo, MaxRl, TurnReturn, TurnRewards
-from policygrain.objective.clip import Likelihood
+from policygrain.objective.clip import Likelihood, M2po, Topr
 from policygrain.objective.correction import rollout_weights
-from policygrain.objective.off_policy_clips import M2po, Topr
 from policygrain.objective.penalty import Kl
 from policygrain.objective.ratio import Holder
 

@@ -70,7 +70,6 @@ def cases(arguments: Namespace) -> None:
 @command(
     ROLLOUTS,
     option("--share", "share of tokens that a range should clip (default: 0.01)", type=float, default=0.01),
-    path("--figure", "draw the distributions", metavar="PNG"),
     path("--out", "JSON file of what was measured", metavar="FILE"),
 )
 def calibrate(arguments: Namespace) -> None:
@@ -83,8 +82,6 @@ def calibrate(arguments: Namespace) -> None:
     from ..integrations.anatomy import checks, unrelated
     from ..integrations.rollouts import read_rollouts
 
-    if arguments.figure is not None:
-        calibrate.plotting(arguments.figure)
     rollouts = read_rollouts(arguments.rollouts)
     engine, notes = mismatch.measure(rollouts), checks(rollouts)
     content, pasted = dict[str, Any](), list[str]()
@@ -95,8 +92,6 @@ def calibrate(arguments: Namespace) -> None:
         print(calibrate.table(grains, rollouts, arguments.share))
         content = calibrate.data(grains, rollouts, arguments.share)
         pasted = [] if unrelated(rollouts) else ["", *calibrate.to_paste(grains)]
-        if arguments.figure is not None:
-            calibrate.draw(rollouts, arguments.figure)
     print("\n".join(["", mismatch.table(engine), *(f"note: {note}" for note in notes), *pasted]))
     if arguments.out is not None:
         content |= {"engine": None if engine is None else engine.data(), "notes": notes}

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -83,9 +82,8 @@ def _grain(name: str, part: Ratio, rollouts: Rollouts, share: float) -> Grain:
     batch = rollouts.batch
     log_ratio = part(batch).clamp(-LARGEST_LOG, LARGEST_LOG)
     values, sign = log_ratio[batch.mask], batch.advantages[batch.mask].sign()
-    # Only tokens with the right sign of the advantage can be clipped at a bound, so the shares of all are scaled.
-    sides = (sign == -1, True), (sign == 1, False)
-    reasons = [reason for side, below in sides if (reason := _no_range(name, values, side, share / 2, below))]
+    (low, why_low), (high, why_high) = (_bound(name, values, sign, share / 2, side) for side in (-1, 1))
+    at = torch.tensor(QUANTILES, dtype=values.dtype)
     ratio, ages = log_ratio.exp(), rollouts.responses.get("staleness", torch.empty(0))
     by_staleness = {
         f"{age:g}": effective_sample_share(ratio, batch.mask & (ages == age).unsqueeze(1))
@@ -93,11 +91,12 @@ def _grain(name: str, part: Ratio, rollouts: Rollouts, share: float) -> Grain:
     }
     return Grain(
         name,
-        {f"{q:g}": float(x.exp()) for q, x in zip(QUANTILES, _quantiles(values, QUANTILES), strict=True)},
+        # `quantile` takes 2^24 numbers at most, and rollouts have fewer.
+        {f"{q:g}": float(x.exp()) for q, x in zip(QUANTILES, values.quantile(at), strict=True)},
         effective_sample_share(ratio, batch.mask),
         {preset: _clipped(values, sign, *ends) for preset, ends in published_ranges(name).items()},
-        None if reasons else (_edge(values, *sides[0], share / 2), _edge(values, *sides[1], share / 2)),
-        reasons[0] if reasons else None,
+        None if why_low or why_high else (low, high),
+        why_low or why_high or None,
         by_staleness,
     )
 
@@ -120,31 +119,19 @@ def _clipped(values: Tensor, sign: Tensor, low: float, high: float) -> tuple[flo
     return float(below.double().mean()), float(above.double().mean())
 
 
-def _no_range(name: str, values: Tensor, side: Tensor, share: float, below: bool) -> str | None:
-    """Reason why no range clips ``share`` of all tokens on a side of 1, or None; ``side`` as in `_edge`."""
-    side_values = values[side]
-    clippable = int(((side_values < 0) if below else (side_values > 0)).sum())
-    if clippable > share * len(values):
-        return None
-    what = "below 1 and a negative advantage" if below else "above 1 and a positive advantage"
-    return (
-        f"no clip range of the {name} ratio clips {share:.2%} of the tokens on this side, since "
-        f"{clippable / len(values):.2%} have a ratio {what}. Choose a smaller --share, or take more rollouts."
-    )
+def _bound(name: str, values: Tensor, sign: Tensor, share: float, side: Literal[-1, 1]) -> tuple[float, str]:
+    """The distance from 1 beyond which ``share`` of all tokens are clipped on a side, or the reason why there is none.
 
-
-def _edge(values: Tensor, side: Tensor, below: bool, share: float) -> float:
-    """The distance from 1 beyond which ``share`` of all tokens lie on a side.
-
-    ``side``: the tokens whose advantage has the sign with which they can be clipped there.
+    Only tokens with the right sign of the advantage can be clipped there.
     """
-    within = share * len(values) / int(side.sum())
-    (edge,) = _quantiles(values[side], (within,) if below else (1 - within,))
-    return float(-torch.expm1(edge) if below else torch.expm1(edge))
-
-
-def _quantiles(values: Tensor, at: tuple[float, ...]) -> Tensor:
-    return torch.quantile(values, torch.tensor(at, dtype=values.dtype))  # of 2^24 at most, and rollouts have fewer
+    sizes, count = (side * values)[(sign == side) & (side * values > 0)], max(1, round(share * len(values)))
+    if len(sizes) > count:
+        return abs(math.expm1(side * float(sizes.topk(count + 1).values[-1]))), ""
+    what = "below 1 and a negative advantage" if side < 0 else "above 1 and a positive advantage"
+    return math.nan, (
+        f"no clip range of the {name} ratio clips {share:.2%} of the tokens on this side, since "
+        f"{len(sizes) / len(values):.2%} have a ratio {what}. Choose a smaller --share, or take more rollouts."
+    )
 
 
 # ---- output ---------------------------------------------------------------------------------------------------------
@@ -192,51 +179,3 @@ def to_paste(grains: list[Grain]) -> list[str]:
         in_study.append(f"{preset}: {{clip: {{low: {low}, high: {high}}}}}")
         lines += [text.format(low=low, high=high) for text in PASTED[name]]
     return [*sorted(lines), f"study file:            methods: {{{', '.join(in_study)}}}"] if lines else []
-
-
-def plotting(path: Path) -> Any:
-    """matplotlib's pyplot, for a figure at ``path``. UserError if it is not installed or cannot write such a file."""
-    try:
-        import matplotlib
-
-        matplotlib.use("Agg")
-        from matplotlib import pyplot
-    except ImportError as error:
-        raise UserError("--figure: needs matplotlib: pip install matplotlib.") from error
-    known = sorted(pyplot.Figure().canvas.get_supported_filetypes())
-    if path.suffix.removeprefix(".").lower() not in known:
-        raise UserError(f"--figure {path}: a figure is one of {', '.join(f'.{name}' for name in known)}.")
-    return pyplot
-
-
-def draw(rollouts: Rollouts, path: Path) -> None:
-    """A figure: the distribution of the log-ratio of each grain, with published clip ranges. Needs matplotlib."""
-    pyplot = plotting(path)
-    batch = rollouts.batch
-    figure, axes = pyplot.subplots(1, len(GRAINS), figsize=(3.2 * len(GRAINS), 3.2), layout="constrained")
-    for axis, (name, part) in zip(axes, GRAINS.items(), strict=True):
-        values = part(batch)[batch.mask].double().clamp(-LARGEST_LOG, LARGEST_LOG)
-        typical, extreme = (float(size) for size in _quantiles(values.abs(), (0.5, 0.995)))
-        ranges = {
-            preset: [math.log1p(-low) if low < 1 else -math.inf, math.log1p(high)]
-            for preset, (low, high) in published_ranges(name).items()
-        }
-        ends = [abs(end) for bounds in ranges.values() for end in bounds if math.isfinite(end)]
-        # Bounds and ratios can be apart by orders of magnitude: the axis is linear for most tokens, then logarithmic.
-        linear, width = max(typical, ALIKE), 1.2 * max(extreme, *ends)
-        edges = linear * torch.sinh(torch.linspace(-1, 1, 81, dtype=torch.float64) * math.asinh(width / linear))
-        axis.hist(values.clamp(-width, width).numpy(), bins=edges.numpy(), color="0.6")
-        for number, (preset, bounds) in enumerate(ranges.items()):
-            for end in bounds:
-                if math.isfinite(end):
-                    axis.axvline(end, color=f"C{number}", label=preset if end > 0 else None)
-        axis.set_xscale("asinh", linear_width=linear)
-        powers = [10.0**k for k in range(-6, 3) if 3 * linear < 10.0**k < width][-2:]
-        ticks = [*(-power for power in reversed(powers)), 0, *powers]
-        axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-        axis.minorticks_off()
-        axis.set(title=name, xlabel="log-ratio", yticks=[], xlim=(-width, width))
-        if ranges:
-            axis.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.25), ncols=3, frameon=False)
-    figure.savefig(path, dpi=150)
-    pyplot.close(figure)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import torch
+from collections.abc import Callable, Mapping
 
 from ..objective import Method
-from ..objective.batch import TokenBatch
 from ..objective.clip import PpoClip
-from ..objective.loss import anchored, importance
 
-BATCHES = 50  # micro-batches with ratios other than 1
-MOST_BATCHES = 1000  # examined in all, if ratios are always 1
+BATCHES = 50  # micro-batches with a ratio above 1
+MOST_BATCHES = 1000  # examined in all, if no ratio is ever above 1
 ALIKE = 1e-6  # ratios this close to 1 are 1 except for rounding
 
 
@@ -25,25 +21,21 @@ class IdleClip:
         self.batches, self.seen, self.largest = 0, 0, 0.0
         self.watching = isinstance(objective.clip, PpoClip) and objective.ratio.name != "none"
 
-    def see(self, batch: TokenBatch) -> None:
-        """A micro-batch of training."""
+    def see(self, metrics: Mapping[str, float]) -> None:
+        """Metrics of the loss of a micro-batch of training."""
         if not self.watching:
             return
-        batch = anchored(self.objective, batch)
-        with torch.no_grad():
-            ratio = importance(self.objective, batch)
-            surrogate = self.objective.clip(ratio, batch)
-            clipped = bool(((surrogate.low | surrogate.high) & batch.mask).any())
-            largest = float(torch.where(batch.mask, (ratio - 1).abs(), 0.0).max())
+        clipped = metrics["clip_fraction_low"] + metrics["clip_fraction_high"] > 0
+        largest = metrics["ratio_max"]
         self.seen += 1
-        self.batches += largest > ALIKE
+        self.batches += largest > 1 + ALIKE
         self.largest = max(self.largest, largest)
         self.watching = not clipped and self.batches < BATCHES and self.seen < MOST_BATCHES
         if not clipped and self.batches == BATCHES:
             clip = self.objective.clip.settings
             self.say(
                 f"{self.objective.name}: the clip range {clip['low']:g} / {clip['high']:g} has clipped no token in "
-                f"{BATCHES} micro-batches with ratios other than 1; the largest |ratio - 1| was {self.largest:.2g}. "
+                f"{BATCHES} micro-batches with ratios other than 1; the largest ratio was 1 + {self.largest - 1:.2g}. "
                 "It has no effect so far. `policygrain calibrate --rollouts` measures which range has one; "
                 f'method("{self.objective.name}", clip={{"low": ..., "high": ...}}) sets it.'
             )

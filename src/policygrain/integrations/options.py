@@ -47,6 +47,16 @@ def lacking(objective: Method, trainer: str, without: Iterable[Need]) -> list[st
     ]
 
 
+def by_turns(objective: Method, trainer: str) -> list[str]:
+    """A sentence on a correction at the grain of turns, which no trainer has; those of other grains may be its own."""
+    sampler = objective.sampler
+    grains = {sampler.correction_grain if sampler.correction_cap is not None else None}
+    grains |= {sampler.rejection_grain if sampler.rejection_high is not None else None}
+    if "turn" not in grains or objective.anchor == "loglinear":  # whose weights are computed in the loss
+        return []
+    return [f"its sampler corrects by turns, and the weights of tokens are {trainer}'s own, which are not of turns."]
+
+
 def chosen(objective: str | Method) -> Method:
     """The method, by its name or itself; custom functions are imported and tried. UserError if it does not work."""
     if not isinstance(objective, str | Method):

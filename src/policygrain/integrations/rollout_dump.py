@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from .options import UnsupportedOption
+from .trl_inputs import fields_of
 
 DIGITS = 7  # after the point of a log-probability, as many as float32 has
 
@@ -97,7 +98,7 @@ def dump_trl(trainer: Any, folder: str | Path, first_step: int = 0, most_tokens:
             output["dumped_group"] = (state["generations"] * len(rewards) + mine) // trainer.num_generations
             output["dumped_reward"] = rewards[mine]
             if (entropies := next((outputs[1] for outputs in scored if outputs[0] is old), None)) is not None:
-                output["dumped_old_entropy"] = entropies
+                output["old_entropies"] = entropies
             state["generations"] += 1
         return output
 
@@ -111,20 +112,11 @@ def dump_trl(trainer: Any, folder: str | Path, first_step: int = 0, most_tokens:
             state["writes"] = step >= first_step and not writer.full
         if not (trainer.model.training and state["writes"]):
             return value
-        old = inputs.get("old_per_token_logps")
-        columns = {
-            "old_log_probs": new if old is None else old,
-            "log_probs": new,
-            "rollout_log_probs": inputs.get("sampling_per_token_logps"),
-            "ref_log_probs": inputs.get("ref_per_token_logps"),
-            "entropy": entropy,
-            "old_entropy": entropy if old is None else inputs.get("dumped_old_entropy"),
-            "mask": inputs["completion_mask"] * inputs.get("tool_mask", 1),
+        columns = fields_of(inputs, new, entropy) | {
             "completion_ids": inputs["completion_ids"],
             "prompt_ids": [
                 x[m != 0].tolist() for x, m in zip(inputs["prompt_ids"], inputs["prompt_mask"], strict=True)
             ],
-            "advantage": inputs["advantages"],
             "reward": inputs["dumped_reward"],
             # Each pass over the same rollouts has groups of its own.
             "group": [f"{group}.{used // args.steps_per_generation}" for group in inputs["dumped_group"].tolist()],

@@ -20,7 +20,8 @@ from ..objective.batch import Responses, StepTotals, TokenBatch, turn_starts
 from ..objective.loss import merge_metrics
 from ..objective.penalty import Kl
 from .idle_clip import IdleClip
-from .options import chosen, lacking, reads_entropies, refuse, warn_sampler
+from .options import by_turns, chosen, lacking, reads_entropies, refuse, warn_sampler
+from .trl_inputs import fields_of, mask_of, score
 
 # Options of TRL's loss: with another value than its default they would be ignored, or act beside the objective.
 OF_THE_LOSS = (
@@ -109,42 +110,22 @@ class PolicyGrainTrainer(GRPOTrainer):
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         """The objective on a micro-batch, normalised by the whole optimizer step. Scalar with gradient."""
-        mask = _mask(inputs)
-        log_probs, entropy, aux_loss = self._get_per_token_logps_and_entropies(
-            model,
-            torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1),
-            torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1),
-            inputs["completion_ids"].shape[1],
-            compute_entropy=True,
-            compute_aux_loss=self.aux_loss_enabled,
-            **{key: inputs[key] for key in MULTIMODAL if key in inputs},
-        )
-        old = inputs.get("old_per_token_logps")
-        # Without them the rollouts are of the current policy: TRL leaves the pass out where nothing was updated since.
-        old_log_probs = log_probs.detach() if old is None else old
-        old_entropy = entropy.detach() if old is None else inputs.get("old_entropies")
-        corrects = self.use_vllm and self.vllm_importance_sampling_correction
+        log_probs, entropy, aux_loss = score(self, model, inputs, compute_aux_loss=self.aux_loss_enabled)
+        fields = fields_of(inputs, log_probs, entropy)
+        if "entropy_gradient" not in self.objective.needs:
+            fields["entropy"] = entropy.detach()
+        if fields["rollout_log_probs"] is None:  # without an engine the policy itself has sampled
+            fields["rollout_log_probs"] = fields["old_log_probs"]
+        if self.use_vllm and self.vllm_importance_sampling_correction:
+            fields["rollout_weights"] = inputs["importance_sampling_ratio"].expand_as(log_probs)
+        batch = TokenBatch(**fields, groups=inputs.get("groups"), max_length=self.max_completion_length)
         training = self.model.training
         alone = self.current_gradient_accumulation_steps == 1 and self.accelerator.num_processes == 1
-        batch = TokenBatch(
-            log_probs,
-            old_log_probs,
-            inputs["advantages"],
-            mask,
-            entropy=entropy if "entropy_gradient" in self.objective.needs else entropy.detach(),
-            old_entropy=old_entropy,
-            ref_log_probs=inputs.get("ref_per_token_logps"),
-            rollout_weights=inputs["importance_sampling_ratio"].expand_as(log_probs) if corrects else None,
-            groups=inputs.get("groups"),
-            # Without an engine the policy itself has sampled.
-            rollout_log_probs=inputs.get("sampling_per_token_logps", old_log_probs),
-            max_length=self.max_completion_length,
-        )
         if training:
             batch = batch.replace(step=self.objective.step_of(batch) if alone else self._step_totals())
         out = self.objective.loss(batch)
         if training and self.accelerator.is_main_process:
-            self._idle_clip.see(batch)
+            self._idle_clip.see(out.metrics)
         self._log(out.metrics, training)
         # Gradients are averaged over processes and must be summed. In evaluation each process reports its own loss.
         loss = out.loss * (self.accelerator.num_processes if training else 1)
@@ -159,7 +140,7 @@ class PolicyGrainTrainer(GRPOTrainer):
         place = self._step % self.args.steps_per_generation
         if place % size == 0 or self._totals is None:
             window = self._buffered_inputs[place - place % size :][:size]
-            masks = [_mask(w) for w in window]
+            masks = [mask_of(w) for w in window]
             lengths = torch.cat([mask.sum(1) for mask in masks])
             turns = torch.stack([turn_starts(mask).sum() for mask in masks]).sum()
             counts = torch.stack([lengths.sum(), (lengths > 0).sum(), turns]).to(torch.float64)
@@ -198,26 +179,6 @@ class PolicyGrainTrainer(GRPOTrainer):
             self._metrics[mode]["entropy"].append(merged["entropy"])
 
 
-MULTIMODAL = (
-    "pixel_values",
-    "image_grid_thw",
-    "num_images",
-    "pixel_attention_mask",
-    "spatial_shapes",
-    "num_tiles",
-    "image_sizes",
-    "token_type_ids",
-    "mm_token_type_ids",
-    "image_position_ids",
-)
-
-
-def _mask(inputs: dict[str, Any]) -> Tensor:
-    """1 on the tokens of responses, without tool output. [batch, tokens]."""
-    mask: Tensor = inputs["completion_mask"]
-    return mask * inputs.get("tool_mask", 1)
-
-
 def _updates_of(config: Any) -> int:
     """Micro-batches that a batch of rollouts is trained on."""
     return int(config.steps_per_generation * config.num_iterations)
@@ -225,7 +186,7 @@ def _updates_of(config: Any) -> int:
 
 def _problems(objective: Method, config: Any, micro_batch_statistics: bool) -> list[str]:
     """Incompatible options of the configuration and the method, a sentence each."""
-    problems = lacking(objective, "TRL", ("mtp_heads", "segments", "staleness"))
+    problems = lacking(objective, "TRL", ("mtp_heads", "segments", "staleness")) + by_turns(objective, "TRL")
     if config is None:  # TRL's defaults
         return problems
     fields = type(config).__dataclass_fields__

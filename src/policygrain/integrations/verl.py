@@ -32,6 +32,7 @@ from .options import (
     VERL_GROUPS,
     VERL_LACKS,
     UnsupportedOption,
+    by_turns,
     lacking,
     methods_file,
     reads_entropies,
@@ -154,7 +155,7 @@ def policy_loss(
         warnings.simplefilter("ignore")  # the same in the words of the library, which users of verl do not see
         out = objective.loss(batch.replace(step=step))
     if idle_clip is not None:
-        idle_clip.see(batch)
+        idle_clip.see(out.metrics)
     return out.loss * ranks, _metrics(out.metrics, float(step.n_tokens) / float(totals.n_tokens))
 
 
@@ -240,7 +241,7 @@ def _problems(objective: Method, loss_agg_mode: str, config: Any, extra: Mapping
             "its anchor is the engine that sampled, which verl does not give to a loss; take anchor: old with "
             "algorithm.rollout_correction.bypass_mode=true, where verl's old log-probabilities are the engine's."
         )
-    problems = lacking(objective, "verl", VERL_LACKS) + problems
+    problems = lacking(objective, "verl", VERL_LACKS) + by_turns(objective, "verl") + problems
     if "groups" not in extra and (unknown := lacking(objective, "verl", OF_VERL_GROUPS)):
         problems += [*unknown, f"It is known with actor_rollout_ref.model.external_lib={VERL_GROUPS}."]
     return problems

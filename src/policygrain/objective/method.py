@@ -9,7 +9,6 @@ from ..settings import Settings, setting
 from .advantage import Advantage, Grpo, TurnAdvantage, TurnRewards
 from .aggregate import Aggregation, TokenMean
 from .clip import Clip, NoClip
-from .off_policy_clips import M2po, Topr  # noqa: F401 - choices of the key `clip`
 from .part import Custom, Need, Part
 from .penalty import EntropySignal, Kl, Penalty
 from .ratio import GroupExpectation, Ratio, TokenRatio

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
+from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -154,8 +155,14 @@ def compare(
     cosine, norm = alike(*flat)
     equals = None
     if problems or others is not None:
-        candidates = {chosen.name: chosen, **(others or {}), **dict(variants(chosen))}
-        equals = next((words for words, other in candidates.items() if _has_gradient(other, known, theirs, rtol)), None)
+
+        def has_gradient(other: Method) -> bool:
+            return all(
+                _difference(theirs[name], _of_method(other, fields), other.name, name, rtol, False) is None
+                for name, fields in known.items()
+            )
+
+        equals = equal_variant(chosen, has_gradient, {chosen.name: chosen, **(others or {})})
     return Comparison(chosen.name, tuple(problems), cosine, norm, equals, len(fields_of))
 
 
@@ -163,6 +170,19 @@ def alike(one: Tensor, other: Tensor) -> tuple[float, float]:
     """The cosine of two gradients, and the norm of the first over that of the second."""
     cosine = float(torch.nn.functional.cosine_similarity(one, other, dim=0))
     return cosine, float(one.norm() / other.norm().clamp(min=1e-300))
+
+
+def equal_variant(
+    objective: Method, is_equal: Callable[[Method], bool], first: Mapping[str, Method] = MappingProxyType({})
+) -> str | None:
+    """The first method that is equal, in words: of ``first``, then of the variants of the objective; None: none is."""
+    for words, other in (*first.items(), *variants(objective)):
+        try:
+            if is_equal(other):
+                return words
+        except ValueError:  # the batch lacks what it reads
+            continue
+    return None
 
 
 def variants(objective: Method) -> Iterator[tuple[str, Method]]:
@@ -269,13 +289,3 @@ def _difference(theirs: Outcome, ours: Outcome, name: str, batch: str, rtol: flo
             f"{ours.value:.6g} (`value=False` compares gradients alone)."
         )
     return None
-
-
-def _has_gradient(other: Method, known: Mapping[str, Fields], theirs: Mapping[str, Outcome], rtol: float) -> bool:
-    try:
-        return all(
-            _difference(theirs[name], _of_method(other, fields), other.name, name, rtol, False) is None
-            for name, fields in known.items()
-        )
-    except ValueError:  # the batches lack what it reads
-        return False

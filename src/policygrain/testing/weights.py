@@ -10,9 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import UserError
+from ..integrations.trl_inputs import fields_of, score
 from ..objective import Method, method
 from ..objective.batch import TokenBatch
-from .losses import alike, variants
+from .losses import alike, equal_variant
 
 # With these settings of transformers' TrainingArguments a step is w − learning_rate · gradient, and nothing else.
 PLAIN_SGD: dict[str, Any] = {"optim": "sgd", "max_grad_norm": 0.0, "weight_decay": 0.0, "bf16": False, "fp16": False}
@@ -57,13 +58,12 @@ def assert_step(model: torch.nn.Module, step: Step, objective: str | Method, *, 
         if float((actual - expected).norm()) <= rtol * float(expected.norm()):
             return
         cosine, norm = alike(actual, expected)
-        same = (
-            words
-            for words, other in variants(chosen)
-            if (g := _gradient_or_none(other, batch, trained)) is not None
-            and float((actual - g).norm()) <= rtol * float(g.norm())
-        )
-        equals = next(same, None)
+
+        def is_step_of(other: Method) -> bool:
+            gradient = _gradient(other, batch, trained)
+            return float((actual - gradient).norm()) <= rtol * float(gradient.norm())
+
+        equals = equal_variant(chosen, is_step_of)
     finally:
         _set(parameters, now)
     raise AssertionError(
@@ -132,26 +132,11 @@ def trl_steps(trainer: Any) -> list[Step]:
 
 def _trl_batch(trainer: Any, inputs: Sequence[dict[str, Any]]) -> TokenBatch:
     """The micro-batches of a step as one batch, scored by the model as it is now."""
-    parts = []
-    for batch in inputs:
-        ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
-        mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
-        width = batch["completion_ids"].shape[1]
-        log_probs, entropy, *_ = trainer._get_per_token_logps_and_entropies(
-            trainer.model, ids, mask, width, compute_entropy=True
-        )
-        old = batch.get("old_per_token_logps")
-        part: dict[str, Any] = {
-            "log_probs": log_probs,
-            "old_log_probs": log_probs.detach() if old is None else old,
-            "mask": batch["completion_mask"] * batch.get("tool_mask", 1),
-            "entropy": entropy,
-        }
-        others = {"ref_log_probs": batch.get("ref_per_token_logps"), "old_entropy": batch.get("old_entropies")}
-        parts.append(part | {key: value for key, value in others.items() if value is not None})
-    advantages = torch.cat([batch["advantages"] for batch in inputs])
+    parts = [fields_of(batch, *score(trainer, trainer.model, batch)[:2]) for batch in inputs]
+    advantages = torch.cat([part.pop("advantages") for part in parts])
+    known = [{key: value for key, value in part.items() if value is not None} for part in parts]
     groups = torch.arange(len(advantages), device=advantages.device) // trainer.num_generations
-    return TokenBatch(**joined(parts), advantages=advantages, groups=groups, max_length=trainer.max_completion_length)
+    return TokenBatch(**joined(known), advantages=advantages, groups=groups, max_length=trainer.max_completion_length)
 
 
 def joined(parts: Sequence[dict[str, Tensor]]) -> dict[str, Any]:
@@ -175,13 +160,6 @@ def _gradient(chosen: Method, batch: TokenBatch, parameters: Sequence[Tensor]) -
     loss = chosen.loss(batch).loss
     gradients = torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True, materialize_grads=True)
     return torch.cat([gradient.flatten() for gradient in gradients])
-
-
-def _gradient_or_none(other: Method, batch: TokenBatch, parameters: Sequence[Tensor]) -> Tensor | None:
-    try:
-        return _gradient(other, batch, parameters)
-    except ValueError:  # the batch lacks what it reads
-        return None
 
 
 def _weights(model: torch.nn.Module) -> list[Tensor]:

@@ -86,7 +86,7 @@ test-peers: .venv-peers/.ready
 	    tests/integrations/test_verl_groups.py tests/engines/test_verl_export.py \
 	    tests/engines/test_verl_results.py \
 	    tests/integrations/test_tinker.py \
-	    tests/integrations/test_same_name.py tests/objective/test_released.py tests/testing/test_tinker.py tests/testing/test_third_party.py
+	    tests/integrations/test_same_name.py tests/objective/test_parity.py tests/testing/test_tinker.py tests/testing/test_third_party.py
 	$(BIN)/python -m pytest -m verl tests/engines/test_verl_run.py tests/testing/test_verl.py
 
 .venv-peers/.ready: requirements/peers.txt .venv-verl/.ready

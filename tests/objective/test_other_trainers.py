@@ -1,4 +1,4 @@
-"""Parts that other trainers have: arithmetic, identities, and their formulas rewritten with numpy (float64)."""
+"""Parts that other trainers have: arithmetic and identities (float64). Their code is in test_parity.py."""
 
 from dataclasses import replace
 from itertools import pairwise, product
@@ -31,18 +31,6 @@ def test_topr_imitates_good_responses_and_caps_bad_ones():
     log_pi = [-1 + x for x in ratios]
     close(found.value, [[3 * log_pi[0], 3 * log_pi[1]], [-3 * log_pi[0], -1.5 * log_pi[1]]])
     assert found.high.tolist() == [[False, False], [True, False]] and not found.low.any()
-
-
-@few
-@given(data=fields(min_live=1))
-def test_topr_is_that_of_roll_and_trinity(data):
-    """−Â log π where Â > 0, else −clip(r, 0, 1) Â log π with token ratios, as a mean over tokens."""
-    mask, new, old = (data[key].numpy() for key in ("mask", "log_probs", "old_log_probs"))
-    advantages = data["advantages"].numpy()[:, None]
-    weight = np.where(advantages > 0, 1.0, np.clip(np.exp(new - old), 0, 1))
-    expected = -(weight * advantages * new * mask).sum() / mask.sum()
-    ours = method("reinforce", ratio="token", clip="topr").loss(TokenBatch(**data)).loss
-    assert float(ours) == pytest.approx(expected)
 
 
 @few
@@ -211,46 +199,6 @@ def test_an_anchor_is_the_policy_of_the_ratio(data):
 
 
 @few
-@given(data=fields(min_live=1))
-def test_decoupled_is_that_of_areal(data):
-    """(π_prox/μ) min(r Â, clip(r) Â), tokens with π_prox/μ > 5 masked, over the number of all tokens."""
-    mask, new, old, engine = (data[k].numpy() for k in ("mask", "log_probs", "old_log_probs", "ref_log_probs"))
-    advantages, behaviour = data["advantages"].numpy()[:, None], np.exp(old - engine)
-    r = np.exp(new - old)
-    surrogate = np.minimum(r * advantages, np.clip(r, 0.8, 1.2) * advantages)
-    expected = -(np.where(behaviour <= 5, behaviour, 0) * surrogate * mask).sum() / mask.sum()
-    chosen = method("decoupled")
-    weights = rollout_weights(data["old_log_probs"], data["ref_log_probs"], data["mask"], chosen.sampler)
-    ours = chosen.loss(TokenBatch(**data | {"rollout_weights": weights})).loss
-    assert float(ours) == pytest.approx(expected)
-
-
-def areal_anchor(log_probs, engine, versions, current):
-    """AReaL's `loglinear`: α = (v_prox − v_behave)/(v_θ − v_behave) with v_prox = v_θ − 1, 0 without a difference."""
-    gap = current - versions
-    alpha = np.clip(np.divide(current - 1 - versions, gap, out=np.zeros(versions.shape), where=gap > 0), 0, 1)
-    return engine + alpha * (log_probs - engine)
-
-
-@few
-@given(data=fields(min_live=1), current=st.integers(0, 6))
-def test_a3po_is_that_of_areal(data, current):
-    """(π_prox/μ) min(r Â, clip(r) Â) with r = π_θ/π_prox, weights above 5 masked; versions are of tokens."""
-    mask, new, engine = (data[k].numpy() for k in ("mask", "log_probs", "rollout_log_probs"))
-    versions = np.arange(mask.size).reshape(mask.shape) % (current + 1)
-    proximal = areal_anchor(new, engine, versions, current)
-    weight, r, advantages = np.exp(proximal - engine), np.exp(new - proximal), data["advantages"].numpy()[:, None]
-    weight = np.where(weight <= 5, weight, 0)
-    surrogate = np.minimum(r * advantages, np.clip(r, 0.8, 1.2) * advantages)
-    silenced = ((r > 1.2) & (advantages > 0)) | ((r < 0.8) & (advantages < 0))
-    found = evaluate(method("a3po"), data | {"staleness": torch.as_tensor(current - versions)})
-    assert float(found.loss) == pytest.approx(-(weight * surrogate * mask).sum() / mask.sum())
-    # π_prox is a constant, so the gradient is that of log π_θ alone.
-    gradient = np.where(silenced, 0, -(weight * r * advantages)) * mask / mask.sum()
-    np.testing.assert_allclose(found.gradient.numpy(), gradient, atol=1e-12)
-
-
-@few
 @given(data=fields(min_live=1), name=st.sampled_from(("a3po", "dapo", "kl_cov", "tepo")))
 def test_the_ends_of_the_loglinear_anchor(data, name):
     """Up to one version it is the engine (α = 0), at infinite age the current policy (α = 1), of any method."""
@@ -330,39 +278,6 @@ def test_with_one_turn_the_advantage_of_a_turn_is_that_of_the_response(rewards):
             torch.testing.assert_close(turn.advantages(rewards), whole)
         twice = method("grpo", advantage={"name": "gigpo", "std": std}).advantages(rewards)
         torch.testing.assert_close(twice, 2 * whole)
-
-
-def roll_gigpo(rewards, mask, states, weight, discount, std):
-    """ROLL's `gigpo` for one group: rows are turns; the episode's part is normalised over responses. Rewritten."""
-
-    def normalise(x):
-        x = np.asarray(x)
-        if len(x) < 2 or x.std(ddof=1) <= 1e-6:
-            return np.zeros_like(x)
-        return (x - x.mean()) / ((x.std(ddof=1) + 1e-6) if std else 1.0)
-
-    episodes = normalise([(r * m).sum() for r, m in zip(rewards, mask, strict=True)])
-    rows = [(i, k) for i in range(len(rewards)) for k in range(len(mask[i])) if mask[i, k]]
-    returns = {(i, k): sum(discount ** (j - k) * rewards[i, j] for j in range(k, int(mask[i].sum()))) for i, k in rows}
-    out = np.zeros_like(rewards)
-    for state in {states[i, k] for i, k in rows}:
-        members = [(i, k) for i, k in rows if states[i, k] == state]
-        for (i, k), step in zip(members, normalise([returns[row] for row in members]), strict=True):
-            out[i, k] = episodes[i] + weight * step
-    return out
-
-
-@few
-@given(seed=st.integers(0, 1000), std=st.booleans(), discount=st.sampled_from([1.0, 0.9]))
-def test_gigpo_is_that_of_roll(seed, std, discount):
-    random = np.random.default_rng(seed)
-    rewards = random.integers(0, 3, (4, 3)).astype(float)
-    mask = np.arange(3) < random.integers(1, 4, (4, 1))
-    states = random.integers(0, 3, (4, 3))
-    expected = roll_gigpo(rewards, mask, states, 0.7, discount, std)
-    turns = TurnRewards(*(torch.as_tensor(x).unsqueeze(0) for x in (rewards, mask.astype(int), states)))
-    found = Gigpo(weight=0.7, discount=discount, std=std).of_turns(turns)
-    torch.testing.assert_close(found[0], torch.as_tensor(expected))
 
 
 # ---- rejection ------------------------------------------------------------------------------------------------------

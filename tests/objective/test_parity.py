@@ -1,8 +1,9 @@
-"""Released code of AReaL, Trinity-RFT and SkyRL beside the same parts here (`make test-peers`)."""
+"""Losses of trainers on the same tensors: TRL; released code of AReaL, Trinity-RFT and SkyRL (`make test-peers`)."""
 
 from __future__ import annotations
 
 import itertools
+import warnings
 from typing import Any
 
 import pytest
@@ -13,14 +14,84 @@ from policygrain import TokenBatch, method
 from policygrain.objective.advantage import Gigpo, TurnRewards
 from policygrain.objective.correction import rollout_weights
 from policygrain.testing import assert_objective
-from policygrain.testing.generated import random_fields
+from policygrain.testing.generated import LENGTHS
 
-from ..support.trainer_losses import areal_actor, skyrl_module, trinity_objective
+from ..support.batches import evaluate, random_fields
+from ..support.trainer_losses import areal_actor, skyrl_module, trinity_objective, trl_loss
 
-for trainer in ("areal", "trinity", "skyrl"):
-    pytest.importorskip(trainer, reason=f"{trainer} is not installed here; `make test-peers` has it")
+L_MAX = 12
 
-LENGTHS = (12, 5, 9, 1, 7, 3, 8, 2)
+
+def package(name: str) -> Any:
+    """A fixture that skips a test where the package is not installed."""
+
+    @pytest.fixture(scope="module", name=name)
+    def fixture() -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of TRL about versions of vLLM, which plays no part in the loss
+            pytest.importorskip(name, reason=f"{name} is not installed here; `make test-peers` has it")
+
+    return fixture
+
+
+trl, areal, trinity, skyrl = map(package, ("trl", "areal", "trinity", "skyrl"))
+
+# ---- TRL ------------------------------------------------------------------------------------------------------------
+
+TO_INITIAL = {"name": "kl", "coefficient": 0.1, "reference": "initial"}
+WIDE, NARROW = (0.2, 0.28), (3e-4, 4e-4)
+
+
+def named(x: Any) -> str:
+    if not hasattr(x, "penalties"):
+        return " ".join(map(str, x.values()))
+    return f"{x.name}{'+kl' if x.penalties else ''}{'+mask' if x.off_policy_bound else ''}"
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (method("grpo"), {"loss_type": "grpo"}),
+        (method("grpo_clip_higher"), {"loss_type": "grpo", "clip": WIDE}),
+        (method("grpo", penalties=[TO_INITIAL]), {"loss_type": "grpo", "beta": 0.1}),
+        (
+            method("grpo", penalties=[TO_INITIAL | {"times_ratio": True}]),
+            {"loss_type": "grpo", "beta": 0.1, "times_ratio": True},
+        ),
+        (method("grpo", clip={"dual": 1.5}), {"loss_type": "grpo", "delta": 1.5}),
+        (method("dr_grpo"), {"loss_type": "dr_grpo"}),
+        (method("dapo"), {"loss_type": "dapo", "clip": WIDE}),
+        (method("dapo", off_policy_bound=0.05), {"loss_type": "dapo", "clip": WIDE, "off_policy": 0.05}),
+        (method("dapo", penalties=[TO_INITIAL]), {"loss_type": "dapo", "clip": WIDE, "beta": 0.1}),
+        (method("gspo"), {"loss_type": "grpo", "level": "sequence", "clip": NARROW}),
+        (method("tepo_v1"), {"loss_type": "dapo", "level": "sequence", "clip": WIDE}),
+        (method("luspo"), {"loss_type": "luspo", "level": "sequence", "clip": (2e-3, 2.5e-3)}),
+        (method("cispo", clip={"cap": 1.5}), {"loss_type": "cispo", "clip": (0.2, 1.5)}),
+        (method("sapo"), {"loss_type": "sapo"}),
+        (method("vespo"), {"loss_type": "vespo"}),
+    ],
+    ids=named,
+)
+def test_trl_has_the_same_loss_and_gradient(trl: None, ours: Any, theirs: dict[str, Any], seed: int) -> None:
+    drift = {"gspo": 3e-3, "luspo": 1e-2}.get(ours.name, 0.6)
+    fields = random_fields([9, 4, 1, 7, 6, 2], seed, drift) | {"max_length": L_MAX}
+    if ours.off_policy_bound is not None:  # measured from another policy than the old one
+        fields["rollout_log_probs"] = fields["old_log_probs"] + 0.1
+    out = evaluate(ours, fields)
+    assert ours.off_policy_bound is None or 0 < out.metrics["off_policy_masked_share"] < 1
+    loss, gradient, metrics = trl_loss(fields, max_length=L_MAX, **theirs)
+    assert ours.name in ("sapo", "vespo") or out.metrics["clip_fraction_low"] + out.metrics["clip_fraction_high"] > 0
+    torch.testing.assert_close(out.loss, loss, rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(out.gradient, gradient, rtol=1e-6, atol=1e-9)
+    if (
+        "clip_ratio/low_mean" in metrics and theirs.get("level") != "sequence" and "delta" not in theirs
+    ):  # there TRL counts responses, and no dual clip
+        assert out.metrics["clip_fraction_low"] == pytest.approx(metrics["clip_ratio/low_mean"][0])
+        assert out.metrics["clip_fraction_high"] == pytest.approx(metrics["clip_ratio/high_mean"][0])
+
+
+# ---- AReaL, Trinity-RFT, SkyRL --------------------------------------------------------------------------------------
 
 
 def areal_decoupled(fields: dict[str, Any], proximal: Tensor) -> Tensor:
@@ -56,7 +127,7 @@ def fields_of(seed: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_decoupled_is_areals(seed: int) -> None:
+def test_decoupled_is_areals(areal: None, seed: int) -> None:
     fields, chosen = fields_of(seed), method("decoupled")
     weights = rollout_weights(fields["old_log_probs"], fields["rollout_log_probs"], fields["mask"], chosen.sampler)
     ours = chosen.loss(TokenBatch(**fields, rollout_weights=weights)).loss
@@ -64,7 +135,7 @@ def test_decoupled_is_areals(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a3po_is_areals(seed: int) -> None:
+def test_a3po_is_areals(areal: None, seed: int) -> None:
     fields = fields_of(seed)
     versions = torch.arange(fields["mask"].numel()).view(fields["mask"].shape) % 6
     given = (fields["rollout_log_probs"], fields["log_probs"].detach(), versions, 5, "loglinear")
@@ -73,7 +144,7 @@ def test_a3po_is_areals(seed: int) -> None:
     assert_same_loss(theirs, ours, fields["log_probs"])
 
 
-def test_topr_with_token_ratios_is_trinitys() -> None:
+def test_topr_with_token_ratios_is_trinitys(trinity: None) -> None:
     def theirs(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
         fields = {"log_probs": log_probs, "old_log_probs": old_log_probs, "advantages": advantages, "mask": mask}
         return trinity_objective("topr", fields)
@@ -81,7 +152,7 @@ def test_topr_with_token_ratios_is_trinitys() -> None:
     assert_objective(theirs, method("topr", ratio="token", aggregation="token_mean"))
 
 
-def test_prompt_mean_is_skyrls() -> None:
+def test_prompt_mean_is_skyrls(skyrl: None) -> None:
     ppo_utils, config = skyrl_module()
 
     def theirs(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: Tensor, groups: Tensor) -> Tensor:
@@ -103,7 +174,7 @@ def test_prompt_mean_is_skyrls() -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize(("std", "fnorm"), [(False, "none"), (True, "std")])
-def test_gigpo_is_trinitys(seed: int, std: bool, fnorm: str) -> None:
+def test_gigpo_is_trinitys(trinity: None, seed: int, std: bool, fnorm: str) -> None:
     """Rewards at each turn, and equal states in several turns and responses."""
     from trinity.algorithm.advantage_fn.gigpo_advantage import GiGPOAdvantageFn
     from trinity.common.experience import EID, Experience

@@ -14,7 +14,7 @@ from ..conftest import ROOT
 
 PACKAGE = ROOT / "src" / "policygrain"
 PAGE = ROOT / "docs" / "architecture.md"
-LONGEST = 400  # lines of a module
+LONGEST = 410  # lines of a module
 LONGER = {
     "study.schema": "every key of a study file, declared in one place; no logic",
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -119,7 +119,7 @@ def _clipped(values: Tensor, sign: Tensor, low: float, high: float) -> tuple[flo
     return float(below.double().mean()), float(above.double().mean())
 
 
-def _bound(name: str, values: Tensor, sign: Tensor, share: float, side: Literal[-1, 1]) -> tuple[float, str]:
+def _bound(name: str, values: Tensor, sign: Tensor, share: float, side: int) -> tuple[float, str]:
     """The distance from 1 beyond which ``share`` of all tokens are clipped on a side, or the reason why there is none.
 
     Only tokens with the right sign of the advantage can be clipped there.

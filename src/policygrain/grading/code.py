@@ -9,7 +9,7 @@ from typing import cast
 from ..errors import UserError
 from ..sandbox import isolation
 from .grader import UNREADABLE_GOLD, Grader, Item, Options, Outcome
-from .pool import Pool, Task, default_workers
+from .workers import Pool, Task, default_workers
 
 _FENCED = re.compile(r"```(?:python|py|python3)?[ \t]*\n(.*?)(?:\n```|\Z)", re.DOTALL | re.IGNORECASE)
 # End of a function's completion, where other text begins.

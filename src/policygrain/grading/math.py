@@ -14,7 +14,7 @@ from .extraction import check_protocol, extract, joined_boxes
 from .grader import DEFAULT, UNREADABLE_GOLD, Grader, Item, Options, Outcome, items_of
 from .notation import compact, is_list
 from .numeric import agree, depth, parse_number
-from .pool import Pool, default_workers
+from .workers import Pool, default_workers
 
 # A longer (in characters) or deeper nested answer is unparsable, a gold answer unreadable. The longest gold answer of
 # the registered problem sets has 210 characters.

@@ -16,7 +16,6 @@ report: "workflow/report/study.rst"
 include: "workflow/rules/common.smk"
 include: "workflow/rules/data.smk"
 include: "workflow/rules/train.smk"
-include: "workflow/rules/evaluate.smk"
 
 
 # A job on a cluster reads the workflow again, for itself alone. What depends on the whole study is left out there.

@@ -153,8 +153,7 @@ def command(folder: Path, made: tuple[Path, Path], run: str, method: str = "tepo
     content = {**SMALL, "experiments": {"headline": {"methods": [method]}}}
     content["training"] = {**SMALL["training"], "trainer": "trl", **training}
     config = write_study(folder / f"{run}.yaml", content)
-    data, start = made
-    paths = {"config": config, "data": data, "start-model": start, "run-dir": folder / run}
+    paths = {"config": config, "results": made[0].parent, "run-dir": folder / run}
     return ["train", *(str(x) for name, path in paths.items() for x in (f"--{name}", path))]
 
 

@@ -237,7 +237,7 @@ def test_the_command_writes_the_run_that_train_reads_back(
 ) -> None:
     content = {**SMALL, "training": {**SMALL["training"], "trainer": "verl"}}
     config, run = write_study(tmp_path / "study.yaml", content), RunFolder(tmp_path / "run")
-    arguments = ["--config", str(config), "--run-dir", str(run.path), "--data", str(made[0]), "--start", str(made[1])]
+    arguments = ["--config", str(config), "--run-dir", str(run.path), "--results", str(made[0].parent)]
     assert main(["export", "verl", *arguments]) == 0
     assert "python -m verl.trainer.main_ppo" in capsys.readouterr().out
     assert {path.name for path in run.verl.iterdir()} >= {"verl.yaml", "train.parquet", "reward.py"}

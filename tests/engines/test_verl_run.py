@@ -61,9 +61,8 @@ def test_a_whole_run_by_verl_that_is_killed_once(
     content |= {"methods": {"by_prompt": {"base": "grpo", "aggregation": "prompt_mean"}}}
     config = tmp_path / "study.yaml"
     config.write_text(yaml.safe_dump(content))
-    data, start = made
     run = tmp_path / "run"
-    arguments = ["train", "--config", str(config), "--data", str(data), "--start", str(start), "--run-dir", str(run)]
+    arguments = ["train", "--config", str(config), "--results", str(made[0].parent), "--run-dir", str(run)]
     process = subprocess.Popen([sys.executable, "-m", "policygrain.cli", *arguments], stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + TIMEOUT
     while (

@@ -20,7 +20,7 @@ from policygrain.instruments.measured_policy import open_measured_policy, plain
 from policygrain.model.logprobs import score_tokens
 from policygrain.objective import method
 from policygrain.objective.aggregate import Aggregation
-from policygrain.results.layout import DataFolder
+from policygrain.results.layout import DataFolder, StudyFolder
 from policygrain.results.measurements import EstimatorRow, EstimatorsRecord
 from policygrain.results.schema import read_record
 from policygrain.study import Study
@@ -158,16 +158,14 @@ def test_the_command(
         | {"methods": ["token", "none"], "steps": [0], "updates": [1], "batches": 6, "true_prompts": 12},
     )
     path = write_study(tmp_path / "study.yaml", study.model_dump(mode="json", exclude_unset=True))
-    out, done = tmp_path / "out" / "seed0.json", tmp_path / "done" / "estimators-seed0.json"
-    # Problems are prepared where there is no folder of them.
-    assert cli.main(["estimators", "--config", str(path), "--start", str(made[1]), "--out", str(out)]) in (0, None)
+    results, done = StudyFolder(tmp_path / "results"), tmp_path / "done" / "estimators-seed0.json"
+    shutil.copytree(made[1], results.start(0).path)
+    # Problems are prepared where there are none.
+    command = ["estimators", "--config", str(path), "--results", str(results.path)]
+    assert cli.main(command) == 0
     printed = capsys.readouterr().out
     assert "bias cosine" in printed and "reference" in printed and "±" in printed
-    assert [p.name for p in out.parent.iterdir()] == ["seed0.json"]
-    first = json.loads(out.read_text())
-    options = ["--data", str(made[0]), "--done", str(done), "--seed", "0"]
-    other = tmp_path / "again" / "seed0.json"
-    cli.main(["estimators", "--config", str(path), "--start", str(made[1]), "--out", str(other), *options])
-    again = json.loads(other.read_text())
-    assert {k: v for k, v in first.items() if k != "seconds"} == {k: v for k, v in again.items() if k != "seconds"}
+    first = results.estimators(0).read_bytes()
+    assert cli.main([*command, "--done", str(done), "--seed", "0"]) == 0
+    assert results.estimators(0).read_bytes() == first and capsys.readouterr().out == printed
     assert set(json.loads(done.read_text())["results"]) == {"estimators/seed0"}

@@ -14,7 +14,7 @@ from policygrain.instruments import instrument
 from policygrain.instruments.estimators import Estimation
 from policygrain.instruments.instrument import Instrument, made_from, measure_starts
 from policygrain.instruments.rounds import Round
-from policygrain.results.layout import DataFolder
+from policygrain.results.layout import DataFolder, StudyFolder
 from policygrain.results.measurements import EstimatorsRecord
 from policygrain.results.schema import write_record
 from policygrain.study import Study
@@ -74,8 +74,10 @@ def test_what_a_stopped_process_has_measured_is_kept(
 ) -> None:
     """Three initial models; the process is stopped in the second, and then one of the problems files changes."""
     study = small_study(estimators=GOOD, seeds=[0, 1, 2])
-    data, measured = tmp_path / "data", []
-    shutil.copytree(made[0], data)
+    results, measured = StudyFolder(tmp_path), []
+    shutil.copytree(made[0], results.data.path)
+    for seed in study.seeds:
+        shutil.copytree(made[1], results.start(seed).path)
 
     def measure(kind: object, study: Study, seed: int, start: str, data: DataFolder, out: Path) -> EstimatorsRecord:
         if seed == 1 and len(measured) < 2:
@@ -89,27 +91,20 @@ def test_what_a_stopped_process_has_measured_is_kept(
     monkeypatch.setattr(instrument, "measure", measure)
 
     def all_of(done: str) -> list[int]:
-        out, file = tmp_path / "estimators" / "seed{seed}.json", tmp_path / "done" / done
-        return [r.seed for r in measure_starts(Estimation, study, [0, 1, 2], str(made[1]), data, out, file)]
+        return [r.seed for r in measure_starts(Estimation, study, [0, 1, 2], results, tmp_path / "done" / done)]
 
     with pytest.raises(KeyboardInterrupt):
         all_of("one.json")
     assert all_of("one.json") == [0, 1, 2] and measured == [0, "stopped", 1, 2]
-    results = json.loads((tmp_path / "done" / "one.json").read_text())["results"]
-    assert list(results) == ["estimators/seed0", "estimators/seed1", "estimators/seed2"]
-    validation = DataFolder(data).validation
+    ended = json.loads((tmp_path / "done" / "one.json").read_text())["results"]
+    assert list(ended) == ["estimators/seed0", "estimators/seed1", "estimators/seed2"]
+    validation = results.data.validation
     validation.write_text("\n".join(validation.read_text().splitlines()[:-1]) + "\n")
     assert all_of("two.json") == [0, 1, 2] and measured[4:] == [0, 1, 2], "other problems"
 
 
-def test_several_seeds_need_a_file_each(made: tuple[Path, Path], tmp_path: Path) -> None:
-    study = small_study(estimators=GOOD, seeds=[0, 1])
-    with pytest.raises(UserError, match=r"--out: several seeds need a file each; write \{seed\}"):
-        list(measure_starts(Estimation, study, [0, 1], str(made[1]), made[0], tmp_path / "a.json", None))
-
-
 @pytest.mark.parametrize("kind", [Estimation, Round])
-def test_a_study_without_the_section(kind: type[Instrument[Any]], made: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_study_without_the_section(kind: type[Instrument[Any]], tmp_path: Path) -> None:
     name = kind.name
     with pytest.raises(UserError, match=rf"{name}: this study has no such section\. Add `{name}: \{{reference"):
-        list(measure_starts(kind, small_study(), [0], str(made[1]), made[0], tmp_path / "a.json", None))
+        list(measure_starts(kind, small_study(), [0], StudyFolder(tmp_path)))

@@ -159,6 +159,6 @@ def test_prepare_checks_the_study_before_it_writes(problems: Path, tmp_path: Pat
         "name: t\ndata: {train: [count]}\nfigures: [grain]\nexperiments: {headline: {methods: [grpo]}}\n"
         "evaluation: {benchmarks: [{name: count, source: count}]}\n"
     )
-    assert main(["prepare", "--config", str(study), "--out", str(tmp_path / "data")]) == 2
+    assert main(["prepare", "--config", str(study), "--results", str(tmp_path)]) == 2
     assert not (tmp_path / "data").exists()
     assert main(["check", "--config", str(study)]) == 2

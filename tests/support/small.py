@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from policygrain.engines.run import train_run
-from policygrain.results.layout import DataFolder, RunFolder, StartFolder
+from policygrain.results.layout import DataFolder, RunFolder, StudyFolder
 from policygrain.results.reader import run_summary
 from policygrain.study import Study, parse_study
 from policygrain.study.runs import Arm, run_matrix
@@ -54,11 +54,11 @@ def small_study(**changes: Any) -> Study:
 
 
 def make_start(folder: Path) -> tuple[Path, Path]:
-    """(data, initial model) of the small study."""
-    study = small_study()
-    prepare(study, DataFolder(folder / "data"))
-    build_start_model(study, 0, DataFolder(folder / "data"), StartFolder(folder / "start"))
-    return folder / "data", folder / "start"
+    """(data, initial model) of the small study, where ``folder`` as its results has them."""
+    study, results = small_study(), StudyFolder(folder)
+    prepare(study, results.data)
+    build_start_model(study, 0, results.data, results.start(0))
+    return results.data.path, results.start(0).path
 
 
 def train_small(

@@ -7,6 +7,7 @@ import errno
 import importlib.util
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from policygrain.errors import UserError
 from policygrain.files import read_json_lines
 from policygrain.model.loading import load_model
 from policygrain.objective import method, method_names
-from policygrain.results.layout import RunFolder
+from policygrain.results.layout import RunFolder, StudyFolder
 from policygrain.results.reader import run_metrics
 from policygrain.rollout.engine import Request, Response
 from policygrain.rollout.torch_engine import TorchEngine
@@ -60,9 +61,8 @@ def test_a_killed_run_ends_as_the_undisturbed_one(made: tuple[Path, Path], tmp_p
     content["methods"] = {"random": {"base": "clip_cov", "sampler": {"dynamic": True}}}
     content["experiments"] = {"headline": {"methods": ["random"]}}
     config = write_study(tmp_path / "study.yaml", content)
-    data, start = made
     command = [sys.executable, "-m", "policygrain.cli", "train", "--config", str(config)]
-    command += ["--start", str(start), "--data", str(data), "--run-dir"]
+    command += ["--results", str(made[0].parent), "--run-dir"]
     subprocess.run([*command, str(tmp_path / "whole")], check=True, capture_output=True)
 
     broken = tmp_path / "broken"
@@ -86,7 +86,7 @@ def test_a_signal_saves_the_run_and_the_same_command_resumes_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     config = write_study(tmp_path / "study.yaml", {**SMALL, "training": {**SMALL["training"], "checkpoint_every": 100}})
-    command = ["train", "--config", str(config), "--start", str(made[1]), "--data", str(made[0]), "--run-dir"]
+    command = ["train", "--config", str(config), "--results", str(made[0].parent), "--run-dir"]
     assert main([*command, str(tmp_path / "whole")]) == 0
     update = loop.update
 
@@ -267,13 +267,15 @@ def test_rollouts_by_vllm_follow_the_weights(made: tuple[Path, Path], tmp_path: 
     """
     content = copy.deepcopy(SMALL)
     content["training"] |= {"engine": "vllm", "steps": 3, "learning_rate": 3e-3}
+    content["model"] |= {"starts": 1}
     config = write_study(tmp_path / "study.yaml", content)
-    command = [sys.executable, "-m", "policygrain.cli", "train", "--config", str(config), "--data", str(made[0])]
-    command += ["--start-model", str(made[1]), "--seeds", "0", "1", "--run-dir", str(tmp_path / "run{seed}")]
+    command = [sys.executable, "-m", "policygrain.cli", "train", "--config", str(config), "--seeds", "0", "1"]
+    results = StudyFolder(Path(shutil.copytree(made[0].parent, tmp_path / "results")))
+    command += ["--results", str(results.path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     for seed in (0, 1):
-        rows = run_metrics(RunFolder(tmp_path / f"run{seed}"))[:-1]
+        rows = run_metrics(results.run("grpo", seed))[:-1]
         assert len(rows) == 3 and max(r["kl_initial"] for r in rows) > 1e-4, "the weights must have moved"
         assert max(r["mismatch_max"] for r in rows) < 1e-4
 

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from policygrain.cli import main
 from policygrain.errors import UserError
-from policygrain.results.layout import DataFolder, StartFolder
+from policygrain.results.layout import DataFolder, StartFolder, StudyFolder
 from policygrain.results.reader import start_model
 from policygrain.study import Study
 from policygrain.tasks.sources import prepare
@@ -118,15 +118,14 @@ def test_a_record_that_cannot_be_read_is_one_message(content: str, built: StartF
 def test_a_folder_that_is_no_start_model_is_not_replaced(
     made: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A model of the user's, say: `--out` with a wrong path removes nothing."""
-    other = tmp_path / "other"
-    other.mkdir()
+    """A model of the user's, say, is not removed."""
+    other = StudyFolder(tmp_path).start(0).path
+    other.mkdir(parents=True)
     (other / "config.json").write_text("{}")
     config = write_study(tmp_path / "study.yaml", SMALL)
-    command = ["start-model", "--config", str(config), "--data", str(made[0]), "--out"]
-    assert main([*command, str(other)]) == 2
+    assert main(["start-model", "--config", str(config), "--results", str(tmp_path)]) == 2
     assert f"{other}: contains files but no start.json" in capsys.readouterr().err
-    assert snapshot(other) == {"other/config.json": b"{}"}
+    assert snapshot(other) == {"seed0/config.json": b"{}"}
     (other / "config.json").unlink()  # an empty folder is as good as none
     ensure_start_model(quick_study(), 0, DataFolder(made[0]), StartFolder(other))
     assert StartFolder(other).record.exists()

@@ -66,9 +66,8 @@ def test_the_deadline_is_the_one_given_or_that_of_the_job(monkeypatch: pytest.Mo
 def test_a_run_out_of_time_saves_exits_with_75_and_ends_like_any_other(
     made: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data, start = made
     config = write_study(tmp_path / "study.yaml", {**SMALL, "training": {**SMALL["training"], "checkpoint_every": 100}})
-    command = ["train", "--config", str(config), "--start", str(start), "--data", str(data), "--run-dir"]
+    command = ["train", "--config", str(config), "--results", str(made[0].parent), "--run-dir"]
     run, whole = tmp_path / "run", tmp_path / "whole"
     assert main([*command, str(whole)]) == 0
     # No time at all: one step per session.

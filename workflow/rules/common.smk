@@ -19,14 +19,19 @@ except UserError as error:
     sys.exit(f"policygrain: {error}")
 
 
-# Params of all rules. The command is that of the interpreter that runs Snakemake; as a function of resources it is not
-# recorded, so another place of the environment reruns nothing.
+# Params of all rules. The command is that of the interpreter that runs Snakemake, launched in several processes where
+# the resources say so. As a function of resources it is not recorded, so another place of the environment reruns nothing.
 COMMON = {
-    "policygrain": lambda w, resources: f"{shlex.quote(sys.executable)} -m policygrain.cli",
+    "policygrain": lambda w, resources: (
+        f"{launch(resources)}{shlex.quote(sys.executable)} -m policygrain.cli"
+    ),
     "study": str(FOLDER.study),
-    "data": lambda w: str(FOLDER.data.path),
-    "results": lambda w: str(FOLDER.path),
 }
+
+
+def stage(words, done="{output[0]:q}", log=">>"):
+    """The shell command of a stage. Attempts at one job have one log; other logs are written anew."""
+    return f"exec {{params.policygrain}} {words} --config {{params.study:q}} --done {done} {log}{{log:q}} 2>&1"
 
 
 def inputs_of(rule):

@@ -9,8 +9,7 @@ rule prepare:
         **COMMON,
         done=JOBS.prepare.markers,
     shell:
-        "exec {params.policygrain} prepare --config {params.study:q} --out {params.data:q} --done {params.done:q}"
-        " 2>{log:q}"
+        stage("prepare", done="{params.done:q}", log=">")
 
 
 rule start_model:
@@ -25,7 +24,5 @@ rule start_model:
     params:
         **COMMON,
         seeds=seeds_of,
-        out=lambda w: str(FOLDER.start("{seed}").path),
     shell:
-        "exec {params.policygrain} start-model --config {params.study:q} --seeds {params.seeds:q} --data {params.data:q}"
-        " --out {params.out:q} --done {output:q} 2>{log:q}"
+        stage("start-model --seeds {params.seeds:q}")

@@ -27,8 +27,7 @@ rule figure:
     params:
         **COMMON,
     shell:
-        "exec {params.policygrain} figure {wildcards.figure:q} --config {params.study:q} --results {params.results:q}"
-        " --done {output.done:q} 2>{log:q}"
+        stage("figure {wildcards.figure:q}", log=">")
 
 
 rule table:
@@ -51,8 +50,7 @@ rule table:
     params:
         **COMMON,
     shell:
-        "exec {params.policygrain} figure {wildcards.table:q} --config {params.study:q} --results {params.results:q}"
-        " --done {output.done:q} 2>{log:q}"
+        stage("figure {wildcards.table:q}", log=">")
 
 
 rule report_page:
@@ -73,5 +71,4 @@ rule report_page:
         **COMMON,
         captions=lambda w, input: str(Path(input.captions[0]).parent),
     shell:
-        "exec {params.policygrain} report --config {params.study:q} --results {params.results:q}"
-        " --captions {params.captions:q} --out {output.report:q} --done {output.done:q} 2>{log:q}"
+        stage("report --captions {params.captions:q}", log=">")

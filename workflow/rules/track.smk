@@ -11,5 +11,4 @@ rule track:
     params:
         **COMMON,
     shell:
-        "exec {params.policygrain} track --config {params.study:q} --results {params.results:q} --done {output.done:q}"
-        " 2>{log:q}"
+        stage("track", log=">")

@@ -9,17 +9,9 @@ rule train:
         JOBS.log("train"),
     params:
         **COMMON,
-        launch=lambda w, resources: launch(resources),
         seeds=seeds_of,
-        run_dir=lambda w: str(FOLDER.run(w.arm, "{seed}").path),
-        start=lambda w: JOBS.start("{seed}"),
-        evaluate=lambda w: (
-            ["--evaluate", str(FOLDER.path)] if JOBS.evaluates_itself(w.arm) else []
-        ),
     shell:
-        "exec {params.launch}{params.policygrain} train --config {params.study:q} --arm {wildcards.arm:q}"
-        " --seeds {params.seeds:q} --start {params.start:q} --data {params.data:q} --run-dir {params.run_dir:q}"
-        " {params.evaluate:q} --done {output:q} 2>>{log:q}"
+        stage("train --arm {wildcards.arm:q} --seeds {params.seeds:q}")
 
 
 rule estimators:
@@ -35,12 +27,8 @@ rule estimators:
     params:
         **COMMON,
         seeds=seeds_of,
-        instrument="estimators",
-        start=lambda w: JOBS.start("{seed}"),
-        out=lambda w: str(FOLDER.estimators("{seed}")),
     shell:
-        "exec {params.policygrain} {params.instrument} --config {params.study:q} --seeds {params.seeds:q}"
-        " --start {params.start:q} --data {params.data:q} --out {params.out:q} --done {output:q} >{log:q} 2>&1"
+        stage("{rule} --seeds {params.seeds:q}")
 
 
 # One round of updates by each method, on some initial models.
@@ -51,9 +39,18 @@ use rule estimators as rounds with:
         JOBS.marker("rounds"),
     log:
         JOBS.log("rounds"),
+
+
+rule evaluate:
+    # Many models in one engine. Each model's evaluation is written as it is made, so a shard that was stopped does not
+    # sample again what it has.
+    input:
+        inputs_of("evaluate"),
+    output:
+        JOBS.marker("evaluate"),
+    log:
+        JOBS.log("evaluate"),
     params:
         **COMMON,
-        seeds=seeds_of,
-        instrument="rounds",
-        start=lambda w: JOBS.start("{seed}"),
-        out=lambda w: str(FOLDER.rounds("{seed}")),
+    shell:
+        stage("evaluate --shard {wildcards.shard:q}")

@@ -11,7 +11,7 @@ import shutil
 import textwrap
 from types import ModuleType
 
-from . import analysis, data, measuring, models, outputs, results, study, training
+from . import analysis, data, models, results, stages, study
 from .declare import Command
 
 GROUPS: dict[str, tuple[ModuleType, ...]] = {
@@ -19,7 +19,7 @@ GROUPS: dict[str, tuple[ModuleType, ...]] = {
     "Models and data": (data, models),
     "Results": (results,),
     "Analysis without a study": (analysis,),
-    "Stages, which the workflow and make call; each works alone, too": (training, measuring, outputs),
+    "Stages, which the workflow and make call; each works alone, too": (stages,),
 }
 
 

@@ -98,8 +98,9 @@ def job(done: Path | None, names: Collection[str]) -> Iterator[dict[str, str]]:
 
 
 CONFIG = path("--config", "study file (default: config.yaml)", default=Path("config.yaml"))
-DATA = path("--data", "folder written by `prepare`", required=True)
-RESULTS = path("--results", "the study's results", required=True)
+RESULTS = path("--results", "the study's results (default: results/NAME)")
+ARM = option("--arm", "method, or arm of the study (default: the study's first)")
+RUN_DIR = path("--run-dir", "folder of the run (default: where the study's results have it)")
 DONE = path("--done", "file to write at the end")
 JSON = flag("--json", "everything, as JSON")
 SEEDS = option("--seeds --seed", "seeds (default: the study's first)", type=int, nargs="+", metavar="SEED")

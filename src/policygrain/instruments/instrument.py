@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
@@ -15,14 +13,14 @@ from ..errors import UserError
 from ..objective import Method, method
 from ..provenance import commit
 from ..results.job_state import begin, write_done
-from ..results.layout import DataFolder
+from ..results.layout import DataFolder, StudyFolder
 from ..results.measurements import EstimatorsRecord, RoundsRecord
 from ..results.schema import read_record, write_record
 from ..study.checks import check_instruments, check_prompts
 from ..study.fingerprint import Fingerprints
 from ..tasks.golds import check_golds
 from ..tasks.sources import prepare
-from ..train.start_model import check_start_model
+from ..train.start_model import build_start_model, check_start_model
 from .measured_policy import MeasuredPolicy, open_measured_policy, plain
 
 if TYPE_CHECKING:
@@ -86,31 +84,32 @@ def measure_starts(
     instrument: type[Instrument[R]],
     study: Study,
     seeds: Sequence[int],
-    start: str,
-    data: Path | None,
-    out: Path,
-    done: Path | None,
+    folder: StudyFolder,
+    done: Path | None = None,
 ) -> Iterator[R]:
-    """Measure the initial models of ``seeds`` one after the other; {seed} stands for the seed in ``start`` and ``out``.
+    """Measure the initial models of ``seeds``, one after the other, and write their records into the study's results.
 
-    With ``done``, what a stopped process has measured is kept. UserError before anything is computed for a study
-    without the section, or if several initial models would be written to one file.
+    What has been measured is kept. Problems and tiny initial models are made unless they are there. UserError before
+    anything is computed for a study without the section.
     """
-    name = instrument.name
+    name, data = instrument.name, folder.data
     if getattr(study, name) is None:
         example = f"{name}: {{reference: NAME, methods: [NAME, ...]}}"
         raise UserError(f"{name}: this study has no such section. Add `{example}`.")
     check_instruments(study)
-    if len(seeds) > 1 and "{seed}" not in str(out):
-        raise UserError("--out: several seeds need a file each; write {seed} where the seed belongs.")
-    files = {seed: Path(str(out).replace("{seed}", str(seed))) for seed in seeds}
+    files = {seed: getattr(folder, name)(seed) for seed in seeds}
     if done:
         begin(done, [f"{name}/seed{seed}" for seed in seeds])
-    with prepared(study, data, files[seeds[0]]) as problems:
-        for seed, path in files.items():
-            model = start.replace("{seed}", str(seed))
-            record = _record_of(instrument, study, seed, path, model, problems) if done else None
-            yield record or measure(instrument, study, seed, model, problems, path)
+    if not data.train.exists():
+        prepare(study, data)
+        check_golds([data.train, data.validation], study.grader)
+    for seed, path in files.items():
+        start = folder.start(seed)
+        if study.model.start == "tiny" and not start.record.exists():
+            build_start_model(study, seed, data, start)
+        model = str(start.path) if study.model.start == "tiny" else study.model.start
+        record = _record_of(instrument, study, seed, path, model, data)
+        yield record or measure(instrument, study, seed, model, data, path)
     if done:
         write_done(done, {f"{name}/seed{seed}": digests.of_file(path) for seed, path in files.items()})
 
@@ -132,17 +131,3 @@ def made_from(start: str, data: DataFolder, revision: str | None = None) -> str:
     """Digest of an initial model and the problems; of a model on a hub, its commit."""
     model = check_start_model(Path(start), revision)
     return digests.of_json([model, digests.of_file(data.train), digests.of_file(data.validation)])
-
-
-@contextmanager
-def prepared(study: Study, data: Path | None, out: Path) -> Iterator[DataFolder]:
-    """Context with the problems in ``data``; with None they are prepared next to ``out`` and removed afterwards."""
-    if data is not None:
-        yield DataFolder(data)
-        return
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f"{out.stem}-data-", dir=out.parent) as folder:
-        problems = DataFolder(Path(folder))
-        prepare(study, problems)
-        check_golds([problems.train, problems.validation], study.grader)
-        yield problems

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import cast
 
 from ..figures import SUFFIXES, TABLES
@@ -94,11 +95,6 @@ class Jobs:
         markers = training, self._marker("prepare", "all", fingerprint)
         return Job("prepare", fingerprint, markers, files=tuple(files))
 
-    def start(self, seed: int | str) -> str:
-        """Initial model: the folder that a job makes, or the path or name in the study."""
-        model = self.study.model.start
-        return str(self.folder.start(seed).path) if model == "tiny" else model
-
     def start_models(self, seeds: Iterable[int]) -> list[Job]:
         """The jobs that make the initial models of runs with ``seeds``; none where the study names a model."""
         if self.study.model.start != "tiny":
@@ -168,12 +164,12 @@ class Jobs:
         fingerprint = self.fingerprints.evaluation(runs, starts)
         return self._job("evaluate", {"shard": shard}, fingerprint, inputs, runs=tuple(runs), starts=tuple(starts))
 
-    def models(self, shard: str) -> list[str]:
-        """The models of a shard as the command line takes them: NAME=FOLDER."""
+    def models(self, shard: str) -> dict[str, Path]:
+        """The models of a shard, name → folder (or name on a hub)."""
         job = self.evaluate(shard)
-        folders = {f"{START}/seed{seed}": self.start(seed) for seed in job.starts}
-        folders |= {run.name: str(self.folder.run(run.arm, run.seed).model) for run in job.runs}
-        return [f"{name}={folder}" for name, folder in folders.items()]
+        tiny, named = self.study.model.start == "tiny", Path(self.study.model.start)
+        folders = {f"{START}/seed{seed}": self.folder.start(seed).path if tiny else named for seed in job.starts}
+        return folders | {run.name: self.folder.run(run.arm, run.seed).model for run in job.runs}
 
     # Inputs of figures, and outputs made from figures.
 

@@ -1,0 +1,361 @@
+"""Stages of a study, which the workflow calls. Each works alone, too, and reads and writes the study's results."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .declare import ARM, CONFIG, DONE, RESULTS, RUN_DIR, SEEDS, command, flag, job, option, path
+
+if TYPE_CHECKING:
+    from ..results.layout import DataFolder, RunFolder, StudyFolder
+    from ..results.reader import StudyResults
+    from ..study import Study
+    from ..study.runs import Arm
+
+
+def study_and_folder(arguments: Namespace) -> tuple[Study, StudyFolder]:
+    """The study, and the folder of its results: `results/NAME` where `--results` does not name another."""
+    from ..results.layout import StudyFolder
+    from ..study import load_study
+
+    study = load_study(arguments.config)
+    return study, StudyFolder(arguments.results or Path("results") / study.name)
+
+
+def recorded(arguments: Namespace) -> StudyResults:
+    """The results of a study that may have been recorded by an earlier version."""
+    from ..results.reader import StudyResults
+    from ..study import load_recorded_study
+
+    study = load_recorded_study(arguments.config)
+    return StudyResults(arguments.results or Path("results") / study.name, study)
+
+
+# Problems and initial models.
+
+
+@command(CONFIG, RESULTS, path("--done", "files to write at the end", nargs="+", default=[]))
+def prepare(arguments: Namespace) -> None:
+    """Write a study's problems: train.jsonl, validation.jsonl and benchmarks/*.jsonl, in the folder data."""
+    from ..plan.check import check_study
+    from ..results.job_state import begin, write_done
+    from ..results.reader import prepared_data
+    from ..tasks import sources
+    from ..tasks.golds import check_golds
+
+    study, folder = study_and_folder(arguments)
+    data = folder.data
+    check_study(study)
+    for done in arguments.done:
+        begin(done, [])
+    sources.prepare(study, data)
+    files = [data.train, data.validation, *(data.benchmark(b.name) for b in study.evaluation.benchmarks)]
+    check_golds(files, study.grader)
+    if prepared := prepared_data(data):
+        for done in arguments.done:
+            write_done(done, prepared.files)
+
+
+@command(CONFIG, RESULTS, SEEDS, DONE)
+def start_model(arguments: Namespace) -> None:
+    """Build a study's tiny initial models, after `prepare`.
+
+    Each is trained by supervised fine-tuning and saved with its tokenizer, in start/seedS.
+    """
+    from ..results import reader
+    from ..train.start_model import ensure_start_model
+
+    study, folder = study_and_folder(arguments)
+    seeds = arguments.seeds or study.seeds[:1]
+    with job(arguments.done, [f"seed{seed}" for seed in seeds]) as digests:
+        for seed in seeds:
+            ensure_start_model(study, seed, folder.data, folder.start(seed))
+            digests[f"seed{seed}"] = reader.start_model(folder.start(seed)).digest
+
+
+# Training and evaluation.
+
+
+@command(
+    CONFIG,
+    RESULTS,
+    ARM,
+    SEEDS,
+    RUN_DIR,
+    DONE,
+    option(
+        "--time-limit",
+        "save and exit with 75 before this time is over (default: what is left of the SLURM job)",
+        type=float,
+        metavar="MINUTES",
+    ),
+)
+def train(arguments: Namespace) -> None:
+    """Train runs, or resume them; finished runs are left as they are.
+
+    Problems and initial model are those of the study's results. What is not there, and with --run-dir alone both, is
+    made in the run's folder. With `training.trainer: trl`, all processes that torchrun or srun starts train each run
+    together.
+    """
+    from ..engines.launch import process_group
+    from ..engines.run import train_run
+    from ..errors import UserError
+    from ..results.job_state import begin, write_done
+    from ..study.runs import run_matrix
+    from ..train.ranks import on_rank_0, ranks
+    from ..train.stopping import Stop, deadline
+
+    study, folder = study_and_folder(arguments)
+    arm = find_arm(study, arguments.arm)
+    seeds = arguments.seeds or study.seeds[:1]
+    if len(seeds) > 1 and arguments.run_dir:
+        raise UserError("--run-dir: is the folder of one run; leave it out, or name one seed.")
+    after_training = study.evaluation.after_training and arm.name in run_matrix(study).evaluated_arms
+    keys = {}
+    with Stop(deadline(arguments.time_limit)) as stop, process_group():
+        if len(seeds) > 1 and study.training.engine == "vllm" and ranks()[1] > 1:
+            # A vLLM engine that is shut down destroys the process group, which the ranks need for the next seed.
+            raise UserError("--seeds: several ranks that sample with vLLM train one seed per process.")
+        if arguments.done:
+            on_rank_0(lambda: begin(arguments.done, [f"{arm.name}/seed{seed}" for seed in seeds]))
+        for seed in seeds:
+            run, start, data = run_inputs(arguments, study, folder, arm, seed)
+            name = f"{arm.name}/seed{seed}"
+            keys[name] = train_run(study, arm, seed, run, start, data, stop)
+            if after_training and not arguments.run_dir:
+                from ..evaluate.evaluation import evaluate
+
+                model, problems = {name: run.model}, data or run.data
+                on_rank_0(lambda model=model, problems=problems: evaluate(study, model, problems, folder))  # type: ignore[misc]
+        if arguments.done:
+            on_rank_0(lambda: write_done(arguments.done, keys))
+
+
+def run_inputs(
+    arguments: Namespace, study: Study, folder: StudyFolder, arm: Arm, seed: int
+) -> tuple[RunFolder, str | None, DataFolder | None]:
+    """The folder of a run, its initial model and its problems; None for what is to be made in the run's folder."""
+    from ..results.layout import RunFolder
+    from ..study.fingerprint import start_seed
+
+    run = RunFolder(arguments.run_dir) if arguments.run_dir else folder.run(arm.name, seed)
+    if arguments.run_dir and not arguments.results:
+        return run, None, None
+    start = folder.start(start_seed(study, seed))
+    made = study.model.start == "tiny" and start.record.exists()
+    return run, str(start.path) if made else None, folder.data if folder.data.train.exists() else None
+
+
+def find_arm(study: Study, name: str | None) -> Arm:
+    """An arm of the study (default: its first), or a method that no experiment names. UserError for anything else."""
+    from ..errors import UserError, did_you_mean
+    from ..objective import comparison_names, method_names
+    from ..study.runs import Arm, run_matrix
+
+    arms = run_matrix(study).arms
+    if name is None:
+        return next(iter(arms.values()))
+    known = [*arms, *study.methods, *method_names(), *comparison_names()]
+    if name not in known:
+        raise UserError(f"--arm: the study has no arm, and there is no method, {name!r}.{did_you_mean(name, known)}")
+    return arms.get(name) or Arm(name)
+
+
+@command(
+    option("engine", "the engine", choices=["verl"]),
+    CONFIG,
+    RESULTS,
+    ARM,
+    option("--seed", "seed (default: the study's first)", type=int),
+    RUN_DIR,
+    option("--gpus", "GPUs of a node", type=int, default=8),
+)
+def export(arguments: Namespace) -> None:
+    """Write an arm of a study as a run of another engine, verl, to train it by hand, perhaps on another machine.
+
+    RUN/verl has verl's configuration, the problems and a reward function; the command that starts it is printed. When
+    it has ended and is back in its place, `policygrain train` of the same run reads it.
+    """
+    from ..engines import verl_export
+    from ..engines.run import prepare_run
+    from ..engines.table import check_features
+    from ..errors import UserError
+
+    study, folder = study_and_folder(arguments)
+    arm = find_arm(study, arguments.arm)
+    if arm.training(study).trainer != "verl":
+        raise UserError(f"training.trainer: {arm.name} is trained by {arm.training(study).trainer}; set it to verl.")
+    check_features(study, arm, "verl")
+    seed = study.seeds[0] if arguments.seed is None else arguments.seed
+    run, start, data = run_inputs(arguments, study, folder, arm, seed)
+    _, start, data, ended = prepare_run(study, arm, seed, run, start, data)
+    if ended:
+        raise UserError(f"{run.path}: this run has ended.")
+    from_start = study.model_copy(update={"model": study.model.model_copy(update={"start": start})})
+    print(verl_export.describe(run.verl, verl_export.export(from_start, arm, seed, data, run.verl, arguments.gpus)))
+
+
+@command(CONFIG, RESULTS, option("--shard", "number of the group of models (default: all groups)"), DONE)
+def evaluate(arguments: Namespace) -> None:
+    """Evaluate a study's initial and final models on its benchmarks.
+
+    Models that were evaluated under the same protocol before are not sampled again. `evaluation.runs_per_engine` is
+    the size of a group.
+    """
+    from ..errors import UserError, did_you_mean
+    from ..evaluate.evaluation import evaluate
+    from ..plan.jobs import Jobs
+
+    study, folder = study_and_folder(arguments)
+    jobs = Jobs.of_results(study, folder)
+    if arguments.shard is not None and arguments.shard not in jobs.shards:
+        raise UserError(f"--shard: there is no group {arguments.shard!r}.{did_you_mean(arguments.shard, jobs.shards)}")
+    shards = list(jobs.shards) if arguments.shard is None else [arguments.shard]
+    models = {name: model for shard in shards for name, model in jobs.models(shard).items()}
+    with job(arguments.done, models) as keys:
+        keys.update(evaluate(study, models, folder.data, folder))
+
+
+# Instruments.
+
+
+def _measure(arguments: Namespace, instrument: Any, table: Callable[[Any], list[str]]) -> None:
+    """Measure the initial models; write and print their records."""
+    from ..instruments.instrument import measure_starts
+
+    study, folder = study_and_folder(arguments)
+    for record in measure_starts(instrument, study, arguments.seeds or study.seeds[:1], folder, arguments.done):
+        print("\n".join(table(record)), flush=True)
+        for note in getattr(record, "notes", ()):
+            print(f"note: {note}", file=sys.stderr)
+
+
+@command(CONFIG, RESULTS, SEEDS, DONE)
+def estimators(arguments: Namespace) -> None:
+    """Measure gradient estimators on initial models, against the true gradient.
+
+    Bias, noise and usefulness of the update of each method, on the same batches (docs/estimators.md).
+    """
+    from ..instruments.estimators import Estimation, text
+
+    _measure(arguments, Estimation, text)
+
+
+@command(CONFIG, RESULTS, SEEDS, DONE)
+def rounds(arguments: Namespace) -> None:
+    """Measure one round of updates by each method, from the same policy and rollouts.
+
+    The policy is validated with the same sampling seeds after each method's updates (docs/estimators.md).
+    """
+    from ..instruments.rounds import Round, text
+
+    _measure(arguments, Round, text)
+
+
+# What people read.
+
+
+@command(
+    CONFIG,
+    RESULTS,
+    option("name", "figure or table; see `figures` in the study file"),
+    path("--out", "file without suffix (default: where the study has it)"),
+    DONE,
+)
+def figure(arguments: Namespace) -> None:
+    """Draw one figure, or write one table, from a study's records.
+
+    A figure is written as PDF, SVG and PNG, a table as CSV and Markdown.
+    """
+    from ..figures.catalogue import draw
+
+    results = recorded(arguments)
+    with job(arguments.done, [arguments.name]) as digests:
+        draw(arguments.name, results, arguments.out)
+        digests[arguments.name] = results.fingerprints.figures()
+
+
+@command(
+    CONFIG,
+    RESULTS,
+    path("--captions", "folder of captions, NAME.rst (default: workflow/report)", default=Path("workflow/report")),
+    path("--out", "HTML file (default: report.html in the results)"),
+    DONE,
+)
+def report(arguments: Namespace) -> None:
+    """Write a study's report: one self-contained HTML page.
+
+    It has figures, tables, claims, the evaluation protocol and where every number comes from.
+    """
+    from ..report.page import write_report
+
+    results = recorded(arguments)
+    page = arguments.out or results.folder.report
+    with job(arguments.done, [page.name]) as digests:
+        write_report(results, arguments.captions, page)
+        digests[page.name] = results.fingerprints.tracking()
+
+
+@command(
+    CONFIG,
+    RESULTS,
+    option(
+        "--follow",
+        "log the steps of runs while they are trained, until the process PID, which must have started this, ends",
+        type=int,
+        metavar="PID",
+    ),
+    DONE,
+)
+def track(arguments: Namespace) -> None:
+    """Mirror a study's records into MLflow.
+
+    What is in MLflow already is not logged again.
+    """
+    from ..results.schema import write_record
+    from ..track.follow import follow
+    from ..track.mirror import mirror
+
+    results = recorded(arguments)
+    if arguments.follow is not None:
+        os.nice(10)  # lower priority than training
+        follow(results.folder, results.study, arguments.follow)
+        return
+    record = results.folder.tracking
+    with job(arguments.done, [record.name]) as digests:
+        write_record(record, mirror(results))
+        digests[record.name] = results.fingerprints.tracking()
+
+
+@command(
+    path("results", "the study's results, such as results/phase-ranges", metavar="RESULTS"),
+    path("--out", "JSON file for all candidates and the choice"),
+)
+def ranges(arguments: Namespace) -> None:
+    """Choose a clip range per ratio from the runs of a study of candidates.
+
+    studies/phase-ranges.yaml is such a study. Candidates are compared by the area under their learning curves.
+    """
+    from ..analysis.clip_ranges import choose_ranges, ranges_text
+    from ..files import atomic_json
+    from ..results.reader import StudyResults
+
+    choice = choose_ranges(StudyResults(arguments.results))
+    print(ranges_text(choice))
+    if arguments.out:
+        atomic_json(arguments.out, choice)
+
+
+@command(flag("--markdown", "the reference of all keys instead, as Markdown"))
+def schema(arguments: Namespace) -> None:
+    """Print the JSON schema of study files, or the reference of all keys."""
+    from ..study.documentation import markdown
+    from ..study.schema import Study
+
+    print(markdown() if arguments.markdown else json.dumps(Study.model_json_schema(), indent=1) + "\n", end="")

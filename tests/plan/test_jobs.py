@@ -133,7 +133,11 @@ def smoke_jobs(changes: dict[str, Any]) -> list[Job]:
         ({"methods": {"token": {"clip": {"low": 0.3}}}}, {**BOTH, **DRAWN}),
         ({"methods": {"sequence": {"advantage": "rloo"}}}, {**BOTH, **DRAWN}),
         ({"training": {"steps": 4}}, {"train": 4, "evaluate": 1, **DRAWN}),
+        ({"training": {"trainer": "trl"}}, {"train": 4, "evaluate": 1, **DRAWN}),
         ({"model": {"lora": {}}}, EVERY_MODEL),
+        ({"model": {"dtype": "bfloat16"}}, EVERY_MODEL),
+        ({"grader": "math"}, EVERY_MODEL),
+        ({"data": {"train_size": 300}}, {"prepare": 1, "start_model": 1, **EVERY_MODEL}),
         ({"prompt": {"template": "solve: {problem}\n"}}, {"start_model": 1, **EVERY_MODEL}),
         ({"data": {"seed": 2}}, {"prepare": 1, "start_model": 1, **EVERY_MODEL}),
         # A run that is left out is not trained again when it comes back; the others are evaluated together.
@@ -151,7 +155,7 @@ def smoke_jobs(changes: dict[str, Any]) -> list[Job]:
 def test_a_change_leaves_only_what_depends_on_it_without_a_marker(
     changes: dict[str, Any], expected: dict[str, int], in_root: Path
 ) -> None:
-    """Snakemake starts the jobs without a marker (tests/workflow/test_reruns.py)."""
+    """Written out, so that a wrong declaration of a key is seen. Snakemake starts the jobs without a marker."""
     there = {marker for job in smoke_jobs({}) for marker in job.markers}
     assert Counter(job.rule for job in smoke_jobs(changes) if not set(job.markers) <= there) == expected
 

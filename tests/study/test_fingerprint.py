@@ -205,31 +205,6 @@ def test_a_changed_preset_changes_methods_that_are_based_on_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        ({"prompt.template": "{problem}?"}, {"start_model", "evaluation"} | POLICIES),
-        ({"model.lora.rank": 8}, {"evaluation"} | POLICIES),
-        ({"model.dtype": "bfloat16"}, {"evaluation"} | POLICIES),
-        ({"grader": "math"}, {"evaluation"} | POLICIES),
-        (
-            {"model.start": "some/model", "model.revision": "1"},
-            {"start_model", "evaluation"} | POLICIES,
-        ),
-        ({"training.threads": 2, "data.root": "elsewhere", "training.checkpoint_every": 3}, set()),
-        ({"evaluation.benchmarks[].size": 20}, {"benchmarks", "evaluation"} | REPORTED),
-        ({"data.train_size": 300}, set(ARTEFACTS) - {"benchmarks"}),
-        ({"data.seed": 2}, set(ARTEFACTS)),
-        ({"training.trainer": "trl"}, {"run", "evaluation"} | REPORTED),
-        ({"title": "another"}, {"figures", "tracking"}),
-        ({"tracking.uri": "sqlite:///other.db"}, {"tracking"}),
-    ],
-)
-def test_examples(values: dict[str, Any], expected: set[str]) -> None:
-    """Written out, so that a wrong declaration is seen."""
-    assert changed(fingerprints(reference()), fingerprints(with_values(**values))) == expected
-
-
-@pytest.mark.parametrize(
     ("source", "expected"),
     [
         ("own.jsonl", set(ARTEFACTS) - {"benchmarks"}),

@@ -83,14 +83,6 @@ def test_a_copy_without_metadata_and_with_other_times_is_finished_too(smoke: Pat
     assert (figures / "dynamics.png").read_bytes() == before
 
 
-def test_a_change_runs_what_depends_on_it_and_no_more(smoke: Path, root: Path, tmp_path: Path) -> None:
-    """With Snakemake's metadata there; test_reruns.py and tests/plan/test_jobs.py have every kind of change."""
-    headline = {"headline": {"methods": ["grpo", "tepo", "mpo"]}}
-    path = smoke_study(tmp_path, root, {"experiments": headline})
-    more = planned(root, smoke, path, "all")
-    assert more["train"] == 1 and not {"prepare", "start_model", "estimators", "rounds"} & set(more)
-
-
 def test_mlflow_mirrors_the_records(smoke: Path) -> None:
     import mlflow
 

@@ -12,13 +12,11 @@ import yaml
 
 from policygrain.merging import merge
 
+from ..plan.test_jobs import DRAWN, EVERY_MODEL, FINISHED
 from ..support.snakemake import call, jobs, outputs, planned, snakemake
 
 pytestmark = pytest.mark.slow
 
-DRAWN = {"figure": 8, "table": 4, "report_page": 1, "track": 1}
-MEASURED = {"estimators": 1, "rounds": 1}  # of both initial models in one process
-EVERY_MODEL = {"train": 4, **MEASURED, "evaluate": 1, **DRAWN}
 OWN = {
     "data": {"train": ["own.jsonl"], "train_size": 100},
     "evaluation": {"benchmarks": [{"name": "own", "source": "test.jsonl"}]},
@@ -28,22 +26,8 @@ OWN = {
 def write_study(folder: Path, root: Path, **changes: object) -> Path:
     """The smoke study with changes, key by key."""
     path = folder / "study.yaml"
-    path.write_text(
-        yaml.safe_dump(merge({"base": str(root / "studies" / "smoke.yaml"), "name": "smoke", **FEWER}, changes))
-    )
+    path.write_text(yaml.safe_dump(merge(FINISHED | {"base": str(root / "studies" / "smoke.yaml")}, changes)))
     return path
-
-
-EXPERIMENTS = {
-    "headline": {"methods": ["grpo", "tepo"]},
-    "more": {"methods": ["none"], "seeds": [0], "vary": {"updates_per_batch": [1, 4]}, "evaluate": False},
-}
-FEWER = {  # four processes train
-    "seeds_per_process": 2,
-    "experiments": EXPERIMENTS,
-    "controls": None,
-    "figures": ["verdicts", "estimators", "rounds", "benchmarks", "dynamics", "clip_ratio", "convergence", "pass_at_k"],
-}
 
 
 def finish(folder: Path, root: Path, study: Path) -> None:
@@ -62,21 +46,10 @@ def finished(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({"training": {"threads": 2}}, {}),
-        ({"methods": {"grpo": {"clip": {"low": 0.1}}}}, {"train": 1, "evaluate": 1, **DRAWN}),
-        ({"data": {"seed": 2}}, {"prepare": 1, "start_model": 1, **EVERY_MODEL}),
-    ],
-    ids=str,
-)
-def test_a_change_schedules_what_depends_on_it(
-    changes: dict[str, object], expected: dict[str, int], finished: Path, root: Path
-) -> None:
+def test_a_change_schedules_what_depends_on_it(finished: Path, root: Path) -> None:
     """Snakemake starts the jobs without a marker; tests/plan/test_jobs.py has which those are for every change."""
-    study = write_study(finished, root, **changes)
-    assert planned(root, finished, study, "all") == expected
+    study = write_study(finished, root, methods={"grpo": {"clip": {"low": 0.1}}})
+    assert planned(root, finished, study, "all") == {"train": 1, "evaluate": 1, **DRAWN}
     shutil.rmtree(finished / ".snakemake")
 
 

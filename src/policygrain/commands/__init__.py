@@ -11,34 +11,34 @@ import shutil
 import textwrap
 from types import ModuleType
 
-from . import analysis, data, models, results, stages, study
+from . import analysis, data, results, stages, study
 from .declare import Command
 
-GROUPS: dict[str, tuple[ModuleType, ...]] = {
-    "Study": (study,),
-    "Models and data": (data, models),
-    "Results": (results,),
-    "Analysis without a study": (analysis,),
-    "Stages, which the workflow and make call; each works alone, too": (stages,),
+GROUPS: dict[str, ModuleType] = {
+    "Study": study,
+    "Models and data": data,
+    "Results": results,
+    "Analysis without a study": analysis,
+    "Stages, which the workflow and make call; each works alone, too": stages,
 }
 
 
-def commands_of(modules: tuple[ModuleType, ...]) -> dict[str, Command]:
-    """The commands of modules by name, without the actions of a command, whose functions begin with an underscore."""
-    members = ((key, value) for module in modules for key, value in vars(module).items())
+def commands_of(module: ModuleType) -> dict[str, Command]:
+    """The commands of a module by name, without the actions of a command, whose functions begin with an underscore."""
+    members = vars(module).items()
     return {value.name: value for key, value in members if isinstance(value, Command) and not key.startswith("_")}
 
 
-COMMANDS = {name: command for modules in GROUPS.values() for name, command in commands_of(modules).items()}
+COMMANDS = {name: command for module in GROUPS.values() for name, command in commands_of(module).items()}
 
 
 def listing() -> str:
     """All commands with their help, in groups."""
     width, space = shutil.get_terminal_size().columns - 2, max(map(len, COMMANDS)) + 4
     lines = []
-    for heading, modules in GROUPS.items():
+    for heading, module in GROUPS.items():
         lines += [f"{heading}:"]
-        for name, command in commands_of(modules).items():
+        for name, command in commands_of(module).items():
             first, *rest = textwrap.wrap(command.help, max(20, width - space), break_on_hyphens=False)
             lines += [f"  {name:{space - 2}}{first}", *(" " * space + part for part in rest)]
         lines += [""]

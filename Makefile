@@ -115,7 +115,7 @@ lint: setup
 	$(BIN)/snakefmt --check Snakefile workflow
 	$(BIN)/snakemake --lint
 
-# MLflow in the browser; prints where the study's charts are, also while it is running.
+# MLflow in the browser; prints where the study's runs are, also while it is running.
 ui: setup
 	$(BIN)/policygrain ui --config $(STUDY)
 

@@ -34,8 +34,8 @@ from policygrain.report.freeze import freeze, thaw
 from policygrain.results.layout import DataFolder, StudyFolder
 from policygrain.results.reader import StudyResults
 from policygrain.study import Study
-from policygrain.track.mirror import mirror
 from policygrain.track.store import tracking_uri
+from policygrain.track.sync import mirror
 
 from .support.small import SMALL, make_start, small_study, train_small, write_study
 
@@ -100,7 +100,7 @@ def mirrored(results: Path, measured: bool = True) -> dict[str, str]:
     for run in client.search_runs([e.experiment_id for e in experiments]):
         names = sorted(name for name in run.data.metrics if measured or not OF_THE_MACHINE.search(name))
         history = {n: sorted((m.step, m.value) for m in client.get_metric_history(run.info.run_id, n)) for n in names}
-        tags = {k: v for k, v in run.data.tags.items() if k.startswith(("grain.", "arm", "seed"))}
+        tags = {k: v for k, v in run.data.tags.items() if k.startswith(("arm", "seed"))}
         content.append([str(run.info.run_name), run.info.status, dict(run.data.params), tags, history])
     return {str(i): digests.of_json(each) for i, each in enumerate(sorted(content, key=str))}
 

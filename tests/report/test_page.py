@@ -28,7 +28,7 @@ CAPTIONS = ROOT / "workflow" / "report"
 
 @pytest.fixture(scope="module")
 def page(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    make_up_tracking(results, {"tepo": "abc", "grpo": "def"}, "http://tracking:5000/")
+    make_up_tracking(results, "http://tracking:5000/")
     out = tmp_path_factory.mktemp("page") / "report.html"
     write_report(StudyResults(results), CAPTIONS, out)
     return out
@@ -40,7 +40,7 @@ def test_the_report_has_everything_and_needs_nothing(page: Path) -> None:
     assert not re.search(r'<(img|script|link)\b[^>]* (src|href)="(https?:)?//', text)
     for words in ("75.0", "c0ffee", "a computer", "TEPO has the best average", "generated tokens"):
         assert words in text, words
-    assert '<a href="http://tracking:5000/#/experiments/1/runs/abc">TEPO</a>' in text
+    assert '<a href="http://tracking:5000/#/experiments/1/runs">http://tracking:5000/</a>' in text
     assert text.index('id="benchmarks"') < text.index('id="claims"'), "a figure comes first"
 
 
@@ -71,7 +71,7 @@ def test_links_to_mlflow_are_there_only_where_others_can_open_them(results: Path
     folder = tmp_path / "results"
     shutil.copytree(results, folder)
     for uri in ("http://127.0.0.1:5000", "http://localhost:5000/", f"sqlite:///{tmp_path}/mlflow.db"):
-        make_up_tracking(folder, {"tepo": "abc"}, uri)
+        make_up_tracking(folder, uri)
         write_report(StudyResults(folder), CAPTIONS, tmp_path / "report.html")
         text = (tmp_path / "report.html").read_text()
         assert "MLflow" not in text and str(tmp_path) not in text
@@ -141,7 +141,7 @@ def test_what_a_study_says_stays_text(
         path.write_text(f"{path.read_text()}\n\n{HOSTILE} [a](javascript:alert(1)) of {table}\n\n{HOSTILE}\n")
     for run in found.folder.path.glob("runs/*/*/summary.json"):
         run.write_text(run.read_text().replace("a computer", HOSTILE.replace('"', '\\"')))
-    make_up_tracking(folder, {"tepo": HOSTILE}, f"http://host/{HOSTILE}")
+    make_up_tracking(folder, f"http://host/{HOSTILE}")
     out = tmp_path / "report.html"
     write_report(found, captions, out)
     text = out.read_text()

@@ -22,7 +22,7 @@ from policygrain.results.layout import Folder, Inside, RunFolder, StudyFolder, s
 from policygrain.results.reader import StudyResults, evaluated_samples, start_model, token_view
 from policygrain.results.schema import MtpHeadsRecord, read_record, write_record
 from policygrain.tasks.sources import prepare
-from policygrain.track.mirror import mirror
+from policygrain.track.sync import mirror
 from policygrain.train.start_model import ensure_start_model
 
 from ..support.small import small_study
@@ -168,7 +168,7 @@ def test_a_real_study_is_read_without_data_and_models(made: StudyFolder, tmp_pat
     assert [run.name for run in results.trained] == ["grpo/seed0", "heads/seed0"] == [r.name for r in results.summaries]
     assert list(results.model_evaluations) == ["start/seed0", "grpo/seed0", "heads/seed0"]
     assert results.steps.groupby("arm")["step"].max().tolist() == [2, 2]
-    assert results.tracking is not None and set(results.tracking.runs) == {"grpo", "heads"}
+    assert results.tracking is not None and set(results.tracking.runs) == {"grpo/seed0", "heads/seed0"}
     heads = results.folder.run("heads", 0)
     assert read_record(MtpHeadsRecord, heads.mtp_heads, "").losses and token_view(heads.token_steps()[0]).samples
     assert start_model(results.folder.start(0)).seed == 0

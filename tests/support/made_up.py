@@ -270,6 +270,6 @@ def make_up_evaluation(
         write_lines(folder.samples(name), rows)
 
 
-def make_up_tracking(folder: Path, runs: dict[str, str], uri: str = "sqlite:///mlflow.db") -> None:
+def make_up_tracking(folder: Path, uri: str) -> None:
     """Where MLflow has a study that nobody tracked."""
-    write_record(StudyFolder(folder).tracking, TrackingRecord(uri=uri, experiment="1", runs=runs))
+    write_record(StudyFolder(folder).tracking, TrackingRecord(uri=uri, experiment="1", runs={}))

@@ -21,7 +21,7 @@ from policygrain.results.reader import StudyResults
 from policygrain.results.schema import TrackingRecord, write_record
 from policygrain.study import load_study
 from policygrain.text import redacted
-from policygrain.track.mirror import mirror
+from policygrain.track.sync import mirror
 
 from ..support.made_up import make_up
 

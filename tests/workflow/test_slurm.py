@@ -26,7 +26,7 @@ from .slurm_user import DISTURBED, PLACES, STEPS, STUDY, TIMEOUT, TWO_NODES, Use
 
 pytestmark = pytest.mark.slurm
 
-SEED_RUNS = "tags.`grain.role` = 'seed'"
+SEED_RUNS = "tags.seed LIKE '%'"
 
 
 @pytest.fixture(scope="module")
@@ -218,8 +218,8 @@ def test_two_nodes_train_one_run(resumed: User) -> None:
 def test_mlflow_has_each_step_once(disturbed: User, monkeypatch: pytest.MonkeyPatch) -> None:
     import mlflow
 
-    from policygrain.track.mirror import mirror
     from policygrain.track.store import tracking_uri
+    from policygrain.track.sync import mirror
 
     monkeypatch.chdir(disturbed.home)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)

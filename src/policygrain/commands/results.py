@@ -121,14 +121,14 @@ def inspect(arguments: Namespace) -> None:
     option("--port", "port of the server on this machine", type=int, default=5000),
 )
 def ui(arguments: Namespace) -> None:
-    """Serve MLflow in the browser, and print where a study's charts are.
+    """Print where a study's runs are in MLflow, and serve it in the browser.
 
-    With a tracking server (`tracking.uri`, MLFLOW_TRACKING_URI) only the addresses are printed; otherwise the local
-    store is served until Ctrl-C.
+    With a tracking server (`tracking.uri`, MLFLOW_TRACKING_URI) the address is only printed; otherwise the local store
+    is served until Ctrl-C.
     """
     from ..results.layout import StudyFolder
     from ..study import load_recorded_study
-    from ..track.ui import serve
+    from ..track.store import serve
 
     study = load_recorded_study(arguments.config)
     serve(StudyFolder(arguments.results or Path("results") / study.name), study, arguments.port)

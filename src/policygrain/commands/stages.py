@@ -314,18 +314,17 @@ def report(arguments: Namespace) -> None:
     DONE,
 )
 def track(arguments: Namespace) -> None:
-    """Mirror a study's records into MLflow.
+    """Copy a study's records to MLflow.
 
     What is in MLflow already is not logged again.
     """
     from ..results.schema import write_record
-    from ..track.follow import follow
-    from ..track.mirror import mirror
+    from ..track.sync import follow, mirror
 
     results = recorded(arguments)
     if arguments.follow is not None:
         os.nice(10)  # lower priority than training
-        follow(results.folder, results.study, arguments.follow)
+        follow(results, arguments.follow)
         return
     record = results.folder.tracking
     with job(arguments.done, [record.name]) as digests:

@@ -7,7 +7,6 @@ import re
 from collections import defaultdict
 from importlib import resources
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 from ..analysis.claim_text import abstract
@@ -162,17 +161,15 @@ def protocol(results: StudyResults) -> dict[str, str]:
     }
 
 
-def tracked(results: StudyResults) -> dict[str, Any]:
-    """The address of the study's MLflow server; of each arm its name in figures and the address of its run.
+def tracked(results: StudyResults) -> dict[str, str]:
+    """The addresses of the study's MLflow server and of its runs there.
 
     Empty if it was not tracked, or in a file or by a server of this machine, which readers elsewhere cannot open.
     """
-    tracking, label = results.tracking, labels(results.study)
+    tracking = results.tracking
     server = urlsplit(tracking.uri if tracking else "")
     host = server.hostname or ""
     local = host in ("localhost", "::1", "0.0.0.0") or host.startswith("127.")
     if tracking is None or server.scheme not in ("http", "https") or local:
         return {}
-    address = f"{tracking.uri.rstrip('/')}/#/experiments/{tracking.experiment}/runs"
-    runs = [(label(arm), f"{address}/{tracking.runs[arm]}") for arm in results.matrix.arms if arm in tracking.runs]
-    return {"uri": tracking.uri, "runs": runs} if runs else {}
+    return {"uri": tracking.uri, "runs": f"{tracking.uri.rstrip('/')}/#/experiments/{tracking.experiment}/runs"}

@@ -132,7 +132,6 @@ class StudyFolder(Folder):
     tracking = Inside("mlflow.json", Path)  # the study's experiment and runs in MLflow
     tracking_lock = Inside("mlflow.lock", Path)  # locked by the process that writes to MLflow
     tracking_log = Inside("mlflow.log", Path)  # messages of the process that follows runs in MLflow
-    server_log = Inside("mlflow-server.log", Path)  # messages of the MLflow server that `policygrain ui` starts
     workflow_lock = Inside("workflow.lock", Path)  # locked by the workflow of this study; its text names the process
     jobs_lock = Inside("jobs.lock", Path)  # locked by every running job of this study
 
@@ -149,10 +148,6 @@ class StudyFolder(Folder):
         for folder in sorted(self.path.glob("runs/*/seed*")):
             if (seed := folder.name.removeprefix("seed")).isdecimal():
                 yield folder.parent.name, int(seed)
-
-    def started_runs(self) -> list[RunFolder]:
-        """The folders of all runs whose training has started."""
-        return [RunFolder(status.parent) for status in sorted(self.path.glob("runs/*/*/status.json"))]
 
     def evaluation(self, model: str) -> EvaluationFolder:
         """The evaluation of a model named `ARM/seedS` or `start/seedS`."""

@@ -220,7 +220,7 @@ class TrackingRecord(Record):
 
     uri: str
     experiment: str
-    runs: dict[str, str]  # arm → run id
+    runs: dict[str, str]  # name of a run → its id in MLflow
 
 
 class Done(Record):

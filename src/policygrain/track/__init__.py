@@ -1,1 +1,1 @@
-"""Mirrors the records of a study to MLflow. Nothing is read back from MLflow: the files remain the source."""
+"""Copies the records of a study to MLflow (`sync`). Nothing is read back from MLflow: the files remain the source."""

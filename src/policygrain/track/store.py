@@ -1,4 +1,4 @@
-"""The MLflow store of a study: its address, its experiment, one writer at a time."""
+"""The MLflow store of a study: its address, its experiment, one writer at a time, and a server for the browser."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import fcntl
 import os
 import re
-import sqlite3
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 SQLITE = "sqlite:///"
+# Without `workflowType` MLflow would open its view of language-model traces, which is empty.
+RUNS = "/#/experiments/{}/runs?workflowType=machine_learning&compareRunsMode=CHART"
 # The MLflow UI shows charts of runs for this kind of experiment, and traces of language models for the other one.
 KIND = ("mlflow.experimentKind", "custom_model_development")
 
@@ -54,6 +56,40 @@ def only_writer(folder: StudyFolder, wait: bool) -> Iterator[bool]:
             yield True
 
 
+def serve(folder: StudyFolder, study: Study, port: int) -> None:
+    """Print the address of the study's runs; a local store is then served until Ctrl-C, by MLflow in this process.
+
+    UserError if there are no results, or if the tracking server does not answer.
+    """
+    uri = tracking_uri(folder, study)
+    if not folder.path.is_dir():
+        raise UserError(
+            f"{folder.path}: there are no results yet. Run `snakemake all`, and see the runs while they train."
+        )
+    try:
+        _, experiment = connect(folder, study)
+    except Exception as error:
+        raise UserError(f"tracking.uri: MLflow at {redacted(uri)} does not answer ({reason(error, uri)}).") from None
+    local = not uri.startswith(("http://", "https://"))
+    address = f"http://127.0.0.1:{port}" if local else redacted(uri).rstrip("/")
+    print(f"Runs, also while they are trained: {address}{RUNS.format(experiment)}", flush=True)
+    if local:
+        command = [
+            sys.executable,
+            "-m",
+            "mlflow",
+            "server",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+            "--workers",
+            "1",
+        ]
+        os.environ["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] = "false"
+        os.execv(sys.executable, [*command, "--workers", "1", "--backend-store-uri", uri])
+
+
 def reason(error: Exception, uri: str) -> str:
     """The first line of an error's message, without the secrets in ``uri``."""
     text = redacted(str(error).strip().split("\n")[0].replace(uri, redacted(uri)))
@@ -67,7 +103,7 @@ def reason(error: Exception, uri: str) -> str:
 def _store_lock(uri: str) -> Iterator[None]:
     """One process at a time creates a SQLite store, in a temporary file that is renamed when its tables are complete.
 
-    UserError if the store was left incomplete by a process that created it in place.
+    MLflow itself could not use a store again whose creation was interrupted.
     """
     if not uri.startswith(SQLITE):
         yield
@@ -76,34 +112,14 @@ def _store_lock(uri: str) -> Iterator[None]:
     store.parent.mkdir(parents=True, exist_ok=True)
     with store.with_name(f".{store.name}.lock").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        if store.exists() and not _is_complete(store):
-            raise UserError(
-                f"{store}: an MLflow store whose creation was interrupted. Remove it (it contains no run) and run the "
-                "command again."
-            )
         if not store.exists():
-            _create(store)
+            import mlflow
+
+            temporary = store.with_name(f".{store.name}.creating")
+            temporary.unlink(missing_ok=True)
+            mlflow.MlflowClient(f"{SQLITE}{temporary}").search_experiments(max_results=1)
+            temporary.rename(store)
         yield
-
-
-def _create(store: Path) -> None:
-    import mlflow
-
-    temporary = store.with_name(f".{store.name}.creating")
-    temporary.unlink(missing_ok=True)
-    mlflow.MlflowClient(f"{SQLITE}{temporary}").search_experiments(max_results=1)
-    temporary.rename(store)
-
-
-def _is_complete(store: Path) -> bool:
-    """Whether a SQLite file has all tables of MLflow's migrations, whose version is written last."""
-    with contextlib.closing(sqlite3.connect(store)) as database:
-        tables = {row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        if not tables:
-            return True  # an empty file, which MLflow fills
-        return "alembic_version" in tables and bool(
-            database.execute("SELECT version_num FROM alembic_version").fetchall()
-        )
 
 
 def _experiment(client: MlflowClient, folder: StudyFolder, study: Study) -> str:
@@ -113,8 +129,8 @@ def _experiment(client: MlflowClient, folder: StudyFolder, study: Study) -> str:
         local = client.tracking_uri.startswith("sqlite")
         location = (folder.path.parent / "mlflow-artifacts" / name).resolve().as_uri() if local else None
         note = (
-            f"{study.title or name}. One run per seed, and one per method with the means over its seeds. The "
-            "records in the study's folder are the original; this is a copy."
+            f"{study.title or name}. One run per seed; group them by the tag `arm`. The records in the study's folder "
+            "are the original; this is a copy."
         )
         try:
             tags = dict([KIND, ("mlflow.note.content", note)])

@@ -1,4 +1,4 @@
-"""Runs in MLflow while they train: every step once, whatever happens to the trainer, the follower or the server."""
+"""Runs in MLflow: every step once, whatever happens to the trainer, the follower or the server."""
 
 from __future__ import annotations
 
@@ -21,17 +21,16 @@ import yaml
 from policygrain.errors import Stopped, UserError
 from policygrain.results.job_state import is_training, run_status
 from policygrain.results.layout import RunFolder, StudyFolder
-from policygrain.results.reader import StudyResults
+from policygrain.results.reader import StudyResults, run_summary
 from policygrain.results.schema import RunStatus, write_record
-from policygrain.study import Study
+from policygrain.study import Study, load_study
 from policygrain.study.fingerprint import Fingerprints
 from policygrain.study.runs import Run
-from policygrain.track import follow
-from policygrain.track.follow import Follower
-from policygrain.track.mirror import mirror
+from policygrain.track.store import serve, tracking_uri
+from policygrain.track.sync import CONTENT, KEY, PAUSE, Follower, mirror
 from policygrain.train.status_record import complete_status, recorded_status
 
-from ..support.made_up import make_up_run
+from ..support.made_up import make_up, make_up_run
 from ..support.small import small_study, write_study
 
 STEPS = 6
@@ -74,13 +73,13 @@ def run(study: Study, tmp_path: Path) -> RunFolder:
 
 
 def in_mlflow(uri: str) -> dict[str, Any]:
-    """The runs of seeds by name."""
+    """The runs by name."""
     import mlflow
 
     client = mlflow.MlflowClient(uri)
     experiment = client.get_experiment_by_name("live")
     assert experiment is not None
-    runs = client.search_runs([experiment.experiment_id], 'tags."grain.role" = "seed"')
+    runs = [run for run in client.search_runs([experiment.experiment_id]) if "seed" in run.data.tags]
     assert len({r.info.run_name for r in runs}) == len(runs)
     return {r.info.run_name: r for r in runs}
 
@@ -98,7 +97,7 @@ def test_steps_appear_while_the_run_is_trained_and_the_mirror_completes_the_same
     study: Study, run: RunFolder, tmp_path: Path
 ) -> None:
     uri = str(study.tracking.uri)
-    follower = Follower(StudyFolder(tmp_path / "live"), study)
+    follower = Follower(StudyResults(tmp_path / "live", study))
     follower.look()
     (first,) = in_mlflow(uri).values()
     assert first.info.status == "RUNNING" and first.info.start_time == int(1000 * STARTED)
@@ -114,7 +113,7 @@ def test_steps_appear_while_the_run_is_trained_and_the_mirror_completes_the_same
     write_rows(run, 2, repeated_from=1)
     follower.look()
     write_rows(run, STEPS, repeated_from=1)
-    Follower(StudyFolder(tmp_path / "live"), study).look()  # another follower, as of a workflow that was started again
+    Follower(StudyResults(tmp_path / "live", study)).look()  # another follower, as of a workflow that was started again
     expected = [(s, 1.0 if s < 3 else 2.0) for s in range(STEPS)]
     assert [(s, v) for s, v, _ in history(uri, "seconds/total")] == expected
 
@@ -135,7 +134,7 @@ def test_steps_appear_while_the_run_is_trained_and_the_mirror_completes_the_same
 def test_how_a_run_ended_is_shown_and_a_resumed_run_continues(
     status: str, reason: str, study: Study, run: RunFolder, tmp_path: Path
 ) -> None:
-    uri, follower = str(study.tracking.uri), Follower(StudyFolder(tmp_path / "live"), study)
+    uri, follower = str(study.tracking.uri), Follower(StudyResults(tmp_path / "live", study))
     follower.look()
     write_status(run, "key-grpo-0", status, ended=STARTED + 30, reason=reason)
     follower.look()
@@ -153,19 +152,19 @@ def test_how_a_run_ended_is_shown_and_a_resumed_run_continues(
 def test_a_run_whose_process_was_killed_is_marked_when_the_workflow_ends(
     study: Study, run: RunFolder, tmp_path: Path
 ) -> None:
-    follower = Follower(StudyFolder(tmp_path / "live"), study)
+    follower = Follower(StudyResults(tmp_path / "live", study))
     follower.look()
     with run.lock.open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert is_training(run)
-        follower.look(workflow_ended=True)  # a job that goes on without the workflow
+        follower.look(last=True)  # a job that goes on without the workflow
         assert [r.info.status for r in in_mlflow(str(study.tracking.uri)).values()] == ["RUNNING"]
-    follower.look(workflow_ended=True)
+    follower.look(last=True)
     assert [r.info.status for r in in_mlflow(str(study.tracking.uri)).values()] == ["KILLED"]
 
 
 def test_a_run_with_other_settings_gets_a_run_of_its_own(study: Study, run: RunFolder, tmp_path: Path) -> None:
-    follower = Follower(StudyFolder(tmp_path / "live"), study)
+    follower = Follower(StudyResults(tmp_path / "live", study))
     follower.look()
     (before,) = in_mlflow(str(study.tracking.uri)).values()
     run.config.write_text(run.config.read_text().replace("key-grpo-0", "another"))
@@ -184,18 +183,143 @@ def test_a_server_that_hangs_only_delays(
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         hanging = small_study(name="live", seeds=[0], tracking={"uri": f"http://127.0.0.1:{silent.getsockname()[1]}"})
-        follower = Follower(StudyFolder(tmp_path / "live"), hanging)
+        follower = Follower(StudyResults(tmp_path / "live", hanging))
         for tried in range(1, 4):
             begin = time.monotonic()
             follower.look()
             assert time.monotonic() - begin < 10
-            assert follower.pause == follow.PAUSE * 2**tried
+            assert follower.pause == PAUSE * 2**tried
     assert capsys.readouterr().err.count("next try in") == 3
     write_rows(run, 5)
     store = f"sqlite:///{tmp_path}/mlflow.db"
-    follower.study = small_study(name="live", seeds=[0], tracking={"uri": store})
+    follower.results.study = small_study(name="live", seeds=[0], tracking={"uri": store})
     follower.look()
-    assert len(history(store, "sampled_accuracy")) == 5 and follower.pause == follow.PAUSE
+    assert len(history(store, "sampled_accuracy")) == 5 and follower.pause == PAUSE
+
+
+@pytest.fixture
+def smoke(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StudyResults:
+    """The made-up results of a finished study."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    return StudyResults(make_up(load_study(root / "studies" / "smoke.yaml"), tmp_path / "smoke", {}))
+
+
+def test_a_run_that_was_trained_again_replaces_the_old_one(smoke: StudyResults, tmp_path: Path) -> None:
+    import mlflow
+
+    results = smoke.folder.path
+    late = smoke.folder.run("tepo", 1)
+    late.path.rename(tmp_path / "not yet")
+    tracked = mirror(smoke)
+    assert set(tracked.runs) == {run.name for run in smoke.matrix.runs} - {"tepo/seed1"}
+    assert tracked.uri == f"sqlite:///{tmp_path}/mlflow.db"
+    store = mlflow.MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
+    found = store.get_experiment_by_name("smoke")
+    assert found is not None
+
+    def runs() -> dict[str, mlflow.entities.Run]:
+        return {r.info.run_name: r for r in store.search_runs([found.experiment_id])}
+
+    def curve(name: str, metric: str) -> list[tuple[int, float]]:
+        return [(m.step, m.value) for m in store.get_metric_history(runs()[name].info.run_id, metric)]
+
+    # In the made-up records seed s ends with 0.5 + 0.1 s.
+    assert "tepo seed 1" not in runs()
+    assert curve("tepo seed 0", "validation_accuracy") == [(0, 0.0), (2, 0.5 * 2 / 3), (3, 0.5)]
+    untouched = runs()["tepo seed 0"].info.run_id
+
+    # The second seed comes in, a run is trained again with another result, and the creation of one was answered late.
+    (tmp_path / "not yet").rename(late.path)
+    again = smoke.folder.run("grpo", 0)
+    for path in (again.config, again.summary):
+        path.write_text(path.read_text().replace(run_summary(again).key, "of other settings", 1))
+    again.metrics.write_text(again.metrics.read_text().replace("0.5}", "0.9}").replace('0.5, "total', '0.9, "total'))
+    store.create_run(
+        found.experiment_id, tags={KEY: "smoke/tepo/0", CONTENT: run_summary(smoke.folder.run("tepo", 0)).key}
+    )
+    mirror(StudyResults(results))
+    assert runs()["tepo seed 0"].info.run_id == untouched and "tepo seed 1" in runs()
+    assert curve("grpo seed 0", "validation_accuracy")[1:] == [(2, pytest.approx(1 / 3)), (3, 0.9)]
+    names = [r.info.run_name for r in store.search_runs([found.experiment_id])]
+    assert len(names) == len(set(names)) == len(smoke.matrix.runs) + 1
+    # MLflow draws bars for metrics whose only step is 0.
+    (point,) = store.get_metric_history(untouched, "test/average")
+    assert point.step == 0
+
+
+REQUESTS = ("create_run", "log_batch", "set_tag", "log_artifact", "log_artifacts", "log_table", "set_terminated")
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+@pytest.mark.slow
+def test_a_mirror_that_is_killed_after_any_request_is_completed_by_the_next(
+    smoke: StudyResults, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed after each of its requests in turn, by restarting until none is left."""
+    import mlflow
+
+    killed_after: set[tuple[str, ...]] = set()
+
+    def killed_once(name: str) -> Any:
+        request = getattr(mlflow.MlflowClient, name)
+
+        def carried_out(client: Any, *args: Any, **more: Any) -> Any:
+            answer = request(client, *args, **more)
+            this = (name, *args[: 2 if name == "set_tag" else 1], *sorted(more))
+            if this not in killed_after:
+                killed_after.add(this)
+                raise Killed
+            return answer
+
+        return carried_out
+
+    for name in REQUESTS:
+        monkeypatch.setattr(mlflow.MlflowClient, name, killed_once(name))
+    starts = 1
+    while True:
+        try:
+            mirror(smoke)
+            break
+        except Killed:
+            starts += 1
+    assert starts == len(killed_after) + 1 > 20, killed_after
+    store = mlflow.MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
+    experiment = store.get_experiment_by_name("smoke")
+    assert experiment is not None
+    runs = {run.info.run_name: run for run in store.search_runs([experiment.experiment_id])}
+    assert set(runs) == {"figures and tables", *(f"{run.arm} seed {run.seed}" for run in smoke.matrix.runs)}
+    assert {run.info.status for run in runs.values()} == {"FINISHED"}
+    curve = store.get_metric_history(runs["grpo seed 0"].info.run_id, "validation_accuracy")
+    assert [(m.step, m.value) for m in curve] == [(0, 0.0), (2, pytest.approx(1 / 3)), (3, 0.5)]
+
+
+@pytest.mark.slow
+def test_two_calls_on_a_new_store_both_succeed(smoke: StudyResults) -> None:
+    store = smoke.folder.path.parent / "mlflow.db"
+    store.with_name(".mlflow.db.creating").write_text("left by a call that was killed")
+    command = [sys.executable, "-m", "policygrain.cli", "track", "--config", str(smoke.folder.study)]
+    command += ["--results", str(smoke.folder.path)]
+    calls = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    errors = [call.communicate(timeout=600)[1] for call in calls]
+    assert [call.returncode for call in calls] == [0, 0], errors
+    import mlflow
+
+    assert mlflow.MlflowClient(f"sqlite:///{store}").get_experiment_by_name("smoke") is not None
+    assert not store.with_name(".mlflow.db.creating").exists()
+
+
+def test_the_address_of_the_runs_is_printed_and_mlflow_takes_over(
+    smoke: StudyResults, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun: list[list[str]] = []
+    monkeypatch.setattr(os, "execv", lambda _, command: begun.append(command))
+    experiment = mirror(smoke).experiment
+    serve(smoke.folder, smoke.study, 5001)
+    assert f"http://127.0.0.1:5001/#/experiments/{experiment}/runs?" in capsys.readouterr().out
+    assert begun[0][2:4] == ["mlflow", "server"] and tracking_uri(smoke.folder, smoke.study) in begun[0]
 
 
 def test_the_status_says_what_happened(tmp_path: Path) -> None:

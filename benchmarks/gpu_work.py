@@ -10,8 +10,8 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from policygrain.clock import Clock
-from policygrain.plan.devices import read_constants
-from policygrain.plan.loads import Shape, Texts, forward_flops
+from policygrain.plan.cost import constants
+from policygrain.plan.shapes import Shape
 from policygrain.study.schema import Training
 
 
@@ -36,8 +36,8 @@ class Work(NamedTuple):
 
 
 SHAPES = {
-    "0.5b": Shape(**read_constants().shapes["Qwen/Qwen2.5-0.5B"]),
-    "1.5b": Shape(**read_constants().shapes["Qwen/Qwen2.5-1.5B"]),
+    "0.5b": Shape(**constants()["shapes"]["Qwen/Qwen2.5-0.5B"]),
+    "1.5b": Shape(**constants()["shapes"]["Qwen/Qwen2.5-1.5B"]),
     "tiny": Shape(64, 128, 2, 2, 1, 8192, tied=True),
 }
 FULL, SMALL = Work(32, 64, 8, 256), Work(4, 8, 4, 16)
@@ -77,9 +77,15 @@ def model_of(shape: str, device: str) -> Qwen2ForCausalLM:
 
 
 def needed_flops(shape: Shape, work: Work) -> float:
-    """Of a forward pass over a step's texts; prompts need no logits."""
-    texts = Texts(work.prompts, work.prompt_tokens, work.prompts * work.group, work.tokens)
-    return forward_flops(shape, texts) - 2.0 * work.prompts * work.prompt_tokens * shape.hidden * shape.vocabulary
+    """Of a forward pass over a step's texts, each prompt once; prompts need no logits.
+
+    2N per token (Kaplan et al., arXiv 2001.08361), and causal attention, 4 · layers · query width per token and token
+    of context (Narayanan et al., arXiv 2104.04473): half of the own text on average, for responses the whole prompt.
+    """
+    prompts, responses = work.prompts * work.prompt_tokens, work.prompts * work.group * work.tokens
+    context = prompts * work.prompt_tokens / 2 + responses * (work.prompt_tokens + work.tokens / 2)
+    weights = 2.0 * shape.multiplied * (prompts + responses) - 2.0 * prompts * shape.hidden * shape.vocabulary
+    return weights + 4.0 * shape.layers * shape.queries * context
 
 
 class Timed(Clock):

@@ -43,10 +43,9 @@ def counts(fingerprints: Fingerprints, matrix: RunMatrix | None = None) -> str:
 
 @command(
     path("studies", "study file; its data may be missing", nargs="+", metavar="STUDY"),
-    option("--device", "device of the constants (default: cpu for tiny models, else h100)", metavar="NAME"),
+    option("--device", "cpu or h100 (default: cpu for tiny models, else h100)", metavar="NAME"),
     option("--gpus", "number of available devices (default: those of one run)", type=int, metavar="N"),
     option("--per-run", "devices per run (default: the fewest that it fits on)", type=int, metavar="N"),
-    path("--constants", "YAML file that overrides the package's constants", metavar="FILE"),
     one_of(
         JSON,
         flag("--markdown", "one row per study"),
@@ -56,22 +55,20 @@ def counts(fingerprints: Fingerprints, matrix: RunMatrix | None = None) -> str:
 def plan(arguments: Namespace) -> None:
     """Estimate what a study costs, before anything is submitted.
 
-    Jobs, device-hours, tokens, memory and disk come from a cost model that states its assumptions.
+    Prints jobs, tokens, device-hours, memory and what they are based on.
     """
     from ..errors import UserError
     from ..plan import tables
-    from ..plan.devices import read_constants
-    from ..plan.estimate import estimate
+    from ..plan.cost import estimate
     from ..results.reader import StudyResults
     from ..study import load_study
 
     if arguments.power and len(arguments.studies) > 1:
         raise UserError("plan: --power is of one study; name one.")
-    constants = read_constants(arguments.constants)
     estimates = []
     for study in map(load_study, arguments.studies):
         device = arguments.device or ("cpu" if study.model.start == "tiny" else "h100")
-        estimates.append(estimate(study, constants, device, arguments.gpus, arguments.per_run))
+        estimates.append(estimate(study, device, arguments.gpus, arguments.per_run))
     if arguments.power:
         from ..analysis.power import paired_spreads
 

@@ -1,7 +1,6 @@
 """The jobs of a study, what they cost, and what a study file, a machine or a cluster lacks for them.
 
 `jobs` lists the jobs, for the Snakefile too; `session` is what Snakemake does before and after them. `check` reads a
-study as `policygrain check` does; `machine`, `cluster` and `probe` are `policygrain doctor`. `estimate` and `tables`
-are `policygrain plan`: the work of each job (`work`, with formulas from `loads`) over the speed
-of a device (`devices`, `constants.yaml`).
+study as `policygrain check` does; `machine`, `cluster` and `probe` are `policygrain doctor`. `cost`, `shapes` and
+`tables` are `policygrain plan`.
 """

@@ -11,17 +11,7 @@ if TYPE_CHECKING:
     from ..analysis.power import Spread
 
 GB = 1e9
-MEMORY = {
-    "weights": "weights",
-    "gradients": "gradients",
-    "optimizer": "AdamW",
-    "gathered": "gathered layers",
-    "activations": "activations",
-    "output_layer": "output layer",
-    "reference": "start policy, while it scores",
-    "engine_weights": "engine's weights",
-    "engine_cache": "engine's cache",
-}
+NUMBERS = ["jobs", "tokens sampled", "scored", "trained", "device-hours"]
 
 
 def count(number: float) -> str:
@@ -34,71 +24,45 @@ def hours(number: float) -> str:
     return f"{number:,.0f}" if number >= 100 else f"{number:.2g}"
 
 
-def _devices(estimate: dict[str, Any]) -> str:
-    return f"{estimate['gpus']}, {estimate['devices_per_run']} per run"
+def _numbers(part: dict[str, Any]) -> list[str]:
+    """The cells of `NUMBERS` for a rule or a study."""
+    tokens = (count(part[key]) for key in ("sampled", "scored", "trained"))
+    return [str(part["jobs"]), *tokens, hours(part["device_hours"])]
+
+
+def _wall(estimate: dict[str, Any]) -> str:
+    """Wall time in hours, or in days if it is longer than two."""
+    wall, where = estimate["wall_hours"], f"on {estimate['gpus']}, {estimate['devices_per_run']} per run"
+    return f"{hours(wall / 24)} days {where}" if wall > 48 else f"{hours(wall)} h {where}"
+
+
+def _memory(estimate: dict[str, Any]) -> str:
+    return f"{estimate['memory']['total'] / GB:.3g} GB" + ("" if estimate["fits"] else ", DOES NOT FIT")
 
 
 def detail(estimate: dict[str, Any]) -> str:
-    """Everything about one study."""
-    header = ["rule", "jobs", "devices", "device-hours", "longest job (h)", "tokens sampled", "tokens trained"]
-    rows = [
-        [
-            rule["rule"],
-            str(rule["jobs"]),
-            str(rule["devices"]),
-            *(hours(rule[key]) for key in ("device_hours", "longest_hours")),
-            *(count(rule[key]) for key in ("tokens_sampled", "tokens_trained")),
-        ]
-        for rule in estimate["rules"]
-    ]
-    total, device, expected, held = (estimate[key] for key in ("total", "device", "expected", "memory"))
-    short = total["jobs"] - sum(rule["jobs"] for rule in estimate["rules"])
-    sums = [hours(total["device_hours"]), "", count(total["tokens_sampled"]), count(total["tokens_trained"])]
-    rows += [["others, short", str(short), *[""] * 5], ["all", str(total["jobs"]), "", *sums]]
-
-    def fits(yes: bool) -> str:
-        return "fits" if yes else "DOES NOT FIT"
-
-    parts = ", ".join(f"{label} {held[key] / GB:.3g}" for key, label in MEMORY.items())
-    limit, measuring = device["memory"], estimate["instrument_memory"]
+    """The cost of each rule, memory by use, and the assumptions."""
+    rows = [[rule["rule"], *_numbers(rule)] for rule in estimate["rules"]]
+    table = "\n".join(columns([*rows, ["all", *_numbers(estimate["total"])]], ["rule", *NUMBERS], "lr"))
+    device, expected = estimate["device"], estimate["expected"]
+    parts = (f"{use} {size / GB:.3g}" for use, size in estimate["memory"].items() if use != "total" and size)
     facts = {
-        "wall time": f"{hours(estimate['wall_hours'])} h on {_devices(estimate)}",
-        "memory": f"{held['total'] / GB:.3g} GB of {limit / GB:.3g} on each device of a run: {fits(estimate['fits'])}",
-        "": f"{parts}; activations are {'recomputed' if estimate['checkpointing'] else 'kept'}; "
-        f"{estimate['sequences']} sequences are sampled at once",
-        "measuring": f"{measuring / GB:,.3g} GB for estimators and rounds on one device: {fits(measuring <= limit)}",
-        "disk": f"{estimate['disk'] / GB:,.3g} GB: checkpoints, models, responses",
+        "wall time": _wall(estimate),
+        "memory": f"{_memory(estimate)} of {device['memory'] / GB:.3g} on each device of a run: {', '.join(parts)}",
         "expected": f"{expected['prompt_tokens']:g} tokens per prompt, {expected['response_tokens']:g} per response, "
         f"{expected['draws']:g} prompts sampled for each that dynamic sampling keeps. {expected['source']}",
         "device": device["source"],
     }
-    lines = "\n".join(f"{name:10}  {fact}" for name, fact in facts.items() if measuring or name != "measuring")
-    table = "\n".join(columns(rows, header, "lr"))
     source = "measured" if device["measured"] else "assumed, not measured"
     model = f"{estimate['study']}: {estimate['model']}, {count(estimate['parameters'])} parameters"
+    lines = "\n".join(f"{name:10}  {fact}" for name, fact in facts.items())
     return f"{model}\non {device['title']} ({source})\n\n{table}\n\n{lines}\n"
 
 
 def markdown(estimates: Sequence[dict[str, Any]]) -> str:
     """A row per study."""
-    header = ["study", "jobs", "tokens sampled", "tokens trained"]
-    header += ["device-hours", "memory per device", "disk", "wall time"]
-    rows: list[list[str]] = []
-    for estimate in estimates:
-        total, how = estimate["total"], ", activations recomputed" if estimate["checkpointing"] else ""
-        rows.append(
-            [
-                estimate["study"],
-                str(total["jobs"]),
-                count(total["tokens_sampled"]),
-                count(total["tokens_trained"]),
-                hours(total["device_hours"]),
-                f"{estimate['memory']['total'] / GB:.3g} GB{how if estimate['fits'] else ', does not fit'}",
-                f"{estimate['disk'] / 1e12:.2g} TB",
-                f"{hours(estimate['wall_hours'] / 24)} days on {_devices(estimate)}",
-            ]
-        )
-    return markdown_table(header, rows)
+    rows = [[e["study"], *_numbers(e["total"]), _memory(e), _wall(e)] for e in estimates]
+    return markdown_table(["study", *NUMBERS, "memory per device", "wall time"], rows)
 
 
 def power(spreads: Sequence[Spread], estimate: dict[str, Any], records: str) -> str:

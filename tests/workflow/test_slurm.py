@@ -236,15 +236,16 @@ def test_mlflow_has_each_step_once(disturbed: User, monkeypatch: pytest.MonkeyPa
         assert [(point.step, point.value) for point in history] == truth
 
 
-def test_the_doctor_finds_this_cluster_in_order(user: User) -> None:
+def test_the_check_passes_on_this_cluster(user: User) -> None:
     user.edit_profile()
-    command = [sys.executable, "-m", "policygrain.cli", "doctor", "--slurm", "--config", "studies/smoke.yaml"]
+    command = [sys.executable, "-m", "policygrain.cli", "check", "studies/smoke.yaml", "--slurm"]
     done = subprocess.run(
         command, cwd=user.home, env=user.environment, capture_output=True, text=True, timeout=TIMEOUT, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "partitions: cpu, gpu" in done.stdout and "sees folder and environment, vLLM starts" in done.stdout
-    assert not list((user.home / "results").glob(".doctor*"))
+    starts = [line for line in done.stdout.splitlines() if line.startswith("On a node: srun")]
+    assert len(starts) == 1 and starts[0].endswith("--machine --vllm")
+    assert done.stdout.count("; digest ") == 2, "here and on a node"
 
 
 @pytest.mark.parametrize(
@@ -261,7 +262,7 @@ def test_the_doctor_finds_this_cluster_in_order(user: User) -> None:
 def test_slurm_itself_says_which_requests_it_refuses(
     user: User, resources: dict[str, object], reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The doctor asks it, and knows no limits of its own but that of time, which SLURM lets pass."""
+    """The check asks it, and knows no limits of its own but that of time, which SLURM lets pass."""
     for name, value in user.environment.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(UserError, match=reason):

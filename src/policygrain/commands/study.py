@@ -15,20 +15,36 @@ if TYPE_CHECKING:
     from ..study.runs import RunMatrix
 
 
-@command(CONFIG, path("study", "study file, without --config", nargs="?", metavar="STUDY"))
+@command(
+    CONFIG,
+    path("study", "study file, without --config", nargs="?", metavar="STUDY"),
+    flag("--machine", "check this machine, too: disk, GPUs, MLflow"),
+    flag("--vllm", "with --machine: start vLLM and sample a token"),
+    flag("--slurm", "check a cluster, from its login node: what the profile requests, and the study on its nodes"),
+    path(
+        "--profile", "Snakemake profile of the cluster (default: slurm/config.yaml)", default=Path("slurm/config.yaml")
+    ),
+)
 def check(arguments: Namespace) -> None:
-    """Check a study file and print how many arms and runs it has."""
-    from ..plan.check import check_study
+    """Check a study file, and on request this machine or a cluster, and print how many arms and runs it has."""
+    from ..plan.check import check_machine, check_study
     from ..provenance import commit
     from ..study import load_study
     from ..study.fingerprint import Fingerprints
     from ..tasks.sources import source_digests
 
-    study = load_study(arguments.study or arguments.config)
+    file = arguments.study or arguments.config
+    study = load_study(file)
     check_study(study)
     if commit().endswith("+"):
         print("policygrain: note: uncommitted changes: this run cannot be published (rule 10).", file=sys.stderr)
-    print(counts(Fingerprints(study, source_digests(study))))
+    print(counts(Fingerprints(study, source_digests(study))), flush=True)
+    if arguments.machine or arguments.slurm:
+        check_machine(study, Path("results"), arguments.vllm)
+    if arguments.slurm:
+        from ..plan.cluster import check_cluster
+
+        check_cluster(study, file, arguments.profile)
 
 
 def counts(fingerprints: Fingerprints, matrix: RunMatrix | None = None) -> str:
@@ -80,29 +96,6 @@ def plan(arguments: Namespace) -> None:
         print(tables.markdown(estimates), end="")
     else:
         print("\n".join(map(tables.detail, estimates)), end="")
-
-
-@command(
-    CONFIG,
-    flag("--slurm", "check a cluster, from its login node"),
-    path(
-        "--profile", "Snakemake profile of the cluster (default: slurm/config.yaml)", default=Path("slurm/config.yaml")
-    ),
-)
-def doctor(arguments: Namespace) -> None:
-    """Check this machine, or a SLURM cluster, for everything that a study needs.
-
-    Prints what to change; the exit code is 2 when something is wrong.
-    """
-    results = Path("results")
-    if arguments.slurm:
-        from ..plan.cluster import check_cluster
-
-        check_cluster(arguments.config, arguments.profile, results)
-    else:
-        from ..plan.machine import check_machine
-
-        check_machine(arguments.config, results)
 
 
 @command(JSON, path("--config", "study file whose own methods are listed, too"))

@@ -1,8 +1,11 @@
-"""Checks of a study before any computation, without a GPU: `policygrain check`, and the first job."""
+"""Checks of a study before any computation: `policygrain check`, and, without those of the machine, the first job."""
 
 from __future__ import annotations
 
+import os
 import sys
+import tempfile
+import urllib.request
 from pathlib import Path
 
 from ..analysis.comparisons import plan_notes
@@ -11,8 +14,9 @@ from ..engines.table import calls_tools, check_trainers, trainer_notes
 from ..errors import UserError
 from ..evaluate.protocol import engine_of
 from ..figures.catalogue import check_figures
+from ..files import check_free_space
 from ..grading.grader import Options
-from ..hub import config_of, read_config
+from ..hub import config_of, download_command, read_config
 from ..sandbox import isolation
 from ..study import Study, load_study
 from ..study.checks import check_prompts
@@ -22,6 +26,7 @@ from ..tasks.characters import check_characters
 from ..tasks.families import FAMILIES, families_to_demonstrate, generate
 from ..tasks.registry import sampling_of
 from ..tasks.sources import check_sources, load
+from ..text import redacted
 from ..train.published import MODELS
 
 SOME = 60  # problems of a family, which are all alike
@@ -77,6 +82,73 @@ def notes(study: Study) -> list[str]:
                 "nothing about other models (rule 4 of docs/design.md)."
             )
     return messages + trainer_notes(study) + plan_notes(study)
+
+
+def check_machine(study: Study, results: Path, vllm: bool = False) -> None:
+    """UserError for the first thing that this machine lacks: free space in ``results``, GPUs, the MLflow server.
+
+    ``vllm``: vLLM is started and samples a token. In a job of a cluster MLflow is left out, which jobs do not need.
+    """
+    check_free_space(results)
+    start, revision = study.model.start, study.model.revision
+    on_hub = start != "tiny" and not Path(start).is_dir()
+    if on_hub and not any(config_of(start, revision).parent.glob("*.safetensors")):
+        print(
+            f"policygrain: note: the weights of {start} are not in this machine's cache. Where compute nodes have no "
+            f"network, fetch them here: `{download_command(start, revision)}`.",
+            file=sys.stderr,
+        )
+    if "SLURM_JOB_ID" not in os.environ:
+        _check_server(study.tracking.uri or os.environ.get("MLFLOW_TRACKING_URI", ""))
+    import torch
+
+    from ..model.device import device
+
+    granted = [
+        gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu not in ("", "-1", "NoDevFiles")
+    ]
+    device()
+    if torch.cuda.device_count() < len(granted):
+        raise UserError(
+            f"CUDA_VISIBLE_DEVICES names {len(granted)} GPUs, and torch sees {torch.cuda.device_count()}. Run "
+            "`make setup FLAVOUR=gpu` for the CUDA build; if that is installed, the driver is too old."
+        )
+    if vllm:
+        _sample_one_token()
+
+
+def _check_server(uri: str) -> None:
+    if not uri.startswith(("http://", "https://")):
+        return
+    try:
+        urllib.request.urlopen(f"{uri.rstrip('/')}/health", timeout=10).close()
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"tracking.uri: MLflow at {redacted(uri)} does not answer: {getattr(error, 'reason', error)}. Start the "
+            "server, or correct tracking.uri or MLFLOW_TRACKING_URI."
+        ) from None
+
+
+def _sample_one_token() -> None:
+    """Start vLLM with a tiny model. UserError if it does not start."""
+    from ..model import tiny
+    from ..rollout.engine import Request
+    from ..rollout.open import check_vllm_runs_here
+    from ..study.schema import TinyModel
+
+    check_vllm_runs_here()
+    try:
+        from ..rollout.vllm_engine import VllmEngine
+
+        with tempfile.TemporaryDirectory() as folder:
+            tokenizer = tiny.character_tokenizer()
+            tiny.build(TinyModel(), tokenizer, 0).save_pretrained(folder)
+            tokenizer.save_pretrained(folder)
+            VllmEngine(folder, kv_gib=0.1).generate([Request([3, 4, 5], 0, 1)])
+    except Exception as error:  # vLLM and its dependencies have no common error class
+        last = (str(error) or type(error).__name__).strip().splitlines()[-1]
+        change = "Give the rule a GPU, or set the engine to transformers."
+        raise UserError(f"vLLM does not start: {last}. {change}") from error
 
 
 def _check_problems(study: Study) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from importlib import resources
@@ -162,7 +163,7 @@ class Work:
         """Training by the reference until the last stage."""
         return Tokens().plus(self.step(Arm(section.reference)), max(section.steps))
 
-    def job(self, job: Job, arms: dict[str, Arm], evaluated: set[str]) -> Tokens:
+    def job(self, job: Job, arms: Mapping[str, Arm], evaluated: Collection[str]) -> Tokens:
         """The tokens of a job. ``evaluated``: the arms whose runs evaluate their models themselves."""
         study, tokens = self.study, Tokens()
         for run in job.runs:
@@ -216,7 +217,8 @@ def estimate(study: Study, name: str, gpus: int | None = None, per_run: int | No
     tokens: dict[str, list[Tokens]] = defaultdict(list)
     for job in jobs.submitted:
         tokens[job.rule].append(work.job(job, matrix.arms, evaluated))
-    rules, wall = [], 0.0
+    rules: list[dict[str, Any]] = []
+    wall = 0.0
     for rule in (rule for rule in SUBMITTED if rule in tokens):
         several = devices if rule == "train" else 1
         hours = [several * device.start / 3600 + hours_of(t, shape, study, device) for t in tokens[rule]]

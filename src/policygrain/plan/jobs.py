@@ -1,6 +1,6 @@
 """The jobs of a study: what each reads and writes, and the file that says that it has ended.
 
-The Snakefile, `policygrain plan` and `policygrain doctor` read the jobs here.
+The Snakefile, `policygrain plan` and `policygrain check --slurm` read the jobs here.
 """
 
 from __future__ import annotations

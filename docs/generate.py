@@ -1,68 +1,28 @@
 """Writes the generated blocks of the documentation from committed results: python docs/generate.py.
 
-A block stands between `<!-- generated: NAME -->` and `<!-- end -->`; NAME is a key of BLOCKS (`docs/tables/`).
+A block stands between `<!-- generated: NAME -->` and `<!-- end -->`; the function that writes it is in `docs/tables/`,
+after `@block("NAME")`.
 """
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import re
 from pathlib import Path
 
-from tables import (
-    benchmarks,
-    cases_map,
-    engines,
-    integrations,
-    length,
-    methods,
-    mismatch,
-    night,
-    phase,
-    problem_sets,
-    smollm2,
-    studies,
-    trainers,
-    turns,
-)
+import tables
+from tables.common import BLOCKS
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = (
-    "benchmarks/README.md",
-    "docs/benchmarks.md",
-    "docs/cases.md",
-    "docs/coding.md",
-    "docs/engines.md",
-    "docs/integrations/same-name.md",
-    "docs/methods/README.md",
-    "docs/mismatch.md",
-    "docs/phase.md",
-    "docs/length.md",
-    "docs/pretrained.md",
-    "docs/regime.md",
-    "docs/reliability.md",
-    "docs/scaling.md",
-    "docs/statistics.md",
-    "docs/studies.md",
-    "docs/training.md",
-    "docs/turns.md",
-)
 MARKED = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", flags=re.S)
-BLOCKS = (
-    benchmarks.BLOCKS
-    | cases_map.BLOCKS
-    | engines.BLOCKS
-    | studies.BLOCKS
-    | phase.BLOCKS
-    | length.BLOCKS
-    | mismatch.BLOCKS
-    | night.BLOCKS
-    | problem_sets.BLOCKS
-    | smollm2.BLOCKS
-    | integrations.BLOCKS
-    | methods.BLOCKS
-    | trainers.BLOCKS
-    | turns.BLOCKS
-)
+PAGES = [
+    path
+    for path in (*sorted((ROOT / "docs").rglob("*.md")), ROOT / "benchmarks" / "README.md")
+    if MARKED.search(path.read_text())
+]
+for module in pkgutil.iter_modules(tables.__path__):
+    importlib.import_module(f"tables.{module.name}")
 
 
 def fill(text: str) -> str:
@@ -72,13 +32,12 @@ def fill(text: str) -> str:
 
 def main() -> None:
     """Rewrites the pages whose blocks have changed."""
-    for page in PAGES:
-        path = ROOT / page
+    for path in PAGES:
         before = path.read_text()
         after = fill(before)
         if after != before:
             path.write_text(after)
-            print(page)
+            print(path.relative_to(ROOT))
 
 
 if __name__ == "__main__":

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
 
-from .common import read, spread, table
+from .common import block, read, spread, table
 
 
+@block("training-step")
 def training_step() -> str:
     """TRL's time per step over PolicyGrain's."""
     found = read("training_step")
@@ -22,6 +22,7 @@ def training_step() -> str:
     return table(["response lengths", "TRL's seconds per step / PolicyGrain's", "range", "rounds"], rows)
 
 
+@block("pretrained-step")
 def pretrained_step() -> str:
     """A step of a pretrained model beside TRL's, and the share of the processor's peak."""
     found = read("pretrained_step")
@@ -43,6 +44,7 @@ def pretrained_step() -> str:
     )
 
 
+@block("engines")
 def engines() -> str:
     """Rollouts of the pretrained model by each engine."""
     found = read("engines")
@@ -63,6 +65,7 @@ def engines() -> str:
     )
 
 
+@block("grading")
 def grading() -> str:
     """Answers graded per second, ordinary ones and with some that reach the time limit."""
     found = read("grading")
@@ -83,6 +86,7 @@ def grading() -> str:
     )
 
 
+@block("objective")
 def objective() -> str:
     """Time of the objective, as an upper bound of its share of a training step."""
     found = read("objective_cost")
@@ -96,6 +100,7 @@ def objective() -> str:
     )
 
 
+@block("programs")
 def programs() -> str:
     """Programs graded per second, and the plain interpreter beside them."""
     found = read("programs")
@@ -109,6 +114,7 @@ def programs() -> str:
     )
 
 
+@block("trivial-programs")
 def trivial_programs() -> str:
     """The problems of the coding sets that a program of one trivial line solves."""
     found = read("trivial_programs")
@@ -125,6 +131,7 @@ def trivial_programs() -> str:
     return f"{table(header, rows)}\n\nEach of these {len(lines) - len(passed)} passes none: {rest}."
 
 
+@block("block-ratio")
 def block_ratio() -> str:
     """Time of block ratios over that of the token ratio."""
     seconds = read("objective_cost")["block"]["seconds"]
@@ -138,6 +145,7 @@ def block_ratio() -> str:
     )
 
 
+@block("mtp-heads")
 def mtp_heads() -> str:
     """Cost of MPO's prediction heads."""
     found = read("future_heads")
@@ -152,6 +160,7 @@ def mtp_heads() -> str:
     )
 
 
+@block("log-probs")
 def log_probs() -> str:
     """Time and memory of log-probabilities in blocks, beside those of all logits at once."""
     names = {"both": "log-probabilities and entropy", "loss": "log-probabilities"}
@@ -172,6 +181,7 @@ def log_probs() -> str:
     return table(header, rows)
 
 
+@block("planning")
 def planning() -> str:
     """Time and memory of Snakemake's planning."""
     found = read("dry_run")
@@ -188,6 +198,7 @@ def planning() -> str:
     return table(["study", "size", "processor time of a dry run", "peak memory"], rows)
 
 
+@block("coverage")
 def coverage() -> str:
     """Simulated coverage of 95% intervals, by number of seeds."""
     found = read("coverage")
@@ -227,6 +238,7 @@ KILLED = {
 }
 
 
+@block("kills")
 def kills() -> str:
     """Records after random SIGKILLs, by stage."""
     found = read("kills")
@@ -237,6 +249,7 @@ def kills() -> str:
     return table(["stage", "kills", "times run to its end", "differences"], rows) + f"\n\nOn {found['hardware']}."
 
 
+@block("workflow-kills")
 def workflow_kills() -> str:
     """Records of whole workflows that were disturbed."""
     found = read("workflow_kills")
@@ -245,21 +258,3 @@ def workflow_kills() -> str:
         f"\n\n{found['episodes']} workflows were run to their end, and {found['differ']} of them differed, on "
         f"{found['hardware']}."
     )
-
-
-BLOCKS: dict[str, Callable[[], str]] = {
-    "programs": programs,
-    "trivial-programs": trivial_programs,
-    "training-step": training_step,
-    "pretrained-step": pretrained_step,
-    "engines": engines,
-    "grading": grading,
-    "objective": objective,
-    "block-ratio": block_ratio,
-    "mtp-heads": mtp_heads,
-    "log-probs": log_probs,
-    "coverage": coverage,
-    "kills": kills,
-    "workflow-kills": workflow_kills,
-    "planning": planning,
-}

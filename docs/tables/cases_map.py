@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import statistics
-from collections.abc import Callable
 from typing import Any
 
-from .common import ROOT, table
+from .common import block, read, table
 
 LEVEL, SMALL = 0.05, 0.1  # of corrected p-values; points
 
 
+@block("cases-map")
 def cases_map() -> str:
     """The answer in sentences, and how often each method is shown to differ from no ratio."""
     record = _record()
@@ -31,6 +30,7 @@ def cases_map() -> str:
     return "\n\n".join([_sentences(record, methods), table(header, rows), note])
 
 
+@block("cases-map-bias")
 def cases_map_bias() -> str:
     """Bias, and signal-to-noise at one batch, by age: medians over the rows of the map."""
     cells = _record()["cells"]
@@ -57,6 +57,7 @@ def cases_map_bias() -> str:
     return f"{table(header, rows)}\n\nMedians over the rows of the map. Median drift: {drift}."
 
 
+@block("cases-map-law")
 def cases_map_law() -> str:
     """Exponents of the relative bias."""
     rows = [
@@ -118,7 +119,7 @@ def _sentences(record: Any, methods: dict[str, list[tuple[Any, Any]]]) -> str:
 
 
 def _record() -> Any:
-    return json.loads((ROOT / "docs/cases_map.json").read_text())
+    return read("cases_map", "docs")
 
 
 def _every(cell: Any) -> list[Any]:
@@ -141,10 +142,3 @@ def _where(cell: Any) -> str:
 
 def _extreme(value: float, cell: Any) -> str:
     return f"{value:+.2f} ({_where(cell)})"
-
-
-BLOCKS: dict[str, Callable[[], str]] = {
-    "cases-map": cases_map,
-    "cases-map-bias": cases_map_bias,
-    "cases-map-law": cases_map_law,
-}

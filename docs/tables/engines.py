@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import functools
-import json
 from pathlib import Path
-from typing import Any, NamedTuple
-from zipfile import ZipFile
+from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 
-from .common import ROOT, table
-from .phase import corrected, difference
+from .common import areas, block, corrected, difference, endpoints, shown, steps, table
 
 # Of the laptop study: regimes by what follows a method in an arm's name, and comparisons within a regime.
 REGIMES = {"+ahead=48": "48 steps old", "+ahead=16+learning_rate=0.0008": "16 steps old, 8e-4"}
@@ -20,7 +17,7 @@ OF_RATIO = (
     *((method, "none") for method in ("token", "product", "token_clip", "block_clip", "sequence_clip")),
     *(("token_clip", "token"), ("block_clip", "token_clip"), ("sequence_clip", "token_clip")),
 )
-SAMPLED = ("reward_mean", "response_length_mean", "entropy_old")  # what tells samples apart, and both trainers log
+SAMPLED = ["reward_mean", "response_length_mean", "entropy_old"]  # what tells samples apart, and both trainers log
 LOOP = "policygrain"
 
 
@@ -38,96 +35,64 @@ ENGINES = {
 }
 
 
-def metrics(record: str, method: str, trainer: str) -> dict[int, list[dict[str, Any]]]:
-    """The rows of `metrics.jsonl` by seed, of a study that varies the trainer."""
-    return metrics_of(record, method if trainer == LOOP else f"{method}+trainer={trainer}")
-
-
-@functools.cache
-def metrics_of(record: str, arm: str) -> dict[int, list[dict[str, Any]]]:
-    """The rows of `metrics.jsonl` of an arm by seed."""
-    rows = {}
-    with ZipFile(ROOT / "docs" / "records" / f"{record}.zip") as archive:
-        for name in archive.namelist():
-            if name.startswith(f"runs/{arm}/") and name.endswith("/metrics.jsonl"):
-                seed = int(name.split("/")[2].removeprefix("seed"))
-                rows[seed] = [json.loads(line) for line in archive.read(name).splitlines()]
-    return rows
-
-
-def curve(rows: list[dict[str, Any]]) -> tuple[float, float]:
-    """Area under the curve of validation accuracy, and its last value, in percent."""
-    x, y = zip(*((r["step"], 100 * r["validation_accuracy"]) for r in rows if "validation_accuracy" in r), strict=True)
-    return float(np.trapezoid(y, x)) / (x[-1] - x[0]), y[-1]
-
-
-def equal_steps(method: str, trainer: str) -> list[int]:
+def equal_steps(record: str, method: str, trainer: str) -> list[int]:
     """By seed, how many first steps have the same samples by the loop and ``trainer``."""
-    loop, other = (metrics(ENGINES[trainer].record, method, by) for by in (LOOP, trainer))
-    counts = []
-    for seed in sorted(loop):
-        same = [
-            all(abs(a.get(key, 0.0) - b.get(key, 0.0)) < 1e-3 for key in SAMPLED)
-            for a, b in zip(loop[seed][:-1], other[seed][:-1], strict=True)  # the last row is the final validation
-        ]
-        counts.append(same.index(False) if False in same else len(same))
-    return counts
+    rows = steps(record).set_index(["seed", "step"])
+    loop, other = (rows.loc[rows["arm"] == arm, SAMPLED].fillna(0.0) for arm in (method, f"{method}+trainer={trainer}"))
+    same = ((loop - other).abs() < 1e-3).all(axis=1)
+    return [int(of_seed.iloc[:-1].cummin().sum()) for _, of_seed in same.groupby("seed")]  # the last is a validation
 
 
+@block("engines-trl", "trl")
+@block("engines-verl", "verl")
 def agreement(trainer: str) -> str:
     """Area and final accuracy by trainer, their differences paired by seed, and how long samples are the same."""
-    engine, rows = ENGINES[trainer], []
-    for method in engine.methods:
-        runs = [metrics(engine.record, method, by) for by in (LOOP, trainer)]
-        curves = [{seed: curve(r) for seed, r in of.items()} for of in runs]
-        areas, ends = ([{seed: c[place] for seed, c in of.items()} for of in curves] for place in (0, 1))
-        means = [f"{np.mean([*of.values()]):.1f}" for of in areas]
-        texts = [f"{d.mean:+.2f} ± {d.half:.2f}" for d in (difference(of[1], of[0]) for of in (areas, ends))]
-        steps = equal_steps(method, trainer)
-        rows.append([method, *means, *texts, f"{np.median(steps):g} ({min(steps)} to {max(steps)})"])
-    name = engine.title
+    name, record, methods = ENGINES[trainer]
+    rows = []
+    for method in methods:
+        loop, other = (endpoints(record).loc[arm] for arm in (method, f"{method}+trainer={trainer}"))
+        texts = [shown(difference(other[end], loop[end]), 2) for end in ("area", "last")]
+        means, counts = [f"{one['area'].mean():.1f}" for one in (loop, other)], equal_steps(record, method, trainer)
+        rows.append([method, *means, *texts, f"{np.median(counts):g} ({min(counts)} to {max(counts)})"])
     columns = ["area, loop", f"area, {name}", f"{name} − loop, area", f"{name} − loop, at the end"]
     return table(["method", *columns, "steps with the same samples"], rows)
 
 
+@block("engines-trl-comparisons", "trl")
+@block("engines-verl-comparisons", "verl")
 def comparisons(trainer: str) -> str:
     """Each method minus the first, in area, by both trainers; each column is corrected by itself."""
-    engine = ENGINES[trainer]
-    first, *others = engine.methods
+    name, record, (first, *others) = ENGINES[trainer]
     columns = []
     for by in (LOOP, trainer):
-        areas = {m: {seed: curve(r)[0] for seed, r in metrics(engine.record, m, by).items()} for m in engine.methods}
-        columns.append(corrected([[difference(areas[method], areas[first])] for method in others]))
+        base, *found = (areas(record, method, trainer=by) for method in (first, *others))
+        columns.append(corrected([[difference(one, base)] for one in found]))
     rows = [[f"{m} − {first}", *(text for (text,) in texts)] for m, *texts in zip(others, *columns, strict=True)]
-    return table(["area, points", "by the loop", f"by {engine.title}"], rows)
+    return table(["area, points", "by the loop", f"by {name}"], rows)
 
 
+@block("engines-laptop")
 def laptop() -> str:
     """Comparisons of the laptop study, trained by the loop and by TRL; each column is corrected by itself."""
-
-    def areas(record: str, arm: str) -> dict[int, float]:
-        return {seed: curve(rows)[0] for seed, rows in metrics_of(record, arm).items()}
-
     pairs = [("", (method, "grpo")) for method in ("dapo", "tepo", "mpo")]
     pairs += [(regime, pair) for regime in REGIMES for pair in OF_RATIO]
-    columns = [
-        corrected([[difference(areas(record, f"{a}{r}"), areas(record, f"{b}{r}"))] for r, (a, b) in pairs])
-        for record in ("laptop", "laptop-trl")
+
+    def differences(record: str) -> list[pd.Series]:
+        area = endpoints(record)["area"]
+        return [area[of + regime] - area[than + regime] for regime, (of, than) in pairs]
+
+    by_loop, by_trl = differences("laptop"), differences("laptop-trl")
+    columns = [corrected([[difference(d, 0 * d)] for d in found]) for found in (by_loop, by_trl)]
+    shifts = [difference(trl, loop) for loop, trl in zip(by_loop, by_trl, strict=True)]
+    rows = [
+        [REGIMES.get(regime, "recipes"), f"{of} − {than}", loop, trl, shown(d, 2)]
+        for (regime, (of, than)), (loop,), (trl,), d in zip(pairs, *columns, shifts, strict=True)
     ]
-    rows, shifts = [], []
-    for (regime, (of, than)), (loop,), (trl,) in zip(pairs, *columns, strict=True):
-        one, two = (
-            {s: areas(record, of + regime)[s] - than_area for s, than_area in areas(record, than + regime).items()}
-            for record in ("laptop", "laptop-trl")
-        )
-        d = difference(two, one)
-        rows.append([REGIMES.get(regime, "recipes"), f"{of} − {than}", loop, trl, f"{d.mean:+.2f} ± {d.half:.2f}"])
-        shifts.append(d)
     same = sum(("**" in loop) == ("**" in trl) for _, _, loop, trl, _ in rows)
     summary = (
         f"{same} of {len(rows)} verdicts are the same. The largest difference between the trainers is "
-        f"{max(abs(d.mean) for d in shifts):.1f} points; {sum(abs(d.mean) > d.half for d in shifts)} of the intervals "
-        "of these differences exclude 0."
+        f"{max(abs(d.mean) for d in shifts):.1f} points; {sum(d.low > 0 or d.high < 0 for d in shifts)} of the "
+        "intervals of these differences exclude 0."
     )
     return table(["rollouts", "area, points", "by the loop", "by TRL", "TRL − loop"], rows) + f"\n\n{summary}"
 
@@ -138,16 +103,13 @@ def draw(path: Path) -> None:
     figure = Figure(figsize=(10.2, 2.2), layout="constrained")
     colors = {LOOP: "#0072b2", "trl": "#d55e00", "verl": "#009e73"}
     for axes, (trainer, method) in zip(figure.subplots(1, len(panels), sharey=True), panels, strict=True):
-        for by, style in ((LOOP, "-"), (trainer, "--")):
-            of_seeds = metrics(ENGINES[trainer].record, method, by).values()
-            curves = [
-                [(r["step"], 100 * r["validation_accuracy"]) for r in rows if "validation_accuracy" in r]
-                for rows in of_seeds
-            ]
-            x, y = np.array(curves)[0, :, 0], np.array(curves)[..., 1]
+        rows = steps(ENGINES[trainer].record).dropna(subset="validation_accuracy")
+        for by, style, arm in ((LOOP, "-", method), (trainer, "--", f"{method}+trainer={trainer}")):
+            curves = 100 * rows[rows["arm"] == arm].pivot(index="step", columns="seed", values="validation_accuracy")
             label = "loop" if by == LOOP else ENGINES[by].title
-            axes.plot(x, y.mean(0), linestyle=style, color=colors[by], label=label)
-            axes.fill_between(x, y.min(0), y.max(0), alpha=0.15, color=colors[by], linewidth=0)
+            axes.plot(curves.index, curves.mean(axis=1), linestyle=style, color=colors[by], label=label)
+            ends = curves.min(axis=1), curves.max(axis=1)
+            axes.fill_between(curves.index, *ends, alpha=0.15, color=colors[by], linewidth=0)
         axes.set_title(f"{method.upper()}, {ENGINES[trainer].title}", fontsize=9)
         axes.set_xlabel("training step", fontsize=8)
         axes.tick_params(labelsize=7)
@@ -155,10 +117,3 @@ def draw(path: Path) -> None:
             axes.legend(fontsize=7, loc="upper left")
     figure.axes[0].set_ylabel("validation accuracy (%)", fontsize=8)
     figure.savefig(path, dpi=200)
-
-
-BLOCKS = {
-    f"engines-{trainer}{suffix}": functools.partial(block, trainer)
-    for trainer in ENGINES
-    for suffix, block in (("", agreement), ("-comparisons", comparisons))
-} | {"engines-laptop": laptop}

@@ -1,20 +1,20 @@
-"""Tables on trainers that the objective runs in."""
+"""Tables on other trainers."""
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable
 
 import numpy as np
 import torch
 
 from policygrain import TokenBatch
+from policygrain.engines.table import FEATURES, TRAINERS
 from policygrain.objective.clip import M2po
 
-from .common import ROOT, read, table
+from .common import block, read, table
 
 
+@block("in-trl")
 def in_trl() -> str:
     """What PolicyGrainTrainer adds to TRL's step."""
     found = read("objective_cost")["in_trl"]
@@ -26,9 +26,10 @@ def in_trl() -> str:
     )
 
 
+@block("same-name")
 def same_name() -> str:
     """What names mean in other trainers, from the record that a test holds."""
-    record = json.loads((ROOT / "docs/integrations/same-name.json").read_text())
+    record = read("same-name", "docs/integrations")
     rows = []
     for row in record["names"]:
         depends = row["depends_on_division"]
@@ -50,6 +51,7 @@ SMALLEST_BAND = 0.7, 1.5  # of the authors' code
 RESPONSES, LENGTH = 200, 100
 
 
+@block("m2po-names")
 def m2po_names() -> str:
     """Share of tokens that three rules of the name M2PO silence, on log-ratios of Student's t with 4 degrees."""
     rng = np.random.default_rng(0)
@@ -88,8 +90,13 @@ def _furthest(log_ratio: torch.Tensor) -> torch.Tensor:
     return log_ratio.square() > (squares[count - 1] if count else -1.0)
 
 
-BLOCKS: dict[str, Callable[[], str]] = {
-    "same-name": same_name,
-    "m2po-names": m2po_names,
-    "in-trl": in_trl,
-}
+@block("trainers")
+def trainers() -> str:
+    """A row per feature that some trainer lacks."""
+    rows = [f"| a study asks for | {' | '.join(f'`{name}`' for name in TRAINERS)} |", "|---|---|---|---|"]
+    rows.append("| several processes per run | – | yes | yes |")
+    rows.append("| runs that are paired with those of the loop | yes | yes | without dynamic sampling, on one GPU |")
+    for feature in FEATURES:
+        has = ("yes" if trainer in feature.trainers else "–" for trainer in TRAINERS)
+        rows.append(f"| {feature.text} | {' | '.join(has)} |")
+    return "\n".join(rows)

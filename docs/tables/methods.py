@@ -12,9 +12,10 @@ from policygrain.objective.method import CHOICES
 from policygrain.objective.part import Part
 from policygrain.settings import keys
 
-from .common import ROOT, table
+from .common import ROOT, block, table
 
 
+@block("parts")
 def parts() -> str:
     """Every part of every key, with its formula and its parameters, from the classes."""
     rows = []
@@ -37,6 +38,7 @@ def _parameters(kind: type[Part]) -> str:
     return ", ".join(f"`{field.name}: {json.dumps(field.default)}`" for field in fields) or "–"
 
 
+@block("comparison")
 def comparison() -> str:
     """The presets to compare ratios with."""
     rows = []
@@ -48,6 +50,7 @@ def comparison() -> str:
     return table(["preset", "ratio", "clip low / high", "what it is"], rows)
 
 
+@block("presets")
 def presets() -> str:
     """Every preset with its page, whose title names it, and its parts."""
     pages = {}
@@ -82,6 +85,3 @@ def _settings(part: Part) -> str:
 def _setting(item: tuple[str, Any]) -> str:
     key, value = item
     return key if value is True else f"{key} {value:g}" if isinstance(value, float) else f"{key} {value or 'none'}"
-
-
-BLOCKS = {"parts": parts, "comparison": comparison, "presets": presets}

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from policygrain.tasks.registry import Dataset, GitHome, HubHome, dataset, names
 
-from .common import table
+from .common import block, table
 
 COLUMNS = ["set", "problems", "role", "samples", "temperature", "metric", "answers", "source"]
 
 
+@block("problem-sets")
 def problem_sets() -> str:
     """The table of protocols, and the sections."""
     sets = sorted((dataset(name) for name in names()), key=lambda d: (d.role, d.name))
@@ -61,6 +62,3 @@ def _section(d: Dataset) -> str:
         lines.append(f"* Prompt: {d.prompt}")
     lines += [f"* Source: {_home(d)}.", f"* Columns checked: {d.fields.checked}.", f"* Licence: {d.licence}."]
     return "\n".join(lines)
-
-
-BLOCKS = {"problem-sets": problem_sets}

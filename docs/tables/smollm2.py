@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import re
-import statistics
-from collections.abc import Callable
-from functools import partial
-from pathlib import Path
 from typing import Any
-from zipfile import ZipFile
 
-from .common import ROOT, read
+from .common import block, files, read, steps, table
 
-RECORD = ROOT / "docs" / "records" / "smollm2.zip"
-PROGRAMS = ROOT / "docs" / "records" / "smollm2-code.zip"
-EVALUATED = ROOT / "docs" / "records" / "smollm2-mbpp_plus.json"  # of the initial model, for the selection of problems
+RECORD, PROGRAMS = "smollm2", "smollm2-code"
 SAMPLED = (
     ("plain_sum", 1),
     ("plain_sum", 2),
@@ -26,139 +17,105 @@ MODELS = {  # the last was chosen when the results were known
     "after, 8 updates": "runs/tepo/seed0",
     "after, 1 update": "runs/tepo+updates_per_batch=1/seed1",
 }
+OUTCOMES = ("correct", "incorrect", "unparsable")
 
 
-def _lines(archive: ZipFile, name: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in archive.read(name).decode().splitlines()]
-
-
-def accuracy(record: Path) -> str:
+@block("smollm2-accuracy", RECORD)
+@block("smollm2-code-accuracy", PROGRAMS)
+def accuracy(record: str) -> str:
     """The table of accuracies of a record, and its table of differences."""
-    with ZipFile(record) as archive:
-        text = archive.read("tables/results.md").decode().strip()
-    return text.replace("start model", "initial model")  # its name when the record was made
+    (text,) = files(record, "tables/results.md").values()
+    return str(text).strip().replace("start model", "initial model")  # its name when the record was made
 
 
-def learning(record: Path, steps: int) -> str:
-    """By arm, first and last ``steps`` of all seeds: accuracy of samples, and share of groups whose rewards differ."""
-    runs: dict[str, list[list[dict[str, Any]]]] = {}
-    with ZipFile(record) as archive:
-        for name in sorted(n for n in archive.namelist() if re.fullmatch(r"runs/[^/]+/seed\d+/metrics.jsonl", n)):
-            rows = [row for row in _lines(archive, name) if "sampled_accuracy" in row]
-            runs.setdefault(name.split("/")[1], []).append(rows)
-    lines = [
-        f"| method | accuracy, first {steps} steps | last {steps} | by seed | groups that differ, first | last |",
-        "| --- | ---: | ---: | --- | ---: | ---: |",
-    ]
-    for arm, found in runs.items():
-        first, last = ([run[:steps] for run in found], [run[-steps:] for run in found])
-        cells = [arm, _percent(first, _accuracy), _percent(last, _accuracy)]
-        cells.append(", ".join(_percent([run], _accuracy) for run in last))
-        cells += [_percent(first, _useful), _percent(last, _useful)]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n\nOf all responses that were sampled, those of dropped groups included."
+@block("smollm2-learning", RECORD, 10)
+@block("smollm2-code-learning", PROGRAMS, 5)
+def learning(record: str, window: int) -> str:
+    """By arm, first and last steps of all seeds: accuracy of samples, and share of groups whose rewards differ."""
+    rows = steps(record).dropna(subset="sampled_accuracy")
+    # Dynamic sampling also drops groups beyond what a batch needs, so this is a lower limit; 0 if it dropped all.
+    rows = rows.assign(useful=(1 - rows["groups_dropped"] / rows["groups_drawn"]).fillna(0.0))
+    lines = []
+    for arm, of_arm in rows.groupby("arm", sort=False):
+        first, last = of_arm.groupby("seed").head(window), of_arm.groupby("seed").tail(window)
+        by_seed = last.groupby("seed")["sampled_accuracy"].mean()
+        shares = [first["sampled_accuracy"].mean(), last["sampled_accuracy"].mean()]
+        useful = [first["useful"].mean(), last["useful"].mean()]
+        cells = [f"{100 * share:.0f}%" for share in (*shares, *useful)]
+        lines.append([str(arm), *cells[:2], ", ".join(f"{100 * share:.0f}%" for share in by_seed), *cells[2:]])
+    header = ["method", f"accuracy, first {window} steps", f"last {window}", "by seed"]
+    shown = table([*header, "groups that differ, first", "last"], lines, "lrrlrr")
+    return shown + "\n\nOf all responses that were sampled, those of dropped groups included."
 
 
-def _percent(runs: list[list[dict[str, Any]]], measure: Callable[[dict[str, Any]], float]) -> str:
-    values = [measure(row) for run in runs for row in run]
-    return f"{100 * statistics.mean(values):.0f}%"
-
-
-def _accuracy(row: dict[str, Any]) -> float:
-    return float(row["sampled_accuracy"])
-
-
-def _useful(row: dict[str, Any]) -> float:
-    """Dynamic sampling also drops groups beyond what a batch needs, so this is a lower limit; 0 if it dropped all."""
-    return float(1 - row["groups_dropped"] / row["groups_drawn"]) if "groups_drawn" in row else 0.0
-
-
+@block("smollm2-samples")
 def samples() -> str:
     """Three responses before and after, of problems that were chosen beforehand."""
-    lines = ["| " + " | ".join(["problem", *MODELS]) + " |", "| --- " * (1 + len(MODELS)) + "|"]
-    with ZipFile(RECORD) as archive:
-        for benchmark, number in SAMPLED:
-            rows = [_lines(archive, f"{model}/evaluation/{benchmark}.jsonl") for model in MODELS.values()]
-            problem = list(dict.fromkeys(row["id"] for row in rows[0]))[number - 1]
-            first = [next(row for row in found if row["id"] == problem) for found in rows]
-            cells = [
-                f"{first[0]['problem']} ({first[0]['gold']})",
-                *(f"{r['response']} *{r['outcome']}*" for r in first),
-            ]
-            lines.append("| " + " | ".join(" ".join(cell.replace("|", "\\|").split()) for cell in cells) + " |")
-    return "\n".join(lines)
+    lines = []
+    for benchmark, number in SAMPLED:
+        found = [
+            rows
+            for model in MODELS.values()
+            for rows in files(RECORD, f"{model}/evaluation/{benchmark}.jsonl").values()
+        ]
+        problem = list(dict.fromkeys(row["id"] for row in found[0]))[number - 1]
+        first = [next(row for row in rows if row["id"] == problem) for rows in found]
+        cells = [f"{first[0]['problem']} ({first[0]['gold']})", *(f"{r['response']} *{r['outcome']}*" for r in first)]
+        lines.append([" ".join(cell.replace("|", "\\|").split()) for cell in cells])
+    return table(["problem", *MODELS], lines)
 
 
+@block("smollm2-precision")
 def precision() -> str:
     """Float32 weights after training with bfloat16 passes, evaluated in both precisions."""
     found = read("precision")
-    lines = [
-        "| weights | accuracy, float32 passes | bfloat16 passes | difference of log-probabilities (nats per token) |"
-    ]
-    lines += ["| --- | ---: | ---: | ---: |"]
+    lines = []
     for key, name in (("before", "initial model"), ("after", f"after {found['step']} steps")):
-        row = found[key]
-        cells = [f"{100 * row['accuracy'][dtype]:.0f}%" for dtype in ("float32", "bfloat16")]
-        lines.append("| " + " | ".join([name, *cells, f"{row['difference']:.2f}"]) + " |")
-    count = found["after"]["responses"]
-    return "\n".join(lines) + f"\n\nFloat32 weights of `{found['run']}`, {count} responses to test problems."
+        accuracies = [f"{100 * found[key]['accuracy'][dtype]:.0f}%" for dtype in ("float32", "bfloat16")]
+        lines.append([name, *accuracies, f"{found[key]['difference']:.2f}"])
+    difference = "difference of log-probabilities (nats per token)"
+    shown = table(["weights", "accuracy, float32 passes", "bfloat16 passes", difference], lines, "lrrr")
+    return f"{shown}\n\nFloat32 weights of `{found['run']}`, {found['after']['responses']} responses to test problems."
 
 
-def outcomes(record: Path) -> str:
+@block("smollm2-code-outcomes")
+def outcomes() -> str:
     """Of each benchmark, the share of responses by outcome, before and after training."""
-    lines = [
-        "| benchmark | model | correct | incorrect | not Python | cut off | tokens |",
-        "| --- | --- " + "| ---: " * 5 + "|",
-    ]
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    with ZipFile(record) as archive:
-        for name in sorted(n for n in archive.namelist() if n.endswith("/evaluation/records.json")):
-            model = "before" if name.startswith("start/") else "after"
-            for row in json.loads(archive.read(name))["records"]:
-                found.setdefault((row["benchmark"], model), []).append(row)
+    for name, evaluation in files(PROGRAMS, "*/evaluation/records.json").items():
+        model = "before" if name.startswith("start/") else "after"
+        for row in evaluation["records"]:
+            found.setdefault((row["benchmark"], model), []).append(row)
+    lines = []
     for (benchmark, model), rows in sorted(found.items(), key=lambda item: (item[0][0], item[0][1] != "before")):
-        counts = {kind: sum(row["outcomes"].get(kind, 0) for row in rows) for kind in OUTCOMES}
         total = sum(sum(row["outcomes"].values()) for row in rows)
-        shares = [f"{100 * count / total:.0f}%" for count in counts.values()]
-        shares.append(f"{100 * statistics.mean(row['truncated'] for row in rows):.0f}%")
+        shares = [sum(row["outcomes"].get(kind, 0) for row in rows) / total for kind in OUTCOMES]
+        shares.append(sum(row["truncated"] for row in rows) / len(rows))
         tokens = sum(row["tokens"] for row in rows) / total
-        lines.append("| " + " | ".join([benchmark, model, *shares, f"{tokens:.0f}"]) + " |")
-    return "\n".join(lines) + "\n\nCut off: responses of the longest length, whatever their outcome."
+        lines.append([benchmark, model, *(f"{100 * share:.0f}%" for share in shares), f"{tokens:.0f}"])
+    header = ["benchmark", "model", "correct", "incorrect", "not Python", "cut off", "tokens"]
+    return table(header, lines, "llrrrrr") + "\n\nCut off: responses of the longest length, whatever their outcome."
 
 
+@block("smollm2-code-selected")
 def selected() -> str:
     """How many problems of MBPP+ the initial model solves sometimes, but not always."""
-    (row,) = json.loads(EVALUATED.read_text())["records"]
-    rates = row["per_problem"]
-    sometimes = sum(0 < rate < 1 for rate in rates)
+    (row,) = read("smollm2-mbpp_plus", "docs/records")["records"]  # for the selection of problems
+    sometimes = sum(0 < rate < 1 for rate in row["per_problem"])
     return (
         f"{100 * row['accuracy']:.1f}% of the responses are correct, {row['n']} to each of {row['problems']} problems; "
         f"{sometimes} problems have both correct and wrong responses."
     )
 
 
-def cost(record: Path) -> str:
+@block("smollm2-cost", RECORD)
+@block("smollm2-code-cost", PROGRAMS)
+def cost(record: str) -> str:
     """Hardware, precision and time of the runs."""
-    with ZipFile(record) as archive:
-        summaries = [json.loads(archive.read(n)) for n in archive.namelist() if n.endswith("/summary.json")]
+    summaries = list(files(record, "*/summary.json").values())
     made_with = {(s["environment"]["hardware"], s["environment"]["compute"]) for s in summaries}
     hours = sum(s["final"]["seconds"] for s in summaries) / 3600
     tokens = sum(s["final"]["tokens"] for s in summaries)
     kinds = "; ".join(f"{hardware}, {compute} passes" for hardware, compute in sorted(made_with))
-    steps = summaries[0]["final"]["steps"]
-    return f"{len(summaries)} runs of {steps} steps, {hours:.1f} core-hours, {tokens:,} sampled tokens ({kinds})."
-
-
-OUTCOMES = ("correct", "incorrect", "unparsable")
-BLOCKS: dict[str, Callable[[], str]] = {
-    "smollm2-precision": precision,
-    "smollm2-cost": partial(cost, RECORD),
-    "smollm2-accuracy": partial(accuracy, RECORD),
-    "smollm2-learning": partial(learning, RECORD, 10),
-    "smollm2-samples": samples,
-    "smollm2-code-selected": selected,
-    "smollm2-code-cost": partial(cost, PROGRAMS),
-    "smollm2-code-accuracy": partial(accuracy, PROGRAMS),
-    "smollm2-code-learning": partial(learning, PROGRAMS, 5),
-    "smollm2-code-outcomes": partial(outcomes, PROGRAMS),
-}
+    count = summaries[0]["final"]["steps"]
+    return f"{len(summaries)} runs of {count} steps, {hours:.1f} core-hours, {tokens:,} sampled tokens ({kinds})."

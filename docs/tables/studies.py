@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import statistics
-from collections.abc import Callable
 
-from .common import ROOT, table
+from .common import ROOT, block, read, table
 
 
+@block("ranges")
 def ranges() -> str:
     """Every candidate clip range with its area under the learning curve, and which was chosen."""
-    found = json.loads((ROOT / "docs/ranges.json").read_text())
+    found = read("ranges", "docs")
     rows = []
     for ratio, candidates in found["candidates"].items():
         for one in candidates:
@@ -23,24 +22,28 @@ def ranges() -> str:
     return table(header, rows) + f"\n\nPoints, mean over seeds {', '.join(map(str, found['seeds']))}; chosen in bold."
 
 
+@block("power")
 def power() -> str:
     """Seeds and hours of a verdict at full size, with the spread of the study of an hour."""
     return (ROOT / "docs/power.txt").read_text().strip()
 
 
+@block("plan-papers")
 def plan_papers() -> str:
     """The plans of the papers' settings."""
     return (ROOT / "docs/plan_papers.txt").read_text().strip()
 
 
+@block("plan-grain")
 def plan_grain() -> str:
     """The plan of the study of the grain at full size."""
     return (ROOT / "docs/plan_grain.txt").read_text().strip()
 
 
+@block("cases")
 def cases() -> str:
     """Every estimator without a clip in each exact case, and what the clip changes."""
-    record = json.loads((ROOT / "docs/cases.json").read_text())
+    record = read("cases", "docs")
     baseline = record["baseline"]
     header = ["ratio", "push on x1", "cosine", "bias", "cosine of a batch", f"reward − {baseline}", "cosine with clip"]
     parts = []
@@ -64,9 +67,10 @@ def cases() -> str:
     return "\n\n".join([*parts, f"{record['seeds']} seeds, batches of {record['batch']} responses."])
 
 
+@block("case-doses")
 def case_doses() -> str:
     """Difference to the token ratio by what is varied in each exact case."""
-    record = json.loads((ROOT / "docs/cases.json").read_text())
+    record = read("cases", "docs")
     names = {
         "first": "tokens before the decision",
         "updates_per_batch": "updates per batch",
@@ -87,13 +91,3 @@ def reward(interval: list[float]) -> str:
     mean, low, high = interval
     shown = f"{mean:+.4f}" if abs(mean) >= 5e-5 else "0.0000"
     return "0" if mean == low == high == 0 else f"{shown} ± {(high - low) / 2:.4f}"
-
-
-BLOCKS: dict[str, Callable[[], str]] = {
-    "ranges": ranges,
-    "cases": cases,
-    "case-doses": case_doses,
-    "power": power,
-    "plan-grain": plan_grain,
-    "plan-papers": plan_papers,
-}

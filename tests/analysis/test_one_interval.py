@@ -10,14 +10,12 @@ import numpy as np
 import pytest
 
 from policygrain.analysis import difference, measures, model_comparison
-from policygrain.analysis.comparisons import compare
-from policygrain.analysis.ledger import Comparison
-from policygrain.analysis.studies import compare_studies
+from policygrain.analysis.ledger import Comparison, compare
 from policygrain.cli import main
 from policygrain.figures import tables
 from policygrain.results.evaluated_models import find
 from policygrain.results.reader import StudyResults
-from policygrain.study import load_study, parse_study
+from policygrain.study import parse_study
 
 from ..conftest import ROOT
 from ..support.made_up import make_up
@@ -60,16 +58,6 @@ def test_tables_claims_and_commands_agree(folder: Path, capsys: pytest.CaptureFi
     groups = {g.name: g for g in find([folder])}
     models = model_comparison.difference(groups["grpo"], groups["tepo"], records.benchmarks)
     assert models is not None and models.times(100).numbers() == pytest.approx(pair.numbers())
-
-
-@pytest.mark.slow
-def test_two_studies_are_compared_by_the_same_function(folder: Path, tmp_path: Path) -> None:
-    other = make_up(load_study(folder / "study.yaml"), tmp_path, {})
-    one, two = StudyResults(folder), StudyResults(other)
-    frame, _ = compare_studies(folder, other)
-    row = frame[(frame["arm"] == "grpo") & (frame["benchmark"] == "count")].iloc[0]
-    expected = difference([two.scores("grpo", "count")], [one.scores("grpo", "count")]).times(100)
-    assert tuple(row[["change", "low", "high"]]) == pytest.approx((expected.mean, expected.low, expected.high))
 
 
 def test_the_only_start_model_is_compared_with_every_seed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ from ..support.made_up import make_up
 def test_a_study_file_stands_for_its_results(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As `make all` calls it: a line for each regime and each claim with records, and no list of controls."""
+    """As `make all` calls it: a line for each regime, and sentences on claims and controls."""
     file = str(ROOT / "studies" / "smoke.yaml")
     results = StudyResults(make_up(load_study(file), tmp_path / "results" / "smoke", {"tepo": 9}))
     monkeypatch.chdir(tmp_path)
@@ -28,7 +28,7 @@ def test_a_study_file_stands_for_its_results(
     assert main(["claims", "results/smoke", "--brief"]) == 0
     assert capsys.readouterr().out == brief
     shown = sentences(results, contrasts(results), labels(results.study))
-    assert shown and brief.splitlines() == shown, "no claim has records"
+    assert shown and set(shown) < set(brief.splitlines())
     assert main(["claims", file]) == 0
     assert "control worse: passed" in capsys.readouterr().out
 

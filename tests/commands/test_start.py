@@ -50,7 +50,7 @@ STUDY = ("--config", "{folder}/study/study.yaml", "--results", "{folder}/study",
         ("data", "list"),
         ("show", "{folder}/run", "--page", "{folder}/samples.html"),
         ("figure", "benchmarks", *STUDY, "{folder}/benchmarks"),
-        ("compare", "{folder}/study", "{folder}/study"),
+        ("claims", "{folder}/study", "{folder}/study"),
     ],
     ids=lambda arguments: " ".join(word for word in arguments if "/" not in word and word not in STUDY),
 )

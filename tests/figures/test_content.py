@@ -1,11 +1,13 @@
-"""What the figures show: positions, intervals and texts on their axes, from made-up records."""
+"""What figures and tables show, from made-up records: positions, intervals and texts on their axes, numbers."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,18 +16,21 @@ from matplotlib.container import Container
 from matplotlib.figure import Figure
 
 from policygrain.analysis.claims import ClaimResult, Finding
-from policygrain.analysis.ledger import Claim, Comparison, Published
+from policygrain.analysis.ledger import Claim, Comparison, Published, load_claims
 from policygrain.analysis.statistics import over_seeds
 from policygrain.analysis.verdicts import PValues
+from policygrain.cli import main
 from policygrain.errors import UserError
-from policygrain.figures import contents, rows, tables
+from policygrain.figures import cases, contents, rows, tables
 from policygrain.figures import intervals as by_position
-from policygrain.figures.catalogue import check_figures, figure
+from policygrain.figures.catalogue import check_figures, draw, figure
 from policygrain.figures.labels import labels, name_of
 from policygrain.merging import merge
 from policygrain.objective import method
+from policygrain.results.measurements import CasesRecord
+from policygrain.results.layout import StudyFolder
 from policygrain.results.reader import StudyResults, model_evaluation
-from policygrain.results.schema import write_record
+from policygrain.results.schema import read_record, write_record
 from policygrain.study import Study, load_study, parse_study
 
 from ..support.made_up import make_up
@@ -290,3 +295,101 @@ def test_what_a_figure_lacks_is_said_before_training_and_by_drawing(
         with pytest.raises(UserError) as raised:
             call()
         assert f"figures: {name!r} needs" in str(raised.value) and message in str(raised.value)
+
+
+# ---- a whole study ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def smoke(in_root: Path) -> Study:
+    return load_study("studies/smoke.yaml")
+
+
+@pytest.fixture
+def drawable(smoke: Study, tmp_path: Path) -> Path:
+    """Records of the smoke study: GRPO right on half of the problems, TEPO on three quarters, the start on none."""
+    return make_up(smoke, tmp_path, {"start": 0, "grpo": 6, "tepo": 9})
+
+
+def test_curves_of_a_study_without_any_optimizer_step_are_empty(drawable: Path, tmp_path: Path) -> None:
+    """Every group had equal rewards: no metric of an update was logged."""
+    for path in drawable.glob("runs/*/seed*/metrics.jsonl"):
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        kept = [{k: v for k, v in row.items() if k not in ("gradient_norm", "entropy_old")} for row in rows]
+        path.write_text("".join(json.dumps(row) + "\n" for row in kept))
+    draw("dynamics", StudyResults(drawable), tmp_path / "dynamics")
+    assert (tmp_path / "dynamics.png").exists()
+
+
+def test_the_table_holds_the_numbers(drawable: Path) -> None:
+    found = StudyResults(drawable)
+    draw("results", found)
+    text = (drawable / "tables" / "results.md").read_text()
+    assert "| GRPO | 50.0 [" in text and "| initial model | 0.0 [0.0, 13.8] |" in text
+    # 0 of 24 answers of two seeds: Wilson's upper limit is z² / (24 + z²) = 3.84 / 27.84 = 13.8%.
+    assert "| GRPO − TEPO | -25.0 [" in text and "| TEPO − initial model | +75.0 [" in text
+    assert found.scores("tepo", "count").shape == (2, 12)
+
+
+def test_the_claims_table_has_a_row_for_every_claim(drawable: Path, tmp_path: Path) -> None:
+    draw("claims", StudyResults(drawable), tmp_path / "claims")
+    frame = pd.read_csv(tmp_path / "claims.csv")
+    claims = load_claims()
+    assert list(dict.fromkeys(frame["claim"])) == list(claims)
+    assert f"Of {len(claims)} claims: " in (tmp_path / "claims.md").read_text()
+
+
+def test_missing_records_say_what_would_make_them(smoke: Study, drawable: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no run has been trained yet\. Run `snakemake all`"):
+        draw("dynamics", StudyResults(tmp_path / "empty", smoke), tmp_path / "x")
+    with pytest.raises(UserError, match=r"nothing has been evaluated yet\. Run `snakemake all`"):
+        draw("benchmarks", StudyResults(tmp_path / "empty", smoke), tmp_path / "x")
+    with pytest.raises(UserError, match=r"no estimators have been measured\. Run `snakemake all`"):
+        draw("ratio_variance", StudyResults(tmp_path / "empty", smoke), tmp_path / "x")
+    for seed in (0, 1):
+        StudyFolder(drawable).evaluation(f"tepo/seed{seed}").record.unlink()
+    with pytest.raises(UserError, match="no evaluation of 'tepo'"):
+        draw("benchmarks", StudyResults(drawable), tmp_path / "x")
+
+
+def test_an_unknown_figure_is_one_message(in_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--config", "studies/smoke.yaml", "--results", str(tmp_path), "--out", str(tmp_path / "x")]
+    assert main(["figure", "benchmark", *arguments]) == 2
+    assert "Did you mean 'benchmarks'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["tepo-qwen2.5-7b", "tepo-qwen2.5-math-1.5b", "mpo-r1-distill-1.5b"])
+def test_a_paper_s_study_supplies_every_figure_that_it_asks_for(name: str, tmp_path: Path, in_root: Path) -> None:
+    """Known before its runs take days, not after."""
+    study = load_study(in_root / "studies" / f"{name}.yaml")
+    records = StudyResults(make_up(study, tmp_path / name, {"start": 0, "tepo": 9}))
+    for asked in study.figures:
+        assert figure(asked, records).axes, asked
+
+
+# ---- the exact cases -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def record() -> CasesRecord:
+    return read_record(CasesRecord, ROOT / "docs" / "cases.json", "Run `policygrain cases`.")
+
+
+def test_the_first_column_names_every_ratio_and_marks_wrong_signs(record: CasesRecord) -> None:
+    figure = cases.draw(record)
+    for row, case in enumerate(record.cases):
+        axes = figure.axes[2 * row]
+        found = [e for e in case.estimators if e.clip is None]
+        assert [text.get_text() for text in axes.get_yticklabels()] == [e.name for e in found]
+        crosses = {int(line.get_ydata()[0]) for line in axes.lines if line.get_marker() == "x"}
+        assert crosses == {i for i, e in enumerate(found) if e.push * case.exact_push < 0}
+
+
+def test_no_point_is_outside_its_panel(record: CasesRecord) -> None:
+    for axes in cases.draw(record).axes:
+        (left, right), limits = axes.get_xlim(), sorted(axes.get_ylim())
+        for line in axes.lines:
+            if line.get_transform() == axes.transData:
+                x, y = np.asarray(line.get_xydata(), dtype=float).T
+                assert (left <= x).all() and (x <= right).all()
+                assert (limits[0] <= y).all() and (y <= limits[1]).all()

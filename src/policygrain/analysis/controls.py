@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ..errors import UserError
@@ -135,8 +136,7 @@ def _moved(results: StudyResults, arm: str, seeds: set[int]) -> Difference:
     if not curves:
         raise UserError(f"no seed of {arm!r} has been trained: run `snakemake all`.")
     moved = max(100 * float((values - values.iloc[0]).abs().max()) for values in curves.values())
-    d = student([moved] * len(curves))
-    return Difference(moved, moved, moved, 1.0, len(curves), SEEDS, 0.0, d.values, d.above)
+    return replace(student([moved] * len(curves), SEEDS), low=moved, high=moved)
 
 
 def _over(results: StudyResults, by_seed: pd.Series, seeds: set[int]) -> Difference:

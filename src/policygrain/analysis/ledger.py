@@ -1,31 +1,38 @@
-"""The ledger as data (`claims.yaml`): the claims of the papers, and the comparisons that test them."""
+"""The ledger: claims of the papers with comparisons that test them (`claims.yaml`), and their numbers in records."""
 
 from __future__ import annotations
 
-import re
+import functools
+import math
 from importlib import resources
-from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, PositiveFloat, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, PositiveFloat
 
 from ..errors import UserError
-from ..results.measurements import EstimatorRow
-from .statistics import SEEDS, STARTS
+from ..study import Study
+from ..study.comparable import pairs
+from ..study.fingerprint import measured_starts
+from ..study.runs import RunMatrix, run_matrix
+from ..study.schema import Estimators, Rounds
+from ..text import some
+from . import measures
+from .measures import BEFORE
+from .statistics import LEVEL, SEEDS, STARTS, Difference, ranked, student
 from .verdicts import Side
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ..results.reader import StudyResults
 
 POINTS, LOG_RATIO = "points", "log2 ratio"
 Statistic = Literal["accuracy", "benchmarks", "drop", "steps", "tokens", "estimator", "round"]
 EVALUATED = ("accuracy", "benchmarks")  # of final models
 COSTS = ("steps", "tokens")
 MEASURED_ONCE = ("estimator", "round")  # per initial model
-BEFORE = "before"  # in place of a method: the policy before its round
 ROUND_UNITS = {"reward": POINTS, "entropy": "nats"}
-COLUMNS = {
-    "estimator": [name for name in EstimatorRow.model_fields if name not in ("steps", "updates", "estimator")],
-    "round": list(ROUND_UNITS),
-}
 
 
 class Published(BaseModel):
@@ -64,31 +71,6 @@ class Comparison(BaseModel):
         """The published size, without a sign; None: the paper gives none."""
         return self.published.size if self.published else None
 
-    @model_validator(mode="before")
-    @classmethod
-    def _number_with_unit(cls, data: Any) -> Any:
-        """Reads `size: 1.6 points`."""
-        if not isinstance(data, dict) or "size" not in (published := data.get("published") or {}):
-            return data
-        unit = unit_of(str(data.get("statistic")), str(data.get("metric", "")), bool(data.get("log")))
-        match = re.fullmatch(r"([-+.\deE]+) (.+)", str(published["size"]).strip())
-        if not match or match[2] != unit:
-            raise ValueError(f"published.size: {published['size']!r}; it is a number and the unit {unit!r}")
-        return data | {"published": published | {"size": match[1]}}
-
-    @model_validator(mode="after")
-    def _keys_of_its_statistic(self) -> Comparison:
-        columns = COLUMNS.get(self.statistic, [])
-        metric = self.metric or ("reward" if self.statistic == "round" else "")
-        if columns and metric not in columns:
-            raise ValueError(f"metric: {self.statistic} has no {metric!r}; there are {', '.join(columns)}")
-        for key, is_set in (("metric", self.metric), ("log", self.log), ("updates", self.updates is not None)):
-            if is_set and not columns:
-                raise ValueError(f"{key}: the statistic {self.statistic!r} has none; `estimator` and `round` have")
-        if self.published is not None and self.claimed == "apart":
-            raise ValueError("published: a size needs a direction, `claimed: above` or `below`")
-        return self
-
 
 class Claim(BaseModel):
     """A claim of a paper with the comparisons that test it, or the reason why none does."""
@@ -99,12 +81,6 @@ class Claim(BaseModel):
     reading: str = ""
     excluded: str = ""
     comparisons: list[Comparison] = []
-
-    @model_validator(mode="after")
-    def _tested_or_excluded(self) -> Claim:
-        if bool(self.comparisons) == bool(self.excluded):
-            raise ValueError("a claim has either comparisons or, as `excluded`, the reason why it has none")
-        return self
 
 
 def unit_of(statistic: str, metric: str, log: bool) -> str:
@@ -118,25 +94,146 @@ def unit_of(statistic: str, metric: str, log: bool) -> str:
     return metric if statistic == "estimator" and metric != "clip_fraction" else POINTS
 
 
-def load_claims(path: Path | None = None) -> dict[str, Claim]:
-    """The claims that are tested, by name; ``path`` is by default the ledger of the package."""
-    return {name: claim for name, claim in _all_claims(path).items() if not claim.excluded}
+def load_claims() -> dict[str, Claim]:
+    """The claims that are tested, by name."""
+    return {name: claim for name, claim in _all_claims().items() if not claim.excluded}
 
 
 def excluded_claims() -> dict[str, Claim]:
-    """The claims of the package that are not tested, with their reasons."""
-    return {name: claim for name, claim in _all_claims(None).items() if claim.excluded}
+    """The claims that are not tested, with their reasons."""
+    return {name: claim for name, claim in _all_claims().items() if claim.excluded}
 
 
-def _all_claims(path: Path | None) -> dict[str, Claim]:
-    where = path or resources.files(__package__).joinpath("claims.yaml")
-    claims = {}
-    for name, data in yaml.safe_load(where.read_text(encoding="utf-8")).items():
-        try:
-            claims[name] = Claim.model_validate(data)
-        except ValidationError as error:
-            first = error.errors()[0]
-            key = ".".join(str(part) for part in (name, *first["loc"]))
-            message = f"{key}: {first['msg'].removeprefix('Value error, ')} (rule 7 of docs/design.md)."
-            raise UserError(f"{path or 'claims.yaml'}: {message}") from error
-    return claims
+@functools.cache
+def _all_claims() -> dict[str, Claim]:
+    text = resources.files(__package__).joinpath("claims.yaml").read_text(encoding="utf-8")
+    return {name: Claim.model_validate(data) for name, data in yaml.safe_load(text).items()}
+
+
+# ---- a comparison in a study's records ------------------------------------------------------------------------------
+
+
+class NotFlat(UserError):
+    """Learning curves still rise at the end of training, so the cost of convergence is unknown."""
+
+
+def compare(results: StudyResults, c: Comparison) -> Difference:
+    """The difference that a comparison asks for, in its unit.
+
+    Over the training seeds that both arms have, or all initial models that the study plans. UserError names
+    missing records. NotFlat if costs of convergence are compared and the curves of ``than`` have not flattened.
+    """
+    if c.statistic in MEASURED_ONCE:
+        return _over_starts(results, c)
+    if c.statistic == "accuracy":
+        return measures.accuracy_difference(results, c.of, c.than)
+    if c.statistic in COSTS and (rise := measures.late_rise(results, c.than)).above(0.0) < LEVEL:
+        raise NotFlat(
+            f"Curves have not flattened: in the last quarter of training validation accuracy of {c.than!r} rises "
+            f"by {rise.mean:.1f} points [{rise.low:.1f}, {rise.high:.1f}] over {rise.n} {rise.unit}."
+        )
+    values = measures.by_unit(results, _by_seed(results, c))
+    if not len(values):
+        raise UserError(f"no seed with {c.statistic} of both {c.of!r} and {c.than!r}: run `snakemake all`.")
+    return (ranked if c.statistic in COSTS else student)(values, measures.unit_of(results.study))
+
+
+def _by_seed(results: StudyResults, c: Comparison) -> pd.Series:
+    """The difference (or log2 ratio) of two arms by training seed."""
+    if c.statistic in COSTS:
+        return measures.reached(results, c.of, c.than, c.statistic)
+    if c.statistic == "benchmarks":
+        return measures.benchmarks_won(results, c.of, c.than)
+    return measures.largest_drop(results, c.of) - measures.largest_drop(results, c.than)
+
+
+def _over_starts(results: StudyResults, c: Comparison) -> Difference:
+    """The difference over initial models: of a round's reward or entropy, or of an estimator's column."""
+    if (wanted := _one_stage(results.study, c)) is not None:
+        raise UserError(f"{c.of} − {c.than}: needs {wanted}.")
+    starts = measured_starts(results.study, _section(results.study, c))
+    if c.statistic == "round":
+        a, b = (measures.after_round(results, name, c.metric or "reward", c.updates) for name in (c.of, c.than))
+    else:
+        a, b = (measures.estimated(results, name, c.metric, c.updates) for name in (c.of, c.than))
+    common = a.index.intersection(b.index)
+    # Of an estimator, each stage and distance is compared by itself; then their mean.
+    by_start = _differences(a.loc[common], b.loc[common], c).groupby(level="seed").mean()
+    if missing := sorted(set(starts) - set(by_start.index)):
+        raise UserError(
+            f"{c.statistic}s of {c.of!r} and {c.than!r} are not measured on initial model{'s' * (len(missing) > 1)} "
+            f"{', '.join(map(str, missing))}: run `snakemake all`."
+        )
+    return student(by_start.to_numpy(dtype=float), STARTS)
+
+
+def _section(study: Study, c: Comparison) -> Estimators | Rounds | None:
+    """The section of the study file that plans the measurements of a comparison."""
+    return study.estimators if c.statistic == "estimator" else study.rounds
+
+
+def _one_stage(study: Study, c: Comparison) -> str | None:
+    """The requirement that a comparison of rounds at several stages lacks (rule 6 of docs/design.md), or None."""
+    stages = study.rounds.steps if study.rounds and c.statistic == "round" else []
+    if len(stages) < 2:
+        return None
+    return f"one stage in `rounds.steps`, not {len(stages)}: a mean over stages can hide effects of opposite sign"
+
+
+def _differences(a: pd.Series, b: pd.Series, c: Comparison) -> pd.Series:
+    """a − b, or log2(a / b)."""
+    if not c.log:
+        return a - b
+    for name, values in ((c.of, a), (c.than, b)):
+        if (values <= 0).any():
+            raise UserError(
+                f"{c.metric} of {name!r} is {values.min():.3g} at {values.idxmin()}, which has no logarithm."
+            )
+    return (a / b).apply(math.log2)
+
+
+# ---- before training -------------------------------------------------------------------------------------------------
+
+
+def plan_notes(study: Study) -> list[str]:
+    """A note on the claims that will have no verdict, with what the study lacks for them."""
+    claims, matrix = load_claims(), run_matrix(study)
+    without = [why for claim in claims.values() if (why := _missing(study, matrix, claim, least=2))]
+    if len(without) == len(claims):
+        return ["claims: none of the claims of the papers will have a verdict; the study lacks arms or seeds."]
+    needs = some(list(dict.fromkeys(without)), 4)
+    return [f"claims: {len(without)} of {len(claims)} will have no verdict; they need {needs}."] if without else []
+
+
+def comparisons_asked(study: Study) -> int:
+    """Number of comparisons that p-values are corrected over, in the largest ledger that the study plans."""
+    matrix = run_matrix(study)
+    planned = [claim for claim in load_claims().values() if not _missing(study, matrix, claim)]
+    return max(sum(len(claim.comparisons) for claim in planned), len(pairs(study)))
+
+
+def _missing(study: Study, matrix: RunMatrix, claim: Claim, least: int = 0) -> str:
+    """The requirement of the first comparison that the study does not plan; empty if it plans all."""
+    return next(filter(None, (lacking(study, matrix, c, least) for c in claim.comparisons)), "")
+
+
+def lacking(study: Study, matrix: RunMatrix, c: Comparison, least: int = 0) -> str | None:
+    """The arms, measurements or ``least`` replicates that a comparison needs and a study does not plan, or None."""
+    if c.statistic in MEASURED_ONCE:
+        name, section = f"{c.statistic}s", _section(study, c)
+        if section is None:
+            return f"`{name}`"
+        if missing := [method for method in (c.of, c.than) if method not in (*section.methods, BEFORE)]:
+            return f"{' and '.join(missing)} in `{name}`"
+        if c.updates not in (None, *section.updates):
+            return f"{c.updates} updates in `{name}`"
+        if len(measured_starts(study, section)) < least:
+            return f"{least} initial models in `{name}`"
+        return _one_stage(study, c)
+    runs = matrix.evaluated if c.statistic in EVALUATED else matrix.runs
+    seeds = {arm: {run.seed for run in runs if run.arm == arm} for arm in (c.of, c.than)}
+    if missing := [arm for arm in seeds if not seeds[arm]]:
+        return f"{' and '.join(missing)} in {'evaluated ' if c.statistic in EVALUATED else ''}experiments"
+    if len(set.intersection(*seeds.values())) < least:
+        return f"{least} seeds of both {c.of} and {c.than}"
+    return None

@@ -14,8 +14,9 @@ from ..results.layout import START
 from ..results.reader import StudyResults
 from ..study import Study
 from ..study.fingerprint import start_seed
-from .ledger import BEFORE
 from .statistics import SEEDS, STARTS, Array, Difference, difference, student
+
+BEFORE = "before"  # in place of a method: the policy before its round
 
 
 def unit_of(study: Study | None) -> str:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from ..errors import UserError
 from .statistics import LEVEL, SEEDS, Array, Difference, student, unpaired
-from .verdicts import MOST_SEEDS, PValues, decide, distance_to_decide, effect_tests, seeds_needed
+from .verdicts import MOST_SEEDS, PValues, decide, distance_to_decide, effect_tests, seeds_needed, student_width
 
 Claimed = Literal["above", "below"]
 PRIOR = 4.0  # variance of the standardised effect in the e-value of `anytime`; any value keeps the error rate
@@ -89,9 +90,8 @@ class RunClaim:
         if decide(self.p) != "undecided":
             return 0
         distance = distance_to_decide(self.difference.mean, self.claimed, self.margin)
-        total = (
-            _anytime_seeds(self.difference, distance) if self.sequential else seeds_needed(self.difference, distance)
-        )
+        width = anytime_width if self.sequential else student_width
+        total = seeds_needed(self.difference, distance, width=width)
         return None if total is None else max(1, total - self.difference.n)
 
     def text(self) -> str:
@@ -232,32 +232,25 @@ def _tests(d: Difference, claimed: Claimed, margin: float | None, sequential: bo
 # ---- looking after every seed ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class AnytimeDifference(Difference):
-    """A paired difference whose interval and p-values hold at all numbers of seeds together."""
-
-    def below(self, value: float) -> float:
-        """As ``above``, of "smaller than ``value``"."""
-        return _anytime_p(self.values, value) if self.mean < value else 1.0
-
-
-def anytime(values: Sequence[float]) -> AnytimeDifference:
+def anytime(values: Sequence[float]) -> Difference:
     """Paired differences of a number per seed, looked at after any of them.
 
     The p-value of a mean μ is 1 / E, where E is the likelihood ratio of t = (mean − μ) √n / s for a standardised effect
     from N(0, PRIOR) against none. E is a martingale under μ for normal differences of any variance, so it exceeds 20 at
     any time with probability 5% at most (Ville; Wang and Ramdas 2025). The interval has the μ with E < 20.
     """
-    x = np.asarray(values, dtype=float)
-    d = student(x)
-    half = _anytime_width(d.n) * d.spread if d.spread else (0.0 if _anytime_width(d.n) < math.inf else math.inf)
-    numbers = tuple(float(v) for v in x)
+    d = student(values)
+    width = float(anytime_width(np.array(d.n)))
+    half = math.inf if math.isinf(width) else width * d.spread
+    p = functools.partial(_anytime_p, d.values)
 
     def above(value: float) -> float:
-        return _anytime_p(numbers, value) if d.mean > value else 1.0
+        return p(value) if d.mean > value else 1.0
 
-    p = _anytime_p(numbers, 0.0)
-    return AnytimeDifference(d.mean, d.mean - half, d.mean + half, p, d.n, SEEDS, d.spread, numbers, above)
+    def below(value: float) -> float:
+        return p(value) if d.mean < value else 1.0
+
+    return replace(d, low=d.mean - half, high=d.mean + half, p=p(0.0), above=above, below=below)
 
 
 def _anytime_p(values: Sequence[float], value: float) -> float:
@@ -269,13 +262,10 @@ def _anytime_p(values: Sequence[float], value: float) -> float:
     return min(1.0, math.sqrt(width) * ratio ** (-n / 2))
 
 
-def _anytime_width(n: int) -> float:
-    """Half the width of the interval for differences of standard deviation 1; infinite for few seeds."""
+def anytime_width(n: Array, level: float = LEVEL) -> Array:
+    """Half the width of the interval for n differences of standard deviation 1; infinite for few."""
     width = 1 + n * PRIOR
-    bound = (math.sqrt(width) / LEVEL) ** (2 / n)
-    return math.sqrt((n - 1) / n * (bound - 1) / (1 - bound / width)) if bound < width else math.inf
-
-
-def _anytime_seeds(d: Difference, distance: float) -> int | None:
-    """About how many seeds would show this ``distance``, if effect and spread stayed."""
-    return next((n for n in range(d.n + 1, MOST_SEEDS + 1) if _anytime_width(n) * d.spread < distance), None)
+    bound = (np.sqrt(width) / level) ** (2 / n)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        half: Array = np.sqrt((n - 1) / n * (bound - 1) / (1 - bound / width))
+    return np.where(bound < width, half, np.inf)

@@ -5,56 +5,55 @@ Files are read a row at a time; of each value 16 bytes are kept.
 
 from __future__ import annotations
 
+import csv
 import glob
+import itertools
+import json
 import math
 import re
+import sqlite3
 from array import array
-from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..errors import UserError, did_you_mean
-from .log_rows import listed, rows
 from .run_claims import Run
 
 MOST_NAMES = 1000  # of metrics, remembered for a message
+STEPS = ("step", "_step", "global_step", "Step", "train/global_step", "trainer/global_step", "training_step")
+RUNS = ("run", "run_id", "run_name", "Name")  # columns that say which run a row is of
+FORMATS = (
+    "trainer_state.json (TRL), JSON Lines (verl, prime-rl), CSV, JSON (Weights & Biases), an MLflow database (.db) or "
+    "run folder"
+)
 
 
 class _Series:
-    """The values of a run as they are read. A step that comes again replaces what was logged from there on."""
+    """The values of a run in the order of its log, and its seed."""
 
     def __init__(self) -> None:
         self.steps, self.values = array("d"), array("d")
         self.seed: int | None = None
-        self.doubled = self.restarts = self.replaced = self.rows = 0
 
-    def add(self, step: float, value: float) -> None:
-        self.rows += 1
-        if self.steps and step <= self.steps[-1]:
-            place = bisect_left(self.steps, step)
-            again = step == self.steps[-1]
-            self.doubled += again
-            self.restarts += not again
-            self.replaced += len(self.steps) - place
-            del self.steps[place:], self.values[place:]
-        self.steps.append(step)
-        self.values.append(value)
-
-    def notes(self, name: str) -> tuple[str, ...]:
-        if not self.replaced:
-            return ()
-        if self.restarts > 2 and 2 * self.replaced > self.rows:
-            raise UserError(
-                f"{name}: the steps go back {self.restarts} times. Is it sorted by step, and is it of one run?"
-            )
-        return (
-            f"{name}: {self.replaced} of {self.rows} values were logged again ({self.restarts} restarts, "
-            f"{self.doubled} doubled steps); the last of each counts",
+    def run(self, name: str, ends: Iterable[str]) -> Run:
+        """Without the values of steps that were logged again later, as after a restart."""
+        written = re.findall(r"seed[-_=]?(\d+)", name, flags=re.IGNORECASE)
+        seed = self.seed if self.seed is not None else int(written[-1]) if written else None
+        steps, values = np.frombuffer(self.steps), np.frombuffer(self.values)
+        later = np.minimum.accumulate(np.append(steps, np.inf)[::-1])[::-1][1:]  # the smallest step after each
+        last = steps < later
+        replaced, restarts = int((~last).sum()), int((np.diff(steps) < 0).sum())
+        if restarts > 2 and 2 * replaced > len(steps):
+            raise UserError(f"{name}: the steps go back {restarts} times. Is it sorted by step, and is it of one run?")
+        note = (
+            f"{name}: {replaced} of {len(steps)} values were logged again ({restarts} restarts, "
+            f"{(np.diff(steps) == 0).sum()} doubled steps); the last of each counts"
         )
+        return Run(name, seed, steps[last], values[last], (*[note] * (replaced > 0), *ends))
 
 
 def read_runs(places: Iterable[str], metric: str, step: str | None = None) -> list[Run]:
@@ -94,14 +93,15 @@ def _read(path: Path, names: str, metric: str, step: str | None) -> list[Run]:
         if (value := _number(row.values.get(metric), f"{row.where}: {metric}")) is None:
             continue
         if row.step is None:
-            if one.rows:
+            if one.steps:
                 raise UserError(f"{row.where}: no step; name its column by --step. It has {listed(row.values)}.")
-            one.add(0.0, value)
-            continue
-        at = _number(row.step, f"{row.where}: step")
+            at: float | None = 0.0
+        else:
+            at = _number(row.step, f"{row.where}: step")
         if at is None or not math.isfinite(at):
             raise UserError(f"{row.where}: {row.step!r} is no step.")
-        one.add(at, value)
+        one.steps.append(at)
+        one.values.append(value)
     if not series:
         raise UserError(
             f"{path}: no run is called {names!r}. There are: {listed(others)}." if others else f"{path}: empty."
@@ -109,12 +109,9 @@ def _read(path: Path, names: str, metric: str, step: str | None) -> list[Run]:
     runs = []
     for run, one in series.items():
         name = f"{path}::{run}" if run else str(path)
-        if not one.rows:
+        if not one.steps:
             raise UserError(f"{name}: has no metric {metric!r}.{did_you_mean(metric, known)} It has {listed(known)}.")
-        written = re.findall(r"seed[-_=]?(\d+)", name, flags=re.IGNORECASE)
-        seed = one.seed if one.seed is not None else int(written[-1]) if written else None
-        steps, values = np.frombuffer(one.steps), np.frombuffer(one.values)
-        runs.append(Run(name, seed, steps, values, (*one.notes(name), *ends)))
+        runs.append(one.run(name, ends))
     return runs
 
 
@@ -135,3 +132,169 @@ def _seed(value: Any, where: str) -> int:
     if number is None or number != int(number):
         raise UserError(f"{where}: {value!r} is no seed.")
     return int(number)
+
+
+# ---- formats ---------------------------------------------------------------------------------------------------------
+
+
+class Row(NamedTuple):
+    """A row of a log: where it is, the run within the file, its seed, step and values. None: not there."""
+
+    where: str
+    run: str
+    seed: Any
+    step: Any
+    values: Mapping[str, Any]
+
+
+def rows(path: Path, metric: str, step: str | None, ends: list[str]) -> Iterator[Row]:
+    """The rows of a file or folder; ``ends`` gets notes on lines that are cut off."""
+    path = _inside(path) if path.is_dir() else path
+    if path.is_dir():
+        yield from _mlflow_folder(path, metric)
+    elif path.suffix in (".db", ".sqlite"):
+        yield from _mlflow_database(path, metric)
+    else:
+        try:
+            if path.suffix == ".json":
+                entries = _json(path)
+            elif path.suffix in (".csv", ".tsv"):
+                entries = _csv(path, ends)
+            else:
+                entries = _json_lines(path, ends)
+            for where, entry in entries:
+                values = {**entry, **entry["data"]} if isinstance(entry.get("data"), dict) else entry  # verl
+                charts = [name for name in values if name.endswith(f" - {metric}")]  # Weights & Biases
+                if step is None and (charts or metric in values):
+                    step = next((name for name in STEPS if name in values), None)
+                if step is not None and step not in values and (charts or metric in values):
+                    raise UserError(f"{where}: has no step {step!r}. It has {listed(values)}.")
+                at = None if step is None else values.get(step)
+                run = next((str(values[name]) for name in RUNS if name in values), "")
+                for name in charts:
+                    yield Row(where, name.removesuffix(f" - {metric}"), None, at, {metric: values[name]})
+                if not charts:
+                    yield Row(where, run, values.get("seed"), at, values)
+        except OSError as error:
+            raise UserError(f"{path}: cannot be read: {error.strerror}.") from error
+        except UnicodeDecodeError as error:
+            raise UserError(f"{path}: is no text. A log is one of: {FORMATS}.") from error
+
+
+def _inside(folder: Path) -> Path:
+    """A run's log in its folder: of TRL, of MLflow, or the only file of a known kind."""
+    checkpoints = [*folder.glob("checkpoint-*/trainer_state.json"), *folder.glob("trainer_state.json")]
+    if checkpoints:
+        return max(checkpoints, key=lambda file: int("0" + file.parent.name.partition("checkpoint-")[2]))
+    if (folder / "metrics").is_dir() and (folder / "meta.yaml").exists():
+        return folder
+    files = sorted(file for kind in ("jsonl", "csv") for file in folder.glob(f"*.{kind}"))
+    if len(files) == 1:
+        return files[0]
+    names = ", ".join(file.name for file in files)
+    listed = f"has {names}: name one" if files else "has no log"
+    raise UserError(f"{folder}: {listed}. A log is one of: {FORMATS}.")
+
+
+def _json_lines(path: Path, ends: list[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            where = f"{path}, line {number}"
+            try:
+                entry = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                if not line.endswith(b"\n"):
+                    ends.append(f"{where}: the last line is cut off and left out")
+                    return
+                raise UserError(f"{where}: not JSON ({error}). A log is one of: {FORMATS}.") from error
+            if not isinstance(entry, dict):
+                raise UserError(f"{where}: expected an object, got {type(entry).__name__}.")
+            yield where, entry
+
+
+def _csv(path: Path, ends: list[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    with path.open("rb") as binary:
+        size = binary.seek(0, 2)
+        binary.seek(max(0, size - 1))
+        is_ended = binary.read() in (b"\n", b"")
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.reader(file, delimiter="\t" if path.suffix == ".tsv" else ",")
+        header = next(reader, [])
+        for cells in filter(None, reader):
+            where = f"{path}, line {reader.line_num}"
+            if len(cells) < len(header) and not is_ended and not any(reader):
+                ends.append(f"{where}: the last line is cut off and left out")
+                return
+            if len(cells) != len(header):
+                raise UserError(f"{where}: {len(cells)} cells under {len(header)} columns.")
+            yield where, dict(zip(header, cells, strict=True))
+
+
+def _json(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """`log_history` of a trainer_state.json, a list of objects, or an object of columns."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise UserError(
+            f"{path}: not JSON ({error}); was it cut off? JSON Lines are read from .jsonl files."
+        ) from error
+    if isinstance(content, dict) and isinstance(content.get("log_history"), list):
+        content = content["log_history"]
+    elif isinstance(content, dict) and content and all(isinstance(column, list | dict) for column in content.values()):
+        columns = [[*c.values()] if isinstance(c, dict) else c for c in content.values()]
+        if len({len(column) for column in columns}) > 1:
+            raise UserError(f"{path}: its columns have different lengths.")
+        content = [dict(zip(content, cells, strict=True)) for cells in zip(*columns, strict=True)]
+    if not isinstance(content, list) or not all(isinstance(entry, dict) for entry in content):
+        raise UserError(f"{path}: expected `log_history`, a list of objects, or columns. A log is one of: {FORMATS}.")
+    yield from ((f"{path}, entry {number}", entry) for number, entry in enumerate(content, start=1))
+
+
+def _mlflow_database(path: Path, metric: str) -> Iterator[Row]:
+    names = "SELECT DISTINCT key FROM metrics"
+    seeds = "SELECT run_uuid, value FROM params WHERE key = 'seed'"
+    points = (
+        "SELECT m.run_uuid, r.name, m.step, m.value, m.is_nan FROM metrics m JOIN runs r ON r.run_uuid = m.run_uuid "
+        "WHERE m.key = ? AND r.lifecycle_stage = 'active' ORDER BY m.run_uuid, m.timestamp, m.step"
+    )
+    try:
+        connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
+        try:
+            known = [key for (key,) in connection.execute(names)]
+            if metric not in known:
+                raise UserError(
+                    f"{path}: has no metric {metric!r}.{did_you_mean(metric, known)} It has {listed(known)}."
+                )
+            seed_of = dict(connection.execute(seeds).fetchall())
+            for run, name, step, value, is_nan in connection.execute(points, (metric,)):
+                values = {metric: math.nan if is_nan else value}
+                yield Row(f"{path}, run {run}", f"{name or ''} {run}".strip(), seed_of.get(run), step, values)
+        finally:
+            connection.close()
+    except sqlite3.Error as error:
+        raise UserError(f"{path}: cannot be read as MLflow's database: {error}.") from error
+
+
+def _mlflow_folder(folder: Path, metric: str) -> Iterator[Row]:
+    file, seed = folder / "metrics" / metric, folder / "params" / "seed"
+    if not file.is_file():
+        known = [
+            str(path.relative_to(folder / "metrics")) for path in (folder / "metrics").rglob("*") if path.is_file()
+        ]
+        yield Row(str(folder), "", None, None, dict.fromkeys(known))
+        return
+    value_of_seed = seed.read_text().strip() if seed.exists() else None
+    with file.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
+            where, cells = f"{file}, line {number}", line.split()
+            if len(cells) != 3:
+                raise UserError(f"{where}: expected a time, a value and a step.")
+            yield Row(where, "", value_of_seed, cells[2], {metric: cells[1]})
+
+
+def listed(names: Iterable[str]) -> str:
+    """Up to 30 names for a message."""
+    shown = [*itertools.islice(names, 30)]
+    return ", ".join(map(repr, shown)) + (", …" if len(shown) == 30 else "")

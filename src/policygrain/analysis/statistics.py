@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -61,18 +61,16 @@ class Difference:
     unit: str
     spread: float  # standard deviation of one unit's difference
     values: tuple[float, ...]  # one per unit, in order
-    above: Callable[[float], float] = field(repr=False, compare=False)  # value → p-value of "larger than value"
-
-    def below(self, value: float) -> float:
-        """The one-sided p-value of "the true difference is smaller than ``value``"."""
-        return 1 - self.above(value)
+    # One-sided p-values of "the true difference is larger, or smaller, than a value".
+    above: Callable[[float], float] = field(repr=False, compare=False)
+    below: Callable[[float], float] = field(repr=False, compare=False)
 
     def times(self, factor: float) -> Difference:
         """The same in another unit of measurement, such as points instead of shares; ``factor`` is positive."""
         mean, low, high, spread = (factor * v for v in (self.mean, self.low, self.high, self.spread))
         values = tuple(factor * v for v in self.values)
-        scaled = {"mean": mean, "low": low, "high": high, "spread": spread, "values": values}
-        return replace(self, **scaled, above=lambda v: self.above(v / factor))  # type: ignore[arg-type]
+        above, below = (lambda v: self.above(v / factor)), (lambda v: self.below(v / factor))
+        return Difference(mean, low, high, self.p, self.n, self.unit, spread, values, above, below)
 
     def numbers(self) -> dict[str, float | int | str]:
         """The numbers that files of results contain."""
@@ -112,8 +110,7 @@ def difference(a: Sequence[Array], b: Sequence[Array], unit: str = SEEDS) -> Dif
     n, unit = _units(one, unit)
     values = tuple(float(v) for v in s.seeds)
     spread = math.sqrt(n * scale * max(0.0, float(s.variance)))
-    p = 2 * min(above(0.0), 1 - above(0.0))
-    return Difference(float(mean), float(low), float(high), min(1.0, p), n, unit, spread, values, above)
+    return _two_sided(Interval(float(mean), float(low), float(high)), n, unit, spread, values, above)
 
 
 def over_seeds(values: Sequence[float] | Array) -> Interval:
@@ -131,7 +128,7 @@ def student(values: Sequence[float] | Array, unit: str = SEEDS) -> Difference:
     n, mean = len(x), float(np.mean(x))
     numbers = tuple(float(v) for v in x)
     if n < 2:
-        return Difference(mean, -math.inf, math.inf, 1.0, n, unit, math.inf, numbers, lambda _: 0.5)
+        return _two_sided(Interval(mean, -math.inf, math.inf), n, unit, math.inf, numbers, lambda _: 0.5)
     spread = float(x.std(ddof=1))
     return _by_student(mean, spread, n, n - 1, unit, numbers)
 
@@ -152,29 +149,40 @@ def _by_student(mean: float, spread: float, n: int, df: float, unit: str, values
         return _tail(mean - value, error, df)
 
     half = float(stdtrit(df, 1 - LEVEL / 2)) * error
-    p = 2 * min(above(0.0), 1 - above(0.0))
-    return Difference(mean, mean - half, mean + half, p, n, unit, spread, values, above)
+    return _two_sided(Interval(mean, mean - half, mean + half), n, unit, spread, values, above)
 
 
-@dataclass(frozen=True)
-class RankedDifference(Difference):
-    """The median of differences with the sign test's interval and p-values; ``mean`` is the median."""
+def _two_sided(
+    interval: Interval,
+    n: int,
+    unit: str,
+    spread: float,
+    values: tuple[float, ...],
+    above: Callable[[float], float],
+    below: Callable[[float], float] | None = None,
+) -> Difference:
+    """The p-value of no difference is twice the smaller one-sided; ``below``: by default 1 − ``above``."""
+    below = below or (lambda value: 1 - above(value))
+    p = min(1.0, 2 * min(above(0.0), below(0.0)))
+    return Difference(*interval, p, n, unit, spread, values, above, below)
 
-    def below(self, value: float) -> float:
-        """The one-sided p-value of "the true median is smaller than ``value``"."""
-        return _sign_test([-v for v in self.values], -value)
 
+def ranked(values: Sequence[float] | Array, unit: str = SEEDS) -> Difference:
+    """The median of a number per ``unit`` [n] by the exact sign test, for any distribution; values may be infinite.
 
-def ranked(values: Sequence[float] | Array, unit: str = SEEDS) -> RankedDifference:
-    """The median of a number per ``unit`` [n] by the exact sign test, for any distribution; values may be infinite."""
-    ordered, n = sorted(float(v) for v in values), len(values)
+    ``mean`` is the median.
+    """
+    numbers, n = tuple(float(v) for v in values), len(values)
+    ordered = sorted(numbers)
     outside = next((k for k in range(n // 2, 0, -1) if bdtr(k - 1, n, 0.5) <= LEVEL / 2), 0)
     low, high = (ordered[outside - 1], ordered[n - outside]) if outside else (-math.inf, math.inf)
-    numbers = tuple(float(v) for v in values)
-    p = min(1.0, 2 * min(_sign_test(numbers, 0.0), _sign_test([-v for v in numbers], 0.0)))
     median = ordered[n // 2] if n % 2 else (ordered[n // 2 - 1] + ordered[n // 2]) / 2
+
+    def below(value: float) -> float:
+        return _sign_test([-v for v in numbers], -value)
+
     above = functools.partial(_sign_test, numbers)
-    return RankedDifference(median, low, high, p, n, unit, math.nan, numbers, above)
+    return _two_sided(Interval(median, low, high), n, unit, math.nan, numbers, above, below)
 
 
 def _sign_test(values: Sequence[float], value: float) -> float:

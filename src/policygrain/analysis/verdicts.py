@@ -1,20 +1,35 @@
-"""From differences to verdicts: tests against 0 and a published size, corrected for multiple comparisons."""
+"""From differences to verdicts: tests against 0 and a published size, corrected; the seeds that a verdict needs."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Sequence
-from typing import Literal, NamedTuple
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtrit
+from scipy.special import chdtri, nctdtr, stdtrit
 
-from .statistics import LEVEL, REPLICATES, Difference
+from ..errors import UserError
+from ..study.runs import arms_of
+from .measures import accuracy, area
+from .statistics import LEVEL, REPLICATES, Array, Difference
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ..results.reader import StudyResults
 
 Side = Literal["above", "below", "apart"]
 Verdict = Literal["holds", "opposite", "smaller than published", "undecided"]
 MOST_SEEDS = 1000
+ENDPOINTS: dict[str, Callable[[StudyResults, str], pd.Series]] = {
+    "area under the learning curve": area,
+    "accuracy of the final model": accuracy,
+}
+EFFECTS = (1.0, 2.0, 4.0)  # points
+POWER = 0.8  # share of studies
 
 
 class PValues(NamedTuple):
@@ -74,15 +89,7 @@ def combine(verdicts: Sequence[Verdict]) -> Verdict:
     return "holds"
 
 
-def seeds_needed(difference: Difference, distance: float, comparisons: int = 1) -> int | None:
-    """About how many units of replication would show this ``distance``, if effect and spread stayed.
-
-    At the level of the first step of Holm's correction over ``comparisons``. None: over 1,000, or unknown.
-    """
-    if difference.unit not in REPLICATES or difference.n < 2:
-        return None
-    enough = np.flatnonzero(_half_widths(LEVEL / 2 / comparisons) * difference.spread < distance)
-    return max(int(enough[0]) + 2, difference.n + 1) if len(enough) else None
+# ---- seeds ----------------------------------------------------------------------------------------------------------
 
 
 def distance_to_decide(effect: float, claimed: Side, size: float | None) -> float:
@@ -90,9 +97,82 @@ def distance_to_decide(effect: float, claimed: Side, size: float | None) -> floa
     return max(abs(effect), 0.0 if size is None else size - (-effect if claimed == "below" else effect))
 
 
-@functools.cache
-def _half_widths(level: float) -> NDArray[np.float64]:
-    """Width of one-sided limits for n = 2, 3 … units of standard deviation 1."""
-    n = np.arange(2, MOST_SEEDS + 1)
-    widths: NDArray[np.float64] = stdtrit(n - 1, 1 - level) / np.sqrt(n)
-    return widths
+def student_width(n: Array, level: float) -> Array:
+    """Half the width of Student's interval for n differences of standard deviation 1."""
+    width: Array = stdtrit(n - 1, 1 - level / 2) / np.sqrt(n)
+    return width
+
+
+def seeds_needed(
+    difference: Difference,
+    distance: float,
+    comparisons: int = 1,
+    width: Callable[[Array, float], Array] = student_width,
+) -> int | None:
+    """About how many units of replication would show this ``distance``, if effect and spread stayed.
+
+    At the level of the first step of Holm's correction over ``comparisons``. None: over 1,000, or unknown.
+    """
+    if difference.unit not in REPLICATES or difference.n < 2:
+        return None
+    n = np.arange(difference.n + 1, MOST_SEEDS + 1, dtype=float)
+    return _first(n, width(n, LEVEL / comparisons) * difference.spread < distance)
+
+
+def seeds_to_decide(sd: float, effect: float, comparisons: int) -> int | None:
+    """The seeds to plan for a true difference: those with which `POWER` of studies show its direction.
+
+    ``sd`` and ``effect`` in points; at the first step of Holm's correction over ``comparisons``. None: over 1,000.
+    """
+    n = np.arange(2, MOST_SEEDS + 1, dtype=float)
+    critical = stdtrit(n - 1, 1 - LEVEL / 2 / comparisons)
+    return _first(n, 1 - nctdtr(n - 1, np.sqrt(n) * effect / sd, critical) >= POWER)
+
+
+def _first(n: Array, enough: NDArray[np.bool_]) -> int | None:
+    found = np.flatnonzero(enough)
+    return int(n[found[0]]) if len(found) else None
+
+
+class Spread(NamedTuple):
+    """The standard deviation over seeds of the difference of two arms, pooled over pairs of arms, in points."""
+
+    endpoint: str
+    updates: int
+    sd: float
+    low: float
+    high: float  # 95% interval; the pairs share arms, so it is somewhat too narrow
+    pairs: int
+    degrees: int
+
+
+def paired_spreads(results: StudyResults) -> list[Spread]:
+    """The spread of each endpoint between the methods of the headline experiment, by updates per batch.
+
+    UserError if no two of them have two seeds in common.
+    """
+    headline = results.study.experiments.get("headline")
+    by_updates: dict[int, list[str]] = {}
+    for arm in arms_of(headline, results.study) if headline else ():
+        if {run for run in results.summaries if run.arm == arm.name}:
+            by_updates.setdefault(arm.training(results.study).updates_per_batch, []).append(arm.name)
+    spreads = []
+    for endpoint, measure in ENDPOINTS.items():
+        for updates, arms in sorted(by_updates.items()):
+            values = {arm: measure(results, arm) for arm in arms}
+            pairs = [(values[a] - values[b]).dropna() for a, b in itertools.combinations(arms, 2)]
+            pairs = [pair for pair in pairs if len(pair) > 1]
+            if not pairs:
+                continue
+            degrees = sum(len(pair) - 1 for pair in pairs)
+            squares = sum(float(((pair - pair.mean()) ** 2).sum()) for pair in pairs)
+            # Of k arms only k − 1 differences are independent.
+            independent = max(1, round(degrees * 2 / len(arms)))
+            variance = squares / degrees
+            low, high = (
+                math.sqrt(variance * independent / float(chdtri(independent, tail))) for tail in (0.025, 0.975)
+            )
+            spreads.append(Spread(endpoint, updates, math.sqrt(variance), low, high, len(pairs), independent))
+    if not spreads:
+        raise UserError(f"{results.folder.path}: no two methods of `experiments.headline` share two seeds.")
+    return spreads

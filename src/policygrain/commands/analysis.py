@@ -121,8 +121,8 @@ SIDE = "logs, a run each: paths, globs, or FILE::NAME for runs in one file; at l
 def claim(arguments: Namespace) -> None:
     """Decide whether one side of runs, of any trainer, is better than another.
 
-    Logs of TRL, verl and prime-rl, CSV, JSON Lines, TensorBoard, MLflow, exports of Weights & Biases. The difference
-    with its interval, the verdict, and about how many more seeds would decide (docs/run-claims.md).
+    Logs of TRL, verl and prime-rl, CSV, JSON Lines, MLflow, exports of Weights & Biases. The difference with its
+    interval, the verdict, and about how many more seeds would decide (docs/run-claims.md).
     """
     from ..analysis.run_claims import Endpoint, decide_runs
     from ..analysis.run_logs import read_runs

@@ -45,54 +45,46 @@ def show(arguments: Namespace) -> None:
 
 
 @command(
-    path("results", "a study's results, such as results/laptop, or its study file", metavar="RESULTS"),
-    flag("--brief", "one verdict per claim and one sentence per regime and per own method"),
+    path("results", "a study's results, such as results/laptop, or its study file", nargs="+", metavar="RESULTS"),
+    flag("--brief", "the abstract of the report: own methods, regimes, claims that hold or do not, controls"),
     flag("--complete", "an error if a result of the study is missing; the report's place"),
-    JSON,
+    flag("--json", "print a row per comparison as JSON"),
 )
 def claims(arguments: Namespace) -> None:
-    """Print the claims of the papers, and what a study's records say about them."""
-    from ..analysis.claim_text import brief_text, claims_data, claims_text
-    from ..analysis.claims import decide_study
+    """Print the claims of the papers, and what a study's records say about them; of several studies side by side."""
+    from ..analysis.claims import abstract, claims_text, decide_study, ledger, side_by_side
     from ..analysis.contrasts import contrasts
-    from ..analysis.controls import controls
+    from ..analysis.controls import controls, controls_status, controls_warning
+    from ..errors import UserError
     from ..figures.labels import labels
     from ..results.reader import StudyResults
     from ..study import load_recorded_study
 
-    path = arguments.results
-    if path.suffix in (".yaml", ".yml"):
-        path = Path("results") / load_recorded_study(path).name
-    results = StudyResults(path)
+    paths = [
+        Path("results") / load_recorded_study(path).name if path.suffix in (".yaml", ".yml") else path
+        for path in arguments.results
+    ]
+    results, *others = (StudyResults(path) for path in paths)
+    if others:
+        if arguments.brief or arguments.complete or arguments.json:
+            raise UserError("--brief, --complete and --json are for one study.")
+        print(side_by_side([results, *others]))
+        return
     if arguments.complete:
         from ..report.completeness import check_complete
 
         check_complete(results)
     decided, judged = decide_study(results), controls(results)
     if arguments.json:
-        print(json.dumps(claims_data(decided, judged), indent=1, ensure_ascii=False))
-        return
-    if arguments.brief:
-        print(brief_text(results, decided, judged, contrasts(results), labels(results.study)))
+        table = ledger(decided).assign(controls=controls_status(judged))
+        print(table.to_json(orient="records", indent=1, double_precision=15, force_ascii=False))
+    elif arguments.brief:
+        sentences = abstract(results, decided, contrasts(results), judged, labels(results.study))
+        print("\n".join(filter(None, [controls_warning(judged), *sentences])))
     else:
         print(claims_text(decided, judged))
     if arguments.complete:
         print(f"\nThe report is in {results.folder.report}.")
-
-
-@command(
-    path("studies", "results/STUDY of each study", nargs=2, metavar="RESULTS"),
-    path("--out", "CSV file for all numbers of accuracies"),
-)
-def compare(arguments: Namespace) -> None:
-    """Compare two studies: accuracies with intervals and corrected p-values, and which claims replicate."""
-    from ..analysis.studies import compare_studies
-    from ..files import atomic_text
-
-    frame, text = compare_studies(*arguments.studies)
-    if arguments.out:
-        atomic_text(arguments.out, frame.to_csv(index=False))
-    print(text)
 
 
 @command(

@@ -86,7 +86,7 @@ def plan(arguments: Namespace) -> None:
         device = arguments.device or ("cpu" if study.model.start == "tiny" else "h100")
         estimates.append(estimate(study, device, arguments.gpus, arguments.per_run))
     if arguments.power:
-        from ..analysis.power import paired_spreads
+        from ..analysis.verdicts import paired_spreads
 
         results = StudyResults(arguments.power)
         print(tables.power(paired_spreads(results), estimates[0], results.study.name), end="")

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pandas as pd
 
-from ..analysis.claim_text import comparison_text, counts_text, effect_text, finding_text, instrument, published_text
-from ..analysis.claims import ClaimResult, decide_study
+from ..analysis.claims import cells, counts_text, decide_study, ledger
 from ..analysis.contrasts import (
     DIFFER,
     IDENTICAL,
@@ -15,12 +12,12 @@ from ..analysis.contrasts import (
     Contrast,
     by_regime,
     contrasts,
+    effect_text,
     nothing_text,
     pair_text,
     regime_text,
     sentences,
 )
-from ..analysis.contrasts import effect_text as difference_text
 from ..analysis.controls import controls, controls_text, controls_warning
 from ..analysis.ledger import excluded_claims
 from ..analysis.statistics import SEEDS
@@ -36,7 +33,6 @@ def claims(results: StudyResults) -> tuple[pd.DataFrame, str]:
     """A row per comparison, and the table of all claims as Markdown; if a control failed, that comes first."""
     decided, judged = decide_study(results), controls(results)
     label = labels(results.study)
-    rows = [row for claim in decided for row in _claim_rows(claim)]
     units = sorted({(f.unit != SEEDS, f.n, f.unit) for claim in decided for f in claim.findings})
     over = " or ".join(f"{n} {unit}" for _, n, unit in units) or "no seeds"
     added = (
@@ -53,56 +49,18 @@ def claims(results: StudyResults) -> tuple[pd.DataFrame, str]:
     )
     # Markdown: decided claims first; the others after a heading of their own, by which the report folds them.
     groups: dict[bool, list[list[str]]] = {True: [], False: []}
-    for claim in decided:
-        groups[claim.verdict not in ("undecided", None)] += _claim_cells(claim, label)
+    for r in decided:
+        text = f"{r.claim.text} ({r.claim.source})" + (f" *{r.claim.reading}*" if r.claim.reading else "")
+        ends = [(text, f"**{r.outcome}**" if r.findings else r.outcome)] + [("", "")] * len(r.findings)
+        rows = [[first, *row, last] for (first, last), row in zip(ends, cells(r, label), strict=False)]
+        groups[r.verdict not in ("undecided", None)] += rows
     first = markdown_table(CLAIMS, groups[True]) if groups[True] else "No claim is decided.\n"
     others = f"\n{UNDECIDED}\n\n{markdown_table(CLAIMS, groups[False])}" if groups[False] else ""
     warning = f"**{text}**\n\n" if (text := controls_warning(judged)) else ""
     shown = f"\n```\n{controls_text(judged)}\n```\n" if judged else ""
     excluded = [[f"{c.text} ({c.source})", c.excluded] for c in excluded_claims().values()]
     others += f"\n### Claims that are not tested\n\n{markdown_table(['claim', 'why'], excluded)}"
-    return pd.DataFrame(rows), warning + first + note + shown + others
-
-
-def _claim_rows(result: ClaimResult) -> list[dict[str, object]]:
-    """The rows of a claim in the CSV file, one per comparison."""
-    name, claim = result.name, result.claim
-    if not result.findings:
-        return [{"claim": name, "source": claim.source, "verdict": result.outcome, "missing": result.missing}]
-    rows: list[dict[str, object]] = []
-    for c, f in zip(claim.comparisons, result.findings, strict=True):
-        rows.append(
-            {
-                "claim": name,
-                "source": claim.source,
-                **c.model_dump(),
-                "published": c.size,
-                "where": c.published.where if c.published else "",
-                "instrument": instrument(c),
-                "comparison": comparison_text(c),
-                **{"effect": f.effect, "low": f.low, "high": f.high, "effect_unit": c.unit, "n": f.n, "unit": f.unit},
-                **{f"p_{statement}": p for statement, p in f.p._asdict().items()},
-                "seeds_needed": f.seeds_needed,
-                "finding": finding_text(c, f),
-                "verdict": result.outcome,
-            }
-        )
-    return rows
-
-
-def _claim_cells(result: ClaimResult, label: Callable[[str], str]) -> list[list[str]]:
-    """The rows of a claim in the Markdown table; only the first one has text and verdict."""
-    claim = result.claim
-    text = f"{claim.text} ({claim.source})" + (f" *{claim.reading}*" if claim.reading else "")
-    if not result.findings:
-        return [[text, "", result.missing, "", "", result.outcome]]
-    rows: list[list[str]] = []
-    for c, f in zip(claim.comparisons, result.findings, strict=True):
-        ends = ("", "") if rows else (text, f"**{result.outcome}**")
-        rows.append(
-            [ends[0], comparison_text(c, label), effect_text(c, f), published_text(c), finding_text(c, f), ends[1]]
-        )
-    return rows
+    return ledger(decided), warning + first + note + shown + others
 
 
 # ---- findings -------------------------------------------------------------------------------------------------------
@@ -122,7 +80,7 @@ def findings(results: StudyResults) -> tuple[pd.DataFrame, str]:
     for name, group in [*regimes, ("whole methods", [c for c in effects if c.pair.whole])]:
         sensitive = any(c.decided for c in group)
         for i, c in enumerate(group):
-            shown = [difference_text(d) for d in (c.area, c.sampled, c.greedy)]
+            shown = [effect_text(d) for d in (c.area, c.sampled, c.greedy)]
             finding = _finding(c, sensitive) + "; endpoints disagree" * c.disagreement
             row = [pair_text(results.study, c.pair, label), *shown, f"{c.p:.2g}", finding]
             cells.append(["" if i else name, *row])

@@ -8,8 +8,7 @@ import tempfile
 import urllib.request
 from pathlib import Path
 
-from ..analysis.comparisons import plan_notes
-from ..analysis.ledger import load_claims
+from ..analysis.ledger import plan_notes
 from ..engines.table import calls_tools, check_trainers, trainer_notes
 from ..errors import UserError
 from ..evaluate.protocol import engine_of
@@ -47,7 +46,6 @@ def check_study(study: Study) -> None:
     _check_tools(study)
     _check_problems(study)
     _check_lengths(study, _context(study))
-    load_claims()
     for note in notes(study):
         print(f"policygrain: note: {note}", file=sys.stderr)
 

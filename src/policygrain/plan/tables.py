@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..text import columns, markdown_table
 
 if TYPE_CHECKING:
-    from ..analysis.power import Spread
+    from ..analysis.verdicts import Spread
 
 GB = 1e9
 NUMBERS = ["jobs", "tokens sampled", "scored", "trained", "device-hours"]
@@ -67,7 +67,7 @@ def markdown(estimates: Sequence[dict[str, Any]]) -> str:
 
 def power(spreads: Sequence[Spread], estimate: dict[str, Any], records: str) -> str:
     """Seeds that decide a comparison, and device-hours of two arms with as many, by effect; Markdown."""
-    from ..analysis.power import EFFECTS, POWER, seeds_to_decide
+    from ..analysis.verdicts import EFFECTS, POWER, seeds_to_decide
 
     trained = [rule for rule in estimate["rules"] if rule["rule"].startswith(("train", "evaluate"))]
     per_run = sum(rule["device_hours"] for rule in trained) / max(1, estimate["runs"])

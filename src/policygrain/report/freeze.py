@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from importlib.metadata import distributions
 from pathlib import Path, PurePosixPath
 
+from .. import digests
 from ..errors import UserError
 from ..files import check_free_space, new_folder
 from ..objective import method
@@ -25,7 +26,6 @@ from ..results.schema import Entry, Record, parse_record
 
 MANIFEST = "MANIFEST.json"
 LARGEST_MANIFEST = 2**26  # bytes
-BLOCK = 2**20
 AGAIN = "Nothing was unpacked."
 # Exceptions from reading a damaged ZIP file: the module's and those of its decompressors.
 BROKEN = (OSError, EOFError, ValueError, RuntimeError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error)
@@ -132,10 +132,12 @@ def _unpacked(archive: Path, out: Path) -> Manifest:
         with zipfile.ZipFile(archive) as packed:
             manifest = _manifest(packed, archive)
             check_free_space(out.parent, sum(f.size for f in manifest.files.values()) // 2**20 + 10)
-            for name, expected in Progress(manifest.files.items(), "files unpacked", len(manifest.files)):
-                _unpack(packed, archive, name, expected, out / name)
+            packed.extractall(out, manifest.files)  # at most as many bytes of each as its entry says
     except BROKEN as error:
         raise UserError(f"{archive}: is not a frozen study ({error}). {AGAIN}") from error
+    for name, expected in Progress(manifest.files.items(), "files verified", len(manifest.files)):
+        if digests.of_file(out / name, full=True) != expected.sha256:
+            raise UserError(f"{archive}: {name} does not match its checksum. {AGAIN}")
     return manifest
 
 
@@ -156,10 +158,12 @@ def _manifest(packed: zipfile.ZipFile, archive: Path) -> Manifest:
     for names, what in ((unknown, "contains files that are not in its manifest"), (missing, "files are missing")):
         if names:
             raise UserError(f"{archive}: {what}: {', '.join(sorted(names)[:5])}. {AGAIN}")
-    for name in manifest.files:
+    for name, expected in manifest.files.items():
         path = PurePosixPath(name)
         if path.as_posix() != name or path.is_absolute() or ".." in path.parts or "\\" in name:
             raise UserError(f"{archive}: {name!r} is not a path inside a study. {AGAIN}")
+        if packed.getinfo(name).file_size != expected.size:
+            raise UserError(f"{archive}: {name} does not match its checksum. {AGAIN}")
     return manifest
 
 
@@ -168,18 +172,3 @@ def _own_functions(results: Path) -> list[str]:
     methods = StudyResults(results).study.methods
     every = [method(name, methods) for name in methods]
     return sorted({part.name for m in every for part in m.parts().values() if isinstance(part, Custom)})
-
-
-def _unpack(packed: zipfile.ZipFile, archive: Path, name: str, expected: FrozenFile, out: Path) -> None:
-    """Write one file block by block, at most as many bytes as the manifest states."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    digest, size = hashlib.sha256(), 0
-    with packed.open(name) as source, out.open("wb") as target:
-        while block := source.read(BLOCK):
-            size += len(block)
-            if size > expected.size:
-                break
-            digest.update(block)
-            target.write(block)
-    if size != expected.size or digest.hexdigest() != expected.sha256:
-        raise UserError(f"{archive}: {name} does not match its checksum. {AGAIN}")

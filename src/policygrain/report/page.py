@@ -9,9 +9,8 @@ from importlib import resources
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from ..analysis.claim_text import abstract
-from ..analysis.claims import decide_study
-from ..analysis.contrasts import contrasts, sentences
+from ..analysis.claims import abstract, decide_study
+from ..analysis.contrasts import contrasts
 from ..analysis.controls import controls, controls_warning
 from ..errors import UserError
 from ..figures import TABLES
@@ -59,13 +58,7 @@ def write_report(results: StudyResults, captions: Path, out: Path) -> None:
             }
             for name in names
         ],
-        abstract=[
-            unbroken(text)
-            for text in (
-                *sentences(results, [c for c in effects if c.pair.whole], label),
-                *abstract(results, decide_study(results), effects, tested, label),
-            )
-        ],
+        abstract=[unbroken(text) for text in abstract(results, decide_study(results), effects, tested, label)],
         tables={name: tables(text) for name, text in texts.items()},
         undecided=tables(undecided),
         captions={name: _caption(captions, name) for name in TABLES},

@@ -12,7 +12,7 @@ from policygrain.analysis.contrasts import by_regime, contrasts, nothing_text, p
 from policygrain.cli import main
 from policygrain.figures import TABLES
 from policygrain.figures.catalogue import draw
-from policygrain.figures.claim_tables import findings as table
+from policygrain.figures.tables import findings as table
 from policygrain.report.page import write_report
 from policygrain.results.reader import StudyResults
 from policygrain.study import load_study, parse_study

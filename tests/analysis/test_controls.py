@@ -17,7 +17,7 @@ from policygrain.analysis.controls import (
     controls_warning,
 )
 from policygrain.cli import main
-from policygrain.figures.claim_tables import claims as table
+from policygrain.figures.tables import claims as table
 from policygrain.results.reader import StudyResults
 
 from .records import Curve, study_of, write

@@ -21,7 +21,7 @@ from policygrain.analysis.statistics import over_seeds
 from policygrain.analysis.verdicts import PValues
 from policygrain.cli import main
 from policygrain.errors import UserError
-from policygrain.figures import cases, contents, rows, tables
+from policygrain.figures import cases, catalogue, rows, tables
 from policygrain.figures import intervals as by_position
 from policygrain.figures.catalogue import check_figures, draw, figure
 from policygrain.figures.labels import labels, name_of
@@ -201,7 +201,7 @@ def test_what_is_claimed_is_at_the_right(claimed: Any, effect: float, half: floa
 
 
 def test_headline_figures_show_the_study_s_own_updates_per_batch(made: StudyResults) -> None:
-    assert contents.headline(made.study) == ["grpo", "dapo", "tepo"]
+    assert catalogue.headline(made.study) == ["grpo", "dapo", "tepo"]
     assert [text.get_text() for text in legend_of(figure("clip_ratio", made))] == ["GRPO", "DAPO", "TEPO"]
 
 

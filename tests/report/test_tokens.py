@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from policygrain.errors import UserError
-from policygrain.report.tokens import page, write_page
+from policygrain.report.samples import token_page, write_tokens
 from policygrain.results.layout import RunFolder
 from policygrain.results.schema import TokenSample, TokenView, write_record
 
@@ -46,7 +46,7 @@ def test_tokens_and_their_numbers() -> None:
         in_loss=[True, True, False, True],
         entropy_change=[-0.25, 0.0, 0.0, 0.0],
     )
-    tokens = tokens_of(page(data, "tepo, seed0, step 2"))
+    tokens = tokens_of(token_page(data, "tepo, seed0, step 2"))
     assert [t["text"] for t in tokens] == ["a", " b", "∅", "c↵<br>"]
     assert [t["class"] for t in tokens] == ["clip drop", "", "out", ""]
     # Four tokens: their 95% quantile is the largest, |log2 2| = 1 for the ratio, 0.25 nats for the entropy.
@@ -62,41 +62,41 @@ def test_tokens_and_their_numbers() -> None:
 
 
 def test_a_sample_says_prompt_outcome_reward_and_advantage() -> None:
-    text = page(made_up(["x"], correct=False, reward=0.25, advantage=-1.5), "t")
+    text = token_page(made_up(["x"], correct=False, reward=0.25, advantage=-1.5), "t")
     assert '<article class="wrong">' in text
     header = re.search("<header>(.*)</header>", text)
     assert header and re.sub("<.*?>", "", header[1]) == "1+1=wrong, reward 0.25, advantage -1.50"
 
 
 def test_no_white_space_is_added_between_tokens() -> None:
-    text = page(made_up(["a", "b"]), "t")
+    text = token_page(made_up(["a", "b"]), "t")
     paragraph = re.search(r"<p>(<i.*</i>)</p>", text, flags=re.S)
     assert paragraph is not None and re.sub(r"<[^>]*>", "", paragraph[1]) == "ab"
 
 
 def test_a_sample_without_tokens() -> None:
-    assert tokens_of(page(made_up([]), "t")) == []
+    assert tokens_of(token_page(made_up([]), "t")) == []
 
 
 def test_hostile_text_stays_text(chromium: Callable[..., Any], tmp_path: Path) -> None:
     data = made_up([HOSTILE, "b"], prompt=HOSTILE)
-    assert tokens_of(page(data, "t"))[0]["text"] == HOSTILE
+    assert tokens_of(token_page(data, "t"))[0]["text"] == HOSTILE
     out = tmp_path / "page.html"
     # Even a script that is in the page does not run.
-    out.write_text(page(data, "mine").replace("</html>", "<script>document.title='owned'</script></html>"))
+    out.write_text(token_page(data, "mine").replace("</html>", "<script>document.title='owned'</script></html>"))
     done = chromium(out.as_uri(), "--virtual-time-budget=1000", "--dump-dom")
     assert "<title>mine</title>" in done.stdout and done.stdout.count("<article") == 1
 
 
 def test_the_page_loads_nothing() -> None:
-    text = page(made_up(["x"]), "t")
+    text = token_page(made_up(["x"]), "t")
     assert "default-src 'none'" in text and not re.search(r"(src|href)\s*=|url\(|https?:|@import", text)
     assert "{{" not in text and "{%" not in text
 
 
 def test_full_colour_is_the_strongest_twentieth() -> None:
     ratios = [1.0] * 36 + [2.0] * 3 + [4.0]
-    found = tokens_of(page(made_up(["a"] * 40, ratio=ratios), "t"))
+    found = tokens_of(token_page(made_up(["a"] * 40, ratio=ratios), "t"))
     # Sorted |log2|: 36 × 0, 3 × 1, 1 × 2; place 0.95 · 40 = 38, counted from 0, is a 1.
     assert [re.search(r"--ratio:([-\d.]+)", t["style"])[1] for t in found[35:]] == [  # type: ignore[index]
         *("0.000", "1.000", "1.000", "1.000", "1.000")
@@ -106,23 +106,23 @@ def test_full_colour_is_the_strongest_twentieth() -> None:
 def test_the_page_of_a_step_or_of_the_last(tmp_path: Path) -> None:
     run = RunFolder(tmp_path / "tepo" / "seed0")
     with pytest.raises(UserError, match="no token views here"):
-        write_page(run, None, None)
+        write_tokens(run, None, None)
     for step, word in ((2, "two"), (10, "ten")):
         write_record(run.tokens(step), made_up([word]).model_copy(update={"step": step}))
-    assert write_page(run, None, None) == run.tokens(10).with_suffix(".html")
+    assert write_tokens(run, None, None) == run.tokens(10).with_suffix(".html")
     assert "<title>tepo, seed0, step 10</title>" in run.tokens(10).with_suffix(".html").read_text()
-    out = write_page(run, 2, tmp_path / "out" / "page.html")
+    out = write_tokens(run, 2, tmp_path / "out" / "page.html")
     assert "two" in out.read_text() and list(run.token_steps()) == [2, 10]
     with pytest.raises(UserError, match=r"no token views of step 3\. There are: 2, 10\."):
-        write_page(run, 3, None)
+        write_tokens(run, 3, None)
     run.tokens(2).write_text('{"step": 2}')
     with pytest.raises(UserError, match=r"step00002\.json: written by an older version"):
-        write_page(run, 2, None)
+        write_tokens(run, 2, None)
 
 
 def test_the_page_has_a_dark_mode(chromium: Callable[..., Any], tmp_path: Path) -> None:
     """All colours are of the two palettes at its beginning, and the browser chooses one of them."""
-    text = page(made_up(["1", "2"]), "t")
+    text = token_page(made_up(["1", "2"]), "t")
     style = text.partition("<style>")[2].partition("</style>")[0]
     head, _, rules = style.partition("  body {")
     assert "prefers-color-scheme: dark" in head and not re.search(r"#[0-9a-f]{3,6}\b", rules)

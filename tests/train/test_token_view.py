@@ -9,7 +9,7 @@ import pytest
 
 from policygrain.cli import main
 from policygrain.errors import UserError
-from policygrain.report.tokens import write_page
+from policygrain.report.samples import write_tokens
 from policygrain.results.layout import RunFolder
 from policygrain.results.reader import token_view
 
@@ -32,6 +32,6 @@ def test_a_step_can_be_looked_at_token_by_token(made: tuple[Path, Path], tmp_pat
         assert not any(sample.entropy_drop) or sample.advantage > 0
     assert any(abs(r - 1) > 1e-4 for sample in view.samples for r in sample.ratio)
     with pytest.raises(UserError, match=r"no token views of step 1\. There are: 0, 2, 3"):
-        write_page(run, 1, None)
+        write_tokens(run, 1, None)
     with pytest.raises(UserError, match="no token views here"):
-        write_page(RunFolder(tmp_path), None, None)
+        write_tokens(RunFolder(tmp_path), None, None)

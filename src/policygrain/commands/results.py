@@ -98,12 +98,12 @@ def inspect(arguments: Namespace) -> None:
     Tokens are coloured by ratio, advantage, change of probability or change of entropy. For a run by verl the page
     shows its rollouts.
     """
-    from ..report import samples, tokens
+    from ..report.samples import write_rollouts, write_tokens
     from ..results.layout import RunFolder
 
     folder = RunFolder(arguments.run_dir)
     by_verl = folder.rollout_steps() and not folder.token_steps()
-    write = samples.write_rollouts if by_verl else tokens.write_page
+    write = write_rollouts if by_verl else write_tokens
     print(write(folder, arguments.step, arguments.out))
 
 

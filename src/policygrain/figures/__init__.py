@@ -7,8 +7,8 @@ from ..study.schema import FigureName
 FIGURES: tuple[str, ...] = get_args(FigureName)
 SUFFIXES = (".pdf", ".svg", ".png")  # the files of a figure: for papers, pages and slides
 TABLES = {  # table → the function that makes it
-    "findings": "claim_tables.findings",
+    "findings": "tables.findings",
     "results": "tables.results",
     "ablation": "tables.ablation",
-    "claims": "claim_tables.claims",
+    "claims": "tables.claims",
 }

@@ -3,20 +3,117 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ..errors import UserError, did_you_mean
 from ..files import atomic_text
-from . import TABLES, contents
+from ..objective import Method, method
+from ..objective.method import TEXTS
+from ..objective.ratio import Block
+from ..study import Study
+from ..study.runs import arms_of, run_matrix
+from ..tasks.registry import sampling_of
+from . import TABLES
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
     from ..results.reader import StudyResults
-    from ..study import Study
+
+
+# ---- the arms, methods and benchmarks of a study in each figure; empty where the study has none -----------------------
+
+# TEPO, and with each other regularisation of entropy; ratios, without one as the last.
+ENTROPY_ARMS = ("tepo", "tepo_v1", "tepo_max_entropy", "tepo_full_kl")
+RATIO_ARMS = ("token", "block", "sequence", "prefix", "reinforce")
+
+
+def headline(study: Study) -> list[str]:
+    """The arms of the headline with the study's own settings; all of them where each differs in some setting."""
+    experiment = study.experiments.get("headline")
+    arms = [arm.name for arm in arms_of(experiment, study)] if experiment else []
+    return [arm for arm in arms if "+" not in arm] or arms
+
+
+def beside_grpo(study: Study) -> list[str]:
+    """The other arms of a headline with GRPO."""
+    arms = headline(study)
+    return [arm for arm in arms if arm != "grpo"] if "grpo" in arms else []
+
+
+def with_clip_higher(study: Study) -> list[str]:
+    """The headline and, if the ablation has it, GRPO with Clip-Higher (TEPO's figure 3)."""
+    ablation = study.experiments.get("ablation")
+    added = ["grpo_clip_higher"] if ablation and "grpo_clip_higher" in ablation.methods else []
+    return list(dict.fromkeys([*headline(study), *added]))
+
+
+def at_least_two(names: Iterable[str], study: Study) -> list[str]:
+    """Those of the arms that the study has, if there are two or more."""
+    arms = run_matrix(study).arms
+    there = [name for name in names if name in arms]
+    return there if len(there) > 1 else []
+
+
+entropy_arms = partial(at_least_two, ENTROPY_ARMS)
+ratio_arms = partial(at_least_two, RATIO_ARMS)
+
+
+def sampled_benchmarks(study: Study) -> list[str]:
+    """Benchmarks with several responses per problem."""
+    return [b.name for b in study.evaluation.benchmarks if sampling_of(study, b).n > 1]
+
+
+def references(study: Study) -> list[str]:
+    """The methods that others of their experiment are compared with."""
+    return list(dict.fromkeys(e.reference for e in study.experiments.values() if e.reference is not None))
+
+
+def map_of_regimes(study: Study) -> str | None:
+    """The first experiment with a reference and two training settings that vary."""
+    named = study.experiments.items()
+    return next((name for name, e in named if e.reference is not None and len(e.vary) == 2), None)
+
+
+def without_clip(study: Study, names: Iterable[str]) -> dict[str, str]:
+    """Method → its ratio in words, of those with a ratio and without a clip."""
+    methods = {name: method(name, study.methods) for name in names}
+    return {n: m.ratio.label for n, m in methods.items() if m.clip.name == "none" and m.ratio.name != "none"}
+
+
+def block_sweep(
+    study: Study, parameter: str, section: Literal["estimators", "rounds"]
+) -> tuple[dict[float, str], bool]:
+    """Value of a parameter of block ratios → method measured in ``section``, and True; else evaluated arm, and False.
+
+    All else is as in MPO's default, and equal but for the sampler. Empty if there is only one value.
+    """
+    measured = getattr(study, section)
+    by_value = _by_parameter(study, measured.methods if measured else (), parameter)
+    if by_value:
+        return by_value, True
+    arms = (run.arm for run in run_matrix(study).evaluated if "+" not in run.arm)
+    return _by_parameter(study, arms, parameter), False
+
+
+def _by_parameter(study: Study, names: Iterable[str], parameter: str) -> dict[float, str]:
+    default = Block().settings
+    groups: dict[str, dict[float, str]] = {}
+    for name in dict.fromkeys(names):
+        chosen: Method = method(name, study.methods)
+        settings = chosen.ratio.settings
+        if isinstance(chosen.ratio, Block) and settings == default | {parameter: settings[parameter]}:
+            rest = {k: v for k, v in chosen.data().items() if k not in ("ratio", "sampler", *TEXTS)}
+            groups.setdefault(str(rest), {}).setdefault(float(settings[parameter]), name)
+    largest = max(groups.values(), key=len, default={})
+    return dict(sorted(largest.items())) if len(largest) > 1 else {}
+
+
+# ---- the figures -----------------------------------------------------------------------------------------------------
 
 
 class Entry(NamedTuple):
@@ -28,7 +125,7 @@ class Entry(NamedTuple):
     has: Callable[[Study], object] = bool  # whether a study has that
 
 
-HEADLINE = ("an experiment named 'headline'", contents.headline)
+HEADLINE = ("an experiment named 'headline'", headline)
 ESTIMATORS = "measurements of estimators; set `estimators: {methods: […], reference: …}`"
 ROUNDS = "measurements of rounds; set `rounds: {methods: […], reference: …}` with two methods or more"
 SWEEP = "two methods that differ in block.{0} alone, in `{1}.methods` or evaluated"
@@ -50,50 +147,50 @@ FIGURES: dict[str, Entry] = {
     "entropy_regularisation": Entry(
         "Entropy and accuracy of TEPO, with its penalty, an entropy bonus or KL on all tokens (after TEPO's figure 4)",
         "lines.entropy_regularisation",
-        ARMS.format(", ".join(contents.ENTROPY_ARMS)),
-        contents.entropy_arms,
+        ARMS.format(", ".join(ENTROPY_ARMS)),
+        entropy_arms,
     ),
     "importance_sampling": Entry(
         "Ratios of every grain with the same sparse reward, and training without a ratio (after TEPO's figure 5)",
         "lines.importance_sampling",
-        ARMS.format(", ".join(contents.RATIO_ARMS)),
-        contents.ratio_arms,
+        ARMS.format(", ".join(RATIO_ARMS)),
+        ratio_arms,
     ),
     "convergence": Entry(
         "The cost of each method to reach the final accuracy of GRPO, relative to GRPO",
         "rows.convergence",
         "grpo and another method in the experiment 'headline'",
-        contents.beside_grpo,
+        beside_grpo,
     ),
     "block_size": Entry(
         "Block size K (after MPO): one round by each size, or the accuracy of final models",
         "intervals.block_size",
         SWEEP.format("size", "rounds"),
-        lambda study: contents.block_sweep(study, "size", "rounds")[0],
+        lambda study: block_sweep(study, "size", "rounds")[0],
     ),
     "future_weight": Entry(
         "The weight φ of future tokens (after MPO): tokens clipped, and what an update or a final model is worth",
         "intervals.future_weight",
         SWEEP.format("future_weight", "estimators"),
-        lambda study: contents.block_sweep(study, "future_weight", "estimators")[0],
+        lambda study: block_sweep(study, "future_weight", "estimators")[0],
     ),
     "ratio_variance": Entry(
         "Variance of every ratio on the same rollouts, by the number of optimizer steps since then (after MPO)",
         "intervals.ratio_variance",
         "a method with a ratio and `clip: null` in `estimators.methods`",
-        lambda study: study.estimators and contents.without_clip(study, study.estimators.methods),
+        lambda study: study.estimators and without_clip(study, study.estimators.methods),
     ),
     "pass_at_k": Entry(
         "pass@k of the initial model and the headline methods, by the unbiased estimator",
         "lines.pass_at_k",
         "a benchmark with several responses per problem; set `sampling: {n: 8, temperature: 1.0}`",
-        contents.sampled_benchmarks,
+        sampled_benchmarks,
     ),
     "regimes": Entry(
         "Each method minus the reference, a panel per regime",
         "rows.regimes",
         "an experiment with a `reference`",
-        contents.references,
+        references,
     ),
     "ranges": Entry(
         "Accuracy by clip range, a panel per ratio and a line per regime",
@@ -120,7 +217,7 @@ FIGURES: dict[str, Entry] = {
         "A map of regimes: each method minus the reference, over two training settings; a panel per method",
         "maps.phase",
         "an experiment with a `reference` and two keys under `vary`, such as `ahead` and `learning_rate`",
-        contents.map_of_regimes,
+        map_of_regimes,
     ),
 }
 

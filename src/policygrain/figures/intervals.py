@@ -15,7 +15,7 @@ from ..analysis.contrasts import regime_text
 from ..analysis.statistics import Array, Interval, over_seeds
 from ..results.layout import START
 from ..results.reader import StudyResults
-from . import contents
+from . import catalogue
 from .labels import name_of, updates_text
 from .style import ABOVE, COLUMN, PLAIN, WIDE, legend, looks, points, shade_margin, updates_look
 
@@ -25,7 +25,7 @@ SMALLEST = 1e-12
 
 def benchmarks(results: StudyResults) -> Figure:
     """Points per benchmark with 95% intervals over training seeds, of the initial model over initial models."""
-    arms = [START, *contents.headline(results.study)]
+    arms = [START, *catalogue.headline(results.study)]
     names = [*results.benchmarks, "average"]
     arm_looks = looks(results.study)
     figure = Figure(figsize=(WIDE, 2.7))
@@ -61,7 +61,7 @@ def _percent(results: StudyResults, arm: str, *names: str) -> Interval:
 
 def ratio_variance(results: StudyResults) -> Figure:
     """Two panels: ratios without a clip, a line per distance; means with 95% intervals over initial models."""
-    ratios = contents.without_clip(results.study, results.estimators["estimator"].unique())
+    ratios = catalogue.without_clip(results.study, results.estimators["estimator"].unique())
     figure = Figure(figsize=(WIDE * 0.9, 2.9))
     variance, share = figure.subplots(1, 2)
     for axes, metric, interval in (
@@ -98,7 +98,7 @@ def over_logits(values: Array) -> Interval:
 
 def block_size(results: StudyResults) -> Figure:
     """By K: the reward after a round minus that with K = 5; where no round has several sizes, final accuracy."""
-    methods, measured = contents.block_sweep(results.study, "size", "rounds")
+    methods, measured = catalogue.block_sweep(results.study, "size", "rounds")
     figure = Figure(figsize=(COLUMN, 2.2))
     axes = figure.subplots()
     axes.set_xlabel("block size K (tokens)")
@@ -123,7 +123,7 @@ def block_size(results: StudyResults) -> Figure:
 
 def future_weight(results: StudyResults) -> Figure:
     """Two panels by φ, with one clip range and K = 5; 95% intervals over initial models, or over training seeds."""
-    methods, measured = contents.block_sweep(results.study, "future_weight", "estimators")
+    methods, measured = catalogue.block_sweep(results.study, "future_weight", "estimators")
     figure = Figure(figsize=(WIDE * 0.7, 2.4))
     left, right = figure.subplots(1, 2)
     if measured:

@@ -20,7 +20,7 @@ from ..results.layout import START
 from ..results.reader import StudyResults
 from ..results.start import by_unit
 from ..study import Study
-from . import contents
+from . import catalogue
 from .labels import labels, name_of
 from .style import WIDE, Look, from_zero, legend, looks
 
@@ -70,7 +70,7 @@ class ByStep:
 
 
 dynamics = ByStep(
-    contents.with_clip_higher,
+    catalogue.with_clip_higher,
     (WIDE, 4.0),
     (
         Panel("validation_accuracy", "validation accuracy (%)", scale=100, smooth=1, most=100),  # the same problems
@@ -83,7 +83,7 @@ dynamics = ByStep(
 # Share of response tokens whose gradient is 0 because of the clip. Bands of different ratios clip shares of different
 # orders of magnitude.
 clip_ratio = ByStep(
-    contents.headline,
+    catalogue.headline,
     (WIDE * 0.9, 2.4),
     (
         Panel("clip_fraction_low", "clipped below (ratio < 1 − ε)", scale=100, most=100),
@@ -91,10 +91,10 @@ clip_ratio = ByStep(
     ),
     ylabel="tokens clipped (%)",
 )
-entropy_regularisation = ByStep(contents.entropy_arms, (WIDE * 0.8, 2.2), (ENTROPY, SAMPLED))
+entropy_regularisation = ByStep(catalogue.entropy_arms, (WIDE * 0.8, 2.2), (ENTROPY, SAMPLED))
 # The arms differ only in the ratio and its clip range.
 importance_sampling = ByStep(
-    contents.ratio_arms,
+    catalogue.ratio_arms,
     (WIDE, 2.2),
     (
         SAMPLED,
@@ -149,7 +149,7 @@ def _curve(axes: Axes, results: StudyResults, arm: str, panel: Panel, look: Look
 def pass_at_k(results: StudyResults) -> Figure:
     """A panel per benchmark with several responses per problem; 95% intervals over seeds and problems."""
     responses = results.evaluations.drop_duplicates("benchmark").set_index("benchmark")["n"]
-    names = contents.sampled_benchmarks(results.study)
+    names = catalogue.sampled_benchmarks(results.study)
     label, arm_looks = labels(results.study), looks(results.study)
     columns = min(4, len(names))
     rows = -(-len(names) // columns)
@@ -158,7 +158,7 @@ def pass_at_k(results: StudyResults) -> Figure:
     for axes, name in zip(panels, names, strict=False):
         n = int(responses[name])
         ks = powers_of_two(n)
-        for arm in (START, *contents.headline(results.study)):
+        for arm in (START, *catalogue.headline(results.study)):
             samples = results.evaluations.query("arm == @arm and benchmark == @name")
             correct = np.rint(np.array(samples["per_problem"].tolist()) * n).astype(int).tolist()
             by_seed = [np.array([[unbiased(n, c, k) for c in row] for row in correct]) for k in ks]

@@ -15,7 +15,7 @@ from ..analysis.contrasts import contrasts
 from ..analysis.statistics import LEVEL
 from ..results.measurements import MapCell, MapRecord
 from ..results.reader import StudyResults
-from . import contents
+from . import catalogue
 from .labels import labels
 from .style import FULL_PAGE
 
@@ -98,7 +98,7 @@ def draw(
 def phase(results: StudyResults) -> Figure:
     """The reference's mean accuracy during training, and each method's area under the curve minus the reference's."""
     study, label = results.study, labels(results.study)
-    name = str(contents.map_of_regimes(study))
+    name = str(catalogue.map_of_regimes(study))
     experiment = study.experiments[name]
     reference = str(experiment.reference)
     (x_key, columns), (y_key, rows) = experiment.vary.items()

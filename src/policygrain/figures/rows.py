@@ -18,7 +18,7 @@ from ..analysis.ledger import Comparison
 from ..analysis.statistics import Interval, over_seeds, ranked
 from ..results.reader import StudyResults
 from ..study.runs import Arm
-from . import contents
+from . import catalogue
 from .labels import labels, updates_text
 from .style import (
     ABOVE,
@@ -109,7 +109,7 @@ def convergence(results: StudyResults) -> Figure:
 
     A run that never reaches the accuracy has an infinite ratio.
     """
-    arms = contents.beside_grpo(results.study)
+    arms = catalogue.beside_grpo(results.study)
     ratios = {by: [measures.reached(results, arm, "grpo", by).to_numpy() for arm in arms] for by in COSTS}
     # As wide as the seeds lie, so that a single wide interval does not hide the others.
     every = np.concatenate([v for values in ratios.values() for v in values])
@@ -146,7 +146,7 @@ def regimes(results: StudyResults) -> Figure:
     A row is a method, or where experiments have several references, a method and its reference.
     """
     study, label = results.study, labels(results.study)
-    references = contents.references(study)
+    references = catalogue.references(study)
     pairs = [
         c
         for c in contrasts(results)

@@ -15,8 +15,8 @@ from ..analysis.controls import controls, controls_warning
 from ..errors import UserError
 from ..figures import TABLES
 from ..figures.catalogue import FIGURES
-from ..figures.claim_tables import UNDECIDED
 from ..figures.labels import labels
+from ..figures.tables import UNDECIDED
 from ..files import atomic_text
 from ..provenance import devices
 from ..results.layout import START

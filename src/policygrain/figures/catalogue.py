@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..results.reader import StudyResults
 
 
-# ---- the arms, methods and benchmarks of a study in each figure; empty where the study has none -----------------------
+# ---- the arms, methods and benchmarks of a study in each figure; empty where the study has none ----------------------
 
 # TEPO, and with each other regularisation of entropy; ratios, without one as the last.
 ENTROPY_ARMS = ("tepo", "tepo_v1", "tepo_max_entropy", "tepo_full_kl")

@@ -134,8 +134,9 @@ def test_every_output_of_claims_begins_with_a_control_that_failed(
     begins = (
         "A control of this study failed: shuffled_rewards (shuffled rewards teach nothing; measured: beyond 4.4 points)"
     )
-    assert main(["claims", str(folder)]) == 0
-    assert capsys.readouterr().out.startswith(begins)
+    for option in ([], ["--brief"]):
+        assert main(["claims", str(folder), *option]) == 0
+        assert capsys.readouterr().out.startswith(begins)
     assert table(StudyResults(folder))[1].startswith(f"**{begins}")
     assert main(["claims", str(folder), "--json"]) == 0
     assert {entry["controls"] for entry in json.loads(capsys.readouterr().out)} == {"failed: shuffled_rewards"}

@@ -76,7 +76,7 @@ def claims(arguments: Namespace) -> None:
         check_complete(results)
     decided, judged = decide_study(results), controls(results)
     if arguments.json:
-        table = ledger(decided).assign(controls=controls_status(judged))
+        table = ledger(decided).convert_dtypes().assign(controls=controls_status(judged))
         print(table.to_json(orient="records", indent=1, double_precision=15, force_ascii=False))
     elif arguments.brief:
         sentences = abstract(results, decided, contrasts(results), judged, labels(results.study))

@@ -132,6 +132,9 @@ def _unpacked(archive: Path, out: Path) -> Manifest:
         with zipfile.ZipFile(archive) as packed:
             manifest = _manifest(packed, archive)
             check_free_space(out.parent, sum(f.size for f in manifest.files.values()) // 2**20 + 10)
+            sizes = {info.filename: info.file_size for info in packed.infolist()}
+            if wrong := [name for name, expected in manifest.files.items() if sizes[name] != expected.size]:
+                raise UserError(f"{archive}: {wrong[0]} does not match its checksum. {AGAIN}")
             packed.extractall(out, manifest.files)  # at most as many bytes of each as its entry says
     except BROKEN as error:
         raise UserError(f"{archive}: is not a frozen study ({error}). {AGAIN}") from error
@@ -158,12 +161,10 @@ def _manifest(packed: zipfile.ZipFile, archive: Path) -> Manifest:
     for names, what in ((unknown, "contains files that are not in its manifest"), (missing, "files are missing")):
         if names:
             raise UserError(f"{archive}: {what}: {', '.join(sorted(names)[:5])}. {AGAIN}")
-    for name, expected in manifest.files.items():
+    for name in manifest.files:
         path = PurePosixPath(name)
         if path.as_posix() != name or path.is_absolute() or ".." in path.parts or "\\" in name:
             raise UserError(f"{archive}: {name!r} is not a path inside a study. {AGAIN}")
-        if packed.getinfo(name).file_size != expected.size:
-            raise UserError(f"{archive}: {name} does not match its checksum. {AGAIN}")
     return manifest
 
 

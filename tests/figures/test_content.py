@@ -27,8 +27,8 @@ from policygrain.figures.catalogue import check_figures, draw, figure
 from policygrain.figures.labels import labels, name_of
 from policygrain.merging import merge
 from policygrain.objective import method
-from policygrain.results.measurements import CasesRecord
 from policygrain.results.layout import StudyFolder
+from policygrain.results.measurements import CasesRecord
 from policygrain.results.reader import StudyResults, model_evaluation
 from policygrain.results.schema import read_record, write_record
 from policygrain.study import Study, load_study, parse_study

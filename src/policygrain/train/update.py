@@ -230,9 +230,7 @@ def check_step(metrics: dict[str, float], may_overflow: bool = False) -> None:
         raise UserError(f"the gradient is not finite {values}.")
 
 
-def step_context(
-    policy: ScoredPolicy, batch: TrainingBatch, method: Method, settings: Training
-) -> StepTotals:
+def step_context(policy: ScoredPolicy, batch: TrainingBatch, method: Method, settings: Training) -> StepTotals:
     """Step context used to normalise micro-batches, with current log-probabilities if the method needs them."""
     step = batch.tokens.replace(step=None)
     if "step_log_probs" in method.needs:

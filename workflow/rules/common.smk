@@ -29,7 +29,7 @@ COMMON = {
 }
 
 
-def stage(words, done="{output[0]:q}", log=">>"):
+def stage(words, done="{output:q}", log=">>"):
     """The shell command of a stage. Attempts at one job have one log; other logs are written anew."""
     return f"exec {{params.policygrain}} {words} --config {{params.study:q}} --done {done} {log}{{log:q}} 2>&1"
 

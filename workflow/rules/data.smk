@@ -5,6 +5,8 @@ rule prepare:
     log:
         str(FOLDER.log("prepare", "data")),
     localrule: True
+    conda:
+        "../../environment.yml"
     params:
         **COMMON,
         done=JOBS.prepare.markers,
@@ -21,6 +23,8 @@ rule start_model:
         JOBS.marker("start_model"),
     log:
         JOBS.log("start_model"),
+    conda:
+        "../../environment.yml"
     params:
         **COMMON,
         seeds=seeds_of,

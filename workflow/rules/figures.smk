@@ -24,10 +24,12 @@ rule figure:
     wildcard_constraints:
         figure="|".join(STUDY.figures) or "none",
     localrule: True
+    conda:
+        "../../environment.yml"
     params:
         **COMMON,
     shell:
-        stage("figure {wildcards.figure:q}", log=">")
+        stage("figure {wildcards.figure:q}", done="{output.done:q}", log=">")
 
 
 rule table:
@@ -47,10 +49,12 @@ rule table:
     wildcard_constraints:
         table="|".join(TABLES),
     localrule: True
+    conda:
+        "../../environment.yml"
     params:
         **COMMON,
     shell:
-        stage("figure {wildcards.table:q}", log=">")
+        stage("figure {wildcards.table:q}", done="{output.done:q}", log=">")
 
 
 rule report_page:
@@ -67,8 +71,10 @@ rule report_page:
     log:
         str(FOLDER.log("report", "report")),
     localrule: True
+    conda:
+        "../../environment.yml"
     params:
         **COMMON,
         captions=lambda w, input: str(Path(input.captions[0]).parent),
     shell:
-        stage("report --captions {params.captions:q}", log=">")
+        stage("report --captions {params.captions:q}", done="{output.done:q}", log=">")

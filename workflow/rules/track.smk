@@ -8,7 +8,9 @@ rule track:
     log:
         str(FOLDER.log("track", "track")),
     localrule: True
+    conda:
+        "../../environment.yml"
     params:
         **COMMON,
     shell:
-        stage("track", log=">")
+        stage("track", done="{output.done:q}", log=">")

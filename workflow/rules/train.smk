@@ -7,6 +7,8 @@ rule train:
         JOBS.marker("train"),
     log:
         JOBS.log("train"),
+    conda:
+        "../../environment.yml"
     params:
         **COMMON,
         seeds=seeds_of,
@@ -24,11 +26,14 @@ rule estimators:
         JOBS.log("estimators"),
     # Before training: they take longest, and nothing is left to run beside one that is started last.
     priority: 1
+    conda:
+        "../../environment.yml"
     params:
         **COMMON,
         seeds=seeds_of,
+        instrument="estimators",
     shell:
-        stage("{rule} --seeds {params.seeds:q}")
+        stage("{params.instrument} --seeds {params.seeds:q}")
 
 
 # One round of updates by each method, on some initial models.
@@ -39,6 +44,10 @@ use rule estimators as rounds with:
         JOBS.marker("rounds"),
     log:
         JOBS.log("rounds"),
+    params:
+        **COMMON,
+        seeds=seeds_of,
+        instrument="rounds",
 
 
 rule evaluate:
@@ -50,6 +59,8 @@ rule evaluate:
         JOBS.marker("evaluate"),
     log:
         JOBS.log("evaluate"),
+    conda:
+        "../../environment.yml"
     params:
         **COMMON,
     shell:

@@ -58,9 +58,9 @@ ci:
 test-slurm: setup
 	$(BIN)/python -m pytest -m slurm tests/workflow/test_slurm.py
 
-# Whole workflows that are killed, refused a second time and given damaged files end with the same records (about 5 minutes).
+# Whole workflows that are killed, refused a second time and given damaged files end with the same records (about 15 minutes).
 test-disturbed: setup
-	$(BIN)/python -m pytest -m disturbed tests/test_kills.py
+	$(BIN)/python -m pytest -m disturbed tests/workflow/test_reruns.py
 
 # All solutions of the published coding sets, and a changed one of each, where the files are (POLICYGRAIN_DATA).
 test-coding: setup

@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -26,11 +27,12 @@ from typing import Any
 import yaml
 
 from policygrain import digests
-from policygrain.files import atomic_json
+from policygrain.files import atomic_json, read_json
 from policygrain.provenance import commit, hardware
 from policygrain.results.layout import StudyFolder
+from policygrain.results.reader import StudyResults
+from policygrain.track.store import tracking_uri
 
-from .kills import LEFT_OVER, mirrored, record, run_records
 from .support.leftovers import swept, with_in_environment
 
 ROOT = Path(__file__).parents[1]
@@ -61,6 +63,10 @@ KINDS = {
 STILL_RUNNING = "jobs of an earlier call, which was killed, are still running"
 ALREADY = "this study is being run already, by process"
 DISK = 600  # MB; jobs ask for 200 before they start
+# Measurements of the machine, which differ from run to run.
+MEASURED = ("facts", "environment", "seconds")
+OF_THE_MACHINE = re.compile(r"seconds|^system/|^tokens_per_second$|^peak_memory")
+LEFT_OVER = re.compile(r"\.tmp$|^tmp|\.superseding|\.partial|\.part\d*$|^\.model|^\.start")
 
 
 class Workflow:
@@ -161,9 +167,45 @@ class Workflow:
         found["drawn"] = sorted(path.name for part in ("figures", "tables") for path in (self.results / part).iterdir())
         found["results.csv"] = digests.of_file(study.table("results", ".csv"))
         found["report"] = study.report.exists()
-        return found | {
-            f"MLflow, run {name}": digest for name, digest in mirrored(self.results, measured=False).items()
-        }
+        return found | {f"MLflow, run {name}": digest for name, digest in mirrored(self.results).items()}
+
+
+def record(path: Path) -> str:
+    """Digest of a JSON record without what the machine decides."""
+    return digests.of_json(without_measured(read_json(path)))
+
+
+def without_measured(value: Any) -> Any:
+    """A record without its measurements, at any depth."""
+    if isinstance(value, dict):
+        return {k: without_measured(v) for k, v in value.items() if k not in MEASURED}
+    return value
+
+
+def run_records(run: Path) -> dict[str, str]:
+    """What a finished run consists of."""
+    return {
+        "metrics": digests.of_file(run / "metrics.jsonl"),
+        "model": digests.of_model(run / "model"),
+        "summary": record(run / "summary.json"),
+        "run": record(run / "run.json"),
+    }
+
+
+def mirrored(results: Path) -> dict[str, str]:
+    """Everything that MLflow has of a study, without measurements, times and the runs' random ids."""
+    import mlflow
+
+    found = StudyResults(results)
+    client = mlflow.MlflowClient(tracking_uri(found.folder, found.study))
+    experiments = client.search_experiments(filter_string=f"name = '{found.study.name}'")
+    content: list[Any] = []
+    for run in client.search_runs([e.experiment_id for e in experiments]):
+        names = sorted(name for name in run.data.metrics if not OF_THE_MACHINE.search(name))
+        history = {n: sorted((m.step, m.value) for m in client.get_metric_history(run.info.run_id, n)) for n in names}
+        tags = {k: v for k, v in run.data.tags.items() if k.startswith(("arm", "seed"))}
+        content.append([str(run.info.run_name), run.info.status, dict(run.data.params), tags, history])
+    return {str(i): digests.of_json(each) for i, each in enumerate(sorted(content, key=str))}
 
 
 def episode(

@@ -229,26 +229,6 @@ def coverage() -> str:
     )
 
 
-KILLED = {
-    "train": "training",
-    "supersede": "training in the folder of a run with other settings",
-    "evaluate": "evaluation",
-    "track": "MLflow mirror, on a new store",
-    "thaw": "unpacking an archive",
-}
-
-
-@block("kills")
-def kills() -> str:
-    """Records after random SIGKILLs, by stage."""
-    found = read("kills")
-    rows = [
-        [KILLED[name], *(str(counts[key]) for key in ("kills", "episodes", "differ"))]
-        for name, counts in found["stages"].items()
-    ]
-    return table(["stage", "kills", "times run to its end", "differences"], rows) + f"\n\nOn {found['hardware']}."
-
-
 @block("workflow-kills")
 def workflow_kills() -> str:
     """Records of whole workflows that were disturbed."""

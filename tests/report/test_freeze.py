@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -39,6 +41,16 @@ def test_an_empty_folder_that_exists_is_used(archive: Path, tmp_path: Path) -> N
     manifest = thaw(archive, tmp_path / "new")
     there = {p.relative_to(tmp_path / "new").as_posix() for p in (tmp_path / "new").rglob("*") if p.is_file()}
     assert there == set(manifest.files) and list(tmp_path.iterdir()) == [tmp_path / "new"]
+
+
+def test_an_unpacking_that_is_killed_leaves_nothing_in_its_place(archive: Path, tmp_path: Path) -> None:
+    code = "import os, pathlib, sys; from policygrain.report.freeze import thaw; "
+    code += "thaw(*map(pathlib.Path, sys.argv[1:]), finish=lambda folder: os.kill(os.getpid(), 9))"
+    out = tmp_path / "out"
+    assert subprocess.run([sys.executable, "-c", code, str(archive), str(out)], check=False).returncode == -9
+    assert not out.exists()
+    thaw(archive, out)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"] and StudyResults(out).summaries
 
 
 def test_the_working_directory_is_refused(

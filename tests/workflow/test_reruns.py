@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from base64 import urlsafe_b64encode
 from pathlib import Path
 
@@ -155,3 +157,14 @@ def test_a_misspelt_key_ends_in_one_message(root: Path, tmp_path: Path) -> None:
     assert done.returncode != 0
     assert "training.stepz: unknown key. Did you mean 'steps'" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.disturbed
+def test_workflows_that_are_disturbed_end_with_the_same_records(root: Path) -> None:
+    """`workflow_kills.py` does more of them."""
+    kinds = ("session", "snakemake", "terminate", "interrupt", "stopped", "second", "damaged")
+    chosen = [word for kind in kinds for word in ("--kind", kind)]
+    command = [sys.executable, "-m", "tests.workflow_kills", "--kills", "8", "--seed", "0", *chosen]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=3000, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count(": the same\n") >= 2

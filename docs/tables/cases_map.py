@@ -57,25 +57,8 @@ def cases_map_bias() -> str:
     return f"{table(header, rows)}\n\nMedians over the rows of the map. Median drift: {drift}."
 
 
-@block("cases-map-law")
-def cases_map_law() -> str:
-    """Exponents of the relative bias."""
-    rows = [
-        [
-            law["name"],
-            f"{law['staleness']:.2f}",
-            f"{law['r2']:.2f}",
-            *(f"{x:.2f}" for x in law["exponents"].values()),
-            f"{law['r2_each']:.2f}",
-        ]
-        for law in _record()["laws"]
-    ]
-    header = ["ratio, no clip", "age × learning rate", "R²", "age", "learning rate", "length", "group", "R²"]
-    return table(header, rows)
-
-
 def _sentences(record: Any, methods: dict[str, list[tuple[Any, Any]]]) -> str:
-    """Where a ratio helps, where a clip helps, where nothing matters, and the law; every number is counted here."""
+    """Where a ratio helps, where a clip helps and where nothing matters; every number is counted here."""
     plain = {found[0][0]["name"]: found for found in methods.values() if found[0][0]["clip"] is None}
     clipped = {found[0][0]["name"]: found for found in methods.values() if found[0][0]["clip"] is not None}
 
@@ -89,15 +72,8 @@ def _sentences(record: Any, methods: dict[str, list[tuple[Any, Any]]]) -> str:
     narrow = sum(2 * cell["group"] < cell["length"] for cell in worse)
     pairs = [(a, b) for name, found in clipped.items() for (a, _), (b, _) in zip(found, plain[name], strict=True)]
     apart = max(abs(a["difference"][0] - b["difference"][0]) for a, b in pairs)
-    narrowest = {name: next(iter(areas.items())) for name, areas in record["clips"].items()}
-    falls = "; ".join(
-        f"{name} {area:.1f} points at {high}, {max(record['clips'][name].values()):.1f} at best"
-        for name, (high, area) in narrowest.items()
-    )
     quiet = [c for c in record["cells"] if all(abs(m["difference"][0]) < SMALL for m in c["methods"])]
     staleness = max(cell["age"] * cell["learning_rate"] for cell in quiet)
-    none, *others = record["laws"]
-    exponents = ", ".join(f"{law['name']} {law['staleness']:.2f}" for law in others)
     age = max(cell["age"] for cell in record["cells"])
     noise = statistics.median(m["snr"][0] / c["reference"]["snr"][0] for m, c in plain["product"] if c["age"] == age)
     sentences = [
@@ -107,11 +83,9 @@ def _sentences(record: Any, methods: dict[str, list[tuple[Any, Any]]]) -> str:
         f"{len(better)} regimes (in {wide} of them a part of the reward depends on at least half of the response) and "
         f"worse in {len(worse)} (in {narrow} of them on less than half).",
         "**No clip that helps was found.** The rule chose ranges that hardly act: with and without them, results "
-        f"differ by at most {apart:.2f} points. Narrow ranges cost reward (mean area by `high`: {falls}).",
+        f"differ by at most {apart:.2f} points. Narrow ranges cost reward.",
         f"**Nothing matters** (all differences below {SMALL:g} points) in {len(quiet)} regimes, whose age × learning "
         f"rate is at most {staleness:.2g}.",
-        "**The published law agrees.** Without a ratio, the relative bias grows with age × learning rate to the power "
-        f"of {none['staleness']:.2f} (R² {none['r2']:.2f}; the law says 1), with a ratio more slowly ({exponents}).",
         f"**Less bias is not more reward.** The product has no bias, but at age {age} its signal-to-noise ratio is "
         f"{noise:.2f} times that without a ratio (median).",
     ]

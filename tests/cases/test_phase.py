@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from policygrain.cases import chains, phase
-from policygrain.cases.definitions import Estimator
+from policygrain.cases.decision import Estimator
 from policygrain.cli import main
 from policygrain.figures import maps
 from policygrain.figures.style import save
@@ -167,20 +167,6 @@ def test_runs_improve_and_first_rollouts_are_of_the_start():
     assert one[0][-1].mean() > one[0][0].mean() + 0.05
 
 
-def test_a_clip_range_is_looked_for_until_the_best_is_inside(monkeypatch):
-    """With areas that are largest at low = 0.025, three steps below the first list."""
-
-    def made_up(method, cell, seeds, seed):
-        assert seed == phase.TUNING_SEED
-        low = method.clip.settings["low"]
-        return torch.full((1, seeds), 0.5 - 0.01 * abs(math.log2(low / 0.025))), None
-
-    monkeypatch.setattr(phase, "run", made_up)
-    clip, areas = phase.chosen_clip(phase.UNCLIPPED[0], 2)
-    assert clip.settings["low"] == 0.025 and clip.settings["high"] == pytest.approx(0.035)
-    assert list(areas) == ["0.0175", "0.035", "0.07", "0.14", "0.28", "0.56"]
-
-
 @pytest.fixture
 def record():
     return read_record(MapRecord, ROOT / "docs" / "cases_map.json", "Run `policygrain cases --map --out docs`.")
@@ -207,6 +193,10 @@ def test_the_committed_record_is_of_these_cells_and_methods(record):
     assert not record.commit.endswith("+") and record.batch == phase.BATCH and record.steps == phase.STEPS
     for cell in record.cells:
         assert [m.name for m in cell.methods if not m.clip] == [e.name for e in phase.UNCLIPPED]
+        clips = {m.name: m.clip for m in cell.methods if m.clip}
+        assert clips == {
+            name: tuple(clip.settings[key] for key in ("low", "high")) for name, clip in phase.CLIPS.items()
+        }
         exact = next(m for m in cell.methods if m.name == "product")
         assert exact.bias[2] < 1e-6
 

@@ -5,7 +5,8 @@ combination of the group's tokens has. Groups of one token are independent decis
 one decision that depends on all of its tokens.
 
 Logits are [policies, tokens, 2]: of each token after a 0 and after a 1; the first token follows a 0. Rewards are
-[policies, groups, 2^tokens of a group]. Responses and log-probabilities are as in `policies`.
+[policies, groups, 2^tokens of a group]. Responses are [policies, responses, tokens] of 0 and 1, log-probabilities have
+the same shape. All are float64.
 """
 
 from __future__ import annotations
@@ -13,8 +14,6 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-
-from .policies import every_response
 
 
 def problems(count: int, length: int, group: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -38,6 +37,11 @@ def sample(logits: Tensor, uniform: Tensor) -> Tensor:
         chance = torch.where(tokens[-1] == 1, p[..., t, 1], p[..., t, 0])
         tokens.append(uniform[..., t].lt(chance).to(uniform.dtype))
     return torch.stack(tokens[1:], -1)
+
+
+def every_response(length: int) -> Tensor:
+    """All 2^length responses. [1, 2^length, length]."""
+    return torch.cartesian_prod(*[torch.tensor([0.0, 1.0], dtype=torch.float64)] * length).view(1, -1, length)
 
 
 def reward(tokens: Tensor, rewards: Tensor) -> Tensor:

@@ -6,12 +6,10 @@ that are ``age`` steps old. All methods see the same problems and random numbers
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,12 +20,11 @@ from ..objective.clip import PpoClip
 from ..objective.ratio import Block, NoRatio, ProductRatio, SequenceRatio, TokenRatio
 from ..progress import Progress
 from ..provenance import commit
-from ..results.measurements import Law, MapCell, MapMethod, MapRecord
+from ..results.measurements import MapCell, MapMethod, MapRecord
 from ..text import columns
 from . import chains
-from .definitions import BATCH, Estimator
-from .measure import interval, token_weights
-from .policies import every_response
+from .chains import every_response
+from .decision import BATCH, Estimator, interval, token_weights
 
 STEPS, EVERY = 64, 8  # steps of a run, and between two measurements of its expected reward
 AGES, LENGTHS, GROUPS, RATES = (4, 16, 48), (2, 4, 8, 12), (1, 2, 4, 8), (0.01, 0.04, 0.16)
@@ -44,8 +41,12 @@ UNCLIPPED = [
     Estimator("product", ProductRatio()),
     Estimator("product, cap 2", ProductRatio(cap=2.0)),
 ]
-# Clip ranges are chosen in these regimes, on problems of their own. `low` is 0.2 · 2^n, `high` 1.4 times that.
-TUNING_SEED, EXPONENTS, LIMITS = 1, (-1, 0, 1), (-9, 5)
+# Chosen on problems of their own (docs/cases.md); from low = 1 on, nothing is below the range.
+CLIPS = {
+    "token": PpoClip(low=1.0, high=8.96),
+    "block": PpoClip(low=1.0, high=8.96),
+    "sequence": PpoClip(low=1.0, high=2.24),
+}
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,6 @@ CELLS = list(
         for value, age in product(values, AGES)
     )
 )
-TUNING = [Cell(age, learning_rate=rate) for age, rate in product(AGES[1:], RATES[1:])]
 
 
 def run(method: Method, cell: Cell, seeds: int, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -105,32 +105,10 @@ def moments(method: Method, logits: Tensor, behaviour: Tensor, rewards: Tensor) 
     return mean, (probability * terms.square().sum(-1)).sum(1) - mean.square().sum((1, 2))
 
 
-def chosen_clip(ratio: Estimator, seeds: int) -> tuple[PpoClip, dict[str, float]]:
-    """The clip with the largest area, and the areas of all candidates, by `high`, in points.
-
-    The list is extended until the best is not at its end, or is at a limit, where a clip acts always or never.
-    """
-
-    @functools.cache
-    def area(exponent: int) -> float:
-        clipped = Estimator(ratio.name, ratio.ratio, _band(exponent))
-        return float(np.mean([100 * run(clipped.method, cell, seeds, TUNING_SEED)[0].mean() for cell in TUNING]))
-
-    tried = list(EXPONENTS)
-    while True:
-        best = max(tried, key=area)
-        further = {min(tried): best - 1, max(tried): best + 1}.get(best)
-        if further is None or not LIMITS[0] <= further <= LIMITS[1]:
-            return _band(best), {f"{_band(n).high:g}": round(area(n), 3) for n in sorted(tried)}
-        tried.append(further)
-
-
 def run_map(seeds: int) -> MapRecord:
-    """Choose the clips, then measure every method in every cell; ``seeds`` random problems for each."""
-    made_by, clips = commit(), {}
-    for ratio in Progress(UNCLIPPED[: len(RATIOS)], "clip ranges", len(RATIOS)):
-        clips[ratio.name] = chosen_clip(ratio, seeds)
-    clipped = [Estimator(name, ratio, clips[name][0]) for name, ratio in RATIOS.items()]
+    """Measure every method in every cell; ``seeds`` random problems for each."""
+    made_by = commit()
+    clipped = [Estimator(name, ratio, CLIPS[name]) for name, ratio in RATIOS.items()]
     methods = sorted([*UNCLIPPED, *clipped], key=lambda e: [u.name for u in UNCLIPPED].index(e.name))
     cells = [_cell(cell, methods, seeds) for cell in Progress(CELLS, "cells", len(CELLS))]
     p = iter(holm([m.p for cell in cells for m in cell.methods]))
@@ -140,9 +118,7 @@ def run_map(seeds: int) -> MapRecord:
         seeds=seeds,
         batch=BATCH,
         steps=STEPS,
-        clips={name: areas for name, (_, areas) in clips.items()},
         cells=cells,
-        laws=[law(name, cells) for name in ("none", *RATIOS)],  # without an active cap, a product has no bias
     )
 
 
@@ -161,28 +137,6 @@ def text(record: MapRecord) -> str:
     ]
     footer = f"Expected reward, mean over {record.steps} steps, minus none's, in points; {record.seeds} problems."
     return "\n".join([*columns(rows, header, "r"), footer])
-
-
-def law(name: str, cells: Sequence[MapCell]) -> Law:
-    """log relative bias = constant + Σ exponent · log setting, by least squares over the cells."""
-    methods = [next(m for m in (c.reference, *c.methods) if m.name == name and m.clip is None) for c in cells]
-    bias = np.log([m.bias[0] for m in methods])
-
-    def fit(*columns: list[float]) -> tuple[list[float], float]:
-        design = np.column_stack([np.ones(len(cells)), *np.log(columns)])
-        solution = np.linalg.lstsq(design, bias, rcond=None)[0]
-        return solution[1:].tolist(), float(1 - np.var(bias - design @ solution) / np.var(bias))
-
-    (one,), r2 = fit([cell.age * cell.learning_rate for cell in cells])
-    keys = ("age", "learning_rate", "length", "group")
-    by_setting, r2_each = fit(*([getattr(cell, key) for cell in cells] for key in keys))
-    exponents = {key: round(value, 3) for key, value in zip(keys, by_setting, strict=True)}
-    return Law(name=name, staleness=round(one, 3), r2=round(r2, 3), exponents=exponents, r2_each=round(r2_each, 3))
-
-
-def _band(exponent: int) -> PpoClip:
-    low = 0.2 * 2.0**exponent
-    return PpoClip(low=round(min(low, 1.0), 6), high=round(1.4 * low, 6))  # from 1 on, nothing is below the range
 
 
 def _cell(cell: Cell, methods: Sequence[Estimator], seeds: int) -> MapCell:

@@ -38,8 +38,7 @@ def cases(arguments: Namespace) -> None:
     """
     import torch
 
-    from ..cases import phase
-    from ..cases import record as cases
+    from ..cases import decision, phase
     from ..errors import UserError
     from ..results.measurements import CasesRecord, MapRecord
 
@@ -51,8 +50,8 @@ def cases(arguments: Namespace) -> None:
         record = phase.run_map(arguments.seeds)
         printed = phase.text(record)
     else:
-        record = cases.run_cases(arguments.seeds)
-        printed = cases.text(record)
+        record = decision.run_cases(arguments.seeds)
+        printed = decision.text(record)
     print(record.model_dump_json(indent=1) if arguments.json else printed)
     if arguments.out:
         from ..figures import cases as figure

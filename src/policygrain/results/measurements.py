@@ -164,16 +164,6 @@ class MapCell(Entry):
     methods: list[MapMethod]
 
 
-class Law(Entry):
-    """Growth of the relative bias of a method without a clip, over all cells."""
-
-    name: str
-    staleness: float  # exponent of age × learning rate, alone
-    r2: float
-    exponents: dict[str, float]  # of each setting by itself, together
-    r2_each: float
-
-
 class MapRecord(Record):
     """`cases_map.json`."""
 
@@ -181,9 +171,7 @@ class MapRecord(Record):
     seeds: int  # random problems in each cell
     batch: int
     steps: int  # of a run
-    clips: dict[str, dict[str, float]]  # ratio → upper width of each clip that was tried → mean area in points
     cells: list[MapCell]
-    laws: list[Law]
 
 
 def estimator_table(records: Sequence[EstimatorsRecord]) -> pd.DataFrame:

@@ -57,6 +57,12 @@ PAGES = (
         "Calls of a calculator again, with clips: all comparisons",
         {"": "findings", "Accuracy, sampled and greedy": "results"},
     ),
+    Page(
+        "mask.md",
+        "mask",
+        "TEPO's KL term and its mask: all endpoints",
+        {"": "findings", "Accuracy, sampled and greedy": "results"},
+    ),
     Page("hour.md", "earlier/hour", "The study of an hour, of an earlier design", WHOLE),
 )
 

@@ -1,4 +1,4 @@
-"""Tables of docs/length.md: instruments on responses of three lengths, from their records."""
+"""Tables of docs/length.md, from records: instruments on responses of three lengths and models of three sizes."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ import pandas as pd
 
 from .common import block, compared, difference, files, shown, steps
 
-# Record → its row of the tables.
-RECORDS = {
+# Record → its row of the tables, under the header of the column.
+LENGTHS = {
+    "demonstrations": "",
     "scale-direct": "answers alone",
     "scale": "mixed",
     "scale-scratchpad": "scratchpads alone",
 }
+SIZES = {"parameters": "", "scale": "0.09 million", "scale-0.3m": "0.3 million", "scale-1m": "1 million"}
 FRESH = "scale-fresh"  # other initial models, for what the last of these suggested
 RATIOS = ("none", "block", "sequence", "product")
 BASE = "token"
-HEADER = ["demonstrations", "initial models", "tokens"]
+HEADER = ["initial models", "tokens"]
 
 
 @functools.cache
@@ -47,29 +49,33 @@ def row(record: str) -> list[str]:
     return [str(len(rewards(record, BASE))), f"{steps(record)['response_length_mean'].mean():.0f}"]
 
 
-@block("length-cosines")
-def cosines() -> str:
+@block("length-cosines", LENGTHS)
+@block("size-cosines", SIZES)
+def cosines(records: dict[str, str]) -> str:
     """Cosine of one batch's update with the true gradient, in hundredths: of the token ratio, and differences to it."""
+    (header, _), *titles = records.items()
     rows = []
-    for record, title in RECORDS.items():
+    for record, title in titles:
         token = 100 * estimated(record, BASE, "cosine")
         cells = [f"{estimated(record, BASE, 'ratio_variance').mean():.2g}", f"{token.mean():.1f}"]
         differences = [difference(100 * estimated(record, m, "cosine"), token) for m in RATIOS]
         rows.append(([title, *row(record), *cells], differences))
     columns = ["variance of ratios", "cosine, token", *(f"{ratio} − token" for ratio in RATIOS)]
-    return compared([*HEADER, *columns], rows)
+    return compared([header, *HEADER, *columns], rows)
 
 
-@block("length-rounds")
-def rounds() -> str:
+@block("length-rounds", LENGTHS)
+@block("size-rounds", SIZES)
+def rounds(records: dict[str, str]) -> str:
     """Reward after 48 updates on the same rollouts, in points, relative to the token ratio."""
+    (header, _), *titles = records.items()
     rows = []
-    for record, title in RECORDS.items():
+    for record, title in titles:
         before, token = rewards(record, "before"), rewards(record, BASE)
         differences = [difference(token, before), *(difference(rewards(record, m), token) for m in RATIOS)]
         rows.append(([title, *row(record), f"{before.mean():.1f}"], differences))
     columns = ["reward before", "token − before", *(f"{ratio} − token" for ratio in RATIOS)]
-    return compared([*HEADER, *columns], rows)
+    return compared([header, *HEADER, *columns], rows)
 
 
 @block("length-fresh")
@@ -77,6 +83,6 @@ def fresh() -> str:
     """The three comparisons that were planned for fresh initial models, in points of reward after the round."""
     token, before = rewards(FRESH, BASE), rewards(FRESH, "before")
     planned = ("none", "block", "sequence")
-    columns = [*HEADER[1:], "reward before", "token − before", *(f"{m} − token" for m in planned)]
+    columns = [*HEADER, "reward before", "token − before", *(f"{m} − token" for m in planned)]
     cells = [*row(FRESH), f"{before.mean():.1f}", shown(difference(token, before))]
     return compared(columns, [(cells, [difference(rewards(FRESH, method), token) for method in planned])])

@@ -252,6 +252,29 @@ CLIPPED = tuple((f"{ratio}_clip", ratio) for ratio in ("token", "block", "sequen
 FOUR = "| ".join(["{:+.1f} ± {:.1f} "] * 4)
 Line = tuple[str, str, str, Callable[[str], Numbers]]
 NUMBERS: list[Line] = [
+    *(
+        (
+            "docs/methods/tepo.md",
+            f"| {text} | {{:+.1f}} ± {{:.1f}} | {{:+.1f}} ± {{:.1f}} |",
+            "mask",
+            lambda r, one=one, other=other: plus_minus(  # type: ignore[misc]
+                r, *((f"{one}+{at}", f"{other}+{at}") for at in ("ahead=48", "ahead=16+learning_rate=0.0004"))
+            ),
+        )
+        for text, one, other in (
+            ("masked − none", "tepo", "tepo_v1"),
+            ("all tokens − none", "tepo_full_kl", "tepo_v1"),
+            ("masked − all tokens", "tepo", "tepo_full_kl"),
+        )
+    ),
+    (
+        "docs/phase.md",
+        "masked it costs {:.1f} ± {:.1f} and {:.1f} ± {:.1f} points",
+        "mask",
+        lambda r: plus_minus(
+            r, *((f"tepo_v1+{at}", f"tepo+{at}") for at in ("ahead=48", "ahead=16+learning_rate=0.0004"))
+        ),
+    ),
     (
         "docs/withdrawn.md",
         "norm there is {:.1f} on average and {:.0f} at most (DAPO's {:.1f} and {:.1f}; both are clipped at 1)",

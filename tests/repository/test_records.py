@@ -29,7 +29,10 @@ RECORDS = {
     "turns-ranges": "studies/turns-ranges.yaml",
     "turns-replicate": "studies/turns-replicate.yaml",
     "engines": "studies/engines.yaml",
-    **{name: f"studies/{name}.yaml" for name in ("scale", "scale-direct", "scale-scratchpad", "scale-fresh")},
+    **{
+        name: f"studies/{name}.yaml"
+        for name in ("scale", "scale-direct", "scale-scratchpad", "scale-fresh", "scale-0.3m", "scale-1m", "mask")
+    },
     "laptop-trl": "studies/laptop-trl.yaml",
     "engines-verl": "studies/engines-verl.yaml",
     "smollm2": "studies/smollm2.yaml",

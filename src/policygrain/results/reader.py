@@ -257,7 +257,11 @@ class StudyResults:
         records = [read_record(kind, path, ALL) for path in paths if path.exists()]
         # A record has no rows if no sampled batch had a gradient: a model that never answers correctly.
         if not any(record.rows for record in records):  # type: ignore[attr-defined]
-            raise NoResults(f"{self.folder.path}: no {what} have been measured. {ALL}")
+            notes = [note for record in records for note in getattr(record, "notes", ())]
+            why = (
+                f"{what} were measured, without a row. {notes[0]}" if notes else f"no {what} have been measured. {ALL}"
+            )
+            raise NoResults(f"{self.folder.path}: {why}")
         return records
 
     @cached_property

@@ -258,9 +258,8 @@ class StudyResults:
         # A record has no rows if no sampled batch had a gradient: a model that never answers correctly.
         if not any(record.rows for record in records):  # type: ignore[attr-defined]
             notes = [note for record in records for note in getattr(record, "notes", ())]
-            why = (
-                f"{what} were measured, without a row. {notes[0]}" if notes else f"no {what} have been measured. {ALL}"
-            )
+            missing = f"no {what} have been measured. {ALL}"
+            why = f"{what} were measured, without a row. {notes[0]}" if notes else missing
             raise NoResults(f"{self.folder.path}: {why}")
         return records
 

@@ -21,22 +21,23 @@ SAMPLED = [*OPTIONS, "--samples", "2", "--temperature", "1", "--grader", "numeri
 def test_one_line_evaluates_a_model_and_another_one_joins_it(
     made: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = tmp_path / "out"
-    assert main(["evaluate-model", str(made[1]), *SAMPLED, "--out", str(out)]) == 0
+    out, model = tmp_path / "out", tmp_path / "first"
+    shutil.copytree(made[1], model)
+    assert main(["evaluate-model", str(model), *SAMPLED, "--out", str(out)]) == 0
     assert "Average of the benchmarks" in capsys.readouterr().out
-    folder = StudyFolder(out).evaluation(f"{made[1].name}/seed0")
+    folder = StudyFolder(out).evaluation(f"{model.name}/seed0")
     found = model_evaluation(folder)
     assert [(r.benchmark, r.n, r.problems) for r in found.records] == [("count", 2, 5), ("largest", 2, 5)]
     stamp = folder.samples("count").stat().st_mtime_ns
     other = tmp_path / "second"
-    shutil.copytree(made[1], other)
-    assert main(["evaluate-model", str(made[1]), f"copy={other}", *SAMPLED, "--out", str(out)]) == 0
+    shutil.copytree(model, other)
+    assert main(["evaluate-model", str(model), f"copy={other}", *SAMPLED, "--out", str(out)]) == 0
     assert folder.samples("count").stat().st_mtime_ns == stamp, "it is not sampled again"
     table = (out / "leaderboard.md").read_text()
     assert capsys.readouterr().out == table and table.startswith("| model | average | count | largest |")
     one, two = (line.split("|")[2:] for line in table.splitlines()[2:])
     assert one == two, "the same weights and seeds"
-    assert {line.split("|")[1].strip() for line in table.splitlines()[2:]} == {made[1].name, "copy"}
+    assert {line.split("|")[1].strip() for line in table.splitlines()[2:]} == {model.name, "copy"}
     assert main(["show", str(out)]) == 0
 
 

@@ -51,8 +51,6 @@ class VllmEngine:
         from transformers import AutoConfig
         from vllm import LLM
 
-        from .weight_transfer import BACKEND
-
         distributed = dist.is_initialized()
         config: Any = AutoConfig.from_pretrained(start, revision=revision)
         machine = machine_settings(config.max_position_embeddings, kv_gib, colocated, reserved)
@@ -67,7 +65,6 @@ class VllmEngine:
             "skip_tokenizer_init": True,
             "max_model_len": -1,  # the model's context, or the longest sequence that the cache has room for
             "seed": 0,
-            "weight_transfer_config": {"backend": BACKEND},
         }
         self._kv_bytes = machine["kv_cache_memory_bytes"]
         try:
@@ -81,7 +78,6 @@ class VllmEngine:
             ) from error
         self._longest = int(self._llm.llm_engine.model_config.max_model_len)
         gc.unfreeze()  # vLLM calls gc.freeze(), which would also exempt the trainer's objects from collection
-        self._llm.init_weight_transfer_engine({"init_info": {}})
         if distributed:
             # The engine's finalizer would destroy the process groups of the trainer's ranks.
             cast(Any, self._llm.llm_engine.engine_core)._finalizer.detach()
@@ -132,9 +128,8 @@ class VllmEngine:
 
             torch.cuda.empty_cache()  # memory that the trainer's allocator has cached
             self._llm.wake_up(tags=["weights"])
-        self._llm.start_weight_update()
-        self._llm.update_weights({"update_info": {"weights": full_weights(model)}})
-        self._llm.finish_weight_update()
+        # Each tensor is copied into the engine's own layout (fused, split, cast).
+        self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": full_weights(model)})
         if self._asleep:
             # Only now, because loading may need the memory of the cache for a temporary copy of the weights.
             self._llm.wake_up(tags=["kv_cache"])

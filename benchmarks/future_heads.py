@@ -29,17 +29,18 @@ from policygrain.files import atomic_json, read_json
 from policygrain.grading import NumericGrader
 from policygrain.model import tiny
 from policygrain.model.loading import load_model
-from policygrain.model.warm_start import finetune
+from policygrain.model.tiny import finetune
 from policygrain.objective import Method, method
 from policygrain.provenance import commit, hardware, versions
-from policygrain.rollout.open import open_engine
+from policygrain.rollout.engine import open_engine
 from policygrain.study.schema import Prompt, TinyModel, Training, WarmStart
 from policygrain.tasks.families import FAMILIES, generate
 from policygrain.tasks.prompts import PromptRenderer
 from policygrain.train.head_warm_up import warm_up
 from policygrain.train.policy import Policy, build_heads
+from policygrain.train.rollout_batch import prepare
 from policygrain.train.rollouts import Collector, PromptStream, Rollouts
-from policygrain.train.update import minibatches, prepare, update
+from policygrain.train.update import minibatches, update
 
 SETTINGS = Training(prompts_per_step=12, group=8, updates_per_batch=4, max_tokens=112, threads=1)
 SIDES = {

@@ -19,12 +19,12 @@ from policygrain.model import tiny
 from policygrain.model.attention import Flex, Spans
 from policygrain.model.loading import recompute_layers
 from policygrain.objective import method
-from policygrain.rollout.engine import Request, Response
-from policygrain.rollout.open import open_engine
+from policygrain.rollout.engine import Request, Response, open_engine
 from policygrain.train import checkpoint
 from policygrain.train.policy import Policy
+from policygrain.train.rollout_batch import prepare
 from policygrain.train.rollouts import Rollouts
-from policygrain.train.update import minibatches, prepare, update
+from policygrain.train.update import minibatches, update
 
 
 def step(shape: str, device: str, engine_name: str | None, checkpointing: bool) -> dict[str, Any]:

@@ -39,7 +39,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from policygrain.files import atomic_json
-from policygrain.model.unembedding import blockwise
+from policygrain.model.logprobs import blockwise
 from policygrain.provenance import commit, hardware, versions
 
 HIDDEN, VOCABULARY = 1536, 151_936

@@ -56,18 +56,19 @@ from policygrain.grading import NumericGrader
 from policygrain.model import tiny
 from policygrain.model.loading import load_model
 from policygrain.model.precision import compute_dtype, resolve_compute
-from policygrain.model.warm_start import finetune
+from policygrain.model.tiny import finetune
 from policygrain.objective import method
 from policygrain.provenance import commit, hardware, seed_of, versions
-from policygrain.rollout.open import open_engine
+from policygrain.rollout.engine import open_engine
 from policygrain.study import load_study
 from policygrain.study.schema import Model, Prompt, TinyModel, Training, WarmStart
 from policygrain.tasks.families import FAMILIES, generate
 from policygrain.tasks.problem import Problem
 from policygrain.tasks.prompts import PromptRenderer
 from policygrain.train.policy import open_policy
+from policygrain.train.rollout_batch import prepare
 from policygrain.train.rollouts import Collector, PromptStream
-from policygrain.train.update import minibatches, prepare, update
+from policygrain.train.update import minibatches, update
 
 SEED = 0
 WARM_UP = 1  # steps of each side that are not counted

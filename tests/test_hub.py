@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from policygrain import digests
-from policygrain.engines.folder import run_config as config_of_run
+from policygrain.engines.run import run_config as config_of_run
 from policygrain.errors import UserError
 from policygrain.evaluate.evaluation import evaluate
 from policygrain.hub import identity, pinned

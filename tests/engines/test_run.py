@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from policygrain.engines.folder import check_final_model
-from policygrain.engines.run import train_run
+from policygrain.engines.run import check_final_model, train_run
 from policygrain.errors import Stopped, UserError
 from policygrain.evaluate.evaluation import evaluate
 from policygrain.results.layout import DataFolder, RunFolder, StudyFolder

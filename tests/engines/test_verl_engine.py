@@ -74,7 +74,7 @@ def verl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program.chmod(0o755)
     monkeypatch.setenv(PYTHON, str(program))
     monkeypatch.setenv("PID_FILE", str(pid))
-    monkeypatch.setattr("policygrain.engines.verl.POLL_SECONDS", 0.05)
+    monkeypatch.setattr("policygrain.engines.verl_run.POLL_SECONDS", 0.05)
     return pid
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from policygrain.model.muon import Muon, orthogonalised
+from policygrain.model.tiny import Muon, orthogonalised
 
 
 def test_updates_are_those_of_torch() -> None:

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from policygrain.model import unembedding
-from policygrain.model.unembedding import blockwise, log_probs_and_entropy
+from policygrain.model import logprobs as unembedding
+from policygrain.model.logprobs import blockwise, log_probs_and_entropy
 
 Pair = tuple[Tensor, Tensor]
 

@@ -9,7 +9,7 @@ from torch.nn.functional import pad
 from policygrain.model.sequences import pack
 from policygrain.objective.batch import TokenBatch
 from policygrain.testing.generated import random_fields
-from policygrain.train.update import TrainingBatch
+from policygrain.train.rollout_batch import TrainingBatch
 
 # About what an untrained model gives each token, so that ratios are not far from 1.
 MEANS = {"log_probs": -3, "old_log_probs": -3, "ref_log_probs": -3, "rollout_log_probs": -3.1}

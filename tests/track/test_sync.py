@@ -28,7 +28,7 @@ from policygrain.study.fingerprint import Fingerprints
 from policygrain.study.runs import Run
 from policygrain.track.store import serve, tracking_uri
 from policygrain.track.sync import CONTENT, KEY, PAUSE, Follower, mirror
-from policygrain.train.status_record import complete_status, recorded_status
+from policygrain.train.records import complete_status, recorded_status
 
 from ..support.made_up import make_up, make_up_run
 from ..support.small import small_study, write_study

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from policygrain.model.sequences import Sequences, pack
 from policygrain.objective import method
 from policygrain.objective.batch import turn_numbers
-from policygrain.train.credit import advantages_of
+from policygrain.train.rollout_batch import advantages_of
 
 CPU = torch.device("cpu")
 RETURN = method("token", advantage={"name": "turn_return"})

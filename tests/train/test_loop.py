@@ -31,7 +31,8 @@ from policygrain.rollout.engine import Request, Response
 from policygrain.rollout.torch_engine import TorchEngine
 from policygrain.train import loop
 from policygrain.train.policy import Policy, open_policy
-from policygrain.train.update import TrainingBatch, update
+from policygrain.train.rollout_batch import TrainingBatch
+from policygrain.train.update import update
 
 from ..support.small import SMALL, assert_same_end, small_study, train_small, write_study
 

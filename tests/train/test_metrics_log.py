@@ -11,7 +11,7 @@ import pytest
 from policygrain.errors import UserError
 from policygrain.results.layout import RunFolder
 from policygrain.results.reader import run_metrics, run_timings
-from policygrain.train.metrics_log import MetricsLog
+from policygrain.train.records import MetricsLog
 
 from ..support.files import snapshot
 from ..support.small import assert_same_end, small_study, train_small

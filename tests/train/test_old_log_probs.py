@@ -10,8 +10,8 @@ from policygrain.files import read_json_lines
 from policygrain.objective import method
 from policygrain.rollout.engine import Response
 from policygrain.rollout.torch_engine import TorchEngine
-from policygrain.train import update as module
-from policygrain.train.update import _needs_log_probs_alone
+from policygrain.train import rollout_batch as module
+from policygrain.train.rollout_batch import _needs_log_probs_alone
 
 from ..support.small import small_study, train_small
 

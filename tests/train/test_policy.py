@@ -13,9 +13,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from policygrain.errors import Stopped, UserError
-from policygrain.model.adapters import add_adapter
 from policygrain.model.loading import load_model
-from policygrain.model.weights import full_weights, merged
+from policygrain.model.weights import add_adapter, full_weights, merged
 from policygrain.objective import method
 from policygrain.results.layout import RunFolder
 from policygrain.results.reader import run_metrics

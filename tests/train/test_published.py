@@ -11,7 +11,7 @@ from policygrain.cli import main
 from policygrain.errors import UserError
 from policygrain.results.layout import RunFolder
 from policygrain.results.reader import run_metrics
-from policygrain.train import published
+from policygrain.train import start_model as published
 
 from ..support.small import small_study
 

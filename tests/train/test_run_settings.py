@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from policygrain.engines.folder import claim, run_config
+from policygrain.engines.run import claim, run_config
 from policygrain.results.layout import DataFolder, RunFolder
 from policygrain.results.schema import write_record
 from policygrain.study import Study

@@ -15,7 +15,7 @@ from policygrain.model.sequences import pack
 from policygrain.model.weights import rounded_copy
 from policygrain.objective import Sampler
 from policygrain.objective.correction import rollout_weights
-from policygrain.train import update as module
+from policygrain.train import rollout_batch as module
 from policygrain.train.policy import score_sequences
 from policygrain.train.rollouts import Rollouts
 

@@ -9,7 +9,8 @@ import torch
 
 from policygrain.model.loading import load_model
 from policygrain.train.policy import Policy, build_heads, make_scaler
-from policygrain.train.update import TrainingBatch, minibatches, update
+from policygrain.train.rollout_batch import TrainingBatch
+from policygrain.train.update import minibatches, update
 
 from ..support.batches import METHODS
 from ..support.small import small_study

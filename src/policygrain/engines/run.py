@@ -1,23 +1,27 @@
-"""One training run in its folder: start or resume it by its trainer, and write its summary."""
+"""One training run in its folder: which run it belongs to, start or resume it by its trainer, write its summary."""
 
 from __future__ import annotations
 
+import json
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from .. import digests
-from ..files import check_free_space
+from ..errors import UserError
+from ..files import atomic_json, check_free_space, read_json
 from ..provenance import commit, hardware, versions
 from ..results.layout import DataFolder, RunFolder
-from ..results.schema import Environment, FinalMetrics, RunConfig, RunSummary, write_record
-from ..study.fingerprint import start_seed
+from ..results.reader import run_summary
+from ..results.schema import Environment, FinalMetrics, RunConfig, RunInputs, RunSummary, write_record
+from ..study.fingerprint import Fingerprints, start_seed
 from ..study.runs import Arm
 from ..tasks.golds import check_golds
 from ..tasks.sources import prepare
 from ..train.checkpoint import remove_old, run_lock
 from ..train.ranks import on_rank_0, ranks
-from ..train.start_model import ensure_start_model
-from ..train.status_record import complete_status, recorded_status
-from .folder import claim, has_ended, run_config
+from ..train.records import complete_status, recorded_status
+from ..train.start_model import check_start_model, ensure_start_model
 from .table import check_arm, trainer_versions
 
 if TYPE_CHECKING:
@@ -81,9 +85,9 @@ class Train(Protocol):
 def trainer_of(name: str) -> Train:
     """The trainer that `training.trainer` names."""
     if name == "trl":
-        from .trl import train
+        from .trl_run import train
     elif name == "verl":
-        from .verl import train
+        from .verl_run import train
     else:
         from ..train.loop import train
     return train
@@ -127,3 +131,76 @@ def _summarise(run: RunFolder, config: RunConfig, final: FinalMetrics, compute: 
         **config.model_dump(), final=final, model_digest=digests.of_model(run.model), environment=environment
     )
     write_record(run.summary, summary)
+
+
+def run_config(study: Study, arm: Arm, seed: int, start: str, data: DataFolder) -> RunConfig:
+    """The record of everything that the result of a run depends on, with the digest of it as key."""
+    settings = Fingerprints(study).run_settings(arm, seed)
+    inputs = RunInputs(
+        start_model=check_start_model(Path(start), study.model.revision),
+        train=digests.of_file(data.train),
+        validation=digests.of_file(data.validation),
+    )
+    return RunConfig(
+        key=digests.of_json([arm.name, settings, inputs.model_dump()]),
+        arm=arm.name,
+        seed=seed,
+        settings=settings,
+        method=arm.method(study).data(),
+        training=arm.training(study).model_dump(mode="json"),
+        inputs=inputs,
+    )
+
+
+def claim(run: RunFolder, config: RunConfig) -> None:
+    """Move the files of another run, if the folder contains one, to `superseded-KEY-N`.
+
+    The target folder is recorded before the first file is moved, and `run.json` is moved last, so if the process is
+    killed in between, the next call moves the rest.
+    """
+    _finish_superseding(run)
+    previous_key = _key_of(run)
+    if previous_key != config.key and any(product.exists() for product in run.products):
+        aside = run.superseded(previous_key or "unknown")
+        atomic_json(run.superseding, {"folder": aside.name})
+        _finish_superseding(run)
+        print(f"{run.path}: contained a run with other settings, which was moved to {aside}.", file=sys.stderr)
+
+
+def _finish_superseding(run: RunFolder) -> None:
+    if not run.superseding.exists():
+        return
+    aside = run.path / Path(read_json(run.superseding)["folder"]).name
+    aside.mkdir(exist_ok=True)
+    for product in run.products:
+        if product.exists():
+            product.rename(aside / product.name)
+    run.superseding.unlink()
+
+
+def _key_of(run: RunFolder) -> str | None:
+    """The key of the run that a folder belongs to; None if it cannot be read."""
+    try:
+        record = json.loads(run.config.read_bytes())
+        return str(record["key"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def has_ended(run: RunFolder, config: RunConfig) -> bool:
+    """Whether the folder contains the summary and the final model of this run."""
+    if not run.summary.exists():
+        return False
+    summary = run_summary(run)
+    return summary.key == config.key and run.model.is_dir() and digests.of_model(run.model) == summary.model_digest
+
+
+def check_final_model(run: RunFolder) -> str:
+    """The digest of the final model of a run. UserError if it differs from the digest in the summary."""
+    digest = digests.of_model(run.model)
+    if run.summary.exists() and run_summary(run).model_digest != digest:
+        raise UserError(
+            f"{run.model}: its files are not those that {run.summary.name} names: one is changed or missing. Remove "
+            f"{run.summary} and train the run again."
+        )
+    return digest

@@ -15,16 +15,17 @@ from safetensors import SafetensorError
 from torch import Tensor
 from transformers import PrinterCallback, Trainer, TrainerCallback
 
-from ..model.adapters import has_adapter, load_adapter
 from ..model.device import device
 from ..model.logprobs import TokenScores
 from ..model.sequences import Sequences, pack
+from ..model.weights import has_adapter, load_adapter
 from ..objective.loss import merge_metrics
 from ..train.checkpoint import explained, finish, save_state
 from ..train.policy import make_optimizer
 from ..train.ranks import gather, is_rank_0, on_rank_0, ranks, sum_over_ranks
+from ..train.rollout_batch import TrainingBatch
 from ..train.steps import Steps, failed_batch_saved
-from ..train.update import TrainingBatch, check_step, step_context
+from ..train.update import check_step, step_context
 from .trl_settings import is_sharded, micro_batches_per_update
 
 # TRL would import vLLM, which takes long and which no run by TRL uses: the study's engine samples.

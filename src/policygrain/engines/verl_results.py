@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
-from ..files import atomic_text, json_lines
+from ..files import atomic_text, json_lines, model_folder
 from ..model.loading import load_tokenizer
 from ..results.schema import EvaluatedSample, FinalMetrics
-from ..train.metrics_log import line
-from ..train.model_folder import model_folder
+from ..train.records import line
 from .verl_config import ROLLOUTS, VALIDATIONS
 
 if TYPE_CHECKING:

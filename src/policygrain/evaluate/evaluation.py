@@ -11,7 +11,7 @@ from pathlib import Path
 
 from .. import digests
 from ..clock import Clock
-from ..engines.folder import check_final_model
+from ..engines.run import check_final_model
 from ..errors import UserError
 from ..grading import open_grader
 from ..hub import commit_of
@@ -21,8 +21,7 @@ from ..provenance import commit, hardware, versions
 from ..results.layout import DataFolder, EvaluationFolder, RunFolder, StudyFolder
 from ..results.reader import model_evaluation
 from ..results.schema import EvaluationFacts, ModelEvaluation, write_record
-from ..rollout.engine import Engine
-from ..rollout.open import open_engine
+from ..rollout.engine import Engine, open_engine
 from ..study.schema import Study
 from ..tasks.problem import Problem, read_problems
 from ..tasks.prompts import PromptRenderer

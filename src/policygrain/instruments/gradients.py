@@ -14,7 +14,7 @@ from ..objective.advantage import DrGrpo
 from ..objective.batch import TokenBatch
 from ..objective.loss import coefficients, merge_metrics
 from ..objective.part import Part
-from ..train.update import TrainingBatch
+from ..train.rollout_batch import TrainingBatch
 from .measured_policy import MeasuredPolicy, with_advantages
 from .quality import Estimates, Truth
 

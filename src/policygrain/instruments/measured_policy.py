@@ -24,16 +24,14 @@ from ..objective import Method, Sampler, method
 from ..objective.batch import TokenBatch
 from ..provenance import seed_of
 from ..results.layout import DataFolder
-from ..rollout.engine import Engine, Request
-from ..rollout.open import open_engine
+from ..rollout.engine import Engine, Request, open_engine
 from ..study.schema import Training
 from ..tasks.problem import Problem, read_problems
 from ..tasks.prompts import PromptRenderer
-from ..train.credit import advantages_of
 from ..train.policy import Policy, open_policy
-from ..train.rollout_batch import collect_batches
+from ..train.rollout_batch import TrainingBatch, advantages_of, collect_batches
 from ..train.rollouts import Collector, PromptStream, Rollouts, grade_responses
-from ..train.update import TrainingBatch, minibatches, update
+from ..train.update import minibatches, update
 
 if TYPE_CHECKING:
     from ..study import Study

@@ -14,7 +14,7 @@ from ..provenance import seed_of
 from ..results.measurements import RoundRow, RoundsRecord, round_table
 from ..study.schema import Rounds
 from ..text import columns
-from ..train.update import TrainingBatch
+from ..train.rollout_batch import TrainingBatch
 from .instrument import Instrument
 from .measured_policy import MeasuredPolicy, Pool, all_needs, with_advantages
 

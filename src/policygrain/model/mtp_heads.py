@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
+from .logprobs import log_probs_and_entropy
 from .sequences import Sequences
-from .unembedding import log_probs_and_entropy
 
 
 class MTPHeads(nn.Module):

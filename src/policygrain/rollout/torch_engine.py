@@ -13,9 +13,8 @@ from transformers import PreTrainedModel
 from ..model.precision import compute_dtype
 from ..model.sequences import position_ids
 from ..model.weights import merged
-from .decoder import SmallDecoder
+from .decoder import InPlaceCache, SmallDecoder
 from .engine import Request, Response
-from .kv_cache import InPlaceCache
 
 # Finished rows are removed from the batch once less than this share of its rows is still running.
 KEEP_SHARE = 0.85

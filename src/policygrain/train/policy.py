@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..model.adapters import add_adapter
 from ..model.device import device
 from ..model.loading import load_model, recompute_layers
 from ..model.logprobs import TokenScores, score_tokens
 from ..model.mtp_heads import MTPHeads
 from ..model.precision import resolve_compute, set_compute_dtype
 from ..model.sequences import Sequences, micro_batches
+from ..model.weights import add_adapter
 from ..provenance import seed_of
 
 if TYPE_CHECKING:

@@ -2,30 +2,60 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from ..clock import Clock
 from ..errors import UserError
+from ..model.device import device
+from ..model.logprobs import TokenScores
 from ..model.precision import compute_dtype
-from ..model.sequences import Sequences
+from ..model.sequences import Sequences, pack, segment_ids
 from ..model.weights import rounded_copy
 from ..objective import Method
-from ..objective.batch import TokenBatch
+from ..objective.advantage import TurnAdvantage, TurnRewards
+from ..objective.batch import TokenBatch, turn_numbers, turn_starts
+from ..objective.correction import effective_sample_share, log_weights, rollout_weights
+from ..objective.divergence import k3
+from ..objective.part import Custom
 from ..rollout.engine import Response
 from ..study.schema import Training
 from .policy import ScoredPolicy
 from .rollouts import Collector, Rollouts
-from .update import TrainingBatch, prepare
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+# The largest mean difference, in nats per token, at which the engine's log-probabilities replace the trainer's.
+AGREEMENT = 1e-4
+
 
 class EngineMismatch(UserError):
     """The log-probabilities of engine and trainer differ too much: the responses are not those of the policy."""
+
+
+@dataclass(frozen=True)
+class TrainingBatch:
+    """The inputs of the updates of one batch, which do not change during the updates.
+
+    ``sequences`` are the padded token ids, ``tokens`` the inputs of the objective, with ``log_probs`` and ``entropy``
+    of the old policy. Rows are in the order of the rollouts. ``scored_entropy`` are entropies of the old policy of the
+    first rows, as many as were scored.
+    """
+
+    sequences: Sequences
+    tokens: TokenBatch
+    scored_entropy: Tensor | None = None
+
+    def rows(self, index: Tensor) -> TrainingBatch:
+        """The rows ``index`` of the batch."""
+        sequences = self.sequences.rows(index)
+        return TrainingBatch(sequences, self.tokens.rows(index, width=sequences.mask.shape[1]))
 
 
 class RolloutBatch(NamedTuple):
@@ -110,3 +140,182 @@ def _check_mismatch(metrics: dict[str, float], model: PreTrainedModel, bound: fl
         "(training.max_mismatch). The engine has stale weights or a stale prefix cache, or it computes differently: in "
         "another precision, with another rope, quantized."
     )
+
+
+def prepare(
+    rollouts: Rollouts, policy: ScoredPolicy, method: Method, settings: Training, age: int | None = None
+) -> tuple[TrainingBatch, dict[str, float]]:
+    """Advantages, old and reference log-probabilities of a batch, and metrics of its responses.
+
+    ``age``: steps from sampling to the updates, if methods may read it.
+    """
+    group, needs = rollouts.rewards.shape[1], method.needs
+    responses = [r for row in rollouts.responses for r in row]
+    prompts = [p for p in rollouts.prompts for _ in range(group)]
+    pad, masks = policy.tokenizer.pad_token_id, [r.mask for r in responses]
+    sequences = pack(prompts, [r.ids for r in responses], pad, device(), masks)
+    mask = sequences.mask.clone()
+    finished = torch.tensor([r.finished for r in responses], device=device())
+    if method.sampler.mask_truncated:
+        mask &= finished.unsqueeze(1)
+    advantages = advantages_of(method, rollouts.rewards, sequences)
+    scores = _score(responses, sequences, policy, method, settings)
+    groups = torch.arange(len(rollouts.prompts), device=device()).repeat_interleave(group)
+    entropy = scores.old.entropy if scores.scored == slice(None) else None
+    tokens = TokenBatch(
+        log_probs=scores.log_probs,
+        old_log_probs=scores.log_probs,
+        advantages=advantages,
+        mask=mask,
+        entropy=entropy,
+        old_entropy=entropy,
+        ref_log_probs=scores.reference if "reference" in needs else None,
+        rollout_weights=_correction(method, scores.log_probs, scores.engine, mask),
+        future_log_probs=scores.old.future,
+        old_future_log_probs=scores.old.future,
+        groups=groups if "groups" in needs else None,
+        segments=segment_ids(sequences, policy.tokenizer, settings.segment_ends) if "segments" in needs else None,
+        rollout_log_probs=scores.engine,
+        staleness=torch.full((len(mask),), age, device=device()) if age is not None and "staleness" in needs else None,
+        max_length=settings.max_tokens,
+    )
+    metrics = _metrics(rollouts, advantages, sequences, finished, scores) | _of_correction(
+        method, tokens, scores.engine
+    )
+    return TrainingBatch(sequences, tokens, scores.old.entropy), metrics
+
+
+class _Scores(NamedTuple):
+    """Log-probabilities of a batch, [batch, tokens]."""
+
+    log_probs: Tensor  # of the old policy
+    old: TokenScores  # of the old policy by the trainer, of the rows ``scored`` alone
+    scored: slice
+    engine: Tensor  # those that the engine recorded
+    reference: Tensor | None  # of the reference policy, of the rows ``compared`` alone
+    compared: slice
+
+
+def _score(
+    responses: Sequence[Response], sequences: Sequences, policy: ScoredPolicy, method: Method, settings: Training
+) -> _Scores:
+    """Log-probabilities under the old and the reference policy, of no more rows than are needed.
+
+    If the engine's log-probabilities agree with the trainer's on some groups, and nothing else of the old policy is
+    needed, they are used for all groups, and the other groups are not scored.
+    """
+    mask, whole = sequences.mask, slice(None)
+    engine = torch.zeros(mask.shape, device=sequences.ids.device)
+    for row, response in enumerate(responses):
+        engine[row, : len(response.ids)] = torch.tensor(response.log_probs)
+    some = slice(0, math.ceil(len(responses) // settings.group / 4) * settings.group)
+    scored = some if settings.old_log_probs == "engine" and _needs_log_probs_alone(method) else whole
+    old = _score_rows(policy, sequences, settings, scored)
+    if scored == some:
+        mismatch = torch.where(mask[scored], old.log_probs - engine[scored], 0.0)
+        if float(mismatch.abs().sum() / mask[scored].sum()) > AGREEMENT:
+            scored, old = whole, _score_rows(policy, sequences, settings, whole)
+    log_probs = old.log_probs if scored == whole else torch.where(mask, engine, 0.0)
+    # If only the metric `kl_initial` needs the reference policy, a quarter of the batch is enough.
+    compared = whole if "reference" in method.needs else some
+    reference = policy.score_reference(sequences.rows(compared), settings)
+    return _Scores(log_probs, old, scored, engine, None if reference is None else reference.log_probs, compared)
+
+
+def _metrics(
+    rollouts: Rollouts, advantages: Tensor, sequences: Sequences, finished: Tensor, scores: _Scores
+) -> dict[str, float]:
+    """Metrics of rewards, lengths, the old policy and its difference from the engine."""
+    lengths = sequences.mask.sum(1).float()
+    spread = advantages if advantages.ndim == 1 else advantages[sequences.mask]
+    mask, old, engine = sequences.mask[scores.scored], scores.old, scores.engine[scores.scored]
+    n = mask.sum()
+    mismatch = torch.where(mask, old.log_probs - engine, 0.0)
+    kl_initial = {}
+    if scores.reference is not None:
+        rows = scores.compared
+        kl_initial["kl_initial"] = _mean_kl(scores.log_probs[rows], scores.reference, sequences.mask[rows])
+    return {
+        "reward_mean": rollouts.rewards.mean().item(),
+        "reward_std": rollouts.rewards.std().item() if rollouts.rewards.numel() > 1 else 0.0,
+        "accuracy": rollouts.correct.mean().item(),
+        "advantage_std": spread.std().item() if spread.numel() > 1 else 0.0,
+        "entropy_old": (torch.where(mask, old.entropy, 0.0).sum() / n).item(),
+        **kl_initial,
+        "response_length_mean": lengths.mean().item(),
+        "response_length_max": lengths.max().item(),
+        "truncated_share": 1 - finished.float().mean().item(),
+        "groups_drawn": rollouts.sampled,
+        "groups_dropped": rollouts.dropped,
+        "mismatch_mean": (mismatch.abs().sum() / n).item(),
+        "mismatch_max": mismatch.abs().max().item(),
+        "mismatch_kl": (torch.where(mask, k3(engine, old.log_probs), 0.0).sum() / n).item(),
+    }
+
+
+def _of_correction(method: Method, tokens: TokenBatch, engine: Tensor) -> dict[str, float]:
+    """Metrics of the importance weights between engine and trainer; none without them."""
+    weights, mask = tokens.rollout_weights, tokens.mask
+    if weights is None:
+        return {}
+    grain = method.sampler.correction_grain
+    before = log_weights(tokens.old_log_probs, engine, mask, grain)[mask].double().exp()
+    return {
+        "correction_weight_mean": before.mean().item() if len(before) else 1.0,
+        "correction_weight_max": before.max().item() if len(before) else 1.0,
+        "correction_effective_share": effective_sample_share(weights, mask),
+        "correction_dropped_share": ((weights == 0) & mask).sum().item() / max(1, int(mask.sum())),
+    }
+
+
+def _correction(method: Method, old_log_probs: Tensor, engine_log_probs: Tensor, mask: Tensor) -> Tensor | None:
+    """Importance weights between engine and trainer, if the method asks for them. [batch, tokens]."""
+    if not method.sampler.corrects or method.anchor == "loglinear":  # whose weights change with each update
+        return None
+    return rollout_weights(old_log_probs, engine_log_probs, mask, method.sampler)
+
+
+def _needs_log_probs_alone(method: Method) -> bool:
+    """Whether a method reads only log-probabilities of the old policy: no entropies, no prediction heads."""
+    has_custom = any(isinstance(part, Custom) for part in method.parts().values())  # may read anything
+    return not (has_custom or method.penalties or method.n_mtp_heads or method.sampler.corrects)
+
+
+def _score_rows(policy: ScoredPolicy, sequences: Sequences, settings: Training, rows: slice) -> TokenScores:
+    """Scores of some rows under the policy, as wide as all rows. [rows, tokens]."""
+    scores = policy.score(sequences.rows(rows), settings)
+    width = sequences.mask.shape[1] - scores.log_probs.shape[1]
+
+    def widened(x: Tensor) -> Tensor:
+        return torch.nn.functional.pad(x, (0, width))
+
+    future = None if scores.future is None else widened(scores.future)
+    return TokenScores(widened(scores.log_probs), widened(scores.entropy), future, None)
+
+
+def _mean_kl(log_probs: Tensor, reference_log_probs: Tensor, mask: Tensor) -> float:
+    width = reference_log_probs.shape[1]
+    estimate = torch.where(mask[:, :width], k3(log_probs[:, :width], reference_log_probs), 0.0)
+    return float(estimate.sum() / mask.sum().clamp(min=1))
+
+
+def advantages_of(method: Method, rewards: Tensor, sequences: Sequences) -> Tensor:
+    """Advantages of ``rewards`` [prompts, group]: [batch], or [batch, tokens] where a method has them for each turn."""
+    if not isinstance(method.advantage, TurnAdvantage):
+        return method.advantages(rewards).flatten().to(sequences.ids.device)
+    by_turn = method.advantages(turn_rewards(rewards, sequences)).flatten(0, 1)
+    return by_turn.to(sequences.ids.device).gather(1, turn_numbers(sequences.mask))
+
+
+def turn_rewards(rewards: Tensor, sequences: Sequences) -> TurnRewards:
+    """The reward of a response as that of its last turn. Turns that follow the same text are in the same state."""
+    mask, group = sequences.mask.cpu(), rewards.shape[1]
+    count = turn_starts(mask).sum(1, keepdim=True)
+    turn = torch.arange(int(count.max()))
+    states = torch.zeros(len(mask), len(turn), dtype=torch.long)
+    known: dict[tuple[int, ...], int] = {}
+    for row, ids in enumerate(sequences.ids.tolist()):
+        for number, start in enumerate(turn_starts(mask[row : row + 1])[0].nonzero().flatten().tolist()):
+            states[row, number] = known.setdefault((row // group, *ids[:start]), len(known))
+    of_turn = torch.where(turn == count - 1, rewards.view(-1, 1), 0.0)
+    return TurnRewards(*(x.view(*rewards.shape, -1) for x in (of_turn, (turn < count).to(rewards.dtype), states)))

@@ -13,6 +13,7 @@ import torch
 
 from ..clock import Clock
 from ..errors import UserError
+from ..files import model_folder
 from ..grading import open_grader
 from ..hub import pinned
 from ..model.device import device
@@ -23,21 +24,18 @@ from ..progress import Progress
 from ..provenance import seed_of
 from ..results.layout import DataFolder, RunFolder
 from ..results.schema import FinalMetrics
-from ..rollout.engine import Request
-from ..rollout.open import open_engine
+from ..rollout.engine import Request, open_engine
 from ..study.runs import Arm
 from ..study.schema import Study
 from ..tasks.problem import Problem, read_problems
 from ..tasks.prompts import PromptRenderer
-from .metrics_log import MetricsLog
-from .model_folder import model_folder
 from .policy import ScoredPolicy
 from .ranks import gather, is_rank_0, map_over_ranks, on_rank_0
-from .rollout_batch import RolloutBatch, collect_batches
+from .records import MetricsLog, save_token_view
+from .rollout_batch import RolloutBatch, TrainingBatch, collect_batches
 from .rollouts import Collector, grade_responses, prompt_stream, sampling_seed
 from .stopping import Stop
-from .token_view import save_token_view
-from .update import TrainingBatch, minibatches_of_step
+from .update import minibatches_of_step
 
 NO_UPDATES = (
     "no optimizer step was made: dynamic sampling dropped every group, since all of its rewards were equal. The final "

@@ -16,11 +16,11 @@ import torch
 
 from ..errors import Stopped
 from ..hub import pinned
-from ..model.adapters import has_adapter
 from ..model.device import device, device_errors
 from ..model.logprobs import TokenScores
 from ..model.precision import compute_name
 from ..model.sequences import Sequences
+from ..model.weights import has_adapter
 from ..train.checkpoint import load_state, make_room, newest_complete
 from ..train.policy import ScoredPolicy, on_device, open_models
 from ..train.ranks import on_rank_0, ranks

@@ -75,7 +75,7 @@ def test_a_run_stops_when_its_engine_has_old_weights_and_can_be_resumed(
 ) -> None:
     """All runs share one engine: before a run loads its first weights, the engine holds those of another run."""
     study = small_study(training={"engine": "vllm", "steps": 4, "max_mismatch": 1e-3})
-    data, fresh = start.parent / "data", load_model(str(start))[0]
+    data, fresh = start.parents[1] / "data", load_model(str(start))[0]
 
     def train(engine: Engine, name: str) -> Path:
         vllm_engine.load_weights(fresh)

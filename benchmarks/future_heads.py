@@ -32,7 +32,7 @@ from policygrain.model.loading import load_model
 from policygrain.model.tiny import finetune
 from policygrain.objective import Method, method
 from policygrain.provenance import commit, hardware, versions
-from policygrain.rollout.engine import open_engine
+from policygrain.rollout.open import open_engine
 from policygrain.study.schema import Prompt, TinyModel, Training, WarmStart
 from policygrain.tasks.families import FAMILIES, generate
 from policygrain.tasks.prompts import PromptRenderer

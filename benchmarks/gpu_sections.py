@@ -19,7 +19,8 @@ from policygrain.model import tiny
 from policygrain.model.attention import Flex, Spans
 from policygrain.model.loading import recompute_layers
 from policygrain.objective import method
-from policygrain.rollout.engine import Request, Response, open_engine
+from policygrain.rollout.engine import Request, Response
+from policygrain.rollout.open import open_engine
 from policygrain.train import checkpoint
 from policygrain.train.policy import Policy
 from policygrain.train.rollout_batch import prepare

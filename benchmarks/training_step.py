@@ -59,7 +59,7 @@ from policygrain.model.precision import compute_dtype, resolve_compute
 from policygrain.model.tiny import finetune
 from policygrain.objective import method
 from policygrain.provenance import commit, hardware, seed_of, versions
-from policygrain.rollout.engine import open_engine
+from policygrain.rollout.open import open_engine
 from policygrain.study import load_study
 from policygrain.study.schema import Model, Prompt, TinyModel, Training, WarmStart
 from policygrain.tasks.families import FAMILIES, generate

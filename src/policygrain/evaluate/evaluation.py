@@ -21,7 +21,8 @@ from ..provenance import commit, hardware, versions
 from ..results.layout import DataFolder, EvaluationFolder, RunFolder, StudyFolder
 from ..results.reader import model_evaluation
 from ..results.schema import EvaluationFacts, ModelEvaluation, write_record
-from ..rollout.engine import Engine, open_engine
+from ..rollout.engine import Engine
+from ..rollout.open import open_engine
 from ..study.schema import Study
 from ..tasks.problem import Problem, read_problems
 from ..tasks.prompts import PromptRenderer

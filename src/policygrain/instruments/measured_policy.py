@@ -24,7 +24,8 @@ from ..objective import Method, Sampler, method
 from ..objective.batch import TokenBatch
 from ..provenance import seed_of
 from ..results.layout import DataFolder
-from ..rollout.engine import Engine, Request, open_engine
+from ..rollout.engine import Engine, Request
+from ..rollout.open import open_engine
 from ..study.schema import Training
 from ..tasks.problem import Problem, read_problems
 from ..tasks.prompts import PromptRenderer

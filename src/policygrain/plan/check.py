@@ -130,7 +130,8 @@ def _check_server(uri: str) -> None:
 def _sample_one_token() -> None:
     """Start vLLM with a tiny model. UserError if it does not start."""
     from ..model import tiny
-    from ..rollout.engine import Request, check_vllm_runs_here
+    from ..rollout.engine import Request
+    from ..rollout.open import check_vllm_runs_here
     from ..study.schema import TinyModel
 
     check_vllm_runs_here()
@@ -187,7 +188,7 @@ def _check_tools(study: Study) -> None:
     """UserError if the engine of the evaluation does not call the tool of a benchmark."""
     if not (sources := calls_tools(b.source for b in study.evaluation.benchmarks)):
         return
-    from ..rollout.engine import resolve_engine  # imports torch
+    from ..rollout.open import resolve_engine  # imports torch
 
     if resolve_engine(engine_of(study)) == "vllm":
         raise UserError(

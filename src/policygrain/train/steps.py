@@ -24,7 +24,8 @@ from ..progress import Progress
 from ..provenance import seed_of
 from ..results.layout import DataFolder, RunFolder
 from ..results.schema import FinalMetrics
-from ..rollout.engine import Request, open_engine
+from ..rollout.engine import Request
+from ..rollout.open import open_engine
 from ..study.runs import Arm
 from ..study.schema import Study
 from ..tasks.problem import Problem, read_problems

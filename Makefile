@@ -8,7 +8,7 @@ BIN := .venv/bin
 FLAVOUR ?= $(if $(shell command -v nvidia-smi),gpu,cpu)
 LOCK := requirements/$(FLAVOUR).lock
 
-.PHONY: setup setup-verl model-smollm2 all replicate figures test test-fast ci test-slurm test-oldest test-peers test-coding test-disturbed test-pretrained lint ui docs docs-tables publish pages clean schema lock
+.PHONY: setup setup-verl model-smollm2 all engines replicate figures test test-fast ci test-slurm test-oldest test-peers test-coding test-disturbed test-pretrained lint ui docs docs-tables publish pages clean schema lock
 
 setup: .venv/.$(FLAVOUR)-ready
 
@@ -27,6 +27,10 @@ setup: .venv/.$(FLAVOUR)-ready
 all: setup
 	$(BIN)/snakemake --cores $(CORES) --configfile $(STUDY) -- all
 	@$(BIN)/policygrain claims $(STUDY) --brief --complete
+
+# The studies of docs/engines.md: the same one by the loop, by TRL and by verl.
+engines: setup setup-verl
+	for study in engines laptop-trl engines-verl; do $(MAKE) all STUDY=studies/$$study.yaml || exit 1; done
 
 # The laptop study with other seeds, initial models and problems, and the verdicts of both side by side.
 replicate: all
@@ -87,7 +91,7 @@ test-peers: .venv-peers/.ready
 	    tests/engines/test_verl_results.py \
 	    tests/integrations/test_tinker.py \
 	    tests/integrations/test_same_name.py tests/objective/test_parity.py tests/testing/test_tinker.py tests/testing/test_third_party.py
-	$(BIN)/python -m pytest -m verl tests/engines/test_verl_run.py tests/testing/test_verl.py
+	$(BIN)/python -m pytest -m verl tests/engines/test_verl_run.py tests/engines/test_verl_nodes.py tests/testing/test_verl.py
 
 .venv-peers/.ready: requirements/peers.txt .venv-verl/.ready
 	$(PYTHON) -m venv .venv-peers

@@ -88,6 +88,7 @@ def test_the_message_names_a_trainer_that_has_all() -> None:
         ({"trl": {"fsdp": True, "fsdp_config": {"version": 1}}}, "weights in FSDP1 cannot be sampled"),
         ({"trainer": "policygrain", "trl": {"fsdp": True}}, "only trainer: trl reads it"),
         ({"trainer": "verl", "verl": {"trainer": {"save_freq": 1}}}, r"training\.verl\.trainer\.save_freq: the study"),
+        ({"trainer": "verl", "verl": {"trainer": {"nnodes": 2}}}, r"training\.verl\.trainer\.nnodes: the SLURM job"),
         (
             {"trainer": "verl", "verl": {"data": {"seed": {"a": 1}}}},
             r"training\.verl\.data\.seed\.a: the study decides",

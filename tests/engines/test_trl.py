@@ -22,13 +22,14 @@ from policygrain.engines.trl_settings import grpo_config
 from policygrain.errors import Stopped, UserError
 from policygrain.model.loading import load_model
 from policygrain.results.job_state import run_status
-from policygrain.results.layout import RunFolder
+from policygrain.results.layout import RunFolder, StudyFolder
 from policygrain.results.reader import run_config, run_metrics, run_summary, token_view
 from policygrain.study import Study
 from policygrain.train.stopping import Stop
 
 from ..support.files import flip_bit
 from ..support.small import SMALL, assert_same_end, small_study, train_small, write_study
+from ..support.snakemake import kill_when, planned, snakemake
 
 NO_PEFT = pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="peft is not installed")
 TIMEOUT = 240
@@ -165,12 +166,16 @@ def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_run_ends_byte_for_byte(made: tuple[Path, Path], whole: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, 75)])
+def test_a_killed_run_ends_byte_for_byte(
+    number: signal.Signals, code: int, made: tuple[Path, Path], whole: Path, tmp_path: Path
+) -> None:
     arguments = command(tmp_path, made, "run", **CHANGED)
     process = subprocess.Popen([sys.executable, "-m", "policygrain.cli", *arguments], stderr=subprocess.PIPE, text=True)
     wait_for(tmp_path / "run" / "checkpoints" / "step00001", process)
-    process.kill()
-    process.communicate()
+    process.send_signal(number)
+    _, printed = process.communicate(timeout=TIMEOUT)
+    assert process.returncode == code, printed[-3000:]
     assert main(arguments) == 0
     assert_same_end(tmp_path / "run", whole)
 
@@ -249,3 +254,19 @@ def test_settings_that_trl_refuses_are_one_message(tmp_path: Path) -> None:
     settings = study("grpo", trl={"fsdp": True, "fsdp_config": {"auto_wrap_policy": "sideways"}}).training
     with pytest.raises(UserError, match=r"TRL refuses the settings of this run: .*sideways"):
         grpo_config(settings, tmp_path, 1, half=None, loads_reference=False, gpu=False)
+
+
+@pytest.mark.slow
+def test_the_smoke_study_by_trl_that_is_killed_once(root: Path, tmp_path: Path) -> None:
+    """From start to figures; one seed, and no vLLM."""
+    changes = {"name": "by-trl", "seeds": [0], "model": {"starts": 1}, "evaluation": {"engine": "transformers"}}
+    study = write_study(tmp_path / "study.yaml", {"base": str(root / "studies" / "smoke-trl.yaml"), **changes})
+    results = StudyFolder(tmp_path / "results" / "by-trl")
+    run = results.run("tepo", 0)
+    kill_when(lambda: any(run.checkpoints.glob("step*")), root, study, tmp_path, "all")
+    assert not run.summary.exists()
+    snakemake(root, tmp_path, study, "all")
+    assert_same_run(results.run("tepo+trainer=policygrain", 0).path, run.path)
+    for figure in ("benchmarks", "dynamics"):
+        assert (results.path / "figures" / f"{figure}.pdf").read_bytes().startswith(b"%PDF")
+    assert planned(root, tmp_path, study, "all") == {}

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from policygrain.engines.launch import processes
+from policygrain.engines.verl import on_several_nodes
 from policygrain.engines.verl_config import PYTHON
 from policygrain.errors import Stopped, UserError
 from policygrain.results.job_state import run_status
@@ -151,3 +153,60 @@ def test_without_a_gpu_or_a_device_nothing_is_started(
     ):
         train_small(study(verl={}), tmp_path / "run", *made)
     assert not (tmp_path / "run" / "verl").exists() and not verl.exists()
+
+
+STEP = {
+    "SLURM_JOB_ID": "7",
+    "SLURM_STEP_ID": "0",
+    "SLURM_PROCID": "0",
+    "SLURM_STEP_NODELIST": "n[1-2]",
+    "SLURM_STEP_NUM_NODES": "2",
+    "MASTER_ADDR": "10.0.0.1",
+}
+
+
+def test_on_several_nodes_ray_is_started_and_calls_the_same_command(
+    verl: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Replaced(Exception):
+        pass
+
+    def execve(*call: object) -> None:
+        raise Replaced(*call)
+
+    home = {"HOME": str(tmp_path), "TMPDIR": "/a/long/folder"}
+    for name, value in {**STEP, **home, "SLURM_STEP_NUM_TASKS": "2"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(os, "execve", execve)
+    monkeypatch.setattr(sys, "orig_argv", ["python3", "-m", "policygrain.cli", "train"])
+    settings = study(verl={"trainer": {"n_gpus_per_node": 8}}).training
+    with pytest.raises(Replaced) as replaced, processes(settings):
+        pass
+    ray, command, variables = replaced.value.args
+    assert " ".join(command) == (
+        f"{tmp_path / 'ray'} symmetric-run --address 10.0.0.1:20217 --min-nodes 2 --num-gpus=8 -- "
+        f"{sys.executable} -m policygrain.cli train"
+    )
+    assert ray == tmp_path / "ray" and variables["PATH"].startswith(f"{tmp_path}:")
+    assert (variables["RAY_ADDRESS"], variables["RAY_TMPDIR"]) == ("10.0.0.1:20217", "/tmp")
+    assert variables["RAY_AUTH_MODE"] == "token" and len((tmp_path / ".ray" / "auth_token").read_text()) == 64
+    # Within Ray the command trains, on the nodes of the step.
+    assert on_several_nodes({}) == []
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:20217")
+    with processes(settings):
+        assert "RANK" not in os.environ
+    changes = on_several_nodes({"EXPORTED": "/a/arm+x=1"})
+    assert {"++trainer.nnodes=2", "++ray_kwargs.ray_init.address=auto"} <= set(changes)
+    assert changes[-1] == "++ray_kwargs.ray_init.runtime_env.env_vars.EXPORTED='/a/arm+x=1'"
+
+
+def test_several_tasks_per_node_are_refused(verl: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {**STEP, "SLURM_STEP_NUM_TASKS": "8"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with (
+        pytest.raises(UserError, match=r"one of 8 tasks on 2 nodes\. Set `tasks` to the number of nodes"),
+        processes(study().training),
+    ):
+        pass

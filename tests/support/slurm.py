@@ -3,6 +3,9 @@
 Everything is the distribution's SLURM: authentication, controller, a daemon per node. Nodes share the machine and are
 told apart by their ports; a GPU is a character device that nothing answers behind, which SLURM counts, grants and
 withholds like a real one. Nothing outside the folder is written, and nothing outlives the tests (leftovers.py).
+
+With ``apart`` each node has addresses, processes and temporary files of its own, in Linux's namespaces: what tells
+nodes apart by their addresses, as Ray does, sees several machines.
 """
 
 from __future__ import annotations
@@ -28,11 +31,34 @@ CHEAP, FRAIL = "cheap", "frail"  # where `high` drives `low` out; which `frail` 
 GPUS_PER_NODE = 2
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo", "sacct")
 SEARCHED = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
-INSTALL = "apt-get install -y --no-install-recommends slurmctld slurmd slurm-client munge"
+INSTALL = "apt-get install -y --no-install-recommends slurmctld slurmd slurm-client munge iproute2"
+# Addresses of the nodes; controller and login node are at the last one. They exist in the tests' networks alone.
+NETWORK = "10.77.0"
+LOGIN = f"{NETWORK}.254"
+A_NETWORK = f"""\
+set -e
+ip link set lo up
+ip link add bridge type bridge
+ip addr add {LOGIN}/24 dev bridge
+ip link set bridge up
+"""
+# In a network of its own; $1: a process in the login node's network, $2 and $3: addresses, $4: folder of the cluster.
+A_NODE = """\
+set -e
+ip link set lo up
+ip link add eth0 type veth peer name "to-$NODE" netns "$1"
+nsenter --target "$1" --net ip link set "to-$NODE" master bridge up
+ip addr add "$2/24" dev eth0
+ip link set eth0 up
+ip route add default via "$3"
+exec unshare --pid --fork --kill-child --mount --mount-proc sh -c '
+    mount -t tmpfs tmpfs "$0/ray"
+    "$0/bin/slurmd" -D -N "$NODE" & wait' "$4"
+"""
 
 CONFIGURATION = """\
 ClusterName=test
-SlurmctldHost={host}(127.0.0.1)
+SlurmctldHost={host}({controller})
 SlurmUser={user}
 SlurmdUser={user}
 SlurmctldPort={controller_port}
@@ -84,11 +110,17 @@ class Cluster:
     has_gpus: bool = False
     environment: dict[str, str] = field(default_factory=dict)
     daemons: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    login: list[str] = field(default_factory=list)  # what a command begins with that is typed on the login node
 
     def ask(self, *command: str, timeout: float = 120) -> str:
         """What a SLURM command prints."""
         done = subprocess.run(
-            command, env=self.environment, capture_output=True, text=True, timeout=timeout, check=False
+            [*self.login, *command],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
         )
         assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
         return done.stdout.strip()
@@ -118,33 +150,52 @@ class Cluster:
             time.sleep(0.5)
 
 
-def missing() -> str | None:
+def missing(apart: bool = False) -> str | None:
     """Why no cluster can be started here, and what to do about it; None where one can."""
     absent = [name for name in PROGRAMS if shutil.which(name, path=SEARCHED) is None]
     if absent:
         return f"no SLURM here ({', '.join(absent)}): {INSTALL}"
     if os.geteuid() != 0:
         return "SLURM's daemons need root here, since they start jobs: run the tests as root, as CI does"
+    if apart:
+        try_it = ("unshare", "--net", "--pid", "--fork", "--mount", "--mount-proc", "sh", "-c", A_NETWORK)
+        try:
+            subprocess.run(try_it, capture_output=True, text=True, check=True, timeout=30)
+        except (OSError, subprocess.SubprocessError) as error:
+            return f"no networks can be made here: {getattr(error, 'stderr', None) or error}"
     return None
 
 
 @contextlib.contextmanager
-def running() -> Iterator[Cluster]:
+def running(apart: bool = False) -> Iterator[Cluster]:
     """munged, slurmctld and a slurmd per node."""
     # A short path: the name of a socket has 107 characters.
     folder = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))
     with swept(folder) as mark:
         cluster = Cluster(folder, environment=mark)
-        _configure(cluster)
+        _configure(cluster, apart)
         munge = ["--key-file", f"{folder}/munge.key", "--socket", f"{folder}/munge.socket"]
         munge += [f"--{name}={folder}/munged.{name.split('-')[0]}" for name in ("pid-file", "seed-file")]
         _daemon(cluster, "munged", "munged", "--foreground", *munge)
         cluster.wait((folder / "munge.socket").exists, 10, "munged answers")
+        if apart:
+            _make_network(cluster)
         _daemon(cluster, "slurmctld", "slurmctld", "-D")
-        for node in (*NODES, CHEAP, FRAIL):
-            _daemon(cluster, node, "slurmd", "-D", "-N", node)
+        for number, node in enumerate((*NODES, CHEAP, FRAIL), 1):
+            if apart:
+                there = ("sh", "-c", A_NODE, node, str(cluster.daemons["network"].pid), f"{NETWORK}.{number}", LOGIN)
+                _daemon(cluster, node, "unshare", "--net", *there, str(folder))
+            else:
+                _daemon(cluster, node, "slurmd", "-D", "-N", node)
         cluster.wait(lambda: _idle(cluster) == {*NODES, CHEAP, FRAIL}, 60, "all nodes are idle")
         yield cluster
+
+
+def _make_network(cluster: Cluster) -> None:
+    """The login node's network."""
+    _daemon(cluster, "network", "unshare", "--net", "sh", "-c", f"{A_NETWORK}\ntouch $FOLDER/network\nexec sleep inf")
+    cluster.wait((cluster.folder / "network").exists, 10, "the network is there")
+    cluster.login = ["nsenter", "--target", str(cluster.daemons["network"].pid), "--net"]
 
 
 def _of(pid: int, name: str) -> str:
@@ -157,15 +208,22 @@ def _of(pid: int, name: str) -> str:
 def _idle(cluster: Cluster) -> set[str]:
     """Nodes that wait for jobs."""
     command = ["sinfo", "--noheader", "--Node", "--states=idle", "--format=%N"]
-    done = subprocess.run(command, env=cluster.environment, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(
+        [*cluster.login, *command],
+        env=cluster.environment,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
     return set(done.stdout.split())
 
 
-def _configure(cluster: Cluster) -> None:
+def _configure(cluster: Cluster, apart: bool) -> None:
     """Configuration, key, devices and an environment that leads to them."""
     folder = cluster.folder
     folder.chmod(0o755)
-    for name in ("state", "log", "bin", "devices", *(f"spool/{node}" for node in (*NODES, CHEAP, FRAIL))):
+    for name in ("state", "log", "bin", "devices", "ray", *(f"spool/{node}" for node in (*NODES, CHEAP, FRAIL))):
         (folder / name).mkdir(parents=True)
     key = folder / "munge.key"
     key.write_bytes(os.urandom(1024))
@@ -182,12 +240,14 @@ def _configure(cluster: Cluster) -> None:
     controller_port, *ports = _free_ports(1 + len(NODES) + 2)
     gres = f" Gres=gpu:fake:{GPUS_PER_NODE}" if cluster.has_gpus else ""
     nodes = "\n".join(
-        f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=8 RealMemory=64000"
+        f"NodeName={node} NodeHostname={host} NodeAddr={f'{NETWORK}.{number}' if apart else '127.0.0.1'} Port={port} "
+        "CPUs=8 RealMemory=64000"
         f"{gres if node in NODES else ''} Weight={1 if node == FRAIL else 2}"
-        for node, port in zip((*NODES, CHEAP, FRAIL), ports, strict=True)
+        for number, (node, port) in enumerate(zip((*NODES, CHEAP, FRAIL), ports, strict=True), 1)
     )
     configuration = CONFIGURATION.format(
         host=host,
+        controller=LOGIN if apart else "127.0.0.1",
         user="root",
         controller_port=controller_port,
         folder=folder,
@@ -228,8 +288,8 @@ def _free_ports(count: int) -> list[int]:
 def _daemon(cluster: Cluster, name: str, program: str, *arguments: str) -> None:
     with (cluster.folder / "log" / f"{name}.out").open("ab") as out:
         cluster.daemons[name] = subprocess.Popen(
-            [str(cluster.folder / "bin" / program), *arguments],
-            env=cluster.environment,
+            [*cluster.login, program, *arguments],
+            env={**cluster.environment, "NODE": name, "FOLDER": str(cluster.folder)},
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,

@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
+TIMEOUT = 1800  # seconds; the machine may have other things to do
 Done = subprocess.CompletedProcess[str]
 
 
@@ -29,7 +33,7 @@ def call(root: Path, folder: Path, study: Path | str, *arguments: str, **environ
     command += ["--configfile", str(root / study), *cores, *arguments]
     inherited = {key: value for key, value in os.environ.items() if key != "POLICYGRAIN_DATA"}
     environment = {**inherited, "MLFLOW_TRACKING_URI": "", **environment}
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=800, check=False)
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=TIMEOUT, check=False)
 
 
 def snakemake(root: Path, folder: Path, study: Path | str, *arguments: str, **environment: str) -> Done:
@@ -37,6 +41,26 @@ def snakemake(root: Path, folder: Path, study: Path | str, *arguments: str, **en
     done = call(root, folder, study, *arguments, **environment)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
     return done
+
+
+def kill_when(
+    condition: Callable[[], bool], root: Path, study: Path, folder: Path, *targets: str, seconds: float = 300
+) -> None:
+    """Call Snakemake and, as soon as the condition holds, kill it with its jobs, as a power cut would."""
+    command = [sys.executable, "-m", "snakemake", "--snakefile", str(root / "Snakefile"), "--directory", str(folder)]
+    command += ["--configfile", str(study), "--cores", "2", *targets]
+    output = folder / "killed.txt"
+    with (
+        output.open("w") as file,
+        subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True) as process,
+    ):
+        try:
+            end = time.monotonic() + seconds
+            while not condition():
+                assert process.poll() is None and time.monotonic() < end, output.read_text()[-3000:]
+                time.sleep(0.05)
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def jobs(done: Done) -> dict[str, int]:

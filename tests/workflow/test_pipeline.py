@@ -5,11 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +17,7 @@ from policygrain.results.reader import StudyResults
 from policygrain.study import load_study
 
 from ..support.small import write_study
-from ..support.snakemake import jobs, planned, snakemake
+from ..support.snakemake import jobs, kill_when, planned, snakemake
 
 pytestmark = pytest.mark.slow
 
@@ -104,21 +99,6 @@ def test_mlflow_mirrors_the_records(smoke: Path) -> None:
     assert '"table"' in child.data.tags["mlflow.loggedArtifacts"]
     artifacts = store.list_artifacts(runs["figures and tables"].info.run_id, "figures")
     assert "figures/dynamics.png" in [f.path for f in artifacts]
-
-
-def kill_when(condition: Callable[[], bool], root: Path, study: Path, folder: Path, *targets: str) -> None:
-    """Call Snakemake and, as soon as the condition holds, kill it with its jobs, as a power cut would."""
-    command = [sys.executable, "-m", "snakemake", "--snakefile", str(root / "Snakefile"), "--directory", str(folder)]
-    command += ["--configfile", str(study), "--cores", "2", *targets]
-    output = subprocess.DEVNULL
-    with subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True) as process:
-        try:
-            end = time.monotonic() + 300
-            while not condition():
-                assert process.poll() is None and time.monotonic() < end
-                time.sleep(0.05)
-        finally:
-            os.killpg(process.pid, signal.SIGKILL)
 
 
 def test_two_calls_train_runs_with_identical_metrics(smoke: Path, root: Path, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from policygrain.plan.slurm import output_of
 from policygrain.results.reader import StudyResults
 from policygrain.study import load_study
 
+from ..support.leftovers import with_in_environment
 from ..support.slurm import FRAIL, GPUS_PER_NODE, NODES, Cluster
 from ..support.snakemake import copy_checkout
 from .slurm_user import DISTURBED, PLACES, STEPS, STUDY, TIMEOUT, TWO_NODES, User
@@ -199,13 +200,21 @@ def test_a_gpu_is_granted_as_asked_and_waited_for_when_there_is_none(resumed: Us
     resumed.assert_as_undisturbed("on_gpu")
 
 
-def test_two_nodes_train_one_run(resumed: User) -> None:
+def test_two_nodes_train_one_run_of_which_a_process_is_killed(resumed: User) -> None:
     """The same tokens are sampled as by one process, and numbers differ by the order of their sums."""
     user, gpus = resumed, {"gpu": 2 * GPUS_PER_NODE} if resumed.cluster.has_gpus else {}
     user.edit_profile(slurm_partition="gpu", mpi="srun", nodes=2, tasks_per_node=2, **gpus)
-    user.snakemake(user.trained(TWO_NODES))
-    [(job, state)] = user.jobs_of(TWO_NODES)
-    assert state == "COMPLETED" and "NumNodes=2 " in user.cluster.ask("scontrol", "show", "job", job)
+    user.slow_down("on_two_nodes", 1.0)
+    with user.typing(user.trained(TWO_NODES)) as call:
+        # After the checkpoint of step 4, in the middle of the run.
+        user.cluster.wait(lambda: user.steps(TWO_NODES) > 5 or call.poll() is not None, TIMEOUT, "it is in its middle")
+        [last] = with_in_environment("SLURM_PROCID=3\0", "SLURM_STEP_NUM_TASKS=4\0", f"{user.cluster.folder}/")
+        os.kill(last, signal.SIGKILL)
+        user.slow_down("on_two_nodes", None)
+        assert user.steps(TWO_NODES) < STEPS and call.wait(timeout=TIMEOUT) == 0, user.printed
+    jobs = user.jobs_of(TWO_NODES)
+    assert [state for _, state in jobs] == ["FAILED", "COMPLETED"]
+    assert "NumNodes=2 " in user.cluster.ask("scontrol", "show", "job", jobs[-1][0])
     assert read_json(user.metrics(TWO_NODES).parent / "summary.json")["environment"]["ranks"] == 4
     rows, alone = (read_json_lines(user.metrics(arm)) for arm in (TWO_NODES, "undisturbed"))
     assert [row["step"] for row in rows] == list(range(STEPS + 1))

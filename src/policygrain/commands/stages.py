@@ -109,9 +109,9 @@ def train(arguments: Namespace) -> None:
 
     Problems and initial model are those of the study's results. What is not there, and with --run-dir alone both, is
     made in the run's folder. With `training.trainer: trl`, all processes that torchrun or srun starts train each run
-    together.
+    together; with `verl`, one process per node, that srun starts.
     """
-    from ..engines.launch import process_group
+    from ..engines.launch import processes
     from ..engines.run import train_run
     from ..errors import UserError
     from ..results.job_state import begin, write_done
@@ -126,7 +126,7 @@ def train(arguments: Namespace) -> None:
         raise UserError("--run-dir: is the folder of one run; leave it out, or name one seed.")
     after_training = study.evaluation.after_training and arm.name in run_matrix(study).evaluated_arms
     keys = {}
-    with Stop(deadline(arguments.time_limit)) as stop, process_group():
+    with Stop(deadline(arguments.time_limit)) as stop, processes(arm.training(study)):
         if len(seeds) > 1 and study.training.engine == "vllm" and ranks()[1] > 1:
             # A vLLM engine that is shut down destroys the process group, which the ranks need for the next seed.
             raise UserError("--seeds: several ranks that sample with vLLM train one seed per process.")

@@ -1,4 +1,4 @@
-"""The process group of a run that several processes train together, started by torchrun or SLURM's `srun`.
+"""The processes that train a run together, started by torchrun or SLURM's `srun`: a process group, or Ray for verl.
 
 Where one of them fails, the launcher ends the others: torchrun does, and `srun --kill-on-bad-exit=1`.
 """
@@ -8,14 +8,34 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import secrets
 import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..errors import UserError
+from .verl_config import environment, verl_python, with_changes
 
+if TYPE_CHECKING:
+    from ..study.schema import Training
+
+RAY_ADDRESS, RAY_AUTH, RAY_WAITS = "RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_SYMMETRIC_RUN_CLUSTER_WAIT_TIMEOUT"
 TIMEOUT = timedelta(minutes=30)  # a rank that is further behind than this counts as failed
+
+
+@contextlib.contextmanager
+def processes(settings: Training) -> Iterator[None]:
+    """What connects the processes of a run while it is trained: Ray for verl, else a process group."""
+    if settings.trainer == "verl":
+        if _tasks() > 1 and RAY_ADDRESS not in os.environ:
+            _start_ray(settings)
+        yield
+        return
+    with process_group():
+        yield
 
 
 @contextlib.contextmanager
@@ -50,18 +70,84 @@ def process_group() -> Iterator[None]:
 def read_slurm() -> None:
     """Set the variables of torchrun from those of `srun`, except in batch scripts and in steps with one task."""
     slurm = os.environ
-    if "RANK" in slurm or int(slurm.get("SLURM_STEP_NUM_TASKS", "1")) == 1:
+    if "RANK" in slurm or _tasks() == 1:
         return
+    address, port = _meeting_point()
     os.environ |= {
         "RANK": slurm["SLURM_PROCID"],
         "WORLD_SIZE": slurm["SLURM_STEP_NUM_TASKS"],
         "LOCAL_RANK": slurm["SLURM_LOCALID"],
         "LOCAL_WORLD_SIZE": re.split(r"\D", slurm.get("SLURM_STEP_TASKS_PER_NODE", "1"))[0],
-        "MASTER_ADDR": slurm.get("MASTER_ADDR") or _address_of_first(slurm["SLURM_STEP_NODELIST"]),
-        # Below the range of ports for outgoing connections; each step of a job has another port.
-        "MASTER_PORT": slurm.get("MASTER_PORT")
-        or str(15_000 + (31 * int(slurm["SLURM_JOB_ID"]) + int(slurm["SLURM_STEP_ID"])) % 17_000),
+        "MASTER_ADDR": address,
+        "MASTER_PORT": port,
     }
+
+
+def _start_ray(settings: Training) -> NoReturn:
+    """Become `ray symmetric-run`: Ray on each node of the step, and on the first this command, called once more.
+
+    UserError unless the step has one task per node.
+    """
+    nodes = int(os.environ["SLURM_STEP_NUM_NODES"])
+    if _tasks() != nodes:
+        raise UserError(
+            f"training.trainer: verl is started once per node, and this is one of {_tasks()} tasks on {nodes} nodes. "
+            "Set `tasks` to the number of nodes in the profile, or call srun with --ntasks-per-node=1."
+        )
+    _ensure_token()
+    ray = verl_python().parent / "ray"
+    address = ":".join(_meeting_point())
+    amounts = [f"--{name.replace('_', '-')}={value}" for name, value in ray_resources(settings).items()]
+    variables = {
+        **environment(settings.verl),
+        "PATH": f"{ray.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",  # `ray symmetric-run` calls `ray`
+        RAY_ADDRESS: address,
+        # Sockets are in this folder, and the name of one has at most 107 characters; TMPDIR is often long.
+        "RAY_TMPDIR": os.environ.get("RAY_TMPDIR", "/tmp"),
+        # Else whoever reaches the node could run programs in this Ray.
+        RAY_AUTH: os.environ.get(RAY_AUTH, "token"),
+        RAY_WAITS: os.environ.get(RAY_WAITS, "300"),  # seconds; Ray's own 30 are too few on a slow file system
+    }
+    command = [str(ray), "symmetric-run", "--address", address, "--min-nodes", str(nodes), *amounts, "--"]
+    os.execve(ray, [*command, sys.executable, *sys.orig_argv[1:]], variables)
+
+
+def _ensure_token() -> None:
+    """Make Ray's token of this user, unless there is one; all nodes read it from the home folder."""
+    token = Path.home() / ".ray" / "auth_token"
+    token.parent.mkdir(exist_ok=True)
+    own = token.with_name(f"{token.name}.{os.environ['SLURM_JOB_ID']}.{os.environ['SLURM_PROCID']}")
+    own.touch(0o600)
+    own.write_text(secrets.token_hex(32))
+    with contextlib.suppress(FileExistsError):
+        os.link(own, token)  # of several nodes, one makes it
+    own.unlink()
+
+
+def ray_resources(settings: Training) -> dict[str, Any]:
+    """What Ray counts on each node: GPUs, and CPUs if the study says how many."""
+    import torch
+
+    changes = with_changes({}, settings.verl)
+    cpus = changes.get("ray_kwargs", {}).get("ray_init", {}).get("num_cpus")
+    gpus = changes.get("trainer", {}).get("n_gpus_per_node", max(1, torch.cuda.device_count()))
+    return {"num_gpus": gpus, **({"num_cpus": cpus} if cpus else {})}
+
+
+def _tasks() -> int:
+    """Tasks of this step of a SLURM job; 1 in a batch script and without SLURM."""
+    return int(os.environ.get("SLURM_STEP_NUM_TASKS", "1"))
+
+
+def _meeting_point() -> tuple[str, str]:
+    """Address and port on the first node of this step; MASTER_ADDR and MASTER_PORT override them.
+
+    The port is below those of outgoing connections and above those of Ray's workers; each step of a job has another.
+    """
+    slurm = os.environ
+    port = 20_000 + (31 * int(slurm["SLURM_JOB_ID"]) + int(slurm["SLURM_STEP_ID"])) % 12_000
+    address = slurm.get("MASTER_ADDR") or _address_of_first(slurm["SLURM_STEP_NODELIST"])
+    return address, slurm.get("MASTER_PORT") or str(port)
 
 
 def _address_of_first(nodes: str) -> str:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 from ..errors import Stopped, UserError
 from ..integrations.options import EXPORTED
-from .verl_config import CONFIG, RECORD, verl_python
+from .launch import RAY_ADDRESS
+from .verl_config import CONFIG, RECORD, environment, verl_python
 from .verl_export import check_unchanged, export
 from .verl_results import final_model, logs_in, read_back
 
@@ -45,7 +46,7 @@ def train(
     if not (is_trained or torch.cuda.is_available() or "device" in settings.verl.get("trainer", {})):
         raise UserError(
             "training.trainer: verl trains on GPUs, and none is visible here. Request GPUs, or set "
-            "training.verl.trainer.device."
+            "training.verl.trainer.device: cpu for a tiny model."
         )
     if (folder / RECORD).exists():
         check_unchanged(folder)
@@ -53,7 +54,7 @@ def train(
         from_start = study.model_copy(update={"model": study.model.model_copy(update={"start": start})})
         _print(run, export(from_start, arm, seed, data, folder, max(1, torch.cuda.device_count())))
     if not is_trained:
-        _run_verl(folder, run, stop)
+        _run_verl(folder, run, stop, environment(settings.verl))
     final, notes = read_back(folder, settings, arm.method(study).sampler.dynamic, run)
     _print(run, notes)
     return final
@@ -64,16 +65,17 @@ def _print(run: RunFolder, notes: list[str]) -> None:
         print(f"{run.path}: note: {note}.", file=sys.stderr)
 
 
-def _run_verl(folder: Path, run: RunFolder, stop: Stop | None) -> None:
+def _run_verl(folder: Path, run: RunFolder, stop: Stop | None, variables: dict[str, str]) -> None:
     """Run verl until it has ended. Stopped on a signal or at the time limit; UserError if verl fails."""
     logs = logs_in(folder)
     for log in logs:
         _remove_torn_line(log)
     place, output = folder.resolve(), folder / "verl.log"
     log = place / f"metrics{len(logs) + 1:04d}.jsonl"  # verl's logger overwrites the file of an earlier attempt
-    environment = {**os.environ, EXPORTED: str(place), "VERL_FILE_LOGGER_PATH": str(log)}
+    own = {EXPORTED: str(place), "VERL_FILE_LOGGER_PATH": str(log)}
     python = str(verl_python())
     verl = [python, "-m", "verl.trainer.main_ppo", "--config-path", str(place), "--config-name", CONFIG]
+    verl += on_several_nodes(own)
     with output.open("ab") as file:
         # In a session of its own, so that a signal to this process does not end verl before this process decides.
         process = subprocess.Popen(
@@ -81,7 +83,7 @@ def _run_verl(folder: Path, run: RunFolder, stop: Stop | None) -> None:
             cwd=place,
             stdout=file,
             stderr=file,
-            env=environment,
+            env=variables | own,
             start_new_session=True,
         )
         try:
@@ -97,6 +99,23 @@ def _run_verl(folder: Path, run: RunFolder, stop: Stop | None) -> None:
             f"{run.path}: verl ended with exit code {process.returncode}; {_resumes(folder)} See {output}; "
             f"the last lines:\n{last}"
         )
+
+
+def on_several_nodes(variables: dict[str, str]) -> list[str]:
+    """Changes to verl's configuration within a Ray that was started on the nodes of a job (`launch`).
+
+    It was started before ``variables`` of this run were known, so verl's processes receive them by the configuration.
+    """
+    if RAY_ADDRESS not in os.environ:
+        return []
+    ray = "++ray_kwargs.ray_init"
+    return [
+        f"++trainer.nnodes={os.environ.get('SLURM_STEP_NUM_NODES', '1')}",
+        f"{ray}.address=auto",  # that of RAY_ADDRESS
+        f"{ray}.num_cpus=null",
+        f"{ray}.num_gpus=null",
+        *(f"{ray}.runtime_env.env_vars.{name}='{value}'" for name, value in variables.items()),
+    ]
 
 
 def _resumes(folder: Path) -> str:

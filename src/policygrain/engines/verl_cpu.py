@@ -1,6 +1,6 @@
-"""verl 0.9.1 on a CPU, for tests: a platform `cpu`, and rollouts sampled by PolicyGrain's transformers engine.
+"""verl 0.9.1 on a CPU, for tests and tiny models: a platform `cpu`, and rollouts by the engine of transformers.
 
-verl imports this module in each of its processes (`ENVIRONMENT` in tests/engines/test_verl_run.py).
+verl has neither. It imports this module in each of its processes (`CPU_ENVIRONMENT` in verl_config.py).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _Device(types.ModuleType):
 
 
 @PlatformRegistry.register(platform="cpu")
-class PlatformCPU(PlatformBase):
+class _PlatformCPU(PlatformBase):
     device_name = vendor_name = "cpu"
     device_module = _Device("verl_cpu_device")
 
@@ -69,8 +69,8 @@ class PlatformCPU(PlatformBase):
     empty_cache = profiler_start = profiler_stop = cudart = _nothing
 
 
-class Server:
-    """A rollout server: an actor of Ray with PolicyGrain's engine. Requests of the same moment are one batch."""
+class _Server:
+    """A rollout server: an actor of Ray with the engine of transformers. Requests of the same moment are one batch."""
 
     def __init__(self, model: str, limit: int) -> None:
         from policygrain.model.loading import load_model
@@ -79,7 +79,8 @@ class Server:
         torch.set_num_threads(1)
         self.model, tokenizer = load_model(model)
         self.engine = TorchEngine(self.model.eval(), tokenizer.eos_token_id, tokenizer.pad_token_id)
-        self.limit, self.global_steps = limit, None
+        self.limit = limit
+        self.global_steps: int | None = None
         self.waiting: list[tuple[Any, asyncio.Future]] = []
 
     async def generate(self, prompt_ids: Any, sampling_params: dict[str, Any], request_id: str, **_: Any) -> Any:
@@ -126,7 +127,7 @@ def _replica() -> type:
         async def launch_servers(self) -> None:
             path = self.model_config.path if hasattr(self.model_config, "path") else self.model_config["path"]
             options = {"name": f"transformers_{self.replica_rank}", "num_cpus": 0, "max_concurrency": 1000}
-            server = ray.remote(Server).options(**options).remote(path, self.config.response_length)
+            server = ray.remote(_Server).options(**options).remote(path, self.config.response_length)
             self.servers, self._server_handle = [server], server
             self._server_address = f"transformers-{self.replica_rank}:0"
 
@@ -161,7 +162,7 @@ def _register() -> None:
     from verl.workers.rollout.replica import RolloutReplicaRegistry
 
     RolloutReplicaRegistry.register("transformers", _replica)
-    base._ROLLOUT_REGISTRY[("transformers", "async")] = "verl_cpu.ServerAdapter"
+    base._ROLLOUT_REGISTRY[("transformers", "async")] = f"{__name__}.ServerAdapter"
     # verl joins `cpu:gloo` and `DEVICE:BACKEND`, and torch refuses one device twice.
     init = dist.init_process_group
 

@@ -29,6 +29,8 @@ class Engine(NamedTuple):
     methods: tuple[str, ...]
 
 
+ENDPOINTS = {"area": "area", "at the end": "last"}  # title → column
+MARGIN = 2  # points: within it, with the whole interval, two trainers are the same
 ENGINES = {
     "trl": Engine("TRL", "engines", ("grpo", "dapo", "tepo", "mpo")),
     "verl": Engine("verl", "engines-verl", ("grpo", "mpo")),
@@ -51,10 +53,20 @@ def agreement(trainer: str) -> str:
     rows = []
     for method in methods:
         loop, other = (endpoints(record).loc[arm] for arm in (method, f"{method}+trainer={trainer}"))
-        texts = [shown(difference(other[end], loop[end]), 2) for end in ("area", "last")]
+        found = {title: difference(other[end], loop[end]) for title, end in ENDPOINTS.items()}
+        texts = [shown(d, 2) for d in found.values()]
+        within = [title for title, d in found.items() if d.low > -MARGIN and d.high < MARGIN]
         means, counts = [f"{one['area'].mean():.1f}" for one in (loop, other)], equal_steps(record, method, trainer)
-        rows.append([method, *means, *texts, f"{np.median(counts):g} ({min(counts)} to {max(counts)})"])
-    columns = ["area, loop", f"area, {name}", f"{name} − loop, area", f"{name} − loop, at the end"]
+        rows.append(
+            [method, *means, *texts, ", ".join(within), f"{np.median(counts):g} ({min(counts)} to {max(counts)})"]
+        )
+    columns = [
+        "area, loop",
+        f"area, {name}",
+        f"{name} − loop, area",
+        f"{name} − loop, at the end",
+        f"within {MARGIN} points",
+    ]
     return table(["method", *columns, "steps with the same samples"], rows)
 
 
@@ -98,7 +110,7 @@ def laptop() -> str:
 
 
 def draw(path: Path) -> None:
-    """A panel per trainer and method: validation accuracy over steps, mean and range over seeds."""
+    """A panel per trainer and method: validation accuracy over steps, mean and 95% interval over seeds."""
     panels = [(trainer, method) for trainer, engine in ENGINES.items() for method in engine.methods]
     figure = Figure(figsize=(10.2, 2.2), layout="constrained")
     colors = {LOOP: "#0072b2", "trl": "#d55e00", "verl": "#009e73"}
@@ -108,7 +120,8 @@ def draw(path: Path) -> None:
             curves = 100 * rows[rows["arm"] == arm].pivot(index="step", columns="seed", values="validation_accuracy")
             label = "loop" if by == LOOP else ENGINES[by].title
             axes.plot(curves.index, curves.mean(axis=1), linestyle=style, color=colors[by], label=label)
-            ends = curves.min(axis=1), curves.max(axis=1)
+            intervals = [difference(row, 0 * row) for _, row in curves.iterrows()]
+            ends = [d.low for d in intervals], [d.high for d in intervals]
             axes.fill_between(curves.index, *ends, alpha=0.15, color=colors[by], linewidth=0)
         axes.set_title(f"{method.upper()}, {ENGINES[trainer].title}", fontsize=9)
         axes.set_xlabel("training step", fontsize=8)

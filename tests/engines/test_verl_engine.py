@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from policygrain.engines.launch import processes
-from policygrain.engines.verl import on_several_nodes
 from policygrain.engines.verl_config import PYTHON
+from policygrain.engines.verl_run import on_several_nodes
 from policygrain.errors import Stopped, UserError
 from policygrain.results.job_state import run_status
 from policygrain.results.layout import RunFolder

@@ -126,6 +126,11 @@ def check_arm(study: Study, arm: Arm) -> None:
         check_trl_keys(settings)
     if trainer == "verl":
         with_changes(config(study, arm, 0, 1, 1), settings.verl)
+        if settings.verl.get("trainer", {}).get("nnodes", 1) != 1:
+            raise UserError(
+                "training.verl.trainer.nnodes: the SLURM job decides it; leave it out, and set `mpi`, `nodes` and "
+                "`tasks` in the profile (docs/cluster.md)."
+            )
 
 
 def check_features(study: Study, arm: Arm, trainer: str) -> None:

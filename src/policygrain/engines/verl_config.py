@@ -169,12 +169,7 @@ def on_cpu(changes: dict[str, Any]) -> bool:
 
 
 def with_changes(written: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """verl's configuration with `training.verl`. UserError for a key that the study, or the SLURM job, decides."""
-    if changes.get("trainer", {}).get("nnodes", 1) != 1:
-        raise UserError(
-            "training.verl.trainer.nnodes: the SLURM job decides it; leave it out, and set `mpi`, `nodes` and `tasks` "
-            "in the profile (docs/cluster.md)."
-        )
+    """verl's configuration with `training.verl`. UserError for a key that the study decides."""
     for key in _leaves(changes):
         decided = [k for k in _leaves(written) if k == key or k.startswith(f"{key}.") or key.startswith(f"{k}.")]
         if decided and key not in RESOURCES:

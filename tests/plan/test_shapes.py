@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from policygrain.errors import UserError
-from policygrain.model import tiny, unembedding
+from policygrain.model import logprobs, tiny
 from policygrain.plan import shapes
 from policygrain.plan.cost import constants
 from policygrain.plan.shapes import Shape, memory, shape_of
@@ -73,4 +73,4 @@ def test_an_unknown_model_is_named() -> None:
 
 def test_constants_repeated_here_equal_those_of_the_trainer() -> None:
     """They are repeated so that an estimate does not import torch."""
-    assert (unembedding.PLAIN_VOCABULARY, unembedding.BLOCKS["cuda"]) == (shapes.PLAIN_VOCABULARY, shapes.BLOCK)
+    assert (logprobs.PLAIN_VOCABULARY, logprobs.BLOCKS["cuda"]) == (shapes.PLAIN_VOCABULARY, shapes.BLOCK)

@@ -263,7 +263,14 @@ def test_more_seeds_of_some_arms_do_not_stop_the_table(tmp_path: Path) -> None:
         },
     )
     _, text = tables.results(StudyResults(make_up(study, tmp_path, {"start": 0, "tepo": 12})))
-    assert "| TEPO | **100.0 [" in text
+    assert "| TEPO | 3 | **100.0 [" in text and "| DAPO | 2 | " in text, "n where it differs"
+    assert "Rows with another n have other seeds" in text and "samplers differ" not in text
+
+
+def test_pairs_that_differ_in_the_sampler_are_marked(made: StudyResults) -> None:
+    _, text = tables.results(made)
+    assert "| GRPO − DAPO \\* |" in text and "\\* The samplers differ as well" in text
+    assert "| GRPO − TEPO |" in text and "initial model \\*" not in text and "| method | n |" not in text
 
 
 @pytest.mark.parametrize(

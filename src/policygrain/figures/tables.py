@@ -36,6 +36,7 @@ from . import catalogue
 from .labels import labels, name_of
 
 ENDS = ("mean", "low", "high")
+OTHER_SAMPLER = " \\*"
 GREEDY = "greedy_"  # before the names of columns
 
 
@@ -62,6 +63,8 @@ def results(records: StudyResults) -> tuple[pd.DataFrame, str]:
         f"\nAccuracy of {_responses(records)} in percent, with 95% intervals over {units}. "
         "Bold: better than every other arm, with all intervals of paired differences above zero.\n",
     ]
+    if frame["n"].nunique() > 1:
+        texts.append("\nRows with another n have other seeds: compare their methods by paired differences alone.\n")
     if contaminated:
         columns_clean = {f"{b}, clean": f"{b} (−{n})" for b, n in contaminated.items()}
         texts += ["\n", _cells(records, frame, arms, "without problems of the training set", columns_clean)]
@@ -94,17 +97,22 @@ def _cells(
     prefix: str = "",
     best: Mapping[str, str | None] | None = None,
 ) -> str:
-    """A row per arm, a column per benchmark (name in ``frame`` → header); ``best``: the arm in bold."""
+    """A row per arm, a column per benchmark (name in ``frame`` → header); ``best``: the arm in bold.
+
+    ``n``, where it is not the same for all, is the number of units of the interval.
+    """
     by_cell = {(row["arm"], row["benchmark"]): row for row in frame.to_dict("records")}
     lines = []
+    counts = {arm: by_cell[arm, next(iter(columns))]["n"] for arm in arms}
+    unequal = len({*counts.values()}) > 1
     for arm in arms:
-        cells = [name_of(records, arm, among=arms)]
+        cells = [name_of(records, arm, among=arms), *([str(counts[arm])] if unequal else [])]
         for b in columns:
             mean, low, high = (by_cell[arm, b][f"{prefix}{end}"] for end in ENDS)
             cell = f"{mean:.1f} [{low:.1f}, {high:.1f}]"
             cells.append(f"**{cell}**" if best and best.get(b) == arm else cell)
         lines.append(cells)
-    return markdown_table([corner, *columns.values()], lines)
+    return markdown_table([corner, *(["n"] if unequal else []), *columns.values()], lines)
 
 
 def _responses(records: StudyResults) -> str:
@@ -135,7 +143,7 @@ def _pairs(records: StudyResults) -> str:
     label = labels(records.study)
     differences = [measures.accuracy_difference(records, a, b) for a, b in pairs]
     lines = [
-        [f"{label(a)} − {label(b)}", effect_text(d), f"{p:.2g}"]
+        [f"{label(a)} − {label(b)}{OTHER_SAMPLER * _differ_in_sampler(records, a, b)}", effect_text(d), f"{p:.2g}"]
         for (a, b), d, p in zip(pairs, differences, holm([d.p for d in differences]), strict=True)
     ]
     several = len(pairs) > 1
@@ -143,10 +151,17 @@ def _pairs(records: StudyResults) -> str:
     over = " or ".join(dict.fromkeys(f"{d.n} {d.unit}" for d in differences))
     corrected = f"The p-values of no difference are corrected by Holm's method over the {len(pairs)} pairs."
     once = "All runs begin from one initial model, evaluated once: the error of its score is not in the intervals.\n"
+    confounded = "\\* The samplers differ as well, so the difference is not one of objectives.\n"
     return (
         f"\n{shown}\nPaired by seed and problem; 95% intervals over {over}, each by itself. "
         f"{corrected if several else 'p is of no difference.'}\n{once * (records.study.model.starts == 1)}"
+        f"{confounded * (OTHER_SAMPLER in shown)}"
     )
+
+
+def _differ_in_sampler(records: StudyResults, a: str, b: str) -> bool:
+    arms = records.matrix.arms
+    return START not in (a, b) and arms[a].method(records.study).sampler != arms[b].method(records.study).sampler
 
 
 def _best(records: StudyResults, arms: list[str], benchmark: str) -> str | None:
@@ -164,7 +179,7 @@ def _best(records: StudyResults, arms: list[str], benchmark: str) -> str | None:
 
 # ---- ablation -------------------------------------------------------------------------------------------------------
 
-PARTS = ("ratio", "clip", "aggregation", "penalties")
+PARTS = ("ratio", "clip", "aggregation", "penalties", "sampler")
 
 
 def ablation(records: StudyResults) -> tuple[pd.DataFrame, str]:
@@ -183,7 +198,8 @@ def ablation(records: StudyResults) -> tuple[pd.DataFrame, str]:
             "aggregation": method.aggregation.name,
             "penalties": "; ".join(_part(p.name, p.changed) for p in method.penalties),
             "sampler": "dynamic" if method.sampler.dynamic else "",
-            "accuracy": round(float(measures.accuracy(records, arm).mean()), 6),
+            "seeds": len(scores := measures.accuracy(records, arm)),
+            "accuracy": round(float(scores.mean()), 6),
             "compared_with": base or "",
         }
         if base is not None:
@@ -191,12 +207,12 @@ def ablation(records: StudyResults) -> tuple[pd.DataFrame, str]:
             row |= {"difference": round(d.mean, 6), "low": round(d.low, 6), "high": round(d.high, 6)}
             row |= {"n": d.n, "unit": d.unit}
         rows.append(row)
-    header = ["method", *PARTS, "accuracy", "difference"]
+    header = ["method", *PARTS, "n", "accuracy", "difference"]
     cells = []
     for row in rows:
         effect = "{difference:+.1f} [{low:+.1f}, {high:+.1f}] to ".format(**row) if row["compared_with"] else ""
         change = f"{effect}{label(row['compared_with'])}" if effect else ""
-        parts = [row[key] for key in PARTS]
+        parts = [*(row[key] for key in PARTS), str(row["seeds"])]
         cells.append([name_of(records, row["arm"], among=arms), *parts, f"{row['accuracy']:.1f}", change])
     shown = [
         i for i in range(len(header)) if any(row[i] for row in cells)
@@ -204,7 +220,8 @@ def ablation(records: StudyResults) -> tuple[pd.DataFrame, str]:
     over = " or ".join(dict.fromkeys(f"{row['n']} {row['unit']}" for row in rows if "unit" in row)) or "seeds"
     note = (
         "\nAccuracy in percent, mean over benchmarks. Differences in points, paired; their 95% intervals are over "
-        f"{over}, not corrected for how many there are.\n"
+        f"{over}, not corrected for how many there are. Methods may differ in several columns. Rows with "
+        "another n have other seeds: compare their methods by paired differences alone.\n"
     )
     table = markdown_table([header[i] for i in shown], [[row[i] for i in shown] for row in cells])
     return pd.DataFrame(rows), table + note

@@ -538,7 +538,7 @@ NUMBERS: list[Line] = [
     ),
     (
         "docs/hour.md",
-        "| GRPO − DAPO | {:+.1f} [{:+.1f}, {:+.1f}] |",
+        "| GRPO − DAPO \\* | {:+.1f} [{:+.1f}, {:+.1f}] |",
         HOUR,
         lambda r: tango(r, "grpo", "dapo", "sampled"),
     ),
@@ -563,9 +563,12 @@ NUMBERS: list[Line] = [
     *(
         (
             "docs/hour.md",
-            f"| {method.upper()}, {words} | {ROW}|",
+            f"| {method.upper()}, {words} | {{}} | {ROW}|",
             HOUR,
-            lambda r, arm=method + key, decoding=decoding: wilson(r, arm, decoding),  # type: ignore[misc]
+            lambda r, arm=method + key, decoding=decoding: [  # type: ignore[misc]
+                len(scores(r, arm, decoding)),
+                *wilson(r, arm, decoding),
+            ],
         )
         for method in ("grpo", "dapo", "tepo", "mpo")
         for words, key in UPDATES.items()

@@ -207,7 +207,7 @@ def ablation(records: StudyResults) -> tuple[pd.DataFrame, str]:
             row |= {"difference": round(d.mean, 6), "low": round(d.low, 6), "high": round(d.high, 6)}
             row |= {"n": d.n, "unit": d.unit}
         rows.append(row)
-    header = ["method", *PARTS, "n", "accuracy", "difference"]
+    header = ["method", *PARTS, "seeds", "accuracy", "difference"]
     cells = []
     for row in rows:
         effect = "{difference:+.1f} [{low:+.1f}, {high:+.1f}] to ".format(**row) if row["compared_with"] else ""
@@ -221,7 +221,7 @@ def ablation(records: StudyResults) -> tuple[pd.DataFrame, str]:
     note = (
         "\nAccuracy in percent, mean over benchmarks. Differences in points, paired; their 95% intervals are over "
         f"{over}, not corrected for how many there are. Methods may differ in several columns. Rows with "
-        "another n have other seeds: compare their methods by paired differences alone.\n"
+        "another number of seeds have other ones: compare their methods by paired differences alone.\n"
     )
     table = markdown_table([header[i] for i in shown], [[row[i] for i in shown] for row in cells])
     return pd.DataFrame(rows), table + note

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from policygrain.engines.verl_config import verl_python
+from policygrain.engines.verl_config import CPU_ENVIRONMENT, verl_python
 from policygrain.engines.verl_export import export
 from policygrain.errors import UserError
 from policygrain.integrations.options import EXPORTED
@@ -18,7 +18,6 @@ from policygrain.study.runs import run_matrix
 from policygrain.testing import assert_verl
 
 from ..conftest import ROOT
-from ..engines.test_verl_run import ENVIRONMENT
 from ..support.small import small_study
 
 pytestmark = pytest.mark.verl
@@ -41,7 +40,7 @@ def arguments(made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.Monke
     training: dict[str, Any] = {"trainer": "verl", "verl": on_cpu, "prompts_per_step": 16, "micro_batch_tokens": 400}
     study = small_study(training=training, model={"start": str(start)})
     export(study, next(iter(run_matrix(study).arms.values())), 0, DataFolder(data), tmp_path / "run", 1)
-    for name, value in (ENVIRONMENT | {EXPORTED: str(tmp_path / "run")}).items():
+    for name, value in (CPU_ENVIRONMENT | {"HYDRA_FULL_ERROR": "1", EXPORTED: str(tmp_path / "run")}).items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
     of_loss = ["policy_loss.loss_mode=vanilla", "clip_ratio_low=0.2", "clip_ratio_high=0.28"]

@@ -62,7 +62,7 @@ ci:
 test-slurm: setup
 	$(BIN)/python -m pytest -m slurm tests/workflow/test_slurm.py
 
-# Whole workflows that are killed, refused a second time and given damaged files end with the same records (about 15 minutes).
+# Whole workflows that are killed, refused a second time and given damaged files end with the same records (about 5 minutes).
 test-disturbed: setup
 	$(BIN)/python -m pytest -m disturbed tests/workflow/test_reruns.py
 

@@ -1,4 +1,7 @@
-"""Losses of trainers on the same tensors: TRL; released code of AReaL, Trinity-RFT and SkyRL (`make test-peers`)."""
+"""Losses of trainers on the same tensors: TRL; released code of AReaL, Trinity-RFT and SkyRL (`make test-peers`).
+
+What no package of theirs has yet is written here again from their sources, and runs everywhere.
+"""
 
 from __future__ import annotations
 
@@ -199,3 +202,103 @@ def test_gigpo_is_trinitys(trinity: None, seed: int, std: bool, fnorm: str) -> N
     ours = Gigpo(weight=0.7, discount=0.9, std=std).of_turns(turns)[0]
     for (i, k), experience in zip(places, processed, strict=True):
         assert float(experience.advantages) == pytest.approx(float(ours[i, k]), abs=1e-5), (i, k)
+
+
+# ---- written again from sources whose code no package has -----------------------------------------------------------
+
+
+def trinitys_m2po(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
+    """Trinity-RFT after 0.6.0 (3a41dc2, trinity/algorithm/policy_loss_fn/m2po_policy_loss.py), for one mini-batch.
+
+    Tokens that have moved as their advantage asks are kept from the smallest ℓ² on, in single precision, while the mean
+    is at most 0.04. The ratio's exponent is bounded by ±20 in its value alone.
+    """
+    log_ratio = log_probs - old_log_probs
+    moved, kept = (log_ratio.detach() * advantages[:, None] > 0) & mask, mask.clone()
+    places = moved.nonzero().tolist()
+    squares = [float(log_ratio[i, t].detach().float() ** 2) for i, t in places]
+    total, full = 0.0, False
+    for count, place in enumerate(sorted(range(len(places)), key=squares.__getitem__), 1):
+        total += squares[place]
+        full = full or total / count > 0.04
+        kept[tuple(places[place])] &= not full
+    ratio = (log_ratio + (log_ratio.clamp(-20, 20) - log_ratio).detach()).exp()
+    return -(ratio * advantages[:, None])[kept].sum() / mask.sum()
+
+
+def test_m2po_is_trinitys() -> None:
+    assert_objective(trinitys_m2po, "m2po")
+
+
+def test_of_equally_far_tokens_trinity_keeps_some() -> None:
+    """ℓ = 0.3 twice and 0.1: one 0.3 beside 0.1 has the mean 0.05, and 0.25 beside two 0.1 has 0.0275."""
+    old = torch.full((1, 4), -2.0, dtype=torch.float64)
+    mask, advantages = torch.ones(1, 4, dtype=torch.bool), torch.ones(1, dtype=torch.float64)
+    for change, ours, theirs in (
+        ([0.1, 0.1, 0.25, 0.3], [1, 1, 1, 0], [1, 1, 1, 0]),
+        ([0.1, 0.1, 0.3, 0.3], [1, 1, 0, 0], [1, 1, 1, 0]),
+    ):
+        log_probs = (old + torch.tensor([change])).requires_grad_()
+        fields = {"log_probs": log_probs, "old_log_probs": old, "advantages": advantages, "mask": mask}
+        for loss, expected in (
+            (method("m2po").loss(TokenBatch(**fields)).loss, ours),
+            (trinitys_m2po(**fields), theirs),
+        ):
+            assert (torch.autograd.grad(loss, log_probs)[0] != 0).int().tolist() == [expected]
+
+
+def areals_kpop(fields: dict[str, Any], level: str, upper: float) -> Tensor:
+    """AReaL 2.0.0's decoupled loss with `rejection_sampling.metric=binary_kl` (areal/utils/functional/functional.py).
+
+    Weights π_prox/μ are those of tokens at each ``level``: `token`, or the `sum` or `mean` of a response. The
+    denominator is the number of all tokens. Probabilities are kept 1e-8 away from 0 and 1.
+    """
+    old, engine, mask = (fields[name] for name in ("old_log_probs", "rollout_log_probs", "mask"))
+    p, q = (x.exp().clamp(1e-8, 1 - 1e-8) for x in (old, engine))
+    forward, backward = (x * (x / y).log() + (1 - x) * ((1 - x) / (1 - y)).log() for x, y in ((p, q), (q, p)))
+    measure = torch.maximum(forward, backward)
+    if level != "token":
+        total = (measure * mask).sum(1, keepdim=True)
+        measure = total / (1 if level == "sum" else mask.sum(1, keepdim=True).clamp(min=1))
+    ratio, advantages = (fields["log_probs"] - old).exp(), fields["advantages"][:, None]
+    loss = torch.maximum(-advantages * ratio, -advantages * ratio.clamp(0.8, 1.2))
+    kept = mask & (measure <= upper)
+    return (loss * (old - engine).exp())[kept].sum() / mask.sum()
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    ("level", "grain", "upper"), [("token", "token", 2.0), ("sum", "sequence", 6.0), ("mean", "geometric", 1.5)]
+)
+def test_binary_kl_rejection_is_areals(level: str, grain: str, upper: float, seed: int) -> None:
+    fields = fields_of(seed)
+    for name in ("old_log_probs", "rollout_log_probs"):
+        fields[name] = fields[name].clamp(max=-1e-3)
+    sampler = {
+        "correction_cap": 1e9,
+        "correction_outside": "truncate",
+        "rejection_measure": "binary_kl",
+        "rejection_grain": grain,
+        "rejection_high": upper,
+    }
+    chosen = method("decoupled", sampler=sampler)
+    weights = rollout_weights(fields["old_log_probs"], fields["rollout_log_probs"], fields["mask"], chosen.sampler)
+    assert 0 < int((weights[fields["mask"]] == 0).sum()) < int(fields["mask"].sum())
+    ours = chosen.loss(TokenBatch(**fields, rollout_weights=weights)).loss
+    assert_same_loss(areals_kpop(fields, level, upper), ours, fields["log_probs"])
+
+
+def test_areals_m2po_is_another_rule(areal: None) -> None:
+    """It masks by the two older policies, whatever the advantage: more than `m2po` on the same log-ratios."""
+    fields = random_fields([40] * 20, 0, 0.3)
+    old, new, mask = fields["old_log_probs"], fields["log_probs"], fields["mask"]
+    theirs = ~areal_actor()._apply_m2po_masking(old, new, mask, 0.04)
+    squares = (new - old).square()
+    assert (
+        float(squares[~theirs].mean())
+        < 0.04
+        <= float(torch.cat([squares[~theirs], squares[theirs].min()[None]]).mean())
+    )
+    assert squares[theirs].min() >= squares[~theirs].max()
+    out = method("m2po").loss(TokenBatch(**fields)).metrics
+    assert float(theirs.double().mean()) > 1.5 * (out["clip_fraction_low"] + out["clip_fraction_high"]) > 0

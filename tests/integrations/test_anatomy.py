@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import random
 import re
 import warnings
 from html.parser import HTMLParser
@@ -242,7 +243,7 @@ def test_what_is_lacking_is_said_and_what_is_there_is_used(tmp_path: Path) -> No
     assert "held" in found.names
 
 
-def sampled(tmp_path: Path, top_p: bool = False, temperature: float = 1.0) -> Anatomy:
+def sampled(top_p: bool = False, temperature: float = 1.0) -> list[Row]:
     """Tokens of a policy with 50 actions, and their log-probabilities among all, or among those that were left."""
     generator = torch.Generator().manual_seed(0)
     logits = 2 * torch.randn(400, 50, generator=generator, dtype=torch.float64)
@@ -259,15 +260,31 @@ def sampled(tmp_path: Path, top_p: bool = False, temperature: float = 1.0) -> An
             "log_probs": new.gather(1, tokens)[:, i].tolist(),
         }
         rows.append(a | {"old_entropy": entropy.tolist(), "entropy": entropy.tolist(), "advantage": (-1.0) ** i})
-    return of(rows, tmp_path)[1]
+    return rows
 
 
 def test_a_temperature_or_top_p_that_log_probabilities_lack_is_noticed(tmp_path: Path) -> None:
     ratio, entropy = "the mean ratio is 0.", "from the mean old_entropy"
-    right, cut, cold = sampled(tmp_path), sampled(tmp_path, top_p=True), sampled(tmp_path, temperature=0.7)
+    dumps = sampled(), sampled(top_p=True), sampled(temperature=0.7)
+    right, cut, cold = (of(rows, tmp_path)[1] for rows in dumps)
     assert not [note for note in right.notes if ratio in note or entropy in note]
     assert [note for note in cut.notes if ratio in note], cut.notes
     assert [note for note in cold.notes if entropy in note], cold.notes
+
+
+def test_an_engine_with_another_temperature_or_top_p_is_noticed(tmp_path: Path) -> None:
+    """Noise alone, errors of single tokens, is not."""
+    rng, says, rows = random.Random(0), "noise cannot make it less than 1", sampled()
+    for change, expected in (
+        (lambda x: x + rng.gauss(0, 0.1), None),
+        (lambda x: 0.7 * x, "the mean of π_old/μ"),
+        (lambda x: 1.4 * x, "the mean of μ/π_old"),
+        (lambda x: x + 0.1, "the mean of π_old/μ"),  # all of them divided by what top-p left, 0.9
+    ):
+        given = [row | {"rollout_log_probs": [min(-1e-6, change(x)) for x in row["old_log_probs"]]} for row in rows]
+        notes = [note for note in of(given, tmp_path)[1].notes if says in note]
+        assert len(notes) == (expected is not None), notes
+        assert all(note.startswith(str(expected)) for note in notes)
 
 
 def test_unusual_rollouts_are_read_and_said(tmp_path: Path) -> None:

@@ -226,6 +226,16 @@ def checks(rollouts: Rollouts) -> list[str]:
             "sampled from these probabilities: another temperature, top-p or top-k, or " + OTHER_TOKENS + ", or "
             "responses were selected."
         )
+    if "rollout_log_probs" in tokens and not unrelated(rollouts):
+        log_weight = old - tokens["rollout_log_probs"][mask]
+        # Over tokens of the denominator a mean is 1; errors of single tokens, and tokens of the other, raise it.
+        for what, x in (("π_old/μ", log_weight), ("μ/π_old", -log_weight)):
+            if (off := _differs(x.clamp(max=80).exp() - 1, 0.02)) < 0:
+                notes.append(
+                    f"the mean of {what} (μ: rollout_log_probs) is {1 + off:.3g}, and noise cannot make it less than "
+                    "1: one of the two columns lacks a temperature, top-p or top-k that the other has, or is "
+                    "computed with an error, or responses were selected."
+                )
     for name in ("log_probs", "rollout_log_probs"):
         if name == "rollout_log_probs" and unrelated(rollouts):
             notes.append(UNRELATED)

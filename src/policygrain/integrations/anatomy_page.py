@@ -26,6 +26,7 @@ h1 { font-size: 1.6rem; margin: 1rem 0 .4rem; } h2 { font-size: 1.2rem; margin: 
 .wide { overflow-x: auto; } svg text { fill: var(--ink); }
 table { border-collapse: collapse; font-size: .78rem; font-variant-numeric: tabular-nums; }
 th, td { padding: .15rem .45rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
+th[colspan] { text-align: center; }
 th:first-child, td:first-child { text-align: left; position: sticky; left: 0; background: var(--paper); }
 .key { display: inline-block; width: .9em; height: .9em; margin: 0 .25em 0 .8em; border: 1px solid var(--line); }
 """
@@ -130,13 +131,13 @@ def _defined(value: Any) -> Any:
 def page(anatomy: Anatomy, title: str) -> str:
     """The page."""
     first, *rest = sentences(anatomy)
-    maps = [("Which objectives are the same update", anatomy.cosines)]
+    maps = [("Which objectives are the same update", "vectors c", anatomy.cosines)]
     if anatomy.gradient:
-        maps.append(("The same in gradient space", anatomy.gradient["cosines"]))
+        maps.append(("The same in gradient space", "projected gradients", anatomy.gradient["cosines"]))
     parts = [
         f"<h1>Anatomy of {escape(title)}</h1><p class=note>{_counts(anatomy)}</p><p class=lead>{escape(first)}</p>",
         *(f"<p>{escape(line)}</p>" for line in rest),
-        *(f"<h2>{heading}</h2><figure>{heat_map(anatomy, cosines)}{_legend()}</figure>" for heading, cosines in maps),
+        *(f"<h2>{head}</h2><figure>{heat_map(anatomy, cosines)}{_legend(of)}</figure>" for head, of, cosines in maps),
         f"<h2>Who carries the update</h2>{_shares(anatomy)}",
         f"<h2>Which tokens are silenced</h2>{_silenced(anatomy)}",
         "<h2>Notes</h2><ul class=note>",
@@ -177,12 +178,10 @@ def _shade(value: float) -> str:
     return next((colour for least, colour in SHADES if value >= least - 1e-12), BELOW_0)
 
 
-def _legend() -> str:
+def _legend(of: str) -> str:
     keys = [(f"≥ {least:g}", colour) for least, colour in SHADES] + [("below 0", BELOW_0)]
     shown = "".join(f'<span class=key style="background: {colour}"></span>{text}' for text, colour in keys)
-    return (
-        f"<figcaption>Cosine between the vectors c of two objectives, whose update is Σ c ∇log π. {shown}</figcaption>"
-    )
+    return f"<figcaption>Cosine of the {of} of two objectives, whose update is Σ c ∇log π. {shown}</figcaption>"
 
 
 def _shares(anatomy: Anatomy) -> str:

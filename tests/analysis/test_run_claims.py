@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import numpy as np
@@ -107,6 +108,13 @@ def test_endpoints() -> None:
     with pytest.raises(UserError, match=r"r: nan at step 3, so the run has no endpoint.*--until 2"):
         Endpoint().of(diverged)
     assert Endpoint(until=2).of(diverged)[0] == 2.0
+
+
+def test_the_words_of_few_runs_and_of_runs_without_steps() -> None:
+    few = decided([1.1, 1.2, 1.3], [1.0, 1.1, 1.25], sequential=True)
+    assert math.isinf(few.difference.low) and few.data()["difference"]["low"] is None
+    assert "over 3 training seeds: too few for an interval" in few.text() and "inf" not in few.text()
+    assert Endpoint().text(0, 0) == "the value" and Endpoint().text(5, 5) == "the last value, at step 5"
 
 
 def test_what_cannot_be_compared_is_refused() -> None:

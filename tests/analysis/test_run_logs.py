@@ -179,6 +179,7 @@ WRONG: list[tuple[str, str, str]] = [
     ("a.jsonl", "[1]\n", "expected an object, got list"),
     ("a.jsonl", "", "empty"),
     ("a.csv", "step,r\n1,2,3\n2,2\n", "line 2: 3 cells under 2 columns"),
+    ("a.csv", "step;r\n1;0,5\n", "divided by ';'; expected commas, and points in numbers"),
     ("a.json", '{"log_history": [{"step": 1', "not JSON .* cut off"),
     ("a.json", "3", "expected `log_history`"),
     ("a.json", '{"step": [1, 2], "r": [1]}', "columns have different lengths"),

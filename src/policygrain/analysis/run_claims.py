@@ -56,6 +56,8 @@ class Endpoint(NamedTuple):
         """In words."""
         if self.area:
             return f"mean of the curve from step {first:g} to {last:g} (its area over its width)"
+        if self.last == 1 and first == last == 0:  # such as a table with a row for each run
+            return "the value"
         values = "the last value" if self.last == 1 else f"mean of the last {self.last} values"
         return f"{values}, at step {last:g}" if self.last == 1 else f"{values}, to step {last:g}"
 
@@ -103,7 +105,10 @@ class RunClaim:
             listed = ", ".join(f"{value:.4g}" for value in numbers[:8]) + (", …" if len(numbers) > 8 else "")
             lines.append(f"  {side}: mean {np.mean(numbers):.4g} of {len(numbers)} runs ({listed})")
         interval = "95% interval at every number of runs" if self.sequential else "95% interval"
-        lines += [f"  a − b: {d.mean:+.4g} [{d.low:+.4g}, {d.high:+.4g}], {interval}, {self.pairing}"]
+        if math.isinf(d.low):
+            lines += [f"  a − b: {d.mean:+.4g}, {self.pairing}: too few for an interval"]
+        else:
+            lines += [f"  a − b: {d.mean:+.4g} [{d.low:+.4g}, {d.high:+.4g}], {interval}, {self.pairing}"]
         if not (d.mean or d.spread):
             lines.append(f"  all {'pairs' if d.values else 'runs'} are equal; is it the right metric?")
         elif self.more_seeds is None:

@@ -50,8 +50,8 @@ class _Series:
         if restarts > 2 and 2 * replaced > len(steps):
             raise UserError(f"{name}: the steps go back {restarts} times. Is it sorted by step, and is it of one run?")
         note = (
-            f"{name}: {replaced} of {len(steps)} values were logged again ({restarts} restarts, "
-            f"{(np.diff(steps) == 0).sum()} doubled steps); the last of each counts"
+            f"{name}: {replaced} of {len(steps)} values were logged again (restarts: {restarts}, "
+            f"doubled steps: {(np.diff(steps) == 0).sum()}); the last of each counts"
         )
         return Run(name, seed, steps[last], values[last], (*[note] * (replaced > 0), *ends))
 
@@ -222,6 +222,10 @@ def _csv(path: Path, ends: list[str]) -> Iterator[tuple[str, Mapping[str, Any]]]
     with path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.reader(file, delimiter="\t" if path.suffix == ".tsv" else ",")
         header = next(reader, [])
+        if len(header) == 1 and (separator := next(filter(header[0].count, ";\t"), None)):
+            raise UserError(
+                f"{path}: columns divided by {separator!r}; expected commas, and points in numbers (.tsv: tabs)."
+            )
         for cells in filter(None, reader):
             where = f"{path}, line {reader.line_num}"
             if len(cells) < len(header) and not is_ended and not any(reader):

@@ -28,13 +28,13 @@ import torch
 import yaml
 
 from policygrain.files import atomic_json
+from policygrain.model.engine import Engine, Request
 from policygrain.model.loading import load_model
+from policygrain.model.torch_engine import TorchEngine
+from policygrain.model.vllm_engine import VllmEngine
 from policygrain.provenance import commit, hardware, seed_of, versions
 from policygrain.results.layout import RunFolder
 from policygrain.results.reader import run_summary, run_timings
-from policygrain.rollout.engine import Engine, Request
-from policygrain.rollout.torch_engine import TorchEngine
-from policygrain.rollout.vllm_engine import VllmEngine
 from policygrain.study import load_study
 from policygrain.tasks.families import generate
 from policygrain.tasks.prompts import PromptRenderer

@@ -29,10 +29,10 @@ from policygrain.files import atomic_json, read_json
 from policygrain.grading import NumericGrader
 from policygrain.model import tiny
 from policygrain.model.loading import load_model
+from policygrain.model.open_engine import open_engine
 from policygrain.model.tiny import finetune
 from policygrain.objective import Method, method
 from policygrain.provenance import commit, hardware, versions
-from policygrain.rollout.open import open_engine
 from policygrain.study.schema import Prompt, TinyModel, Training, WarmStart
 from policygrain.tasks.families import FAMILIES, generate
 from policygrain.tasks.prompts import PromptRenderer

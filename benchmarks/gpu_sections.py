@@ -17,10 +17,10 @@ import log_probs
 from gpu_work import PEAK_TFLOPS, SHAPES, STEPS, Timed, model_of, needed_flops, synchronise, work_of
 from policygrain.model import tiny
 from policygrain.model.attention import Flex, Spans
+from policygrain.model.engine import Request, Response
 from policygrain.model.loading import recompute_layers
+from policygrain.model.open_engine import open_engine
 from policygrain.objective import method
-from policygrain.rollout.engine import Request, Response
-from policygrain.rollout.open import open_engine
 from policygrain.train import checkpoint
 from policygrain.train.policy import Policy
 from policygrain.train.rollout_batch import prepare

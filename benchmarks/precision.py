@@ -20,12 +20,12 @@ from transformers import PreTrainedModel
 
 from policygrain.files import atomic_json
 from policygrain.grading import NumericGrader
+from policygrain.model.engine import Request, Response
 from policygrain.model.loading import load_model
 from policygrain.model.precision import set_compute_dtype
+from policygrain.model.torch_engine import TorchEngine
 from policygrain.provenance import commit, hardware, seed_of, versions
 from policygrain.results.layout import RunFolder
-from policygrain.rollout.engine import Request, Response
-from policygrain.rollout.torch_engine import TorchEngine
 from policygrain.study import load_study
 from policygrain.tasks.families import generate
 from policygrain.tasks.prompts import PromptRenderer

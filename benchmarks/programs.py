@@ -21,8 +21,8 @@ from typing import Any
 
 from policygrain.files import atomic_json
 from policygrain.grading import CodeGrader, Options
+from policygrain.grading.sandbox import isolation
 from policygrain.provenance import commit, hardware, versions
-from policygrain.sandbox import isolation
 
 WORKERS = 2
 PROGRAM = """def first_words(text, n={n}):

@@ -55,11 +55,11 @@ from policygrain.files import atomic_json
 from policygrain.grading import NumericGrader
 from policygrain.model import tiny
 from policygrain.model.loading import load_model
+from policygrain.model.open_engine import open_engine
 from policygrain.model.precision import compute_dtype, resolve_compute
 from policygrain.model.tiny import finetune
 from policygrain.objective import method
 from policygrain.provenance import commit, hardware, seed_of, versions
-from policygrain.rollout.open import open_engine
 from policygrain.study import load_study
 from policygrain.study.schema import Model, Prompt, TinyModel, Training, WarmStart
 from policygrain.tasks.families import FAMILIES, generate

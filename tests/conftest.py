@@ -87,7 +87,7 @@ def bubblewrap() -> None:
     """Skips tests of programs where none can be kept apart."""
     # Imported here: the objective is tested with the oldest Python and torch alone, too.
     from policygrain.errors import UserError
-    from policygrain.sandbox import isolation
+    from policygrain.grading.sandbox import isolation
 
     try:
         isolation()

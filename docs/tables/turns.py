@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import torch
 
-from policygrain.cases.turns import ADVANTAGES, RATIOS, agreement, signal_to_noise
+from policygrain.instruments.exact_turns import ADVANTAGES, RATIOS, agreement, signal_to_noise
 
 from .common import areas, block, compare, compared, difference, files, table
 

@@ -24,11 +24,11 @@ from policygrain.engines.verl_export import config, differences, export, trainin
 from policygrain.engines.verl_results import final_model
 from policygrain.errors import UserError
 from policygrain.integrations.options import EXPORTED
+from policygrain.model.engine import Request, Response
 from policygrain.objective import Sampler, method_names
 from policygrain.provenance import seed_of
 from policygrain.results.layout import DataFolder, RunFolder
 from policygrain.results.reader import run_summary
-from policygrain.rollout.engine import Request, Response
 from policygrain.study import Study
 from policygrain.study.runs import run_matrix
 from policygrain.study.schema import Training

@@ -10,9 +10,9 @@ import pytest
 
 from policygrain.evaluate.evaluation import evaluate
 from policygrain.files import read_json_lines
+from policygrain.grading.sandbox import isolation
 from policygrain.results.layout import DataFolder, RunFolder, StudyFolder
 from policygrain.results.reader import model_evaluation, run_metrics
-from policygrain.sandbox import isolation
 from policygrain.tasks.sources import prepare
 
 from ..support.small import small_study, train_small

@@ -8,8 +8,8 @@ import pytest
 
 from policygrain.evaluate import sampling
 from policygrain.evaluate.evaluation import evaluate
+from policygrain.model.torch_engine import TorchEngine
 from policygrain.results.layout import DataFolder, StudyFolder
-from policygrain.rollout.torch_engine import TorchEngine
 
 from ..support.small import make_start, small_study
 

@@ -11,7 +11,7 @@ import pytest
 from policygrain.errors import UserError
 from policygrain.grading import ByProblem, CodeGrader, NumericGrader, Options, open_grader
 from policygrain.grading.code import program_of
-from policygrain.sandbox import isolation
+from policygrain.grading.sandbox import isolation
 from policygrain.tasks import registry
 from policygrain.tasks.convert import convert
 

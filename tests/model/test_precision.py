@@ -10,9 +10,9 @@ import torch
 
 from policygrain.model import precision
 from policygrain.model.logprobs import score_tokens
+from policygrain.model.open_engine import open_engine
 from policygrain.model.precision import compute_dtype, has_fast_bfloat16, resolve_compute, set_compute_dtype
 from policygrain.objective import method
-from policygrain.rollout.open import open_engine
 from policygrain.study.schema import Model
 from policygrain.train.policy import open_policy
 

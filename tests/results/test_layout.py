@@ -16,13 +16,13 @@ from policygrain.engines.run import train_run
 from policygrain.evaluate.evaluation import evaluate
 from policygrain.figures import SUFFIXES, TABLES
 from policygrain.figures.catalogue import draw
+from policygrain.report.mlflow_sync import mirror
 from policygrain.report.page import write_report
 from policygrain.results.job_state import write_done
 from policygrain.results.layout import Folder, Inside, RunFolder, StudyFolder, study_of
 from policygrain.results.reader import StudyResults, evaluated_samples, start_model, token_view
 from policygrain.results.schema import MtpHeadsRecord, read_record, write_record
 from policygrain.tasks.sources import prepare
-from policygrain.track.sync import mirror
 from policygrain.train.start_model import ensure_start_model
 
 from ..support.small import small_study

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from policygrain.model.engine import Request, Response
 from policygrain.model.loading import load_model
 from policygrain.model.logprobs import score_tokens
 from policygrain.model.sequences import pack
-from policygrain.rollout.engine import Request, Response
-from policygrain.rollout.torch_engine import TorchEngine
+from policygrain.model.torch_engine import TorchEngine
 from policygrain.tasks.families import generate
 
 needs_vllm = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed")

@@ -23,12 +23,12 @@ from transformers import PreTrainedModel
 from policygrain.cli import STOPPED, main
 from policygrain.errors import UserError
 from policygrain.files import read_json_lines
+from policygrain.model.engine import Request, Response
 from policygrain.model.loading import load_model
+from policygrain.model.torch_engine import TorchEngine
 from policygrain.objective import method, method_names
 from policygrain.results.layout import RunFolder, StudyFolder
 from policygrain.results.reader import run_metrics
-from policygrain.rollout.engine import Request, Response
-from policygrain.rollout.torch_engine import TorchEngine
 from policygrain.train import loop
 from policygrain.train.policy import Policy, open_policy
 from policygrain.train.rollout_batch import TrainingBatch

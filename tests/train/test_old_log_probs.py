@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from policygrain.files import read_json_lines
+from policygrain.model.engine import Response
+from policygrain.model.torch_engine import TorchEngine
 from policygrain.objective import method
-from policygrain.rollout.engine import Response
-from policygrain.rollout.torch_engine import TorchEngine
 from policygrain.train import rollout_batch as module
 from policygrain.train.rollout_batch import _needs_log_probs_alone
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from policygrain.clock import Clock
+from policygrain.model.engine import Request, Response
 from policygrain.objective import Sampler
-from policygrain.rollout.engine import Request, Response
 from policygrain.study.schema import Training
 from policygrain.tasks.problem import Problem
 from policygrain.train.rollouts import Collector, PromptStream, Rollouts, _overlong

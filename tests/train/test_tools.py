@@ -14,10 +14,10 @@ from policygrain.files import read_json_lines
 from policygrain.instruments.estimators import Estimation
 from policygrain.instruments.instrument import measure
 from policygrain.instruments.rounds import Round
+from policygrain.model.engine import Response
 from policygrain.results.layout import DataFolder, RunFolder, StartFolder, StudyFolder
 from policygrain.results.reader import run_metrics
 from policygrain.results.schema import TokenView, read_record
-from policygrain.rollout.engine import Response
 from policygrain.study import Study
 from policygrain.tasks.characters import BOXED, CHARACTERS
 from policygrain.tasks.sources import prepare

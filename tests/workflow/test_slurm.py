@@ -227,8 +227,8 @@ def test_two_nodes_train_one_run_of_which_a_process_is_killed(resumed: User) -> 
 def test_mlflow_has_each_step_once(disturbed: User, monkeypatch: pytest.MonkeyPatch) -> None:
     import mlflow
 
-    from policygrain.track.store import tracking_uri
-    from policygrain.track.sync import mirror
+    from policygrain.report.mlflow_store import tracking_uri
+    from policygrain.report.mlflow_sync import mirror
 
     monkeypatch.chdir(disturbed.home)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)

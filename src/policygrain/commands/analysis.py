@@ -38,8 +38,9 @@ def cases(arguments: Namespace) -> None:
     """
     import torch
 
-    from ..cases import decision, phase
     from ..errors import UserError
+    from ..instruments import exact_decision as decision
+    from ..instruments import exact_map as phase
     from ..results.measurements import CasesRecord, MapRecord
 
     if arguments.seeds < 2:

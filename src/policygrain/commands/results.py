@@ -118,9 +118,9 @@ def ui(arguments: Namespace) -> None:
     With a tracking server (`tracking.uri`, MLFLOW_TRACKING_URI) the address is only printed; otherwise the local store
     is served until Ctrl-C.
     """
+    from ..report.mlflow_store import serve
     from ..results.layout import StudyFolder
     from ..study import load_recorded_study
-    from ..track.store import serve
 
     study = load_recorded_study(arguments.config)
     serve(StudyFolder(arguments.results or Path("results") / study.name), study, arguments.port)

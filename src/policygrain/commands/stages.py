@@ -326,8 +326,8 @@ def track(arguments: Namespace) -> None:
 
     What is in MLflow already is not logged again.
     """
+    from ..report.mlflow_sync import follow, mirror
     from ..results.schema import write_record
-    from ..track.sync import follow, mirror
 
     results = recorded(arguments)
     if arguments.follow is not None:

@@ -74,7 +74,7 @@ class _Server:
 
     def __init__(self, model: str, limit: int) -> None:
         from policygrain.model.loading import load_model
-        from policygrain.rollout.torch_engine import TorchEngine
+        from policygrain.model.torch_engine import TorchEngine
 
         torch.set_num_threads(1)
         self.model, tokenizer = load_model(model)
@@ -86,7 +86,7 @@ class _Server:
     async def generate(self, prompt_ids: Any, sampling_params: dict[str, Any], request_id: str, **_: Any) -> Any:
         from verl.workers.rollout.replica import TokenOutput
 
-        from policygrain.rollout.engine import Request
+        from policygrain.model.engine import Request
 
         ids = [int(i) for i in prompt_ids]
         limit = sampling_params.get("max_tokens") or sampling_params.get("max_new_tokens") or self.limit

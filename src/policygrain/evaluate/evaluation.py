@@ -15,14 +15,14 @@ from ..engines.run import check_final_model
 from ..errors import UserError
 from ..grading import open_grader
 from ..hub import commit_of
+from ..model.engine import Engine
 from ..model.loading import context_length, load_model, load_tokenizer
+from ..model.open_engine import open_engine
 from ..progress import Progress
 from ..provenance import commit, hardware, versions
 from ..results.layout import DataFolder, EvaluationFolder, RunFolder, StudyFolder
 from ..results.reader import model_evaluation
 from ..results.schema import EvaluationFacts, ModelEvaluation, write_record
-from ..rollout.engine import Engine
-from ..rollout.open import open_engine
 from ..study.schema import Study
 from ..tasks.problem import Problem, read_problems
 from ..tasks.prompts import PromptRenderer

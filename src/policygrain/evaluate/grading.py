@@ -7,9 +7,9 @@ from collections.abc import Collection, Mapping, Sequence
 
 from ..files import atomic_text
 from ..grading import Grader, Options, extract
+from ..model.engine import Response
 from ..results.layout import EvaluationFolder
 from ..results.schema import BenchmarkRecord, EvaluatedSample
-from ..rollout.engine import Response
 from ..study.schema import Study
 from .sampling import Query
 from .scores import majority, pass_at_k, powers_of_two

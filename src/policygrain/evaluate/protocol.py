@@ -13,7 +13,7 @@ from ..tasks.registry import sampling_of
 
 def protocol(study: Study, renderer: PromptRenderer, data: DataFolder, model: str, grader: str) -> dict[str, Any]:
     """All settings that a score depends on; ``model`` is the digest of the model, ``grader`` the name of the grader."""
-    from ..rollout.open import resolve_engine  # imports torch, which is not needed to estimate costs
+    from ..model.open_engine import resolve_engine  # imports torch, which is not needed to estimate costs
 
     return {
         "model": model,

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import UserError
+from ..model.engine import Engine, Request, Response
 from ..provenance import seed_of
 from ..results.layout import EvaluationFolder
-from ..rollout.engine import Engine, Request, Response
 from ..study.schema import Study
 from ..tasks.problem import Problem
 from ..tasks.prompts import PromptRenderer

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import cast
 
 from ..errors import UserError
-from ..sandbox import isolation
 from .grader import UNREADABLE_GOLD, Grader, Item, Options, Outcome
+from .sandbox import isolation
 from .workers import Pool, Task, default_workers
 
 _FENCED = re.compile(r"```(?:python|py|python3)?[ \t]*\n(.*?)(?:\n```|\Z)", re.DOTALL | re.IGNORECASE)

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from ..sandbox import Function, isolation
 from .grader import UNREADABLE_GOLD, Options, Outcome
+from .sandbox import Function, isolation
 
 LARGEST_FILE = 16 * 2**20  # bytes: a program is handed over in a file
 FAILURES: dict[str, Outcome] = {

@@ -20,12 +20,12 @@ from ..clock import Clock
 from ..errors import UserError
 from ..grading import Grader, open_grader
 from ..hub import pinned
+from ..model.engine import Engine, Request
+from ..model.open_engine import open_engine
 from ..objective import Method, Sampler, method
 from ..objective.batch import TokenBatch
 from ..provenance import seed_of
 from ..results.layout import DataFolder
-from ..rollout.engine import Engine, Request
-from ..rollout.open import open_engine
 from ..study.schema import Training
 from ..tasks.problem import Problem, read_problems
 from ..tasks.prompts import PromptRenderer

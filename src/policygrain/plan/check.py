@@ -15,8 +15,8 @@ from ..evaluate.protocol import engine_of
 from ..figures.catalogue import check_figures
 from ..files import check_free_space
 from ..grading.grader import Options
+from ..grading.sandbox import isolation
 from ..hub import config_of, download_command, read_config
-from ..sandbox import isolation
 from ..study import Study, load_study
 from ..study.checks import check_prompts
 from ..study.comparable import check_comparisons, check_tuning
@@ -130,13 +130,13 @@ def _check_server(uri: str) -> None:
 def _sample_one_token() -> None:
     """Start vLLM with a tiny model. UserError if it does not start."""
     from ..model import tiny
-    from ..rollout.engine import Request
-    from ..rollout.open import check_vllm_runs_here
+    from ..model.engine import Request
+    from ..model.open_engine import check_vllm_runs_here
     from ..study.schema import TinyModel
 
     check_vllm_runs_here()
     try:
-        from ..rollout.vllm_engine import VllmEngine
+        from ..model.vllm_engine import VllmEngine
 
         with tempfile.TemporaryDirectory() as folder:
             tokenizer = tiny.character_tokenizer()
@@ -188,7 +188,7 @@ def _check_tools(study: Study) -> None:
     """UserError if the engine of the evaluation does not call the tool of a benchmark."""
     if not (sources := calls_tools(b.source for b in study.evaluation.benchmarks)):
         return
-    from ..rollout.open import resolve_engine  # imports torch
+    from ..model.open_engine import resolve_engine  # imports torch
 
     if resolve_engine(engine_of(study)) == "vllm":
         raise UserError(

@@ -13,6 +13,7 @@ from torch import Tensor
 from ..clock import Clock
 from ..errors import UserError
 from ..model.device import device
+from ..model.engine import Response
 from ..model.logprobs import TokenScores
 from ..model.precision import compute_dtype
 from ..model.sequences import Sequences, pack, segment_ids
@@ -23,7 +24,6 @@ from ..objective.batch import TokenBatch, turn_numbers, turn_starts
 from ..objective.correction import effective_sample_share, log_weights, rollout_weights
 from ..objective.divergence import k3
 from ..objective.part import Custom
-from ..rollout.engine import Response
 from ..study.schema import Training
 from .policy import ScoredPolicy
 from .rollouts import Collector, Rollouts

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from ..clock import Clock
 from ..grading import Grader, Options, Outcome
+from ..model.engine import Engine, Request, Response
 from ..objective import Sampler
 from ..provenance import seed_of
-from ..rollout.engine import Engine, Request, Response
 from ..study.schema import Training
 from ..tasks.problem import Problem
 from ..tasks.prompts import PromptRenderer

@@ -17,6 +17,8 @@ from ..files import model_folder
 from ..grading import open_grader
 from ..hub import pinned
 from ..model.device import device
+from ..model.engine import Request
+from ..model.open_engine import open_engine
 from ..model.precision import compute_dtype, compute_name
 from ..model.weights import merged
 from ..objective import Method
@@ -24,8 +26,6 @@ from ..progress import Progress
 from ..provenance import seed_of
 from ..results.layout import DataFolder, RunFolder
 from ..results.schema import FinalMetrics
-from ..rollout.engine import Request
-from ..rollout.open import open_engine
 from ..study.runs import Arm
 from ..study.schema import Study
 from ..tasks.problem import Problem, read_problems

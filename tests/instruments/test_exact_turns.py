@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policygrain.cases.turns import (
+from policygrain.instruments.exact_turns import (
     RATIOS,
     estimator,
     exact_gradient,

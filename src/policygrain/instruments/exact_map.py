@@ -22,9 +22,9 @@ from ..progress import Progress
 from ..provenance import commit
 from ..results.measurements import MapCell, MapMethod, MapRecord
 from ..text import columns
-from . import chains
-from .chains import every_response
-from .decision import BATCH, Estimator, interval, token_weights
+from . import exact_chains as chains
+from .exact_chains import every_response
+from .exact_decision import BATCH, Estimator, interval, token_weights
 
 STEPS, EVERY = 64, 8  # steps of a run, and between two measurements of its expected reward
 AGES, LENGTHS, GROUPS, RATES = (4, 16, 48), (2, 4, 8, 12), (1, 2, 4, 8), (0.01, 0.04, 0.16)

@@ -10,7 +10,7 @@ import struct
 import sys
 from pathlib import Path
 
-INSIDE = Path(__file__).with_name("inside.py")
+INSIDE = Path(__file__).with_name("sandbox_inside.py")
 
 
 def interpreter() -> Path:

@@ -21,7 +21,7 @@ from torch import Tensor
 from ..objective import Method, method
 from ..objective.advantage import TurnRewards
 from ..objective.batch import TokenBatch, turn_numbers
-from .chains import every_response
+from .exact_chains import every_response
 
 RATIOS: dict[str, dict[str, object]] = {
     "none": {"name": "none"},

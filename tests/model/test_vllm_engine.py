@@ -13,9 +13,9 @@ import torch
 from policygrain.errors import UserError
 from policygrain.files import read_json_lines
 from policygrain.model import tiny
+from policygrain.model.engine import Engine, Request
 from policygrain.model.loading import load_model
-from policygrain.rollout.engine import Engine, Request
-from policygrain.rollout.torch_engine import TorchEngine
+from policygrain.model.torch_engine import TorchEngine
 from policygrain.study.schema import TinyModel
 
 from ..support.engines import needs_vllm, requests_of, score_responses, torch_engine
@@ -24,7 +24,7 @@ from ..support.small import small_study, train_small
 
 @pytest.fixture(scope="module")
 def vllm_engine(start: Path) -> Iterator[Engine]:
-    from policygrain.rollout.vllm_engine import VllmEngine
+    from policygrain.model.vllm_engine import VllmEngine
 
     yield VllmEngine(str(start))
 
@@ -98,7 +98,7 @@ def test_a_run_stops_when_its_engine_has_old_weights_and_can_be_resumed(
 @needs_vllm
 @pytest.mark.slow
 def test_a_small_cache_has_room_for_short_sequences_of_a_model_with_a_long_context(tmp_path: Path) -> None:
-    from policygrain.rollout.vllm_engine import VllmEngine
+    from policygrain.model.vllm_engine import VllmEngine
 
     tokenizer = tiny.character_tokenizer()
     spec = TinyModel(hidden=32, intermediate=32, layers=2, heads=1, context=4096)

@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from policygrain.cases import chains, phase
-from policygrain.cases.decision import Estimator
 from policygrain.cli import main
 from policygrain.figures import maps
 from policygrain.figures.style import save
+from policygrain.instruments import exact_chains as chains
+from policygrain.instruments import exact_map as phase
+from policygrain.instruments.exact_decision import Estimator
 from policygrain.results.measurements import MapRecord
 from policygrain.results.schema import read_record
 

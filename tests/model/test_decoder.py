@@ -6,9 +6,9 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from policygrain.rollout.decoder import SmallDecoder
-from policygrain.rollout.engine import Request
-from policygrain.rollout.torch_engine import TorchEngine
+from policygrain.model.decoder import SmallDecoder
+from policygrain.model.engine import Request
+from policygrain.model.torch_engine import TorchEngine
 
 from ..support.engines import random_token_ids
 

@@ -29,7 +29,7 @@ from ..objective.ratio import Block, NoRatio, PrefixRatio, ProductRatio, Sequenc
 from ..progress import Progress
 from ..results.measurements import CaseEstimator, CaseRecord, CasesRecord, Measured
 from ..text import columns
-from . import chains
+from . import exact_chains as chains
 
 Knob = Literal["first", "updates_per_batch", "drift", "mismatch"]
 BATCH = 24  # responses of an update, and of the batch whose cosine is measured

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from policygrain.model.engine import Request
 from policygrain.model.loading import load_model
-from policygrain.rollout.engine import Request
 
 from ..support.engines import requests_of, score_responses, torch_engine
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..errors import UserError
-from ..model.precision import compute_name
 from .engine import Engine
+from .precision import compute_name
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policygrain.analysis.statistics import over_seeds
-from policygrain.cases import chains, decision
-from policygrain.cases.decision import (
+from policygrain.cli import main
+from policygrain.instruments import exact_chains as chains
+from policygrain.instruments import exact_decision as decision
+from policygrain.instruments.exact_decision import (
     BAND,
     BATCH,
     CASES,
@@ -25,7 +27,6 @@ from policygrain.cases.decision import (
     estimators,
     text,
 )
-from policygrain.cli import main
 from policygrain.results.measurements import CasesRecord
 from policygrain.results.schema import read_record
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from ..errors import UserError
-from ..model.weights import full_weights
 from .engine import Request, Response
+from .weights import full_weights
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -19,6 +19,8 @@ import pytest
 import yaml
 
 from policygrain.errors import Stopped, UserError
+from policygrain.report.mlflow_store import serve, tracking_uri
+from policygrain.report.mlflow_sync import CONTENT, KEY, PAUSE, Follower, mirror
 from policygrain.results.job_state import is_training, run_status
 from policygrain.results.layout import RunFolder, StudyFolder
 from policygrain.results.reader import StudyResults, run_summary
@@ -26,8 +28,6 @@ from policygrain.results.schema import RunStatus, write_record
 from policygrain.study import Study, load_study
 from policygrain.study.fingerprint import Fingerprints
 from policygrain.study.runs import Run
-from policygrain.track.store import serve, tracking_uri
-from policygrain.track.sync import CONTENT, KEY, PAUSE, Follower, mirror
 from policygrain.train.records import complete_status, recorded_status
 
 from ..support.made_up import make_up, make_up_run

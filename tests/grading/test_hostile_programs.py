@@ -17,10 +17,10 @@ import pytest
 
 from policygrain.errors import UserError
 from policygrain.grading import open_grader
+from policygrain.grading import sandbox as process
+from policygrain.grading.sandbox import LONGEST_PROGRAM, LONGEST_REPLY, Function, TimeLimit, isolation
+from policygrain.grading.sandbox_isolation import MACHINES, numbers
 from policygrain.plan.check import check_study
-from policygrain.sandbox import Function, TimeLimit, isolation, process
-from policygrain.sandbox.isolation import MACHINES, numbers
-from policygrain.sandbox.process import LONGEST_PROGRAM, LONGEST_REPLY
 
 from ..support.small import small_study
 
@@ -292,7 +292,7 @@ def left(program: str, folder: Path, *kill_after: float) -> str:
 @pytest.mark.parametrize("how", ENDS)
 def test_nothing_is_left_of_one_that_ends(how: str, tmp_path: Path) -> None:
     mounts = Path("/proc/self/mountinfo").read_text()
-    program = f"from policygrain.sandbox import Function; Function({ENDS[how]!r}, 'f', 0.5, 256)"
+    program = f"from policygrain.grading.sandbox import Function; Function({ENDS[how]!r}, 'f', 0.5, 256)"
     assert left(program, tmp_path) == "none"
     assert list(tmp_path.iterdir()) == []
     assert Path("/proc/self/mountinfo").read_text() == mounts
@@ -309,7 +309,7 @@ KILLED = {
 @pytest.mark.parametrize("what", KILLED)
 @pytest.mark.parametrize("after", [0.0, 0.3])
 def test_nothing_is_left_when_its_parent_is_killed(what: str, after: float, tmp_path: Path) -> None:
-    program = f"from policygrain.sandbox import *; isolation(); print(flush=True); {KILLED[what]}"
+    program = f"from policygrain.grading.sandbox import *; isolation(); print(flush=True); {KILLED[what]}"
     assert left(program, tmp_path, after) == "none"
     assert list(tmp_path.iterdir()) == []
 
@@ -317,7 +317,7 @@ def test_nothing_is_left_when_its_parent_is_killed(what: str, after: float, tmp_
 def test_nothing_is_left_when_its_parent_is_killed_while_it_starts(tmp_path: Path) -> None:
     """Starting takes about 20 ms: kills at moments of that time, before and after bubblewrap is bound to its parent."""
     sleep = "Function('import time; time.sleep(60)', 'f', 20.0, 256)"
-    program = f"from policygrain.sandbox import Function; print(flush=True); {sleep}"
+    program = f"from policygrain.grading.sandbox import Function; print(flush=True); {sleep}"
     assert {left(program, tmp_path, after / 1000) for after in range(1, 31, 3)} == {"none"}
 
 
@@ -373,7 +373,7 @@ def test_without_bubblewrap_problems_with_answers_are_graded() -> None:
 
 def test_where_namespaces_are_forbidden_bubblewraps_message_is_told() -> None:
     """As in containers that do not allow them. A program that was to be graded is an error there, not a wrong one."""
-    code = "from policygrain.sandbox import *\nfor call in isolation, lambda: Function('def f(): pass', 'f'):\n"
+    code = "from policygrain.grading.sandbox import *\nfor call in isolation, lambda: Function('def f(): pass', 'f'):\n"
     code += "    try: call()\n    except Exception as error: print(type(error).__name__, error)"
     forbid = "echo 0 > /proc/sys/user/max_user_namespaces && exec "
     command = ["unshare", "--user", "--map-root-user", "sh", "-c", f'{forbid} "$@"', "sh", sys.executable, "-c", code]

@@ -15,13 +15,13 @@ from policygrain.errors import UserError
 from policygrain.figures import TABLES
 from policygrain.figures.catalogue import draw
 from policygrain.report.freeze import freeze
+from policygrain.report.mlflow_sync import mirror
 from policygrain.report.page import write_report
 from policygrain.results.layout import StudyFolder
 from policygrain.results.reader import StudyResults
 from policygrain.results.schema import TrackingRecord, write_record
 from policygrain.study import load_study
 from policygrain.text import redacted
-from policygrain.track.sync import mirror
 
 from ..support.made_up import make_up
 

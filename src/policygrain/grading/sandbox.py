@@ -15,8 +15,8 @@ import time
 from typing import IO, Any, Self
 
 from ..errors import UserError
-from .inside import decode, encode
-from .isolation import INSIDE, MACHINES, bwrap, command, rules
+from .sandbox_inside import decode, encode
+from .sandbox_isolation import INSIDE, MACHINES, bwrap, command, rules
 
 LONGEST_PROGRAM = 1 << 20  # characters
 LONGEST_REPLY = 1 << 25  # bytes of one return value; the longest in the published sets has 12.4 million

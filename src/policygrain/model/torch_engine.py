@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..model.precision import compute_dtype
-from ..model.sequences import position_ids
-from ..model.weights import merged
 from .decoder import InPlaceCache, SmallDecoder
 from .engine import Request, Response
+from .precision import compute_dtype
+from .sequences import position_ids
+from .weights import merged
 
 # Finished rows are removed from the batch once less than this share of its rows is still running.
 KEEP_SHARE = 0.85

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from policygrain.errors import UserError
-from policygrain.rollout import open as open_module
+from policygrain.model import open_engine as open_module
 
 
 @pytest.mark.parametrize(

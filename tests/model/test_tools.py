@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from policygrain.errors import UserError
 from policygrain.model import tiny
+from policygrain.model.engine import Request
 from policygrain.model.logprobs import score_tokens
 from policygrain.model.sequences import pack
-from policygrain.rollout.engine import Request
-from policygrain.rollout.torch_engine import ToolCalls, TorchEngine
-from policygrain.rollout.vllm_engine import VllmEngine
+from policygrain.model.torch_engine import ToolCalls, TorchEngine
+from policygrain.model.vllm_engine import VllmEngine
 from policygrain.study.schema import Prompt, TinyModel
 from policygrain.tasks.families import generate
 from policygrain.tasks.prompts import PromptRenderer

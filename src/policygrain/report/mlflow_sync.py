@@ -26,8 +26,8 @@ from ..results.reader import StudyResults, model_evaluation, run_config, run_sum
 from ..results.schema import Environment, ModelEvaluation, TrackingRecord
 from ..study.runs import Run
 from ..text import flat, redacted
+from .mlflow_store import connect, only_writer, reason, tracking_uri
 from .points import Point, scores, some_samples, steps
-from .store import connect, only_writer, reason, tracking_uri
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

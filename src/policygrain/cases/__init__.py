@@ -1,1 +1,0 @@
-"""Exact cases: tabular policies whose true gradient is known, on which theory predicts the sign of a comparison."""

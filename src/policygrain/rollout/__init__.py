@@ -1,1 +1,0 @@
-"""Rollouts: engines that sample responses to prompts; ``open.open_engine`` chooses one."""

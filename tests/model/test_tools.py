@@ -1,15 +1,16 @@
-"""Tools while the transformers engine samples: their tokens are forced, and are not the policy's."""
+"""Tools while engines sample: their tokens are forced, and are not the policy's."""
 
 from __future__ import annotations
 
-import pytest
+from functools import partial
+from types import SimpleNamespace
+
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policygrain.errors import UserError
 from policygrain.model import tiny
-from policygrain.model.engine import Request
+from policygrain.model.engine import Request, Response
 from policygrain.model.logprobs import score_tokens
 from policygrain.model.sequences import pack
 from policygrain.model.torch_engine import ToolCalls, TorchEngine
@@ -94,6 +95,32 @@ def test_responses_with_tools_do_not_depend_on_their_batch_and_are_scored_as_sam
     assert (trainer - engine).abs().max() < 1e-4, "0 by both on the tool's tokens"
 
 
-def test_vllm_refuses_requests_with_a_tool() -> None:
-    with pytest.raises(UserError, match=r"vllm does not call tools .* set the engine to transformers"):
-        VllmEngine.generate(object(), [Request([1], 0, 4, tool=TOOL)])  # type: ignore[arg-type]
+@given(st.lists(SAMPLED, min_size=1, max_size=4), st.integers(1, 60))
+def test_vllm_goes_on_behind_the_output_of_each_call(sampled: list[list[int]], room: int) -> None:
+    """Every second request has the tool. The policy writes ``sampled`` and an end, whatever the tool writes."""
+    ends, end = TOOL.ends, TOKENIZER.eos_token_id
+    requests = [Request([i], i, room, tool=TOOL if i % 2 == 0 else None) for i in range(len(sampled))]
+    written, seeds = [0] * len(sampled), [set[int]() for _ in sampled]
+
+    def sample(_: object, asked: list[Request]) -> list[Response]:
+        parts = []
+        for request in asked:
+            row, tool = request.prompt_ids[0], request.tool
+            assert request.seed not in seeds[row] and len(request.prompt_ids) - 1 + request.max_tokens == room
+            seeds[row].add(request.seed)
+            left = [*sampled[row], end][written[row] :]
+            calls = [k for k, token in enumerate(left) if tool is not None and token in ends]
+            part = left[: min([k + 1 for k in calls] + [request.max_tokens])]
+            written[row] += len(part)
+            parts.append(Response(part, part[-1] == end, [-1.0] * len(part)))
+        return parts
+
+    responses = VllmEngine.generate(SimpleNamespace(_longest=999, _sample=partial(sample, None)), requests)  # type: ignore[arg-type]
+    for row, (request, response) in enumerate(zip(requests, responses, strict=True)):
+        mask = [True] * len(response.ids) if response.mask is None else response.mask
+        assert (response.mask is None) == (request.tool is None) and len(response.ids) <= room
+        assert response.log_probs == [-1.0 * mine for mine in mask]
+        policy = [token for token, mine in zip(response.ids, mask, strict=True) if mine]
+        assert policy == [*sampled[row], end][: len(policy)] and response.finished == (policy[-1] == end)
+        assert response.finished or len(response.ids) == room
+        assert request.tool is None or mask == mask_of(response.ids)

@@ -53,14 +53,6 @@ def test_the_small_study_passes() -> None:
             {"data": {"train": ["calculation"]}, "training": {"trainer": "verl"}},
             r"training\.trainer: verl does not have .*problems with a tool \(data\.train\)",
         ),
-        (
-            {
-                "data": {"train": ["calculation"]},
-                "training": {"engine": "vllm"},
-                "evaluation": {"benchmarks": [{"name": "count", "source": "count"}]},
-            },
-            r"training\.trainer: policygrain does not have .*problems with a tool, sampled by vLLM",
-        ),
     ],
 )
 def test_what_would_fail_later_is_an_error_now(changes: dict[str, object], message: str) -> None:

@@ -48,7 +48,7 @@ class AfterSteps(Stop):
         return None if self.left else "a test"
 
 
-def with_tool(**changes: Any) -> Study:
+def with_tool(trainer: str = "policygrain", **changes: Any) -> Study:
     """The small study on problems with the calculator; the initial model calls it."""
     return small_study(
         model={
@@ -56,7 +56,7 @@ def with_tool(**changes: Any) -> Study:
             "warm_start": {"steps": 120, "mixed_steps": 120, "batch_size": 16, "direct_share": 0.4},
         },
         data={"train": ["calculation"]},
-        training={"max_tokens": 60, "ahead": 1},
+        training={"max_tokens": 60, "ahead": 1, "trainer": trainer},
         evaluation={"benchmarks": [{"name": "calculation", "source": "calculation", "size": 5}]},
         **changes,
     )
@@ -88,6 +88,25 @@ def test_a_stopped_run_ends_as_an_undisturbed_one(made: tuple[Path, Path], tmp_p
         train_small(study, tmp_path / "stopped", *made, stop=AfterSteps(2))
     train_small(study, tmp_path / "stopped", *made)
     assert_same_end(tmp_path / "stopped", tmp_path / "whole")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["turn", "penalty", "windows", "credit"])
+def test_a_run_by_trl_is_the_run_of_the_loop_but_for_rounding(
+    name: str, made: tuple[Path, Path], tmp_path: Path
+) -> None:
+    rows = {}
+    for trainer in ("policygrain", "trl"):
+        study = with_tool(methods=METHODS, experiments={"headline": {"methods": [name]}}, trainer=trainer)
+        run = RunFolder(train_small(study, tmp_path / trainer, *made))
+        masks = [(sample.tokens, sample.in_loss) for sample in read_record(TokenView, run.tokens(0), "").samples]
+        rows[trainer] = (masks, [row for row in run_metrics(run) if row["step"] < 2])
+    (samples, loop), (same_samples, trl) = rows.values()
+    assert samples == same_samples and any(not all(in_loss) for _, in_loss in samples)
+    for row, found in zip(loop, trl, strict=True):
+        row.pop("mask_share", None), found.pop("mask_share", None)  # by the sign of changes that are rounding alone
+        assert found == pytest.approx(row, rel=2e-3, abs=1e-5)
+    assert loop[1]["gradient_norm"] > 0 and loop[1]["ratio_variance"] > 0
 
 
 @pytest.mark.parametrize("name", ["token", "turn", "sequence", "penalty", "windows", "credit"])

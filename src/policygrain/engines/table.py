@@ -44,12 +44,7 @@ def calls_tools(sources: Iterable[str]) -> list[str]:
 
 
 FEATURES = [
-    Feature("problems with a tool (data.train)", lambda study, s, m: bool(calls_tools(study.data.train)), LOOP),
-    Feature(
-        "problems with a tool, sampled by vLLM (training.engine)",
-        lambda study, s, m: s.engine == "vllm" and bool(calls_tools(study.data.train)),
-        (),
-    ),
+    Feature("problems with a tool (data.train)", lambda study, s, m: bool(calls_tools(study.data.train))),
     Feature(
         "problems with a tool, whose output prediction heads would learn (`ratio: {future: backbone}` has none)",
         lambda study, s, m: bool(m.n_mtp_heads and calls_tools(study.data.train)),

@@ -114,11 +114,12 @@ class StudyTrainer(GRPOTrainer):
         log_probs, entropy, _ = self._get_per_token_logps_and_entropies(
             model,
             torch.cat([prompts, sequences.ids], dim=1),
-            torch.cat([prompt_mask, sequences.mask], dim=1).long(),
+            torch.cat([prompt_mask, sequences.attention], dim=1).long(),
             sequences.ids.shape[1],
             compute_entropy=model is not self.ref_model,
         )
         entropy = torch.zeros_like(log_probs) if entropy is None else entropy
+        log_probs, entropy = (torch.where(sequences.mask, x, 0.0) for x in (log_probs, entropy))
         return TokenScores(log_probs, entropy if entropy_gradient else entropy.detach(), None, None)
 
     def score(self, model: Any, sequences: Sequences) -> TokenScores:

@@ -9,9 +9,8 @@ import urllib.request
 from pathlib import Path
 
 from ..analysis.ledger import plan_notes
-from ..engines.table import calls_tools, check_trainers, trainer_notes
+from ..engines.table import check_trainers, trainer_notes
 from ..errors import UserError
-from ..evaluate.protocol import engine_of
 from ..figures.catalogue import check_figures
 from ..files import check_free_space
 from ..grading.grader import Options
@@ -43,7 +42,6 @@ def check_study(study: Study) -> None:
     check_figures(study)
     check_sources(study)
     _check_tiny(study)
-    _check_tools(study)
     _check_problems(study)
     _check_lengths(study, _context(study))
     for note in notes(study):
@@ -182,19 +180,6 @@ def _check_tiny(study: Study) -> None:
     if study.prompt.chat:
         raise UserError("prompt.chat: the tiny model's tokenizer has no chat template; set it to false.")
     families_to_demonstrate(study)
-
-
-def _check_tools(study: Study) -> None:
-    """UserError if the engine of the evaluation does not call the tool of a benchmark."""
-    if not (sources := calls_tools(b.source for b in study.evaluation.benchmarks)):
-        return
-    from ..model.open_engine import resolve_engine  # imports torch
-
-    if resolve_engine(engine_of(study)) == "vllm":
-        raise UserError(
-            f"evaluation.engine: vllm does not call tools while it samples, and {sources[0]} in evaluation.benchmarks "
-            "has one. Set it to transformers, or evaluation.after_training to true."
-        )
 
 
 def _context(study: Study) -> int | None:

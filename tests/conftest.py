@@ -56,6 +56,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.fixture(scope="session")
+def start(made: tuple[Path, Path]) -> Path:
+    """The initial model alone."""
+    return made[1]
+
+
+@pytest.fixture(scope="session")
 def chat_start(made: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An initial model with a chat template, which verl needs."""
     folder = tmp_path_factory.mktemp("start") / "model"

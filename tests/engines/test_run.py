@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from policygrain.engines.run import check_final_model, train_run
+from policygrain.engines.run import check_final_model, claim, train_run
 from policygrain.errors import Stopped, UserError
 from policygrain.evaluate.evaluation import evaluate
 from policygrain.results.layout import DataFolder, RunFolder, StudyFolder
@@ -45,33 +45,19 @@ def after_aba(made: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory)
     return run
 
 
-def test_a_finished_run_is_left_and_another_s_is_set_aside(
-    made: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = train_small(A, tmp_path / "run", *made)
-    first, stamp = products(run), (run / "metrics.jsonl").stat().st_mtime_ns
-    train_small(A, run, *made)
-    assert products(run) == first and (run / "metrics.jsonl").stat().st_mtime_ns == stamp
-    key = run_config(RunFolder(run)).key
-    train_small(small_study(training={"learning_rate": 1e-4}), run, *made)
-    assert (
-        f"contained a run with other settings, which was moved to {run}/superseded-{key}-1" in capsys.readouterr().err
-    )
-    (aside,) = run.glob("superseded-*")
-    assert products(aside) == first
-    assert (aside / "metrics.jsonl").read_bytes() != (run / "metrics.jsonl").read_bytes()
-
-
-def test_each_superseded_run_keeps_its_products_in_a_folder_of_its_own(
-    made: tuple[Path, Path], fresh: Path, after_aba: Path, tmp_path: Path
+def test_an_ended_run_is_left_and_each_superseded_one_keeps_its_products_in_a_folder_of_its_own(
+    made: tuple[Path, Path], fresh: Path, after_aba: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The fourth of A, B, A, B trains from its beginning: no checkpoint of A is continued, nor the first B."""
     run = Path(shutil.copytree(after_aba, tmp_path / "run"))
     a, b = run_config(RunFolder(run)).key, run_config(RunFolder(fresh)).key
-    third = products(run)
+    third, stamp = products(run), (run / "metrics.jsonl").stat().st_mtime_ns
+    train_small(A, run, *made)
+    assert products(run) == third and (run / "metrics.jsonl").stat().st_mtime_ns == stamp
     train_small(B, run, *made)
+    said = f"contained a run with other settings, which was moved to {run}/superseded-{a}-2"
+    assert said in capsys.readouterr().err
     assert_same_end(run, fresh)
-    assert len(run_metrics(RunFolder(run))) == 5
     asides = {path.name: path for path in run.glob("superseded-*")}
     assert set(asides) == {f"superseded-{a}-1", f"superseded-{b}-1", f"superseded-{a}-2"}
     assert products(asides[f"superseded-{a}-2"]) == third
@@ -81,17 +67,12 @@ def test_each_superseded_run_keeps_its_products_in_a_folder_of_its_own(
     assert_same_end(asides[f"superseded-{a}-1"], asides[f"superseded-{a}-2"])
 
 
-def test_summary_and_metrics_agree(made: tuple[Path, Path], tmp_path: Path) -> None:
-    run = RunFolder(train_small(A, tmp_path / "run", *made))
-    last, final = run_metrics(run)[-1], run_summary(run).final
-    assert (final.steps, final.updates, final.tokens, final.samples) == (
-        4,
-        last["total_updates"],
-        last["total_tokens"],
-        last["total_samples"],
-    )
-    assert (final.updates, final.samples) == (4 * 2, 4 * 4 * 4)
+def test_summary_and_metrics_agree(fresh: Path) -> None:
+    last, final = run_metrics(RunFolder(fresh))[-1], run_summary(RunFolder(fresh)).final
     assert final.validation_accuracy == last["validation_accuracy"]
+    totals = (last["total_updates"], last["total_tokens"], last["total_samples"])
+    assert (final.updates, final.tokens, final.samples) == totals
+    assert (final.steps, final.updates, final.samples) == (4, 4 * 3, 4 * 4 * 4)
 
 
 class Killed(BaseException):
@@ -147,17 +128,17 @@ def test_a_run_killed_at_any_file_operation_ends_like_any_other(
 
 @pytest.mark.parametrize("content", [None, "7", "[]", "{}", "not JSON", '{"key": null}'])
 def test_without_a_readable_run_json_no_other_summary_counts(
-    content: str | None, made: tuple[Path, Path], fresh: Path, after_aba: Path, tmp_path: Path
+    content: str | None, fresh: Path, after_aba: Path, tmp_path: Path
 ) -> None:
     run = Path(shutil.copytree(after_aba, tmp_path / "run"))
     (run / "run.json").unlink()
     if content is not None:
         (run / "run.json").write_text(content)
-    summary = (run / "summary.json").read_bytes()
-    train_small(B, run, *made)
-    assert_same_end(run, fresh)
+    before = products(run)
+    claim(RunFolder(run), run_config(RunFolder(fresh)))
+    assert products(run) == {}, "the run begins as in a new folder"
     (aside,) = set(run.glob("superseded-*")) - {run / path.name for path in after_aba.glob("superseded-*")}
-    assert (aside / "summary.json").read_bytes() == summary
+    assert products(aside) == before
 
 
 def test_how_a_run_is_held_and_saved_may_change_in_its_middle(made: tuple[Path, Path], tmp_path: Path) -> None:
@@ -178,40 +159,46 @@ def test_how_a_run_is_held_and_saved_may_change_in_its_middle(made: tuple[Path, 
     assert products(run) == ended, "an ended run is left as it is"
 
 
-def damage(model: Path, how: str) -> None:
-    if how == "flipped bit":
-        flip_bit(model / "model.safetensors")
-    elif how == "tokenizer missing":
-        (model / "tokenizer.json").unlink()
-    else:
-        shutil.rmtree(model)
-
-
-def train_and_keep(study: Study, run: Path, made: tuple[Path, Path]) -> Path:
-    """A run as if its process had been killed between the summary and the removal of the checkpoints."""
+@pytest.fixture(scope="module")
+def undeleted(made: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """B, as if its process had been killed between the summary and the removal of the checkpoints."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("policygrain.engines.run.remove_old", lambda *_: None)
-        return train_small(study, run, *made)
+        return train_small(B, tmp_path_factory.mktemp("undeleted") / "run", *made)
 
 
-def test_checkpoints_are_removed_when_a_run_has_ended(made: tuple[Path, Path], fresh: Path, tmp_path: Path) -> None:
+def test_checkpoints_are_removed_when_a_run_has_ended(
+    made: tuple[Path, Path], fresh: Path, undeleted: Path, tmp_path: Path
+) -> None:
     def checkpoints(run: Path) -> list[str]:
         return sorted(path.name for path in (run / "checkpoints").iterdir())
 
     assert checkpoints(fresh) == []
-    run = train_and_keep(B, tmp_path / "run", made)
+    run = Path(shutil.copytree(undeleted, tmp_path / "run"))
     assert checkpoints(run) == ["step00002", "step00003"]
     assert_same_end(run, fresh)
     train_small(B, run, *made)
     assert checkpoints(run) == []
 
 
-@pytest.mark.parametrize("how", ["flipped bit", "tokenizer missing", "model missing"])
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "flipped bit": lambda model: flip_bit(model / "model.safetensors"),
+    "tokenizer missing": lambda model: (model / "tokenizer.json").unlink(),
+    "model missing": shutil.rmtree,
+}
+
+
+@pytest.mark.parametrize("how", DAMAGE)
 def test_a_damaged_final_model_is_trained_again_from_a_checkpoint_that_was_kept(
-    how: str, made: tuple[Path, Path], fresh: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    how: str,
+    made: tuple[Path, Path],
+    fresh: Path,
+    undeleted: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    run = train_and_keep(B, tmp_path / "run", made)
-    damage(run / "model", how)
+    run = Path(shutil.copytree(undeleted, tmp_path / "run"))
+    DAMAGE[how](run / "model")
     update, calls = loop.update, []
 
     def dying(*arguments: object) -> dict[str, float]:

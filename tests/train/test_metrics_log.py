@@ -4,41 +4,33 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from policygrain.errors import UserError
 from policygrain.results.layout import RunFolder
-from policygrain.results.reader import run_metrics, run_timings
+from policygrain.results.reader import run_metrics
 from policygrain.train.records import MetricsLog
 
 from ..support.files import snapshot
 from ..support.small import assert_same_end, small_study, train_small
 
 BOTH = pytest.mark.parametrize("name", ["metrics.jsonl", "timings.jsonl"])
-
-
-@pytest.fixture(scope="module")
-def whole(made: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of four steps that has ended; its newest checkpoint is of step 3."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("policygrain.engines.run.remove_old", lambda *_: None)
-        return train_small(small_study(), tmp_path_factory.mktemp("whole") / "run", *made)
+LINES = [f'{{"step": {step}, "x": {step / 4}}}\n'.encode() for step in range(4)]
 
 
 @pytest.fixture
-def killed(whole: Path, tmp_path: Path) -> Path:
-    """The same run as if it had been killed before its final model was written."""
-    run = Path(shutil.copytree(whole, tmp_path / "run"))
-    (run / "summary.json").unlink()
-    shutil.rmtree(run / "model")
-    assert max(path.name for path in (run / "checkpoints").iterdir()) == "step00003"
-    return run
+def run(tmp_path: Path) -> RunFolder:
+    """Both files with a line for each of four steps."""
+    for name in ("metrics.jsonl", "timings.jsonl"):
+        (tmp_path / name).write_bytes(b"".join(LINES))
+    return RunFolder(tmp_path)
 
 
 # What becomes of the lines, and the number of the first line that is wrong.
-BROKEN = {
+BROKEN: dict[str, tuple[Callable[[list[bytes]], list[bytes]], int]] = {
     "a step short": (lambda lines: lines[:2], 3),
     "empty": (lambda lines: [], 1),
     "with a hole": (lambda lines: [lines[0], *lines[2:]], 2),
@@ -56,50 +48,49 @@ BROKEN = {
 
 
 @BOTH
-@pytest.mark.parametrize("how", BROKEN)
-def test_a_run_whose_lines_were_lost_is_not_resumed(
-    how: str, name: str, made: tuple[Path, Path], whole: Path, killed: Path
-) -> None:
-    broken, number = BROKEN[how]
-    (killed / name).write_bytes(b"".join(broken((killed / name).read_bytes().splitlines(keepends=True))))
-    with pytest.raises(UserError, match=rf"run/{name}: line {number} is not step {number - 1}, .*checkpoint of step 3"):
-        train_small(small_study(), killed, *made)
-    # Nothing is lost by the attempt: with the right lines the run is resumed.
-    shutil.copy(whole / name, killed / name)
-    assert_same_end(train_small(small_study(), killed, *made), whole)
-
-
-def test_a_missing_file_is_refused_too(made: tuple[Path, Path], killed: Path) -> None:
-    (killed / "metrics.jsonl").unlink()
-    with pytest.raises(UserError, match=r"metrics\.jsonl: line 1 is not step 0"):
-        train_small(small_study(), killed, *made)
+@pytest.mark.parametrize("how", [*BROKEN, "missing"])
+def test_lost_lines_are_named_and_nothing_is_changed(how: str, name: str, run: RunFolder) -> None:
+    path, number = run.path / name, 1
+    if how == "missing":
+        path.unlink()
+    else:
+        broken, number = BROKEN[how]
+        path.write_bytes(b"".join(broken(LINES)))
+    before = path.read_bytes() if path.exists() else None
+    with pytest.raises(UserError, match=rf"{name}: line {number} is not step {number - 1}, .*checkpoint of step 3"):
+        MetricsLog(run, resume_at=3)
+    assert (path.read_bytes() if path.exists() else None) == before
 
 
 @BOTH
-@pytest.mark.parametrize("after", [b"", b'{"step": 3, "sampled_acc', b"\xff\x00garbage\n{}\n", b"7\n"])
-def test_what_follows_the_checkpoint_is_replaced_whatever_it_is(
-    after: bytes, name: str, made: tuple[Path, Path], whole: Path, killed: Path
+@pytest.mark.parametrize("after", [b"", b'{"step": 3, "sampled_acc', b"\xff\x00garbage\n{}\n", b"7\n", None])
+def test_what_follows_the_checkpoint_is_replaced_whatever_it_is(after: bytes | None, name: str, run: RunFolder) -> None:
+    """None: also the last line that is kept lacks its end."""
+    kept = b"".join(LINES[:3])
+    (run.path / name).write_bytes(kept.rstrip(b"\n") if after is None else kept + after)
+    MetricsLog(run, resume_at=3)
+    assert run.metrics.read_bytes() == run.timings.read_bytes() == kept
+    (run.path / name).write_bytes(after or b"\xff")
+    MetricsLog(run, resume_at=0)
+    assert run.metrics.read_bytes() == run.timings.read_bytes() == b"", "without a checkpoint they begin anew"
+
+
+def test_a_run_whose_lines_were_lost_is_resumed_when_they_are_back(
+    made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lines = (killed / name).read_bytes().splitlines(keepends=True)
-    (killed / name).write_bytes(b"".join(lines[:3]) + after)
-    assert_same_end(train_small(small_study(), killed, *made), whole)
-    assert [row["step"] for row in run_timings(RunFolder(killed))] == [0, 1, 2, 3]
-
-
-@BOTH
-def test_a_last_kept_line_without_its_end_is_not_joined_with_the_next(
-    name: str, made: tuple[Path, Path], whole: Path, killed: Path
-) -> None:
-    lines = (killed / name).read_bytes().splitlines(keepends=True)
-    (killed / name).write_bytes(b"".join(lines[:3]).rstrip(b"\n"))
-    assert_same_end(train_small(small_study(), killed, *made), whole)
-    assert len(run_timings(RunFolder(killed))) == 4
-
-
-def test_a_run_without_a_checkpoint_begins_with_empty_files(made: tuple[Path, Path], whole: Path, killed: Path) -> None:
-    shutil.rmtree(killed / "checkpoints")
-    (killed / "metrics.jsonl").write_bytes(b"\xff")
-    assert_same_end(train_small(small_study(), killed, *made), whole)
+    """Killed before its final model was written; its newest checkpoint is of step 3."""
+    monkeypatch.setattr("policygrain.engines.run.remove_old", lambda *_: None)
+    whole = train_small(small_study(), tmp_path / "whole", *made)
+    run = Path(shutil.copytree(whole, tmp_path / "run"))
+    (run / "summary.json").unlink()
+    shutil.rmtree(run / "model")
+    lines = (run / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    (run / "metrics.jsonl").write_bytes(b"".join(lines[:2]))
+    with pytest.raises(UserError, match=r"run/metrics\.jsonl: line 3 is not step 2, .*checkpoint of step 3"):
+        train_small(small_study(), run, *made)
+    (run / "metrics.jsonl").write_bytes(b"".join(lines[:3]) + b'{"step": 3, "sampled_acc')
+    assert_same_end(train_small(small_study(), run, *made), whole)
+    assert [json.loads(line)["step"] for line in (run / "timings.jsonl").open()] == [0, 1, 2, 3]
 
 
 def test_numbers_that_json_lacks_are_null(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from pydantic.fields import FieldInfo
 from policygrain import digests
 from policygrain.objective.method import TEXTS
 from policygrain.study import Study, load_study
-from policygrain.study.declare import Artefact
 from policygrain.study.fingerprint import (
     Fingerprints,
     decides,
@@ -28,6 +27,7 @@ from policygrain.study.fingerprint import (
 )
 from policygrain.study.methods import MethodChanges
 from policygrain.study.runs import Run
+from policygrain.study.sections import Artefact
 
 from ..support.all_keys import OTHER_OF_METHOD, REFERENCE, SOURCES, other_value, reference, value_at, with_values
 

@@ -6,9 +6,9 @@ import re
 
 from ..errors import UserError, did_you_mean
 from ..objective import comparison_names, method, method_names
-from .declare import distinct
 from .runs import CONTROLS, START, Arm, arms_of, control_arms, run_matrix
 from .schema import Estimators, Experiment, Rounds, Study, Training
+from .sections import distinct
 
 LONGEST_ARM = 150  # characters of a folder's name, which has at most 255 bytes with what is added to it
 

@@ -10,9 +10,9 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from .declare import Artefact
 from .fingerprint import decides, marker_of, section_of
 from .schema import Study
+from .sections import Artefact
 
 HEAD = """# Configuration
 

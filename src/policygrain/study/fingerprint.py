@@ -17,9 +17,9 @@ from pydantic.fields import FieldInfo
 from .. import digests
 from ..objective import Method, method
 from ..objective.method import TEXTS
-from .declare import Artefact
 from .runs import Arm, Run, RunMatrix, run_matrix
 from .schema import Estimators, Rounds, Study
+from .sections import Artefact
 
 Instrument = Literal["estimators", "rounds"]
 
@@ -62,12 +62,7 @@ INSTRUMENTS = 2
 class Fingerprints:
     """The fingerprints of one study's artefacts: 16 hexadecimal digits each."""
 
-    def __init__(
-        self,
-        study: Study,
-        sources: Mapping[str, str] | None = None,
-        start: str | None = None,
-    ) -> None:
+    def __init__(self, study: Study, sources: Mapping[str, str] | None = None, start: str | None = None) -> None:
         """``sources``: source of problems → digest of its file, for sources that are files.
 
         ``start``: digest or commit of the initial model; None for tiny models, which are identified by their settings,

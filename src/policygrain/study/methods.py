@@ -14,7 +14,7 @@ from pydantic import Field, WithJsonSchema, create_model, field_validator, model
 from ..objective import Method, MtpHeads, Sampler
 from ..objective.method import CHOICES, TEXTS, Anchor
 from ..settings import Settings, keys
-from .declare import Section
+from .sections import Section
 
 OWN: dict[str, Any] = {"type": "string", "pattern": ":", "description": "your own: package.module:function"}
 

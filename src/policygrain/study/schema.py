@@ -11,24 +11,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from .declare import (
-    ALL_DATA,
-    BENCHMARKS,
-    BENCHMARKS_AND_EVALUATION,
-    ESTIMATORS,
-    EVALUATION,
+from .methods import MethodChanges
+from .sections import (
     EVERY_MODEL,
-    FIGURES,
     MOST,
     NOTHING,
     POLICY,
     POLICY_AND_EVALUATION,
-    ROUNDS,
-    RUN,
-    RUN_MATRIX,
-    START,
-    TRACKING,
-    TRAINING_DATA,
     Name,
     NonNegativeInt,
     PositiveFloat,
@@ -42,7 +31,6 @@ from .declare import (
     key,
     tracking_uri,
 )
-from .methods import MethodChanges
 
 FigureName = Literal[
     "benchmarks",
@@ -67,14 +55,16 @@ FigureName = Literal[
 class TinyModel(Section):
     """The architecture of a tiny model that the pipeline builds (Qwen2 with tied embeddings)."""
 
-    hidden: int = key(START, 64, "hidden size", ge=1, le=8192)
-    intermediate: int = key(START, 128, "size of the feed-forward layers", ge=1, le=65_536)
-    layers: int = key(START, 3, "number of transformer layers", ge=1, le=128)
-    heads: int = key(START, 2, "number of attention heads; hidden size / heads must be a multiple of 32", ge=1, le=128)
-    context: PositiveInt = key(START, 256, "maximum length of a prompt with its response, in tokens")
+    hidden: int = key("start_model", 64, "hidden size", ge=1, le=8192)
+    intermediate: int = key("start_model", 128, "size of the feed-forward layers", ge=1, le=65_536)
+    layers: int = key("start_model", 3, "number of transformer layers", ge=1, le=128)
+    heads: int = key(
+        "start_model", 2, "number of attention heads; hidden size / heads must be a multiple of 32", ge=1, le=128
+    )
+    context: PositiveInt = key("start_model", 256, "maximum length of a prompt with its response, in tokens")
     # At least 256 bytes, the end of a sequence, padding.
     vocabulary: int | None = key(
-        START,
+        "start_model",
         None,
         "vocabulary size of a byte-level BPE tokenizer, trained on the prompts; null: one token per character",
         ge=258,
@@ -85,21 +75,25 @@ class TinyModel(Section):
 class WarmStart(Section):
     """Supervised fine-tuning of a tiny model on generated demonstrations (synthetic families only)."""
 
-    steps: NonNegativeInt = key(START, 700, "optimizer steps; 0: the weights stay random")
+    steps: NonNegativeInt = key("start_model", 700, "optimizer steps; 0: the weights stay random")
     mixed_steps: NonNegativeInt = key(
-        START, 80, "number of final steps in which some demonstrations have no scratchpad"
+        "start_model", 80, "number of final steps in which some demonstrations have no scratchpad"
     )
-    batch_size: int = key(START, 32, "demonstrations per optimizer step", ge=1, le=65_536)
+    batch_size: int = key("start_model", 32, "demonstrations per optimizer step", ge=1, le=65_536)
     learning_rate: float = key(
-        START,
+        "start_model",
         3e-3,
         "peak learning rate of AdamW; for weight matrices Muon is used with five times this rate",
         gt=0,
         le=1,
     )
-    direct_share: Share = key(START, 0.6, "share of demonstrations without a scratchpad in the final mixed_steps steps")
+    direct_share: Share = key(
+        "start_model", 0.6, "share of demonstrations without a scratchpad in the final mixed_steps steps"
+    )
     error_rate: Share = key(
-        START, 0.02, "error rate of a demonstration's step: probability that a scratchpad step contains a mistake"
+        "start_model",
+        0.02,
+        "error rate of a demonstration's step: probability that a scratchpad step contains a mistake",
     )
 
 
@@ -169,28 +163,28 @@ class Data(Section):
         strict=False,
     )
     train: Several[Text] = key(
-        TRAINING_DATA,
+        "training_data",
         ...,
         "sources of training problems: synthetic families, registered sets (`policygrain data list`) or .jsonl files",
     )
     train_size: PositiveInt = key(
-        TRAINING_DATA, 3000, "number of problems per family; maximum number per registered set or file"
+        "training_data", 3000, "number of problems per family; maximum number per registered set or file"
     )
     validation_size: PositiveInt = key(
-        TRAINING_DATA, 60, "validation problems per source; they are not in training or benchmarks"
+        "training_data", 60, "validation problems per source; they are not in training or benchmarks"
     )
-    seed: Seed = key(ALL_DATA, 1, "seed of the synthetic problems")
+    seed: Seed = key(("training_data", "benchmarks"), 1, "seed of the synthetic problems")
 
 
 class Sampling(Section):
     """Sampling parameters of evaluation."""
 
-    n: int = key(EVALUATION, 1, "responses per problem; the score is their mean accuracy (avg@n)", ge=1, le=100_000)
-    temperature: float = key(EVALUATION, 0.0, "sampling temperature; 0: greedy decoding", ge=0, le=10)
+    n: int = key("evaluation", 1, "responses per problem; the score is their mean accuracy (avg@n)", ge=1, le=100_000)
+    temperature: float = key("evaluation", 0.0, "sampling temperature; 0: greedy decoding", ge=0, le=10)
     top_p: float = key(
-        EVALUATION, 1.0, "nucleus sampling: probability mass of the tokens that are sampled from", gt=0, le=1
+        "evaluation", 1.0, "nucleus sampling: probability mass of the tokens that are sampled from", gt=0, le=1
     )
-    max_tokens: PositiveInt = key(EVALUATION, 128, "maximum length of a response, in tokens")
+    max_tokens: PositiveInt = key("evaluation", 128, "maximum length of a response, in tokens")
 
     @model_validator(mode="after")
     def _several_differ(self) -> Sampling:
@@ -205,17 +199,17 @@ Extraction = Literal["boxed", "answer_line", "qwen_math"]
 class Benchmark(Section):
     """A benchmark."""
 
-    name: Name = key(BENCHMARKS_AND_EVALUATION, ..., "name in figures and tables")
+    name: Name = key(("benchmarks", "evaluation"), ..., "name in figures and tables")
     source: Text = key(
-        BENCHMARKS_AND_EVALUATION,
+        ("benchmarks", "evaluation"),
         ...,
         "a synthetic family, a registered set (`policygrain data list`) or a .jsonl file",
     )
     size: PositiveInt | None = key(
-        BENCHMARKS, None, "maximum number of problems; null: 300 of a family, all of a registered set or file"
+        "benchmarks", None, "maximum number of problems; null: 300 of a family, all of a registered set or file"
     )
     extraction: Extraction | None = key(
-        EVALUATION,
+        "evaluation",
         None,
         "how the answer is extracted from a response; null: as in the study. Benchmarks with the same "
         "source, size and sampling parameters share their responses, so two protocols can be reported side by side",
@@ -235,11 +229,11 @@ class Evaluation(Section):
     """The evaluation of start and final models on benchmarks."""
 
     engine: Literal["auto", "vllm", "transformers"] = key(
-        EVALUATION, "auto", "inference engine; auto: vllm if it is installed, otherwise transformers"
+        "evaluation", "auto", "inference engine; auto: vllm if it is installed, otherwise transformers"
     )
     sampling: Sampling = Field(Sampling(), description="sampling parameters of benchmarks that do not have their own")
     registered_sampling: bool = key(
-        EVALUATION,
+        "evaluation",
         False,
         "true: registered benchmarks without their own sampling parameters use n, temperature and top_p "
         "from the registry (`policygrain data list`) and max_tokens from `evaluation.sampling`",
@@ -248,12 +242,12 @@ class Evaluation(Section):
         min_length=1, description="benchmarks, in the order of figures and tables"
     )
     greedy: bool = key(
-        EVALUATION,
+        "evaluation",
         False,
         "besides the sampled responses, decode one greedily per problem; reported in a table of its own",
     )
     after_training: bool = key(
-        EVALUATION,
+        "evaluation",
         False,
         "evaluate a run's final model in the process that trained it, with the engine of training; saves "
         "start-up time for tiny models",
@@ -261,7 +255,7 @@ class Evaluation(Section):
     runs_per_engine: PositiveInt = key(
         NOTHING, 30, "models that one process evaluates one after the other, with the same engine"
     )
-    seed: Seed = key(EVALUATION, 7, "sampling seed")
+    seed: Seed = key("evaluation", 7, "sampling seed")
 
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
@@ -271,24 +265,24 @@ class Training(Section):
     """Training: epochs × updates_per_batch optimizer steps per batch of prompts_per_step × group responses."""
 
     trainer: Literal["policygrain", "trl", "verl"] = key(
-        RUN,
+        "run",
         "policygrain",
         "what trains: policygrain is the loop of this package, one process per run; trl trains with the "
         "same samples on one or several processes; verl samples by itself. What each of them has: docs/training.md",
     )
     trl: dict[str, Any] = key(
-        RUN,
+        "run",
         {},
         "settings of TRL's GRPOConfig with trainer: trl, such as fsdp or ddp_timeout; those that a "
         "study has keys for are refused",
     )
     verl: dict[str, Any] = key(
-        RUN,
+        "run",
         {},
         "settings of verl's ppo_trainer with trainer: verl, such as trainer.n_gpus_per_node, as nested "
         "mappings; those that a study has keys for are refused",
     )
-    steps: PositiveInt = key(RUN, 30, "training steps; each samples one batch")
+    steps: PositiveInt = key("run", 30, "training steps; each samples one batch")
     prompts_per_step: PositiveInt = key(POLICY, 16, "prompts per batch")
     group: int = key(POLICY, 8, "responses per prompt (group size G); a single one has no advantage", ge=2, le=100_000)
     updates_per_batch: PositiveInt = key(
@@ -326,7 +320,7 @@ class Training(Section):
         le=10,
     )
     sampler_bits: int | None = key(
-        RUN,
+        "run",
         None,
         "training–inference mismatch on purpose: rollouts are sampled with weight matrices rounded to this "
         "many bits, while updates and validation have the exact ones; null: rollouts, too",
@@ -334,25 +328,25 @@ class Training(Section):
         le=8,
     )
     ahead: int = key(
-        RUN,
+        "run",
         0,
         "batches sampled ahead; each is trained on this many steps after it was sampled, off-policy",
         ge=0,
         le=1000,
     )
-    validate_every: PositiveInt = key(RUN, 5, "number of steps between validations")
+    validate_every: PositiveInt = key("run", 5, "number of steps between validations")
     checkpoint_every: PositiveInt = key(NOTHING, 10, "number of steps between checkpoints")
     old_log_probs: Literal["trainer", "engine"] = key(
-        RUN,
+        "run",
         "trainer",
         "where the log-probabilities of the old policy come from: computed by the trainer, or those that "
         "the engine sampled with, where a quarter of the batch agrees with the trainer's to 1e-4 nats",
     )
     sampling_seed: Seed = key(
-        RUN, 0, "another stream of prompts and samples with the same seed and initial model, for controls"
+        "run", 0, "another stream of prompts and samples with the same seed and initial model, for controls"
     )
     shuffle_rewards: bool = key(
-        RUN, False, "as a control: rewards are permuted within each group, so there is nothing to learn"
+        "run", False, "as a control: rewards are permuted within each group, so there is nothing to learn"
     )
     segment_ends: tuple[Text, ...] = key(
         POLICY,
@@ -363,7 +357,7 @@ class Training(Section):
         strict=False,
     )
     compute: Literal["float32", "bfloat16", "float16", "auto"] = key(
-        RUN,
+        "run",
         "float32",
         "data type of the forward and backward passes, and of the engine's weights in training; weights, "
         "accumulated gradients and AdamW keep `model.dtype`. auto: bfloat16 where the GPU or CPU computes it in "
@@ -381,23 +375,23 @@ class Training(Section):
 class Experiment(Section):
     """A set of runs: methods × settings × seeds."""
 
-    methods: Several[str] = key(RUN_MATRIX, ..., "names of presets or of methods defined under `methods`")
-    seeds: Several[Seed] | None = key(RUN_MATRIX, None, "seeds of the runs; null: the seeds of the study")
+    methods: Several[str] = key("figures", ..., "names of presets or of methods defined under `methods`")
+    seeds: Several[Seed] | None = key("figures", None, "seeds of the runs; null: the seeds of the study")
     vary: dict[str, Several[Any]] = key(
-        RUN_MATRIX, {}, "training keys, each with a list of values (numbers or single words); every combination is run"
+        "figures", {}, "training keys, each with a list of values (numbers or single words); every combination is run"
     )
-    evaluate: bool = key(RUN_MATRIX, True, "evaluate the final models on the benchmarks")
+    evaluate: bool = key("figures", True, "evaluate the final models on the benchmarks")
     reference: str | None = key(
-        FIGURES,
+        "figures",
         None,
         "one of `methods`, with which each other one is compared at equal settings; they differ in one "
         "part, or in the ratio and its clip range (docs/design.md)",
     )
     compare: list[Annotated[tuple[str, str], Field(strict=False)]] = key(
-        FIGURES, [], "pairs of `methods` that are compared as well, the first minus the second"
+        "figures", [], "pairs of `methods` that are compared as well, the first minus the second"
     )
     margin: float | None = key(
-        FIGURES,
+        "figures",
         None,
         "points of accuracy; a difference that is shown to be smaller than this is reported as such",
         gt=0,
@@ -414,27 +408,27 @@ class Estimators(Section):
     """
 
     methods: Several[str] = key(
-        ESTIMATORS,
+        "estimators",
         ...,
         "estimators: names of presets or of methods defined under `methods`; their samplers are not used",
     )
     reference: str = key(
-        ESTIMATORS, ..., "method that trains the policy; one of `methods`, and the reference of differences"
+        "estimators", ..., "method that trains the policy; one of `methods`, and the reference of differences"
     )
-    starts: PositiveInt | None = key(RUN_MATRIX, None, "number of initial models that are measured, at most; null: all")
+    starts: PositiveInt | None = key("figures", None, "number of initial models that are measured, at most; null: all")
     steps: Several[NonNegativeInt] = key(
-        ESTIMATORS, [4], "stages of training: numbers of training steps before rollouts are sampled"
+        "estimators", [4], "stages of training: numbers of training steps before rollouts are sampled"
     )
     updates: Several[NonNegativeInt] = key(
-        ESTIMATORS,
+        "estimators",
         [4, 16],
         "distances: numbers of optimizer steps between the policy that sampled and the one that is updated",
     )
-    prompts_per_update: PositiveInt = key(ESTIMATORS, 3, "prompts in an ordinary batch, of one optimizer step")
+    prompts_per_update: PositiveInt = key("estimators", 3, "prompts in an ordinary batch, of one optimizer step")
     # One is left out at a time, and the squared mean of the rest is estimated: an interval needs three.
-    batches: int = key(ESTIMATORS, 100, "number of ordinary batches, the same for all estimators", ge=3, le=MOST)
+    batches: int = key("estimators", 100, "number of ordinary batches, the same for all estimators", ge=3, le=MOST)
     true_prompts: int = key(
-        ESTIMATORS,
+        "estimators",
         400,
         "prompts whose fresh responses, sampled at each distance, give the true gradient",
         ge=3,
@@ -450,22 +444,22 @@ class Rounds(Section):
     """
 
     methods: Several[str] = key(
-        ROUNDS, ..., "names of presets or of methods defined under `methods`; their samplers are not used"
+        "rounds", ..., "names of presets or of methods defined under `methods`; their samplers are not used"
     )
     reference: str = key(
-        ROUNDS, ..., "method that trains the policy; one of `methods`, and the reference of differences"
+        "rounds", ..., "method that trains the policy; one of `methods`, and the reference of differences"
     )
-    starts: PositiveInt | None = key(RUN_MATRIX, None, "number of initial models that are measured, at most; null: all")
+    starts: PositiveInt | None = key("figures", None, "number of initial models that are measured, at most; null: all")
     steps: Several[NonNegativeInt] = key(
-        ROUNDS, [4], "stages of training: numbers of training steps before rollouts are sampled"
+        "rounds", [4], "stages of training: numbers of training steps before rollouts are sampled"
     )
     updates: Several[PositiveInt] = key(
-        ROUNDS, [1, 2, 4, 8, 16], "numbers of updates after which the policy is validated; the largest ends the round"
+        "rounds", [1, 2, 4, 8, 16], "numbers of updates after which the policy is validated; the largest ends the round"
     )
-    pools: PositiveInt = key(ROUNDS, 2, "pools of rollouts per policy")
-    prompts_per_update: PositiveInt = key(ROUNDS, 3, "prompts in a minibatch")
+    pools: PositiveInt = key("rounds", 2, "pools of rollouts per policy")
+    prompts_per_update: PositiveInt = key("rounds", 3, "prompts in a minibatch")
     samples: PositiveInt = key(
-        ROUNDS,
+        "rounds",
         1,
         "responses per validation problem at the end of the round, with the same seeds for all methods; "
         "before the end it is one",
@@ -479,16 +473,16 @@ class Controls(Section):
     of 0 (must not learn), and a method known to be worse (must be found worse).
     """
 
-    method: str = key(RUN_MATRIX, ..., "method of the controls")
-    worse: str = key(RUN_MATRIX, ..., "a method known to be worse, such as one with a poor clip")
-    seeds: Several[Seed] | None = key(RUN_MATRIX, None, "seeds of the control runs; null: the seeds of the study")
+    method: str = key("figures", ..., "method of the controls")
+    worse: str = key("figures", ..., "a method known to be worse, such as one with a poor clip")
+    seeds: Several[Seed] | None = key("figures", None, "seeds of the control runs; null: the seeds of the study")
 
 
 class Tracking(Section):
     """Tracking: the records of a study are copied to MLflow."""
 
     uri: Annotated[str, AfterValidator(tracking_uri)] | None = key(
-        TRACKING,
+        "tracking",
         None,
         "tracking URI, such as http://HOST:5000 or sqlite:///FILE; null: MLFLOW_TRACKING_URI, else a "
         "SQLite file next to the study's results. User "
@@ -505,8 +499,8 @@ class Study(Section):
     """A study file."""
 
     base: str | None = key(NOTHING, None, "another study file, relative to this one, whose keys this one overrides")
-    name: Name = key(FIGURES, ..., "name of the study: its folder under results/ and its experiment in MLflow")
-    title: str = key(FIGURES, "", "title in reports")
+    name: Name = key("figures", ..., "name of the study: its folder under results/ and its experiment in MLflow")
+    title: str = key("figures", "", "title in reports")
     tuned_on: Annotated[list[Text], AfterValidator(distinct)] = key(
         NOTHING,
         [],
@@ -514,7 +508,7 @@ class Study(Section):
         "problems, seeds and tiny initial models of them are refused here (docs/design.md, rule 4). A study that "
         "chooses settings and has this one as `base` sets []",
     )
-    seeds: Several[Seed] = key(RUN_MATRIX, [0, 1, 2], "seeds of training runs and initial models")
+    seeds: Several[Seed] = key("figures", [0, 1, 2], "seeds of training runs and initial models")
     seeds_per_process: int = key(
         NOTHING,
         1,
@@ -556,6 +550,6 @@ class Study(Section):
         None, description="runs whose outcome is known, which show whether the study can be trusted; null: none"
     )
     figures: Annotated[list[FigureName], AfterValidator(distinct)] = key(
-        FIGURES, ["benchmarks", "dynamics", "clip_ratio"], "figures to draw"
+        "figures", ["benchmarks", "dynamics", "clip_ratio"], "figures to draw"
     )
     tracking: Tracking = Field(Tracking(), description="tracking in MLflow")

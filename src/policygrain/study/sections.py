@@ -19,34 +19,13 @@ MOST = 1_000_000
 T = TypeVar("T")
 
 Artefact = Literal[
-    "training_data",
-    "benchmarks",
-    "start_model",
-    "run",
-    "estimators",
-    "rounds",
-    "evaluation",
-    "figures",
-    "tracking",
+    "training_data", "benchmarks", "start_model", "run", "estimators", "rounds", "evaluation", "figures", "tracking"
 ]
 Artefacts = tuple[Artefact, ...]
-
 NOTHING: Artefacts = ()  # memory, limits, checkpoints, the division into jobs
-TRAINING_DATA: Artefacts = ("training_data",)
-BENCHMARKS: Artefacts = ("benchmarks",)
-ALL_DATA: Artefacts = ("training_data", "benchmarks")
-START: Artefacts = ("start_model",)
-EVERY_MODEL: Artefacts = ("start_model", "run", "estimators", "rounds", "evaluation")
-RUN: Artefacts = ("run",)
 POLICY: Artefacts = ("run", "estimators", "rounds")
-POLICY_AND_EVALUATION: Artefacts = ("run", "estimators", "rounds", "evaluation")
-ESTIMATORS: Artefacts = ("estimators",)
-ROUNDS: Artefacts = ("rounds",)
-EVALUATION: Artefacts = ("evaluation",)
-BENCHMARKS_AND_EVALUATION: Artefacts = ("benchmarks", "evaluation")
-RUN_MATRIX: Artefacts = ("figures",)  # which runs there are
-FIGURES: Artefacts = ("figures",)
-TRACKING: Artefacts = ("tracking",)
+POLICY_AND_EVALUATION: Artefacts = (*POLICY, "evaluation")
+EVERY_MODEL: Artefacts = ("start_model", *POLICY_AND_EVALUATION)
 
 
 class Section(BaseModel):
@@ -76,9 +55,10 @@ def _leaves(annotation: Any) -> list[Any]:
     return [leaf for argument in arguments for leaf in _leaves(argument)] if arguments else [annotation]
 
 
-def key(decides: Artefacts, default: Any, description: str, **bounds: Any) -> Any:
+def key(decides: Artefact | Artefacts, default: Any, description: str, **bounds: Any) -> Any:
     """A key of a section with the artefacts that depend on it; ``default`` is ... for a key that is required."""
-    return Field(default, description=description, json_schema_extra={"decides": list(decides)}, **bounds)
+    named = [decides] if isinstance(decides, str) else list(decides)
+    return Field(default, description=description, json_schema_extra={"decides": named}, **bounds)  # type: ignore[dict-item]
 
 
 def distinct(values: Sequence[Any]) -> Sequence[Any]:

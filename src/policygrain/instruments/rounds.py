@@ -11,7 +11,7 @@ from scipy import stats
 from ..objective import Method
 from ..progress import Progress
 from ..provenance import seed_of
-from ..results.measurements import RoundRow, RoundsRecord, round_table
+from ..results.measurements import RoundRow, RoundsRecord, measurement_table
 from ..study.schema import Rounds
 from ..text import columns
 from ..train.rollout_batch import TrainingBatch
@@ -115,7 +115,7 @@ def _pool_entropy(measured: MeasuredPolicy, pool: Pool) -> float:
 def text(record: RoundsRecord) -> list[str]:
     """The record as lines of a table: rewards, and the mean difference to the reference over pools and its interval."""
     lines = []
-    for steps, stage in round_table([record]).groupby("steps"):
+    for steps, stage in measurement_table([record]).groupby("steps"):
         rewards = 100 * stage.pivot_table("reward", "method", "updates", sort=False)  # means over pools
         last = stage[stage["updates"] == stage["updates"].max()]
         ends = 100 * last.pivot(index="pool", columns="method", values="reward")

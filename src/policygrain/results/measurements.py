@@ -174,7 +174,7 @@ class MapRecord(Record):
     cells: list[MapCell]
 
 
-def estimator_table(records: Sequence[EstimatorsRecord]) -> pd.DataFrame:
+def measurement_table(records: Sequence[EstimatorsRecord | RoundsRecord]) -> pd.DataFrame:
     """One row per initial model (`seed`) and row of its record; intervals are in columns NAME_low and NAME_high."""
     import pandas as pd
 
@@ -189,10 +189,3 @@ def estimator_table(records: Sequence[EstimatorsRecord]) -> pd.DataFrame:
                     flat[key] = value
             rows.append(flat)
     return pd.DataFrame(rows)
-
-
-def round_table(records: Sequence[RoundsRecord]) -> pd.DataFrame:
-    """One row per initial model (`seed`) and row of its record."""
-    import pandas as pd
-
-    return pd.DataFrame([{"seed": record.seed, **row.model_dump()} for record in records for row in record.rows])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -11,11 +12,11 @@ from .. import digests
 from ..errors import NoResults, UserError
 from ..files import json_lines
 from ..study import Study, load_recorded_study
-from ..study.fingerprint import Fingerprints, measured_starts, start_seeds
+from ..study.fingerprint import Fingerprints, Instrument, measured_starts, start_seeds
 from ..study.load import had_added_seeds
 from ..study.runs import Run, RunMatrix, arms_of, run_matrix
 from .layout import START, StudyFolder
-from .measurements import EstimatorsRecord, RoundsRecord, estimator_table, round_table
+from .measurements import EstimatorsRecord, RoundsRecord, measurement_table
 from .schema import (
     AnyRecord,
     BenchmarkRecord,
@@ -234,26 +235,25 @@ class StudyResults:
     @cached_property
     def estimator_records(self) -> list[EstimatorsRecord]:
         """The estimators, measured on each initial model."""
-        starts = measured_starts(self.study, self.study.estimators)
-        return self._measured(EstimatorsRecord, [self.folder.estimators(s) for s in starts], "estimators")
+        return self._measured(EstimatorsRecord, "estimators", self.folder.estimators)
 
     @cached_property
     def estimators(self) -> pd.DataFrame:
-        """One row per initial model and estimator, see `estimator_table`."""
-        return estimator_table(self.estimator_records)
+        """One row per initial model and estimator, see `measurement_table`."""
+        return measurement_table(self.estimator_records)
 
     @cached_property
     def round_records(self) -> list[RoundsRecord]:
         """One round by each method, from each initial model."""
-        starts = measured_starts(self.study, self.study.rounds)
-        return self._measured(RoundsRecord, [self.folder.rounds(s) for s in starts], "rounds")
+        return self._measured(RoundsRecord, "rounds", self.folder.rounds)
 
     @cached_property
     def rounds(self) -> pd.DataFrame:
-        """One row per initial model, pool, method and number of updates, see `round_table`."""
-        return round_table(self.round_records)
+        """One row per initial model, pool, method and number of updates, see `measurement_table`."""
+        return measurement_table(self.round_records)
 
-    def _measured(self, kind: type[AnyRecord], paths: list[Path], what: str) -> list[AnyRecord]:
+    def _measured(self, kind: type[AnyRecord], what: Instrument, path: Callable[[int], Path]) -> list[AnyRecord]:
+        paths = map(path, measured_starts(self.study, getattr(self.study, what)))
         records = [read_record(kind, path, ALL) for path in paths if path.exists()]
         # A record has no rows if no sampled batch had a gradient: a model that never answers correctly.
         if not any(record.rows for record in records):  # type: ignore[attr-defined]

@@ -116,12 +116,11 @@ def check_instruments(study: Study) -> None:
     """Check the sections `estimators` and `rounds`, where a study has them."""
     for where, section in (("estimators", study.estimators), ("rounds", study.rounds)):
         if section is not None:
-            _check_methods(study, where, section)
-            _check_numbers(study, where, section)
+            _check_instrument(study, where, section)
 
 
-def _check_methods(study: Study, where: str, section: Estimators | Rounds) -> None:
-    names, reference = section.methods, section.reference
+def _check_instrument(study: Study, where: str, section: Estimators | Rounds) -> None:
+    names, reference, training = section.methods, section.reference, study.training
     known = [*study.methods, *method_names(), *comparison_names()]
     for name in names:
         if name not in known:
@@ -142,10 +141,6 @@ def _check_methods(study: Study, where: str, section: Estimators | Rounds) -> No
             f"{where}.reference: {reference!r} is not one of {where}.methods, which are compared with it. Add it there."
             f"{did_you_mean(reference, names)}"
         )
-
-
-def _check_numbers(study: Study, where: str, section: Estimators | Rounds) -> None:
-    training = study.training
     if max(section.steps) > training.steps:
         raise UserError(f"{where}.steps: {max(section.steps)}, and training.steps is {training.steps}.")
     if not max(section.updates):

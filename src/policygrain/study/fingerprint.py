@@ -8,7 +8,7 @@ the finished jobs of Snakemake, the key of a run, resuming, and the readers of r
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property, partial
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
@@ -70,9 +70,9 @@ class Fingerprints:
         """
         self.study, self.sources, self.start = study, sources or {}, start
         # Computed once: a workflow asks for each of these hundreds of times.
+        self._settings_of = cache(partial(settings, study))
         self._methods: dict[str, dict[str, Any]] = {}
         self._instruments: dict[Artefact, dict[str, Any]] = {}
-        self._settings: dict[Artefact, dict[str, Any]] = {}
         self._runs: dict[Run, str] = {}
         self._start_models: dict[int, str] = {}
 
@@ -84,13 +84,13 @@ class Fingerprints:
     @cached_property
     def training_data(self) -> str:
         """Training and validation problems."""
-        return digests.of_json([settings(self.study, "training_data"), self._digests_of(self.study.data.train)])
+        return digests.of_json([self._settings_of("training_data"), self._digests_of(self.study.data.train)])
 
     @cached_property
     def benchmarks(self) -> str:
         """The problems of all benchmarks."""
         named = [b.source for b in self.study.evaluation.benchmarks]
-        return digests.of_json([settings(self.study, "benchmarks"), self._digests_of(named)])
+        return digests.of_json([self._settings_of("benchmarks"), self._digests_of(named)])
 
     def data(self) -> str:
         """The prepared problems, and which benchmark problems are among the training prompts."""
@@ -99,9 +99,8 @@ class Fingerprints:
     def start_model(self, seed: int) -> str:
         """An initial model; ``seed`` is the seed of the initial model, not of a run."""
         if seed not in self._start_models:
-            made_from = [self.start_settings(seed), self.training_data]
             named = [] if self.start is None else [self.start]
-            self._start_models[seed] = digests.of_json([*made_from, *named])
+            self._start_models[seed] = digests.of_json([self.start_settings(seed), self.training_data, *named])
         return self._start_models[seed]
 
     def run(self, run: Run) -> str:
@@ -136,20 +135,15 @@ class Fingerprints:
         names = dict.fromkeys([arm.method_name for arm in self.matrix.arms.values()] + measured)
         shown = {name: method(name, self.study.methods) for name in names}
         cited = {name: [getattr(shown_method, key) for key in TEXTS] for name, shown_method in shown.items()}
-        return digests.of_json([settings(self.study, "figures"), cited, self._measured()])
-
-    def _measured(self) -> list[Any]:
-        """Everything that the study measures."""
-        matrix = self.matrix
-        runs = {run.name: self.run(run) for run in matrix.runs}
+        runs = {run.name: self.run(run) for run in self.matrix.runs}
         starts = [self.measured("estimators", s) for s in measured_starts(self.study, self.study.estimators)]
         starts += [self.measured("rounds", s) for s in measured_starts(self.study, self.study.rounds)]
-        evaluated = self.evaluation(matrix.evaluated, start_seeds(self.study))
-        return [runs, starts, evaluated]
+        evaluated = self.evaluation(self.matrix.evaluated, start_seeds(self.study))
+        return digests.of_json([self._settings_of("figures"), cited, [runs, starts, evaluated]])
 
     def tracking(self) -> str:
         """The mirror in MLflow."""
-        return digests.of_json([settings(self.study, "tracking"), self.figures()])
+        return digests.of_json([self._settings_of("tracking"), self.figures()])
 
     def start_settings(self, seed: int) -> dict[str, Any]:
         """The settings that an initial model depends on directly."""
@@ -173,11 +167,6 @@ class Fingerprints:
             section_settings = {key: value for key, value in self._settings_of(instrument).items() if key != "methods"}
             self._instruments[instrument] = {**section_settings, "resolved": resolved, "version": INSTRUMENTS}
         return {**self._instruments[instrument], "start_seed": start}
-
-    def _settings_of(self, artefact: Artefact) -> dict[str, Any]:
-        if artefact not in self._settings:
-            self._settings[artefact] = settings(self.study, artefact)
-        return self._settings[artefact]
 
     def _digests_of(self, sources: Sequence[str]) -> dict[str, str]:
         return {source: self.sources[source] for source in sources if source in self.sources}

@@ -128,24 +128,19 @@ def control_arms(study: Study) -> dict[str, Arm]:
 
 def run_matrix(study: Study) -> RunMatrix:
     """All arms and runs of a study, each once, in the order of its experiments, then its controls."""
-    arms: dict[str, Arm] = {}
-    runs: dict[Run, None] = {}
-    evaluated: dict[Run, None] = {}
-    experiments: dict[str, list[Run]] = {}
-    for name, experiment in study.experiments.items():
-        seeds = experiment.seeds if experiment.seeds is not None else study.seeds
-        experiment_arms = arms_of(experiment, study)
-        experiments[name] = [Run(arm.name, seed) for arm in experiment_arms for seed in seeds]
-        arms |= {arm.name: arms.get(arm.name, arm) for arm in experiment_arms}
-        runs |= dict.fromkeys(experiments[name])
-        if experiment.evaluate:
-            evaluated |= dict.fromkeys(experiments[name])
+    parts = {name: (arms_of(experiment, study), experiment.seeds) for name, experiment in study.experiments.items()}
     if study.controls is not None:
-        seeds = study.controls.seeds if study.controls.seeds is not None else study.seeds
-        controls = control_arms(study).values()
-        arms |= {arm.name: arms.get(arm.name, arm) for arm in controls}
-        experiments[CONTROLS] = [Run(arm.name, seed) for arm in controls for seed in seeds]
-        runs |= dict.fromkeys(experiments[CONTROLS])
+        parts[CONTROLS] = [*control_arms(study).values()], study.controls.seeds
+    arms: dict[str, Arm] = {}
+    for arm in (arm for its_arms, _ in parts.values() for arm in its_arms):
+        arms.setdefault(arm.name, arm)
+    experiments = {
+        name: [Run(arm.name, seed) for arm in its_arms for seed in seeds or study.seeds]
+        for name, (its_arms, seeds) in parts.items()
+    }
+    runs = dict.fromkeys(run for its_runs in experiments.values() for run in its_runs)
+    is_evaluated = [name for name, experiment in study.experiments.items() if experiment.evaluate]
+    evaluated = dict.fromkeys(run for name in is_evaluated for run in experiments[name])
     return RunMatrix(arms, list(runs), list(evaluated), experiments)
 
 

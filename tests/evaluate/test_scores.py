@@ -6,8 +6,7 @@ import itertools
 
 import pytest
 
-from policygrain.evaluate.grading import score
-from policygrain.evaluate.scores import majority, pass_at_k, powers_of_two
+from policygrain.evaluate.scores import majority, pass_at_k, powers_of_two, score
 from policygrain.results.schema import EvaluatedSample
 
 

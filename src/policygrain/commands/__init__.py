@@ -12,7 +12,7 @@ import textwrap
 from types import ModuleType
 
 from . import analysis, data, results, stages, study
-from .declare import Command
+from .command import Command
 
 GROUPS: dict[str, ModuleType] = {
     "Study": study,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .declare import JSON, command, flag, one_of, option, path
+from .command import JSON, command, flag, one_of, option, path
 
 ROLLOUTS = path(
     "--rollouts",

@@ -8,10 +8,9 @@ from argparse import BooleanOptionalAction, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .declare import JSON, actions, command, flag, option, path
+from .command import JSON, actions, command, flag, option, path
 
 if TYPE_CHECKING:
-    from ..tasks.problem import Problem
     from ..tasks.registry import Dataset
 
 ROOT = path("--root", "folder of problem sets (default: POLICYGRAIN_DATA, else the working directory)")
@@ -29,10 +28,8 @@ def _list(arguments: Namespace) -> None:
         print(json.dumps({d.name: d.model_dump(exclude={"name"}) for d in sets}, indent=1, ensure_ascii=False))
         return
     root = data_root(arguments.root)
-    rows = [
-        (d.name, d.role, str(d.version), str(d.count), "yes" if find(d, root) else "no", d.file, _source(d))
-        for d in sets
-    ]
+    there = {d.name: "yes" if find(d, root) else "no" for d in sets}
+    rows = [(d.name, d.role, str(d.version), str(d.count), there[d.name], d.file, _source(d)) for d in sets]
     print("\n".join(columns(rows, ("set", "role", "version", "problems", "there", "file", "source"), "llrrl")))
 
 
@@ -122,27 +119,14 @@ def _select(arguments: Namespace) -> None:
     from ..evaluate.selection import select, solve_rates
     from ..results.reader import samples
     from ..tasks.problem import write_problems
-    from ..tasks.set_files import data_root
+    from ..tasks.sources import load
 
-    problems = _problems(arguments.set, data_root(arguments.root), "data select")
+    problems = load(arguments.set, arguments.root)
     rates = solve_rates(sample for path in arguments.samples for sample in samples(path))
     selected = select(problems, rates, arguments.least, arguments.most)
     write_problems(arguments.out, selected)
     rate = sum(rates[p.id, p.problem] for p in selected) / len(selected)
     print(f"{arguments.out}: {len(selected)} of {len(problems)} problems, with a mean solve rate of {rate:.1%}")
-
-
-def _problems(source: str, root: Path, where: str) -> list[Problem]:
-    """The problems of a registered set or of a file in ``root``."""
-    from ..tasks.problem import read_problems
-    from ..tasks.registry import dataset, names
-    from ..tasks.set_files import load, require
-
-    if source in names():
-        return load(dataset(source), require(dataset(source), root, where))
-    if not source.endswith(".jsonl"):
-        dataset(source)  # raises UserError with a suggestion
-    return read_problems(root / source)
 
 
 @command(
@@ -155,14 +139,13 @@ def _overlaps(arguments: Namespace) -> None:
     """Print and write which benchmark problems are among the training prompts, word for word or nearly so."""
     from ..files import atomic_json
     from ..tasks.contamination import TrainingIndex, as_data
-    from ..tasks.set_files import data_root
+    from ..tasks.sources import load
     from ..text import columns
 
-    root, where = data_root(arguments.root), "data overlaps"
-    index = TrainingIndex(_problems(arguments.train, root, where))
+    index = TrainingIndex(load(arguments.train, arguments.root))
     overlaps, rows = {}, []
     for name in arguments.benchmarks:
-        benchmark = _problems(name, root, where)
+        benchmark = load(name, arguments.root)
         pairs = overlaps[name] = index.overlaps(benchmark)
         hit = {p.benchmark for p in pairs}
         exact = {p.benchmark for p in pairs if p.kind == "exact"}

@@ -7,7 +7,8 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
-from .declare import CONFIG, JSON, command, flag, option, path
+from .command import CONFIG, JSON, RESULTS, command, flag, option, path
+from .stages import recorded
 
 
 @command(
@@ -107,11 +108,7 @@ def inspect(arguments: Namespace) -> None:
     print(write(folder, arguments.step, arguments.out))
 
 
-@command(
-    CONFIG,
-    path("--results", "the study's results (default: results/NAME)"),
-    option("--port", "port of the server on this machine", type=int, default=5000),
-)
+@command(CONFIG, RESULTS, option("--port", "port of the server on this machine", type=int, default=5000))
 def ui(arguments: Namespace) -> None:
     """Print where a study's runs are in MLflow, and serve it in the browser.
 
@@ -119,11 +116,9 @@ def ui(arguments: Namespace) -> None:
     is served until Ctrl-C.
     """
     from ..report.mlflow_store import serve
-    from ..results.layout import StudyFolder
-    from ..study import load_recorded_study
 
-    study = load_recorded_study(arguments.config)
-    serve(StudyFolder(arguments.results or Path("results") / study.name), study, arguments.port)
+    results = recorded(arguments)
+    serve(results.folder, results.study, arguments.port)
 
 
 @command(

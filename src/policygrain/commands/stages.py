@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .declare import ARM, CONFIG, DONE, RESULTS, RUN_DIR, SEEDS, command, flag, job, option, path
+from .command import ARM, CONFIG, DONE, RESULTS, RUN_DIR, SEEDS, command, flag, job, option, path
 
 if TYPE_CHECKING:
     from ..results.layout import DataFolder, RunFolder, StudyFolder

@@ -8,7 +8,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .declare import CONFIG, JSON, command, flag, one_of, option, path
+from .command import CONFIG, JSON, command, flag, one_of, option, path
 
 if TYPE_CHECKING:
     from ..study.fingerprint import Fingerprints

@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
-
 from ..errors import UserError
 from ..files import atomic_text
 from ..results.layout import StudyFolder
-from ..study import Study, load_recorded_study, parse_study
+from ..study import Study, load_recorded_study, parse_study, study_text
 from ..text import flat, some
 
 PROMPT = "{problem}\nPlease reason step by step, and put your final answer within \\boxed{}.\n"
@@ -85,7 +83,7 @@ def claim(folder: StudyFolder, study: Study) -> None:
             )
         return
     folder.path.mkdir(parents=True, exist_ok=True)
-    atomic_text(folder.study, yaml.safe_dump(study.model_dump(mode="json"), sort_keys=False, allow_unicode=True))
+    atomic_text(folder.study, study_text(study, folder.study))
 
 
 def named(models: Sequence[str]) -> dict[str, str]:

@@ -30,9 +30,9 @@ from ..tasks.registry import sampling_of
 from ..tasks.sources import contaminated
 from ..train.start_model import check_start_model
 from .any_model import fetched
-from .grading import grade
 from .protocol import engine_of, protocol, response_key
 from .sampling import queries_of, sample
+from .scores import grade
 
 
 def evaluate(study: Study, models: Mapping[str, Path], data: DataFolder, results: StudyFolder) -> dict[str, str]:
@@ -118,14 +118,11 @@ def _update_contaminated(
     seen: Mapping[str, Collection[str]],
 ) -> None:
     """Update which problems are among the training prompts, if that has changed; no response depends on it."""
-    records = [
-        record.model_copy(
-            update={
-                "contaminated": [i for i, p in enumerate(problems[record.benchmark]) if p.id in seen[record.benchmark]]
-            }
-        )
-        for record in there.records
-    ]
+    records = []
+    for record in there.records:
+        ids = [problem.id for problem in problems[record.benchmark]]
+        positions = [i for i, identity in enumerate(ids) if identity in seen[record.benchmark]]
+        records.append(record.model_copy(update={"contaminated": positions}))
     if records != there.records:
         write_record(folder.record, there.model_copy(update={"records": records}))
 

@@ -1,10 +1,97 @@
-"""Scores of one benchmark from the outcomes of its samples."""
+"""Grading of sampled responses, their scores, and the record of each benchmark."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import comb
+
+from ..files import atomic_text
+from ..grading import Grader, Options, extract
+from ..grading.grader import Item
+from ..model.engine import Response
+from ..results.layout import EvaluationFolder
+from ..results.schema import BenchmarkRecord, EvaluatedSample
+from ..study.schema import Study
+from .sampling import Query
+
+
+def grade(
+    study: Study,
+    queries: Sequence[Query],
+    responses: Sequence[Response],
+    texts: Sequence[str],
+    graders: Mapping[str, Grader],
+    folder: EvaluationFolder,
+    contaminated: Mapping[str, Collection[str]],
+) -> list[BenchmarkRecord]:
+    """Grade all responses and write each with its outcome into ``folder``; returns one record per benchmark.
+
+    ``graders``: by extraction protocol. ``contaminated``: benchmark → ids of the problems that are among the training
+    prompts.
+    """
+    records = []
+    for benchmark in study.evaluation.benchmarks:
+        protocol = benchmark.extraction or study.extraction
+        positions = [i for i, query in enumerate(queries) if benchmark.name in query.benchmarks]
+        graded = {
+            greedy: _samples([(queries[i], responses[i], texts[i]) for i in chosen], graders[protocol])
+            for greedy in (False, True)
+            if (chosen := [i for i in positions if queries[i].greedy is greedy])
+        }
+        for greedy, rows in graded.items():
+            path = folder.greedy(benchmark.name) if greedy else folder.samples(benchmark.name)
+            atomic_text(path, "".join(row.model_dump_json() + "\n" for row in rows))
+        record = score(benchmark.name, graded[False], contaminated.get(benchmark.name, ()), protocol)
+        greedy_scores = [float(row.outcome == "correct") for row in graded[True]] if True in graded else None
+        records.append(record.model_copy(update={"greedy": greedy_scores}))
+    return records
+
+
+def _samples(sampled: Sequence[tuple[Query, Response, str]], grader: Grader) -> list[EvaluatedSample]:
+    """Each sampled response, given with its query and text, with its outcome."""
+    items = [Item(q.problem.answer, text, Options.of(q.problem), q.problem.id) for q, _, text in sampled]
+    return [
+        EvaluatedSample(
+            id=query.problem.id,
+            sample=query.sample,
+            outcome=outcome,
+            gold=query.problem.answer,
+            problem=query.problem.problem,
+            response=text,
+            tokens=response.length,
+            finished=response.finished,
+        )
+        for (query, response, text), outcome in zip(sampled, grader.grade_items(items), strict=True)
+    ]
+
+
+def score(
+    benchmark: str, rows: Sequence[EvaluatedSample], contaminated: Collection[str] = (), extraction: str = "boxed"
+) -> BenchmarkRecord:
+    """One benchmark's record: a score per problem, in the order of the problem file, and summaries over problems."""
+    by_problem: dict[str, list[EvaluatedSample]] = {}
+    for row in rows:
+        by_problem.setdefault(row.id, []).append(row)
+    correct = [sum(r.outcome == "correct" for r in group) for group in by_problem.values()]
+    n = len(rows) // len(by_problem)
+    votes = [
+        majority([extract(r.response, extraction) for r in group], [r.outcome == "correct" for r in group])
+        for group in by_problem.values()
+    ]
+    return BenchmarkRecord(
+        benchmark=benchmark,
+        n=n,
+        problems=len(by_problem),
+        accuracy=sum(correct) / len(rows),
+        per_problem=[c / n for c in correct],
+        contaminated=[position for position, identity in enumerate(by_problem) if identity in contaminated],
+        pass_at={k: sum(pass_at_k(n, c, k) for c in correct) / len(correct) for k in powers_of_two(n)},
+        majority=sum(votes) / len(votes),
+        outcomes=dict(Counter(r.outcome for r in rows)),
+        tokens=sum(r.tokens for r in rows),
+        truncated=sum(not r.finished for r in rows) / len(rows),
+    )
 
 
 def pass_at_k(n: int, correct: int, k: int) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal, NamedTuple, Self, get_args
 
 Outcome = Literal["correct", "incorrect", "unparsable", "timeout", "error"]
@@ -37,11 +37,8 @@ class Options:
     @classmethod
     def of(cls, problem: Any) -> Options:
         """The options of a ``tasks.problem.Problem``."""
-        if problem.tests:
-            fields = {key: getattr(problem, key) for key in ("tests", "entry_point", "setup", "signature")}
-            return cls(**fields, seconds=problem.seconds)
-        degrees = _DEGREES.search(problem.problem) is not None
-        return cls(problem.relative_tolerance, problem.absolute_tolerance, problem.text, problem.list_answer, degrees)
+        values = {field.name: getattr(problem, field.name) for field in fields(cls) if field.name != "degrees"}
+        return cls(**values, degrees=not problem.tests and _DEGREES.search(problem.problem) is not None)
 
     @property
     def exact(self) -> bool:

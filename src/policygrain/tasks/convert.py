@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 from ..errors import UserError
 from ..files import json_lines, read_json
 from ..grading.extraction import last_box
+from .problem import Row
 
 if TYPE_CHECKING:
     from .registry import Code, Column, Dataset, Identity
-
-Row = dict[str, Any]
 
 
 def source_rows(path: Path) -> Iterator[tuple[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,7 @@ class Problem:
 
     The answer of a problem with tests is a solution, empty if there is none.
 
-    The next four fields say how answers are compared: ``list_answer``, the gold answer is a list and all of it is
-    required; tolerances of numbers, relative to the gold answer or absolute; ``text``, compared as text. The others
-    are those of a problem whose answer is a program: its ``tests``, the function ``entry_point`` that they call,
-    ``setup`` that comes before program and tests, and the ``signature`` that a completion continues; programs, too;
-    ``seconds`` of processor time, where its solution is slow.
+    The other fields say how answers are compared, see `grading.Options`.
     """
 
     id: str
@@ -45,9 +41,7 @@ class Problem:
 
 
 PROGRAMS = ("tests", "entry_point", "setup", "signature")
-# Written only if they differ from these defaults, so that files of other problems, and their digests, do not change.
-SPARSE: dict[str, Any] = {"list_answer": False, "relative_tolerance": None, "absolute_tolerance": None, "text": False}
-SPARSE |= dict.fromkeys(PROGRAMS, "") | {"seconds": None}
+DEFAULTS = {field.name: field.default for field in fields(Problem)}
 
 
 def read_problems(
@@ -109,6 +103,9 @@ def _problem(row: Row, path: Path, number: int) -> Problem:
 
 
 def write_problems(path: Path, problems: Iterable[Problem]) -> None:
-    """Write JSON Lines, atomically."""
-    rows = ({k: v for k, v in asdict(p).items() if k not in SPARSE or v != SPARSE[k]} for p in problems)
+    """Write JSON Lines, atomically.
+
+    Defaults are not written, except `steps`, so that files, and their digests, do not change with a new field.
+    """
+    rows = ({k: v for k, v in asdict(p).items() if k == "steps" or v != DEFAULTS[k]} for p in problems)
     atomic_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))

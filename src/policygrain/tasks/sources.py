@@ -50,10 +50,10 @@ def check_source(source: str, root: Path | None, where: str) -> None:
 
 def load(source: str, root: Path | None, limit: int | None = None) -> list[Problem]:
     """At most ``limit`` problems of a registered set or a file, in order."""
-    if source in registry.names():
-        dataset = registry.dataset(source)
-        return set_files.load(dataset, set_files.require(dataset, data_root(root), source), limit)
-    return read_problems(data_root(root) / source, limit)
+    if is_file(source):
+        return read_problems(data_root(root) / source, limit)
+    dataset = registry.dataset(source)
+    return set_files.load(dataset, set_files.require(dataset, data_root(root), source), limit)
 
 
 def source_digests(study: Study) -> dict[str, str]:

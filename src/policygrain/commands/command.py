@@ -1,4 +1,4 @@
-"""Declaration of commands: a function with its options is a command, and its docstring is the help."""
+"""A command is a function with its options, and its docstring is the help; options that several commands have."""
 
 from __future__ import annotations
 

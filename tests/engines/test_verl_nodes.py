@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from policygrain.engines.verl_config import PYTHON, verl_python
-from policygrain.plan.slurm import launch
+from policygrain.plan.cluster import launch
 from policygrain.results.layout import RunFolder
 from policygrain.results.reader import run_metrics, run_summary
 

@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -19,6 +18,7 @@ from policygrain.grading import MathGrader, NumericGrader, Options, open_grader
 from policygrain.grading.extraction import boxed, joined_boxes
 from policygrain.grading.math import MAX_LENGTH, grade_directly
 from policygrain.tasks import registry
+from policygrain.tasks.problem import Problem
 
 from ..support.hostile import ENDLESS
 
@@ -208,11 +208,9 @@ def test_a_gold_answer_is_bounded(grader: MathGrader) -> None:
 def test_a_degree_sign_may_be_added_if_the_problem_is_about_degrees(
     grader: MathGrader, problem: str, outcome: str
 ) -> None:
-    asked = SimpleNamespace(
-        problem=problem, relative_tolerance=None, absolute_tolerance=None, text=False, list_answer=False, tests=""
-    )
-    assert grader.compare(["60"], ["60^\\circ"], Options.of(asked)) == [outcome]
-    assert NumericGrader().grade(["60"], ["\\boxed{60}"], Options.of(asked)) == ["correct"]
+    options = Options.of(Problem("1", problem, "60", "set"))
+    assert grader.compare(["60"], ["60^\\circ"], options) == [outcome]
+    assert NumericGrader().grade(["60"], ["\\boxed{60}"], options) == ["correct"]
 
 
 def test_graders_by_name() -> None:

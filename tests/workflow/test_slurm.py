@@ -15,8 +15,7 @@ import pytest
 
 from policygrain.errors import UserError
 from policygrain.files import read_json, read_json_lines
-from policygrain.plan.cluster import Request
-from policygrain.plan.slurm import output_of
+from policygrain.plan.cluster import Request, output_of
 from policygrain.results.reader import StudyResults
 from policygrain.study import load_study
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from policygrain.errors import UserError
 from policygrain.plan.jobs import Jobs
-from policygrain.plan.slurm import launch
+from policygrain.plan.cluster import launch
 from policygrain.results.layout import StudyFolder
 from policygrain.study import parse_study
 

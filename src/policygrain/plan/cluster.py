@@ -1,4 +1,4 @@
-"""`policygrain check --slurm`: whether SLURM accepts the profile's requests, and whether the study passes on nodes."""
+"""SLURM: whether it accepts the profile's requests, whether the study passes on nodes, how a run is launched there."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from ..errors import UserError, did_you_mean
 from ..study import Study
 from ..train.stopping import parse_time_left
 from .jobs import SUBMITTED
-from .slurm import output_of
 
 START_TIMEOUT = 60  # seconds until a check must have started on a node; on a full cluster it does not
 JOB_TIMEOUT = 420  # further seconds to import torch on a slow file system, and to start vLLM
@@ -109,6 +108,21 @@ def check_cluster(study: Study, config: Path, profile: Path) -> None:
         problems += not passes_on_a_node(options, config, with_vllm=starting is not None)
     if problems:
         raise UserError(f"{profile}: {problems} problem{'s' if problems > 1 else ''} on this cluster, see above.")
+
+
+def output_of(*command: str, timeout: float = 60, without: str | None = None) -> str:
+    """Standard output of a command; UserError with the last line of its standard error if it fails or times out.
+
+    Environment variables that begin with ``without`` are removed; ``timeout`` is in seconds.
+    """
+    environment = {key: value for key, value in os.environ.items() if not (without and key.startswith(without))}
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False, env=environment)
+    except subprocess.TimeoutExpired as error:
+        raise UserError(f"{command[0]} did not answer within {timeout:.0f} s") from error
+    if done.returncode != 0:
+        raise UserError((done.stderr.strip().splitlines() or [f"{command[0]} failed with {done.returncode}"])[-1])
+    return done.stdout
 
 
 def time_limits() -> dict[str, str]:
@@ -198,3 +212,16 @@ def passes_on_a_node(options: Collection[str], config: Path, with_vllm: bool) ->
             file=sys.stderr,
         )
     return done.returncode == 0
+
+
+def launch(resources: Mapping[str, Any]) -> str:
+    """Launch command of the processes that train one run together; empty for a single process (no `mpi`)."""
+    if not resources.get("mpi"):
+        return ""
+    nodes = resources.get("nodes")
+    tasks = resources.get("tasks") or (nodes or 1) * resources["tasks_per_node"]
+    where = f"--nodes={nodes} " if nodes else ""
+    gpus = f"--gpus={resources['gpu']} " if resources.get("gpu") else ""
+    # A step does not inherit the job's CPUs per task; ranks must not wait for one that was killed.
+    cpus = f"--cpus-per-task={resources.get('cpus_per_task', 1)} --kill-on-bad-exit=1"
+    return f"{resources['mpi']} {where}--ntasks={tasks} {cpus} {gpus}"

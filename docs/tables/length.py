@@ -6,7 +6,7 @@ import functools
 
 import pandas as pd
 
-from .common import block, compared, difference, files, shown, steps
+from .common import block, compared, difference, files, shown, steps, table
 
 # Record → its row of the tables, under the header of the column.
 LENGTHS = {
@@ -86,3 +86,19 @@ def fresh() -> str:
     columns = [*HEADER, "reward before", "token − before", *(f"{m} − token" for m in planned)]
     cells = [*row(FRESH), f"{before.mean():.1f}", shown(difference(token, before))]
     return compared(columns, [(cells, [difference(rewards(FRESH, method), token) for method in planned])])
+
+
+@block("size-smollm2")
+def smollm2() -> str:
+    """SmolLM2: cosine of one batch's update with the true gradient, in hundredths; intervals are over batches."""
+    (record,) = files("smollm2-sums", "estimators/seed*.json").values()
+
+    def interval(low: float, high: float) -> str:
+        return f"[{100 * low:+.1f}, {100 * high:+.1f}]"
+
+    rows = []
+    for estimate in record["rows"]:
+        (cosine, *_), (mean, low, high) = estimate["cosine"], estimate["cosine_difference"]
+        minus = "" if estimate["estimator"] == BASE else f"{100 * mean:+.1f} {interval(low, high)}"
+        rows.append([estimate["estimator"], f"{estimate['ratio_variance']:.2g}", f"{100 * cosine:.1f}", minus])
+    return table(["ratio", "variance of ratios", "cosine", "minus token [95% interval]"], rows)

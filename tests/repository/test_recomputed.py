@@ -533,8 +533,48 @@ NUMBERS: list[Line] = [
     (
         "docs/withdrawn.md",
         "the cosine is {:.2f} after 4 updates and {:.2f} after 16",
+        "earlier/newer",
+        lambda r: [float(np.mean([*bias_cosine(r, "gspo", n).values()])) for n in (4, 16)],
+    ),
+    (
+        "docs/withdrawn.md",
+        "does point away ({:.2f} and {:.2f}, ",
         "newer",
         lambda r: [float(np.mean([*bias_cosine(r, "gspo", n).values()])) for n in (4, 16)],
+    ),
+    *(
+        (
+            "docs/newer.md",
+            text,
+            "newer",
+            lambda r, method=method: [x for n in (4, 16) for x in mean_t([*bias_cosine(r, method, n).values()])],
+        )
+        for method, text in {
+            "gspo": "{:.2f} [{:.2f}, {:.2f}] after 4 updates and {:.2f} [{:.2f}, {:.2f}] after 16",
+            "luspo": "{:.2f} [{:.2f}, {:.2f}] and {:.2f} [{:.2f}, {:.2f}]. Without a clip",
+        }.items()
+    ),
+    (
+        "docs/newer.md",
+        "after 16 updates {:.2f} [{:.2f}, {:.2f}]",
+        "newer",
+        lambda r: mean_t([*bias_cosine(r, "gmpo", 16).values()]),
+    ),
+    (
+        "docs/newer.md",
+        "was behind, too ({:.1f} [{:.1f}, {:.1f}])",
+        "earlier/newer",
+        lambda r: mean_t(paired(after_round, r, "gspo", "token", 4)),
+    ),
+    (
+        "docs/newer.md",
+        "(KL [{:+.1f}, {:+.1f}], TV [{:+.1f}, {:+.1f}]) and VESPO {:.1f} [{:+.1f}, {:+.1f}]",
+        "newer",
+        lambda r: [
+            x
+            for method, first in (("dppo_kl", 1), ("dppo_tv", 1), ("vespo", 0))
+            for x in mean_t(paired(after_round, r, method, "token", 4))[first:]
+        ],
     ),
     (
         "docs/hour.md",

@@ -37,9 +37,10 @@ RECORDS = {
     "engines-verl": "studies/engines-verl.yaml",
     "smollm2": "studies/smollm2.yaml",
     "smollm2-code": "studies/smollm2-code.yaml",
+    "smollm2-sums": "studies/smollm2-sums.yaml",
 }
 # Of study files that are no longer there, for docs/withdrawn.md and docs/regime.md.
-RETIRED = tuple(f"earlier/{name}" for name in ("laptop", "laptop-replicate", "hour", "bands"))
+RETIRED = tuple(f"earlier/{name}" for name in ("laptop", "laptop-replicate", "hour", "bands", "newer"))
 ROOT = Path(__file__).parents[2]
 # What changes no result, and may have changed since.
 FREE = {"base", "tuned_on", "title", "figures", "tracking", "seeds_per_process"}

@@ -14,22 +14,17 @@ from policygrain.integrations.anatomy import cosines_of, measure
 from policygrain.integrations.anatomy_page import page, sentences
 from policygrain.integrations.coefficients import Work
 from policygrain.integrations.rollouts import Rollouts, read_rollouts
-from policygrain.model import tiny
 from policygrain.model.loading import load_model
-from policygrain.study.schema import TinyModel
+
+from ..support.engines import save_tiny
 
 DIRECTIONS = 64
 
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder, tokenizer = tmp_path_factory.mktemp("start"), tiny.character_tokenizer()
-    model = tiny.build(TinyModel(hidden=16, intermediate=16, layers=1, heads=1), tokenizer, 0)
-    with torch.no_grad():
-        model.get_input_embeddings().weight.mul_(20)  # so that the temperature matters
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return str(folder)
+    # Embeddings are large, so that the temperature matters.
+    return save_tiny(tmp_path_factory.mktemp("start"), scale=20, hidden=16, intermediate=16)
 
 
 @pytest.fixture(scope="module")

@@ -15,15 +15,12 @@ import torch
 
 from policygrain import method
 from policygrain.cli import main
-from policygrain.model import tiny
 from policygrain.model.loading import load_model
 from policygrain.objective.advantage import BatchStd, Grpo
-from policygrain.study.schema import TinyModel
 
 pytest.importorskip("trl", reason="TRL is not installed (pip install '.[dev]')")
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # about versions of vLLM, which plays no part here
-    from datasets import Dataset
     from transformers import PrinterCallback
     from trl import GRPOConfig, GRPOTrainer
     from trl.experimental.gmpo import GMPOTrainer
@@ -35,57 +32,19 @@ with warnings.catch_warnings():
     from policygrain.integrations.rollouts import group_advantages, read_rollouts
     from policygrain.integrations.trl import PolicyGrainTrainer
 
-# A step of 8 responses to 2 prompts, and a second one on the same rollouts, which is off-policy.
-SETTINGS: dict[str, Any] = {
-    "per_device_train_batch_size": 8,
-    "gradient_accumulation_steps": 1,
-    "num_generations": 4,
-    "num_iterations": 2,
-    "max_completion_length": 10,
-    "max_steps": 4,
-    "learning_rate": 3e-3,
-    "lr_scheduler_type": "constant",
-    "report_to": "none",
-    "logging_steps": 1,
-    "save_strategy": "no",
-    "use_cpu": True,
-    "bf16": False,
-    "gradient_checkpointing": False,
-    "disable_tqdm": True,
-    "seed": 5,
-}
+    from ..support.engines import save_tiny
+    from ..support.trl import SETTINGS, reward, trainer_of
 
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A tiny model whose responses have different lengths: the end-of-sequence token is likely from the start."""
-    folder = tmp_path_factory.mktemp("start")
-    tokenizer = tiny.character_tokenizer()
-    model = tiny.build(TinyModel(hidden=32, intermediate=64, layers=1, heads=1), tokenizer, 0)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return str(folder)
+    return save_tiny(tmp_path_factory.mktemp("start"))
 
 
-def reward(completions: list[str], **_: Any) -> list[float]:
-    """Digits are worth something, so that groups have different rewards."""
-    return [sum(c.isdigit() for c in text) / (1 + len(text)) for text in completions]
-
-
-def train(start: str, folder: Path, kind: Any, **settings: Any) -> Any:
+def train(start: str, folder: Path, kind: Any = PolicyGrainTrainer, dump: Path | None = None, **settings: Any) -> Any:
     """The trainer after its steps."""
-    own = {key: settings.pop(key) for key in ("objective", "micro_batch_statistics") if key in settings}
-    dump = settings.pop("dump", None)
-    model, tokenizer = load_model(start)
-    prompts = [{"prompt": text} for text in ("1+2=\n", "7+5=\n", "30+4=\n", "9+9=\n") * 4]
-    trainer = kind(
-        model=model,
-        processing_class=tokenizer,
-        reward_funcs=reward,
-        args=GRPOConfig(output_dir=str(folder), **SETTINGS | settings),
-        train_dataset=Dataset.from_list(prompts),
-        **own,
-    )
+    trainer = trainer_of(kind, start, folder, **settings)
     trainer.remove_callback(PrinterCallback)
     if dump:
         dump_trl(trainer, dump, first_step=1)
@@ -107,7 +66,7 @@ TIGHT = {"low": 0.01, "high": 0.02}  # some tokens are clipped after an update a
 def test_weights_after_training_are_those_of_trl(name: str, kind: Any, start: str, tmp_path: Path) -> None:
     """By AdamW, over several steps; test_parity.py has all of TRL's losses."""
     theirs = train(start, tmp_path, kind, epsilon=TIGHT["low"], epsilon_high=TIGHT["high"])
-    ours = train(start, tmp_path, PolicyGrainTrainer, objective=method(name, clip=TIGHT))
+    ours = train(start, tmp_path, objective=method(name, clip=TIGHT))
     clipped = [row["policygrain/clip_fraction_high"] for row in ours.state.log_history if "loss" in row]
     assert clipped[0] == clipped[2] == 0 and max(clipped) > 0, "every second step is off-policy"
     start_weights = torch.cat([p.detach().flatten() for p in load_model(start)[0].parameters()])
@@ -118,7 +77,7 @@ def test_weights_after_training_are_those_of_trl(name: str, kind: Any, start: st
 @pytest.mark.filterwarnings("ignore:.*sampler:UserWarning")
 def test_tepos_mask_is_measured(start: str, tmp_path: Path) -> None:
     """On-policy no entropy has fallen; in the second update of the same rollouts some have."""
-    trainer = train(start, tmp_path, PolicyGrainTrainer, objective="tepo")
+    trainer = train(start, tmp_path, objective="tepo")
     rows = [row for row in trainer.state.log_history if "loss" in row]
     shares = [row["policygrain/mask_share"] for row in rows]
     assert shares[1] > 0.05 and shares[3] > 0.05
@@ -132,8 +91,8 @@ def test_the_rollouts_that_are_written_are_those_that_were_trained_on(start: str
     They begin with whole batches of rollouts, of which each response is trained on twice: steps 4 and 5, 6 and 7.
     """
     shared = {"steps_per_generation": 2, "num_iterations": 2, "max_steps": 8}
-    plain = train(start, tmp_path, PolicyGrainTrainer, objective="tepo", **shared)
-    trainer = train(start, tmp_path, PolicyGrainTrainer, objective="tepo", dump=tmp_path / "rollouts", **shared)
+    plain = train(start, tmp_path, objective="tepo", **shared)
+    trainer = train(start, tmp_path, objective="tepo", dump=tmp_path / "rollouts", **shared)
     assert torch.equal(weights(trainer), weights(plain))
     rollouts = read_rollouts(tmp_path / "rollouts")
     steps, staleness = (rollouts.responses[name] for name in ("step", "staleness"))
@@ -155,14 +114,14 @@ def test_the_rollouts_that_are_written_are_those_that_were_trained_on(start: str
 
 @pytest.mark.parametrize("name", ["clip_cov", "kl_cov"])
 def test_a_batch_that_is_the_whole_step_has_its_statistics(name: str, start: str, tmp_path: Path) -> None:
-    trainer = train(start, tmp_path, PolicyGrainTrainer, objective=name, max_steps=2)
+    trainer = train(start, tmp_path, objective=name, max_steps=2)
     rows = [row for row in trainer.state.log_history if "loss" in row]
     assert len(rows) == 2 and "policygrain/micro_batch_statistics" not in rows[0]
 
 
 def test_one_update_per_batch_is_said(start: str, tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="all ratios are 1.*num_iterations=2"):
-        train(start, tmp_path, PolicyGrainTrainer, objective="gspo", max_steps=1, num_iterations=1)
+        train(start, tmp_path, objective="gspo", max_steps=1, num_iterations=1)
 
 
 def test_a_mean_over_prompts_counts_the_tokens_of_each_prompt(start: str, tmp_path: Path) -> None:
@@ -199,7 +158,6 @@ def test_accumulation_does_not_change_the_gradient(name: str, start: str, tmp_pa
         trainer = train(
             start,
             tmp_path,
-            PolicyGrainTrainer,
             objective=method(name) if name == "gepo" else method(name, clip=TIGHT),
             optim="sgd",
             max_grad_norm=0.0,
@@ -315,7 +273,7 @@ def test_a_clip_range_that_clips_nothing_is_said_in_training(
 ) -> None:
     monkeypatch.setattr("policygrain.integrations.idle_clip.BATCHES", 1)
     with pytest.warns(UserWarning, match=r"tepo: the clip range 0\.2 / 0\.28 has clipped no token"):
-        train(start, tmp_path, PolicyGrainTrainer, objective="tepo")
+        train(start, tmp_path, objective="tepo")
 
 
 def test_batch_std_is_trls_scale_of_the_batch(start: str, tmp_path: Path) -> None:

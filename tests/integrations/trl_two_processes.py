@@ -16,10 +16,9 @@ from policygrain.model.loading import load_model
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    from datasets import Dataset
-    from trl import GRPOConfig
-
     from policygrain.integrations.trl import PolicyGrainTrainer
+
+    from ..support.trl import PROMPTS, trainer_of
 
 LENGTH = 10
 
@@ -34,44 +33,16 @@ class Kept(PolicyGrainTrainer):
         return super()._compute_loss(model, inputs)
 
 
-def reward(completions: list[str], **_: Any) -> list[float]:
-    return [sum(c.isdigit() for c in text) / (1 + len(text)) for text in completions]
-
-
 def flat(model: torch.nn.Module) -> torch.Tensor:
     return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
 def main(start: str, folder: Path) -> None:
     objective = method("tepo")
-    model, tokenizer = load_model(start)
-    before = flat(model)
-    config = GRPOConfig(
-        output_dir=str(folder),
-        per_device_train_batch_size=4,
-        gradient_accumulation_steps=1,
-        num_generations=4,
-        max_completion_length=LENGTH,
-        max_steps=1,
-        learning_rate=1.0,
-        lr_scheduler_type="constant",
-        optim="sgd",
-        max_grad_norm=0.0,
-        report_to="none",
-        save_strategy="no",
-        use_cpu=True,
-        bf16=False,
-        gradient_checkpointing=False,
-        disable_tqdm=True,
-    )
-    trainer = Kept(
-        model=model,
-        processing_class=tokenizer,
-        reward_funcs=reward,
-        args=config,
-        train_dataset=Dataset.from_list([{"prompt": text} for text in ("1+2=\n", "7+5=\n")] * 4),
-        objective=objective,
-    )
+    before = flat(load_model(start)[0])
+    sgd = {"optim": "sgd", "max_grad_norm": 0.0, "learning_rate": 1.0, "max_steps": 1, "num_iterations": 1}
+    settings = sgd | {"per_device_train_batch_size": 4, "max_completion_length": LENGTH}
+    trainer = trainer_of(Kept, start, folder, PROMPTS[:2], objective=objective, **settings)
     trainer.train()
     rank = trainer.accelerator.process_index
     after = flat(trainer.accelerator.unwrap_model(trainer.model))

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from policygrain.model import tiny
 from policygrain.model.loading import load_tokenizer
-from policygrain.study.schema import TinyModel
 from policygrain.tasks.characters import CHARACTERS, EOS
 from policygrain.tasks.families import FAMILIES, demonstrations, generate
+
+from ..support.engines import save_tiny
 
 ENGLISH = ("plain_sum", "word_problem", "char_count")  # for pretrained models: they have capital letters
 CHARACTER = tiny.character_tokenizer()
@@ -45,13 +46,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Both kinds of tiny models, saved as initial models are."""
     texts = [problem.problem for family in FAMILIES for problem in generate(family, "train", 20, seed=0)]
     kinds = {"characters": tiny.character_tokenizer(), "bpe": tiny.bpe_tokenizer(texts, 300)}
-    found = {}
+    found = {kind: tmp_path_factory.mktemp(kind) for kind in kinds}
     for kind, tokenizer in kinds.items():
-        found[kind] = tmp_path_factory.mktemp(kind)
-        tiny.build(TinyModel(hidden=8, intermediate=8, layers=1, heads=1), tokenizer, seed=0).save_pretrained(
-            found[kind]
-        )
-        tokenizer.save_pretrained(found[kind])
+        save_tiny(found[kind], tokenizer, hidden=8, intermediate=8)
     return found
 
 

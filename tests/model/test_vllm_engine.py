@@ -13,16 +13,14 @@ import torch
 
 from policygrain.errors import UserError
 from policygrain.files import read_json_lines
-from policygrain.model import tiny
 from policygrain.model.engine import Engine, Request
 from policygrain.model.loading import load_model
 from policygrain.model.logprobs import score_tokens
 from policygrain.model.sequences import pack
 from policygrain.model.torch_engine import TorchEngine
-from policygrain.study.schema import TinyModel
 from policygrain.tasks.tools import Tool, calculator
 
-from ..support.engines import needs_vllm, requests_of, score_responses, torch_engine
+from ..support.engines import needs_vllm, requests_of, save_tiny, score_responses, torch_engine
 from ..support.small import small_study, train_small
 
 
@@ -136,10 +134,7 @@ def test_a_run_stops_when_its_engine_has_old_weights_and_can_be_resumed(
 def test_a_small_cache_has_room_for_short_sequences_of_a_model_with_a_long_context(tmp_path: Path) -> None:
     from policygrain.model.vllm_engine import VllmEngine
 
-    tokenizer = tiny.character_tokenizer()
-    spec = TinyModel(hidden=32, intermediate=32, layers=2, heads=1, context=4096)
-    tiny.build(spec, tokenizer, seed=0).save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
+    save_tiny(tmp_path, intermediate=32, layers=2, context=4096)
     per_token = 2 * 2 * 32 * 4  # keys and values of two layers, 32 numbers of 4 bytes
     engine = VllmEngine(str(tmp_path), kv_gib=1024 * per_token / 2**30)
     assert len(engine.generate([Request([3, 4, 5], 0, 20)])[0].ids) <= 20

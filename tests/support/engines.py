@@ -1,21 +1,35 @@
-"""A small engine, requests to it, scores of its responses; and random token ids."""
+"""A small engine, requests to it, scores of its responses; tiny models and token ids at random."""
 
 from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from policygrain.model import tiny
 from policygrain.model.engine import Request, Response
 from policygrain.model.loading import load_model
 from policygrain.model.logprobs import score_tokens
 from policygrain.model.sequences import pack
 from policygrain.model.torch_engine import TorchEngine
+from policygrain.study.schema import TinyModel
 from policygrain.tasks.families import generate
 
 needs_vllm = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed")
+
+
+def save_tiny(folder: Path, tokenizer: Any = None, scale: float = 1.0, **sizes: int) -> str:
+    """A tiny model with random weights, embeddings times ``scale``, and its tokenizer, by default of characters."""
+    tokenizer = tokenizer or tiny.character_tokenizer()
+    model = tiny.build(TinyModel(**{"hidden": 32, "intermediate": 64, "layers": 1, "heads": 1} | sizes), tokenizer, 0)
+    with torch.no_grad():
+        model.get_input_embeddings().weight.mul_(scale)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
 
 
 def torch_engine(start: Path, batch_size: int = 256) -> TorchEngine:

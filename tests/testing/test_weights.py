@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -66,89 +65,62 @@ def test_a_step_of_another_objective_is_named() -> None:
 
 # ---- TRL ------------------------------------------------------------------------------------------------------------
 
-SETTINGS: dict[str, Any] = PLAIN_SGD | {
+OF_THE_STEP: dict[str, Any] = PLAIN_SGD | {
     "per_device_train_batch_size": 4,
     "gradient_accumulation_steps": 2,
-    "num_generations": 4,
-    "num_iterations": 2,
     "max_completion_length": 8,
     "max_steps": 2,
     "learning_rate": 2.0,
-    "lr_scheduler_type": "constant",
-    "report_to": "none",
-    "save_strategy": "no",
-    "use_cpu": True,
-    "gradient_checkpointing": False,
-    "disable_tqdm": True,
-    "seed": 5,
 }
 
 
 @pytest.fixture(scope="module")
-def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def start(tmp_path_factory: pytest.TempPathFactory) -> str:
     pytest.importorskip("trl", reason="TRL is not installed (pip install '.[dev]')")
-    from policygrain.model import tiny
-    from policygrain.study.schema import TinyModel
+    from ..support.engines import save_tiny
 
-    folder = tmp_path_factory.mktemp("start")
-    tokenizer = tiny.character_tokenizer()
-    tiny.build(TinyModel(hidden=32, intermediate=64, layers=1, heads=1), tokenizer, 0).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    return save_tiny(tmp_path_factory.mktemp("start"))
 
 
-def trainer_of(start: Path, out: Path, objective: str | None = None, **settings: Any) -> Any:
-    """A GRPOTrainer, or PolicyGrainTrainer with this objective."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about versions of vLLM, which plays no part here
-        from datasets import Dataset
-        from trl import GRPOConfig, GRPOTrainer
+def trainer_of(start: str, out: Path, **settings: Any) -> Any:
+    """A GRPOTrainer, or PolicyGrainTrainer with an ``objective``."""
+    from trl import GRPOTrainer
 
-        from policygrain.integrations.trl import PolicyGrainTrainer
-        from policygrain.model.loading import load_model
+    from policygrain.integrations.trl import PolicyGrainTrainer
 
-    model, tokenizer = load_model(str(start))
-    return (PolicyGrainTrainer if objective else GRPOTrainer)(
-        model=model,
-        processing_class=tokenizer,
-        reward_funcs=lambda completions, **_: [sum(c.isdigit() for c in t) / (1 + len(t)) for t in completions],
-        args=GRPOConfig(output_dir=str(out), **SETTINGS | settings),
-        train_dataset=Dataset.from_list([{"prompt": text} for text in ("1+2=\n", "7+5=\n", "30+4=\n", "9+9=\n")]),
-        **({"objective": objective} if objective else {}),
-    )
+    from ..support.trl import trainer_of
+
+    kind = PolicyGrainTrainer if "objective" in settings else GRPOTrainer
+    return trainer_of(kind, start, out, **OF_THE_STEP | settings)
 
 
 @pytest.mark.filterwarnings("ignore:.*sampler:UserWarning")
 @pytest.mark.parametrize(
-    ("preset", "objective", "settings"),
+    ("preset", "settings"),
     [
-        ("grpo", None, {"loss_type": "grpo"}),
+        ("grpo", {"loss_type": "grpo"}),
         (
             "gspo",
-            None,
             {"loss_type": "grpo", "importance_sampling_level": "sequence", "epsilon": 3e-4, "epsilon_high": 4e-4}
             | {"learning_rate": 2e-4},
         ),
-        ("dr_grpo", None, {"loss_type": "dr_grpo", "scale_rewards": "none"}),
-        ("tepo", "tepo", {}),
-        ("gspo", "gspo", {"learning_rate": 2e-4}),
+        ("dr_grpo", {"loss_type": "dr_grpo", "scale_rewards": "none"}),
+        ("tepo", {"objective": "tepo"}),
+        ("gspo", {"objective": "gspo", "learning_rate": 2e-4}),
     ],
-    ids=lambda x: str(x) if isinstance(x, str) else "",
 )
-def test_a_trainer_that_has_the_objective(
-    preset: str, objective: str | None, settings: dict[str, Any], start: Path, tmp_path: Path
-) -> None:
-    assert_trl(trainer_of(start, tmp_path, objective, **settings), preset)
+def test_a_trainer_that_has_the_objective(preset: str, settings: dict[str, Any], start: str, tmp_path: Path) -> None:
+    assert_trl(trainer_of(start, tmp_path, **settings), preset)
 
 
-def test_a_trainer_that_has_another_one_is_named(start: Path, tmp_path: Path) -> None:
+def test_a_trainer_that_has_another_one_is_named(start: str, tmp_path: Path) -> None:
     """TRL's own names with its defaults: docs/integrations/same-name.md."""
     trainer = trainer_of(start, tmp_path, importance_sampling_level="sequence")
     with pytest.raises(AssertionError, match=r"not that of gspo: .*`gspo` with `token_mean`"):
         assert_trl(trainer, "gspo")
 
 
-def test_settings_with_which_a_gradient_cannot_be_read_are_refused(start: Path, tmp_path: Path) -> None:
+def test_settings_with_which_a_gradient_cannot_be_read_are_refused(start: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"set optim='sgd', max_grad_norm=0.0"):
         assert_trl(trainer_of(start, tmp_path, loss_type="grpo", optim="adamw_torch", max_grad_norm=1.0), "grpo")
     with pytest.raises(UserError, match="all ratios are 1"):

@@ -49,15 +49,11 @@ def probabilities(logits, first):
 
 @some
 @given(logits=logits, first=places)
-def test_the_probabilities_of_all_responses_add_up_to_one(logits, first):
-    assert probabilities(logits, first).sum().item() == pytest.approx(1, abs=1e-12)
-
-
-@some
-@given(logits=logits, first=places)
 def test_the_expected_reward_is_the_mean_over_all_responses(logits, first):
     wins = decision.reward_probability(chains.every_response(LENGTH), first)[0]
-    by_enumeration = (probabilities(logits, first) * wins).sum()
+    p = probabilities(logits, first)
+    assert p.sum().item() == pytest.approx(1, abs=1e-12)
+    by_enumeration = (p * wins).sum()
     torch.testing.assert_close(decision.expected_reward(logits)[0], by_enumeration, rtol=0, atol=1e-12)
 
 
@@ -129,12 +125,6 @@ def difference(one, other, case):
 def test_on_policy_the_expected_update_is_the_exact_gradient(estimator, first):
     update = decision.expected_update(estimator.method, ON_POLICY.at(first))
     torch.testing.assert_close(update, exact(ON_POLICY), rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("name", ["sequence", "product"])
-def test_on_policy_learning_curves_tie(name):
-    token = decision.train(plain("token").method, ON_POLICY, 20)
-    torch.testing.assert_close(decision.train(plain(name).method, ON_POLICY, 20), token, rtol=0, atol=1e-12)
 
 
 def test_on_policy_mpo_s_blocks_weigh_tokens_by_their_place():
@@ -253,7 +243,7 @@ def test_the_difference_to_token_grows_with_the_dose(case, ratio, sign):
 
 
 @pytest.mark.parametrize(
-    "case", [COORDINATION.at(1), DRIFT.at(0.0), replace(MISMATCH, mismatch=0.0)], ids=lambda c: c.name
+    "case", [ON_POLICY, COORDINATION.at(1), DRIFT.at(0.0), replace(MISMATCH, mismatch=0.0)], ids=lambda c: c.name
 )
 def test_without_a_dose_there_is_no_difference(case):
     for name in ("joint block, K=2", "sequence", "product"):

@@ -52,83 +52,52 @@ class Name(NamedTuple):
     divided: bool = True  # whether ``loss`` can divide a step into micro-batches as the trainer does
 
 
-def _trl(setting: str, preset: str, **options: Any) -> Name:
-    return Name("TRL", setting, preset, lambda fields, micro: trl_objective(fields, micro=micro, **options)[0])
+def _verl(mode: str) -> Loss:
+    return lambda fields, micro: verl_objective(mode, verl_config(mode), fields, micro)
 
 
-def _verl(mode: str, preset: str) -> Name:
-    return Name(
-        "verl",
-        f"loss_mode={mode}",
-        preset,
-        lambda fields, micro: verl_objective(mode, verl_config(mode), fields, micro),
-    )
+# Trainer → (the setting that chooses a loss, the loss of such a setting, whether it can be divided as there).
+LOSSES: dict[str, tuple[str, Callable[..., Loss], bool]] = {
+    "TRL": ("", lambda _, **how: lambda fields, micro: trl_objective(fields, micro=micro, **how)[0], True),
+    "verl": ("loss_mode=", _verl, True),
+    "AReaL": ("", lambda _, **how: lambda fields, _: areal_objective(fields, **how), False),
+    "Trinity-RFT": ("policy_loss_fn=", lambda name: lambda fields, _: trinity_objective(name, fields), False),
+    "SkyRL": ("policy_loss_type=", lambda name: lambda fields, micro: skyrl_objective(name, fields, micro), True),
+    "ROLL": ("", lambda setting: lambda fields, _: roll_objective(setting, fields), False),
+}
 
 
-def _areal(setting: str, preset: str, **options: Any) -> Name:
-    return Name("AReaL", setting, preset, lambda fields, _: areal_objective(fields, **options), divided=False)
-
-
-def _trinity(name: str, preset: str) -> Name:
-    return Name(
-        "Trinity-RFT",
-        f"policy_loss_fn={name}",
-        preset,
-        lambda fields, _: trinity_objective(name, fields),
-        divided=False,
-    )
-
-
-def _skyrl(name: str, preset: str) -> Name:
-    return Name(
-        "SkyRL",
-        f"policy_loss_type={name}",
-        preset,
-        lambda fields, micro: skyrl_objective(name, fields, micro),
-    )
-
-
-def _roll(setting: str, preset: str) -> Name:
-    return Name("ROLL", setting, preset, lambda fields, _: roll_objective(setting, fields), divided=False)
+def name(trainer: str, setting: str, preset: str, **how: Any) -> Name:
+    """A name in a trainer; ``how``: the options of its loss that the setting stands for."""
+    prefix, loss, divided = LOSSES[trainer]
+    return Name(trainer, prefix + setting, preset, loss(setting, **how), divided)
 
 
 NAMES = [
-    _trl("loss_type=grpo", "grpo", loss_type="grpo"),
-    _trl("loss_type=dapo (the default)", "dapo"),
-    _trl("loss_type=dr_grpo", "dr_grpo", loss_type="dr_grpo"),
-    _trl("importance_sampling_level=sequence", "gspo", level="sequence"),
-    _trl("loss_type=cispo", "cispo", loss_type="cispo"),
-    _trl("loss_type=luspo", "luspo", loss_type="luspo"),
-    _trl("loss_type=sapo", "sapo", loss_type="sapo"),
-    _trl("loss_type=vespo", "vespo", loss_type="vespo"),
-    _verl("vanilla", "grpo"),
-    _verl("gspo", "gspo"),
-    _verl("cispo", "cispo"),
-    _verl("geo_mean", "gmpo"),
-    _verl("sapo", "sapo"),
-    _verl("dppo_tv", "dppo_tv"),
-    _verl("dppo_kl", "dppo_kl"),
-    _verl("kl_cov", "kl_cov"),
-    _areal("importance_sampling_level=token", "grpo"),
-    _areal("importance_sampling_level=sequence", "gspo", level="sequence"),
-    _areal("use_sapo_loss=true", "sapo", sapo=True),
-    _trinity("ppo", "grpo"),
-    _trinity("gspo", "gspo"),
-    _trinity("cispo", "cispo"),
-    _trinity("sapo", "sapo"),
-    _trinity("topr", "topr"),
-    _skyrl("regular", "grpo"),
-    _skyrl("gspo", "gspo"),
-    _skyrl("cispo", "cispo"),
-    _skyrl("sapo", "sapo"),
-    _skyrl("dppo", "dppo_tv"),
-    _skyrl("kl_cov", "kl_cov"),
-    _roll("importance_sampling=token", "grpo"),
-    _roll("importance_sampling=seq", "gspo"),
-    _roll("pg_variant=cispo", "cispo"),
-    _roll("pg_variant=topr", "topr"),
-    _roll("pg_variant=kimi15", "dro"),
-    _roll("ratio_type=segment", "turn_ratio"),
+    name("TRL", "loss_type=grpo", "grpo", loss_type="grpo"),
+    name("TRL", "loss_type=dapo (the default)", "dapo"),
+    name("TRL", "loss_type=dr_grpo", "dr_grpo", loss_type="dr_grpo"),
+    name("TRL", "importance_sampling_level=sequence", "gspo", level="sequence"),
+    *(name("TRL", f"loss_type={x}", x, loss_type=x) for x in ("cispo", "luspo", "sapo", "vespo")),
+    name("verl", "vanilla", "grpo"),
+    *(name("verl", x, x) for x in ("gspo", "cispo")),
+    name("verl", "geo_mean", "gmpo"),
+    *(name("verl", x, x) for x in ("sapo", "dppo_tv", "dppo_kl", "kl_cov")),
+    name("AReaL", "importance_sampling_level=token", "grpo"),
+    name("AReaL", "importance_sampling_level=sequence", "gspo", level="sequence"),
+    name("AReaL", "use_sapo_loss=true", "sapo", sapo=True),
+    name("Trinity-RFT", "ppo", "grpo"),
+    *(name("Trinity-RFT", x, x) for x in ("gspo", "cispo", "sapo", "topr")),
+    name("SkyRL", "regular", "grpo"),
+    *(name("SkyRL", x, x) for x in ("gspo", "cispo", "sapo")),
+    name("SkyRL", "dppo", "dppo_tv"),
+    name("SkyRL", "kl_cov", "kl_cov"),
+    name("ROLL", "importance_sampling=token", "grpo"),
+    name("ROLL", "importance_sampling=seq", "gspo"),
+    name("ROLL", "pg_variant=cispo", "cispo"),
+    name("ROLL", "pg_variant=topr", "topr"),
+    name("ROLL", "pg_variant=kimi15", "dro"),
+    name("ROLL", "ratio_type=segment", "turn_ratio"),
 ]
 
 # What a name may be, in words, besides what the kit tries for every preset.
@@ -180,27 +149,27 @@ def measure() -> dict[str, Any]:
     if commit := roll_version():
         versions["ROLL"] = commit
     rows = []
-    for name in (name for name in NAMES if name.trainer in versions):
+    for one in (one for one in NAMES if one.trainer in versions):
         compared = compare(
-            lambda loss=name.loss, **given: loss(given, 1),
-            name.preset,
+            lambda loss=one.loss, **given: loss(given, 1),
+            one.preset,
             {"this": fields},
             value=False,
             rtol=1e-6,
-            others=OTHERS.get(name.preset, {}),
+            others=OTHERS.get(one.preset, {}),
         )
-        losses = [float(name.loss(fields, micro)) for micro in (MICRO if name.divided else MICRO[:1])]
+        losses = [float(one.loss(fields, micro)) for micro in (MICRO if one.divided else MICRO[:1])]
         rows.append(
             {
-                "trainer": name.trainer,
-                "setting": name.setting,
-                "preset": name.preset,
+                "trainer": one.trainer,
+                "setting": one.setting,
+                "preset": one.preset,
                 "equals": compared.equals,
                 "cosine": round(compared.cosine, 4),
                 "norm": round(compared.norm, 4),
                 "losses": [float(f"{loss:.6g}") for loss in losses],
                 "depends_on_division": max(losses) - min(losses) > 1e-9 * max(map(abs, losses))
-                if name.divided
+                if one.divided
                 else None,
             }
         )

@@ -23,15 +23,10 @@ from policygrain.integrations.anatomy import Anatomy, clusters, cosines_of, meas
 from policygrain.integrations.coefficients import Work
 from policygrain.integrations.rollouts import read_rollouts
 
-Row = dict[str, Any]
+from ..support.rollouts import Row, write
+
 # Each example measures all objectives, so there are few, and none is made smaller.
 FEW = settings(max_examples=4, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
-
-
-def write(path: Path, rows: list[Row]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    return path
 
 
 def made_up(groups: int = 6, size: int = 4, seed: int = 0, drift: float = 0.15, **more: Any) -> list[Row]:

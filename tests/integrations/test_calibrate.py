@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -14,15 +13,7 @@ from policygrain.integrations.anatomy import checks
 from policygrain.integrations.calibrate import measure, published_ranges
 from policygrain.integrations.rollouts import read_rollouts
 
-
-def row(log_ratio: list[float], **more: Any) -> dict[str, Any]:
-    old = [-1.0 - 0.1 * i for i in range(len(log_ratio))]
-    return {"old_log_probs": old, "log_probs": [o + x for o, x in zip(old, log_ratio, strict=True)], **more}
-
-
-def write(path: Path, rows: list[dict[str, Any]]) -> Path:
-    path.write_text("".join(f"{json.dumps(r)}\n" for r in rows))
-    return path
+from ..support.rollouts import row, write
 
 
 @pytest.fixture
@@ -31,7 +22,8 @@ def many(tmp_path: Path) -> Path:
     generator = torch.Generator().manual_seed(0)
     drift = 0.1 * torch.randn(200, 20, generator=generator, dtype=torch.float64)
     rows = [
-        row(d.tolist(), reward=float(i % 4 == 0), group=i // 4, staleness=1 + 15 * (i % 2)) for i, d in enumerate(drift)
+        row(*d.tolist(), reward=float(i % 4 == 0), group=i // 4, staleness=1 + 15 * (i % 2))
+        for i, d in enumerate(drift)
     ]
     return write(tmp_path / "rollouts.jsonl", rows)
 
@@ -73,7 +65,7 @@ def test_the_command_prints_a_table_and_lines_to_paste(
 def test_a_grain_without_a_range_does_not_end_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Token ratios on both sides of 1 in every response, whose mean is above 1: no range of the sequence ratio clips
     below, and settings are printed for the others."""
-    rows = [row([-0.2, 0.3, -0.1, 0.2, -0.3, 0.5], advantage=(-1.0) ** i) for i in range(16)]
+    rows = [row(-0.2, 0.3, -0.1, 0.2, -0.3, 0.5, advantage=(-1.0) ** i) for i in range(16)]
     path, out = write(tmp_path / "a.jsonl", rows), tmp_path / "out.json"
     assert main(["calibrate", "--rollouts", str(path), "--out", str(out)]) == 0
     printed = capsys.readouterr().out
@@ -88,7 +80,7 @@ def test_a_grain_without_a_range_does_not_end_the_others(tmp_path: Path, capsys:
 
 def test_the_cause_of_impossible_ratios_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Another temperature moves all ratios to one side of 1: the notes are those of `anatomy`."""
-    rows = [row([0.1], advantage=(-1.0) ** i) for i in range(200)]
+    rows = [row(0.1, advantage=(-1.0) ** i) for i in range(200)]
     path = write(tmp_path / "a.jsonl", rows)
     assert main(["calibrate", "--rollouts", str(path)]) == 0
     printed = capsys.readouterr().out

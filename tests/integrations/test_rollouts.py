@@ -6,7 +6,6 @@ import json
 import math
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -20,18 +19,7 @@ from policygrain.integrations.rollout_dump import RolloutWriter
 from policygrain.integrations.rollouts import group_advantages, read_rollouts
 from policygrain.objective.advantage import Grpo
 
-Row = dict[str, Any]
-
-
-def row(*log_ratio: float, **more: Any) -> Row:
-    old = [-1.0 - 0.1 * i for i in range(len(log_ratio))]
-    return {"old_log_probs": old, "log_probs": [o + x for o, x in zip(old, log_ratio, strict=True)], **more}
-
-
-def write(path: Path, rows: list[Row]) -> Path:
-    path.write_text("".join(f"{json.dumps(r)}\n" for r in rows))
-    return path
-
+from ..support.rollouts import Row, row, write
 
 ROW = row(0.1, -0.1, 0.2, advantage=1.0)
 

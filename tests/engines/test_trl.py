@@ -23,7 +23,7 @@ from policygrain.errors import Stopped, UserError
 from policygrain.model.loading import load_model
 from policygrain.results.job_state import run_status
 from policygrain.results.layout import RunFolder, StudyFolder
-from policygrain.results.reader import run_config, run_metrics, run_summary, token_view
+from policygrain.results.reader import run_metrics, run_summary, token_view
 from policygrain.study import Study
 from policygrain.train.stopping import Stop
 
@@ -234,20 +234,6 @@ def test_bfloat16_is_trained_and_saved(made: tuple[Path, Path], tmp_path: Path) 
     run = train_small(study("grpo", compute="bfloat16"), tmp_path / "run", *made)
     assert 1e-4 < max(row["mismatch_max"] for row in run_metrics(RunFolder(run))[:-1]) < 0.2
     assert json.loads((run / "model" / "config.json").read_text())["dtype"] == "bfloat16"
-
-
-def test_a_run_of_another_trainer_in_the_folder_is_moved_aside(
-    made: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = tmp_path / "run"
-    with pytest.raises(Stopped):
-        train_small(study("grpo", "policygrain"), run, *made, stop=Stop(deadline=0.0))
-    with pytest.raises(Stopped):
-        train_small(study("grpo"), run, *made, stop=Stop(deadline=0.0))
-    assert "contained a run with other settings, which was moved to" in capsys.readouterr().err
-    assert run_config(RunFolder(run)).training["trainer"] == "trl"
-    (aside,) = run.glob("superseded-*")
-    assert (aside / "checkpoints" / "step00001" / "state.pt").exists()
 
 
 def test_settings_that_trl_refuses_are_one_message(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import json
 import shutil
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,19 +24,17 @@ from policygrain.engines.verl_export import config, differences, export, trainin
 from policygrain.engines.verl_results import final_model
 from policygrain.errors import UserError
 from policygrain.integrations.options import EXPORTED
-from policygrain.model.engine import Request, Response
-from policygrain.objective import Sampler, method_names
 from policygrain.provenance import seed_of
 from policygrain.results.layout import DataFolder, RunFolder
 from policygrain.results.reader import run_summary
 from policygrain.study import Study
 from policygrain.study.runs import run_matrix
 from policygrain.study.schema import Training
-from policygrain.tasks.problem import Problem
-from policygrain.train.rollouts import Collector, PromptStream
+from policygrain.train.rollouts import PromptStream
 from policygrain.train.update import minibatches
 
 from ..support.batches import random_fields
+from ..support.scripted import Scripted
 from ..support.small import SMALL, small_study, train_small, write_study
 
 PROBLEMS = [{"id": str(i), "problem": f"what is {i} + 1?", "answer": str(i + 1)} for i in range(4)]
@@ -177,43 +175,19 @@ def test_a_folder_in_which_verl_may_have_trained_is_not_written_again(chat_start
     assert (out / "verl.yaml").read_bytes() == before
 
 
-class Recorder:
-    """Engine, grader, renderer and tokenizer of a `Collector`; keeps prompts and seeds of what is sampled."""
-
-    def __init__(self) -> None:
-        self.tokenizer, self.sampled = self, []
-
-    def ids(self, problem: str, program: bool = False) -> list[int]:
-        return [int(problem)]
-
-    def tool(self, source: str) -> None:
-        """No problem has one."""
-
-    def generate(self, requests: Sequence[Request]) -> list[Response]:
-        self.sampled.append([(*request.prompt_ids, request.seed) for request in requests])
-        return [Response([7], True, [-1.0])] * len(requests)
-
-    def batch_decode(self, ids: list[list[int]], skip_special_tokens: bool) -> list[str]:
-        return [""] * len(ids)
-
-    def grade(self, golds: Sequence[str], *_: Any) -> list[str]:
-        return ["incorrect"] * len(golds)
-
-
 @pytest.mark.parametrize("control", [0, 1])
 def test_training_rows_are_what_the_loop_samples_in_the_order_of_its_minibatches(control: int) -> None:
-    problems = [Problem(str(number), str(number), "", "") for number in range(5)]
+    recorder = Scripted([(False, False)] * 5)
     settings = Training(prompts_per_step=4, group=2, updates_per_batch=2, sampling_seed=control)
     seed = seed_of("sampling", 3, 1) if control else 3
-    recorder = Recorder()
-    stream = PromptStream(problems, seed_of("prompts", seed))
-    collector = Collector(stream, recorder, recorder, recorder, Sampler(), settings, seed)  # type: ignore[arg-type]
-    rows = training_rows(problems, settings, 3)
+    stream = PromptStream(recorder.problems, seed_of("prompts", seed))
+    collector = recorder.collector(settings, seed=seed, stream=stream)
+    rows = training_rows(recorder.problems, settings, 3)
     for step in range(3):
         collector.collect(Clock(), 4 * step)
         order = torch.cat(minibatches(4, 2, 2, seed_of("minibatches", seed, step)))
         exported = [(int(p.problem), s) for p, seeds in itertools.islice(rows, 4) for s in seeds]
-        assert exported == [recorder.sampled[step][place] for place in order]
+        assert exported == [recorder.asked[step][place] for place in order]
 
 
 def test_what_differs_is_said() -> None:
@@ -324,9 +298,3 @@ def test_the_loss_in_verl_is_the_studys_bit_for_bit(
     if OF_STUDIES[name]:  # which the preset's clip would not give
         preset = method("dapo" if name == "dapo" else "gspo")
         assert not torch.equal(preset.loss(TokenBatch(**known)).loss, expected)
-
-
-@pytest.mark.parametrize("name", method_names())
-def test_a_method_is_the_same_after_a_file(name: str) -> None:
-    written = yaml.safe_dump({"x": method(name).data()})
-    assert method("x", yaml.safe_load(written)).data() == method(name).data()

@@ -46,11 +46,6 @@ def test_wrong_sections(section: str, changes: dict[str, Any], message: str) -> 
         small_study(**{section: GOOD | changes}, methods={"heads": heads})
 
 
-def test_sections_that_are_right_or_missing_pass() -> None:
-    check_instruments(small_study())
-    check_instruments(small_study(estimators=GOOD, rounds=GOOD))
-
-
 def test_numbers_that_no_measurement_is_possible_with() -> None:
     for key in ("batches", "true_prompts"):
         with pytest.raises(UserError, match=rf"estimators\.{key}: .*greater than or equal to 3"):

@@ -78,17 +78,24 @@ def test_a_killed_run_ends_as_the_undisturbed_one(made: tuple[Path, Path], tmp_p
     assert_same_end(broken, tmp_path / "whole")
 
 
+@pytest.fixture(scope="module")
+def whole(made: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The small study's run, undisturbed."""
+    return train_small(small_study(), tmp_path_factory.mktemp("whole") / "run", *made)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP])
 def test_a_signal_saves_the_run_and_the_same_command_resumes_it(
     number: signal.Signals,
     made: tuple[Path, Path],
+    whole: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     config = write_study(tmp_path / "study.yaml", {**SMALL, "training": {**SMALL["training"], "checkpoint_every": 100}})
-    command = ["train", "--config", str(config), "--results", str(made[0].parent), "--run-dir"]
-    assert main([*command, str(tmp_path / "whole")]) == 0
+    run = tmp_path / "run"
+    command = ["train", "--config", str(config), "--results", str(made[0].parent), "--run-dir", str(run)]
     update = loop.update
 
     def signalled(*arguments: Any) -> dict[str, float]:
@@ -101,16 +108,16 @@ def test_a_signal_saves_the_run_and_the_same_command_resumes_it(
     monkeypatch.setattr(loop, "update", signalled)
     before = signal.signal(number, unnoticed)
     try:
-        assert main([*command, str(tmp_path / "run")]) == STOPPED == 75
+        assert main(command) == STOPPED == 75
         assert signal.getsignal(number) is unnoticed
     finally:
         signal.signal(number, before)
     said = capsys.readouterr().err
     assert f"stopped by {number.name} after step 1 of 4, and saved. The same command resumes." in said
-    assert [row["step"] for row in read_json_lines(tmp_path / "run" / "metrics.jsonl")] == [0]
+    assert [row["step"] for row in read_json_lines(run / "metrics.jsonl")] == [0]
     monkeypatch.undo()
-    assert main([*command, str(tmp_path / "run")]) == 0
-    assert_same_end(tmp_path / "run", tmp_path / "whole")
+    assert main(command) == 0
+    assert_same_end(run, whole)
 
 
 def test_two_passes_over_a_batch_are_two_updates_with_the_same_old_log_probs(
@@ -296,7 +303,7 @@ def test_the_batch_of_a_step_that_is_not_finite_is_kept(
     ids=["OSError", "SafetensorError"],
 )
 def test_a_final_model_that_cannot_be_written_is_one_message_and_the_next_run_ends(
-    failure: Exception, made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    failure: Exception, made: tuple[Path, Path], whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(self: PreTrainedModel, folder: Path, **_: Any) -> None:
         folder.mkdir()
@@ -313,4 +320,4 @@ def test_a_final_model_that_cannot_be_written_is_one_message_and_the_next_run_en
     (run / ".model" / "model.safetensors").write_bytes(b"half")
     train_small(small_study(), run, *made)
     assert not (run / ".model").exists()
-    assert_same_end(run, train_small(small_study(), tmp_path / "whole", *made))
+    assert_same_end(run, whole)

@@ -9,44 +9,12 @@ import pytest
 import torch
 
 from policygrain.clock import Clock
-from policygrain.model.engine import Request, Response
+from policygrain.model.engine import Response
 from policygrain.objective import Sampler
 from policygrain.study.schema import Training
-from policygrain.tasks.problem import Problem
-from policygrain.train.rollouts import Collector, PromptStream, Rollouts, _overlong
+from policygrain.train.rollouts import Rollouts, _overlong
 
-
-class Scripted:
-    """Which of prompt n's responses are right is in ``script[n]``; it is engine, grader and prompt renderer at once."""
-
-    name = "scripted"
-
-    def __init__(self, script: Sequence[tuple[bool, ...]], lengths: Sequence[int]) -> None:
-        self.script, self.lengths, self.tokenizer, self.asked = script, lengths, self, 0
-
-    def ids(self, problem: str, program: bool = False) -> list[int]:
-        return [int(problem)]
-
-    def tool(self, source: str) -> None:
-        """No problem has one."""
-
-    def generate(self, requests: Sequence[Request]) -> list[Response]:
-        self.asked += len(requests)
-        group = len(self.lengths)
-        return [Response([7] * n, True, [-1.0] * n) for n in (self.lengths[i % group] for i in range(len(requests)))]
-
-    def batch_decode(self, ids: list[list[int]], skip_special_tokens: bool) -> list[str]:
-        return [""] * len(ids)
-
-    def grade(self, golds: Sequence[str], texts: Sequence[str], options: Any, ids: Sequence[str]) -> list[str]:
-        right = [self.script[int(prompt)][i % len(self.lengths)] for i, prompt in enumerate(ids)]
-        return ["correct" if r else "incorrect" for r in right]
-
-
-class InOrder(PromptStream):
-    def _order(self, epoch: int) -> list[int]:
-        return list(range(len(self.problems)))
-
+from ..support.scripted import Scripted
 
 MIXED, ALL, NONE = (True, False), (True, True), (False, False)
 
@@ -57,8 +25,7 @@ def collect(
     """A batch of groups of two, of these lengths."""
     part = Scripted(script, lengths)
     settings = Training(prompts_per_step=prompts, group=2, max_tokens=10)
-    stream = InOrder([Problem(str(n), str(n), "", "") for n in range(len(script))], 0)
-    return Collector(stream, part, part, part, Sampler(**sampler), settings, 0).collect(Clock()), part
+    return part.collector(settings, Sampler(**sampler)).collect(Clock()), part
 
 
 def test_the_overlong_punishment_by_hand() -> None:
@@ -71,12 +38,10 @@ def test_the_overlong_punishment_by_hand() -> None:
 def test_batches_that_are_sampled_together_are_those_of_single_calls(dynamic: bool) -> None:
     """The same prompts, seeds and rewards, by fewer calls of the engine."""
     script = [MIXED, ALL, NONE, MIXED, MIXED, ALL, MIXED, MIXED] * 2
-    part = Scripted(script, (3, 4))
-    settings = Training(prompts_per_step=2, group=2, max_tokens=10)
-    stream = InOrder([Problem(str(n), str(n), "", "") for n in range(len(script))], 0)
+    part, settings = Scripted(script, (3, 4)), Training(prompts_per_step=2, group=2, max_tokens=10)
     batches: dict[bool, list[Rollouts]] = {}
     for together in (False, True):
-        collector = Collector(stream, part, part, part, Sampler(dynamic=dynamic), settings, 0)
+        collector = part.collector(settings, Sampler(dynamic=dynamic))
         if together:
             collector.sample_ahead(Clock(), range(6))
         position, batches[together] = 0, []
@@ -93,7 +58,7 @@ def test_groups_of_equal_rewards_are_replaced() -> None:
     rollouts, part = collect([ALL, NONE, NONE, MIXED, NONE, MIXED, ALL], dynamic=True)
     # Four are sampled for two and one is useful; then two more for the other, of which one is.
     assert rollouts.prompts == [[3], [5]]
-    assert (rollouts.sampled, rollouts.dropped, part.asked) == (6, 4, 12)
+    assert (rollouts.sampled, rollouts.dropped, sum(map(len, part.asked))) == (6, 4, 12)
     assert rollouts.sampled_accuracy == pytest.approx(4 / 12)
     assert rollouts.tokens == 12 * 3
     assert rollouts.rewards.tolist() == [[1, 0], [1, 0]]

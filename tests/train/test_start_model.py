@@ -43,9 +43,15 @@ def weights(start: StartFolder) -> bytes:
     return (start.path / "model.safetensors").read_bytes()
 
 
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Data and an initial model, to be copied."""
+    return build(quick_study(), tmp_path_factory.mktemp("quick")).path.parent
+
+
 @pytest.fixture
-def built(tmp_path: Path) -> StartFolder:
-    return build(quick_study(), tmp_path / "built")
+def built(quick: Path, tmp_path: Path) -> StartFolder:
+    return StartFolder(Path(shutil.copytree(quick, tmp_path / "built")) / "start")
 
 
 def test_a_start_model_that_is_up_to_date_is_left(built: StartFolder) -> None:

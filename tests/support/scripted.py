@@ -1,0 +1,55 @@
+"""A `Collector` whose engine, grader and prompt renderer do as they are told, and keep what they were asked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from policygrain.model.engine import Request, Response
+from policygrain.objective import Sampler
+from policygrain.study.schema import Training
+from policygrain.tasks.problem import Problem
+from policygrain.train.rollouts import Collector, PromptStream
+
+
+class InOrder(PromptStream):
+    """Problems in their order, epoch after epoch."""
+
+    def _order(self, epoch: int) -> list[int]:
+        return list(range(len(self.problems)))
+
+
+class Scripted:
+    """Which of problem n's responses are right is in ``script[n]``; ``lengths`` are those of a group."""
+
+    name = "scripted"
+
+    def __init__(self, script: Sequence[tuple[bool, ...]], lengths: Sequence[int] = (3, 3)) -> None:
+        self.script, self.lengths, self.tokenizer = script, lengths, self
+        self.asked: list[list[tuple[int, int]]] = []  # (problem, seed) of each request, by call
+        self.problems = [Problem(str(n), str(n), "", "") for n in range(len(script))]
+
+    def collector(
+        self, settings: Training, sampler: Sampler | None = None, seed: int = 0, stream: PromptStream | None = None
+    ) -> Collector:
+        """A collector that has this as its engine, grader and renderer."""
+        parts: Any = self
+        return Collector(stream or InOrder(self.problems, 0), parts, parts, parts, sampler or Sampler(), settings, seed)
+
+    def ids(self, problem: str, program: bool = False) -> list[int]:
+        return [int(problem)]
+
+    def tool(self, source: str) -> None:
+        """No problem has one."""
+
+    def generate(self, requests: Sequence[Request]) -> list[Response]:
+        self.asked.append([(*request.prompt_ids, request.seed) for request in requests])
+        lengths = [self.lengths[i % len(self.lengths)] for i in range(len(requests))]
+        return [Response([7] * n, True, [-1.0] * n) for n in lengths]
+
+    def batch_decode(self, ids: list[list[int]], skip_special_tokens: bool) -> list[str]:
+        return [""] * len(ids)
+
+    def grade(self, golds: Sequence[str], texts: Sequence[str], options: Any, ids: Sequence[str]) -> list[str]:
+        right = [self.script[int(prompt)][i % len(self.lengths)] for i, prompt in enumerate(ids)]
+        return ["correct" if r else "incorrect" for r in right]

@@ -72,7 +72,7 @@ test-coding: setup
 
 # Three steps with a pretrained language model from the package index (93 MB).
 test-pretrained: setup
-	$(BIN)/python -m pytest -m pretrained tests/train/test_published.py
+	$(BIN)/python -m pytest -m pretrained tests/train/test_start_model.py
 
 # The objective with the oldest torch and Python that pyproject.toml allows (5 GB: that torch comes with its CUDA libraries).
 test-oldest: .venv-oldest/.ready
@@ -91,7 +91,7 @@ test-peers: .venv-peers/.ready
 	    tests/engines/test_verl_results.py \
 	    tests/integrations/test_tinker.py \
 	    tests/integrations/test_same_name.py tests/objective/test_parity.py tests/testing/test_tinker.py tests/testing/test_third_party.py
-	$(BIN)/python -m pytest -m verl tests/engines/test_verl_run.py tests/engines/test_verl_nodes.py tests/testing/test_verl.py
+	$(BIN)/python -m pytest -m verl tests/engines/test_verl_run.py tests/testing/test_verl.py
 
 .venv-peers/.ready: requirements/peers.txt .venv-verl/.ready
 	$(PYTHON) -m venv .venv-peers

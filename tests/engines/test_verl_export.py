@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import importlib.util
 import itertools
-import json
 import shutil
 import sys
 import types
@@ -34,6 +33,7 @@ from policygrain.train.rollouts import PromptStream
 from policygrain.train.update import minibatches
 
 from ..support.batches import random_fields
+from ..support.files import write_lines
 from ..support.scripted import Scripted
 from ..support.small import SMALL, small_study, train_small, write_study
 
@@ -48,9 +48,8 @@ def study_of(method: str = "tepo_v1", methods: dict[str, Any] | None = None, **t
 
 
 def data_in(folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
     for name in ("train", "validation"):
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in PROBLEMS))
+        write_lines(folder / f"{name}.jsonl", PROBLEMS)
     return folder
 
 
@@ -219,7 +218,7 @@ def test_the_command_writes_the_run_that_train_reads_back(
     assert "run/verl: is not empty" in capsys.readouterr().err
     shutil.copytree(made[1], final_model(run.verl, SMALL["training"]["steps"]))
     rows = [{"step": step, "data": {"val-core/small/reward/mean@1": 0.5}} for step in range(5)]
-    (run.verl / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_lines(run.verl / "metrics.jsonl", rows)
     study = small_study(training={"trainer": "verl"})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("policygrain.engines.run.check_arm", lambda *_: None)  # verl may not be installed here

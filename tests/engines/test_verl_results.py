@@ -17,6 +17,7 @@ from policygrain.results.reader import run_metrics, run_timings, samples
 from policygrain.study.schema import Training
 from policygrain.tasks.problem import read_problems
 
+from ..support.files import write_lines
 from ..support.small import SMALL, small_study
 
 STEPS, RIGHT = 4, 6  # right responses of the 16 of a step
@@ -33,7 +34,6 @@ def metrics_of_verl(step: int) -> dict[str, float]:
 
 def dump(folder: Path, step: int, data: Path) -> None:
     """The file that verl writes of a step's samples: a group of four to each of four prompts."""
-    folder.mkdir(parents=True, exist_ok=True)
     rows = []
     for i, problem in enumerate(read_problems(data / "train.jsonl")[:4]):
         for sample in range(4):
@@ -41,7 +41,7 @@ def dump(folder: Path, step: int, data: Path) -> None:
             answer = problem.answer if right else "-1"
             row = {"input": f"user {problem.problem}", "output": rf"\boxed{{{answer}}}", "gts": problem.answer}
             rows.append(row | {"score": float(right), "step": step, "uid": f"{i}_{sample}_0"})
-    (folder / f"{step}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_lines(folder / f"{step}.jsonl", rows)
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def verl(made: tuple[Path, Path], tmp_path: Path) -> Path:
     for step in range(1, STEPS + 1):
         dump(folder / "rollouts", step, made[0])
     dump(folder / "validations", STEPS, made[0])
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_lines(folder / "metrics.jsonl", lines)
     shutil.copytree(made[1], final_model(folder, STEPS))
     return folder
 
@@ -83,7 +83,7 @@ def test_lengths_count_the_end_of_a_response(verl: Path, tmp_path: Path) -> None
     outputs = ["7" * (most + 3), "7" * most, "7" * (most - 1), "7"]
     path = verl / "rollouts" / "2.jsonl"
     rows = [json.loads(line) for line in path.read_text().splitlines()]
-    path.write_text("".join(json.dumps(r | {"output": outputs[i % 4]}) + "\n" for i, r in enumerate(rows)))
+    write_lines(path, [r | {"output": outputs[i % 4]} for i, r in enumerate(rows)])
     run = RunFolder(tmp_path / "run")
     read_back(verl, SETTINGS, False, run)
     found = samples(run.rollouts(1))

@@ -16,7 +16,7 @@ from policygrain.integrations.rollouts import Rollouts, read_rollouts
 from policygrain.model.loading import load_model
 
 from ..support.engines import save_tiny
-from ..support.rollouts import write
+from ..support.files import write_lines
 
 DIRECTIONS = 64
 
@@ -40,7 +40,7 @@ def rollouts(start: str, tmp_path_factory: pytest.TempPathFactory) -> Rollouts:
         old = new - 0.2 * torch.randn(len(ids), generator=generator)
         rows.append({"prompt_ids": prompt.tolist(), "completion_ids": ids.tolist(), "log_probs": new.tolist(),
                      "old_log_probs": old.clamp(max=0).tolist(), "reward": i % 3, "group": i // 4})  # fmt: skip
-    return read_rollouts(write(tmp_path_factory.mktemp("rollouts") / "a.jsonl", rows))
+    return read_rollouts(write_lines(tmp_path_factory.mktemp("rollouts") / "a.jsonl", rows))
 
 
 def test_projections_are_those_of_the_gradients_of_autograd(start: str, rollouts: Rollouts) -> None:

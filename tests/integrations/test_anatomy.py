@@ -23,7 +23,8 @@ from policygrain.integrations.anatomy import Anatomy, clusters, cosines_of, meas
 from policygrain.integrations.coefficients import Work
 from policygrain.integrations.rollouts import read_rollouts
 
-from ..support.rollouts import Row, write
+from ..support.files import write_lines
+from ..support.rollouts import Row
 
 # Each example measures all objectives, so there are few, and none is made smaller.
 FEW = settings(max_examples=4, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
@@ -45,7 +46,7 @@ def made_up(groups: int = 6, size: int = 4, seed: int = 0, drift: float = 0.15, 
 
 
 def of(rows: list[Row], folder: Path, **how: Any) -> tuple[Work, Anatomy]:
-    work = Work(read_rollouts(write(folder / "rollouts.jsonl", rows)), **how)
+    work = Work(read_rollouts(write_lines(folder / "rollouts.jsonl", rows)), **how)
     return work, measure(work)
 
 
@@ -69,7 +70,7 @@ def test_updates_are_the_gradients_of_the_losses(
     rows = made_up(seed=seed, drift=drift)
     for row in rows:
         row["log_probs"] = [min(x, -1e-3) for x in row["log_probs"]]  # the other action has a probability
-    rollouts = read_rollouts(write(tmp_path_factory.mktemp("a") / "a.jsonl", rows))
+    rollouts = read_rollouts(write_lines(tmp_path_factory.mktemp("a") / "a.jsonl", rows))
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         patch.setattr(coefficients, "CHUNK", 40)
         warnings.simplefilter("ignore")  # of masks by covariances
@@ -317,7 +318,7 @@ def test_mistakes_are_named(
     rows: list[Row], options: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = [option.format(none=tmp_path / "none.yaml") for option in options]
-    path = write(tmp_path / "a.jsonl", rows)
+    path = write_lines(tmp_path / "a.jsonl", rows)
     assert main(["anatomy", "--rollouts", str(path), "--out", str(tmp_path / "a.html"), *options]) == 2
     assert re.search(says, capsys.readouterr().err)
     assert not (tmp_path / "a.html").exists()
@@ -337,7 +338,7 @@ class Page(HTMLParser):
 
 
 def test_the_command_prints_a_table_and_writes_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = write(tmp_path / "<b>.jsonl", made_up())
+    path = write_lines(tmp_path / "<b>.jsonl", made_up())
     (tmp_path / "own.yaml").write_text("methods: {wide & new: {base: dapo, clip: {low: 0.9, high: 9}}}\n")
     out, own = tmp_path / "page.html", ["--methods", str(tmp_path / "own.yaml")]
     assert main(["anatomy", "--rollouts", str(path), "--out", str(out), *own]) == 0
@@ -361,7 +362,7 @@ def test_the_command_prints_a_table_and_writes_a_page(tmp_path: Path, capsys: py
 def test_many_parts_show_their_progress(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = write(tmp_path / "a.jsonl", made_up())
+    path = write_lines(tmp_path / "a.jsonl", made_up())
     measure(Work(read_rollouts(path)))
     assert not capsys.readouterr().err
     monkeypatch.setattr(coefficients, "MANY_CHUNKS", 1)

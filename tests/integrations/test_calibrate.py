@@ -13,7 +13,8 @@ from policygrain.integrations.anatomy import checks
 from policygrain.integrations.calibrate import measure, published_ranges
 from policygrain.integrations.rollouts import read_rollouts
 
-from ..support.rollouts import row, write
+from ..support.files import write_lines
+from ..support.rollouts import row
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def many(tmp_path: Path) -> Path:
         row(*d.tolist(), reward=float(i % 4 == 0), group=i // 4, staleness=1 + 15 * (i % 2))
         for i, d in enumerate(drift)
     ]
-    return write(tmp_path / "rollouts.jsonl", rows)
+    return write_lines(tmp_path / "rollouts.jsonl", rows)
 
 
 def test_the_band_clips_the_wanted_share(many: Path) -> None:
@@ -66,7 +67,7 @@ def test_a_grain_without_a_range_does_not_end_the_others(tmp_path: Path, capsys:
     """Token ratios on both sides of 1 in every response, whose mean is above 1: no range of the sequence ratio clips
     below, and settings are printed for the others."""
     rows = [row(-0.2, 0.3, -0.1, 0.2, -0.3, 0.5, advantage=(-1.0) ** i) for i in range(16)]
-    path, out = write(tmp_path / "a.jsonl", rows), tmp_path / "out.json"
+    path, out = write_lines(tmp_path / "a.jsonl", rows), tmp_path / "out.json"
     assert main(["calibrate", "--rollouts", str(path), "--out", str(out)]) == 0
     printed = capsys.readouterr().out
     assert (
@@ -81,7 +82,7 @@ def test_a_grain_without_a_range_does_not_end_the_others(tmp_path: Path, capsys:
 def test_the_cause_of_impossible_ratios_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Another temperature moves all ratios to one side of 1: the notes are those of `anatomy`."""
     rows = [row(0.1, advantage=(-1.0) ** i) for i in range(200)]
-    path = write(tmp_path / "a.jsonl", rows)
+    path = write_lines(tmp_path / "a.jsonl", rows)
     assert main(["calibrate", "--rollouts", str(path)]) == 0
     printed = capsys.readouterr().out
     (note,) = checks(read_rollouts(path))

@@ -17,7 +17,7 @@ from policygrain.integrations.anatomy import UNRELATED, checks
 from policygrain.integrations.mismatch import LEAST, Mismatch, measure, table
 from policygrain.integrations.rollouts import Rollouts, read_rollouts
 
-from ..support.rollouts import write
+from ..support.files import write_lines
 
 
 def of(log_ratios: list[Tensor]) -> Mismatch:
@@ -146,7 +146,7 @@ def dump(path: Path, drift: float, engine: bool, advantage: float = 1.0) -> Path
             if i > 2:
                 row["mask"][1], row["rollout_log_probs"][1] = 0, None
         rows.append(row)
-    return write(path, rows)
+    return write_lines(path, rows)
 
 
 def test_the_command_measures_what_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -177,7 +177,7 @@ def test_an_engine_that_scored_other_tokens_is_said(tmp_path: Path, capsys: pyte
             engine = engine if name == "other tokens" else old / 2
             columns = {"old_log_probs": old, "log_probs": (old + drift).clamp(max=0), "rollout_log_probs": engine}
             rows.append({k: x.tolist() for k, x in columns.items()} | {"advantage": (-1.0) ** i})
-        path = write(tmp_path / "a.jsonl", rows)
+        path = write_lines(tmp_path / "a.jsonl", rows)
         assert main(["calibrate", "--rollouts", str(path)]) == 0
         printed[name] = capsys.readouterr().out
         found = measure(read_rollouts(path))
@@ -192,7 +192,7 @@ def test_one_response_that_no_update_explains_is_said(column: str, tmp_path: Pat
     rows = [json.loads(line) for line in dump(tmp_path / "a.jsonl", 0.1, True).read_text().splitlines()]
     assert not [note for note in checks(read_rollouts(tmp_path / "a.jsonl")) if "differ by up to" in note]
     rows[20][column] = [-9000.0] * 21
-    write(tmp_path / "a.jsonl", rows)
+    write_lines(tmp_path / "a.jsonl", rows)
     (note,) = [note for note in checks(read_rollouts(tmp_path / "a.jsonl")) if "differ by up to" in note]
     assert note.startswith(f"{column} and old_log_probs differ by up to 8,998, by more than 20 at 20 tokens")
     assert "response 21)" in note and "another tokenisation, prompt or model" in note

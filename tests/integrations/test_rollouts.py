@@ -19,7 +19,8 @@ from policygrain.integrations.rollout_dump import RolloutWriter
 from policygrain.integrations.rollouts import group_advantages, read_rollouts
 from policygrain.objective.advantage import Grpo
 
-from ..support.rollouts import Row, row, write
+from ..support.files import write_lines
+from ..support.rollouts import Row, row
 
 ROW = row(0.1, -0.1, 0.2, advantage=1.0)
 
@@ -27,7 +28,7 @@ ROW = row(0.1, -0.1, 0.2, advantage=1.0)
 def test_advantages_come_from_rewards_and_groups(tmp_path: Path) -> None:
     """Rewards 1 and 0: (1 − ½) / (0.7071 + 1e-6) and its negative. A row without a mask has one of 1s."""
     rows = [row(0.1, 0.2, reward=1, group="a"), row(0.3, reward=0, group="a", mask=[1])]
-    batch = read_rollouts(write(tmp_path / "a.jsonl", rows)).batch
+    batch = read_rollouts(write_lines(tmp_path / "a.jsonl", rows)).batch
     expected = 0.5 / (math.sqrt(0.5) + 1e-6)
     assert batch.advantages[:, 0].tolist() == pytest.approx([expected, -expected])
     assert batch.log_ratio.tolist() == [pytest.approx([0.1, 0.2]), pytest.approx([0.3, 0.0])]
@@ -47,7 +48,7 @@ def test_a_pipe_and_parquet_are_read_as_a_file(tmp_path: Path) -> None:
     """`policygrain calibrate --rollouts <(zcat rollouts.jsonl.gz)`: a pipe can be opened and read only once."""
     import pandas as pd
 
-    path = write(tmp_path / "a.jsonl", [ROW, row(0.3, advantage=2.0)])
+    path = write_lines(tmp_path / "a.jsonl", [ROW, row(0.3, advantage=2.0)])
     expected = read_rollouts(path).batch
     pd.read_json(path, lines=True).to_parquet(tmp_path / "a.parquet")
     with subprocess.Popen(["cat", str(path)], stdout=subprocess.PIPE) as cat:
@@ -71,7 +72,7 @@ def test_the_dump_of_prime_rl_is_read_as_it_is(tmp_path: Path) -> None:
             "inference_logprobs": [None, -1.0, -2.0],
             "trainer_logprobs": [None, -0.9, -2.2],
         }
-        write(folder / f"rank_{rank}.jsonl", [record])
+        write_lines(folder / f"rank_{rank}.jsonl", [record])
     (tmp_path / "token_exports/step_20/STABLE").touch()
     batch = read_rollouts(tmp_path / "token_exports").batch
     assert batch.mask.tolist() == [[False, True, True]] * 2
@@ -93,23 +94,23 @@ def test_the_dump_of_prime_rl_is_read_as_it_is(tmp_path: Path) -> None:
 def test_trainers_names_of_columns_are_understood(old: str, new: str, tmp_path: Path) -> None:
     plain = row(0.1, -0.1)
     named = {old: plain["old_log_probs"], new: plain["log_probs"], "advantages": [2.0, 2.0]}
-    batch = read_rollouts(write(tmp_path / "a.jsonl", [named])).batch
+    batch = read_rollouts(write_lines(tmp_path / "a.jsonl", [named])).batch
     assert batch.log_ratio[0].tolist() == pytest.approx([0.1, -0.1]) and batch.advantages[0, 0] == 2.0
 
 
 def test_columns_that_are_not_read_are_named_once(tmp_path: Path) -> None:
     """Other names of columns that are read are known; segments may come back under the mask, or in another response."""
     one = ROW | {"segments": [1, None, 1], "mask": [1, 0, 1]}
-    read = read_rollouts(write(tmp_path / "a.jsonl", [one, one | {"mask": [True, 0.0, 1]}]))
+    read = read_rollouts(write_lines(tmp_path / "a.jsonl", [one, one | {"mask": [True, 0.0, 1]}]))
     assert read.tokens["mask"].tolist() == [True, False, True] * 2 and not read.notes
     more = {"turns": [[0, 5], [3, 8]], "text": "abc", "env_name": None, "uid": "x", "completion_ids": [1, 2, 3]}
-    notes = checks(read_rollouts(write(tmp_path / "a.jsonl", [one | more] * 3)))
+    notes = checks(read_rollouts(write_lines(tmp_path / "a.jsonl", [one | more] * 3)))
     assert [note for note in notes if "not read" in note] == ["columns that are not read: text, turns."]
 
 
 def test_responses_without_a_token_in_the_loss_are_left_out(tmp_path: Path) -> None:
     rows = [row(0.1, reward=i, group=g, mask=[i < 2]) for i, g in enumerate("aabba")] + [row(0.2, reward=2, group="c")]
-    read = read_rollouts(write(tmp_path / "a.jsonl", [*rows, row(0.2, reward=3, group="c")]))
+    read = read_rollouts(write_lines(tmp_path / "a.jsonl", [*rows, row(0.2, reward=3, group="c")]))
     assert read.responses["group"].tolist() == [0, 0, 1, 1] and read.responses["reward"].tolist() == [0, 1, 2, 3]
 
 
@@ -118,13 +119,13 @@ def test_a_token_that_the_engine_could_not_score_counts_as_equal(unknown: float 
     """As in training, where its weight is 1; as a column of the old policy it is refused."""
     scored = ROW | {"rollout_log_probs": [x - 0.1 for x in ROW["old_log_probs"]]}
     lacking = scored | {"rollout_log_probs": [unknown, *scored["rollout_log_probs"][1:]]}
-    read = read_rollouts(write(tmp_path / "a.jsonl", [scored, lacking]))
+    read = read_rollouts(write_lines(tmp_path / "a.jsonl", [scored, lacking]))
     weights = read.tokens["old_log_probs"] - read.tokens["rollout_log_probs"]
     assert weights.tolist() == pytest.approx([0.1, 0.1, 0.1, 0, 0.1, 0.1])
     assert any("could not score 1 tokens" in note for note in checks(read))
     old = {"inference_logprobs": lacking["rollout_log_probs"], "log_probs": ROW["log_probs"], "advantage": 1.0}
     with pytest.raises(UserError, match="line 1: inference_logprobs: token 1: nan cannot be a log-probability"):
-        read_rollouts(write(tmp_path / "a.jsonl", [old]))
+        read_rollouts(write_lines(tmp_path / "a.jsonl", [old]))
 
 
 def test_what_the_writer_writes_without_a_number_is_read(tmp_path: Path) -> None:
@@ -172,7 +173,7 @@ WRONG: list[tuple[list[Row], str]] = [
 @pytest.mark.parametrize(("rows", "says"), WRONG, ids=[says for _, says in WRONG])
 def test_mistakes_are_named(rows: list[Row], says: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=says):
-        read_rollouts(write(tmp_path / "a.jsonl", rows))
+        read_rollouts(write_lines(tmp_path / "a.jsonl", rows))
 
 
 @given(
@@ -190,12 +191,12 @@ def test_what_is_no_log_probability_is_refused(
     with pytest.raises(UserError, match=rf"a\.jsonl, line 3: {column}: token {place + 1}: \S+ cannot be a log-prob"):
         read_rollouts(path)
     masked = ROW | {column: values, "mask": [i != place for i in range(3)]}
-    assert len(read_rollouts(write(path, [masked])).batch.mask) == 1
+    assert len(read_rollouts(write_lines(path, [masked])).batch.mask) == 1
 
 
 def test_a_file_is_read_line_by_line_up_to_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rollouts, "MOST_TOKENS", 100)
-    path = write(tmp_path / "a.jsonl", [ROW] * 1000)
+    path = write_lines(tmp_path / "a.jsonl", [ROW] * 1000)
     with path.open("a") as file:
         file.write("never read")
     with pytest.raises(UserError, match=r"a\.jsonl, line 34: more than 100 tokens up to here"):

@@ -1,8 +1,11 @@
-"""Files that are compared or damaged."""
+"""Files that are compared, damaged or written."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 
 def snapshot(path: Path) -> dict[str, bytes]:
@@ -16,3 +19,10 @@ def flip_bit(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
+
+
+def write_lines(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
+    """Write JSON Lines, in a folder that is made where it is missing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path

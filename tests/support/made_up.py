@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,8 @@ from policygrain.study import Study, study_text
 from policygrain.study.fingerprint import Fingerprints, measured_starts, start_seeds
 from policygrain.study.runs import Run, control_arms
 from policygrain.tasks.registry import sampling_of
+
+from .files import write_lines
 
 STEPS, PROBLEMS = 3, 12
 SHARED = {"gradient_norm": 1.0, "entropy_old": 0.5, "response_length_mean": 9.0, "effective_sample_share": 0.9}
@@ -199,12 +200,6 @@ def made_up_rounds(
         seconds=1.0,
         rows=rows,
     )
-
-
-def write_lines(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """Write JSON Lines, in a folder that is made where it is missing."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def make_up_evaluation(

@@ -67,7 +67,7 @@ def passing(name: str, root: Path) -> dict[str, Any]:
     """How many problems a set has, and for each program the ids of those that it passes."""
     problems = load(name, root)
     with get_context("fork").Pool(2, maxtasksperchild=1) as pool:
-        each = list(Progress(pool.imap(passed, map(Options.of, problems)), name, len(problems)))
+        each = list(Progress(pool.imap(passed, (p.options for p in problems)), name, len(problems)))
     found = {line: [p.id for p, own in zip(problems, each, strict=True) if line in own] for line in PROGRAMS}
     return {"problems": len(problems), "passing": found}
 

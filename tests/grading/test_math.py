@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from policygrain.errors import UserError
 from policygrain.grading import MathGrader, NumericGrader, Options, open_grader
 from policygrain.grading.extraction import boxed, joined_boxes
+from policygrain.grading.grader import speaks_of_degrees
 from policygrain.grading.math import MAX_LENGTH, grade_directly
 from policygrain.tasks import registry
-from policygrain.tasks.problem import Problem
 
 from ..support.hostile import ENDLESS
 
@@ -208,7 +208,7 @@ def test_a_gold_answer_is_bounded(grader: MathGrader) -> None:
 def test_a_degree_sign_may_be_added_if_the_problem_is_about_degrees(
     grader: MathGrader, problem: str, outcome: str
 ) -> None:
-    options = Options.of(Problem("1", problem, "60", "set"))
+    options = Options(degrees=speaks_of_degrees(problem))
     assert grader.compare(["60"], ["60^\\circ"], options) == [outcome]
     assert NumericGrader().grade(["60"], ["\\boxed{60}"], options) == ["correct"]
 

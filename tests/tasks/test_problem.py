@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from policygrain.errors import UserError
+from policygrain.grading import Options
 from policygrain.tasks.problem import read_problems
 
 
@@ -15,7 +16,7 @@ def test_keys_that_say_how_answers_are_compared(tmp_path: Path) -> None:
     path = tmp_path / "own.jsonl"
     path.write_text('{"problem": "p", "answer": "1, 2", "list_answer": true, "absolute_tolerance": 0.1}\n')
     (problem,) = read_problems(path)
-    assert problem.list_answer and problem.absolute_tolerance == 0.1 and problem.relative_tolerance is None
+    assert problem.options == Options(list_answer=True, absolute_tolerance=0.1)
     for wrong in ('"list_answer": "yes"', '"relative_tolerance": "much"', '"absolute_tolerance": -1'):
         path.write_text(f'{{"problem": "p", "answer": "1", {wrong}}}\n')
         with pytest.raises(UserError, match=rf"line 1: {wrong.split(chr(34))[1]}: .* is expected, got"):

@@ -57,9 +57,9 @@ def test_registered_sets_in_a_study(benchmarks_folder: Path, tmp_path: Path) -> 
         **{name: registry.dataset(name).count for name in names},
         "few": 7,
     }
-    assert all(p.relative_tolerance == 0.01 and not p.list_answer for p in prepared["minerva"])
-    assert sum(p.list_answer for p in prepared["olympiadbench"]) == 94
-    assert [p.absolute_tolerance for p in prepared["olympiadbench"] if p.absolute_tolerance is not None] == [0.1]
+    assert all(p.options.relative_tolerance == 0.01 and not p.options.list_answer for p in prepared["minerva"])
+    assert sum(p.options.list_answer for p in prepared["olympiadbench"]) == 94
+    assert list(filter(None, (p.options.absolute_tolerance for p in prepared["olympiadbench"]))) == [0.1]
     assert len(read_problems(tmp_path / "train.jsonl")) == SMALL["data"]["train_size"]
     assert set(json.loads((tmp_path / "contamination.json").read_text())["overlaps"]) == {*names, "few"}
 

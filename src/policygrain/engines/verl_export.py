@@ -56,7 +56,7 @@ def export(study: Study, arm: Arm, seed: int, data: DataFolder, out: Path, gpus:
 def _write(study: Study, arm: Arm, seed: int, data: DataFolder, out: Path, gpus: int) -> list[str]:
     settings, method = arm.training(study), arm.method(study)
     problems = {"train": read_problems(data.train), "validation": read_problems(data.validation)}
-    if any(problem.tests for problem in problems["train"]):
+    if any(problem.options.tests for problem in problems["train"]):
         raise UserError("data.train: verl's reward function here does not run programs.")
     out.mkdir(parents=True, exist_ok=True)
     renderer = PromptRenderer(load_tokenizer(study.model.start, study.model.revision), study.prompt)

@@ -52,7 +52,7 @@ def evaluate(study: Study, models: Mapping[str, Path], data: DataFolder, results
             study.extraction,
             *(b.extraction or study.extraction for b in study.evaluation.benchmarks),
         }
-        tests = any(problem.tests for listed in problems.values() for problem in listed)
+        tests = any(problem.options.tests for listed in problems.values() for problem in listed)
         graders = {p: stack.enter_context(open_grader(study.grader, p, tests)) for p in sorted(protocols)}
         for name, model in Progress(models.items(), "models evaluated", len(models)):
             with clock("load"):

@@ -35,7 +35,7 @@ def queries_of(study: Study, problems: Mapping[str, list[Problem]], renderer: Pr
     for benchmarks in sharing_responses(study):
         sampling, names = sampling_of(study, benchmarks[0]), [b.name for b in benchmarks]
         for problem in problems[names[0]]:
-            prompt, tool = renderer.ids(problem.problem, bool(problem.tests)), renderer.tool(problem.source)
+            prompt, tool = renderer.ids(problem.problem, bool(problem.options.tests)), renderer.tool(problem.source)
             for i in range(sampling.n):
                 seed = seed_of(study.evaluation.seed, names[0], problem.id, i)
                 request = Request(prompt, seed, sampling.max_tokens, sampling.temperature, sampling.top_p, False, tool)

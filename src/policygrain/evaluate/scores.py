@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from math import comb
 
 from ..files import atomic_text
-from ..grading import Grader, Options, extract
+from ..grading import Grader, extract
 from ..grading.grader import Item
 from ..model.engine import Response
 from ..results.layout import EvaluationFolder
@@ -50,7 +50,7 @@ def grade(
 
 def _samples(sampled: Sequence[tuple[Query, Response, str]], grader: Grader) -> list[EvaluatedSample]:
     """Each sampled response, given with its query and text, with its outcome."""
-    items = [Item(q.problem.answer, text, Options.of(q.problem), q.problem.id) for q, _, text in sampled]
+    items = [Item(q.problem.answer, text, q.problem.options, q.problem.id) for q, _, text in sampled]
     return [
         EvaluatedSample(
             id=query.problem.id,

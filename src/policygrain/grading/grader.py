@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Self, get_args
 
 Outcome = Literal["correct", "incorrect", "unparsable", "timeout", "error"]
@@ -18,14 +18,12 @@ _DEGREES = re.compile(r"\bdegrees\b|\bdegree measure|\\circ|\\degree|°")
 class Options:
     """Options of the comparison. Tolerances are for numbers; they are bounds on the difference, not roundings."""
 
+    # The gold answer is a list: all its items are required, in any order, in one box or in adjacent ones.
+    list_answer: bool = False
     relative_tolerance: float | None = None  # as a share of the gold answer
     absolute_tolerance: float | None = None
     # The gold answer cannot be read as mathematics, and this is known: answers are compared as text.
     text: bool = False
-    # The gold answer is a list: all its items are required, in any order, in one box or in adjacent ones.
-    list_answer: bool = False
-    # The problem speaks of degrees: a degree sign may be left out or added.
-    degrees: bool = False
     # Of a problem whose answer is a program: tests, the function that they call, code that comes before both, and the
     # signature that a completion continues. Setup, signature and tests are programs.
     tests: str = ""
@@ -33,12 +31,8 @@ class Options:
     setup: str = ""
     signature: str = ""
     seconds: float | None = None  # of processor time for the program, where its solution is slow
-
-    @classmethod
-    def of(cls, problem: Any) -> Options:
-        """The options of a ``tasks.problem.Problem``."""
-        values = {field.name: getattr(problem, field.name) for field in fields(cls) if field.name != "degrees"}
-        return cls(**values, degrees=not problem.tests and _DEGREES.search(problem.problem) is not None)
+    # The problem speaks of degrees: a degree sign may be left out or added.
+    degrees: bool = False
 
     @property
     def exact(self) -> bool:
@@ -56,6 +50,11 @@ class Options:
 
 
 DEFAULT = Options()
+
+
+def speaks_of_degrees(problem: str) -> bool:
+    """Whether answers to a problem are compared with the option `degrees`."""
+    return _DEGREES.search(problem) is not None
 
 
 class UnreadableGold(Exception):

@@ -27,7 +27,7 @@ from .parser import PAIRS, parse
 from .units import DEGREE, PERCENT, RADIAN, Quantity, differ, read_quantity
 
 LARGEST_FILE = 0  # bytes: no answer may write files
-ROUNDING = 0.01  # largest relative difference of a value and its rounding in `3.14159 ≈ 3.14`
+ROUNDING = Options(relative_tolerance=0.01)  # of a value and its rounding in `3.14159 ≈ 3.14`
 
 
 class Unparsable(Exception):
@@ -265,7 +265,7 @@ def _sides(text: str) -> list[str] | None:
         first = f"{first}= {rounding}"
     elif rounding:
         exact, rounded = _value(notation.equation_members(first)[-1]), _value(rounding.strip())
-        if not (is_number(exact) and is_number(rounded) and _equal(exact, rounded, Options(ROUNDING))):
+        if not (is_number(exact) and is_number(rounded) and _equal(exact, rounded, ROUNDING)):
             return None
     members = notation.equation_members(first.strip())
     names = 0

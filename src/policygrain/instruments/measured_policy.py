@@ -133,7 +133,7 @@ class MeasuredPolicy:
         problems = [problem for problem in self.validation_problems for _ in range(samples)]
         requests = [
             Request(
-                self.renderer.ids(problem.problem, bool(problem.tests)),
+                self.renderer.ids(problem.problem, bool(problem.options.tests)),
                 seed_of("instruments", self.seed, "validation", number // samples, number % samples),
                 self.settings.max_tokens,
                 self.settings.temperature,
@@ -186,7 +186,7 @@ def open_measured_policy(
     torch.set_num_threads(settings.threads)
     chosen = plain(method(reference, study.methods))
     problems = read_problems(data.train), read_problems(data.validation)
-    with_tests = any(problem.tests for listed in problems for problem in listed)
+    with_tests = any(problem.options.tests for listed in problems for problem in listed)
     with open_grader(study.grader, study.extraction, with_tests) as grader:
         spec = pinned(study.model)
         policy = open_policy(start, spec, chosen, settings, seed)

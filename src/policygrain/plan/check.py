@@ -13,7 +13,6 @@ from ..engines.table import check_trainers, trainer_notes
 from ..errors import UserError
 from ..figures.catalogue import check_figures
 from ..files import check_free_space
-from ..grading.grader import Options
 from ..grading.sandbox import isolation
 from ..hub import config_of, download_command, read_config
 from ..study import Study, load_study
@@ -160,9 +159,9 @@ def _check_problems(study: Study) -> None:
             problems = generate(source, "train", SOME, data.seed)
         else:
             problems = load(source, data.root)
-            if any(problem.tests for problem in problems):
+            if any(problem.options.tests for problem in problems):
                 isolation()
-            inexact = next((p.id for p in problems if not (p.tests or Options.of(p).exact)), None)
+            inexact = next((p.id for p in problems if not (p.options.tests or p.options.exact)), None)
             if study.grader == "numeric" and inexact is not None:
                 raise UserError(f"grader: {where}: {inexact} has a tolerance or a list of answers; set grader: math.")
         check_characters(study, problems, where)

@@ -26,7 +26,7 @@ def check_characters(study: Study, problems: Iterable[Problem], where: str) -> N
         return
     for problem in problems:
         key, template = "template", study.prompt.template
-        if problem.tests:
+        if problem.options.tests:
             key, template = "program", study.prompt.program
         for place, text in (
             (f"prompt.{key}", template.replace("{problem}", "")),

@@ -24,9 +24,9 @@ def check_golds(files: list[Path], grader_name: str) -> None:
     """
     for path in files:
         problems = read_problems(path)
-        check_tests(path, [p for p in problems if p.tests])
+        check_tests(path, [p for p in problems if p.options.tests])
         if grader_name == "math":
-            _check_answers([p for p in problems if not p.tests])
+            _check_answers([p for p in problems if not p.options.tests])
 
 
 def check_tests(path: Path, problems: list[Problem]) -> None:
@@ -38,9 +38,9 @@ def check_tests(path: Path, problems: list[Problem]) -> None:
     with CodeGrader() as grader:
         for part in Progress(parts, f"{path.name}: tests of {len(problems)} problems, in parts", len(parts)):
             programs = [(p, p.answer) for p in part if p.answer]
-            programs += [(p, f"def {p.entry_point}(*_, **__): {body}") for p in part for body in TRIVIAL]
+            programs += [(p, f"def {p.options.entry_point}(*_, **__): {body}") for p in part for body in TRIVIAL]
             names = [f"{path}: {problem.id}" for problem, _ in programs]
-            texts, options = [text for _, text in programs], [Options.of(problem) for problem, _ in programs]
+            texts, options = [text for _, text in programs], [problem.options for problem, _ in programs]
             outcomes = grader.grade([""] * len(texts), texts, options, names)
             for (problem, text), name, outcome in zip(programs, names, outcomes, strict=True):
                 if text == problem.answer and outcome != "correct":
@@ -58,7 +58,7 @@ def check_tests(path: Path, problems: list[Problem]) -> None:
 def _check_answers(problems: list[Problem]) -> None:
     by_options: dict[Options, list[Problem]] = {}
     for problem in problems:
-        by_options.setdefault(Options.of(problem), []).append(problem)
+        by_options.setdefault(problem.options, []).append(problem)
     with MathGrader() as grader:
         for options, same in by_options.items():
             grader.check_golds([p.answer for p in same], [p.id for p in same], options)

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..errors import UserError
 from ..files import atomic_text, json_lines
+from ..grading.grader import DEFAULT, Options, speaks_of_degrees
 
 Row = dict[str, Any]
 
@@ -20,8 +21,6 @@ class Problem:
     """A question with its gold answer; ``steps`` is a worked solution, if there is one.
 
     The answer of a problem with tests is a solution, empty if there is none.
-
-    The other fields say how answers are compared, see `grading.Options`.
     """
 
     id: str
@@ -29,19 +28,12 @@ class Problem:
     answer: str
     source: str
     steps: str = ""
-    list_answer: bool = False
-    relative_tolerance: float | None = None
-    absolute_tolerance: float | None = None
-    text: bool = False
-    tests: str = ""
-    entry_point: str = ""
-    setup: str = ""
-    signature: str = ""
-    seconds: float | None = None
+    options: Options = DEFAULT  # how answers are compared
 
 
-PROGRAMS = ("tests", "entry_point", "setup", "signature")
-DEFAULTS = {field.name: field.default for field in fields(Problem)}
+# The keys of a row that are options, with their defaults, which are not written: with a new option, files of problems
+# without it, and their digests, do not change.
+OPTIONS = {field.name: field.default for field in fields(Options) if field.name != "degrees"}
 
 
 def read_problems(
@@ -74,38 +66,35 @@ def read_rows(path: Path) -> Iterator[tuple[int, Row]]:
 
 def _problem(row: Row, path: Path, number: int) -> Problem:
     where = f"{path}, line {number}"
-    switches: dict[str, bool] = {}
-    for key in ("list_answer", "text"):
-        switches[key] = row.get(key) or False
-        if not isinstance(switches[key], bool):
-            raise UserError(f"{where}: {key}: true or false is expected, got {row[key]!r}.")
-    tolerances: dict[str, Any] = {}
-    for key in ("relative_tolerance", "absolute_tolerance", "seconds"):
-        value = row.get(key)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value < 0):
+    values: dict[str, Any] = {}
+    for key, default in OPTIONS.items():
+        if (value := row.get(key)) in (None, default):
+            continue
+        if default is False and not isinstance(value, bool):
+            raise UserError(f"{where}: {key}: true or false is expected, got {value!r}.")
+        if default is None and (isinstance(value, bool) or not isinstance(value, int | float) or value < 0):
             raise UserError(f"{where}: {key}: a number from 0 up is expected, got {value!r}.")
-        tolerances[key] = value
-    programs: dict[str, Any] = {key: str(row.get(key, "")) for key in PROGRAMS}
-    if bool(programs["tests"]) != bool(programs["entry_point"]):
-        missing = "entry_point" if programs["tests"] else "tests"
+        values[key] = str(value) if default == "" else value
+    if ("tests" in values) != ("entry_point" in values):
+        missing = "entry_point" if "tests" in values else "tests"
         raise UserError(f"{where}: no {missing!r}; a problem whose answer is a program has both.")
+    degrees = "tests" not in values and speaks_of_degrees(str(row["problem"]))
     return Problem(
         str(row.get("id", f"{path.stem}-{number:05d}")),
         str(row["problem"]),
-        str(row.get("answer") or "") if programs["tests"] else str(row["answer"]),
+        str(row.get("answer") or "") if "tests" in values else str(row["answer"]),
         str(row.get("source", path.stem)),
         str(row.get("steps", "")),
-        list_answer=switches["list_answer"],
-        text=switches["text"],
-        **tolerances,
-        **programs,
+        Options(**values, degrees=degrees),
     )
 
 
 def write_problems(path: Path, problems: Iterable[Problem]) -> None:
-    """Write JSON Lines, atomically.
-
-    Defaults are not written, except `steps`, so that files, and their digests, do not change with a new field.
-    """
-    rows = ({k: v for k, v in asdict(p).items() if k == "steps" or v != DEFAULTS[k]} for p in problems)
-    atomic_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    """Write JSON Lines, atomically."""
+    lines = []
+    for problem in problems:
+        row = asdict(problem)
+        options = row.pop("options")
+        row |= {key: options[key] for key, default in OPTIONS.items() if options[key] != default}
+        lines.append(json.dumps(row, ensure_ascii=False) + "\n")
+    atomic_text(path, "".join(lines))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..digests import of_text
 from ..errors import UserError
-from .problem import PROGRAMS, Problem, Row, read_problems, read_rows
+from .problem import Problem, Row, read_problems, read_rows
 from .registry import Dataset
 
 # Environment variable with the folder of problem sets, if neither the study nor the command line names one.
@@ -31,7 +31,8 @@ def content_digest(problems: Iterable[Sequence[str]]) -> str:
 
 def content(row: Row) -> list[str]:
     """The texts that identify a problem: problem and answer, and the fields for grading a program, if it has tests."""
-    return [str(row[key]) for key in ("problem", "answer", *(PROGRAMS if "tests" in row else ())) if key in row]
+    programs = ("tests", "entry_point", "setup", "signature") if "tests" in row else ()
+    return [str(row[key]) for key in ("problem", "answer", *programs) if key in row]
 
 
 def find(dataset: Dataset, root: Path) -> Path | None:

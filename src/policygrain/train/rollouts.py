@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..clock import Clock
-from ..grading import Grader, Options, Outcome
+from ..grading import Grader, Outcome
 from ..model.engine import Engine, Request, Response
 from ..objective import Sampler
 from ..provenance import seed_of
@@ -88,7 +88,7 @@ class Collector:
     def sample_ahead(self, clock: Clock, positions: range) -> None:
         """Sample groups for the prompts at these positions, of several batches of one policy, in one call."""
         problems, group = self.stream.at(positions), self.settings.group
-        prompts = [self.renderer.ids(p.problem, bool(p.tests)) for p in problems]
+        prompts = [self.renderer.ids(p.problem, bool(p.options.tests)) for p in problems]
         requests = [
             Request(
                 prompt,
@@ -177,7 +177,7 @@ def grade_responses(
         return grader.grade(
             [p.answer for p in share],
             texts,
-            [Options.of(p) for p in share],
+            [p.options for p in share],
             [p.id for p in share],
         )
 

@@ -186,7 +186,7 @@ class Steps:
             engine.load_weights(self.policy.model)
             requests = [
                 Request(
-                    renderer.ids(p.problem, bool(p.tests)),
+                    renderer.ids(p.problem, bool(p.options.tests)),
                     seed,
                     settings.max_tokens,
                     settings.temperature,
@@ -211,7 +211,7 @@ def open_collector(
     """Context with the sampler and grader of a run's batches, and its validation problems."""
     settings = arm.training(study)
     problems, validation = read_problems(data.train), read_problems(data.validation)
-    with_tests = any(problem.tests for problem in [*problems, *validation])
+    with_tests = any(problem.options.tests for problem in [*problems, *validation])
     with open_grader(study.grader, study.extraction, with_tests) as grader:
         engine = open_engine(
             settings.engine,

@@ -18,16 +18,12 @@ from policygrain.objective.method import TEXTS
 from policygrain.study import Study, load_study
 from policygrain.study.fingerprint import (
     Fingerprints,
-    decides,
-    leaves,
-    marker_of,
-    section_of,
     start_seed,
     start_seeds,
 )
 from policygrain.study.methods import MethodChanges
 from policygrain.study.runs import Run
-from policygrain.study.sections import Artefact
+from policygrain.study.sections import Artefact, decides, leaves, marker_of, section_of
 
 from ..support.all_keys import OTHER_OF_METHOD, REFERENCE, SOURCES, other_value, reference, value_at, with_values
 

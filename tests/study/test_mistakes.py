@@ -17,8 +17,8 @@ from policygrain.cli import main
 from policygrain.errors import UserError
 from policygrain.plan.check import check_study
 from policygrain.study import load_study, parse_study
-from policygrain.study.fingerprint import section_of
 from policygrain.study.schema import Study
+from policygrain.study.sections import section_of
 
 from ..support.made_up import write_lines
 from ..support.small import SMALL, write_study

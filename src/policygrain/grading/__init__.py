@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from ..errors import UserError, did_you_mean
 from .code import ByProblem, CodeGrader
-from .extraction import PROTOCOLS, boxed, extract
+from .extraction import extract
 from .grader import Grader, Options, Outcome
 from .math import MathGrader
 from .numeric import NumericGrader
@@ -14,8 +14,6 @@ from .numeric import NumericGrader
 GRADERS: dict[str, Callable[..., Grader]] = {"numeric": NumericGrader, "math": MathGrader}
 
 __all__ = [
-    "GRADERS",
-    "PROTOCOLS",
     "ByProblem",
     "CodeGrader",
     "Grader",
@@ -23,7 +21,6 @@ __all__ = [
     "NumericGrader",
     "Options",
     "Outcome",
-    "boxed",
     "extract",
     "open_grader",
 ]

@@ -68,16 +68,13 @@ class CodeGrader(Grader):
             if not item.options.tests:
                 raise UserError(f"{item.name}: the problem has no tests to run a program against.")
             if (program := program_of(item.text, item.options)) is not None:
-                tasks[i] = (self._limits(item.options), program, item.options)
+                tasks[i] = (f"{item.options.seconds or self.seconds} {self.mib}", program, item.options)
         outcomes: list[Outcome] = ["unparsable"] * len(items)
         for i, outcome in zip(tasks, self.pool.run([*tasks.values()]), strict=True):
             if outcome.startswith(UNREADABLE_GOLD):
                 raise UserError(f"{items[i].name}: {outcome.removeprefix(UNREADABLE_GOLD)}")
             outcomes[i] = cast("Outcome", outcome)
         return outcomes
-
-    def _limits(self, options: Options) -> str:
-        return f"{options.seconds or self.seconds} {self.mib}"
 
     def close(self) -> None:
         """End the workers; they are started again when needed."""

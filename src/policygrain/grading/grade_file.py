@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,18 +33,14 @@ def grade(file: Path, out: Path, grader: MathGrader, options: Options, strict: b
     items = [_item(row, place, grader.extraction, options) for (_, row), place in zip(rows, places, strict=True)]
     counts = dict.fromkeys(STATUSES, 0)
     lines = []
-    statuses = Progress(_statuses(items, grader, strict), "answers graded", len(rows))
-    for (_, row), place, status in zip(rows, places, statuses, strict=True):
+    compare: Callable[[list[Item]], Sequence[str]] = grader.compare_items if strict else grader.try_compare
+    statuses = (status for first in range(0, len(items), BATCH) for status in compare(items[first : first + BATCH]))
+    shown = Progress(statuses, "answers graded", len(rows))
+    for (_, row), place, status in zip(rows, places, shown, strict=True):
         counts[status] += 1
         lines.append(_line(row | {"correct": status == "correct", "status": status}, place))
     atomic_text(out, "".join(lines))
     return counts
-
-
-def _statuses(items: list[Item], grader: MathGrader, strict: bool) -> Iterator[str]:
-    compare: Callable[[list[Item]], Sequence[str]] = grader.compare_items if strict else grader.try_compare
-    for first in range(0, len(items), BATCH):
-        yield from compare(items[first : first + BATCH])
 
 
 def _item(row: dict[str, Any], place: str, protocol: str, options: Options) -> Item:

@@ -71,10 +71,7 @@ class Item(NamedTuple):
 
 
 def items_of(
-    golds: Sequence[str],
-    texts: Sequence[str],
-    options: Options | Sequence[Options],
-    ids: Sequence[str] | None = None,
+    golds: Sequence[str], texts: Sequence[str], options: Options | Sequence[Options], ids: Sequence[str] | None = None
 ) -> list[Item]:
     """One item per (gold answer, text); ``options`` are for all or one each."""
     per_item = [options] * len(golds) if isinstance(options, Options) else options

@@ -9,7 +9,7 @@ from importlib.metadata import version
 from typing import cast
 
 from ..errors import UserError
-from ..text import some
+from ..text import shortened, some
 from .extraction import check_protocol, extract, joined_boxes
 from .grader import DEFAULT, UNREADABLE_GOLD, Grader, Item, Options, Outcome, items_of
 from .notation import compact, is_list
@@ -43,14 +43,9 @@ class MathGrader(Grader):
 
     def grade_items(self, items: Sequence[Item]) -> list[Outcome]:
         """One outcome per response. UserError as ``compare_items``."""
-        return self.compare_items(
-            [
-                item._replace(
-                    text=extract(item.text, self.extraction, item.options.list_answer or is_list(item.gold)) or ""
-                )
-                for item in items
-            ]
-        )
+        lists = [item.options.list_answer or is_list(item.gold) for item in items]
+        texts = [extract(item.text, self.extraction, is_a_list) for item, is_a_list in zip(items, lists, strict=True)]
+        return self.compare_items([item._replace(text=text or "") for item, text in zip(items, texts, strict=True)])
 
     def compare(
         self, golds: Sequence[str], answers: Sequence[str], options: Options | Sequence[Options] = DEFAULT
@@ -66,9 +61,8 @@ class MathGrader(Grader):
         outcomes = self.try_compare(items)
         if UNREADABLE_GOLD in outcomes:
             gold, _, _, name = items[outcomes.index(UNREADABLE_GOLD)]
-            raise UserError(
-                f"{name}: the gold answer {_shortened(gold)} cannot be read as mathematics; correct the dataset."
-            )
+            gold = shortened(repr(gold), 80)
+            raise UserError(f"{name}: the gold answer {gold} cannot be read as mathematics; correct the dataset.")
         return cast("list[Outcome]", outcomes)
 
     def try_compare(self, items: Sequence[Item]) -> list[str]:
@@ -84,7 +78,7 @@ class MathGrader(Grader):
         """Raise UserError that names gold answers which cannot be read or do not equal themselves."""
         bad = self.unreadable_golds(golds, options)
         if bad:
-            named = some([f"{ids[i]} ({_shortened(golds[i])})" for i in bad], 5)
+            named = some([f"{ids[i]} ({shortened(repr(golds[i]), 80)})" for i in bad], 5)
             raise UserError(f"gold answers that cannot be read as mathematics: {named}. Correct or remove them.")
 
     def unreadable_golds(self, golds: Sequence[str], options: Options = DEFAULT) -> list[int]:
@@ -129,7 +123,3 @@ def grade_directly(gold: str, answer: str, options: Options) -> str | None:
 
 def _too_large(gold: str) -> bool:
     return len(gold) > MAX_LENGTH or depth(gold) > MAX_DEPTH
-
-
-def _shortened(gold: str) -> str:
-    return repr(gold if len(gold) <= 80 else gold[:77] + "...")

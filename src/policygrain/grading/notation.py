@@ -10,7 +10,7 @@ import functools
 import re
 import unicodedata
 
-from .numeric import OPTIONAL_SPACES, parse_number, unbraced
+from .numeric import OPTIONAL_SPACES, open_brackets, parse_number, unbraced
 
 _SYMBOLS = "°º×·⋅πθ∞≤≥≠±∪∩∈∅"
 _COMMANDS = r"^\circ ^\circ \times \cdot \cdot \pi \theta \infty \le \ge \ne \pm \cup \cap \in \emptyset"
@@ -198,13 +198,9 @@ def split_items(text: str) -> list[str]:
 
 
 def _encloses(inner: str) -> bool:
-    """Whether no bracket of ``inner`` is closed that is not opened in it."""
-    depth = 0
-    for character in inner:
-        depth += (character in "([{") - (character in ")]}")
-        if depth < 0:
-            return False
-    return depth == 0
+    """Whether all brackets of ``inner`` are opened and closed in it."""
+    depths = open_brackets(inner)
+    return min(depths, default=0) >= 0 and depths[-1:] in ([], [0])
 
 
 def both_signs(items: list[str]) -> list[str]:

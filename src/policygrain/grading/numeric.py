@@ -89,10 +89,14 @@ def agree(gold: Number, given: Number, options: Options) -> bool:
     return difference <= Fraction(1, 10**6) and difference <= abs(gold.value) / 10**5
 
 
+def open_brackets(text: str) -> list[int]:
+    """The number of brackets that are open after each character."""
+    return [*itertools.accumulate((c in "([{") - (c in ")]}") for c in text)]
+
+
 def depth(text: str) -> int:
     """The largest number of brackets that are open at once."""
-    steps = ((c in "([{") - (c in ")]}") for c in text)
-    return max(itertools.accumulate(steps), default=0)
+    return max(open_brackets(text), default=0)
 
 
 class NumericGrader(Grader):

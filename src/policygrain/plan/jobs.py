@@ -133,14 +133,11 @@ class Jobs:
     def train(self, runs: Sequence[Run]) -> Job:
         """Trains runs of one arm, one after the other, and evaluates them where the study says so."""
         arm, seeds = runs[0].arm, [run.seed for run in runs]
-        data = self.prepare.outputs if self.evaluates_itself(arm) else self.training_data
+        evaluates = self.study.evaluation.after_training and arm in self.fingerprints.matrix.evaluated_arms
+        data = self.prepare.outputs if evaluates else self.training_data
         inputs = data + _markers(self.start_models(seeds))
         names = {"arm": arm, "seeds": _joined(seeds)}
         return self._job("train", names, self.fingerprints.process(runs), inputs, runs=tuple(runs))
-
-    def evaluates_itself(self, arm: str) -> bool:
-        """Whether the process that trains an arm evaluates its models."""
-        return self.study.evaluation.after_training and arm in self.fingerprints.matrix.evaluated_arms
 
     @cached_property
     def _processes(self) -> dict[Run, tuple[Run, ...]]:

@@ -88,12 +88,7 @@ class Session:
         with self._folder.tracking_log.open("w") as file:
             # In a session of its own: Ctrl-C stops the workflow, and this process then says so in MLflow.
             subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=file,
-                start_new_session=True,
-                env=environment,
+                command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True, env=environment
             )
 
 

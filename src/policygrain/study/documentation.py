@@ -10,9 +10,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from .fingerprint import decides, marker_of, section_of
 from .schema import Study
-from .sections import Artefact
+from .sections import Artefact, decides, marker_of, section_of
 
 HEAD = """# Configuration
 

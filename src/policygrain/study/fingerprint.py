@@ -7,51 +7,20 @@ the finished jobs of Snakemake, the key of a run, resuming, and the readers of r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, cached_property, partial
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal
 
 from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 
 from .. import digests
 from ..objective import Method, method
 from ..objective.method import TEXTS
 from .runs import Arm, Run, RunMatrix, run_matrix
 from .schema import Estimators, Rounds, Study
-from .sections import Artefact
+from .sections import Artefact, decides, leaves
 
 Instrument = Literal["estimators", "rounds"]
-
-
-def leaves(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
-    """Every key of a schema that is not a section, with its field: `training.steps`, `evaluation.benchmarks[].name`."""
-    for name, info in model.model_fields.items():
-        section = section_of(info.annotation)
-        if section is None or decides(info) is not None:
-            yield f"{prefix}{name}", info
-        else:
-            yield from leaves(section, f"{prefix}{name}{marker_of(info)}.")
-
-
-def marker_of(info: FieldInfo) -> str:
-    """Suffix of a key with sections: `[]` for a list of them, `.NAME` for a mapping, else nothing."""
-    kind = get_origin(info.annotation)
-    return "[]" if kind is list else ".NAME" if kind is dict else ""
-
-
-def decides(info: FieldInfo) -> list[Artefact] | None:
-    """The artefacts that depend on a key directly; None for keys without a declaration, such as those of sections."""
-    extra = info.json_schema_extra
-    return extra.get("decides") if isinstance(extra, dict) else None  # type: ignore[return-value]
-
-
-def section_of(annotation: Any) -> type[BaseModel] | None:
-    """The section type of a key, of its list items or of its mapping values; None for other keys."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    sections = (section_of(a) for a in get_args(annotation))
-    return next((f for f in sections if f is not None), None)
 
 
 # Version of the instruments' measurements, which are repeated if it changes. 2: a true gradient per aggregation, and

@@ -18,6 +18,7 @@ from ..merging import merge
 from ..text import shortened
 from .checks import check_credentials, check_keys
 from .schema import FigureName, Study
+from .sections import section_of
 
 
 def load_study(path: Path | str) -> Study:
@@ -202,10 +203,8 @@ def _explain(error: Any) -> str:
 
 def _keys_at(location: list[Any]) -> list[str]:
     """The keys that the schema knows at ``location``."""
-    current: Any = Study
+    section: type[BaseModel] | None = Study
     for part in location:
-        if isinstance(current, type) and issubclass(current, BaseModel) and part in current.model_fields:
-            current = current.model_fields[part].annotation
-            while not (isinstance(current, type) and issubclass(current, BaseModel)) and get_args(current):
-                current = next((a for a in reversed(get_args(current)) if a is not type(None)), None)
-    return list(current.model_fields) if isinstance(current, type) and issubclass(current, BaseModel) else []
+        if section is not None and part in section.model_fields:
+            section = section_of(section.model_fields[part].annotation)
+    return list(section.model_fields) if section is not None else []

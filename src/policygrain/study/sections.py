@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic.fields import FieldInfo
 
 from ..settings import read_number
 
@@ -45,20 +46,50 @@ class Section(BaseModel):
     @functools.cache
     def _numbers(cls) -> frozenset[str]:
         """The fields whose type allows float and not str."""
-        leaves = {name: _leaves(field.annotation) for name, field in cls.model_fields.items()}
-        return frozenset(name for name, kinds in leaves.items() if float in kinds and str not in kinds)
+        types = {name: _types(field.annotation) for name, field in cls.model_fields.items()}
+        return frozenset(name for name, kinds in types.items() if float in kinds and str not in kinds)
 
 
-def _leaves(annotation: Any) -> list[Any]:
+def _types(annotation: Any) -> list[Any]:
     """The types that an annotation is made of."""
     arguments = get_args(annotation)
-    return [leaf for argument in arguments for leaf in _leaves(argument)] if arguments else [annotation]
+    return [kind for argument in arguments for kind in _types(argument)] if arguments else [annotation]
 
 
 def key(decides: Artefact | Artefacts, default: Any, description: str, **bounds: Any) -> Any:
     """A key of a section with the artefacts that depend on it; ``default`` is ... for a key that is required."""
     named = [decides] if isinstance(decides, str) else list(decides)
     return Field(default, description=description, json_schema_extra={"decides": named}, **bounds)  # type: ignore[dict-item]
+
+
+def leaves(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """Every key of a schema that is not a section, with its field: `training.steps`, `evaluation.benchmarks[].name`."""
+    for name, info in model.model_fields.items():
+        section = section_of(info.annotation)
+        if section is None or decides(info) is not None:
+            yield f"{prefix}{name}", info
+        else:
+            yield from leaves(section, f"{prefix}{name}{marker_of(info)}.")
+
+
+def marker_of(info: FieldInfo) -> str:
+    """Suffix of a key with sections: `[]` for a list of them, `.NAME` for a mapping, else nothing."""
+    kind = get_origin(info.annotation)
+    return "[]" if kind is list else ".NAME" if kind is dict else ""
+
+
+def decides(info: FieldInfo) -> list[Artefact] | None:
+    """The artefacts that depend on a key directly; None for keys without a declaration, such as those of sections."""
+    extra = info.json_schema_extra
+    return extra.get("decides") if isinstance(extra, dict) else None  # type: ignore[return-value]
+
+
+def section_of(annotation: Any) -> type[BaseModel] | None:
+    """The section type of a key, of its list items or of its mapping values; None for other keys."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    sections = (section_of(a) for a in get_args(annotation))
+    return next((f for f in sections if f is not None), None)
 
 
 def distinct(values: Sequence[Any]) -> Sequence[Any]:

@@ -87,16 +87,11 @@ class TrainingIndex:
                 # Sets of too different sizes cannot reach the threshold.
                 if i not in same and min(sizes) < THRESHOLD * max(sizes) - 1e-9:
                     continue
-                similarity = _jaccard(words, self.sets[i])
+                similarity = len(words & self.sets[i]) / len(words | self.sets[i])
                 if i in same or similarity >= THRESHOLD - 1e-9:
                     kind: Literal["exact", "near"] = "exact" if i in same else "near"
                     pairs.append(Overlap(problem.id, self.problems[i].id, kind, round(similarity, 4)))
         return pairs
-
-
-def _jaccard(a: frozenset[str], b: frozenset[str]) -> float:
-    shared = len(a & b)
-    return shared / (len(a) + len(b) - shared)
 
 
 def as_data(overlaps: Mapping[str, Sequence[Overlap]]) -> dict[str, list[dict[str, Any]]]:

@@ -11,10 +11,11 @@ from importlib import resources
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, model_validator
 
 from .. import digests
 from ..errors import UserError, did_you_mean
+from ..study.sections import Section
 from .convert import CONVERSIONS
 
 if TYPE_CHECKING:
@@ -25,13 +26,7 @@ GitId = Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
 RepositoryName = Annotated[str, Field(pattern=r"^[\w.-]+/[\w.-]+$")]
 
 
-class Entry(BaseModel):
-    """Base of the mappings in a registry file: unknown keys are errors, values are not converted."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class GitHome(Entry):
+class GitHome(Section):
     """A file in a public Git repository, verified by its blob id, which is a hash of its content."""
 
     repository: RepositoryName = Field(description="OWNER/NAME on GitHub")
@@ -40,7 +35,7 @@ class GitHome(Entry):
     blob: GitId = Field(description="the file's Git blob id (SHA-1 over its length and bytes)")
 
 
-class HubHome(Entry):
+class HubHome(Section):
     """Files of a Hugging Face dataset at a pinned revision, concatenated."""
 
     dataset: RepositoryName = Field(description="OWNER/NAME on the Hugging Face hub")
@@ -48,7 +43,7 @@ class HubHome(Entry):
     files: list[str] = Field(min_length=1, description="files in it, in the order of the rows")
 
 
-class Column(Entry):
+class Column(Section):
     """The column of a source row that holds a text, and the conversions applied to it."""
 
     column: str | list[str] = Field(
@@ -64,7 +59,7 @@ class Column(Entry):
         return self
 
 
-class Identity(Entry):
+class Identity(Section):
     """Format of a problem's id, which is the same for every copy of the set."""
 
     form: str = Field(description="str.format of the groups of `match` ({0}, {1}, …) and of {row}, the source row")
@@ -72,7 +67,7 @@ class Identity(Entry):
     match: str = Field("(.+)", description="regular expression")
 
 
-class Fields(Entry):
+class Fields(Section):
     """Conversion of source rows to problems."""
 
     id: Identity
@@ -83,7 +78,7 @@ class Fields(Entry):
     checked: str = Field(min_length=1, description="how this mapping was checked against the source")
 
 
-class Code(Entry):
+class Code(Section):
     """Tests of a set whose answers are programs."""
 
     tests: Column
@@ -93,7 +88,7 @@ class Code(Entry):
     signature: Column | None = Field(None, description="code up to the function's body, which a completion continues")
 
 
-class Answers(Entry):
+class Answers(Section):
     """Comparison of answers."""
 
     relative_tolerance: PositiveFloat | None = Field(None, description="of numbers, relative to the gold answer")
@@ -104,7 +99,7 @@ class Answers(Entry):
     text: list[str] = Field([], description="ids whose gold answer cannot be parsed and is compared as text")
 
 
-class Protocol(Entry):
+class Protocol(Section):
     """Sampling parameters of responses."""
 
     n: PositiveInt = Field(description="responses per problem")
@@ -112,7 +107,7 @@ class Protocol(Entry):
     top_p: float = Field(1.0, gt=0, le=1, description="nucleus sampling")
 
 
-class Dataset(Entry):
+class Dataset(Section):
     """A problem set."""
 
     name: str = Field(description="name of the file, and of the set in studies")

@@ -1,4 +1,4 @@
-"""Functions over groups and segments: arithmetic in the open, and what they must be equal to (float64)."""
+"""Groups, segments and turns, the unbroken runs of the mask: by hand, identities, ROLL's formula (float64)."""
 
 from math import exp, log
 
@@ -8,10 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policygrain import StepTotals, TokenBatch, method
-from policygrain.objective.batch import Responses
+from policygrain.objective import Sampler
+from policygrain.objective.batch import Responses, turn_numbers
+from policygrain.objective.correction import rollout_weights
 from policygrain.objective.ratio import Block, GroupExpectation
 
-from ..support.batches import assert_same, by_hand, close, evaluate, few, fields
+from ..support.batches import assert_same, by_hand, close, evaluate, few, fields, random_fields
 
 GROUPS = torch.tensor([7, 7, 2])
 
@@ -117,3 +119,179 @@ def test_what_is_not_given_is_named(chosen, more, says):
     batch = by_hand([[0.1]] * 3, [1.0, -1.0, 1.0], **more)
     with pytest.raises(ValueError, match=says):
         chosen.loss(batch)
+
+
+TURNS = {"name": "block", "layout": "turns", "weights": "uniform"}
+# Two turns of two tokens and of one, with tool output between and after them.
+MASK = [[1, 1, 0, 1, 0]]
+
+
+def with_tools(data, seed):
+    """The same responses with tool output in some places of their masks, in one case at the beginning."""
+    keep = torch.rand(data["mask"].shape, generator=torch.Generator().manual_seed(seed)) < 0.6
+    return data | {"mask": data["mask"] & keep}
+
+
+def stored_by_turns(data):
+    """Each turn as a response of its own, whose mask leaves out all other turns."""
+    numbers, mask = turn_numbers(data["mask"]), data["mask"]
+    parts = [(row, n) for row in range(len(mask)) for n in numbers[row][mask[row]].unique().tolist()]
+    rows = torch.tensor([row for row, _ in parts])
+    own = torch.stack([mask[row] & (numbers[row] == n) for row, n in parts])
+    cut = {k: x[rows] if isinstance(x, torch.Tensor) else x for k, x in data.items()}
+    return cut | {"mask": own}, rows
+
+
+# ---- turns by hand --------------------------------------------------------------------------------------------------
+
+
+def test_turns_are_numbered_from_the_first():
+    mask = torch.tensor([[1, 1, 0, 1, 0], [0, 1, 0, 0, 1], [1, 1, 1, 1, 1], [0, 0, 0, 0, 0]])
+    assert turn_numbers(mask).tolist() == [[0, 0, 0, 1, 1], [0, 0, 0, 0, 1], [0] * 5, [0] * 5]
+    assert TokenBatch(*[torch.zeros(4, 5)] * 3, mask).whole.n_turns == 5
+
+
+def test_the_mean_over_turns_is_that_of_the_means_of_their_tokens():
+    """u = Â of the token: turns (1, 3) and (5), and one turn (7, 7) of another response: (2 + 5 + 7) / 3."""
+    rows = [[1.0, 3.0, 9.0, 5.0, 9.0], [7.0, 7.0, 9.0, 9.0, 9.0]]
+    batch = by_hand([[0.0] * 5] * 2, rows, [*MASK, [1, 1, 0, 0, 0]])
+    close(method("reinforce", aggregation="turn_mean_token_mean").loss(batch).loss, -(2 + 5 + 7) / 3)
+
+
+# ---- identities of turns --------------------------------------------------------------------------------------------
+
+
+@few
+@given(data=fields(), seed=st.integers(0, 1000))
+def test_turns_are_the_segments_that_the_mask_makes(data, seed):
+    data = with_tools(data, seed)
+    data |= {"segments": turn_numbers(data["mask"])}
+    for weights in ("uniform", "joint", "future"):
+        by_mask, given_ones = (
+            method("mpo", ratio={"layout": layout, "weights": weights}) for layout in ("turns", "segments")
+        )
+        assert_same(evaluate(by_mask, data), evaluate(given_ones, data))
+
+
+@few
+@given(data=fields(), seed=st.integers(0, 1000))
+def test_normalised_each_token_has_the_gradient_of_the_turn_once(data, seed):
+    """The product over the turn is a weight of each token's ∇ log π; geometric means change nothing."""
+    data = with_tools(data, seed)
+    batch = TokenBatch(**data)
+    weight = batch.sum_over_turns(batch.log_ratio).exp()
+    expected = -weight * batch.advantages * batch.mask / batch.whole.n_tokens
+    joint = method("dapo", ratio={**TURNS, "weights": "joint", "edges": "normalised"}, clip=None)
+    torch.testing.assert_close(evaluate(joint, data).gradient, expected)
+    for weights in ("uniform", "future"):
+        plain, normalised = (
+            evaluate(method("dapo", ratio={**TURNS, "weights": weights, "edges": edges}), data)
+            for edges in ("as_published", "normalised")
+        )
+        assert_same(plain, normalised)
+
+
+# What a trajectory's objective is where its turns are stored as responses: this aggregation of the whole trajectories.
+STORAGE = {
+    "token_mean": "token_mean",
+    "prompt_mean": "prompt_mean",
+    "seq_mean_token_mean": "turn_mean_token_mean",
+}
+
+
+def stored_in_two_ways(aggregation, whole, data, ratio):
+    """Results for whole trajectories, and for their turns, whose gradients are added up by trajectory."""
+    parts, rows = stored_by_turns(data)
+    by_turns = evaluate(method("dapo", ratio="sequence", aggregation=aggregation), parts)
+    gradient = torch.zeros_like(data["log_probs"]).index_add(0, rows, by_turns.gradient)
+    return evaluate(method("dapo", ratio=ratio, aggregation=whole), data), by_turns._replace(gradient=gradient)
+
+
+@pytest.mark.parametrize("aggregation", STORAGE)
+@few
+@given(data=fields(min_live=1), seed=st.integers(0, 1000))
+def test_trajectories_stored_by_turns_are_whole_ones_with_turn_ratios(aggregation, data, seed):
+    data = with_tools(data, seed)
+    if not data["mask"].any():
+        return
+    one, other = stored_in_two_ways(aggregation, STORAGE[aggregation], data, TURNS)
+    torch.testing.assert_close(one.loss, other.loss)
+    torch.testing.assert_close(one.gradient, other.gradient)
+
+
+@pytest.mark.parametrize("aggregation", ["seq_mean_token_sum", "seq_mean_token_sum_norm"])
+@few
+@given(data=fields(min_live=1), seed=st.integers(0, 1000))
+def test_sums_over_responses_are_divided_by_another_number(aggregation, data, seed):
+    """1/M instead of 1/N: the objective times the mean number of turns M/N, which changes from step to step."""
+    data = with_tools(data, seed)
+    if not data["mask"].any():
+        return
+    batch = TokenBatch(**data)
+    one, other = stored_in_two_ways(aggregation, aggregation, data, TURNS)
+    torch.testing.assert_close(one.gradient, other.gradient * batch.whole.n_turns / batch.whole.n_responses)
+
+
+def test_a_sequence_ratio_acts_on_what_is_stored_as_a_response():
+    """GSPO of a trajectory stored by turns is another objective than GSPO of the whole, under every aggregation."""
+    data = with_tools(random_fields([9, 8, 7], seed=1), 0)
+    for aggregation, whole in STORAGE.items():
+        one, other = stored_in_two_ways(aggregation, whole, data, "sequence")
+        assert not torch.allclose(one.gradient, other.gradient)
+
+
+# ---- ROLL -----------------------------------------------------------------------------------------------------------
+
+
+def roll_segment_mean(x, mask):
+    """The mean over each unbroken run of the mask, in its places; ROLL, `compute_segment_masked_mean`, rewritten."""
+    out = torch.zeros_like(x)
+    for b in range(len(x)):
+        start = None
+        for t in range(x.shape[1] + 1):
+            inside = t < x.shape[1] and mask[b, t]
+            if inside and start is None:
+                start = t
+            if not inside and start is not None:
+                out[b, start:t] = x[b, start:t].sum() / (t - start + 1e-8)
+                start = None
+    return out
+
+
+def roll_loss(data, clip=0.2, mode="seq-mean-token-mean"):
+    """ROLL's PPO loss with `ratio_type: segment`: value of the loss."""
+    mask = data["mask"]
+    ratio = roll_segment_mean(data["log_probs"] - data["old_log_probs"], mask).exp()
+    advantages = data["advantages"][:, None]
+    loss = -torch.minimum(ratio * advantages, ratio.clamp(1 - clip, 1 + clip) * advantages)
+    if mode == "token-mean":
+        return (loss * mask).sum() / mask.sum()
+    live = mask.sum(1) > 0
+    return ((loss * mask).sum(1)[live] / mask.sum(1)[live]).sum() / live.sum()
+
+
+@pytest.mark.parametrize(("name", "mode"), [("grpo", "seq-mean-token-mean"), ("dapo", "token-mean")])
+@few
+@given(data=fields(min_live=1), seed=st.integers(0, 1000))
+def test_the_turn_ratio_is_that_of_roll(name, mode, data, seed):
+    data = with_tools(data, seed)
+    if not data["mask"].any():
+        return
+    ours = method(name, ratio=TURNS, clip={"low": 0.2, "high": 0.2}).loss(TokenBatch(**data)).loss
+    assert float(ours) == pytest.approx(float(roll_loss(data, mode=mode)), rel=1e-6, abs=1e-9)
+
+
+@few
+@given(data=fields(min_live=1), seed=st.integers(0, 1000))
+def test_the_correction_of_a_turn_is_that_of_roll(data, seed):
+    """`is_weight` by segment, at most 1.2, and a filter of segments between 0.8 and 1.2."""
+    data = with_tools(data, seed)
+    old, engine, mask = data["old_log_probs"], data["ref_log_probs"], data["mask"]
+    ratio = roll_segment_mean(old - engine, mask).exp()
+    expected = ratio.clamp(0, 1.2) * ((ratio >= 0.8) & (ratio <= 1.2))
+    sampler = Sampler(
+        correction_cap=1.2, correction_grain="turn", rejection_grain="turn", rejection_low=0.8, rejection_high=1.2
+    )
+    found = rollout_weights(old, engine, mask, sampler)
+    torch.testing.assert_close(found[mask], expected[mask], rtol=1e-6, atol=1e-9)
+    assert (found[~mask] == 1).all()

@@ -88,12 +88,6 @@ def test_the_abstract_says_in_one_sentence_what_speaks_against_claims() -> None:
     assert "claims none is shown to be wrong; 0 of 0 stay" in against_text([])
 
 
-def test_one_seed_decides_nothing() -> None:
-    found = decide_claims(load_claims(), lambda c: student([50.0]))
-    assert {r.verdict for r in found} == {"undecided"}
-    assert all(f.seeds_needed is None for r in found for f in r.findings)
-
-
 def test_accuracies_are_compared_on_the_seeds_that_both_arms_have(laptop: Path) -> None:
     found = compare(StudyResults(laptop), Comparison.model_validate(ACCURACY | {"of": "tepo", "than": "grpo"}))
     assert found.mean == pytest.approx(25) and found.values == pytest.approx((25.0,) * found.n)
@@ -197,9 +191,9 @@ def test_all_comparisons_with_records_are_in_one_correction() -> None:
 def test_a_mixed_ledger_rarely_makes_a_false_verdict() -> None:
     """Two comparisons over eight seeds and three over six initial models, without any effect.
 
-    In at most 5% of 2,000 ledgers does any of them have a direction (plus three errors).
+    In at most 5% of 600 ledgers does any of them have a direction (plus three errors); uncorrected in a fifth.
     """
-    rng, draws = np.random.default_rng(11), 2000
+    rng, draws = np.random.default_rng(11), 600
     compared = {"than": "b", "claimed": "above"}
     comparisons = [{"statistic": s, "of": f"a{i}", **compared} for i, s in enumerate(["drop"] * 2 + ["round"] * 3)]
     claims = {c["of"]: Claim.model_validate({"source": "s", "text": "t", "comparisons": [c]}) for c in comparisons}

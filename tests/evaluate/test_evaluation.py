@@ -14,18 +14,11 @@ from policygrain.files import read_json_lines
 from policygrain.results.layout import DataFolder, StudyFolder
 from policygrain.results.reader import evaluated_samples, model_evaluation
 
-from ..support.small import make_start, small_study
+from ..support.small import small_study
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[DataFolder, Path]:
-    """(data, initial model) of the small study."""
-    data, start = make_start(tmp_path_factory.mktemp("small"))
-    return DataFolder(data), start
-
-
-def test_records_keep_every_sample_and_are_not_made_twice(made: tuple[DataFolder, Path], tmp_path: Path) -> None:
-    data, start = made
+def test_records_keep_every_sample_and_are_not_made_twice(made: tuple[Path, Path], tmp_path: Path) -> None:
+    data, start = DataFolder(made[0]), made[1]
     study, results = small_study(), StudyFolder(tmp_path)
     keys = evaluate(study, {"start/seed0": start}, data, results)
     folder = results.evaluation("start/seed0")
@@ -49,9 +42,9 @@ def test_records_keep_every_sample_and_are_not_made_twice(made: tuple[DataFolder
 
 
 def test_a_record_that_cannot_be_read_is_made_again(
-    made: tuple[DataFolder, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    made: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data, start = made
+    data, start = DataFolder(made[0]), made[1]
     study, results = small_study(), StudyFolder(tmp_path)
     keys = evaluate(study, {"start/seed0": start}, data, results)
     folder = results.evaluation("start/seed0")
@@ -62,9 +55,9 @@ def test_a_record_that_cannot_be_read_is_made_again(
     assert "records.json: expected a JSON object, got int" in capsys.readouterr().err
 
 
-def test_contaminated_problems_are_in_the_record(made: tuple[DataFolder, Path], tmp_path: Path) -> None:
+def test_contaminated_problems_are_in_the_record(made: tuple[Path, Path], tmp_path: Path) -> None:
     """By their positions: the second and the fourth of the benchmark's problems."""
-    data, start = made
+    data, start = DataFolder(made[0]), made[1]
     copy = DataFolder(tmp_path / "data")
     copy.benchmark("count").parent.mkdir(parents=True)
     copy.benchmark("count").write_bytes(data.benchmark("count").read_bytes())
@@ -84,13 +77,13 @@ def test_contaminated_problems_are_in_the_record(made: tuple[DataFolder, Path], 
     assert after.records[0].model_copy(update={"contaminated": [1, 3]}) == before.records[0]
 
 
-def test_a_missing_model_is_named(made: tuple[DataFolder, Path], tmp_path: Path) -> None:
+def test_a_missing_model_is_named(made: tuple[Path, Path], tmp_path: Path) -> None:
     results = StudyFolder(tmp_path)
     with pytest.raises(UserError, match=r"model: no model here; train it first \(grpo/seed0\)"):
-        evaluate(small_study(), {"grpo/seed0": results.run("grpo", 0).model}, made[0], results)
+        evaluate(small_study(), {"grpo/seed0": results.run("grpo", 0).model}, DataFolder(made[0]), results)
 
 
-def test_a_prompt_too_long_for_the_context_is_named(made: tuple[DataFolder, Path], tmp_path: Path) -> None:
+def test_a_prompt_too_long_for_the_context_is_named(made: tuple[Path, Path], tmp_path: Path) -> None:
     data = DataFolder(tmp_path / "data")
     long = {"problem": "count 1 in " + " ".join(f"a{i}" for i in range(60)), "answer": "1"}
     data.benchmark("count").parent.mkdir(parents=True)
@@ -100,10 +93,10 @@ def test_a_prompt_too_long_for_the_context_is_named(made: tuple[DataFolder, Path
 
 
 def test_two_extraction_protocols_side_by_side_grade_the_same_responses(
-    made: tuple[DataFolder, Path], tmp_path: Path
+    made: tuple[Path, Path], tmp_path: Path
 ) -> None:
     """Qwen's protocol takes the last number where there is no box, so it finds at least as many answers as `boxed`."""
-    made_data, start = made
+    made_data, start = DataFolder(made[0]), made[1]
     data = DataFolder(tmp_path / "data")
     sampling = {"n": 2, "temperature": 1.0, "max_tokens": 12}
     benchmarks: list[dict[str, object]] = [
@@ -124,8 +117,8 @@ def test_two_extraction_protocols_side_by_side_grade_the_same_responses(
     assert [protocol[name]["extraction"] for name in ("count", "count_qwen")] == ["boxed", "qwen_math"]
 
 
-def test_greedy_responses_are_scored_besides_the_sampled_ones(made: tuple[DataFolder, Path], tmp_path: Path) -> None:
-    data, start = made
+def test_greedy_responses_are_scored_besides_the_sampled_ones(made: tuple[Path, Path], tmp_path: Path) -> None:
+    data, start = DataFolder(made[0]), made[1]
     study, results = small_study(evaluation={"greedy": True}), StudyFolder(tmp_path)
     evaluate(study, {"start/seed0": start}, data, results)
     folder = results.evaluation("start/seed0")

@@ -11,14 +11,13 @@ from policygrain.evaluate.evaluation import evaluate
 from policygrain.model.torch_engine import TorchEngine
 from policygrain.results.layout import DataFolder, StudyFolder
 
-from ..support.small import make_start, small_study
+from ..support.small import small_study
 
 
 def test_an_evaluation_that_was_stopped_samples_only_what_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, start = make_start(tmp_path)
-    data, study, models = DataFolder(folder), small_study(), {"start/seed0": start}
+    data, study, models = DataFolder(made[0]), small_study(), {"start/seed0": made[1]}
     results, whole = StudyFolder(tmp_path / "out"), StudyFolder(tmp_path / "whole")
     evaluate(study, models, data, whole)
     store = results.evaluation("start/seed0")

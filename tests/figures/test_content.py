@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +15,7 @@ from matplotlib.container import Container
 from matplotlib.figure import Figure
 
 from policygrain.analysis.claims import ClaimResult, Finding
-from policygrain.analysis.ledger import Claim, Comparison, Published, load_claims
+from policygrain.analysis.ledger import Claim, Comparison, Published
 from policygrain.analysis.statistics import over_seeds
 from policygrain.analysis.verdicts import PValues
 from policygrain.cli import main
@@ -336,14 +335,6 @@ def test_the_table_holds_the_numbers(drawable: Path) -> None:
     # 0 of 24 answers of two seeds: Wilson's upper limit is z² / (24 + z²) = 3.84 / 27.84 = 13.8%.
     assert "| GRPO − TEPO | -25.0 [" in text and "| TEPO − initial model | +75.0 [" in text
     assert found.scores("tepo", "count").shape == (2, 12)
-
-
-def test_the_claims_table_has_a_row_for_every_claim(drawable: Path, tmp_path: Path) -> None:
-    draw("claims", StudyResults(drawable), tmp_path / "claims")
-    frame = pd.read_csv(tmp_path / "claims.csv")
-    claims = load_claims()
-    assert list(dict.fromkeys(frame["claim"])) == list(claims)
-    assert f"Of {len(claims)} claims: " in (tmp_path / "claims.md").read_text()
 
 
 def test_missing_records_say_what_would_make_them(smoke: Study, drawable: Path, tmp_path: Path) -> None:

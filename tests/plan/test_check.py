@@ -29,25 +29,15 @@ def of_file(problems: Path, **changes: object) -> object:
     return small_study(data=data, model={"start": "tiny", "warm_start": {"steps": 0}}, **changes)
 
 
-def test_the_small_study_passes() -> None:
-    check_study(small_study())
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"figures": ["regimes"]}, r"figures: 'regimes' needs an experiment with a `reference`"),
-        ({"figures": ["rounds"]}, r"figures: 'rounds' needs measurements of rounds; set `rounds: "),
         (
             {"experiments": {"headline": {"methods": ["grpo", "reinforce"], "reference": "reinforce"}}},
             r"one seed .*rule 8 of docs/design\.md",
         ),
         ({"tuned_on": ["studies/smoke.yaml"]}, r"data\.seed: 1 makes the same .*rule 4 of docs/design\.md"),
-        ({"training": {"max_tokens": 96}}, r"training\.max_tokens: 96 tokens leave no room .* of 96 tokens"),
-        (
-            {"evaluation": {"sampling": {"max_tokens": 500}}},
-            r"evaluation\.benchmarks\[0\]\.sampling\.max_tokens: 500 tokens",
-        ),
         ({"methods": {"mine": {"base": "grpo", "ratio": "parts_nowhere:f"}}}, r"parts_nowhere:f.*PYTHONPATH"),
         (
             {"data": {"train": ["calculation"]}, "training": {"trainer": "verl"}},
@@ -65,7 +55,7 @@ def test_what_would_fail_later_is_an_error_now(changes: dict[str, object], messa
 @pytest.mark.slow
 def test_a_start_that_is_no_model_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HOME", str(tmp_path / "empty"))
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     model = {"warm_start": {"steps": 0}}
     with pytest.raises(UserError, match=r"'some/model' is neither a folder nor .*`hf download some/model`"):
         check_study(small_study(model={**model, "start": "some/model"}))

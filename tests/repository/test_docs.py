@@ -28,7 +28,7 @@ from policygrain.study import load_study, parse_study
 from policygrain.study.schema import Study
 
 from ..conftest import ROOT
-from ..support.small import SMALL, make_start, small_study, train_small
+from ..support.small import SMALL, small_study, train_small
 
 DOCS = ROOT / "docs"
 METHODS = DOCS / "methods"
@@ -201,13 +201,12 @@ def glossary() -> dict[str, set[str]]:
     return names
 
 
-def test_the_glossary_lists_exactly_the_metrics_of_a_run(tmp_path: Path) -> None:
-    data, start = make_start(tmp_path)
+def test_the_glossary_lists_exactly_the_metrics_of_a_run(made: tuple[Path, Path], tmp_path: Path) -> None:
     # TEPO, a method with prediction heads, whose loss is logged, and one with both corrections for other policies.
     corrected = {"base": "grpo", "off_policy_bound": 0.5, "sampler": {"correction_cap": 2.0}}
     arms = ["tepo", "mpo_heads", "corrected"]
     study = small_study(experiments={"headline": {"methods": arms}}, methods={"corrected": corrected})
-    runs = [train_small(study, tmp_path / arm, data, start, arm) for arm in arms]
+    runs = [train_small(study, tmp_path / arm, *made, arm) for arm in arms]
     for file, listed in glossary().items():
         rows = [row for run in runs for row in read_json_lines(run / f"{file}.jsonl")]
         assert listed == {key for row in rows for key in row} - {"step"}, file

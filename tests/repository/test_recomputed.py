@@ -1,16 +1,18 @@
 """Numbers of README and docs, computed again from the published records by json and numpy, without policygrain.
 
-To check a number of a page, add a line to NUMBERS: the page, its text with a format field (`{:+.1f}`) where each number
-is, the record (`docs/records/NAME.zip`), and a function of the record that returns the numbers in their order. The test
-fills them in and looks for the text in the page, where − counts as - and line ends count as spaces. The text is as long
-as it takes to occur once.
+To check a number of a page, add a line to NUMBERS under the page and the record (`docs/records/NAME.zip`): the text of
+the page with a format field (`{:+.1f}`) where each number is, and a function of the record that returns the numbers in
+their order. The test fills them in and looks for the text in the page, where − counts as - and line ends count as
+spaces. The text is as long as it takes to occur once.
 
 Functions of a record and an arm return a number per seed: `area`, `final` (sampled or greedy), or a lambda over
 `metrics`. `paired` subtracts those of two arms by seed; `mean_t` is mean and Student's 95% interval. Accuracies have
 intervals of their own: `tango` for a difference, `wilson` for one arm (docs/statistics.md). For example, the area under
 the learning curve of TEPO minus that of DAPO:
 
-    ("docs/x.md", "TEPO − DAPO {:.1f} [{:.1f}, {:.1f}]", "laptop", lambda r: mean_t(paired(area, r, "tepo", "dapo"))),
+    ("docs/x.md", "laptop"): [
+        ("TEPO − DAPO {:.1f} [{:.1f}, {:.1f}]", lambda r: mean_t(paired(area, r, "tepo", "dapo"))),
+    ],
 """
 
 from __future__ import annotations
@@ -250,371 +252,300 @@ IN_ALL = [("token_clip+ahead=48", "token+ahead=48")] + [
 BLOCK_TOKEN = ("block_clip", "token_clip")
 CLIPPED = tuple((f"{ratio}_clip", ratio) for ratio in ("token", "block", "sequence"))
 FOUR = "| ".join(["{:+.1f} ± {:.1f} "] * 4)
-Line = tuple[str, str, str, Callable[[str], Numbers]]
-NUMBERS: list[Line] = [
-    *(
-        (
-            "docs/methods/tepo.md",
-            f"| {text} | {{:+.1f}} ± {{:.1f}} | {{:+.1f}} ± {{:.1f}} |",
-            "mask",
-            lambda r, one=one, other=other: plus_minus(  # type: ignore[misc]
-                r, *((f"{one}+{at}", f"{other}+{at}") for at in ("ahead=48", "ahead=16+learning_rate=0.0004"))
-            ),
-        )
-        for text, one, other in (
-            ("masked − none", "tepo", "tepo_v1"),
-            ("all tokens − none", "tepo_full_kl", "tepo_v1"),
-            ("masked − all tokens", "tepo", "tepo_full_kl"),
-        )
-    ),
-    (
-        "docs/phase.md",
-        "masked it costs {:.1f} ± {:.1f} and {:.1f} ± {:.1f} points",
-        "mask",
-        lambda r: plus_minus(
-            r, *((f"tepo_v1+{at}", f"tepo+{at}") for at in ("ahead=48", "ahead=16+learning_rate=0.0004"))
-        ),
-    ),
-    (
-        "docs/withdrawn.md",
-        "norm there is {:.1f} on average and {:.0f} at most (DAPO's {:.1f} and {:.1f}; both are clipped at 1)",
-        HOUR,
-        lambda r: [x for arm in (TEPO16, DAPO16) for x in gradient_norms(r, arm)],
-    ),
-    (
-        "docs/phase.md",
-        "none is {:.1f} ± {:.1f} points behind tokens, blocks and sequences are not shown to differ",
-        "scale-fresh",
-        lambda r: half_width(mean_t(paired(after_round, r, "token", "none", 16))),
-    ),
-    (
-        "docs/mismatch.md",
-        "{:.1f} ± {:.1f}, {:.1f} ± {:.1f}, {:.1f} ± {:.1f} and {:.1f} ± {:.1f} points against the trainer's own",
-        "mismatch",
-        lambda r: plus_minus(r, *(("none", f"none+sampler_bits={bits}") for bits in (8, 6, 4, 3))),
-    ),
-    (
-        "docs/mismatch.md",
-        "the geometric mean is {:.1f} ± {:.1f} ahead of none",
-        "mismatch",
-        lambda r: against(r, "+sampler_bits=3+learning_rate=0.0004", ("geometric_masked", "none")),
-    ),
-    (
-        "README.md",
-        "tokens are {:.1f} ± {:.1f} ahead of sequences without a clip (8 seeds), sequences {:.1f} ± {:.1f} ahead",
-        AGAIN,
-        lambda r: plus_minus(
-            r,
-            ("token+ahead=16", "sequence+ahead=16"),
-            ("sequence_clip+ahead=16+learning_rate=0.0004", "token_clip+ahead=16"),
-        ),
-    ),
-    *(
-        (
-            "docs/turns.md",
-            f"| {one} − {other} | **{{:+.1f}} ± {{:.1f}}** | **{{:+.1f}} ± {{:.1f}}** | **{{:+.1f}} ± {{:.1f}}** |",
-            "turns",
-            lambda r, one=one, other=other: [  # type: ignore[misc]
-                number
-                for age, records in ((16, (r, AGAIN)), (48, (r,)))
-                for record in records
-                for number in plus_minus(record, (f"{one}+ahead={age}", f"{other}+ahead={age}"))
-            ],
-        )
-        for one in ("token", "turn", "sequence")
-        for other in ("none", "token")
-        if one != other
-    ),
-    *(
-        (
-            "docs/turns.md",
-            f"| {one} clip − token clip | {{:+.1f}} ± {{:.1f}} | **{{:+.1f}} ± {{:.1f}}** | {{:+.1f}} ± {{:.1f}} |",
-            AGAIN,
-            lambda r, one=one: plus_minus(  # type: ignore[misc]
-                r,
-                *(
-                    (f"{one}_clip+{settings}", f"token_clip+{settings}")
-                    for settings in ("ahead=16", "ahead=16+learning_rate=0.0004", "ahead=48")
+Line = tuple[str, Callable[[str], Numbers]]
+NUMBERS: dict[tuple[str, str], list[Line]] = {
+    ("docs/methods/tepo.md", "mask"): [
+        *(
+            (
+                f"| {text} | {{:+.1f}} ± {{:.1f}} | {{:+.1f}} ± {{:.1f}} |",
+                lambda r, one=one, other=other: plus_minus(
+                    r, *((f"{one}+{at}", f"{other}+{at}") for at in ("ahead=48", "ahead=16+learning_rate=0.0004"))
                 ),
+            )
+            for text, one, other in (
+                ("masked − none", "tepo", "tepo_v1"),
+                ("all tokens − none", "tepo_full_kl", "tepo_v1"),
+                ("masked − all tokens", "tepo", "tepo_full_kl"),
+            )
+        )
+    ],
+    ("docs/phase.md", "mask"): [
+        (
+            "masked it costs {:.1f} ± {:.1f} and {:.1f} ± {:.1f} points",
+            lambda r: plus_minus(
+                r, *((f"tepo_v1+{at}", f"tepo+{at}") for at in ("ahead=48", "ahead=16+learning_rate=0.0004"))
             ),
         )
-        for one in ("turn", "sequence")
-    ),
-    (
-        "docs/turns.md",
-        "cost {:.1f} ± {:.1f} and {:.1f} ± {:.1f} points against fresh ones",
-        AGAIN,
-        lambda r: plus_minus(r, *(("none+ahead=0", f"none+ahead={age}") for age in (16, 48))),
-    ),
-    (
-        "docs/turns.md",
-        "is shown with rollouts 48 steps old (sampled {:+.1f} [{:+.1f}, {:+.1f}], greedy {:+.1f} [{:+.1f}, {:+.1f}])",
-        AGAIN,
-        lambda r: at_the_end(r, *(f"{name}_clip+ahead=48+learning_rate=0.0004" for name in ("sequence", "token"))),
-    ),
-    (
-        "docs/turns.md",
-        "not with 16 (sampled {:+.1f} [{:+.1f}, {:+.1f}], greedy {:+.1f} [{:+.1f}, {:+.1f}])",
-        AGAIN,
-        lambda r: at_the_end(r, "sequence_clip+ahead=16+learning_rate=0.0004", "token_clip+ahead=16"),
-    ),
-    *(
+    ],
+    ("docs/withdrawn.md", HOUR): [
         (
-            "docs/turns.md",
-            f"{one} − {other} {{:+.1f}} ± {{:.1f}} and {{:+.1f}} ± {{:.1f}}",
-            "turns",
-            lambda r, a=a, b=b: [  # type: ignore[misc]
-                number for record in (r, AGAIN) for number in plus_minus(record, (f"{a}+ahead=0", f"{b}+ahead=0"))
+            "norm there is {:.1f} on average and {:.0f} at most (DAPO's {:.1f} and {:.1f}; both are clipped at 1)",
+            lambda r: [x for arm in (TEPO16, DAPO16) for x in gradient_norms(r, arm)],
+        ),
+        (
+            "DAPO with one update instead of four is {:.1f} points [{:.1f}, {:+.1f}] (20 seeds",
+            lambda r: tango(r, DAPO1, "dapo", "greedy"),
+        ),
+        ("is {:.1f} points [{:.1f}, {:.1f}] sampled and ", lambda r: tango(r, MPO16, DAPO16, "sampled")),
+        ("and {:.1f} [{:.1f}, {:.1f}] greedy", lambda r: tango(r, MPO16, DAPO16, "greedy")),
+        ("({:.1f} [{:.1f}, {:+.1f}])", lambda r: mean_t(paired(area, r, MPO16, DAPO16))),
+        (
+            "REINFORCE is {:.1f} points [{:.1f}, {:.1f}] after 4 training steps and {:+.1f} [{:+.1f}, {:+.1f}] after",
+            lambda r: [x for n in (4, 12) for x in mean_t(paired(after_round, r, "sequence", "reinforce", n))],
+        ),
+    ],
+    ("docs/phase.md", "scale-fresh"): [
+        (
+            "none is {:.1f} ± {:.1f} points behind tokens, blocks and sequences are not shown to differ",
+            lambda r: half_width(mean_t(paired(after_round, r, "token", "none", 16))),
+        )
+    ],
+    ("docs/mismatch.md", "mismatch"): [
+        (
+            "{:.1f} ± {:.1f}, {:.1f} ± {:.1f}, {:.1f} ± {:.1f} and {:.1f} ± {:.1f} points against the trainer's own",
+            lambda r: plus_minus(r, *(("none", f"none+sampler_bits={bits}") for bits in (8, 6, 4, 3))),
+        ),
+        (
+            "the geometric mean is {:.1f} ± {:.1f} ahead of none",
+            lambda r: against(r, "+sampler_bits=3+learning_rate=0.0004", ("geometric_masked", "none")),
+        ),
+    ],
+    ("README.md", AGAIN): [
+        (
+            "tokens are {:.1f} ± {:.1f} ahead of sequences without a clip (8 seeds), sequences {:.1f} ± {:.1f} ahead",
+            lambda r: plus_minus(
+                r,
+                ("token+ahead=16", "sequence+ahead=16"),
+                ("sequence_clip+ahead=16+learning_rate=0.0004", "token_clip+ahead=16"),
+            ),
+        )
+    ],
+    ("docs/turns.md", "turns"): [
+        *(
+            (
+                f"| {one} − {other} | **{{:+.1f}} ± {{:.1f}}** | **{{:+.1f}} ± {{:.1f}}** | **{{:+.1f}} ± {{:.1f}}** |",
+                lambda r, one=one, other=other: [
+                    number
+                    for age, records in ((16, (r, AGAIN)), (48, (r,)))
+                    for record in records
+                    for number in plus_minus(record, (f"{one}+ahead={age}", f"{other}+ahead={age}"))
+                ],
+            )
+            for one in ("token", "turn", "sequence")
+            for other in ("none", "token")
+            if one != other
+        ),
+        *(
+            (
+                f"{one} − {other} {{:+.1f}} ± {{:.1f}} and {{:+.1f}} ± {{:.1f}}",
+                lambda r, a=a, b=b: [
+                    number for record in (r, AGAIN) for number in plus_minus(record, (f"{a}+ahead=0", f"{b}+ahead=0"))
+                ],
+            )
+            for one, other, a, b in (
+                ("GiGPO", "response", "gigpo", "response"),
+                ("return from the turn on", "response", "turn_return", "response"),
+                ("GiGPO", "return from the turn on", "gigpo", "turn_return"),
+            )
+        ),
+    ],
+    ("docs/turns.md", AGAIN): [
+        *(
+            (
+                f"| {one} clip − token clip | {{:+.1f}} ± {{:.1f}} | **{{:+.1f}} ± {{:.1f}}** | {{:+.1f}} ± {{:.1f}} |",
+                lambda r, one=one: plus_minus(
+                    r,
+                    *(
+                        (f"{one}_clip+{settings}", f"token_clip+{settings}")
+                        for settings in ("ahead=16", "ahead=16+learning_rate=0.0004", "ahead=48")
+                    ),
+                ),
+            )
+            for one in ("turn", "sequence")
+        ),
+        (
+            "cost {:.1f} ± {:.1f} and {:.1f} ± {:.1f} points against fresh ones",
+            lambda r: plus_minus(r, *(("none+ahead=0", f"none+ahead={age}") for age in (16, 48))),
+        ),
+        (
+            "shown with rollouts 48 steps old (sampled {:+.1f} [{:+.1f}, {:+.1f}], greedy {:+.1f} [{:+.1f}, {:+.1f}])",
+            lambda r: at_the_end(r, *(f"{name}_clip+ahead=48+learning_rate=0.0004" for name in ("sequence", "token"))),
+        ),
+        (
+            "not with 16 (sampled {:+.1f} [{:+.1f}, {:+.1f}], greedy {:+.1f} [{:+.1f}, {:+.1f}])",
+            lambda r: at_the_end(r, "sequence_clip+ahead=16+learning_rate=0.0004", "token_clip+ahead=16"),
+        ),
+    ],
+    ("docs/phase.md", "phase"): [
+        (
+            "gains {:.1f} ± {:.1f} points with the token ratio, {:.1f} ± {:.1f} with the block ratio and "
+            "{:.1f} ± {:.1f} with the sequence ratio",
+            lambda r: [x for ratio in ("token", "block", "sequence") for x in over_regimes(r, f"{ratio}_clip", ratio)],
+        ),
+        (
+            "{} collapse with the token ratio and {} with its clip, {} and {} with the block ratio, {} and {} with the",
+            lambda r: collapsed(r, "token", "token_clip", "block", "block_clip", "sequence", "sequence_clip"),
+        ),
+        *(
+            (f"| {FOUR}|", lambda r, settings=settings: against(r, settings, *NONE))
+            for settings in ("+ahead=4", "+ahead=16", "+ahead=48", "+ahead=48+learning_rate=0.0001")
+        ),
+        (
+            "loses {:.1f} points where rate and age are largest",
+            lambda r: [-against(r, "+ahead=48+learning_rate=0.0008", ("product", "none"))[0]],
+        ),
+    ],
+    ("README.md", "night"): [
+        (
+            "{:.1f} ± {:.1f} points with the token ratio, {:.1f} ± {:.1f} with blocks of five tokens, "
+            "{:.1f} ± {:.1f} with the sequence ratio",
+            lambda r: over_both(r, "+ahead=16+learning_rate=0.0004", *CLIPPED),
+        ),
+        (
+            "the token ratio is {:.1f} ± {:.1f} better without its clip",
+            lambda r: over_both(r, "+ahead=48", ("token", "token_clip")),
+        ),
+        (
+            "48 optimizer steps old, the token ratio is {:.1f} ± {:.1f} points ahead of none",
+            lambda r: over_both(r, "+ahead=48", ("token", "none")),
+        ),
+        (
+            "blocks are ahead of tokens by {:.1f} ± {:.1f} (48 steps) and {:.1f} ± {:.1f} (16)",
+            lambda r: [x for a in (48, 16) for x in over_both(r, f"+ahead={a}", BLOCK_TOKEN)],
+        ),
+    ],
+    ("docs/phase.md", "night"): [
+        (
+            "{:.1f} ± {:.1f} points with the token ratio, {:.1f} ± {:.1f} with blocks and {:.1f} ± {:.1f} with",
+            lambda r: over_both(r, "+ahead=16+learning_rate=0.0004", *CLIPPED),
+        ),
+        (
+            "{} of 192 clipped runs end below half of their initial accuracy, {} of 256 others do",
+            lambda r: [sum(x) for x in zip(*map(ends_low, (r, f"{r}-replicate")), strict=True)],
+        ),
+        (
+            "no ratio without a clip at 2e-4 is {:.1f} ± {:.1f} points ahead of clipped tokens at 4e-4",
+            lambda r: over_both(r, "", ("none+ahead=16", "token_clip+ahead=16+learning_rate=0.0004")),
+        ),
+        (
+            "the token ratio *without* a clip is {:.1f} ± {:.1f} ahead of clipped blocks",
+            lambda r: over_both(r, "+ahead=48", ("token", "block_clip")),
+        ),
+        (
+            "The token ratio gains {:.1f} ± {:.1f} points over none at 48 steps",
+            lambda r: over_both(r, "+ahead=48", ("token", "none")),
+        ),
+        (
+            "the token ratio gains {:.1f} ± {:.1f}, blocks {:.1f} ± {:.1f} and sequences {:.1f} ± {:.1f}: the same",
+            lambda r: over_both(r, "+ahead=16", *((ratio, "none") for ratio in ("token", "block", "sequence"))),
+        ),
+        (
+            "by {:.1f} ± {:.1f} at 48 steps and 2e-4 and by {:.1f} ± {:.1f} at 16 steps and 2e-4",
+            lambda r: [x for a in (48, 16) for x in over_both(r, f"+ahead={a}", BLOCK_TOKEN)],
+        ),
+        (
+            "final greedy accuracy is {:.1f} and {:.1f} points lower in the two sets",
+            lambda r: [
+                -tango(n, "block_clip+ahead=16", "token_clip+ahead=16", "greedy")[0] for n in (r, f"{r}-replicate")
             ],
-        )
-        for one, other, a, b in (
-            ("GiGPO", "response", "gigpo", "response"),
-            ("return from the turn on", "response", "turn_return", "response"),
-            ("GiGPO", "return from the turn on", "gigpo", "turn_return"),
-        )
-    ),
-    (
-        "docs/phase.md",
-        "gains {:.1f} ± {:.1f} points with the token ratio, {:.1f} ± {:.1f} with the block ratio and "
-        "{:.1f} ± {:.1f} with the sequence ratio",
-        "phase",
-        lambda r: [x for ratio in ("token", "block", "sequence") for x in over_regimes(r, f"{ratio}_clip", ratio)],
-    ),
-    *(
-        (page, text, "night", lambda r: over_both(r, "+ahead=16+learning_rate=0.0004", *CLIPPED))
-        for page, text in (
-            (
-                "README.md",
-                "{:.1f} ± {:.1f} points with the token ratio, {:.1f} ± {:.1f} with blocks of five tokens, "
-                "{:.1f} ± {:.1f} with the sequence ratio",
-            ),
-            (
-                "docs/phase.md",
-                "{:.1f} ± {:.1f} points with the token ratio, {:.1f} ± {:.1f} with blocks and {:.1f} ± {:.1f} with",
-            ),
-        )
-    ),
-    (
-        "docs/phase.md",
-        "{} of 192 clipped runs end below half of their initial accuracy, {} of 256 others do",
-        "night",
-        lambda r: [sum(x) for x in zip(*map(ends_low, (r, f"{r}-replicate")), strict=True)],
-    ),
-    (
-        "docs/phase.md",
-        "no ratio without a clip at 2e-4 is {:.1f} ± {:.1f} points ahead of clipped tokens at 4e-4",
-        "night",
-        lambda r: over_both(r, "", ("none+ahead=16", "token_clip+ahead=16+learning_rate=0.0004")),
-    ),
-    (
-        "docs/phase.md",
-        "the token ratio *without* a clip is {:.1f} ± {:.1f} ahead of clipped blocks",
-        "night",
-        lambda r: over_both(r, "+ahead=48", ("token", "block_clip")),
-    ),
-    (
-        "README.md",
-        "the token ratio is {:.1f} ± {:.1f} better without its clip",
-        "night",
-        lambda r: over_both(r, "+ahead=48", ("token", "token_clip")),
-    ),
-    (
-        "README.md",
-        "48 optimizer steps old, the token ratio is {:.1f} ± {:.1f} points ahead of none",
-        "night",
-        lambda r: over_both(r, "+ahead=48", ("token", "none")),
-    ),
-    (
-        "docs/phase.md",
-        "The token ratio gains {:.1f} ± {:.1f} points over none at 48 steps",
-        "night",
-        lambda r: over_both(r, "+ahead=48", ("token", "none")),
-    ),
-    (
-        "docs/phase.md",
-        "the token ratio gains {:.1f} ± {:.1f}, blocks {:.1f} ± {:.1f} and sequences {:.1f} ± {:.1f}: the same sign",
-        "night",
-        lambda r: over_both(r, "+ahead=16", *((ratio, "none") for ratio in ("token", "block", "sequence"))),
-    ),
-    *(
-        (page, text, "night", lambda r: [x for a in (48, 16) for x in over_both(r, f"+ahead={a}", BLOCK_TOKEN)])
-        for page, text in (
-            (
-                "README.md",
-                "blocks are ahead of tokens by {:.1f} ± {:.1f} (48 steps) and {:.1f} ± {:.1f} (16)",
-            ),
-            ("docs/phase.md", "by {:.1f} ± {:.1f} at 48 steps and 2e-4 and by {:.1f} ± {:.1f} at 16 steps and 2e-4"),
-        )
-    ),
-    (
-        "docs/phase.md",
-        "final greedy accuracy is {:.1f} and {:.1f} points lower in the two sets",
-        "night",
-        lambda r: [-tango(n, "block_clip+ahead=16", "token_clip+ahead=16", "greedy")[0] for n in (r, f"{r}-replicate")],
-    ),
-    (
-        "docs/phase.md",
-        "The clipped sequence ratio is {:.1f} ± {:.1f} behind clipped tokens at 16 steps",
-        "night",
-        lambda r: over_both(r, "+ahead=16", ("token_clip", "sequence_clip")),
-    ),
-    (
-        "docs/phase.md",
-        "it is {:.1f} ± {:.1f} points behind the unclipped one",
-        "night",
-        lambda r: over_both(r, "+ahead=48", ("token", "token_clip")),
-    ),
-    (
-        "docs/phase.md",
-        "{:.1f} and {:.1f} behind in the two sets, sampled. Greedy it is ahead, by {:.1f} [{:.1f}, {:.1f}] and "
-        "{:.1f} [{:.1f}, {:.1f}]",
-        "night",
-        lambda r: [
-            *(-tango(n, "token_clip+ahead=48", "token+ahead=48", "sampled")[0] for n in (r, f"{r}-replicate")),
-            *(x for n in (r, f"{r}-replicate") for x in tango(n, "token_clip+ahead=48", "token+ahead=48", "greedy")),
-        ],
-    ),
-    (
-        "docs/phase.md",
-        "the clip gains {:.1f} to {:.1f} points of final greedy accuracy",
-        "night",
-        lambda r: [
-            f(tango(n, one, other, "greedy")[0] for n in (r, f"{r}-replicate") for one, other in IN_ALL)
-            for f in (min, max)
-        ],
-    ),
-    (
-        "docs/phase.md",
-        "{} collapse with the token ratio and {} with its clip, {} and {} with the block ratio, {} and {} with the",
-        "phase",
-        lambda r: collapsed(r, "token", "token_clip", "block", "block_clip", "sequence", "sequence_clip"),
-    ),
-    *(
+        ),
         (
-            "docs/phase.md",
-            f"| {FOUR}|",
-            "phase",
-            lambda r, settings=settings: against(r, settings, *NONE),  # type: ignore[misc]
-        )
-        for settings in ("+ahead=4", "+ahead=16", "+ahead=48", "+ahead=48+learning_rate=0.0001")
-    ),
-    (
-        "docs/phase.md",
-        "loses {:.1f} points where rate and age are largest",
-        "phase",
-        lambda r: [-against(r, "+ahead=48+learning_rate=0.0008", ("product", "none"))[0]],
-    ),
-    (
-        "docs/findings.md",
-        "block ratio, clip - token ratio, clip | {:+.1f} [{:+.1f}, {:+.1f}] | +2.0",
-        "laptop",
-        lambda r: mean_t(paired(area, r, "block_clip+ahead=48", "token_clip+ahead=48")),
-    ),
-    (
-        "docs/withdrawn.md",
-        "DAPO with one update instead of four is {:.1f} points [{:.1f}, {:+.1f}] (20 seeds",
-        HOUR,
-        lambda r: tango(r, DAPO1, "dapo", "greedy"),
-    ),
-    (
-        "docs/withdrawn.md",
-        "is {:.1f} points [{:.1f}, {:.1f}] sampled and ",
-        HOUR,
-        lambda r: tango(r, MPO16, DAPO16, "sampled"),
-    ),
-    ("docs/withdrawn.md", "and {:.1f} [{:.1f}, {:.1f}] greedy", HOUR, lambda r: tango(r, MPO16, DAPO16, "greedy")),
-    ("docs/withdrawn.md", "({:.1f} [{:.1f}, {:+.1f}])", HOUR, lambda r: mean_t(paired(area, r, MPO16, DAPO16))),
-    (
-        "docs/withdrawn.md",
-        "REINFORCE is {:.1f} points [{:.1f}, {:.1f}] after 4 training steps and {:+.1f} [{:+.1f}, {:+.1f}] after 12",
-        HOUR,
-        lambda r: [x for n in (4, 12) for x in mean_t(paired(after_round, r, "sequence", "reinforce", n))],
-    ),
-    (
-        "docs/withdrawn.md",
-        "the cosine is {:.2f} after 4 updates and {:.2f} after 16",
-        "earlier/newer",
-        lambda r: [float(np.mean([*bias_cosine(r, "gspo", n).values()])) for n in (4, 16)],
-    ),
-    (
-        "docs/withdrawn.md",
-        "does point away ({:.2f} and {:.2f}, ",
-        "newer",
-        lambda r: [float(np.mean([*bias_cosine(r, "gspo", n).values()])) for n in (4, 16)],
-    ),
-    *(
+            "The clipped sequence ratio is {:.1f} ± {:.1f} behind clipped tokens at 16 steps",
+            lambda r: over_both(r, "+ahead=16", ("token_clip", "sequence_clip")),
+        ),
         (
-            "docs/newer.md",
-            text,
-            "newer",
-            lambda r, method=method: [x for n in (4, 16) for x in mean_t([*bias_cosine(r, method, n).values()])],
-        )
-        for method, text in {
-            "gspo": "{:.2f} [{:.2f}, {:.2f}] after 4 updates and {:.2f} [{:.2f}, {:.2f}] after 16",
-            "luspo": "{:.2f} [{:.2f}, {:.2f}] and {:.2f} [{:.2f}, {:.2f}]. Without a clip",
-        }.items()
-    ),
-    (
-        "docs/newer.md",
-        "after 16 updates {:.2f} [{:.2f}, {:.2f}]",
-        "newer",
-        lambda r: mean_t([*bias_cosine(r, "gmpo", 16).values()]),
-    ),
-    (
-        "docs/newer.md",
-        "was behind, too ({:.1f} [{:.1f}, {:.1f}])",
-        "earlier/newer",
-        lambda r: mean_t(paired(after_round, r, "gspo", "token", 4)),
-    ),
-    (
-        "docs/newer.md",
-        "(KL [{:+.1f}, {:+.1f}], TV [{:+.1f}, {:+.1f}]) and VESPO {:.1f} [{:+.1f}, {:+.1f}]",
-        "newer",
-        lambda r: [
-            x
-            for method, first in (("dppo_kl", 1), ("dppo_tv", 1), ("vespo", 0))
-            for x in mean_t(paired(after_round, r, method, "token", 4))[first:]
-        ],
-    ),
-    (
-        "docs/hour.md",
-        "| GRPO − DAPO \\* | {:+.1f} [{:+.1f}, {:+.1f}] |",
-        HOUR,
-        lambda r: tango(r, "grpo", "dapo", "sampled"),
-    ),
-    ("docs/pretrained.md", "{} runs of 40 steps, {:.1f} core-hours, {:,} sampled tokens", "smollm2", cost),
-    ("docs/pretrained.md", "{} runs of 20 steps, {:.1f} core-hours, {:,} sampled tokens", "smollm2-code", cost),
-    (
-        "docs/pretrained.md",
-        "| GRPO − TEPO | {:+.1f} [{:+.1f}, {:+.1f}] |",
-        "smollm2",
-        lambda r: tango(r, "grpo", "tepo", "sampled"),
-    ),
-    *(  # steps in which all groups were dropped count
+            "it is {:.1f} ± {:.1f} points behind the unclipped one",
+            lambda r: over_both(r, "+ahead=48", ("token", "token_clip")),
+        ),
         (
-            "docs/pretrained.md",
-            f"| {arm} | {{:.0%}} | {{:.0%}} | {', '.join(['{:.0%}'] * (2 if '+' in arm else 3))} |",
-            "smollm2",
-            lambda r, arm=arm: of_samples(r, arm, 10),  # type: ignore[misc]
-        )
-        for method in ("grpo", "tepo", "mpo")
-        for arm in (method, f"{method}+updates_per_batch=1")
-    ),
-    *(
-        (
-            "docs/hour.md",
-            f"| {method.upper()}, {words} | {{}} | {ROW}|",
-            HOUR,
-            lambda r, arm=method + key, decoding=decoding: [  # type: ignore[misc]
-                len(scores(r, arm, decoding)),
-                *wilson(r, arm, decoding),
+            "{:.1f} and {:.1f} behind in the two sets, sampled. Greedy it is ahead, by {:.1f} [{:.1f}, {:.1f}] and "
+            "{:.1f} [{:.1f}, {:.1f}]",
+            lambda r: [
+                *(-tango(n, "token_clip+ahead=48", "token+ahead=48", "sampled")[0] for n in (r, f"{r}-replicate")),
+                *(
+                    x
+                    for n in (r, f"{r}-replicate")
+                    for x in tango(n, "token_clip+ahead=48", "token+ahead=48", "greedy")
+                ),
             ],
+        ),
+        (
+            "the clip gains {:.1f} to {:.1f} points of final greedy accuracy",
+            lambda r: [
+                f(tango(n, one, other, "greedy")[0] for n in (r, f"{r}-replicate") for one, other in IN_ALL)
+                for f in (min, max)
+            ],
+        ),
+    ],
+    ("docs/findings.md", "laptop"): [
+        (
+            "block ratio, clip - token ratio, clip | {:+.1f} [{:+.1f}, {:+.1f}] | +2.0",
+            lambda r: mean_t(paired(area, r, "block_clip+ahead=48", "token_clip+ahead=48")),
         )
-        for method in ("grpo", "dapo", "tepo", "mpo")
-        for words, key in UPDATES.items()
-        for decoding in ("sampled", "greedy")
-    ),
-]
+    ],
+    ("docs/withdrawn.md", "earlier/newer"): [
+        (
+            "the cosine is {:.2f} after 4 updates and {:.2f} after 16",
+            lambda r: [float(np.mean([*bias_cosine(r, "gspo", n).values()])) for n in (4, 16)],
+        )
+    ],
+    ("docs/withdrawn.md", "newer"): [
+        (
+            "does point away ({:.2f} and {:.2f}, ",
+            lambda r: [float(np.mean([*bias_cosine(r, "gspo", n).values()])) for n in (4, 16)],
+        )
+    ],
+    ("docs/newer.md", "newer"): [
+        *(
+            (text, lambda r, method=method: [x for n in (4, 16) for x in mean_t([*bias_cosine(r, method, n).values()])])
+            for method, text in {
+                "gspo": "{:.2f} [{:.2f}, {:.2f}] after 4 updates and {:.2f} [{:.2f}, {:.2f}] after 16",
+                "luspo": "{:.2f} [{:.2f}, {:.2f}] and {:.2f} [{:.2f}, {:.2f}]. Without a clip",
+            }.items()
+        ),
+        ("after 16 updates {:.2f} [{:.2f}, {:.2f}]", lambda r: mean_t([*bias_cosine(r, "gmpo", 16).values()])),
+        (
+            "(KL [{:+.1f}, {:+.1f}], TV [{:+.1f}, {:+.1f}]) and VESPO {:.1f} [{:+.1f}, {:+.1f}]",
+            lambda r: [
+                x
+                for method, first in (("dppo_kl", 1), ("dppo_tv", 1), ("vespo", 0))
+                for x in mean_t(paired(after_round, r, method, "token", 4))[first:]
+            ],
+        ),
+    ],
+    ("docs/newer.md", "earlier/newer"): [
+        ("was behind, too ({:.1f} [{:.1f}, {:.1f}])", lambda r: mean_t(paired(after_round, r, "gspo", "token", 4)))
+    ],
+    ("docs/hour.md", HOUR): [
+        ("| GRPO − DAPO \\* | {:+.1f} [{:+.1f}, {:+.1f}] |", lambda r: tango(r, "grpo", "dapo", "sampled")),
+        *(
+            (
+                f"| {method.upper()}, {words} | {{}} | {ROW}|",
+                lambda r, arm=method + key, decoding=decoding: [
+                    len(scores(r, arm, decoding)),
+                    *wilson(r, arm, decoding),
+                ],
+            )
+            for method in ("grpo", "dapo", "tepo", "mpo")
+            for words, key in UPDATES.items()
+            for decoding in ("sampled", "greedy")
+        ),
+    ],
+    ("docs/pretrained.md", "smollm2"): [
+        ("{} runs of 40 steps, {:.1f} core-hours, {:,} sampled tokens", cost),
+        ("| GRPO − TEPO | {:+.1f} [{:+.1f}, {:+.1f}] |", lambda r: tango(r, "grpo", "tepo", "sampled")),
+        *(
+            (
+                # Steps in which all groups were dropped count.
+                f"| {arm} | {{:.0%}} | {{:.0%}} | {', '.join(['{:.0%}'] * (2 if '+' in arm else 3))} |",
+                lambda r, arm=arm: of_samples(r, arm, 10),
+            )
+            for method in ("grpo", "tepo", "mpo")
+            for arm in (method, f"{method}+updates_per_batch=1")
+        ),
+    ],
+    ("docs/pretrained.md", "smollm2-code"): [("{} runs of 20 steps, {:.1f} core-hours, {:,} sampled tokens", cost)],
+}
 
 
 def plain(text: str) -> str:
@@ -622,9 +553,17 @@ def plain(text: str) -> str:
     return " ".join(text.replace("−", "-").split())
 
 
-@pytest.mark.parametrize("line", NUMBERS, ids=lambda line: f"{line[0]}: {line[1][:40]}")
-def test_a_printed_number_follows_from_the_record(line: Line) -> None:
-    page, text, record, computed = line
+@pytest.mark.parametrize(
+    ("page", "record", "text", "computed"),
+    [
+        pytest.param(*place, *line, id=f"{place[0]}: {line[0][:40]}")
+        for place, lines in NUMBERS.items()
+        for line in lines
+    ],
+)
+def test_a_printed_number_follows_from_the_record(
+    page: str, record: str, text: str, computed: Callable[[str], Numbers]
+) -> None:
     printed = plain(text.format(*computed(record)))
     assert plain((ROOT / page).read_text()).count(printed) == 1, printed
 

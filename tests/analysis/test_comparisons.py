@@ -193,8 +193,5 @@ def test_seeds_that_share_an_initial_model_count_once(tmp_path: Path) -> None:
         compared = compare(results, comparison(statistic=statistic, of="tepo", than="grpo"))
         assert (compared.n, compared.unit) == (2, "initial models")
     gain = measures.accuracy_difference(results, "tepo", START)
-    assert (gain.n, gain.unit) == (
-        2,
-        "initial models",
-    )  # of four final models over two initial ones
+    assert (gain.n, gain.unit) == (2, "initial models"), "of four final models over two initial ones"
     assert (measures.accuracy_difference(results, "tepo", "grpo").n, len(results.scores("tepo", "count"))) == (2, 2)

@@ -73,12 +73,6 @@ def test_settings_that_were_chosen_for_the_same_pretrained_model_are_said(tmp_pa
     assert "other models" not in "".join(notes(small_study(tuned_on=[str(path)])))
 
 
-def test_a_line_that_is_no_problem_is_named(problems: Path) -> None:
-    problems.write_text(problems.read_text() + '{"problem": 7}\n')
-    with pytest.raises(UserError, match=r"own\.jsonl, line 6: "):
-        check_study(of_file(problems))  # type: ignore[arg-type]
-
-
 def test_what_is_allowed_and_probably_not_meant_is_said(problems: Path) -> None:
     evaluation = {"benchmarks": [{"name": "mine", "source": "own.jsonl"}]}
     study = of_file(problems, evaluation=evaluation)

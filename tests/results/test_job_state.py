@@ -63,40 +63,35 @@ def test_jobs_of_a_killed_workflow_are_waited_for(folder: StudyFolder) -> None:
         wait_for_jobs(folder, 5)
 
 
-def make(folder: Path, name: str, *results: str) -> Path:
-    path = folder / f"{name}.json"
-    write_done(path, dict.fromkeys(results, "digest"))
-    return path
+# Files that are there → those that the start of a job removes: (its name, its results).
+BEGUN: list[tuple[str, list[str], dict[str, list[str]], set[str]]] = [
+    # Its file of other settings, and no other.
+    (
+        f"0-{NEW}",
+        ["grpo/seed0"],
+        {f"0-{NEW}": ["grpo/seed0"], f"0-{OLD}": ["grpo/seed0"], f"1-{OLD}": ["grpo/seed1"], f"0+1-{OLD[1:]}": ["x"]},
+        {f"0-{OLD}"},
+    ),
+    # Seeds 0 and 1 were trained by one process; now seed 1 is trained alone, from other settings.
+    (
+        f"1-{NEW}",
+        ["grpo/seed1"],
+        {f"0+1-{OLD}": ["grpo/seed0", "grpo/seed1"], f"2-{OLD}": ["grpo/seed2"], "notes": []},
+        {f"0+1-{OLD}"},
+    ),
+    # Signs of patterns are taken as they are.
+    (f"a+b-{NEW}", [], {f"a+b-{OLD}": ["a"], f"aab-{OLD}": ["b"]}, {f"a+b-{OLD}"}),
+]
 
 
-def test_a_file_has_what_the_job_made(tmp_path: Path) -> None:
-    path = make(tmp_path / "train" / "grpo", f"0-{NEW}", "grpo/seed0")
-    assert read_json(path)["results"] == {"grpo/seed0": "digest"}
-
-
-def test_a_job_removes_its_file_of_other_settings_and_no_other(tmp_path: Path) -> None:
-    own, old = make(tmp_path, f"0-{NEW}", "grpo/seed0"), make(tmp_path, f"0-{OLD}", "grpo/seed0")
-    others = [make(tmp_path, f"1-{OLD}", "grpo/seed1"), make(tmp_path, f"0+1-{OLD[1:]}", "x"), make(tmp_path, "notes")]
-    begin(own, ["grpo/seed0"])
-    assert own.exists() and not old.exists() and all(path.exists() for path in others)
-
-
-def test_a_job_removes_files_of_jobs_that_were_divided_differently(tmp_path: Path) -> None:
-    """Seeds 0 and 1 were trained by one process; now seed 1 is trained alone, from other settings."""
-    both = make(tmp_path, f"0+1-{OLD}", "grpo/seed0", "grpo/seed1")
-    other = make(tmp_path, f"2-{OLD}", "grpo/seed2")
-    begin(tmp_path / f"1-{NEW}.json", ["grpo/seed1"])
-    assert not both.exists() and other.exists()
-
-
-def test_names_with_signs_of_patterns_are_taken_as_they_are(tmp_path: Path) -> None:
-    old, other = make(tmp_path, f"a+b-{OLD}", "a"), make(tmp_path, f"aab-{OLD}", "b")
-    begin(tmp_path / f"a+b-{NEW}.json", [])
-    assert not old.exists() and other.exists()
-
-
-def test_a_file_that_cannot_be_read_names_no_results(tmp_path: Path) -> None:
-    broken = tmp_path / f"1-{OLD}.json"
-    broken.write_text("{")
-    begin(tmp_path / f"0-{NEW}.json", ["grpo/seed1"])
-    assert broken.exists()
+@pytest.mark.parametrize(("name", "results", "there", "removed"), BEGUN)
+def test_a_job_that_starts_removes_outdated_files(
+    name: str, results: list[str], there: dict[str, list[str]], removed: set[str], tmp_path: Path
+) -> None:
+    """A file that cannot be read names no results."""
+    for other, made in there.items():
+        write_done(tmp_path / f"{other}.json", dict.fromkeys(made, "digest"))
+        assert read_json(tmp_path / f"{other}.json")["results"] == dict.fromkeys(made, "digest")
+    (tmp_path / f"9-{OLD}.json").write_text("{")
+    begin(tmp_path / f"{name}.json", results)
+    assert {path.stem for path in tmp_path.iterdir()} == {*there, f"9-{OLD}"} - removed

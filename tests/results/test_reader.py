@@ -86,14 +86,14 @@ def test_a_run_that_has_not_ended_is_read_as_far_as_it_is(results: StudyResults)
         _ = StudyResults(results.folder.path).steps
 
 
-@pytest.mark.parametrize("keep", [0, 1, STEPS, STEPS + 2])
-def test_a_run_that_has_ended_has_all_its_steps(results: StudyResults, keep: int) -> None:
+def test_a_run_that_has_ended_has_all_its_steps(results: StudyResults) -> None:
     run = results.folder.run("tepo", 1)
     lines = run.metrics.read_text().splitlines(keepends=True)
     lines.append(json.dumps({"step": STEPS + 1}) + "\n")
-    run.metrics.write_text("".join(lines[:keep]))
-    with pytest.raises(UserError, match=rf"metrics\.jsonl: {keep} steps of {STEPS + 1}, although the run has ended"):
-        run_metrics(run)
+    for count in (0, 1, STEPS, STEPS + 2):
+        run.metrics.write_text("".join(lines[:count]))
+        with pytest.raises(UserError, match=rf"metrics\.jsonl: {count} steps of {STEPS + 1}, although the run has end"):
+            run_metrics(run)
 
 
 def test_a_run_without_timings_is_read(results: StudyResults) -> None:
@@ -128,32 +128,28 @@ def test_problems_seen_in_training_are_left_out_of_clean_scores(results: StudyRe
     assert again.scores("tepo", "running_total", clean=True).mean() == 0.75
 
 
-@pytest.mark.parametrize("key", ["grader", "prompt", "engine", "seed", "benchmarks"])
-def test_evaluations_under_different_protocols_are_refused(results: StudyResults, key: str) -> None:
+def test_evaluations_under_different_protocols_are_refused(results: StudyResults) -> None:
     folder = results.folder.evaluation("tepo/seed1")
     found = model_evaluation(folder)
-    value: Any = {"count": {"problems": "other"}} if key == "benchmarks" else "other"
-    write_record(folder.record, found.model_copy(update={"protocol": found.protocol | {key: value}}))
-    with pytest.raises(UserError, match="different protocols"):
-        _ = StudyResults(results.folder.path).evaluations
+    others: dict[str, Any] = dict.fromkeys(("grader", "prompt", "engine", "seed"), "other")
+    for key, value in (others | {"benchmarks": {"count": {"problems": "other"}}}).items():
+        write_record(folder.record, found.model_copy(update={"protocol": found.protocol | {key: value}}))
+        with pytest.raises(UserError, match="different protocols"):
+            _ = StudyResults(results.folder.path).evaluations
     write_record(folder.record, found.model_copy(update={"protocol": found.protocol | {"model": "another"}}))
     assert len(StudyResults(results.folder.path).evaluations) == len(results.evaluations)
 
 
-def test_an_evaluation_of_nothing_is_refused(results: StudyResults) -> None:
-    folder = results.folder.evaluation("tepo/seed1")
-    write_record(folder.record, model_evaluation(folder).model_copy(update={"records": []}))
-    with pytest.raises(UserError, match=r"tepo/seed1/evaluation/records\.json: contains no benchmark"):
-        _ = StudyResults(results.folder.path).evaluations
-
-
-def test_samples_are_those_of_the_record(results: StudyResults) -> None:
+def test_samples_are_those_of_the_record_and_no_record_is_empty(results: StudyResults) -> None:
     folder = results.folder.evaluation("tepo/seed1")
     (_, record) = model_evaluation(folder).records
     assert len(evaluated_samples(folder, record)) == 24
     other = record.model_copy(update={"outcomes": {"correct": 24}})
     with pytest.raises(UserError, match=r"count\.jsonl: these are not the samples that records\.json counts"):
         evaluated_samples(folder, other)
+    write_record(folder.record, model_evaluation(folder).model_copy(update={"records": []}))
+    with pytest.raises(UserError, match=r"tepo/seed1/evaluation/records\.json: contains no benchmark"):
+        _ = StudyResults(results.folder.path).evaluations
 
 
 def test_estimators_and_rounds_by_start_model(results: StudyResults) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -56,8 +57,19 @@ def write_status(run: RunFolder, key: str, status: Any = "RUNNING", **more: Any)
     write_record(run.status, RunStatus(key=key, status=status, started=STARTED, attempts=1, **more))
 
 
+@pytest.fixture(scope="session")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """MLflow takes seconds to make the tables of a store."""
+    import mlflow
+
+    path = tmp_path_factory.mktemp("store") / "mlflow.db"
+    mlflow.MlflowClient(f"sqlite:///{path}").search_experiments()
+    return path
+
+
 @pytest.fixture
-def study(tmp_path: Path) -> Study:
+def study(empty_store: Path, tmp_path: Path) -> Study:
+    shutil.copy(empty_store, tmp_path)
     return small_study(name="live", seeds=[0], tracking={"uri": f"sqlite:///{tmp_path}/mlflow.db"})
 
 
@@ -198,8 +210,9 @@ def test_a_server_that_hangs_only_delays(
 
 
 @pytest.fixture
-def smoke(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StudyResults:
+def smoke(empty_store: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StudyResults:
     """The made-up results of a finished study."""
+    shutil.copy(empty_store, tmp_path)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     return StudyResults(make_up(load_study(root / "studies" / "smoke.yaml"), tmp_path / "smoke", {}))
 
@@ -299,6 +312,7 @@ def test_a_mirror_that_is_killed_after_any_request_is_completed_by_the_next(
 @pytest.mark.slow
 def test_two_calls_on_a_new_store_both_succeed(smoke: StudyResults) -> None:
     store = smoke.folder.path.parent / "mlflow.db"
+    store.unlink()
     store.with_name(".mlflow.db.creating").write_text("left by a call that was killed")
     command = [sys.executable, "-m", "policygrain.cli", "track", "--config", str(smoke.folder.study)]
     command += ["--results", str(smoke.folder.path)]

@@ -81,9 +81,7 @@ def write_estimators(results: StudyResults, value: Callable[[str, int, int], Map
 
 
 def write_rounds(
-    results: StudyResults,
-    reward: Callable[[str, int, int, int], float],
-    entropy: Callable[[str], float] | None = None,
+    results: StudyResults, reward: Callable[[str, int, int, int], float], entropy: Callable[[str], float] | None = None
 ) -> None:
     """Rounds' records: ``reward`` of method, initial model, pool and number of updates; ``entropy`` after the last."""
     for start in measured_starts(results.study, results.study.rounds):

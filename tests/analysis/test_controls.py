@@ -9,13 +9,7 @@ import numpy as np
 import pytest
 
 from policygrain.analysis.claims import claims_text
-from policygrain.analysis.controls import (
-    Control,
-    controls,
-    controls_status,
-    controls_text,
-    controls_warning,
-)
+from policygrain.analysis.controls import Control, controls, controls_status, controls_text, controls_warning
 from policygrain.cli import main
 from policygrain.figures.tables import claims as table
 from policygrain.results.reader import StudyResults

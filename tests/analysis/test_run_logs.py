@@ -58,18 +58,12 @@ FORMATS: dict[str, tuple[str, dict[str, str]]] = {
     "tensorboard": ("x.csv", {"x.csv": rows_of_csv(["Wall time", "Step", NAME], *([1.5, k, v] for k, v in POINTS))}),
     "wandb_chart": ("w.csv::one", {"w.csv": rows_of_csv(CHART, *([k, v, 0, 1, 9] for k, v in POINTS))}),
     "wandb_history": ("h.json", {"h.json": json.dumps([{"_step": k, NAME: v} for k, v in POINTS])}),
-    "wandb_columns": (
-        "h.json",
-        {"h.json": json.dumps({"_step": [*VALUES], NAME: dict(enumerate(VALUES.values()))})},
-    ),
+    "wandb_columns": ("h.json", {"h.json": json.dumps({"_step": [*VALUES], NAME: dict(enumerate(VALUES.values()))})}),
     "long_table": (
         "x.csv::a",
         {"x.csv": rows_of_csv(["run", "step", NAME], *([r, k, v + (r == "b")] for k, v in POINTS for r in "ab"))},
     ),
-    "mlflow_folder": (
-        "",
-        {"meta.yaml": "", f"metrics/{NAME}": "".join(f"{1000 + k} {v} {k}\n" for k, v in POINTS)},
-    ),
+    "mlflow_folder": ("", {"meta.yaml": "", f"metrics/{NAME}": "".join(f"{1000 + k} {v} {k}\n" for k, v in POINTS)}),
 }
 
 

@@ -41,9 +41,7 @@ def schema_that(monkeypatch: pytest.MonkeyPatch) -> Raiser:
 
 
 @pytest.mark.parametrize(
-    "words",
-    [*([name] for name in COMMANDS), *(["data", action] for action in DATA_ACTIONS)],
-    ids="-".join,
+    "words", [*([name] for name in COMMANDS), *(["data", action] for action in DATA_ACTIONS)], ids="-".join
 )
 def test_the_help_of_a_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -125,11 +123,7 @@ def test_a_command_is_required(capsys: pytest.CaptureFixture[str]) -> None:
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
 )
 def test_errors_are_one_message(
-    schema_that: Raiser,
-    error: BaseException,
-    code: int,
-    message: str,
-    capsys: pytest.CaptureFixture[str],
+    schema_that: Raiser, error: BaseException, code: int, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert schema_that(error) == code
     assert capsys.readouterr().err == f"policygrain: {message}\n"

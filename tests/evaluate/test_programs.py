@@ -39,10 +39,7 @@ def test_a_study_trains_on_programs_and_evaluates_them_beside_sums(made: tuple[P
         data={"root": str(tmp_path), "train": ["train.jsonl"], "train_size": 40, "validation_size": 10},
         training={"steps": 1, "validate_every": 1},
         evaluation={
-            "benchmarks": [
-                {"name": "programs", "source": "test.jsonl"},
-                {"name": "sums", "source": "count", "size": 5},
-            ]
+            "benchmarks": [{"name": "programs", "source": "test.jsonl"}, {"name": "sums", "source": "count", "size": 5}]
         },
     )
     data = DataFolder(tmp_path / "data")

@@ -202,8 +202,7 @@ def test_a_gold_answer_is_bounded(grader: MathGrader) -> None:
 
 
 @pytest.mark.parametrize(
-    ("problem", "outcome"),
-    [("What is the angle in degrees?", "correct"), ("How many cats are there?", "incorrect")],
+    ("problem", "outcome"), [("What is the angle in degrees?", "correct"), ("How many cats are there?", "incorrect")]
 )
 def test_a_degree_sign_may_be_added_if_the_problem_is_about_degrees(
     grader: MathGrader, problem: str, outcome: str

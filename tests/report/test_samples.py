@@ -159,14 +159,7 @@ def test_two_runs_side_by_side(browse: Callable[..., Seen], run: Path, better: P
 
 
 def test_hostile_text_stays_text(browse: Callable[..., Seen], tmp_path: Path) -> None:
-    odd = [
-        HOSTILE,
-        "<!--<script>",
-        "a \x00 zero, \u2028 {{title}} {{data}}",
-        "",
-        "İ" * 3 + "<i>",
-        "x" * 9000,
-    ]
+    odd = [HOSTILE, "<!--<script>", "a \x00 zero, \u2028 {{title}} {{data}}", "", "İ" * 3 + "<i>", "x" * 9000]
     folder = make_run(
         tmp_path / "<b>run",
         {"count": [[RIGHT], [WRONG], [RIGHT], [UNREAD], [WRONG], [WRONG]]},

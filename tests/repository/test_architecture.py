@@ -15,9 +15,7 @@ from ..conftest import ROOT
 PACKAGE = ROOT / "src" / "policygrain"
 PAGE = ROOT / "docs" / "architecture.md"
 LONGEST = 410  # lines of a module
-LONGER = {
-    "study.schema": "every key of a study file, declared in one place; no logic",
-}
+LONGER = {"study.schema": "every key of a study file, declared in one place; no logic"}
 FILES = {
     ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix("__init__").removesuffix("."): path
     for path in sorted(PACKAGE.rglob("*.py"))
@@ -113,11 +111,7 @@ class A:
     assert found == [*((name, False) for name in at_once), ("train.loop", True)]
     assert [
         i.target for i in imports_of("objective", "from .loss import x\nfrom . import batch\nfrom .. import y")
-    ] == [
-        "objective.loss",
-        "objective.batch",
-        "",
-    ]
+    ] == ["objective.loss", "objective.batch", ""]
 
 
 def test_every_room_and_module_is_on_the_page() -> None:

@@ -16,11 +16,7 @@ from pydantic.fields import FieldInfo
 from policygrain import digests
 from policygrain.objective.method import TEXTS
 from policygrain.study import Study, load_study
-from policygrain.study.fingerprint import (
-    Fingerprints,
-    start_seed,
-    start_seeds,
-)
+from policygrain.study.fingerprint import Fingerprints, start_seed, start_seeds
 from policygrain.study.methods import MethodChanges
 from policygrain.study.runs import Run
 from policygrain.study.sections import Artefact, decides, leaves, marker_of, section_of

@@ -18,12 +18,7 @@ pytestmark = pytest.mark.slow
 
 ODD = "a b/c'd$e"
 INJECTION = "$(touch x)"
-ONE_RUN = {
-    "seeds": [0],
-    "experiments": {"headline": {"methods": ["tepo"]}},
-    "controls": None,
-    "figures": ["dynamics"],
-}
+ONE_RUN = {"seeds": [0], "experiments": {"headline": {"methods": ["tepo"]}}, "controls": None, "figures": ["dynamics"]}
 OF_START_MODEL = ("train", "estimators", "rounds")
 
 

@@ -119,22 +119,9 @@ class RunClaim:
 
     def data(self) -> dict[str, Any]:
         """As JSON; a limit that is infinite is null."""
-        numbers = {
-            k: None if isinstance(v, float) and math.isinf(v) else v for k, v in self.difference.numbers().items()
-        }
-        return {
-            "metric": self.metric,
-            "claimed": self.claimed,
-            "margin": self.margin,
-            "endpoint": self.endpoint,
-            "verdict": self.verdict,
-            "difference": numbers,
-            "pairing": self.pairing,
-            "sequential": self.sequential,
-            "more_seeds": self.more_seeds,
-            "runs": self.values,
-            "notes": self.notes,
-        }
+        names = ("metric", "claimed", "margin", "endpoint", "verdict", "pairing", "sequential", "more_seeds", "notes")
+        numbers = {k: None if v in (math.inf, -math.inf) else v for k, v in self.difference.numbers().items()}
+        return {name: getattr(self, name) for name in names} | {"difference": numbers, "runs": self.values}
 
 
 def decide_runs(
@@ -188,7 +175,7 @@ def decide_runs(
         {side: {run.name: v for run, v in zip(runs, values[side], strict=True)} for side, runs in (("a", a), ("b", b))},
         f"{pairing}, over {d.n} {SEEDS}" if order is not None else pairing,
         d,
-        _tests(d, claimed, margin, sequential),
+        effect_tests(d, claimed, margin, sides=1 if sequential else 2),  # an e-value tests both directions
         sequential,
         tuple(notes),
     )
@@ -223,15 +210,6 @@ def _pairs(a: Sequence[Run], b: Sequence[Run], wanted: bool) -> tuple[list[int] 
             "all with --unpaired."
         )
     return [two.index(seed) for seed in one], "paired by seed"
-
-
-def _tests(d: Difference, claimed: Claimed, margin: float | None, sequential: bool) -> PValues:
-    if not sequential:
-        return effect_tests(d, claimed, margin)
-    above, below = d.above(0.0), d.below(0.0)
-    if claimed == "above":
-        return PValues(above, below, 1.0 if margin is None else d.below(margin))
-    return PValues(below, above, 1.0 if margin is None else d.above(-margin))
 
 
 # ---- looking after every seed ---------------------------------------------------------------------------------------

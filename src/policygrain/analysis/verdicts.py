@@ -40,15 +40,16 @@ class PValues(NamedTuple):
     smaller: float  # it is smaller than the published size on the claimed side
 
 
-def effect_tests(difference: Difference, claimed: Side, size: float | None = None) -> PValues:
+def effect_tests(difference: Difference, claimed: Side, size: float | None = None, sides: int = 2) -> PValues:
     """Tests of a difference, all in its unit. With a single replicate all p-values are 1.
 
     The one-sided p-values of the two directions are doubled, so that one level holds for both together; `apart` holds
-    in both. ``size``: the published one, without a sign; None: there is none.
+    in both. ``sides``: 1 if `above` and `below` hold for both together already. ``size``: the published one, without a
+    sign; None: there is none.
     """
     if difference.unit not in REPLICATES or difference.n < 2:
         return PValues(1.0, 1.0, 1.0)
-    larger, lower = (min(1.0, 2 * p) for p in (difference.above(0.0), difference.below(0.0)))
+    larger, lower = (min(1.0, sides * p) for p in (difference.above(0.0), difference.below(0.0)))
     if claimed == "apart":
         return PValues(min(larger, lower), 1.0, 1.0)
     if claimed == "above":

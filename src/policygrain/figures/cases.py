@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from ..results.measurements import CaseEstimator, CaseRecord, CasesRecord
-from .style import GREY, RATIOS, SKY, WIDE, YELLOW, Look, legend, look, named_rows, points
+from .style import GREY, RATIOS, SKY, WIDE, YELLOW, Look, handles, legend, look, named_rows, points
 
 # Those drawn as lines, with the colours of their ratios, in the order of the legend; the others are grey points.
 DRAWN: dict[str, Look] = {
@@ -43,12 +42,11 @@ def draw(record: CasesRecord) -> Figure:
         _doses(right, case)
         left.set_xlabel("cosine with the exact gradient")
         right.set_ylabel(f"reward − {record.baseline}")
-    handles = [Line2D([], [], markersize=4, linewidth=1.3, **_look(name)) for name in DRAWN]
     point: Look = {"marker": "o", "color": GREY, "linestyle": "", "markersize": 4.5}
     cross: Look = point | {"marker": "x", "color": WRONG, "markeredgewidth": 1.4}
-    handles += [Line2D([], [], **style) for style in (point, point | {"markerfacecolor": "white"}, cross)]
+    shown = handles([*DRAWN.values(), point, point | {"markerfacecolor": "white"}, cross])
     texts = [*DRAWN, "expected update", f"one batch of {record.batch}", "x1 pushed the wrong way"]
-    legend(parts[-1], entries=(handles, texts), loc="center")
+    legend(parts[-1], entries=(shown, texts), loc="center")
     return figure
 
 
@@ -80,7 +78,14 @@ def _doses(axes: Axes, case: CaseRecord) -> None:
     places = np.arange(len(case.doses))
     axes.axhline(0, color="#000000", linewidth=0.6)
     for index, name in enumerate(DRAWN):
-        shifted = places + 0.05 * (index - len(DRAWN) / 2)
-        points(axes, shifted, case.of(name).doses, **DRAWN[name], markersize=3.2, elinewidth=0.8, capsize=0)
+        points(
+            axes,
+            places + 0.05 * (index - len(DRAWN) / 2),
+            case.of(name).doses,
+            **DRAWN[name],
+            markersize=3.2,
+            elinewidth=0.8,
+            capsize=0,
+        )
     axes.set_xticks(places, [f"{dose:g}" for dose in case.doses])
     axes.set_xlabel(DOSES[case.dose])

@@ -17,7 +17,7 @@ from ..results.layout import START
 from ..results.reader import StudyResults
 from . import catalogue
 from .labels import name_of, updates_text
-from .style import ABOVE, COLUMN, PLAIN, WIDE, legend, looks, points, shade_margin, updates_look
+from .style import ABOVE, COLUMN, PLAIN, WIDE, beside, legend, looks, named_columns, points, shade_margin, updates_look
 
 BASE = 5.0  # MPO's K, which differences are to
 SMALLEST = 1e-12
@@ -30,11 +30,10 @@ def benchmarks(results: StudyResults) -> Figure:
     arm_looks = looks(results.study)
     figure = Figure(figsize=(WIDE, 2.7))
     axes = figure.subplots()
-    width = 0.72 / len(arms)
     for i, arm in enumerate(arms):
         points(
             axes,
-            np.arange(len(names)) + (i - (len(arms) - 1) / 2) * width,
+            beside(range(len(names)), i, len(arms), 0.72 / len(arms)),
             [*(_percent(results, arm, b) for b in results.benchmarks), _percent(results, arm, *results.benchmarks)],
             label=name_of(results, arm),
             **{**arm_looks[arm], "linestyle": "", "markersize": 7 if arm == START else 4},
@@ -42,14 +41,10 @@ def benchmarks(results: StudyResults) -> Figure:
         )
     for place in range(1, len(names)):
         axes.axvline(place - 0.5, color="#666666", linewidth=0.8 if place == len(names) - 1 else 0.25)
-    axes.set_xticks(np.arange(len(names)), [n.replace("_", " ") for n in names])
-    axes.tick_params(axis="x", rotation=25, length=0)
-    for text in axes.get_xticklabels():
-        text.set(ha="right", rotation_mode="anchor")
-    axes.set_xlim(-0.5, len(names) - 0.5)
+    named_columns(axes, [n.replace("_", " ") for n in names], rotation=25, ha="right", rotation_mode="anchor")
+    axes.tick_params(axis="x", length=0)
     axes.set_ylabel("accuracy (%)")
     axes.set_ylim(bottom=0)
-    axes.grid(axis="x", visible=False)
     legend(figure, loc=ABOVE)
     return figure
 
@@ -71,12 +66,10 @@ def ratio_variance(results: StudyResults) -> Figure:
         steps = sorted(results.estimators["updates"].unique())
         for i, updates in enumerate(steps):
             intervals = [interval(measures.estimated_by_start(results, name, metric, updates)) for name in ratios]
-            x = np.arange(len(ratios)) + 0.14 * (i - (len(steps) - 1) / 2)
+            x = beside(range(len(ratios)), i, len(steps), 0.14)
             style = updates_look(i, len(steps)) | {"linestyle": "", "label": f"after {updates_text(updates)}"}
             points(axes, x, intervals, **style, markersize=4, elinewidth=1, capsize=1.8)
-        axes.set_xticks(range(len(ratios)), list(ratios.values()), rotation=40, ha="right", rotation_mode="anchor")
-        axes.set_xlim(-0.5, len(ratios) - 0.5)
-        axes.grid(axis="x", visible=False)
+        named_columns(axes, list(ratios.values()), rotation=40, ha="right", rotation_mode="anchor")
     variance.set_yscale("log")
     variance.set_title("variance of the ratio")
     share.set_title("effective sample size\n/ sample size")
@@ -180,9 +173,10 @@ def ranges(results: StudyResults) -> Figure:
                 regime = regime_text(tuple((key, getattr(training, key)) for key in keys))
                 lines.setdefault(regime, {})[place] = arm.name
         for i, (regime, names) in enumerate(lines.items()):
-            shifted = np.array(list(names), dtype=float) + 0.09 * (i - (len(lines) - 1) / 2)
             intervals = [over_seeds(measures.by_unit(results, measures.area(results, name))) for name in names.values()]
-            points(axes, shifted, intervals, **updates_look(i, len(lines)), label=regime)
+            points(
+                axes, beside(list(names), i, len(lines), 0.09), intervals, **updates_look(i, len(lines)), label=regime
+            )
         axes.set_xticks(range(len(by_range)), [f"{low:g}/\n{high:g}" for low, high in by_range])
         axes.set_title(f"{ratio} ratio")
     figure.supylabel("mean accuracy during training (%)", fontsize=8)

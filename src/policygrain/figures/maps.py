@@ -109,15 +109,17 @@ def phase(results: StudyResults) -> Figure:
             cells[c.pair.arm.method_name, getattr(training, x_key), getattr(training, y_key)] = c
     methods = [m for m in experiment.methods if m != reference]
     across = min(4, len(methods) + 1)
+    down = -(-(len(methods) + 1) // across)
+    then = " " if down > 1 else "\n"  # a single row is lower than the text beside its colours is long
     grid = Grid(
         rows=[f"{y:g}" if isinstance(y, float) else str(y) for y in rows],
         columns=[f"{x:g}" if isinstance(x, float) else str(x) for x in columns],
         across=across,
-        height=max(2.6, 0.7 + 1.75 * -(-(len(methods) + 1) // across)),  # the title of a single row needs more
+        height=max(2.6, 0.7 + 1.75 * down),  # the title of a single row needs more
         reach=12.0,
         digits=1,
         shrink=0.8,
-        unit=f"area under the curve minus {label(reference)} (points)",
+        unit=f"area under the curve{then}minus {label(reference)} (points)",
     )
     arms = [[cells[methods[0], x, y].pair.reference.name for x in columns] for y in rows]
     percent = [[float(measures.area(results, arm).mean()) for arm in row] for row in arms]

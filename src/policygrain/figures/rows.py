@@ -32,6 +32,7 @@ from .style import (
     WIDE,
     Look,
     from_zero,
+    handles,
     interval_row,
     legend,
     looks,
@@ -95,8 +96,8 @@ def estimators(results: StudyResults) -> Figure:
     from_zero(panels[3], "x", least=0.1)
     for axes in panels:
         named_rows(axes, [label(name) for name in names], below=0.45)
-    handles = [Line2D([], [], markersize=4, linewidth=1.3, **updates_look(i, len(steps))) for i in range(len(steps))]
-    legend(figure, entries=(handles, [f"{updates_text(updates)} after the rollouts" for updates in steps]))
+    texts = [f"{updates_text(updates)} after the rollouts" for updates in steps]
+    legend(figure, (handles(updates_look(i, len(steps)) for i in range(len(steps))), texts))
     return figure
 
 
@@ -175,9 +176,9 @@ def regimes(results: StudyResults) -> Figure:
     axes.set_xlim(*limits)
     axes.set_ylim(0.3, len(rows) + 0.45)
     figure.supxlabel(f"points minus {label(references[0])}" if one else "points", fontsize=8)
-    handles = [Line2D([], [], color="black", marker="o"), Line2D([], [], color=FINAL["color"], marker=".")]
+    shown = [Line2D([], [], color="black", marker="o"), Line2D([], [], color=FINAL["color"], marker=".")]
     texts = ["area under the curve (filled: shown to differ)", "final accuracy: sampled, below it greedy"]
-    legend(figure, (handles, texts), ABOVE)
+    legend(figure, (shown, texts), ABOVE)
     return figure
 
 
@@ -238,8 +239,7 @@ def draw_claims(decided: list[ClaimResult], label: Callable[[str], str]) -> Figu
     axes.set_ylim(place, -0.3)
     axes.set_xlim(-REACH_OF_CLAIMS, REACH_OF_CLAIMS)
     axes.set_xlabel("effect in units of half its interval;\nright: in the direction of the claim; bar: published size")
-    handles = [Line2D([], [], markersize=4.5, linewidth=1.3, **look) for look in VERDICTS.values()]
-    legend(figure, entries=(handles, list(VERDICTS)))
+    legend(figure, (handles(VERDICTS.values(), markersize=4.5), list(VERDICTS)))
     return figure
 
 

@@ -159,6 +159,18 @@ def named_rows(axes: Axes, names: Sequence[str], below: float) -> None:
     axes.set_ylim(len(names) - below, below - 1)
 
 
+def named_columns(axes: Axes, names: Sequence[str], **text: Any) -> None:
+    """A name below each column; ``text``: properties of the names."""
+    axes.set_xticks(range(len(names)), names, **text)
+    axes.set_xlim(-0.5, len(names) - 0.5)
+    axes.grid(axis="x", visible=False)
+
+
+def beside(places: Sequence[float] | Array, index: int, of: int, apart: float) -> Array:
+    """The places of the n-th of ``of`` series, which are drawn beside each other around ``places``."""
+    return np.asarray(places, dtype=float) + apart * (index - (of - 1) / 2)
+
+
 def shade_margin(axes: Axes, which: Literal["x", "y"], margin: float = 1.0) -> None:
     """A line at 0 and a band of ± ``margin`` points, in which a difference does not matter."""
     line, span = (axes.axvline, axes.axvspan) if which == "x" else (axes.axhline, axes.axhspan)
@@ -178,6 +190,11 @@ def from_zero(axes: Axes, which: Literal["x", "y"], least: float = 0.01) -> None
     ticks = [0, *(power for power in powers if power <= most)]
     (axes.set_xticks if which == "x" else axes.set_yticks)(ticks, [f"{tick:g}" for tick in ticks])
     axes.minorticks_off()
+
+
+def handles(looks: Iterable[Look], **style: Any) -> list[Artist]:
+    """Lines with these looks, for a legend."""
+    return [Line2D([], [], **{"markersize": 4, "linewidth": 1.3, **style, **one}) for one in looks]
 
 
 def legend(

@@ -74,20 +74,9 @@ def serve(folder: StudyFolder, study: Study, port: int) -> None:
     address = f"http://127.0.0.1:{port}" if local else redacted(uri).rstrip("/")
     print(f"Runs, also while they are trained: {address}{RUNS.format(experiment)}", flush=True)
     if local:
-        command = [
-            sys.executable,
-            "-m",
-            "mlflow",
-            "server",
-            "--host",
-            "127.0.0.1",
-            "--port",
-            str(port),
-            "--workers",
-            "1",
-        ]
         os.environ["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] = "false"
-        os.execv(sys.executable, [*command, "--workers", "1", "--backend-store-uri", uri])
+        server = f"-m mlflow server --host 127.0.0.1 --port {port} --workers 1 --backend-store-uri".split()
+        os.execv(sys.executable, [sys.executable, *server, uri])
 
 
 def reason(error: Exception, uri: str) -> str:

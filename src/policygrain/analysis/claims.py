@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -201,14 +202,8 @@ def ledger(decided: Sequence[ClaimResult]) -> pd.DataFrame:
                     "where": c.published.where if c.published else "",
                     "instrument": INSTRUMENTS.get(c.statistic, FULL_RUNS),
                     "comparison": comparison_text(c),
-                    **{
-                        "effect": f.effect,
-                        "low": f.low,
-                        "high": f.high,
-                        "effect_unit": c.unit,
-                        "n": f.n,
-                        "unit": f.unit,
-                    },
+                    **{name: getattr(f, name) for name in ("effect", "low", "high")},
+                    **{"effect_unit": c.unit, "n": f.n, "unit": f.unit},
                     **{f"p_{statement}": p for statement, p in f.p._asdict().items()},
                     "seeds_needed": f.seeds_needed,
                     "finding": finding_text(c, f),
@@ -258,11 +253,8 @@ def side_by_side(studies: Sequence[StudyResults]) -> str:
         )
     ledgers = [decide_study(results) for results in studies]
     rows = [[of_claim[0].name, *(result.outcome for result in of_claim)] for of_claim in zip(*ledgers, strict=True)]
-    found = [
-        of_all
-        for of_claim in zip(*ledgers, strict=True)
-        for of_all in zip(*(result.findings for result in of_claim), strict=False)
-    ]
+    by_claim = [zip(*(result.findings for result in of_claim), strict=False) for of_claim in zip(*ledgers, strict=True)]
+    found = list(itertools.chain.from_iterable(by_claim))
     same = sum(len({math.copysign(1, f.effect) if f.effect else 0 for f in of_all}) == 1 for of_all in found)
     overlap = sum(max(f.low for f in of_all) <= min(f.high for f in of_all) for of_all in found)
     agreement = (

@@ -70,23 +70,19 @@ def controls(results: StudyResults) -> list[Control]:
         "worse": (f"{base} − {worse}", lambda: _between(results, base, worse, seeds)),
     }
     differences: dict[str, Difference] = {}
-    missing: dict[str, str] = {}
-    for role, (_, measure) in measurements.items():
+    judged: dict[str, Control] = {}
+    for role, (text, measure) in measurements.items():
         try:
             differences[role] = measure()
         except UserError as error:
-            missing[role] = str(error)
+            judged[role] = Control(role, text, None, 1.0, "failed", f"no records: {error}")
     margin = max(0.0, SHARE * _gain(results, base, seeds))
     p = {role: _beyond(role, d, margin) for role, d in differences.items()}
     alarms = [role for role in ("other_seeds", "shuffled_rewards") if role in p]
     p |= zip(alarms, holm([p[role] for role in alarms]), strict=True)
-    judged = []
-    for role, (text, _) in measurements.items():
-        if (d := differences.get(role)) is None:
-            judged.append(Control(role, text, None, 1.0, "failed", f"no records: {missing[role]}"))
-        else:
-            judged.append(Control(role, text, d, p[role], *_judge(role, d, p[role], margin)))
-    return judged
+    for role, d in differences.items():
+        judged[role] = Control(role, measurements[role][0], d, p[role], *_judge(role, d, p[role], margin))
+    return [judged[role] for role in measurements]
 
 
 def _beyond(role: str, d: Difference, margin: float) -> float:

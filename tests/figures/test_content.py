@@ -26,7 +26,7 @@ from policygrain.figures.catalogue import check_figures, draw, figure
 from policygrain.figures.labels import labels, name_of
 from policygrain.merging import merge
 from policygrain.objective import method
-from policygrain.results.layout import StudyFolder
+from policygrain.results.layout import START, StudyFolder
 from policygrain.results.measurements import CasesRecord
 from policygrain.results.reader import StudyResults, model_evaluation
 from policygrain.results.schema import read_record, write_record
@@ -197,6 +197,16 @@ def test_what_is_claimed_is_at_the_right(claimed: Any, effect: float, half: floa
     shown, size = rows.claimed_effect(comparison, finding)
     expected = {"above": effect, "below": -effect, "apart": abs(effect)}[claimed]
     assert shown == pytest.approx((expected / half, expected / half - 1, expected / half + 1)) and size is None
+
+
+def test_a_headline_that_is_not_evaluated_has_no_accuracies(tmp_path: Path) -> None:
+    experiments = {"headline": {"methods": ["grpo", "tepo"], "evaluate": False}}
+    study = study_with(experiments=experiments, figures=["benchmarks"])
+    with pytest.raises(UserError, match="'benchmarks' needs an experiment named 'headline' that is evaluated"):
+        catalogue.check_figures(study)
+    frame, markdown = catalogue.table("results", StudyResults(make_up(study, tmp_path, {})))
+    assert set(frame["arm"]) == {START}
+    assert "difference" not in markdown
 
 
 def test_headline_figures_show_the_study_s_own_updates_per_batch(made: StudyResults) -> None:

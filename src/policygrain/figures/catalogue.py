@@ -39,6 +39,11 @@ def headline(study: Study) -> list[str]:
     return [arm for arm in arms if "+" not in arm] or arms
 
 
+def evaluated_headline(study: Study) -> list[str]:
+    """The arms of the headline, if their final models are evaluated."""
+    return headline(study) if "headline" in study.experiments and study.experiments["headline"].evaluate else []
+
+
 def beside_grpo(study: Study) -> list[str]:
     """The other arms of a headline with GRPO."""
     arms = headline(study)
@@ -134,7 +139,8 @@ FIGURES: dict[str, Entry] = {
     "benchmarks": Entry(
         "Accuracy of the initial model and the headline methods, by benchmark and on average (after TEPO's figure 1)",
         "intervals.benchmarks",
-        *HEADLINE,
+        "an experiment named 'headline' that is evaluated",
+        evaluated_headline,
     ),
     "dynamics": Entry(
         "Accuracy, gradient norm, entropy and response length during training (after TEPO's figure 3)",

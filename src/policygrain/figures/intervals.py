@@ -25,7 +25,7 @@ SMALLEST = 1e-12
 
 def benchmarks(results: StudyResults) -> Figure:
     """Points per benchmark with 95% intervals over training seeds, of the initial model over initial models."""
-    arms = [START, *catalogue.headline(results.study)]
+    arms = [START, *catalogue.evaluated_headline(results.study)]
     names = [*results.benchmarks, "average"]
     arm_looks = looks(results.study)
     figure = Figure(figsize=(WIDE, 2.7))

@@ -158,7 +158,7 @@ def pass_at_k(results: StudyResults) -> Figure:
     for axes, name in zip(panels, names, strict=False):
         n = int(responses[name])
         ks = powers_of_two(n)
-        for arm in (START, *catalogue.headline(results.study)):
+        for arm in (START, *catalogue.evaluated_headline(results.study)):
             samples = results.evaluations.query("arm == @arm and benchmark == @name")
             correct = np.rint(np.array(samples["per_problem"].tolist()) * n).astype(int).tolist()
             by_seed = [np.array([[unbiased(n, c, k) for c in row] for row in correct]) for k in ks]

@@ -137,7 +137,7 @@ def _greedy_columns(records: StudyResults, arms: Sequence[str]) -> pd.DataFrame 
 
 def _pairs(records: StudyResults) -> str:
     """The table of paired differences between headline methods and the initial model."""
-    pairs = list(itertools.combinations([*catalogue.headline(records.study), START], 2))
+    pairs = list(itertools.combinations([*catalogue.evaluated_headline(records.study), START], 2))
     if not pairs:
         return ""
     label = labels(records.study)

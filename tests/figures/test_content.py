@@ -206,7 +206,7 @@ def test_a_headline_that_is_not_evaluated_has_no_accuracies(tmp_path: Path) -> N
         catalogue.check_figures(study)
     frame, markdown = catalogue.table("results", StudyResults(make_up(study, tmp_path, {})))
     assert set(frame["arm"]) == {START}
-    assert "difference" not in markdown
+    assert "difference, points" not in markdown
 
 
 def test_headline_figures_show_the_study_s_own_updates_per_batch(made: StudyResults) -> None:

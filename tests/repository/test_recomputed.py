@@ -254,6 +254,13 @@ CLIPPED = tuple((f"{ratio}_clip", ratio) for ratio in ("token", "block", "sequen
 FOUR = "| ".join(["{:+.1f} ± {:.1f} "] * 4)
 Line = tuple[str, Callable[[str], Numbers]]
 NUMBERS: dict[tuple[str, str], list[Line]] = {
+    ("docs/statistics.md", "controls"): [
+        (
+            "{:+.1f} points [{:.1f}, {:+.1f}], within",
+            lambda r: mean_t(paired(area, r, "token_clip+sampling_seed=1", "token_clip")),
+        ),
+        ("is {:.1f} points [{:.1f}, {:.1f}] behind", lambda r: mean_t(paired(area, r, "token_clip", "poor_clip"))),
+    ],
     ("docs/methods/tepo.md", "mask"): [
         *(
             (

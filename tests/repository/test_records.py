@@ -35,6 +35,7 @@ RECORDS = {
     },
     "laptop-trl": "studies/laptop-trl.yaml",
     "engines-verl": "studies/engines-verl.yaml",
+    "controls": "studies/controls.yaml",
     "smollm2": "studies/smollm2.yaml",
     "smollm2-code": "studies/smollm2-code.yaml",
     "smollm2-sums": "studies/smollm2-sums.yaml",

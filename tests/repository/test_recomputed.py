@@ -507,10 +507,20 @@ NUMBERS: dict[tuple[str, str], list[Line]] = {
             (text, lambda r, method=method: [x for n in (4, 16) for x in mean_t([*bias_cosine(r, method, n).values()])])
             for method, text in {
                 "gspo": "{:.2f} [{:.2f}, {:.2f}] after 4 updates and {:.2f} [{:.2f}, {:.2f}] after 16",
-                "luspo": "{:.2f} [{:.2f}, {:.2f}] and {:.2f} [{:.2f}, {:.2f}]. Without a clip",
+                "luspo": "{:.2f} [{:.2f}, {:.2f}] and {:.2f} [{:.2f}, {:.2f}]: the same ratio",
             }.items()
         ),
         ("after 16 updates {:.2f} [{:.2f}, {:.2f}]", lambda r: mean_t([*bias_cosine(r, "gmpo", 16).values()])),
+        (
+            "it is {:.2f} and {:.2f}, although",
+            lambda r: [float(np.mean([*bias_cosine(r, "token", n).values()])) for n in (4, 16)],
+        ),
+        (
+            "is {:.1f} points behind the token ratio [{:.1f}, {:.1f}]",
+            lambda r: [
+                sign * x for sign, x in zip((-1, 1, 1), mean_t(paired(after_round, r, "gspo", "token", 4)), strict=True)
+            ],
+        ),
         (
             "(KL [{:+.1f}, {:+.1f}], TV [{:+.1f}, {:+.1f}]) and VESPO {:.1f} [{:+.1f}, {:+.1f}]",
             lambda r: [
@@ -519,6 +529,12 @@ NUMBERS: dict[tuple[str, str], list[Line]] = {
                 for x in mean_t(paired(after_round, r, method, "token", 4))[first:]
             ],
         ),
+    ],
+    ("docs/newer.md", "earlier/laptop"): [
+        (
+            "was {:.2f} and {:.2f} on other",
+            lambda r: [float(np.mean([*bias_cosine(r, "sequence_unclipped", n).values()])) for n in (4, 16)],
+        )
     ],
     ("docs/newer.md", "earlier/newer"): [
         ("was behind, too ({:.1f} [{:.1f}, {:.1f}])", lambda r: mean_t(paired(after_round, r, "gspo", "token", 4)))

@@ -254,11 +254,11 @@ def side_by_side(studies: Sequence[StudyResults]) -> str:
     ledgers = [decide_study(results) for results in studies]
     rows = [[of_claim[0].name, *(result.outcome for result in of_claim)] for of_claim in zip(*ledgers, strict=True)]
     by_claim = [zip(*(result.findings for result in of_claim), strict=False) for of_claim in zip(*ledgers, strict=True)]
-    found = list(itertools.chain.from_iterable(by_claim))
-    same = sum(len({math.copysign(1, f.effect) if f.effect else 0 for f in of_all}) == 1 for of_all in found)
-    overlap = sum(max(f.low for f in of_all) <= min(f.high for f in of_all) for of_all in found)
+    findings = list(itertools.chain.from_iterable(by_claim))
+    same = sum(len({math.copysign(1, f.effect) if f.effect else 0 for f in of_all}) == 1 for of_all in findings)
+    overlap = sum(max(f.low for f in of_all) <= min(f.high for f in of_all) for of_all in findings)
     agreement = (
-        f"Of {len(found)} comparisons that all have, decided or not: {same} have effects of the same direction, "
+        f"Of {len(findings)} comparisons that all have, decided or not: {same} have effects of the same direction, "
         f"{overlap} have intervals that overlap."
     )
     return "\n".join([*lines, *columns(rows, ["claim", *names]), "", agreement])

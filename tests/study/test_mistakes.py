@@ -95,6 +95,7 @@ MISTAKES: dict[str, list[Any]] = {
     "data.train_size": [10**8, 0, "all"],
     "data.validation_size": [0, 10**9],
     "data.seed": [-1, HUGE],
+    "data.levels": [[], [0], [16], [1, 1], 2],
     "grader": ["exact", None],
     "extraction": ["box"],
     "training.steps": [0, 10**9, 2.5, 3.0, "1e1", True],

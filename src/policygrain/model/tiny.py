@@ -97,12 +97,17 @@ def build(spec: TinyModel, tokenizer: PreTrainedTokenizerBase, seed: int) -> Qwe
 
 
 def finetune(
-    model: PreTrainedModel, renderer: PromptRenderer, families: list[str], spec: WarmStart, seed: int
+    model: PreTrainedModel,
+    renderer: PromptRenderer,
+    families: list[str],
+    levels: list[int],
+    spec: WarmStart,
+    seed: int,
 ) -> list[dict[str, float]]:
     """Supervised fine-tuning of ``model`` in place; returns the loss of each step in nats per response token."""
     tokenizer = renderer.tokenizer
-    with_steps = demonstrations(families, f"{seed}/scratchpad", spec.error_rate, direct_share=0.0)
-    mixed = demonstrations(families, f"{seed}/mixed", spec.error_rate, spec.direct_share)
+    with_steps = demonstrations(families, f"{seed}/scratchpad", spec.error_rate, 0.0, levels)
+    mixed = demonstrations(families, f"{seed}/mixed", spec.error_rate, spec.direct_share, levels)
     optimizers = _optimizers(model, spec.learning_rate)
     history = []
     progress = Progress(range(spec.steps), f"initial model, seed {seed}", spec.steps)

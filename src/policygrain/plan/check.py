@@ -156,7 +156,7 @@ def _check_problems(study: Study) -> None:
     for source in dict.fromkeys([*data.train, *keys]):
         where = "data.train" if source in data.train else keys[source]
         if source in FAMILIES:
-            problems = generate(source, "train", SOME, data.seed)
+            problems = generate(source, "train", SOME, data.seed, data.levels)
         else:
             problems = load(source, data.root)
             if any(problem.options.tests for problem in problems):

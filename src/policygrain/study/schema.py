@@ -18,6 +18,7 @@ from .sections import (
     NOTHING,
     POLICY,
     POLICY_AND_EVALUATION,
+    Level,
     Name,
     NonNegativeInt,
     PositiveFloat,
@@ -174,6 +175,11 @@ class Data(Section):
         "training_data", 60, "validation problems per source; they are not in training or benchmarks"
     )
     seed: Seed = key(("training_data", "benchmarks"), 1, "seed of the synthetic problems")
+    levels: Several[Level] = key(
+        ("training_data", "benchmarks"),
+        [1, 2, 3],
+        "levels of the synthetic problems, in turn, 1 to 15; higher ones have longer solutions",
+    )
 
 
 class Sampling(Section):

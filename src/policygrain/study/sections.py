@@ -110,6 +110,7 @@ def tracking_uri(value: str) -> str:
 # A key with its own bound has a plain type, because pydantic would drop one of two bounds of a kind.
 NonNegativeInt = Annotated[int, Field(ge=0, le=MOST)]
 PositiveInt = Annotated[int, Field(ge=1, le=MOST)]
+Level = Annotated[int, Field(ge=1, le=15)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]

@@ -3,8 +3,9 @@
 Seven have long solutions and are written so that a tiny model can learn them; another one, `calculation`, does so with
 a tool (`tools.py`); three are in plain English, for models that have learnt it.
 
-A family is a function (random numbers, level 1 to 3, demonstrator) → (question, steps, answer). The steps are a worked
-solution. Each step is wrong with the demonstrator's error rate, and the following steps use the wrong result.
+A family is a function (random numbers, level, demonstrator) → (question, steps, answer); a problem of a higher level is
+longer (`data.levels`). The steps are a worked solution. Each step is wrong with the demonstrator's error rate, and the
+following steps use the wrong result.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import random
 import string
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -41,8 +42,9 @@ class Demonstrator:
 Worked = tuple[str, str, str]
 Family = Callable[[random.Random, int, Demonstrator], Worked]
 
-# Operands are labelled with letters in question and steps, so that a small model can look up the next one.
-LABELS = string.ascii_lowercase
+# Operands are labelled in question and steps, so that a small model can look up the next one.
+LABELS = (*string.ascii_lowercase, *(f"z{letter}" for letter in string.ascii_lowercase))
+LEVELS = (1, 2, 3)
 
 
 def running_total(rng: random.Random, level: int, demonstrator: Demonstrator) -> Worked:
@@ -151,7 +153,7 @@ GAINS, LOSSES = ("buys", "finds", "gets"), ("eats", "loses", "gives away", "sell
 
 def plain_sum(rng: random.Random, level: int, demonstrator: Demonstrator) -> Worked:
     """A sum or a difference of two numbers, asked for in plain English."""
-    most = (20, 60, 99)[level - 1]
+    most = (20, 60, 99)[min(level, 3) - 1]
     x, y = rng.randint(1, most), rng.randint(1, most)
     if rng.random() < 0.5:
         return f"What is {x} plus {y}?", f"{x} + {y} = {demonstrator(x + y)}. ", str(x + y)
@@ -188,7 +190,7 @@ def char_count(rng: random.Random, level: int, demonstrator: Demonstrator) -> Wo
     word = "".join(rng.choice(ONSETS) + rng.choice(VOWELS) + rng.choice(CODAS) for _ in range(1 + level))
     # The count is drawn before the letter; of a random letter it would mostly be 0 or 1.
     by_count: dict[int, list[str]] = {}
-    for letter in LABELS:
+    for letter in string.ascii_lowercase:
         by_count.setdefault(word.count(letter), []).append(letter)
     wanted = rng.choice(by_count[rng.choice(sorted(by_count))])
     tally, steps = 0, []
@@ -227,15 +229,15 @@ def split_of(question: str) -> str:
     return "validation" if bucket == 0 else "test" if bucket <= 2 else "train"
 
 
-def generate(family: str, split: str, size: int, seed: int) -> list[Problem]:
-    """``size`` distinct problems of a family and split, of levels 1 to 3 in turn; fewer if there are not as many."""
+def generate(family: str, split: str, size: int, seed: int, levels: Sequence[int] = LEVELS) -> list[Problem]:
+    """``size`` distinct problems of a family and split, of these levels in turn; fewer if there are not as many."""
     rng = random.Random(f"{family}/{split}/{seed}")
     correct = Demonstrator(rng)
     seen: dict[str, Problem] = {}
     for attempt in range(200 * size):
         if len(seen) == size:
             break
-        question, steps, answer = FAMILIES[family](rng, 1 + attempt % 3, correct)
+        question, steps, answer = FAMILIES[family](rng, levels[attempt % len(levels)], correct)
         if question not in seen and split_of(question) == split:
             identity = f"{family}-{split}-{len(seen):05d}"
             seen[question] = Problem(identity, question, answer, family, steps)
@@ -251,7 +253,7 @@ def families_to_demonstrate(study: Study) -> list[str]:
 
 
 def demonstrations(
-    families: list[str], seed: str, error_rate: float, direct_share: float
+    families: list[str], seed: str, error_rate: float, direct_share: float, levels: Sequence[int] = LEVELS
 ) -> Iterator[tuple[str, str, str]]:
     """Endless (family, question, response) for supervised fine-tuning, with questions of the train split only.
 
@@ -264,6 +266,6 @@ def demonstrations(
         family = rng.choice(families)
         direct = rng.random() < direct_share
         by = Demonstrator(rng) if direct else demonstrator
-        question, steps, answer = FAMILIES[family](rng, rng.randint(1, 3), by)
+        question, steps, answer = FAMILIES[family](rng, rng.choice(levels), by)
         if split_of(question) == "train":
             yield family, question, ("" if direct else steps) + f"\\boxed{{{answer}}}"

@@ -109,8 +109,8 @@ def _write(study: Study, out: DataFolder) -> None:
     foreign: list[Problem] = []
     for source in data.train:
         if source in FAMILIES:
-            train += generate(source, "train", data.train_size, data.seed)
-            validation += generate(source, "validation", data.validation_size, data.seed)
+            train += generate(source, "train", data.train_size, data.seed, data.levels)
+            validation += generate(source, "validation", data.validation_size, data.seed, data.levels)
             continue
         problems = load(source, data.root, data.train_size + data.validation_size)
         random.Random(f"{source}/{data.seed}").shuffle(problems)
@@ -127,7 +127,7 @@ def _write(study: Study, out: DataFolder) -> None:
     compared: dict[str, list[Problem]] = {}
     for benchmark in study.evaluation.benchmarks:
         if benchmark.source in FAMILIES:
-            problems = generate(benchmark.source, "test", benchmark.size or FAMILY_SIZE, data.seed)
+            problems = generate(benchmark.source, "test", benchmark.size or FAMILY_SIZE, data.seed, data.levels)
             compared[benchmark.name] = []
         else:
             problems = compared[benchmark.name] = load(benchmark.source, data.root, benchmark.size)

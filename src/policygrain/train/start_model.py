@@ -49,7 +49,8 @@ def build_start_model(study: Study, seed: int, data: DataFolder, out: StartFolde
     families = families_to_demonstrate(study)
     losses: list[float] = []
     if warm_start.steps:
-        history = tiny.finetune(model, PromptRenderer(tokenizer, study.prompt), families, warm_start, seed)
+        renderer = PromptRenderer(tokenizer, study.prompt)
+        history = tiny.finetune(model, renderer, families, study.data.levels, warm_start, seed)
         losses = [step["loss"] for step in history]
     last = losses[-50:]
     with model_folder(out.path, again="it builds the initial model") as folder:

@@ -62,7 +62,9 @@ def step(shape: str, device: str, engine_name: str | None, checkpointing: bool) 
             rewards = torch.tensor([[float(draw.random() < 0.5) for _ in range(work.group)] for _ in prompts])
             groups = [responses[i : i + work.group] for i in range(0, len(responses), work.group)]
             tokens = sum(len(r.ids) for r in responses)
-            rollouts = Rollouts(prompts, groups, rewards, rewards, len(prompts), 0, rewards.mean().item(), tokens)
+            no_calls: list[list[list[float]]] = [[[]] * work.group for _ in prompts]
+            accuracy = rewards.mean().item()
+            rollouts = Rollouts(prompts, groups, rewards, rewards, no_calls, len(prompts), 0, accuracy, tokens)
             with clock("log_probs"):
                 batch, _ = prepare(rollouts, policy, chosen, settings)
             with clock("update"):

@@ -36,6 +36,7 @@ ASKS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {"training": {"old_log_probs": "engine"}}),
     ({}, {"training": {"sampler_bits": 8}}),
     ({}, {"training": {"shuffle_rewards": True}}),
+    ({}, {"training": {"call_reward": 0.2}}),
     ({}, {"model": {"lora": {"rank": 4}}}),
     ({}, {"training": {"prompts_per_step": 5}}),
 ]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from policygrain.model import tiny
 from policygrain.tasks.characters import CHARACTERS, PAD
 from policygrain.tasks.families import demonstrations, generate
-from policygrain.tasks.tools import NO_CALL, Tool, calculator
+from policygrain.tasks.tools import NO_CALL, Tool, calculator, right_calls
 
 TOKENIZERS = {
     "characters": tiny.character_tokenizer(),
@@ -33,6 +33,16 @@ def test_a_call_is_computed_whatever_was_written_before_it(before: str, label: s
 )
 def test_what_is_no_call_has_the_same_output(call: str) -> None:
     assert calculator(f"b2*3=6;{call}") == NO_CALL
+
+
+def test_a_call_is_right_if_the_worked_solution_has_it_at_the_same_place() -> None:
+    steps = "b14*3=42;c42-6=36;d36+9=45;"
+    assert right_calls(steps, steps) == [True] * 3
+    assert right_calls(steps + "e45+1=46;\\boxed{46}", steps) == [True, True, True, False]
+    assert right_calls("b14*3=42;d36+9=45;", steps) == [True, False]
+    assert right_calls("b14*3=42;c42-6=", steps) == [True, True]  # truncated before the output
+    assert right_calls("7;c42-6=36;", steps) == [False]
+    assert right_calls("\\boxed{45}", steps) == []
 
 
 @pytest.mark.parametrize("kind", TOKENIZERS)

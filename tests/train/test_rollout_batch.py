@@ -22,7 +22,7 @@ from policygrain.objective.batch import turn_numbers
 from policygrain.objective.correction import rollout_weights
 from policygrain.train import rollout_batch as module
 from policygrain.train.policy import score_sequences
-from policygrain.train.rollout_batch import _needs_log_probs_alone, advantages_of
+from policygrain.train.rollout_batch import _needs_log_probs_alone, advantages_of, turn_rewards
 from policygrain.train.rollouts import Rollouts
 
 from ..support.small import small_study, train_small
@@ -53,6 +53,15 @@ def test_returns_are_compared_at_the_same_turn() -> None:
     )
     batch = sequences()
     assert torch.allclose(torch.where(batch.mask, advantages_of(RETURN, REWARDS, batch), 0.0), by_hand)
+
+
+def test_rewards_of_calls_are_those_of_their_turns() -> None:
+    """The first response has made a right call, the second a wrong one, the fourth a right one without an answer."""
+    calls = [[[0.5], [0.0], []], [[0.5], [], []]]
+    rewards = REWARDS + torch.tensor([[sum(of_response) for of_response in row] for row in calls])
+    turns = turn_rewards(rewards, sequences(), calls)
+    assert turns.rewards.tolist() == [[[0.5, 1.0], [0.0, 0.0], [0.0, 0.0]], [[0.5, 0.0], [0.0, 0.0], [1.0, 0.0]]]
+    assert torch.equal(turns.total, rewards)
 
 
 def test_turns_after_the_same_text_are_in_the_same_state() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from policygrain.errors import Stopped
 from policygrain.evaluate.evaluation import evaluate
@@ -23,6 +24,7 @@ from policygrain.tasks.characters import BOXED, CHARACTERS
 from policygrain.tasks.sources import prepare
 from policygrain.tasks.tools import calculator
 from policygrain.train import rollouts
+from policygrain.train.rollouts import Collector, Rollouts
 from policygrain.train.start_model import build_start_model
 from policygrain.train.stopping import Stop
 
@@ -48,7 +50,7 @@ class AfterSteps(Stop):
         return None if self.left else "a test"
 
 
-def with_tool(trainer: str = "policygrain", **changes: Any) -> Study:
+def with_tool(trainer: str = "policygrain", call_reward: float = 0.0, **changes: Any) -> Study:
     """The small study on problems with the calculator; the initial model calls it."""
     return small_study(
         model={
@@ -56,7 +58,7 @@ def with_tool(trainer: str = "policygrain", **changes: Any) -> Study:
             "warm_start": {"steps": 120, "mixed_steps": 120, "batch_size": 16, "direct_share": 0.4},
         },
         data={"train": ["calculation"]},
-        training={"max_tokens": 60, "ahead": 1, "trainer": trainer},
+        training={"max_tokens": 60, "ahead": 1, "trainer": trainer, "call_reward": call_reward},
         evaluation={"benchmarks": [{"name": "calculation", "source": "calculation", "size": 5}]},
         **changes,
     )
@@ -88,6 +90,20 @@ def test_a_stopped_run_ends_as_an_undisturbed_one(made: tuple[Path, Path], tmp_p
         train_small(study, tmp_path / "stopped", *made, stop=AfterSteps(2))
     train_small(study, tmp_path / "stopped", *made)
     assert_same_end(tmp_path / "stopped", tmp_path / "whole")
+
+
+def test_right_calls_are_rewarded(made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A right call of these small models is an accident, so all are."""
+    monkeypatch.setattr(rollouts, "right_calls", lambda written, solution: [True] * written.count("="))
+    collected: list[Rollouts] = []
+    collect = Collector.collect
+    monkeypatch.setattr(Collector, "collect", lambda *arguments: collected.append(collect(*arguments)) or collected[-1])
+    study = with_tool(methods=METHODS, experiments={"headline": {"methods": ["credit"]}}, call_reward=0.25)
+    train_small(study, tmp_path / "run", *made)
+    calls = [[len(of_response) for of_response in row] for batch in collected for row in batch.call_rewards]
+    rewards = torch.cat([batch.rewards for batch in collected])
+    assert torch.equal(rewards, torch.cat([b.correct for b in collected]) + 0.25 * torch.tensor(calls))
+    assert sum(map(sum, calls)) > 8
 
 
 @pytest.mark.slow

@@ -74,6 +74,7 @@ FEATURES = [
         "controls (training.shuffle_rewards, training.sampling_seed)",
         lambda study, s, m: s.shuffle_rewards or s.sampling_seed != 0,
     ),
+    Feature("rewards of calls (training.call_reward)", lambda study, s, m: s.call_reward != 0),
     Feature("adapters (model.lora)", lambda study, s, m: study.model.lora is not None),
     Feature(
         "updates that do not divide the prompts of a batch (training.updates_per_batch)",
@@ -111,6 +112,10 @@ def check_arm(study: Study, arm: Arm) -> None:
         if getattr(settings, other) and other not in trainers:
             raise UserError(f"training.{other}: only trainer: {other} reads it, and training.trainer is {trainer}.")
     check_features(study, arm, trainer)
+    if settings.call_reward and not calls_tools(study.data.train):
+        raise UserError(
+            f"training.call_reward: no problems of data.train have a tool; those of {', '.join(TOOLS)} have one."
+        )
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and trainer != "trl":
         raise UserError(
             f"training.trainer: {trainer} is started as one process, and this one is one of "

@@ -24,6 +24,7 @@ SETTINGS: dict[str, Callable[[str], str]] = {
     "epochs": lambda epochs: f"{epochs} pass{'' if str(epochs) == '1' else 'es'}",
     "sampling_seed": lambda _: "other sampling seeds",
     "shuffle_rewards": lambda _: "shuffled rewards",
+    "call_reward": lambda reward: f"{float(reward):g} for each right call" if float(reward) else "reward of the answer",
     "learning_rate": lambda rate: f"learning rate {float(rate):g}",
 }
 

@@ -172,6 +172,7 @@ class MeasuredPolicy:
 PLAIN: dict[str, Any] = {
     "compute": "float32",
     "shuffle_rewards": False,
+    "call_reward": 0.0,
     "old_log_probs": "trainer",
     "sampler_bits": None,
 }

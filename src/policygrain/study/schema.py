@@ -354,6 +354,14 @@ class Training(Section):
     shuffle_rewards: bool = key(
         "run", False, "as a control: rewards are permuted within each group, so there is nothing to learn"
     )
+    call_reward: float = key(
+        POLICY,
+        0.0,
+        "reward of each call of a tool that the worked solution has at the same place, besides the answer's; for "
+        "problems with a tool",
+        ge=0,
+        le=100,
+    )
     segment_ends: tuple[Text, ...] = key(
         POLICY,
         ("\n",),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -26,6 +27,14 @@ def calculator(written: str) -> str:
     x, y = int(call[1]), int(call[3])
     result = {"+": x + y, "-": x - y, "*": x * y}[call[2]]
     return f"{result};"
+
+
+def right_calls(written: str, solution: str) -> list[bool]:
+    """For each call in ``written``, whether the worked solution has the same call at the same place."""
+    made, worked = (
+        [part.partition(CALL_END)[0] for part in text.split(";") if CALL_END in part] for text in (written, solution)
+    )
+    return [call == right for call, right in zip_longest(made, worked[: len(made)])]
 
 
 TOOLS: dict[str, Callable[[str], str]] = {"calculation": calculator}  # by source of problems

@@ -158,7 +158,7 @@ def prepare(
     finished = torch.tensor([r.finished for r in responses], device=device())
     if method.sampler.mask_truncated:
         mask &= finished.unsqueeze(1)
-    advantages = advantages_of(method, rollouts.rewards, sequences)
+    advantages = advantages_of(method, rollouts.rewards, sequences, rollouts.call_rewards)
     scores = _score(responses, sequences, policy, method, settings)
     groups = torch.arange(len(rollouts.prompts), device=device()).repeat_interleave(group)
     entropy = scores.old.entropy if scores.scored == slice(None) else None
@@ -299,16 +299,26 @@ def _mean_kl(log_probs: Tensor, reference_log_probs: Tensor, mask: Tensor) -> fl
     return float(estimate.sum() / mask.sum().clamp(min=1))
 
 
-def advantages_of(method: Method, rewards: Tensor, sequences: Sequences) -> Tensor:
-    """Advantages of ``rewards`` [prompts, group]: [batch], or [batch, tokens] where a method has them for each turn."""
+def advantages_of(
+    method: Method, rewards: Tensor, sequences: Sequences, call_rewards: Sequence[Sequence[Sequence[float]]] = ()
+) -> Tensor:
+    """Advantages of ``rewards`` [prompts, group]: [batch], or [batch, tokens] where a method has them for each turn.
+
+    ``call_rewards`` are the parts of the rewards that calls of tools have earned, [prompts][group][calls].
+    """
     if not isinstance(method.advantage, TurnAdvantage):
         return method.advantages(rewards).flatten().to(sequences.ids.device)
-    by_turn = method.advantages(turn_rewards(rewards, sequences)).flatten(0, 1)
+    by_turn = method.advantages(turn_rewards(rewards, sequences, call_rewards)).flatten(0, 1)
     return by_turn.to(sequences.ids.device).gather(1, turn_numbers(sequences.mask))
 
 
-def turn_rewards(rewards: Tensor, sequences: Sequences) -> TurnRewards:
-    """The reward of a response as that of its last turn. Turns that follow the same text are in the same state."""
+def turn_rewards(
+    rewards: Tensor, sequences: Sequences, call_rewards: Sequence[Sequence[Sequence[float]]] = ()
+) -> TurnRewards:
+    """The rewards of calls as those of the turns that end with them, and the rest of a response's as its last turn's.
+
+    Turns that follow the same text are in the same state.
+    """
     mask, group = sequences.mask.cpu(), rewards.shape[1]
     count = turn_starts(mask).sum(1, keepdim=True)
     turn = torch.arange(int(count.max()))
@@ -317,5 +327,9 @@ def turn_rewards(rewards: Tensor, sequences: Sequences) -> TurnRewards:
     for row, ids in enumerate(sequences.ids.tolist()):
         for number, start in enumerate(turn_starts(mask[row : row + 1])[0].nonzero().flatten().tolist()):
             states[row, number] = known.setdefault((row // group, *ids[:start]), len(known))
-    of_turn = torch.where(turn == count - 1, rewards.view(-1, 1), 0.0)
+    of_turn = torch.zeros(len(mask), len(turn))
+    for row, of_response in enumerate(values for of_prompt in call_rewards for values in of_prompt):
+        of_turn[row, : len(of_response)] = torch.tensor(of_response)
+    rest = rewards.view(-1, 1) - of_turn.sum(1, keepdim=True)
+    of_turn += torch.where(turn == count - 1, rest, 0.0)
     return TurnRewards(*(x.view(*rewards.shape, -1) for x in (of_turn, (turn < count).to(rewards.dtype), states)))

@@ -19,6 +19,7 @@ from ..provenance import seed_of
 from ..study.schema import Training
 from ..tasks.problem import Problem
 from ..tasks.prompts import PromptRenderer
+from ..tasks.tools import right_calls
 from .ranks import map_over_ranks
 
 
@@ -63,8 +64,9 @@ class Rollouts:
 
     prompts: list[list[int]]
     responses: list[list[Response]]
-    rewards: Tensor
+    rewards: Tensor  # of whole responses, with those of their calls
     correct: Tensor
+    call_rewards: list[list[list[float]]]  # of each call of a tool; none with `training.call_reward: 0`
     sampled: int  # prompts that were sampled for this batch
     dropped: int  # prompts left out: groups with equal rewards, and surplus groups
     sampled_accuracy: float  # of all sampled responses, dropped groups included
@@ -132,6 +134,7 @@ class Collector:
             responses=[r for k in parts for r in k.responses],
             rewards=torch.cat([k.rewards for k in parts]),
             correct=torch.cat([k.correct for k in parts]),
+            call_rewards=[c for k in parts for c in k.call_rewards],
             sampled=sampled,
             dropped=sampled - full,
             sampled_accuracy=right / sampled,
@@ -150,20 +153,34 @@ class Collector:
             problem_of_response = [p for p in problems for _ in range(group)]
             outcomes = grade_responses(problem_of_response, flat, self.grader, self.renderer.tokenizer)
             correct = torch.tensor([o == "correct" for o in outcomes], dtype=torch.float32)
-        rewards = correct - _overlong(flat, settings.max_tokens, self.sampler.overlong_buffer)
+            calls = self._call_rewards(problem_of_response, flat)
+        rewards = correct + torch.tensor([sum(of_response) for of_response in calls])
+        rewards -= _overlong(flat, settings.max_tokens, self.sampler.overlong_buffer)
         rewards = rewards.view(count, group)
         if settings.shuffle_rewards:
+            calls = [[] for _ in flat]  # a shuffled reward is that of a whole response
             rewards = _shuffled(rewards, [seed_of("shuffle", self.seed, position) for position in positions])
         return Rollouts(
             list(prompts),
             list(groups),
             rewards,
             correct.view(count, group),
+            [calls[i : i + group] for i in range(0, len(calls), group)],
             sampled=count,
             dropped=0,
             sampled_accuracy=correct.mean().item(),
             tokens=sum(r.length for r in flat),
         )
+
+    def _call_rewards(self, problems: Sequence[Problem], responses: Sequence[Response]) -> list[list[float]]:
+        """The reward of each call of each response."""
+        if not (reward := self.settings.call_reward):
+            return [[] for _ in responses]
+        texts = self.renderer.tokenizer.batch_decode([r.ids for r in responses], skip_special_tokens=True)
+        return [
+            [reward * right for right in right_calls(text, problem.steps)]
+            for text, problem in zip(texts, problems, strict=True)
+        ]
 
 
 def grade_responses(
@@ -206,4 +223,5 @@ def _select(rollouts: Rollouts, keep: Tensor) -> Rollouts:
         responses=[rollouts.responses[i] for i in rows],
         rewards=rollouts.rewards[keep],
         correct=rollouts.correct[keep],
+        call_rewards=[rollouts.call_rewards[i] for i in rows],
     )

@@ -18,7 +18,9 @@ def pages() -> ModuleType:
     spec = importlib.util.spec_from_file_location("docs_pages", ROOT / "docs" / "pages.py")
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "docs"))  # as for a script
+        spec.loader.exec_module(module)
     return module
 
 

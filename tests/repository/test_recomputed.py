@@ -278,7 +278,7 @@ NUMBERS: dict[tuple[str, str], list[Line]] = {
     ],
     ("docs/phase.md", "mask"): [
         (
-            "masked it costs {:.1f} ± {:.1f} and {:.1f} ± {:.1f} points",
+            "the masked term costs {:.1f} ± {:.1f} and {:.1f} ± {:.1f} points",
             lambda r: plus_minus(
                 r, *((f"tepo_v1+{at}", f"tepo+{at}") for at in ("ahead=48", "ahead=16+learning_rate=0.0004"))
             ),
@@ -303,7 +303,7 @@ NUMBERS: dict[tuple[str, str], list[Line]] = {
     ],
     ("docs/phase.md", "scale-fresh"): [
         (
-            "none is {:.1f} ± {:.1f} points behind tokens, blocks and sequences are not shown to differ",
+            "no ratio is {:.1f} ± {:.1f} points behind the token ratio, block and sequence ratios are not shown to",
             lambda r: half_width(mean_t(paired(after_round, r, "token", "none", 16))),
         )
     ],
@@ -319,7 +319,8 @@ NUMBERS: dict[tuple[str, str], list[Line]] = {
     ],
     ("README.md", AGAIN): [
         (
-            "tokens are {:.1f} ± {:.1f} ahead of sequences without a clip (8 seeds), sequences {:.1f} ± {:.1f} ahead",
+            "the token ratio is {:.1f} ± {:.1f} ahead of the sequence ratio (8 seeds). With a clip range and learning rate "
+            "for each ratio, the sequence ratio is {:.1f} ± {:.1f} ahead",
             lambda r: plus_minus(
                 r,
                 ("token+ahead=16", "sequence+ahead=16"),
@@ -404,7 +405,7 @@ NUMBERS: dict[tuple[str, str], list[Line]] = {
     ],
     ("README.md", "night"): [
         (
-            "{:.1f} ± {:.1f} points with the token ratio, {:.1f} ± {:.1f} with blocks of five tokens, "
+            "{:.1f} ± {:.1f} points with the token ratio, {:.1f} ± {:.1f} with the block ratio (five tokens) and "
             "{:.1f} ± {:.1f} with the sequence ratio",
             lambda r: over_both(r, "+ahead=16+learning_rate=0.0004", *CLIPPED),
         ),
@@ -413,41 +414,42 @@ NUMBERS: dict[tuple[str, str], list[Line]] = {
             lambda r: over_both(r, "+ahead=48", ("token", "token_clip")),
         ),
         (
-            "48 optimizer steps old, the token ratio is {:.1f} ± {:.1f} points ahead of none",
+            "48 optimizer steps old, the token ratio is {:.1f} ± {:.1f} points ahead of no ratio",
             lambda r: over_both(r, "+ahead=48", ("token", "none")),
         ),
         (
-            "blocks are ahead of tokens by {:.1f} ± {:.1f} (48 steps) and {:.1f} ± {:.1f} (16)",
+            "the block ratio is ahead of the token ratio by {:.1f} ± {:.1f} (48 steps old) and {:.1f} ± {:.1f} (16)",
             lambda r: [x for a in (48, 16) for x in over_both(r, f"+ahead={a}", BLOCK_TOKEN)],
         ),
     ],
     ("docs/phase.md", "night"): [
         (
-            "{:.1f} ± {:.1f} points with the token ratio, {:.1f} ± {:.1f} with blocks and {:.1f} ± {:.1f} with",
+            "With rollouts 16 steps old at 4e-4 it gains {:.1f} ± {:.1f} points with the token ratio, {:.1f} ± {:.1f} with "
+            "the block ratio and {:.1f} ± {:.1f} with",
             lambda r: over_both(r, "+ahead=16+learning_rate=0.0004", *CLIPPED),
         ),
         (
-            "{} of 192 clipped runs end below half of their initial accuracy, {} of 256 others do",
+            "{} of 192 clipped runs end below half of their initial accuracy; {} of 256 runs without a clip do",
             lambda r: [sum(x) for x in zip(*map(ends_low, (r, f"{r}-replicate")), strict=True)],
         ),
         (
-            "no ratio without a clip at 2e-4 is {:.1f} ± {:.1f} points ahead of clipped tokens at 4e-4",
+            "without ratio or clip at 2e-4 is {:.1f} ± {:.1f} points ahead of the clipped token ratio at 4e-4",
             lambda r: over_both(r, "", ("none+ahead=16", "token_clip+ahead=16+learning_rate=0.0004")),
         ),
         (
-            "the token ratio *without* a clip is {:.1f} ± {:.1f} ahead of clipped blocks",
+            "the token ratio *without* a clip is {:.1f} ± {:.1f} ahead of the clipped block ratio",
             lambda r: over_both(r, "+ahead=48", ("token", "block_clip")),
         ),
         (
-            "The token ratio gains {:.1f} ± {:.1f} points over none at 48 steps",
+            "The token ratio gains {:.1f} ± {:.1f} points over no ratio at 48 steps",
             lambda r: over_both(r, "+ahead=48", ("token", "none")),
         ),
         (
-            "the token ratio gains {:.1f} ± {:.1f}, blocks {:.1f} ± {:.1f} and sequences {:.1f} ± {:.1f}: the same",
+            "gains {:.1f} ± {:.1f}, the block ratio {:.1f} ± {:.1f} and the sequence ratio {:.1f} ± {:.1f}: the same",
             lambda r: over_both(r, "+ahead=16", *((ratio, "none") for ratio in ("token", "block", "sequence"))),
         ),
         (
-            "by {:.1f} ± {:.1f} at 48 steps and 2e-4 and by {:.1f} ± {:.1f} at 16 steps and 2e-4",
+            "by {:.1f} ± {:.1f} at 48 steps and 2e-4, by {:.1f} ± {:.1f} at 16 steps and 2e-4",
             lambda r: [x for a in (48, 16) for x in over_both(r, f"+ahead={a}", BLOCK_TOKEN)],
         ),
         (
@@ -457,16 +459,16 @@ NUMBERS: dict[tuple[str, str], list[Line]] = {
             ],
         ),
         (
-            "The clipped sequence ratio is {:.1f} ± {:.1f} behind clipped tokens at 16 steps",
+            "The clipped sequence ratio is {:.1f} ± {:.1f} behind the clipped token ratio at 16 steps",
             lambda r: over_both(r, "+ahead=16", ("token_clip", "sequence_clip")),
         ),
         (
-            "it is {:.1f} ± {:.1f} points behind the unclipped one",
+            "The clipped token ratio is {:.1f} ± {:.1f} points behind the unclipped one",
             lambda r: over_both(r, "+ahead=48", ("token", "token_clip")),
         ),
         (
-            "{:.1f} and {:.1f} behind in the two sets, sampled. Greedy it is ahead, by {:.1f} [{:.1f}, {:.1f}] and "
-            "{:.1f} [{:.1f}, {:.1f}]",
+            "{:.1f} and {:.1f} points behind in sampled accuracy in the two sets. In greedy decoding it is ahead, by "
+            "{:.1f} [{:.1f}, {:.1f}] and {:.1f} [{:.1f}, {:.1f}]",
             lambda r: [
                 *(-tango(n, "token_clip+ahead=48", "token+ahead=48", "sampled")[0] for n in (r, f"{r}-replicate")),
                 *(

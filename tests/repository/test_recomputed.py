@@ -313,7 +313,7 @@ NUMBERS: dict[tuple[str, str], list[Line]] = {
             lambda r: plus_minus(r, *(("none", f"none+sampler_bits={bits}") for bits in (8, 6, 4, 3))),
         ),
         (
-            "the geometric mean is {:.1f} ± {:.1f} ahead of none",
+            "the geometric mean is {:.1f} ± {:.1f} ahead of no correction",
             lambda r: against(r, "+sampler_bits=3+learning_rate=0.0004", ("geometric_masked", "none")),
         ),
     ],
@@ -352,8 +352,8 @@ NUMBERS: dict[tuple[str, str], list[Line]] = {
             )
             for one, other, a, b in (
                 ("GiGPO", "response", "gigpo", "response"),
-                ("return from the turn on", "response", "turn_return", "response"),
-                ("GiGPO", "return from the turn on", "gigpo", "turn_return"),
+                ("return-to-go", "response", "turn_return", "response"),
+                ("GiGPO", "return-to-go", "gigpo", "turn_return"),
             )
         ),
     ],

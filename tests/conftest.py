@@ -10,11 +10,13 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from .support import slurm
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 ROOT = Path(__file__).parents[1]
+settings.register_profile("few", max_examples=3)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -319,8 +319,8 @@ NUMBERS: dict[tuple[str, str], list[Line]] = {
     ],
     ("README.md", AGAIN): [
         (
-            "the token ratio is {:.1f} ± {:.1f} ahead of the sequence ratio (8 seeds). With a clip range and learning rate "
-            "for each ratio, the sequence ratio is {:.1f} ± {:.1f} ahead",
+            "the token ratio is {:.1f} ± {:.1f} ahead of the sequence ratio (8 seeds). With a clip range and learning "
+            "rate for each ratio, the sequence ratio is {:.1f} ± {:.1f} ahead",
             lambda r: plus_minus(
                 r,
                 ("token+ahead=16", "sequence+ahead=16"),
@@ -424,8 +424,8 @@ NUMBERS: dict[tuple[str, str], list[Line]] = {
     ],
     ("docs/phase.md", "night"): [
         (
-            "With rollouts 16 steps old at 4e-4 it gains {:.1f} ± {:.1f} points with the token ratio, {:.1f} ± {:.1f} with "
-            "the block ratio and {:.1f} ± {:.1f} with",
+            "With rollouts 16 steps old at 4e-4 it gains {:.1f} ± {:.1f} points with the token ratio, {:.1f} ± {:.1f} "
+            "with the block ratio and {:.1f} ± {:.1f} with",
             lambda r: over_both(r, "+ahead=16+learning_rate=0.0004", *CLIPPED),
         ),
         (

@@ -73,8 +73,9 @@ def test_a_copy_without_metadata_and_with_other_times_is_finished_too(smoke: Pat
     assert planned(root, tmp_path, smoke / SMOKE, "all") == {}
     figures = tmp_path / "results" / "smoke" / "figures"
     before = (figures / "dynamics.png").read_bytes()
-    shutil.rmtree(figures)
-    assert jobs(snakemake(root, tmp_path, smoke / SMOKE, "figures")) == {"figure": len([*figures.glob("*.png")])}
+    for path in figures.glob("dynamics.*"):
+        path.unlink()
+    assert jobs(snakemake(root, tmp_path, smoke / SMOKE, "figures")) == {"figure": 1}
     assert (figures / "dynamics.png").read_bytes() == before
 
 

@@ -100,10 +100,10 @@ def late_clip_fraction(results: StudyResults, arm: str) -> pd.Series:
 
 def runs_of(results: StudyResults, arm: str) -> pd.DataFrame:
     """The steps of an arm. UserError if it was not trained."""
-    rows = results.steps[results.steps["arm"] == arm]
-    if rows.empty:
+    rows = results.steps_of_arms.get(arm)
+    if rows is None:
         raise UserError(f"no run of {arm!r}: name it in an experiment, then `snakemake all`.")
-    return rows.sort_values("step")
+    return rows
 
 
 def reached(results: StudyResults, arm: str, than: str, by: str) -> pd.Series:
@@ -156,11 +156,9 @@ def learning_curve(results: StudyResults, arm: str) -> dict[int, pd.DataFrame]:
 
     `at` is the number of training steps made before a validation. Seeds with fewer than two are left out.
     """
-    curves = {}
-    for seed, frame in runs_of(results, arm).groupby("seed"):
-        validated = pd.DataFrame({"at": frame["step"], "accuracy": frame["validation_accuracy"]}).dropna()
-        if len(validated) > 1:
-            curves[int(str(seed))] = validated.astype(float)
+    validated = runs_of(results, arm)[["seed", "step", "validation_accuracy"]].dropna()
+    validated = validated.rename(columns={"step": "at", "validation_accuracy": "accuracy"})
+    curves = {int(str(seed)): rows for seed, rows in validated.groupby("seed") if len(rows) > 1}
     if not curves:
         raise UserError(f"no run of {arm!r} was validated twice: lower `training.validate_every`.")
     return curves

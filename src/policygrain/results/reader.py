@@ -201,16 +201,22 @@ class StudyResults:
         """One row per run and step: `arm`, `seed`, `step`, every metric, and `total_seconds` of training so far."""
         import pandas as pd
 
-        frames = []
+        rows = []
         for run, folder in self.trained.items():
-            frame = pd.DataFrame(run_metrics(folder))
-            if folder.timings.exists():
-                seconds = pd.DataFrame(run_timings(folder), columns=["step", "total_seconds"])
-                frame = frame.merge(seconds, on="step", how="left")
-            frames.append(frame.assign(arm=run.arm, seed=run.seed))
-        if not frames:
+            timings = run_timings(folder) if folder.timings.exists() else []
+            seconds = {timing["step"]: timing.get("total_seconds") for timing in timings}
+            rows += [
+                {**row, "total_seconds": seconds.get(row["step"]), "arm": run.arm, "seed": run.seed}
+                for row in run_metrics(folder)
+            ]
+        if not rows:
             raise NoResults(f"{self.folder.path}: no run has been trained yet. {ALL}")
-        return pd.concat(frames, ignore_index=True)
+        return pd.DataFrame(rows)
+
+    @cached_property
+    def steps_of_arms(self) -> dict[str, pd.DataFrame]:
+        """The rows of `steps` by arm, in the order of the steps."""
+        return {str(arm): rows for arm, rows in self.steps.sort_values("step", kind="stable").groupby("arm")}
 
     @cached_property
     def evaluations(self) -> pd.DataFrame:
@@ -285,7 +291,8 @@ class StudyResults:
         """
         import numpy as np
 
-        rows = self.evaluations.query("arm == @arm and benchmark == @benchmark").sort_values("seed")
+        table = self.evaluations
+        rows = table[(table["arm"] == arm) & (table["benchmark"] == benchmark)].sort_values("seed")
         if rows.empty:
             raise UserError(f"{self.folder.path}: no evaluation of {arm!r} on {benchmark!r}. {ALL}")
         scores = by_unit(self.study, rows["seed"], np.array(rows[column].tolist(), dtype=float))

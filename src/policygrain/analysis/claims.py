@@ -85,7 +85,9 @@ class ClaimResult(NamedTuple):
 
 def decide_study(results: StudyResults) -> list[ClaimResult]:
     """Decide the claims of the package from a study's records."""
-    return decide_claims(load_claims(), lambda c: compare(results, c))
+    where = f"{results.folder.path}: "  # all claims are about one study, whose folder is a temporary one in `thaw`
+    decided = decide_claims(load_claims(), lambda c: compare(results, c))
+    return [claim._replace(missing=claim.missing.removeprefix(where)) for claim in decided]
 
 
 def decide_claims(claims: dict[str, Claim], compare: Callable[[Comparison], Difference]) -> list[ClaimResult]:

@@ -303,7 +303,7 @@ NUMBERS: dict[tuple[str, str], list[Line]] = {
     ],
     ("docs/phase.md", "scale-fresh"): [
         (
-            "no ratio is {:.1f} ± {:.1f} points behind the token ratio, block and sequence ratios are not shown to",
+            "a ratio is {:.1f} ± {:.1f} points behind the token ratio, block and sequence ratios are not shown to",
             lambda r: half_width(mean_t(paired(after_round, r, "token", "none", 16))),
         )
     ],
@@ -319,8 +319,8 @@ NUMBERS: dict[tuple[str, str], list[Line]] = {
     ],
     ("README.md", AGAIN): [
         (
-            "the token ratio is {:.1f} ± {:.1f} ahead of the sequence ratio (8 seeds). With a clip range and learning "
-            "rate for each ratio, the sequence ratio is {:.1f} ± {:.1f} ahead",
+            "the token ratio is {:.1f} ± {:.1f} ahead of the sequence ratio (8 seeds). With clip range and learning "
+            "rate chosen for each ratio, the sequence ratio is {:.1f} ± {:.1f} ahead",
             lambda r: plus_minus(
                 r,
                 ("token+ahead=16", "sequence+ahead=16"),

@@ -140,7 +140,7 @@ publish:
 	done
 	$(MAKE) pages
 
-# The figures, tables and pages of the documentation, redrawn from the published records. A page of tables is a line of docs/pages.py.
+# The figures, tables and pages of the documentation, redrawn from the published records. A figure or page is a line of docs/pages.py.
 PUBLISHED := laptop phase phase-old phase-ranges night night-replicate mismatch newer turns turns-ranges turns-replicate engines engines-verl laptop-trl scale scale-direct scale-scratchpad scale-fresh scale-0.3m scale-1m mask
 FREEZE ?= $(PUBLISHED)
 DRAWN := results/published
@@ -149,14 +149,7 @@ pages: setup
 	for study in $(PUBLISHED) earlier/hour; do \
 	  $(BIN)/policygrain thaw docs/records/$$study.zip --out $(DRAWN)/$$study || exit 1; \
 	done
-	for figure in regimes verdicts benchmarks; do cp $(DRAWN)/laptop/redrawn/$$figure.png docs/figures/$$figure.png; done
-	cp $(DRAWN)/phase/redrawn/phase.png docs/figures/phase.png
-	cp $(DRAWN)/night/redrawn/regimes.png docs/figures/night.png
-	cp $(DRAWN)/turns-replicate/redrawn/regimes.png docs/figures/turns.png
-	cp $(DRAWN)/mismatch/redrawn/phase.png docs/figures/mismatch.png
-	$(BIN)/policygrain figure ranges --config studies/phase-ranges.yaml --results $(DRAWN)/phase-ranges --out $(DRAWN)/ranges
-	cp $(DRAWN)/ranges.png docs/figures/clip_ranges.png
-	for figure in estimators rounds; do cp $(DRAWN)/newer/redrawn/$$figure.png docs/figures/newer_$$figure.png; done
+	$(BIN)/policygrain figure ranges --config studies/phase-ranges.yaml --results $(DRAWN)/phase-ranges --out $(DRAWN)/phase-ranges/redrawn/ranges
 	$(BIN)/python docs/pages.py $(DRAWN)
 	$(BIN)/policygrain plan studies/grain-qwen2.5-math-1.5b.yaml --gpus 64 --per-run 8 --power $(DRAWN)/laptop >docs/power.txt
 	$(BIN)/policygrain plan studies/grain-qwen2.5-math-1.5b.yaml --gpus 64 --per-run 8 --markdown >docs/plan_grain.txt

@@ -1,4 +1,4 @@
-"""Writes the pages that show the tables of published records: python docs/pages.py FOLDER (`make pages`).
+"""Writes the pages and figures that show published records: python docs/pages.py FOLDER (`make pages`).
 
 FOLDER/NAME is the thawed record docs/records/NAME.zip. The page of another record is a line of PAGES; `results` is the
 table of accuracies, sampled and greedy, of any study that evaluates its models.
@@ -6,6 +6,7 @@ table of accuracies, sampled and greedy, of any study that evaluates its models.
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -67,6 +68,20 @@ PAGES = (
 )
 
 
+FIGURES = {  # in docs/figures/ → record and figure
+    "regimes": ("laptop", "regimes"),
+    "verdicts": ("laptop", "verdicts"),
+    "benchmarks": ("laptop", "benchmarks"),
+    "phase": ("phase", "phase"),
+    "night": ("night", "regimes"),
+    "turns": ("turns-replicate", "regimes"),
+    "mismatch": ("mismatch", "phase"),
+    "clip_ranges": ("phase-ranges", "ranges"),
+    "newer_estimators": ("newer", "estimators"),
+    "newer_rounds": ("newer", "rounds"),
+}
+
+
 def head(page: Page, thawed: Path) -> str:
     """Title, record and size of the study in the folder ``thawed``."""
     results = StudyResults(thawed)
@@ -84,6 +99,9 @@ def text(page: Page, thawed: Path) -> str:
 
 
 if __name__ == "__main__":
+    drawn = Path(sys.argv[1])
     for each in PAGES:
-        (DOCS / each.path).write_text(text(each, Path(sys.argv[1]) / each.record))
+        (DOCS / each.path).write_text(text(each, drawn / each.record))
+    for name, (record, figure) in FIGURES.items():
+        shutil.copy(drawn / record / "redrawn" / f"{figure}.png", DOCS / "figures" / f"{name}.png")
     engines.draw(DOCS / "figures" / "engines.png")

@@ -1,5 +1,6 @@
 # make setup | all | replicate | figures | test | test-fast | ci | lint | ui | docs | clean      (options: PYTHON=…, CORES=…, STUDY=…, FLAVOUR=…)
 PYTHON ?= python3.11
+SKYRL_PYTHON ?= $(firstword $(wildcard $(HOME)/.pyenv/versions/3.12.*/bin/python3.12) python3.12)
 OLDEST ?= $(firstword $(wildcard $(HOME)/.pyenv/versions/3.10.*/bin/python3.10) python3.10)
 CORES ?= 2
 STUDY ?= config.yaml
@@ -8,7 +9,7 @@ BIN := .venv/bin
 FLAVOUR ?= $(if $(shell command -v nvidia-smi),gpu,cpu)
 LOCK := requirements/$(FLAVOUR).lock
 
-.PHONY: setup setup-verl model-smollm2 all engines replicate figures test test-fast ci test-slurm test-oldest test-peers test-coding test-disturbed test-pretrained lint ui docs docs-tables publish pages clean schema lock
+.PHONY: setup setup-verl model-smollm2 all engines replicate figures test test-fast ci test-slurm test-oldest test-peers test-skyrl test-coding test-disturbed test-pretrained lint ui docs docs-tables publish pages clean schema lock
 
 setup: .venv/.$(FLAVOUR)-ready
 
@@ -53,8 +54,8 @@ test-fast: setup
 	$(BIN)/python -m pytest -q -n $(CORES) --dist loadfile -m "not slow and $(OTHER_COMMANDS)" $(PYTEST_OPTIONS)
 OTHER_COMMANDS := not slurm and not pretrained and not coding and not disturbed and not verl
 
-# All that CI runs: Debian packages for tests (as root), test, test-slurm, test-peers, test-coding, test-disturbed, test-pretrained and
-# test-oldest.
+# All that CI runs: Debian packages for tests (as root), test, test-slurm, test-peers, test-coding, test-disturbed, test-pretrained,
+# test-oldest and test-skyrl.
 ci:
 	.ci/run
 
@@ -81,6 +82,17 @@ test-oldest: .venv-oldest/.ready
 .venv-oldest/.ready: pyproject.toml
 	$(OLDEST) -m venv .venv-oldest
 	.venv-oldest/bin/python -m pip install --quiet --progress-bar off torch==2.6.0 PyYAML==6.0 pytest hypothesis
+	touch $@
+
+# A Tinker-compatible server and Tinker's SDK of the version that it speaks with, on a CPU; SkyRL 0.4.0 needs Python 3.12.
+test-skyrl: .venv-skyrl/.ready
+	PYTHONPATH=src .venv-skyrl/bin/python -m pytest -q -p no:cacheprovider tests/testing/test_skyrl.py
+
+.venv-skyrl/.ready: requirements/skyrl.txt
+	$(SKYRL_PYTHON) -m venv .venv-skyrl
+	.venv-skyrl/bin/python -m pip install --quiet --no-deps --retries 1 "$$(grep '^torch==' $<)" \
+	    --extra-index-url https://download.pytorch.org/whl/cpu
+	.venv-skyrl/bin/python -m pip install --quiet --progress-bar off -r $<
 	touch $@
 
 # The integrations with verl and Tinker, and what other trainers' losses are, in an environment beside the packages of .venv; then whole

@@ -1,4 +1,4 @@
-"""`assert_tinker` on endpoints in this process, one of which forces the ratio to 1 under the name `ppo`."""
+"""`assert_tinker` on endpoints in this process; on a server: test_skyrl.py."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ LENGTHS = [7, 3, 9, 5]
 class Client:
     """The calls of tinker's TrainingClient on log-probabilities that are parameters, with Adam as in its server."""
 
-    def __init__(self, fields: dict[str, Any], low: float = 0.2, on_policy: bool = False) -> None:
+    def __init__(
+        self, fields: dict[str, Any], low: float = 0.2, on_policy: bool = False, divisor: str | None = None
+    ) -> None:
         self.rows = [row[:n].clone().requires_grad_() for row, n in zip(fields["log_probs"], LENGTHS, strict=True)]
-        self.low, self.on_policy = low, on_policy
+        self.low, self.on_policy, self.divisor = low, on_policy, divisor
 
     def forward(self, data: list[Any], loss_fn: str) -> Any:
         assert loss_fn == "cross_entropy"
@@ -33,9 +35,11 @@ class Client:
         for datum, row in zip(data, self.rows, strict=True):
             inputs = {name: torch.as_tensor(value.data) for name, value in datum.loss_fn_inputs.items()}
             if loss_fn == "cross_entropy":
-                total = total - (inputs["weights"] * row).sum()
+                weights = inputs["weights"]
+                divisors = {"weights": weights.sum().clamp(min=1e-9), "length": len(weights)}
+                total = total - (weights * row[: len(weights)]).sum() / divisors.get(self.divisor, 1)
                 continue
-            assert loss_fn == "ppo"
+            assert loss_fn == "ppo" and "mask" not in inputs
             ratio = (row - (row.detach() if self.on_policy else inputs["logprobs"])).exp()
             a = inputs["advantages"]
             total = total - torch.minimum(ratio * a, ratio.clamp(1 - self.low, 1.28) * a).sum()
@@ -81,6 +85,14 @@ def test_an_endpoint_whose_loss_is_the_preset_up_to_a_factor(fields: dict[str, A
 def test_an_endpoint_with_another_loss_is_found(wrong: Any, fields: dict[str, Any], data: list[Any]) -> None:
     with pytest.raises(AssertionError, match=r"the endpoint's 'ppo' is not dapo: .* cosine 0"):
         assert_tinker(lambda: Client(fields, **wrong), data, "ppo", "dapo")
+
+
+@pytest.mark.parametrize("divisor", ["weights", "length"])
+def test_custom_losses_that_are_divided_are_found(divisor: str, fields: dict[str, Any], data: list[Any]) -> None:
+    with pytest.raises(
+        AssertionError, match=r"'cross_entropy' is not a sum .* A custom loss of the SDK is another loss"
+    ):
+        assert_tinker(lambda: Client(fields, divisor=divisor), data, "ppo", "dapo")
 
 
 def test_data_of_the_model_itself_are_refused(fields: dict[str, Any], data: list[Any]) -> None:

@@ -7,7 +7,7 @@ import torch
 
 from policygrain.instruments.exact_turns import ADVANTAGES, RATIOS, agreement, signal_to_noise
 
-from .common import areas, block, compare, compared, difference, files, table
+from .common import areas, arm_of, block, compare, compared, corrected, difference, files, steps, table
 
 PROBLEMS = 4
 SIZES = ((4, 4), (8, 4), (12, 4), (12, 2), (12, 12))  # turns, and how many of them matter
@@ -37,7 +37,7 @@ def turns_noise() -> str:
     return table(header, rows)
 
 
-FIRST, SECOND, CHOICE = "turns", "turns-replicate", "turns-ranges"  # records
+FIRST, SECOND, CHOICE, REWARDS = "turns", "turns-replicate", "turns-ranges", "turn-rewards"  # records
 AGES, RATES = (16, 48), (2e-4, 4e-4)
 OLD = {f"{age} steps old": {"ahead": age} for age in AGES}
 GRAINS = ("token", "turn", "sequence")
@@ -116,3 +116,24 @@ def after_a_round() -> str:
     others = [name for name in last.index.unique("method") if name != "token"]
     rows = [([f"{name} − token".replace("_", " ")], [difference(last[name], last["token"])]) for name in others]
     return compared([AREA, "after 16 updates"], rows)
+
+
+@block("turns-rewards")
+def rewards_of_calls() -> str:
+    """Advantages that differ in nothing else, with rewards of calls; the first row is what these rewards change."""
+
+    def ends(method: str, **settings: float) -> tuple[pd.Series, pd.Series, pd.Series]:
+        area, last = (areas(REWARDS, method, endpoint=end, ahead=0, **settings) for end in ("area", "last"))
+        rows = steps(REWARDS)
+        rows = rows[rows["arm"] == arm_of(REWARDS, method, ahead=0, **settings)].dropna(subset="validation_length")
+        return area, last, rows.groupby("seed")["validation_length"].last()
+
+    with_calls = {name: ends(name, call_reward=0.2) for name in ("response", "turn_return", "turn_means", "gigpo")}
+    pairs = {"rewards of calls − answer alone (advantage of the response)": (with_calls["response"], ends("response"))}
+    for name, title in (("turn_return", "return-to-go"), ("gigpo", "GiGPO"), ("turn_means", "rewards minus turn means")):
+        pairs[f"{title} − response"] = with_calls[name], with_calls["response"]
+    pairs["rewards minus turn means − return-to-go"] = with_calls["turn_means"], with_calls["turn_return"]
+    differences = [[difference(a, b) for a, b in zip(*pair, strict=True)] for pair in pairs.values()]
+    columns = [corrected([[row[i]] for row in differences]) for i in range(3)]
+    rows = [[title, *(text for (text,) in cells)] for title, *cells in zip(pairs, *columns, strict=True)]
+    return table(["", "area, points", "last validation, points", "tokens of a response, last validation"], rows)

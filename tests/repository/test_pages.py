@@ -43,6 +43,9 @@ def test_a_page_has_its_record_s_size_and_tables(record: str, pages: ModuleType,
             assert f"## {heading}\n" in committed or not heading
 
 
-def test_every_page_is_of_a_published_record(pages: ModuleType) -> None:
+def test_every_page_and_figure_is_of_a_published_record(pages: ModuleType) -> None:
+    for name, (record, _) in pages.FIGURES.items():
+        assert (ROOT / "docs" / "records" / f"{record}.zip").exists()
+        assert (ROOT / "docs" / "figures" / f"{name}.png").exists()
     for page in pages.PAGES:
         assert (ROOT / "docs" / "records" / f"{page.record}.zip").exists() and (ROOT / "docs" / page.path).exists()

@@ -28,6 +28,7 @@ RECORDS = {
     "turns": "studies/turns.yaml",
     "turns-ranges": "studies/turns-ranges.yaml",
     "turns-replicate": "studies/turns-replicate.yaml",
+    "turn-rewards": "studies/turn-rewards.yaml",
     "engines": "studies/engines.yaml",
     **{
         name: f"studies/{name}.yaml"

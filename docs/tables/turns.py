@@ -128,9 +128,10 @@ def rewards_of_calls() -> str:
         rows = rows[rows["arm"] == arm_of(REWARDS, method, ahead=0, **settings)].dropna(subset="validation_length")
         return area, last, rows.groupby("seed")["validation_length"].last()
 
-    with_calls = {name: ends(name, call_reward=0.2) for name in ("response", "turn_return", "turn_means", "gigpo")}
+    titles = {"turn_return": "return-to-go", "gigpo": "GiGPO", "turn_means": "rewards minus turn means"}
+    with_calls = {name: ends(name, call_reward=0.2) for name in ("response", *titles)}
     pairs = {"rewards of calls − answer alone (advantage of the response)": (with_calls["response"], ends("response"))}
-    for name, title in (("turn_return", "return-to-go"), ("gigpo", "GiGPO"), ("turn_means", "rewards minus turn means")):
+    for name, title in titles.items():
         pairs[f"{title} − response"] = with_calls[name], with_calls["response"]
     pairs["rewards minus turn means − return-to-go"] = with_calls["turn_means"], with_calls["turn_return"]
     differences = [[difference(a, b) for a, b in zip(*pair, strict=True)] for pair in pairs.values()]

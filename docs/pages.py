@@ -32,8 +32,9 @@ class Page(NamedTuple):
 PAGES = (
     *(
         Page(f"{name}.md", "laptop", f"The laptop study: {name}", {"": name})
-        for name in ("findings", "results", "ablation", "claims")
+        for name in ("findings", "results", "ablation")
     ),
+    Page("claims.md", "recipes", "The papers' claims, with 24 seeds", {"": "claims"}),
     Page(
         "night.md",
         "night",

@@ -128,6 +128,16 @@ def tango(record: str, one: str, other: str, decoding: str) -> Numbers:
     return 100 * mean, 100 * inside[0], 100 * inside[-1]
 
 
+def late_rise(record: str, arm: str) -> list[float]:
+    """Rise of validation accuracy over the last quarter of the steps, by its slope there, in points, of each seed."""
+    rises = []
+    for rows in metrics(record, arm).values():
+        points = [(row["step"], row["validation_accuracy"]) for row in rows if "validation_accuracy" in row]
+        x, y = np.array([point for point in points if point[0] >= 0.75 * points[-1][0]]).T
+        rises.append(100 * float(np.polyfit(x, y, 1)[0] * (x[-1] - x[0])))
+    return rises
+
+
 def after_round(record: str, method: str, steps: int) -> dict[int, float]:
     """Initial model → reward after the last update of a round, in points."""
     found = {}
@@ -306,6 +316,30 @@ NUMBERS: dict[tuple[str, str], list[Line]] = {
             "a ratio is {:.1f} ± {:.1f} points behind the token ratio, block and sequence ratios are not shown to",
             lambda r: half_width(mean_t(paired(after_round, r, "token", "none", 16))),
         )
+    ],
+    ("docs/recipes.md", "recipes"): [
+        (
+            "its sampled accuracy is {:.1f} ± {:.1f} points behind",
+            lambda r: half_width(mean_t(paired(final, r, "gspo_chosen", "gspo", "sampled"))),
+        ),
+        (
+            "published range is {:.1f} ± {:.1f} points of\narea behind the chosen one, and TEPO's is ahead of it by "
+            "{:.1f} ± {:.1f}",
+            lambda r: plus_minus(r, ("dapo", "dapo_published"), ("tepo_published", "tepo")),
+        ),
+        (
+            "(it is {:.1f} and {:.1f}, both decided)",
+            lambda r: [
+                mean_t(paired(final, r, a, b, "sampled"))[0] for a, b in (("grpo", "tepo"), ("dapo", "tepo_dynamic"))
+            ],
+        ),
+        (
+            "(it is not: +{:.1f} ± {:.1f})",
+            lambda r: half_width(mean_t(paired(final, r, "mpo", "token_clip", "sampled"))),
+        ),
+    ],
+    ("docs/recipes.md", "convergence"): [
+        ("validation accuracy still rises by {:.1f} points [{:.1f}, {:.1f}]", lambda r: mean_t(late_rise(r, "grpo"))),
     ],
     ("docs/mismatch.md", "mismatch"): [
         (

@@ -29,6 +29,8 @@ RECORDS = {
     "turns-ranges": "studies/turns-ranges.yaml",
     "turns-replicate": "studies/turns-replicate.yaml",
     "turn-rewards": "studies/turn-rewards.yaml",
+    "recipes": "studies/recipes.yaml",
+    "convergence": "studies/convergence.yaml",
     "engines": "studies/engines.yaml",
     **{
         name: f"studies/{name}.yaml"

@@ -57,16 +57,16 @@ def test_make_targets_that_are_named_exist(root: Path, page: str) -> None:
 
 
 def test_the_published_results_are_of_the_published_record(in_root: Path, tmp_path: Path) -> None:
-    """After a change of the record, which is of config.yaml (test_records.py): `make pages`."""
-    from policygrain.figures import TABLES
+    """After a change of a record (test_records.py): `make pages`."""
     from policygrain.study import load_recorded_study
     from policygrain.study.fingerprint import Fingerprints
 
-    with ZipFile(in_root / "docs" / "records" / "laptop.zip") as archive:
-        (tmp_path / "study.yaml").write_bytes(archive.read("study.yaml"))
-    digest = Fingerprints(load_recorded_study(tmp_path / "study.yaml")).figures()
-    for table in TABLES:
-        assert f"digest {digest}." in (in_root / "docs" / f"{table}.md").read_text()
+    for record, pages in {"laptop": ("findings", "results", "ablation"), "recipes": ("claims",)}.items():
+        with ZipFile(in_root / "docs" / "records" / f"{record}.zip") as archive:
+            (tmp_path / "study.yaml").write_bytes(archive.read("study.yaml"))
+        digest = Fingerprints(load_recorded_study(tmp_path / "study.yaml")).figures()
+        for page in pages:
+            assert f"digest {digest}." in (in_root / "docs" / f"{page}.md").read_text()
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ PAGES = (
 
 FIGURES = {  # in docs/figures/ → record and figure
     "regimes": ("laptop", "regimes"),
-    "verdicts": ("laptop", "verdicts"),
+    "verdicts": ("recipes", "verdicts"),
     "benchmarks": ("laptop", "benchmarks"),
     "phase": ("phase", "phase"),
     "night": ("night", "regimes"),

@@ -127,6 +127,13 @@ def corrected(rows: Sequence[Sequence[Difference]]) -> list[list[str]]:
     return [[f"**{shown(d)}**" if next(p) < LEVEL else shown(d) for d in row] for row in rows]
 
 
+def endpoint_rows(rows: Iterable[tuple[str, Sequence[Difference]]]) -> list[list[str]]:
+    """Rows of a title and differences, as text; each column is an endpoint of its own, corrected by itself."""
+    titles, differences = zip(*rows, strict=True)
+    texts = [[text for (text,) in corrected([[d] for d in column])] for column in zip(*differences, strict=True)]
+    return [[title, *cells] for title, *cells in zip(titles, *texts, strict=True)]
+
+
 def compared(header: Sequence[str], rows: Iterable[tuple[Sequence[str], Sequence[Difference]]]) -> str:
     """A table whose rows have cells and then differences, corrected over the table."""
     names, differences = zip(*rows, strict=True)

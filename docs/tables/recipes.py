@@ -11,7 +11,7 @@ import pandas as pd
 from policygrain.figures.labels import labels
 from policygrain.study import load_study
 
-from .common import ROOT, areas, block, corrected, difference, files, table
+from .common import ROOT, areas, block, difference, endpoint_rows, files, table
 
 RECORD = "recipes"
 STUDY = load_study(ROOT / "studies/recipes.yaml")
@@ -61,8 +61,5 @@ ENDS: dict[str, Callable[[str], pd.Series]] = {
 def recipes(pairs: Sequence[tuple[str, str]]) -> str:
     """All endpoints of pairs of recipes; bold by Holm's method over each column."""
     name = labels(STUDY)
-    columns = [corrected([[difference(end(a), end(b))] for a, b in pairs]) for end in ENDS.values()]
-    rows = []
-    for (a, b), *cells in zip(pairs, *columns, strict=True):
-        rows.append([f"{name(a)} − {name(b)}", *(text for (text,) in cells)])
-    return table(["points", *ENDS], rows)
+    rows = [(f"{name(a)} − {name(b)}", [difference(end(a), end(b)) for end in ENDS.values()]) for a, b in pairs]
+    return table(["points", *ENDS], endpoint_rows(rows))

@@ -7,7 +7,7 @@ import torch
 
 from policygrain.instruments.exact_turns import ADVANTAGES, RATIOS, agreement, signal_to_noise
 
-from .common import areas, arm_of, block, compare, compared, corrected, difference, files, steps, table
+from .common import areas, arm_of, block, compare, compared, difference, endpoint_rows, files, steps, table
 
 PROBLEMS = 4
 SIZES = ((4, 4), (8, 4), (12, 4), (12, 2), (12, 12))  # turns, and how many of them matter
@@ -134,7 +134,6 @@ def rewards_of_calls() -> str:
     for name, title in titles.items():
         pairs[f"{title} − response"] = with_calls[name], with_calls["response"]
     pairs["rewards minus turn means − return-to-go"] = with_calls["turn_means"], with_calls["turn_return"]
-    differences = [[difference(a, b) for a, b in zip(*pair, strict=True)] for pair in pairs.values()]
-    columns = [corrected([[row[i]] for row in differences]) for i in range(3)]
-    rows = [[title, *(text for (text,) in cells)] for title, *cells in zip(pairs, *columns, strict=True)]
-    return table(["", "area, points", "last validation, points", "tokens of a response, last validation"], rows)
+    rows = [(title, [difference(a, b) for a, b in zip(*pair, strict=True)]) for title, pair in pairs.items()]
+    header = ["", "area, points", "last validation, points", "tokens of a response, last validation"]
+    return table(header, endpoint_rows(rows))

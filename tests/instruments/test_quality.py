@@ -143,3 +143,15 @@ def test_each_estimator_is_compared_with_the_gradient_of_its_own_aggregation() -
         values, _ = found.measures(name, "a")
         assert values["bias_cosine"][0] == pytest.approx(1) and values["length"][0] == pytest.approx(1)
         assert values["cosine"][0] == pytest.approx(1) and values["cosine_difference"] == pytest.approx((0, 0, 0))
+
+
+def test_an_update_whose_square_is_too_small_for_float32_has_a_direction() -> None:
+    """Products of ratios over long responses may be of this size."""
+    metrics = {"ratio_mean": 1.0, "ratio_variance": 0.0, "clip_fraction_low": 0.0, "clip_fraction_high": 0.0}
+    truth = Truth(torch.ones(12, 6))
+    found = Updates({"tiny": truth}, 8, 4)
+    for number in range(8):
+        updates: list[torch.Tensor | None] = [torch.full((6,), 1e-30) if number else torch.zeros(6)]
+        found.add(number, Estimates(updates, [metrics], tokens=10))
+    measures, _ = found.measures("tiny", "tiny")
+    assert measures["cosine"][0] == pytest.approx(1), "of the batches with an update"

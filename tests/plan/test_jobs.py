@@ -97,7 +97,7 @@ FINISHED = {
     "figures": ["verdicts", "estimators", "rounds", "benchmarks", "dynamics", "clip_ratio", "convergence", "pass_at_k"],
 }
 DRAWN = {"figure": 8, "table": 4, "report_page": 1, "track": 1}
-BOTH = {"estimators": 1, "rounds": 1}  # of both initial models in one process
+BOTH = {"estimators": 2, "rounds": 2}  # of both initial models
 EVERY_MODEL = {"train": 4, **BOTH, "evaluate": 1, **DRAWN}
 
 
@@ -113,9 +113,9 @@ def smoke_jobs(changes: dict[str, Any]) -> list[Job]:
         ({"title": "Another"}, DRAWN),
         ({"methods": {"none": {"summary": "Other words."}}}, DRAWN),
         ({"tracking": {"uri": "sqlite:///x.db"}}, {"report_page": 1, "track": 1}),
-        ({"estimators": {"batches": 21}}, {"estimators": 1, **DRAWN}),
+        ({"estimators": {"batches": 21}}, {"estimators": 2, **DRAWN}),
         ({"estimators": None}, DRAWN),
-        ({"rounds": {"pools": 2}}, {"rounds": 1, **DRAWN}),
+        ({"rounds": {"pools": 2}}, {"rounds": 2, **DRAWN}),
         ({"controls": {"method": "tepo", "worse": "poor_clip"}}, {"train": 4, **DRAWN}),
         ({"evaluation": {"seed": 8}}, {"evaluate": 1, **DRAWN}),
         (
@@ -137,9 +137,9 @@ def smoke_jobs(changes: dict[str, Any]) -> list[Job]:
         ({"model": {"lora": {}}}, EVERY_MODEL),
         ({"model": {"dtype": "bfloat16"}}, EVERY_MODEL),
         ({"grader": "math"}, EVERY_MODEL),
-        ({"data": {"train_size": 300}}, {"prepare": 1, "start_model": 1, **EVERY_MODEL}),
-        ({"prompt": {"template": "solve: {problem}\n"}}, {"start_model": 1, **EVERY_MODEL}),
-        ({"data": {"seed": 2}}, {"prepare": 1, "start_model": 1, **EVERY_MODEL}),
+        ({"data": {"train_size": 300}}, {"prepare": 1, "start_model": 2, **EVERY_MODEL}),
+        ({"prompt": {"template": "solve: {problem}\n"}}, {"start_model": 2, **EVERY_MODEL}),
+        ({"data": {"seed": 2}}, {"prepare": 1, "start_model": 2, **EVERY_MODEL}),
         # A run that is left out is not trained again when it comes back; the others are evaluated together.
         ({"experiments": {"headline": {"methods": ["tepo"]}}}, {"evaluate": 1, **DRAWN}),
         ({"experiments": {"headline": {"methods": ["grpo", "tepo", "mpo"]}}}, {"train": 1, "evaluate": 1, **DRAWN}),
@@ -147,7 +147,7 @@ def smoke_jobs(changes: dict[str, Any]) -> list[Job]:
         ({"seeds": [0, 1, 2]}, {"train": 2, "evaluate": 1, **DRAWN}),
         (
             {"seeds": [0, 1, 2], "model": {"starts": 3}},  # `model.starts` decides every run and measurement
-            {"start_model": 1, "train": 6, "estimators": 2, "rounds": 2, "evaluate": 1, **DRAWN},
+            {"start_model": 1, "train": 6, "estimators": 3, "rounds": 3, "evaluate": 1, **DRAWN},
         ),
     ],
     ids=str,

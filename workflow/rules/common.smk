@@ -39,11 +39,6 @@ def inputs_of(rule):
     return lambda w: ancient(JOBS.of(rule, dict(w.items())).inputs)
 
 
-def seeds_of(w):
-    """The seeds in the name of a job."""
-    return w.seeds.split("+")
-
-
 wildcard_constraints:
     arm=r"[^/]+",
     seed=r"\d+",

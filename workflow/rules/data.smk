@@ -15,8 +15,7 @@ rule prepare:
 
 
 rule start_model:
-    # A tiny model, trained by supervised fine-tuning to a middling accuracy; one per seed, shared by all methods;
-    # several in one process, one after the other.
+    # A tiny model, trained by supervised fine-tuning to a middling accuracy; one per seed, shared by all methods.
     input:
         inputs_of("start_model"),
     output:
@@ -27,6 +26,5 @@ rule start_model:
         "../../environment.yml"
     params:
         **COMMON,
-        seeds=seeds_of,
     shell:
-        stage("start-model --seeds {params.seeds:q}")
+        stage("start-model --seed {wildcards.seed}")

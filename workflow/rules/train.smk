@@ -11,13 +11,13 @@ rule train:
         "../../environment.yml"
     params:
         **COMMON,
-        seeds=seeds_of,
+        seeds=lambda w: w.seeds.split("+"),
     shell:
         stage("train --arm {wildcards.arm:q} --seeds {params.seeds:q}")
 
 
 rule estimators:
-    # Gradient estimators against the true gradient, on some initial models.
+    # Gradient estimators against the true gradient, from an initial model.
     input:
         inputs_of("estimators"),
     output:
@@ -30,13 +30,11 @@ rule estimators:
         "../../environment.yml"
     params:
         **COMMON,
-        seeds=seeds_of,
-        instrument="estimators",
     shell:
-        stage("{params.instrument} --seeds {params.seeds:q}")
+        stage("{rule} --seed {wildcards.seed}")
 
 
-# One round of updates by each method, on some initial models.
+# One round of updates by each method, from an initial model.
 use rule estimators as rounds with:
     input:
         inputs_of("rounds"),
@@ -44,10 +42,6 @@ use rule estimators as rounds with:
         JOBS.marker("rounds"),
     log:
         JOBS.log("rounds"),
-    params:
-        **COMMON,
-        seeds=seeds_of,
-        instrument="rounds",
 
 
 rule evaluate:

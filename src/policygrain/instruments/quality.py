@@ -106,12 +106,13 @@ class Updates:
             mean, variance = metrics["ratio_mean"], metrics["ratio_variance"]
             clipped = metrics["clip_fraction_low"] + metrics["clip_fraction_high"]
             self.ratios[i] += batch.tokens * np.array([1.0, mean, variance + mean**2, clipped])
-            if update is None:
+            # In float64: the square of an update by products over long responses may be too small for float32.
+            norm = 0.0 if update is None else float(torch.linalg.vector_norm(update, dtype=torch.float64))
+            if update is None or norm == 0:
                 continue
-            inner = torch.stack([update @ update, update @ self.truths[self.methods[i]].mean])
-            self.square[i, number], self.along[i, number] = inner.tolist()
+            self.square[i, number], self.along[i, number] = norm**2, float(update @ self.truths[self.methods[i]].mean)
             self.sums[i, self.block_of[number]] += update
-            self.units[i].add_(update, alpha=1 / math.sqrt(self.square[i, number]))
+            self.units[i].add_(update, alpha=1 / norm)
 
     @property
     def any_gradient(self) -> NDArray[np.bool_]:

@@ -159,12 +159,12 @@ def _check_problems(study: Study) -> None:
             problems = generate(source, "train", SOME, data.seed, data.levels)
         else:
             problems = load(source, data.root)
-            if any(problem.options.tests for problem in problems):
-                isolation()
             inexact = next((p.id for p in problems if not (p.options.tests or p.options.exact)), None)
             if study.grader == "numeric" and inexact is not None:
                 raise UserError(f"grader: {where}: {inexact} has a tolerance or a list of answers; set grader: math.")
         check_characters(study, problems, where)
+        if any(problem.options.tests for problem in problems):
+            isolation()
         if source in data.train:
             available += data.train_size if source in FAMILIES else min(len(problems), data.train_size)
     for name, section in (("estimators", study.estimators), ("rounds", study.rounds)):

@@ -20,20 +20,18 @@ from ..study.fingerprint import (
     Fingerprints,
     Instrument,
     measured_starts,
-    start_processes,
     start_seed,
     start_seeds,
-    together,
 )
 from ..study.runs import Run
 from ..tasks.sources import source_digests
 
-# Rules whose jobs a cluster gets, with the names of their jobs; jobs of several seeds are named `0+1`.
+# Rules whose jobs a cluster gets, with the names of their jobs; one that trains several seeds is named `ARM/0+1`.
 SUBMITTED = {
-    "start_model": "seed{seeds}",
+    "start_model": "seed{seed}",
     "train": "{arm}/{seeds}",
-    "estimators": "seed{seeds}",
-    "rounds": "seed{seeds}",
+    "estimators": "seed{seed}",
+    "rounds": "seed{seed}",
     "evaluate": "{shard}",
 }
 # Rules whose jobs take seconds and run where Snakemake does.
@@ -99,34 +97,23 @@ class Jobs:
         """The jobs that make the initial models of runs with ``seeds``; none where the study names a model."""
         if self.study.model.start != "tiny":
             return []
-        starts = dict.fromkeys(start_seed(self.study, seed) for seed in seeds)
-        shared = dict.fromkeys(self._processes_of_starts[s] for s in starts if s in self._processes_of_starts)
-        others = start_processes(self.study, [s for s in starts if s not in self._processes_of_starts])
-        return [self._start_model(process) for process in [*shared, *map(tuple, others)]]
+        return [self._start_model(start) for start in dict.fromkeys(start_seed(self.study, seed) for seed in seeds)]
 
-    @cached_property
-    def _processes_of_starts(self) -> dict[int, tuple[int, ...]]:
-        """Initial model → all that one process makes. Experiments with other seeds have more of their own."""
-        processes = start_processes(self.study, start_seeds(self.study))
-        return {start: tuple(process) for process in processes for start in process}
+    def _start_model(self, start: int) -> Job:
+        """Makes an initial model."""
+        fingerprint = self.fingerprints.start_model(start)
+        return self._job("start_model", {"seed": str(start)}, fingerprint, self.training_data, starts=(start,))
 
-    def _start_model(self, starts: Sequence[int]) -> Job:
-        """A job that makes initial models."""
-        fingerprint = together(map(self.fingerprints.start_model, starts))
-        return self._job(
-            "start_model", {"seeds": _joined(starts)}, fingerprint, self.training_data, starts=tuple(starts)
-        )
-
-    def _measured(self, instrument: Instrument, starts: Sequence[int]) -> Job:
-        """A job that measures initial models."""
-        inputs = self.training_data + _markers(self.start_models(starts))
-        fingerprint = together(self.fingerprints.measured(instrument, start) for start in starts)
-        return self._job(instrument, {"seeds": _joined(starts)}, fingerprint, inputs, starts=tuple(starts))
+    def _measured(self, instrument: Instrument, start: int) -> Job:
+        """Measures an initial model."""
+        inputs = self.training_data + _markers(self.start_models([start]))
+        fingerprint = self.fingerprints.measured(instrument, start)
+        return self._job(instrument, {"seed": str(start)}, fingerprint, inputs, starts=(start,))
 
     def measured(self, instrument: Instrument) -> list[Job]:
-        """The jobs of `estimators` or `rounds`."""
+        """The jobs of `estimators` or `rounds`, one for each initial model."""
         starts = measured_starts(self.study, getattr(self.study, instrument))
-        return [self._measured(instrument, process) for process in start_processes(self.study, starts)]
+        return [self._measured(instrument, start) for start in starts]
 
     # Training and evaluation.
 
@@ -136,7 +123,7 @@ class Jobs:
         evaluates = self.study.evaluation.after_training and arm in self.fingerprints.matrix.evaluated_arms
         data = self.prepare.outputs if evaluates else self.training_data
         inputs = data + _markers(self.start_models(seeds))
-        names = {"arm": arm, "seeds": _joined(seeds)}
+        names = {"arm": arm, "seeds": "+".join(map(str, seeds))}
         return self._job("train", names, self.fingerprints.process(runs), inputs, runs=tuple(runs))
 
     @cached_property
@@ -231,10 +218,10 @@ class Jobs:
         """The job of a `SUBMITTED` rule by the wildcards in its marker."""
         if rule == "evaluate":
             return self.evaluate(wildcards["shard"])
-        seeds = [int(seed) for seed in wildcards["seeds"].split("+")]
         if rule == "train":
-            return self.train([Run(wildcards["arm"], seed) for seed in seeds])
-        return self._start_model(seeds) if rule == "start_model" else self._measured(cast("Instrument", rule), seeds)
+            return self.train([Run(wildcards["arm"], int(seed)) for seed in wildcards["seeds"].split("+")])
+        start = int(wildcards["seed"])
+        return self._start_model(start) if rule == "start_model" else self._measured(cast("Instrument", rule), start)
 
     def marker(self, rule: str) -> str:
         """The markers of a rule, with wildcards."""
@@ -258,10 +245,6 @@ class Jobs:
 
     def _marker(self, rule: str, name: str, fingerprint: str) -> str:
         return str(self.folder.done(rule, name, fingerprint))
-
-
-def _joined(seeds: Iterable[int]) -> str:
-    return "+".join(map(str, seeds))
 
 
 def _markers(jobs: Iterable[Job]) -> tuple[str, ...]:

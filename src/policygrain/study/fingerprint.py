@@ -192,12 +192,6 @@ def start_seeds(study: Study) -> list[int]:
     return sorted({start_seed(study, seed) for seed in study.seeds})
 
 
-def start_processes(study: Study, starts: Sequence[int]) -> list[list[int]]:
-    """Seeds of initial models, divided as runs are: `seeds_per_process` in each process."""
-    size = study.seeds_per_process
-    return [list(starts[i : i + size]) for i in range(0, len(starts), size)]
-
-
 def measured_starts(study: Study, section: Estimators | Rounds | None) -> list[int]:
     """The initial models on which estimators or rounds are measured, by their seeds; none without the section."""
     return start_seeds(study)[: section.starts] if section is not None else []

@@ -526,8 +526,7 @@ class Study(Section):
     seeds_per_process: int = key(
         NOTHING,
         1,
-        "runs of an arm, or initial models, that one process trains or measures in sequence; larger "
-        "values save start-up time",
+        "runs of an arm that one process trains in sequence; larger values save start-up time",
         ge=1,
         le=1000,
     )

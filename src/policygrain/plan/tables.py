@@ -84,8 +84,8 @@ def power(spreads: Sequence[Spread], estimate: dict[str, Any], records: str) -> 
         rows.append([spread.endpoint, str(spread.updates), sd, *cells])
     header = ["endpoint", "updates per batch", "paired sd, points", *(f"{e:g} points" for e in EFFECTS)]
     return markdown_table(header, rows) + (
-        f"\nSeeds per arm with which {POWER:.0%} of studies show the direction of a true difference of so many points; "
-        f"in brackets at the upper limit of the sd. Holm's correction over {count} comparisons. Hours: both arms "
-        f"of {estimate['study']}, {hours(per_run)} device-hours a run with its evaluation. The sd is that of the study "
-        f"{records}; that of another model is not known before its first seeds.\n"
+        f"\nSeeds per arm with which {POWER:.0%} of studies show the direction of a true difference of this size; in "
+        f"brackets at the upper limit of the sd. Holm's correction for {count} comparison{'s' * (count > 1)}. Hours: "
+        f"both arms of {estimate['study']}, {hours(per_run)} device-hours a run with its evaluation. The sd is that of "
+        f"the study {records}; that of another model is not known before its first seeds.\n"
     )

@@ -353,7 +353,7 @@ def _no_bubblewrap(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("_no_bubblewrap")
 def test_without_bubblewrap_no_program_is_run(tmp_path: Path) -> None:
     """The error says how to get it, before anything is spent, and no program is started as a plain process."""
-    refused = r"none is run: the command bwrap is not installed\. .*apt install.*dnf install.*conda-forge"
+    refused = r"does not work here: the command bwrap is not installed\. .*apt install.*dnf install.*conda-forge"
     with pytest.raises(UserError, match=refused):
         isolation()
     problem = {"problem": "p", "answer": "def f(): pass", "tests": "assert f() is None", "entry_point": "f"}
@@ -371,7 +371,7 @@ def test_without_bubblewrap_problems_with_answers_are_graded() -> None:
         assert grader.grade(["1/2"], ["\\boxed{0.5}"]) == ["correct"]
 
 
-def test_where_namespaces_are_forbidden_bubblewraps_message_is_told() -> None:
+def test_where_namespaces_are_forbidden_the_error_has_bubblewraps_message() -> None:
     """As in containers that do not allow them. A program that was to be graded is an error there, not a wrong one."""
     code = "from policygrain.grading.sandbox import *\nfor call in isolation, lambda: Function('def f(): pass', 'f'):\n"
     code += "    try: call()\n    except Exception as error: print(type(error).__name__, error)"
@@ -381,7 +381,7 @@ def test_where_namespaces_are_forbidden_bubblewraps_message_is_told() -> None:
     if ran.returncode:
         pytest.skip(f"namespaces cannot be forbidden for this test: {ran.stderr}")
     error, failure = ran.stdout.splitlines()
-    assert re.match("UserError .* none is run: bwrap: .*namespace.* docs/coding.md", error)
+    assert re.match("UserError .* does not work here: bwrap: .*namespace.* docs/coding.md", error)
     assert re.match("OSError bwrap: .*namespace", failure)
 
 

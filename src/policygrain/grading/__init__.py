@@ -29,8 +29,8 @@ __all__ = [
 def open_grader(name: str, extraction: str = "boxed", tests: bool = False) -> Grader:
     """The grader ``name`` with the answer extraction protocol ``extraction``; worker processes start on first use.
 
-    ``tests``: whether there are problems with tests, which the code grader grades beside it. Raises UserError if there
-    is no such grader or protocol, or no way to run programs safely.
+    ``tests``: whether some problems have tests; responses to them are graded by the code grader. Raises UserError if
+    there is no such grader or protocol, or if ``tests`` is set and this machine cannot isolate programs.
     """
     if name not in GRADERS:
         raise UserError(f"grader: there is no {name!r}.{did_you_mean(name, GRADERS)}")

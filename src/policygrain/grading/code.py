@@ -12,9 +12,9 @@ from .sandbox import isolation
 from .workers import Pool, Task, default_workers
 
 _FENCED = re.compile(r"```(?:python|py|python3)?[ \t]*\n(.*?)(?:\n```|\Z)", re.DOTALL | re.IGNORECASE)
-# End of a function's completion, where other text begins.
+# The end of a function's body: a line that begins something else.
 _END = re.compile(r"\n(?=class |def |async def |if __name__|print\(|#|@|```|assert )")
-# Of the worker that runs the tests, which hold all their inputs and expected values.
+# Bytes for the worker that runs the tests: tests contain all their inputs and expected values.
 WORKER_MEMORY = 4 * 2**30
 
 
@@ -43,25 +43,26 @@ class ByProblem(Grader):
 class CodeGrader(Grader):
     """Runs programs against tests.
 
-    Outcomes: `correct` and `incorrect`; `unparsable`: no program, or no Python; `timeout`; `error`: too much memory, or
-    tests that end their process. ``seconds`` of processor time (unless its problem says another time) and ``mib`` of
-    memory for each program, over all its tests. The tests of each program run in a process of their own, which the
-    program cannot reach: it is called there as a function, and only values come back. UserError if this machine cannot
-    keep programs apart.
+    Outcomes: `correct` and `incorrect`; `unparsable`: the response has no program, or one that is not valid Python;
+    `timeout`; `error`: the program needs too much memory, or its tests end their process.
+
+    Each program has ``seconds`` of processor time (unless its problem sets another limit) and ``mib`` MiB of memory
+    for all its tests. The tests run in another process, which calls the program as a function in the sandbox and
+    receives only values, so the program cannot reach its tests. UserError if this machine cannot isolate programs.
     """
 
     def __init__(self, workers: int | None = None, seconds: float = 20.0, mib: int = 1024) -> None:
         self.name = f"code-2 ({isolation()}, {seconds:g} s, {mib} MiB)"
         self.seconds, self.mib = seconds, mib
-        # A program's time is limited where it runs; tests that compare what it returns get as long again.
+        # The sandbox limits the program's time. The tests, which compare its return values, have the same time on top.
         limits = (workers or default_workers(), 2 * seconds, WORKER_MEMORY)
         # Changes that tests make to their process do not affect the tests of another program.
         self.pool = Pool(*limits, kind="programs", fresh=True)
 
     def grade_items(self, items: Sequence[Item]) -> list[Outcome]:
-        """One outcome per response; gold answers are not read, options have the tests.
+        """One outcome per response, by the tests in the item's options; gold answers are not used.
 
-        UserError if a problem has no tests or they do not call its function.
+        UserError if a problem has no tests, or if its tests never call its function.
         """
         tasks: dict[int, Task] = {}
         for i, item in enumerate(items):
@@ -82,10 +83,11 @@ class CodeGrader(Grader):
 
 
 def program_of(response: str, options: Options) -> str | None:
-    """The program in a response, after the problem's own ``setup``; None if there is none.
+    """The program in a response, preceded by the problem's ``setup``; None if there is none.
 
-    The last fenced block of Python, or the whole response if it defines the function. If neither does, the response is
-    a completion of the problem's signature, up to where something else begins.
+    The program is the last fenced block that defines the function, else the whole response if it defines the function.
+    Otherwise the last block, or the response, is taken as a completion of the problem's signature, up to the first line
+    that is no longer part of the function.
     """
     blocks = [block for block in _FENCED.findall(response) if block.strip()]
     defines = re.compile(rf"^\s*(?:async )?(?:def|class)\s+{re.escape(options.entry_point)}\b", re.MULTILINE)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ..errors import UserError, did_you_mean
 
-# A box without braces is read if it is one number or letter with nothing to add to it: `\boxed 5`.
+# A box without braces is read if its content is one number or letter and nothing continues it: `\boxed 5`.
 _BRACES = re.compile(
     r"\\boxed\s*\{|[{}]|\\boxed(?:\s*(?P<number>-?\d+(?:\.\d+)?)|\s+(?P<letter>[A-Za-z]))"
     r"(?=\s*(?:$|[$,;)\]]|\.(?!\d)|\\[)\]]|\\text(?![a-z])))"
@@ -21,7 +21,7 @@ _LAST_NUMBER = re.compile(r"-?\d*\.?\d+")
 
 
 class Box(NamedTuple):
-    """Positions of a `\\boxed{…}` in a text: of the command, and of the begin and end of its content."""
+    """Positions of a `\\boxed{…}` in a text: of the command, and of the beginning and end of its content."""
 
     start: int
     begin: int
@@ -101,7 +101,7 @@ def _from_answer_line(text: str, list_answer: bool) -> str | None:
 
 
 def _from_qwen_math(text: str, list_answer: bool) -> str | None:
-    """The order of `extract_answer` in Qwen2.5-Math's evaluation, the grader of many published tables."""
+    """The rules of `extract_answer` in Qwen2.5-Math's evaluation, in its order; many published tables use it."""
     text = text.replace("ки", "")
     if "final answer is $" in text and "$. I hope" in text:
         answer = text.split("final answer is $", 1)[1].split("$. I hope", 1)[0].strip()
@@ -121,7 +121,7 @@ def _from_qwen_math(text: str, list_answer: bool) -> str | None:
 
 
 def _qwen_box(rest: str) -> str:
-    """The content of a box whose command ends before ``rest``; braces that are not closed end with the text."""
+    """The content of a box; ``rest`` is the text after its command. The end of the text closes an unclosed brace."""
     if not rest.startswith("{"):
         return rest.partition("$")[0].strip()
     text = "\\boxed" + rest
@@ -146,6 +146,6 @@ def extract(text: str, protocol: str = "boxed", list_answer: bool = False) -> st
     r"""The answer in a response, or None. Raises UserError if there is no such protocol.
 
     `boxed`: the last complete `\boxed{…}`, with ``list_answer`` together with the boxes adjacent to it;
-    `answer_line`: the last line `Answer: …`; `qwen_math`: a sentence, a box or the last number, as Qwen2.5-Math's.
+    `answer_line`: the last line `Answer: …`; `qwen_math`: a sentence, a box or the last number (Qwen2.5-Math).
     """
     return PROTOCOLS[check_protocol(protocol)](text, list_answer)

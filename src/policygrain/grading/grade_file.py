@@ -25,8 +25,8 @@ def grade(file: Path, out: Path, grader: MathGrader, options: Options, strict: b
 
     Each line has `gold` and either `prediction` (an answer; if it has a box, the content of the last one) or
     `completion` (a response, from which the grader's protocol extracts the answer). Each line gets `correct` (bool) and
-    `status`, an outcome or `unreadable_gold`, which is a UserError if ``strict``. Fields of the same name are replaced.
-    Raises UserError, naming file and line, if a line cannot be graded.
+    `status` (an outcome or `unreadable_gold`) in place of fields of the same name. Raises UserError, naming file and
+    line, if a line cannot be graded, and if ``strict`` for an unreadable gold answer.
     """
     rows = list(json_lines(file))
     places = [f"{file}, line {number}" for number, _ in rows]
@@ -56,7 +56,7 @@ def _item(row: dict[str, Any], place: str, protocol: str, options: Options) -> I
     if not isinstance(row[key], str | int | float) or isinstance(row[key], bool):
         raise UserError(f"{place}: {key!r} must be a text, a number or null, not {type(row[key]).__name__}.")
     text = str(row[key])
-    # A prediction is an answer already; the protocols that search running text would cut it.
+    # A prediction already is an answer; protocols that search prose would shorten it.
     answer = extract(text, "boxed" if key == "prediction" else protocol, options.list_answer)
     if answer is None and key == "prediction":
         answer = _PREFIX.sub("", text, count=1) if _PREFIX.match(text) else text

@@ -16,22 +16,22 @@ _DEGREES = re.compile(r"\bdegrees\b|\bdegree measure|\\circ|\\degree|°")
 
 @dataclass(frozen=True)
 class Options:
-    """Options of the comparison. Tolerances are for numbers; they are bounds on the difference, not roundings."""
+    """Options of the comparison. Tolerances bound the difference of two numbers; nothing is rounded."""
 
     # The gold answer is a list: all its items are required, in any order, in one box or in adjacent ones.
     list_answer: bool = False
     relative_tolerance: float | None = None  # as a share of the gold answer
     absolute_tolerance: float | None = None
-    # The gold answer cannot be read as mathematics, and this is known: answers are compared as text.
+    # The gold answer is known not to be readable as mathematics: answers are compared as text.
     text: bool = False
-    # Of a problem whose answer is a program: tests, the function that they call, code that comes before both, and the
-    # signature that a completion continues. Setup, signature and tests are programs.
+    # For problems whose answer is a program: source of the tests, name of the function that they call, source that is
+    # executed before the program and before the tests, and the source that a completion continues.
     tests: str = ""
     entry_point: str = ""
     setup: str = ""
     signature: str = ""
-    seconds: float | None = None  # of processor time for the program, where its solution is slow
-    # The problem speaks of degrees: a degree sign may be left out or added.
+    seconds: float | None = None  # of processor time for the program; None: the grader's default
+    # The problem mentions degrees: a degree sign may be left out or added.
     degrees: bool = False
 
     @property
@@ -53,7 +53,7 @@ DEFAULT = Options()
 
 
 def speaks_of_degrees(problem: str) -> bool:
-    """Whether answers to a problem are compared with the option `degrees`."""
+    """Whether a problem mentions degrees, so that its answers are compared with the option `degrees`."""
     return _DEGREES.search(problem) is not None
 
 
@@ -62,7 +62,7 @@ class UnreadableGold(Exception):
 
 
 class Item(NamedTuple):
-    """A response, or an answer, to be graded; errors begin with ``name``."""
+    """A response, or an answer, to be graded; error messages begin with ``name``."""
 
     gold: str
     text: str
@@ -93,7 +93,7 @@ class Grader(ABC):
     ) -> list[Outcome]:
         """One outcome per (gold answer, response); ``options`` are for all or one each.
 
-        Raises UserError, naming the item of ``ids``, if a gold answer cannot be compared as ``options`` say.
+        Raises UserError, which names the item by its id, if a gold answer cannot be compared with its options.
         """
         return self.grade_items(items_of(golds, responses, options, ids))
 

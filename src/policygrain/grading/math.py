@@ -75,20 +75,20 @@ class MathGrader(Grader):
             return [cast("str", outcomes[task]) for task in tasks]
 
     def check_golds(self, golds: Sequence[str], ids: Sequence[str], options: Options = DEFAULT) -> None:
-        """Raise UserError that names gold answers which cannot be read or do not equal themselves."""
+        """UserError, which names them, for gold answers that are not readable or not graded equal to themselves."""
         bad = self.unreadable_golds(golds, options)
         if bad:
             named = some([f"{ids[i]} ({shortened(repr(golds[i]), 80)})" for i in bad], 5)
             raise UserError(f"gold answers that cannot be read as mathematics: {named}. Correct or remove them.")
 
     def unreadable_golds(self, golds: Sequence[str], options: Options = DEFAULT) -> list[int]:
-        """Indices of gold answers that cannot be read or do not equal themselves."""
+        """Indices of gold answers that are not readable or not graded equal to themselves."""
         if options.text:
             return []
         golds = [without_box(gold) for gold in golds]
         distinct = [g for g in dict.fromkeys(golds) if not g.isdecimal() and not _too_large(g)]
         with self._lock:
-            # Not by grade_directly, which finds equal texts equal without reading them.
+            # Not by grade_directly, which accepts equal texts without parsing them.
             outcomes = dict(zip(distinct, self.pool.run([(g, g, options) for g in distinct]), strict=True))
         return [i for i, g in enumerate(golds) if _too_large(g) or outcomes.get(g, "correct") != "correct"]
 

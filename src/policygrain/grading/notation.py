@@ -1,7 +1,7 @@
-r"""One notation for answers: what LaTeX and Unicode can write in several ways is rewritten to one of them.
+r"""Rewrites answers to one notation, where LaTeX and Unicode have several for the same expression.
 
-Only text is handled here, in time linear in its length, and no algebra. ``normalize`` is applied to gold answers and to
-answers alike before anything is compared.
+These functions work on text, in time linear in its length, without algebra. ``normalize`` is applied to gold answers
+and to answers before they are compared.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _REWRITTEN = [
     (re.compile(r"(?<=[A-Za-z)])['\u2019\u2032]"), r"^{\\prime}"),
 ]
 _REPEATING = re.compile(r"(\d*)\.(\d*)\\overline ?(?:\{ ?(\d+) ?\}|(\d))")
-# `and` and `or`, in text or after a value. Between equal values both are commas; between inequalities they differ.
+# `and` and `or`, in text or after a value: commas between values, logical operators between inequalities.
 _AND_OR = re.compile(
     r",? ?(?:\\text ?\{ ?,? ?(and|or),? ?\}|(?<=[\d)}\]\s])\b(and|or)\b(?![^{}]*\})"
     r"|\\(land|lor|wedge|vee)(?![a-zA-Z])) ?"
@@ -134,7 +134,7 @@ def compact(text: str) -> str:
 
 
 def split_top(text: str, separator: str) -> list[str]:
-    """``text`` at what matches the regular expression ``separator`` outside brackets."""
+    """``text``, split where the regular expression ``separator`` matches outside brackets."""
     parts, depth, begin = [], 0, 0
     for match in re.finditer(rf"(?P<bracket>[(\[{{)\]}}])|(?:{separator})", text):
         if match["bracket"]:
@@ -147,7 +147,7 @@ def split_top(text: str, separator: str) -> list[str]:
 
 
 def equation_members(text: str) -> list[str]:
-    """``text`` at its equality signs; a text with another relation is one member."""
+    """``text``, split at its equality signs; a text with another relation is not split."""
     return [text] if is_relation(text) or re.search(r":=|\\equiv(?![a-zA-Z])", text) else split_top(text, "=")
 
 
@@ -164,7 +164,7 @@ def without_thousands(text: str) -> str:
 def bracketed(text: str) -> tuple[str, list[str]]:
     r"""The enclosing brackets of a collection and its items: `[1,2)` is ("[)", ["1", "2"]), `1,2` is ("", …).
 
-    Set braces are "{}". Brackets that enclose a single item are no collection unless they are set braces.
+    Set braces are "{}". Other brackets around a single item do not make a collection.
     """
     if parse_number(text):
         return "", [text]
@@ -185,7 +185,7 @@ def is_list(gold: str) -> bool:
 
 
 def split_items(text: str) -> list[str]:
-    """``text`` at its commas and semicolons; `p=5,q=2; p=7,q=2`, also with a comma in its middle, is two items."""
+    """``text``, split at commas and semicolons. `p=5,q=2; p=7,q=2` are two items, also with a comma between them."""
     groups = split_top(text, ";")
     if len(groups) > 1 and all("," in group for group in groups):
         return groups

@@ -1,6 +1,6 @@
 r"""Numbers that are compared exactly without computer algebra: `-3.50`, `1,234`, `2/3`, `\frac{2}{3}`, `4.5e33`.
 
-The numeric grader compares nothing else; other gold answers are text to it.
+The numeric grader compares only such numbers; other gold answers are compared as text.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Number:
     decimal: bool
 
 
-# At most 40 digits: a longer number is compared as an expression is, within the limits of the workers.
+# At most 40 digits: longer numbers are compared as expressions, within the limits of the workers.
 _INTEGER = r"(?:\d{1,3}(?:,\d{3}){1,13}|\d{1,3}(?:\s\d{3}){1,13}|\d{1,40})"
 _DECIMAL = rf"(?:{_INTEGER}(?:\.\d{{1,40}})?|\.\d{{1,40}})"
 _POWER = r"(?:[eE]([-+]?\d{1,3})|(?:\\times|\\cdot|\*)10\^(?:\{([-+]?\d{1,3})\}|(\d)(?!\d)))"
@@ -60,7 +60,7 @@ def unbraced(text: str) -> str:
 
 
 def parse_number(text: str) -> Number | None:
-    """The number that ``text`` without optional spaces writes, or None: also for `1,3`, which is two numbers."""
+    """The number written in ``text``, which has no optional spaces; None if it is not one number (`1,3` is two)."""
     if match := _SCIENTIFIC.fullmatch(text):
         sign, digits, *powers = match.groups()
         power = next((p for p in powers if p), "0")
@@ -79,12 +79,12 @@ def _fraction(sign: str, digits: str) -> Fraction:
 
 
 def agree(gold: Number, given: Number, options: Options) -> bool:
-    """Equal, or within a tolerance, or, if one of them has a decimal point, equal in six decimals."""
+    """Whether the numbers are equal, within a tolerance or, if one has a decimal point, equal to six decimals."""
     if gold.value == given.value or options.within_tolerance(gold.value, given.value):
         return True
     if not (gold.decimal or given.decimal):
         return False
-    # The relative bound keeps 1e-10 and 2e-10 apart, which are equal in six decimals.
+    # The relative bound distinguishes 1e-10 from 2e-10, which are equal to six decimals.
     difference = abs(gold.value - given.value)
     return difference <= Fraction(1, 10**6) and difference <= abs(gold.value) / 10**5
 
@@ -107,7 +107,10 @@ class NumericGrader(Grader):
         self.name = "numeric-2" + ("" if extraction == "boxed" else f", {extraction}")
 
     def grade_items(self, items: Sequence[Item]) -> list[Outcome]:
-        """Unparsable: there is no number in it. UserError if options ask for more than equality."""
+        """One outcome per response; `unparsable`: no answer, or no number in it where the gold answer is a number.
+
+        UserError if options ask for more than equality.
+        """
         for item in items:
             if not item.options.exact:
                 raise UserError(f"{item.name}: tolerances and lists of answers need `grader: math` in the study.")

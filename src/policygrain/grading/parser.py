@@ -22,11 +22,11 @@ _REWRITTEN = [
     (re.compile(r"\\[dtc]?frac\s*(?:\{([^{}]*)\}|(\\[a-z]+|\b\w))\s+(\w)"), r"\\frac{\1\2}{\3}"),
 ]
 _GROUPS = re.compile(r"(?<![\d.,] )(?<![\d.,])\d{1,3}(?: \d{3})+(?![\d,]| \d)")  # `1 000 000`
-# Numbers side by side, which the parser adds: `2 3` and `2{3}` are 5 to it.
+# Adjacent numbers, which the parser adds: it reads `2 3` and `2{3}` as 5.
 _SEPARATE_DIGITS = re.compile(
     r"\d\s+[\d.](?!\d*\s*/)|(?<![\d.])(?<![_^])\d[\d.]*\s*\{\s*\d|(?:^|[\s(=,+*/-])\{[\d.]+\}\s*\{?\d"
 )
-_DROPPED = re.compile(r"['\"]")  # what the parser leaves out without an error
+_DROPPED = re.compile(r"['\"]")  # ignored by the parser without an error
 
 
 @functools.lru_cache(maxsize=10_000)
@@ -42,7 +42,7 @@ def parse(text: str) -> Any:
             return None
         is_real = not should_treat_as_complex(text)
         found = latex2sympy(text, is_real=is_real, normalization_config=None, conversion_config=_CONVERSION)
-        # The parser takes i for a variable.
+        # The parser reads i as a variable.
         units = [symbol for symbol in getattr(found, "free_symbols", ()) if symbol.name == "i"]
         return found.subs(dict.fromkeys(units, sympy.I)) if units else found
     except MemoryError:
@@ -51,8 +51,8 @@ def parse(text: str) -> Any:
         return None
 
 
-# Answers of common forms. Parsing them once fills the parser's tables, with which every child of the helper starts;
-# with eleven pairs an answer took a third more time.
+# Answers of common forms. The helper parses them once to fill the parser's tables, which all its children inherit; with
+# only eleven pairs, an answer took a third longer.
 PAIRS = [
     (r"\frac{3\sqrt{2}}{5}", r"\frac{3}{5}\sqrt{2}"),
     (r"2x^2 - 3x + 7", r"7 + 2 x^{2} - 3x"),

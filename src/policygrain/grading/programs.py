@@ -1,4 +1,4 @@
-"""Worker of the code grader: tests run in this process, the program as a function in a sandbox."""
+"""Worker of the code grader: the tests run in this process and call the program, which runs in a sandbox."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CALL_IT = "Call it in `tests`, or define check(candidate) there; other functions
 
 
 def warm_up() -> None:
-    """Find out how programs are kept apart, and import what tests of published sets import."""
+    """Check once that programs can be isolated, and import numpy, which tests of published sets import."""
     import numpy  # noqa: F401
 
     isolation()
@@ -36,7 +36,7 @@ class Candidate:
         self.calls = 0
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        """Call the function; returns or raises what it does."""
+        """Count the call, and return the function's value or raise its exception."""
         self.calls += 1
         return self.function(*arguments, **keywords)
 
@@ -46,7 +46,7 @@ def run_tests(options: Options, candidate: Candidate) -> BaseException | None:
     namespace: dict[str, Any] = {"__name__": "tests"}
     process = os.getpid()
     try:
-        # Helpers of the problem's own, which tests may call.
+        # Helper functions of the problem, which tests may call.
         exec(compile(options.setup, "<setup>", "exec"), namespace)
         namespace[options.entry_point] = candidate
         exec(compile(options.tests, "<tests>", "exec"), namespace)
@@ -76,7 +76,7 @@ def where(error: BaseException, options: Options) -> str:
 
 
 def never_called(error: BaseException | None, options: Options) -> str:
-    """Message on tests that did not call the function, which are wrong for any program."""
+    """Message for tests that never call the function: an error of the problem, whatever the program is."""
     name = options.entry_point
     if error is None:
         return f"its tests never call `{name}`. {CALL_IT}"
@@ -85,9 +85,9 @@ def never_called(error: BaseException | None, options: Options) -> str:
 
 
 def grade_pair(limits: str, program: str, options: Options) -> str:
-    """The outcome of a program: `correct` if every test passes. ``limits``: seconds and MiB.
+    """The outcome of a program: `correct` if every test passes. ``limits``: seconds and MiB, as text.
 
-    UNREADABLE_GOLD and why, if the tests do not call the function.
+    If the tests never call the function: UNREADABLE_GOLD and a message.
     """
     seconds, mib = limits.split()
     with Function(program, options.entry_point, float(seconds), int(mib)) as function:
@@ -96,7 +96,7 @@ def grade_pair(limits: str, program: str, options: Options) -> str:
         candidate = Candidate(function)
         error = run_tests(options, candidate)
         if isinstance(error, MemoryError) and function.failure is None:
-            raise error  # of the tests
+            raise error  # the tests, not the program, ran out of memory
         if not candidate.calls:
             return UNREADABLE_GOLD + never_called(error, options)
         if function.failure is not None:  # tests that expect an exception may have caught it

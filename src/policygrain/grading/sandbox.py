@@ -1,4 +1,4 @@
-"""Functions of untrusted programs, which are called in a process of their own."""
+"""Calls functions of untrusted programs in a sandbox: a process isolated by bubblewrap."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from .sandbox_isolation import INSIDE, MACHINES, bwrap, command, rules
 
 LONGEST_PROGRAM = 1 << 20  # characters
 LONGEST_REPLY = 1 << 25  # bytes of one return value; the longest in the published sets has 12.4 million
-# Limits are on processor time, so that the load of the machine changes no outcome; in wall-clock time a program may
-# take this many times as long.
+# Limits are on processor time, so that the load of the machine does not change outcomes; in wall-clock time a program
+# may take this many times as long.
 WALL_CLOCK_FACTOR = 3
 
 # Exit statuses of a program whose processor time is used up; bwrap gives a signal as 128 + its number.
@@ -29,24 +29,27 @@ OUT_OF_TIME = (-signal.SIGXCPU, -signal.SIGKILL, 128 + signal.SIGXCPU, 128 + sig
 
 
 class TimeLimit(BaseException):
-    """A function took too long. No Exception, so that tests which catch those do not go on."""
+    """A function took too long. Not a subclass of Exception, so that tests which catch Exception do not continue."""
 
 
 @functools.cache
 def isolation() -> str:
-    """`bubblewrap`, when a program was run by it. UserError with the reason and what to do where that fails."""
+    """The method of isolation, `bubblewrap`, once a test program has run in it.
+
+    UserError, with the reason and what to do, if the test fails.
+    """
     if (reason := why_not()) is not None:
         raise UserError(
-            f"programs of models are run by bubblewrap alone, so none is run: {reason}. Install it (apt install "
-            "bubblewrap, dnf install bubblewrap, conda install -c conda-forge bubblewrap); then `bwrap --unshare-all "
-            "--ro-bind / / true` must end without a message. If it has one, this machine or container forbids user "
-            "namespaces: docs/coding.md says how they are allowed."
+            f"programs that models write run only inside bubblewrap, which does not work here: {reason}. Install it "
+            "(apt install bubblewrap, dnf install bubblewrap, conda install -c conda-forge bubblewrap); then `bwrap "
+            "--unshare-all --ro-bind / / true` must print nothing. If it prints an error, this machine or container "
+            "forbids user namespaces: docs/coding.md explains how to allow them."
         )
     return "bubblewrap"
 
 
 def why_not() -> str | None:
-    """Reason why programs cannot be run, or None: a test program could neither make a pipe nor read a file outside."""
+    """Reason why programs cannot be isolated; None if a test program can neither make a pipe nor read outside files."""
     if platform.machine() not in MACHINES:
         return f"the system calls of {platform.machine()} are not known"
     if bwrap() is None:
@@ -63,16 +66,16 @@ def why_not() -> str | None:
             return None
         except (Exception, TimeLimit) as error:
             return str(error) or type(error).__name__
-    return "a program under it can do what it must not"
+    return "a program inside it could make a pipe or read files of this machine"
 
 
 class Function:
     """A function of an untrusted program; calls are executed in a sandbox.
 
-    Arguments and return values are copies, of Python's own types. What the program does to `assert`, `sys.exit` or any
-    module it does to itself alone. ``failure`` says why there is no function: `syntax`, `memory`, `raised`, `timeout`,
-    `ended`, `output` (more than LONGEST_REPLY at once), `too_long`. The program ends with its first failure. OSError
-    with bubblewrap's message if it does not work.
+    Arguments and return values are copies of built-in types. Changes that the program makes to `assert`, `sys.exit` or
+    any module stay in its own process. ``failure`` is the reason why the function cannot be called (any longer):
+    `syntax`, `memory`, `raised`, `timeout`, `ended`, `output` (more than LONGEST_REPLY at once) or `too_long`. The
+    program ends with its first failure. OSError with bubblewrap's message if bubblewrap fails.
     """
 
     def __init__(self, program: str, name: str, seconds: float = 5.0, mib: int = 512) -> None:
@@ -110,7 +113,7 @@ class Function:
             self._fail("timeout")
             raise
         except Exception as error:
-            self._fail("ended")  # what it sent is no value
+            self._fail("ended")  # the reply cannot be decoded
             raise RuntimeError("the program sent no value") from error
         if "raised" in reply:
             kind = getattr(builtins, str(reply["raised"]), None)
@@ -159,7 +162,7 @@ class Function:
 
 
 class Sandbox:
-    """A running program: its pipes, and how it is ended."""
+    """The process of a program inside bubblewrap, with its pipes."""
 
     def __init__(self, seconds: float) -> None:
         self.deadline = time.monotonic() + WALL_CLOCK_FACTOR * seconds
@@ -184,7 +187,7 @@ class Sandbox:
         os.set_blocking(self.stdin.fileno(), False)
 
     def begin(self, program: str, function: str, seconds: float, mib: int) -> None:
-        """Send the job when the sandbox is there. TimeLimit; OSError if it cannot be made."""
+        """Wait until the sandbox has started, then send the job. TimeLimit; OSError if bubblewrap fails."""
         if not os.read(self._ready(self.stdout, selectors.EVENT_READ), 1):
             self.process.wait()
             raise OSError(self.stderr.read(500).decode(errors="replace").strip() or "bubblewrap ended")
@@ -209,7 +212,7 @@ class Sandbox:
         return pipe.fileno()
 
     def out_of_time(self) -> bool:
-        """Whether the kernel has ended it because its processor time is used up."""
+        """Whether the kernel has ended the program because its processor time was used up."""
         try:
             status = self.process.wait(1.0)
         except subprocess.TimeoutExpired:
@@ -217,7 +220,7 @@ class Sandbox:
         return status in OUT_OF_TIME
 
     def end(self) -> None:
-        """Terminate it and remove its isolation; nothing to do if it has ended."""
+        """Kill the program, unless it has ended, and close its pipes."""
         if self.process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)

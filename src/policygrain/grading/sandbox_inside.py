@@ -1,8 +1,8 @@
 """Entry point inside a sandbox, in a fresh interpreter: sets its own limits, then serves the function of a job.
 
-`python -I -S -B -c SOURCE`, where SOURCE is this file; standard input begins with the length of a job and the job, as
-JSON. Only the standard library, and nothing of this package. ``encode`` and ``decode`` are used on both sides: values
-cross as JSON, so that reading them executes nothing.
+It is started by `python -I -S -B -c SOURCE`, where SOURCE is this file, and reads from standard input the length of a
+job and the job, as JSON. It imports only the standard library, nothing of this package. ``encode`` and ``decode`` are
+used on both sides: values are sent as JSON, so that reading them executes nothing.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import resource
 import sys
 from typing import IO, Any
 
-PLAIN = {bool, str, float, type(None)}  # what JSON gives back as it was; integers may be too long
+PLAIN = {bool, str, float, type(None)}  # JSON returns them unchanged; integers may be too long
 
 
 # ---- values ---------------------------------------------------------------------------------------------------------
 
 
 def encode(value: Any) -> Any:
-    """A value of Python's own types as JSON; of another object its type and whether it is true."""
+    """A value of built-in types as JSON; any other object as the name of its type and its truth value."""
     kind = type(value)
-    if value is None or kind in (bool, str, float):
+    if kind in PLAIN:
         return value
     if kind is int:
         return value if abs(value) < 2**53 else {"int": hex(value)}
@@ -36,21 +36,19 @@ def encode(value: Any) -> Any:
         return [encode(item) for item in value]
     if isinstance(value, dict):
         return {"dict": [[encode(k), encode(v)] for k, v in value.items()]}
-    if isinstance(value, tuple):
-        return {"tuple": [encode(item) for item in value]}
-    if isinstance(value, frozenset):
-        return {"frozenset": [encode(item) for item in value]}
-    if isinstance(value, set):
-        return {"set": [encode(item) for item in value]}
+    for base in (tuple, frozenset, set):
+        if isinstance(value, base):
+            return {base.__name__: [encode(item) for item in value]}
     if isinstance(value, (bytes, bytearray)):
         return {"bytes": value.hex()}
     if kind is complex:
         return {"complex": [value.real, value.imag]}
     if kind is range:
         return {"range": [value.start, value.stop, value.step]}
-    if isinstance(value, (bool, int, float, str, list)):  # subclasses: as what they are
-        kinds: tuple[Any, ...] = (bool, int, float, str, list)
-        return encode(next(base for base in kinds if isinstance(value, base))(value))
+    subclassed: tuple[Any, ...] = (int, float, str, list)
+    for base in subclassed:
+        if isinstance(value, base):
+            return encode(base(value))
     if hasattr(value, "__next__"):
         return {"iterator": [encode(item) for item in value]}
     return {"object": [kind.__name__, bool(value)]}
@@ -114,7 +112,7 @@ def limit(seconds: float, mib: int) -> None:
 
 
 def serve(program: str, name: str, requests: IO[str], replies: IO[str]) -> None:
-    """Execute the program, then call its function ``name`` as often as it is asked to, over two pipes."""
+    """Execute the program, then call its function ``name`` once for each line of ``requests``."""
     null = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(null, standard)
@@ -146,10 +144,10 @@ def serve(program: str, name: str, requests: IO[str], replies: IO[str]) -> None:
 
 
 def main() -> None:
-    """Say that the sandbox is there, read the job, and run its program.
+    """Write a byte to say that the sandbox has started, read the job, and run its program.
 
-    A job is sent when the first byte has been read. So a program never runs if its parent ended before that, while
-    bubblewrap was not yet bound to it.
+    The parent sends the job after it has read that byte. So no program runs if the parent ended earlier, when
+    bubblewrap would not yet have noticed its end.
     """
     os.write(1, b"\n")
     job = json.loads(exactly(int.from_bytes(exactly(8), "big")))

@@ -14,7 +14,7 @@ INSIDE = Path(__file__).with_name("sandbox_inside.py")
 
 
 def interpreter() -> Path:
-    """The program that runs programs: this interpreter, outside of any virtual environment."""
+    """The interpreter that runs programs: the one of this process, outside of any virtual environment."""
     return Path(sys._base_executable).resolve()  # type: ignore[attr-defined]
 
 
@@ -35,13 +35,13 @@ def bwrap() -> str | None:
 
 @functools.cache
 def arguments() -> list[str]:
-    """The arguments of bubblewrap, but for the filter, and the command of the interpreter in it."""
+    """The arguments of bubblewrap, without the filter of system calls, and the interpreter's command."""
     bound: list[str] = []
     for path in readable():
         bound += ["--symlink", os.readlink(path), path] if os.path.islink(path) else ["--ro-bind", path, path]
-    # Nothing is mounted that can be written to: its pages would not count as memory of the program.
+    # No mount is writable: files written there would not count as memory of the program.
     bound += ["--dev-bind", os.devnull, os.devnull, "--remount-ro", "/", "--chdir", "/"]
-    # `--unshare-all` alone goes on without a user namespace where there is none.
+    # `--unshare-all` alone continues without a user namespace where none is allowed.
     alone = ["--unshare-user", "--unshare-all", "--die-with-parent"]
     nobody = ["--cap-drop", "ALL", "--uid", "65534", "--gid", "65534"]
     source = INSIDE.read_text(encoding="utf-8")
@@ -74,12 +74,12 @@ times:100:153 getrusage:98:165 getrandom:318:278 uname:63:160 sysinfo:99:179
 getpid:39:172 getppid:110:173 gettid:186:178 getuid:102:174 geteuid:107:175 getgid:104:176 getegid:108:177
 getrlimit:97:163 prlimit64:302:261 execve:59:221 wait4:61:260 exit:60:93 exit_group:231:94
 """
-# Of these, with these second arguments alone: flags of handles and copies of them; what kind of file a handle is.
+# These are allowed only with these second arguments: flags and copies of handles (fcntl), the kind of a file (ioctl).
 COMMANDS = {"fcntl": (0, 1, 2, 3, 4, 1030), "ioctl": (0x5401, 0x5413, 0x541B, 0x5450, 0x5451)}
-MACHINES = {"x86_64": (1, 0xC000003E), "aarch64": (2, 0xC00000B7)}  # its numbers above, its name in the kernel
+MACHINES = {"x86_64": (1, 0xC000003E), "aarch64": (2, 0xC00000B7)}  # column in ALLOWED, AUDIT_ARCH of the kernel
 
-LOAD, EQUAL, RETURN = 0x20, 0x15, 0x06  # instructions of the filter
-NUMBER, ARCHITECTURE, SECOND = 0, 4, 24  # what they load: where it is in the kernel's description of a call
+LOAD, EQUAL, RETURN = 0x20, 0x15, 0x06  # instructions of the filter (BPF)
+NUMBER, ARCHITECTURE, SECOND = 0, 4, 24  # byte offsets in the kernel's `seccomp_data`
 ALLOW, KILL, FAIL = 0x7FFF0000, 0x80000000, 0x00050000 | errno.ENOSYS
 
 

@@ -1,7 +1,7 @@
 """Grading of one answer against one gold answer by computer algebra. Imported by workers only.
 
-Both are read by math-verify's parser, and values are compared by math-verify. What it accepts and should not is
-refused before that: other items, brackets, names, units, bases, words, and equations that are false.
+math-verify parses both texts and compares values. Cases that it accepts wrongly are rejected before: different items,
+brackets, names, units, bases or words, and equations that are false.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def warm_up() -> None:
 
 
 def grade_pair(gold: str, answer: str, options: Options) -> Outcome:
-    """The outcome of an answer. Raises UnreadableGold or MemoryError, or does not return."""
+    """The outcome of an answer. Raises UnreadableGold or MemoryError, or runs until the worker's time limit ends it."""
     gold, answer = notation.normalize(gold), notation.normalize(answer)
     if not _is_readable(gold):
         raise UnreadableGold(gold)
@@ -123,12 +123,12 @@ def _same_items(gold: Any, answer: Any, options: Options) -> bool:
     if len(kinds) > 1:
         return False
     if "{}" in kinds or not kinds:
-        # A set is not the set that contains it.
+        # {1} differs from {{1}}, so both sides need the same number of items that are sets.
         sets = [[item.startswith(("\\{", "\\emptyset")) for item in items] for items in (golds, answers)]
         return (
             (brackets == given_brackets or not any(sets[0] + sets[1]))
             and sum(sets[0]) == sum(sets[1])
-            and (_matched(golds, answers, same))
+            and _matched(golds, answers, same)
         )
     if kinds != {"()"} and not (brackets and given_brackets):
         return False  # an interval without its brackets
@@ -143,7 +143,7 @@ def _same_item(gold: str, answer: str, options: Options) -> bool:
 
 
 def _matched(golds: list[Any], answers: list[Any], same: Callable[[Any, Any], bool]) -> bool:
-    """Whether each answer is the same as a gold answer of its own."""
+    """Whether answers and gold answers can be matched one to one."""
     remaining = list(answers)
     for gold in golds:
         place = next((i for i, answer in enumerate(remaining) if same(gold, answer)), None)
@@ -164,12 +164,12 @@ _POINTS_COMPARED = 3  # at which two expressions are compared
 
 
 def _without_variable(text: str) -> str:
-    r"""``text`` without the variable of `x \in`."""
+    r"""``text`` without `x \in` at its beginning."""
     return text[match.end() :] if (match := _MEMBER.match(text)) else text
 
 
 def _is_set(text: str) -> bool:
-    """Whether ``text`` has an inequality sign or the notation of a set of numbers beside lists."""
+    """Whether ``text`` has an inequality sign or the notation of a set of numbers other than a list."""
     return notation.is_relation(text) or _SETS.search(text) is not None
 
 
@@ -213,7 +213,7 @@ def _with_functions_as_symbols(expression: Any) -> Any:
 
 
 def _same_relations(gold: Any, answer: Any) -> bool:
-    """Whether two relations, or chains of them, say the same: one is a multiple of the other, above 0 if it has < ."""
+    """Whether two relations, or chains of them, are equivalent: one is a multiple of the other, positive for `<`."""
     if isinstance(gold, And) and isinstance(answer, And):
         return _matched(gold.args, answer.args, _same_relations)
     if not (isinstance(gold, Relational) and isinstance(answer, Relational)):
@@ -256,9 +256,9 @@ def _same_value(gold: str, answer: str, options: Options) -> bool:
 
 
 def _sides(text: str) -> list[str] | None:
-    """A value as ["", value], an equation as [left, right]; None if it is false, or a chain that is not equal.
+    """A value as ["", value], an equation as [left, right]; None if the equation, or a part of a chain, is false.
 
-    Of `x = 1 + 1 = 2` the name and the last value remain, of `\\sqrt 2 ≈ 1.41` what is before the sign.
+    `x = 1 + 1 = 2` gives the name and the last value, `\\sqrt 2 ≈ 1.41` the value before the sign.
     """
     first, _, rounding = text.partition(notation.APPROXIMATELY)
     if rounding and _is_name(first.strip()):
@@ -321,7 +321,7 @@ def _same_quantity(gold_text: str, answer_text: str, options: Options) -> bool:
 
 
 def _same_percentage(gold: Quantity, answer: Quantity, options: Options) -> bool:
-    """Whether a percentage and a number without a sign are the same: 10 or 0.1 for 10%, but no 2 for 200%."""
+    """Whether a percentage and a number without a percent sign are the same: 10 or 0.1 for 10%, but not 2 for 200%."""
     if _same_number(gold.value, answer.value, options):
         return True
     percentage, number = (gold.value, answer.value) if gold.unit else (answer.value, gold.value)
@@ -352,11 +352,11 @@ def _equal(gold: Any, given: Any, options: Options) -> bool:
         expected, value = values
         if options.within_tolerance(expected, value):
             return True
-        # A difference in value is proof. It comes first because simplifying different expressions takes longest,
-        # and because math-verify takes numbers for equal that agree in six decimals: 2^{-30} and 2^{-40}.
+        # Expressions of different values differ. This is checked first because simplifying different expressions takes
+        # longest, and because math-verify accepts numbers that are equal to six decimals, such as 2^{-30} and 2^{-40}.
         if abs(expected - value) > 1e-5 * max(abs(expected), abs(value)):
             return False
-    # Single letters are variables, in which case matters, and E is not e; longer names are words.
+    # Single letters are variables: case matters, and E is not e. Longer names are words.
     letters = [str(one) for one in (gold, given) if one is sympy.E or getattr(one, "is_Symbol", False)]
     if len(letters) == 2 and min(map(len, letters)) == 1:
         return letters[0] == letters[1] and type(gold) is type(given)
@@ -364,7 +364,7 @@ def _equal(gold: Any, given: Any, options: Options) -> bool:
 
 
 def is_number(expression: Any) -> bool:
-    """Whether an expression has no variables and no unknown functions: `f(2)` is no number."""
+    """Whether an expression has no variables and no unknown functions: `f(2)` is not a number."""
     return isinstance(expression, sympy.Basic) and not expression.free_symbols and not expression.has(AppliedUndef)
 
 
@@ -376,7 +376,10 @@ def _renamed(gold: Any, given: Any) -> Any:
 
 
 def _evaluated(expressions: list[Any], point: int = 0) -> list[Any] | None:
-    """The values of expressions with one number for each variable; ``point`` chooses it, below 0 if odd."""
+    """The values of expressions at random values of their variables, or None if one cannot be evaluated.
+
+    ``point`` is the seed of the variables' values, which are negative if it is odd.
+    """
     names = sorted(set().union(*(e.free_symbols for e in expressions)), key=str)
     draw = random.Random(point)
     sign = -1 if point % 2 else 1

@@ -20,7 +20,7 @@ N newton+; dyne+; J joule+; kJ kilojoule+; erg+; eV electronvolt+; keV; MeV; GeV
 A amp+ ampere+; ohm+ Ω; C coulomb+; T tesla+; Pa pascal+; kPa kilopascal+; atm atmosphere+
 """
 
-# A quantity with one of these words is not its number alone: they change the value, name another one or deny it.
+# These words after a number are not units: they change its value, name another value or negate it.
 MEANINGFUL = """
 zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen
 seventeen eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety dozen dozens score pair
@@ -91,15 +91,15 @@ def read_quantity(text: str, bare: bool) -> Quantity:
 
 
 def differ(gold: Quantity, given: Quantity) -> bool:
-    """Whether both have units that are not the same; a missing unit is not a difference, nor are words."""
+    """Whether both have a unit and the two differ. Words such as `apples` differ from no unit but a percent sign."""
     units = {gold.unit, given.unit} - {""}
     return len(units) > 1 and (WORDS not in units or PERCENT in units)
 
 
 def _unit(words: str, command: bool, spaced: bool) -> str | None:
-    """The unit that ``words`` name, WORDS if they leave the value as it is, "" for none; None if they are neither.
+    """The unit that ``words`` name; WORDS if they do not change the value, "" if there are none, otherwise None.
 
-    ``command``: they are in a command of text; else plain letters, which may be a product of variables.
+    ``command``: the words are inside a LaTeX text command; otherwise they may be a product of variables.
     """
     if not words:
         return ""
@@ -112,7 +112,7 @@ def _unit(words: str, command: bool, spaced: bool) -> str | None:
         return None
     if command:
         return WORDS if all(map(_HARMLESS.fullmatch, others)) else None
-    # In plain letters, four make a word: `5 apples`, but `3 abc` is a product.
+    # Plain letters are a word if there are four or more: `5 apples`, but `3 abc` is a product.
     return WORDS if spaced and all(word.isalpha() and len(word) > 3 for word in others) else None
 
 

@@ -61,18 +61,18 @@ class Pool:
 
     def run(self, tasks: Sequence[Task]) -> list[str]:
         """For each task an outcome, or UNREADABLE_GOLD. Raises UserError if the helper cannot be kept running."""
+        if not tasks:
+            return []
         reason = ""
-        for _ in range(ATTEMPTS if tasks else 0):
+        for _ in range(ATTEMPTS):
             try:
                 return self._run(tasks)
             except (OSError, ValueError) as error:
                 reason = str(error)
                 self.close()
             except BaseException:
-                self.close()  # or outcomes of these tasks would be read as those of the next call
+                self.close()  # otherwise the next call would read the outcomes of these tasks
                 raise
-        if not tasks:
-            return []
         raise UserError(
             f"grading ({self.kind}): the process that starts its workers failed {ATTEMPTS} times ({reason}). "
             "Its own error, if any, is above. Often the machine is short of memory or of processes."
@@ -132,7 +132,8 @@ class Pool:
 class Child:
     """A process and the tasks that it has not graded yet.
 
-    Only what follows ``token`` in a line is its own: tests may write to any file of their process.
+    Only the text after ``token`` in a line is an outcome: tests may write to any file of their process, this pipe
+    included.
     """
 
     pid: int
@@ -201,7 +202,7 @@ def grade(
             late = not ended and time.monotonic() - child.since > limit
             if child.pending and not (ended or late):
                 continue
-            # Until its parent has waited for it, no other process can get its id.
+            # No other process can have this id before its parent has waited for it.
             os.kill(child.pid, signal.SIGKILL)
             status = os.waitpid(child.pid, 0)[1]
             os.close(pipe)
@@ -239,7 +240,7 @@ def read(pipe: int, child: Child) -> Iterator[str]:
 def work(tasks: list[Any], token: str, pipe: int, seconds: float, memory: int, grader: Any) -> None:
     """Grade answers, sending each outcome at once as a line, the token and then the outcome as JSON.
 
-    It ends at the first error, so that the next answer gets a process whose caches are consistent.
+    The child ends at the first error, so that the next answer gets a process whose caches are consistent.
     """
     os.dup2(pipe, RESULTS)
     null = os.open(os.devnull, os.O_RDWR)

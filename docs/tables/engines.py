@@ -93,7 +93,7 @@ def laptop() -> str:
         area = endpoints(record)["area"]
         return [area[of + regime] - area[than + regime] for regime, (of, than) in pairs]
 
-    by_loop, by_trl = differences("laptop"), differences("laptop-trl")
+    by_loop, by_trl = differences("earlier/laptop-loop"), differences("earlier/laptop-trl")
     columns = [corrected([[difference(d, 0 * d)] for d in found]) for found in (by_loop, by_trl)]
     shifts = [difference(trl, loop) for loop, trl in zip(by_loop, by_trl, strict=True)]
     rows = [

@@ -21,7 +21,11 @@ GRAINS = {f"{name} − token, clipped": (f"{name}_clip", "token_clip") for name 
 CLIPPED = ("token_clip", "block_clip", "sequence_clip")
 METHODS = ("none", "token", "block", "sequence", "product", *CLIPPED)
 AGES, RATES = (4, 16, 48), (1e-4, 2e-4, 4e-4, 8e-4)
-SETS = {"phase": "map", "laptop": "laptop study"}  # record → name of its problems and initial models
+SETS = {  # record → name of its problems and initial models, or of the processor
+    "phase": "map",
+    "laptop": "laptop study",
+    "earlier/laptop-loop": "the same on another processor",
+}
 Regime = dict[str, Any]  # the training settings of a cell of the map
 REGIMES: list[Regime] = [{"ahead": age, "learning_rate": rate} for age in AGES for rate in RATES]
 METRICS = {

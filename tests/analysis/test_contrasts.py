@@ -99,7 +99,7 @@ def test_equal_areas_are_said_to_be_identical(tmp_path: Path) -> None:
     study = study_of(3, methods=METHODS, experiments={"map": MAP | {"vary": {}}}, training={"updates_per_batch": 1})
     found = write(study, tmp_path, lambda arm, seed: [0.3, 0.4 + 0.01 * seed] * 2)
     (sentence,) = sentences(found, contrasts(found))
-    assert "Equal in every digit, since every ratio is 1: " in sentence and "identical" in table(found)[1]
+    assert "Equal areas, since every ratio is 1: " in sentence and "identical" in table(found)[1]
 
 
 def test_a_regime_without_a_difference_says_that_nothing_is_shown(tmp_path: Path) -> None:

@@ -522,7 +522,7 @@ NUMBERS: dict[tuple[str, str], list[Line]] = {
     ],
     ("docs/findings.md", "laptop"): [
         (
-            "block ratio, clip - token ratio, clip | {:+.1f} [{:+.1f}, {:+.1f}] | +2.0",
+            "block ratio, clip - token ratio, clip | {:+.1f} [{:+.1f}, {:+.1f}] | +4.2",
             lambda r: mean_t(paired(area, r, "block_clip+ahead=48", "token_clip+ahead=48")),
         )
     ],

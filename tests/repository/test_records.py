@@ -36,15 +36,17 @@ RECORDS = {
         name: f"studies/{name}.yaml"
         for name in ("scale", "scale-direct", "scale-scratchpad", "scale-fresh", "scale-0.3m", "scale-1m", "mask")
     },
-    "laptop-trl": "studies/laptop-trl.yaml",
     "engines-verl": "studies/engines-verl.yaml",
     "controls": "studies/controls.yaml",
     "smollm2": "studies/smollm2.yaml",
     "smollm2-code": "studies/smollm2-code.yaml",
     "smollm2-sums": "studies/smollm2-sums.yaml",
 }
-# Of study files that are no longer there, for docs/withdrawn.md and docs/regime.md.
-RETIRED = tuple(f"earlier/{name}" for name in ("laptop", "laptop-replicate", "hour", "bands", "newer"))
+# Of study files that have changed since or are no longer there, for docs/withdrawn.md, regime.md and engines.md.
+RETIRED = tuple(
+    f"earlier/{name}"
+    for name in ("laptop", "laptop-replicate", "laptop-loop", "laptop-trl", "hour", "bands", "newer")
+)
 ROOT = Path(__file__).parents[2]
 # What changes no result, and may have changed since.
 FREE = {"base", "tuned_on", "title", "figures", "tracking", "seeds_per_process"}

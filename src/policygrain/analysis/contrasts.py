@@ -145,7 +145,9 @@ def _regime_sentence(study: Study, regime: Regime, compared: Sequence[Contrast],
         chosen = [c for c in compared if c.outcome == outcome]
         names = [pair_text(study, c.pair, label) for c in chosen]
         if outcome == IDENTICAL:
-            parts.append(f"Equal in every digit{', since every ratio is 1' * on_policy}: {'; '.join(names)}")
+            finals = [abs(d.mean) for c in chosen for d in (c.sampled, c.greedy) if d is not None]
+            apart = f" (final accuracy differs by at most {max(finals):.1f} points)" if any(finals) else ""
+            parts.append(f"Equal areas{', since every ratio is 1' * on_policy}{apart}: {'; '.join(names)}")
         elif outcome == DIFFER:
             effects = [f"{effect_text(c.area)}{' (endpoints disagree)' * c.disagreement}" for c in chosen]
             parts.append("; ".join(f"{name} {effect}" for name, effect in zip(names, effects, strict=True)))

@@ -22,14 +22,13 @@ from policygrain.engines.trl_settings import grpo_config
 from policygrain.errors import Stopped, UserError
 from policygrain.model.loading import load_model
 from policygrain.results.job_state import run_status
-from policygrain.results.layout import RunFolder, StudyFolder
-from policygrain.results.reader import run_metrics, run_summary, token_view
+from policygrain.results.layout import RunFolder
+from policygrain.results.reader import run_metrics, run_summary
 from policygrain.study import Study
 from policygrain.train.stopping import Stop
 
 from ..support.files import flip_bit
-from ..support.small import SMALL, assert_same_end, small_study, train_small, write_study
-from ..support.snakemake import kill_when, planned, snakemake
+from ..support.small import SMALL, assert_same_end, assert_same_run, small_study, train_small, write_study
 
 NO_PEFT = pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="peft is not installed")
 TIMEOUT = 240
@@ -55,39 +54,6 @@ def study(method: str, trainer: str = "trl", model: dict[str, Any] | None = None
         methods=METHODS,
         experiments={"headline": {"methods": [method]}},
     )
-
-
-def tokens(run: Path, step: int) -> list[list[str]]:
-    return [sample.tokens for sample in token_view(RunFolder(run).tokens(step)).samples]
-
-
-SAMPLED = ("total_tokens", "reward_mean", "response_length_mean")
-
-
-def assert_same_run(one: Path, other: Path) -> bool:
-    """Numbers differ by rounding until it changes a sampled token, which after an update it may. Whether it never did.
-
-    A run with other prompts or sampling seeds would have other responses altogether.
-    """
-    steps = {int(path.stem.removeprefix("step")) for path in (one / "tokens").iterdir()}
-    assert {int(path.stem.removeprefix("step")) for path in (other / "tokens").iterdir()} == steps and steps
-    rows, same = (run_metrics(RunFolder(run)) for run in (one, other))
-    assert [row["step"] for row in rows] == [row["step"] for row in same] == list(range(len(rows)))
-    for row, found in zip(rows, same, strict=True):
-        number = row["step"]
-        if number in steps:
-            pairs = list(zip(tokens(one, number), tokens(other, number), strict=True))
-            equal = sum(a == b for a, b in pairs)
-            assert equal > 0.8 * len(pairs) and (equal == len(pairs) or number > 0)
-            if equal < len(pairs):
-                return False
-        if number > 0 and any(row.get(name) != found.get(name) for name in SAMPLED):
-            return False
-        # The share of tokens whose entropy fell since they were sampled. At a step's first update the policy is the one
-        # that sampled them: entropies changed by rounding alone, and its sign is not the same in two programs.
-        row.pop("mask_share", None), found.pop("mask_share", None)
-        assert found == pytest.approx(row, rel=2e-3, abs=1e-5)
-    return True
 
 
 @pytest.mark.slow
@@ -237,19 +203,3 @@ def test_settings_that_trl_refuses_are_one_message(tmp_path: Path) -> None:
     settings = study("grpo", trl={"fsdp": True, "fsdp_config": {"auto_wrap_policy": "sideways"}}).training
     with pytest.raises(UserError, match=r"TRL refuses the settings of this run: .*sideways"):
         grpo_config(settings, tmp_path, 1, half=None, loads_reference=False, gpu=False)
-
-
-@pytest.mark.slow
-def test_the_smoke_study_by_trl_that_is_killed_once(root: Path, tmp_path: Path) -> None:
-    """From start to figures; one seed, and no vLLM."""
-    changes = {"name": "by-trl", "seeds": [0], "model": {"starts": 1}, "evaluation": {"engine": "transformers"}}
-    study = write_study(tmp_path / "study.yaml", {"base": str(root / "studies" / "smoke-trl.yaml"), **changes})
-    results = StudyFolder(tmp_path / "results" / "by-trl")
-    run = results.run("tepo", 0)
-    kill_when(lambda: any(run.checkpoints.glob("step*")), root, study, tmp_path, "all")
-    assert not run.summary.exists()
-    snakemake(root, tmp_path, study, "all")
-    assert_same_run(results.run("tepo+trainer=policygrain", 0).path, run.path)
-    for figure in ("benchmarks", "dynamics"):
-        assert (results.path / "figures" / f"{figure}.pdf").read_bytes().startswith(b"%PDF")
-    assert planned(root, tmp_path, study, "all") == {}

@@ -16,7 +16,8 @@ from policygrain.objective.loss import merge_metrics
 from policygrain.testing.generated import Fields, random_fields
 from policygrain.testing.losses import WITH_GRADIENT
 
-few = settings(deadline=None, derandomize=True, max_examples=30)
+# Fewer where the profile has fewer: tests/repository/test_light_installation.py runs these tests a second time.
+few = settings(deadline=None, derandomize=True, max_examples=min(30, settings().max_examples))
 
 # Clip-Cov draws tokens at random; with `fraction` 1 it takes every candidate. The covariance range and KL-Cov's share
 # are widened so that small batches have such tokens.

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+# Every call is a process of its own, forked from one that has imported Snakemake, which takes longer than a dry run.
+SERVER = multiprocessing.get_context("forkserver")
+SERVER.set_forkserver_preload(["snakemake.cli", "policygrain.plan.jobs", "policygrain.plan.session"])
 TIMEOUT = 1800  # seconds; the machine may have other things to do
 Done = subprocess.CompletedProcess[str]
 
@@ -26,14 +31,38 @@ def copy_checkout(root: Path, to: Path) -> None:
     shutil.copytree(root, to, ignore=left_out)
 
 
+def options(root: Path, folder: Path, study: Path | str) -> list[str]:
+    """Of every call. The process that follows runs in MLflow has tests of its own, so it is not started."""
+    configuration = [str(root / study), str(Path(__file__).with_name("not_live.yaml"))]
+    return ["--snakefile", str(root / "Snakefile"), "--directory", str(folder), "--configfile", *configuration]
+
+
 def call(root: Path, folder: Path, study: Path | str, *arguments: str, **environment: str) -> Done:
     """The workflow of the checkout ``root`` in a working folder of its own."""
-    command = [sys.executable, "-m", "snakemake", "--snakefile", str(root / "Snakefile"), "--directory", str(folder)]
     cores = [] if "--cores" in arguments else ["--cores", "2"]
-    command += ["--configfile", str(root / study), *cores, *arguments]
+    command = [*options(root, folder, study), *cores, *arguments]
     inherited = {key: value for key, value in os.environ.items() if key != "POLICYGRAIN_DATA"}
     environment = {**inherited, "MLFLOW_TRACKING_URI": "", **environment}
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=TIMEOUT, check=False)
+    with tempfile.NamedTemporaryFile("r") as out, tempfile.NamedTemporaryFile("r") as err:
+        process = SERVER.Process(target=_main, args=(command, os.getcwd(), environment, out.name, err.name))
+        process.start()
+        process.join(TIMEOUT)
+        assert process.exitcode is not None, f"{command} takes longer than {TIMEOUT} s"
+        return Done(command, process.exitcode, out.read(), err.read())
+
+
+def _main(arguments: Sequence[str], folder: str, environment: dict[str, str], out: str, err: str) -> None:
+    """Snakemake's command line, in its own process; ``out`` and ``err`` are files for what it prints."""
+    for number, path in ((1, out), (2, err)):
+        os.dup2(os.open(path, os.O_WRONLY), number)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv[1:] = arguments
+
+    from snakemake.cli import main
+
+    main()
 
 
 def snakemake(root: Path, folder: Path, study: Path | str, *arguments: str, **environment: str) -> Done:
@@ -47,8 +76,7 @@ def kill_when(
     condition: Callable[[], bool], root: Path, study: Path, folder: Path, *targets: str, seconds: float = 300
 ) -> None:
     """Call Snakemake and, as soon as the condition holds, kill it with its jobs, as a power cut would."""
-    command = [sys.executable, "-m", "snakemake", "--snakefile", str(root / "Snakefile"), "--directory", str(folder)]
-    command += ["--configfile", str(study), "--cores", "2", *targets]
+    command = [sys.executable, "-m", "snakemake", *options(root, folder, study), "--cores", "2", *targets]
     output = folder / "killed.txt"
     with (
         output.open("w") as file,

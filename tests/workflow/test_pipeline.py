@@ -1,46 +1,73 @@
-"""The whole workflow with real jobs: the smoke study, twice; real problem sets; what runs again and what does not."""
+"""The whole workflow with real jobs: the smoke study, twice; real problem sets; what runs again and what does not.
+
+The study is in a checkout whose folder has an odd name, and one of its methods is trained by TRL, too.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from policygrain.analysis.controls import EXPECTED, controls
 from policygrain.files import read_json, read_json_lines
-from policygrain.merging import merge
+from policygrain.results.layout import StudyFolder
 from policygrain.results.reader import StudyResults
 from policygrain.study import load_study
+from policygrain.study.fingerprint import Fingerprints
+from policygrain.study.runs import Run
 
-from ..support.small import write_study
-from ..support.snakemake import jobs, kill_when, planned, snakemake
+from ..support.small import assert_same_run, write_study
+from ..support.snakemake import TIMEOUT, copy_checkout, jobs, kill_when, planned, snakemake
 
 pytestmark = pytest.mark.slow
 
-
+ODD = "a b/c'd$e $(touch x)"
 SMOKE = "study.yaml"  # in the folder of a finished study
-# Fewer processes, and none of them starts vLLM: the study of real sets does.
-FEWER = {"seeds_per_process": 2, "evaluation": {"engine": "transformers"}}
-
-
-def smoke_study(folder: Path, root: Path, changes: dict[str, Any]) -> Path:
-    """The smoke study with changes, key by key."""
-    content = {"base": str(root / "studies" / "smoke.yaml"), "name": "smoke", **FEWER}
-    return write_study(folder / SMOKE, merge(content, changes))
+BY_TRL = "tepo+trainer=trl"
+CHANGES = {
+    "name": "smoke",
+    # Fewer processes, and none of them starts vLLM: the study of real sets does.
+    "seeds_per_process": 2,
+    "evaluation": {"engine": "transformers"},
+    "experiments": {
+        "headline": {"methods": ["grpo", "tepo"]},
+        "old_rollouts": {"methods": ["none", "token_clip"], "reference": "none", "vary": {"ahead": [1]}},
+        "by_trl": {"methods": ["tepo"], "vary": {"trainer": ["trl"]}},
+    },
+}
 
 
 @pytest.fixture(scope="module")
 def smoke(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a finished smoke study, MLflow included."""
+    """A checkout, with its environment, in a folder with an odd name: the smoke study is finished there, as by a user.
+
+    MLflow included.
+    """
     folder = tmp_path_factory.mktemp("smoke")
-    done = snakemake(root, folder, smoke_study(folder, root, {}), "all")
+    checkout = folder / ODD / "policygrain"
+    copy_checkout(root, checkout)
+    (checkout / ".venv").symlink_to(Path(sys.prefix))
+    write_study(checkout / SMOKE, {"base": "studies/smoke.yaml", **CHANGES})
+    done = subprocess.run(
+        [checkout / ".venv/bin/python", "-m", "snakemake", "--cores", "2", "--configfile", SMOKE, "--", "all"],
+        cwd=checkout,
+        env={**os.environ, "PYTHONPATH": str(checkout / "src"), "MLFLOW_TRACKING_URI": ""},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
     assert re.search(r" jobs done, \d+ running, \d+ waiting; .* so far", done.stderr)
     assert "rule train:" not in done.stderr and "The report is in results/smoke/report.html." in done.stderr
-    return folder
+    assert not list(folder.rglob("x")), "no shell has run what is in the name"
+    return checkout
 
 
 def test_everything_is_there(smoke: Path) -> None:
@@ -102,16 +129,28 @@ def test_mlflow_mirrors_the_records(smoke: Path) -> None:
     assert "figures/dynamics.png" in [f.path for f in artifacts]
 
 
+@pytest.mark.parametrize("seed", [0, 1])
+def test_runs_by_trl_are_those_of_the_loop_but_for_rounding(seed: int, smoke: Path, root: Path) -> None:
+    """And they are those of smoke-trl.yaml, which have the same fingerprints."""
+    folder = StudyFolder(smoke / "results" / "smoke")
+    assert_same_run(folder.run("tepo", seed).path, folder.run(BY_TRL, seed).path)
+    ours, other = (Fingerprints(load_study(path)) for path in (smoke / SMOKE, root / "studies" / "smoke-trl.yaml"))
+    assert ours.run(Run(BY_TRL, seed)) == other.run(Run("tepo", seed))
+
+
 def test_two_calls_train_runs_with_identical_metrics(smoke: Path, root: Path, tmp_path: Path) -> None:
-    """Two methods in the second call, which is killed in its middle and repeated: it resumes."""
-    done = smoke / "results" / "smoke" / "done" / "train"
-    targets = [str(path.relative_to(smoke)) for arm in ("grpo", "tepo") for path in (done / arm).iterdir()]
-    study = smoke / SMOKE
-    kill_when(lambda: any(tmp_path.glob("results/smoke/runs/*/seed*/checkpoints/*")), root, study, tmp_path, *targets)
-    assert not any(Path(tmp_path / target).exists() for target in targets)
-    begun = {path: path.read_bytes() for path in tmp_path.glob("results/smoke/runs/*/seed*/metrics.jsonl")}
+    """The second call is killed in the middle of a run by the loop, then of one by TRL, and repeated: it resumes."""
+    results, study = smoke / "results" / "smoke", smoke / SMOKE
+    markers = {arm: next((results / "done" / "train" / arm).iterdir()) for arm in ("tepo", BY_TRL)}
+    begun: dict[Path, bytes] = {}
+    for arm, marker in markers.items():
+        target = str(marker.relative_to(smoke))
+        saved = f"results/smoke/runs/{arm}/seed*/checkpoints/*"
+        kill_when(lambda: any(tmp_path.glob(saved)), root, study, tmp_path, target)  # noqa: B023
+        assert not (tmp_path / target).exists()
+        begun |= {path: path.read_bytes() for path in tmp_path.glob(f"results/smoke/runs/{arm}/seed*/metrics.jsonl")}
     assert begun
-    snakemake(root, tmp_path, study, *targets)
+    snakemake(root, tmp_path, study, *(str(marker.relative_to(smoke)) for marker in markers.values()))
     runs = sorted(tmp_path.glob("results/smoke/runs/*/seed*/metrics.jsonl"))
     assert len(runs) == 4
     for path in runs:

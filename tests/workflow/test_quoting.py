@@ -1,22 +1,18 @@
-"""Names with spaces, quotes and dollars reach commands as they are, and no shell runs what is in them."""
+"""What a study names reaches commands as it is, and no shell runs it; for odd folders see test_pipeline.py."""
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
-from ..support.snakemake import call, copy_checkout, planned, snakemake
+from ..support.snakemake import call, snakemake
 
 pytestmark = pytest.mark.slow
 
-ODD = "a b/c'd$e"
 INJECTION = "$(touch x)"
 ONE_RUN = {"seeds": [0], "experiments": {"headline": {"methods": ["tepo"]}}, "controls": None, "figures": ["dynamics"]}
 OF_START_MODEL = ("train", "estimators", "rounds")
@@ -64,41 +60,3 @@ def test_names_that_are_no_words_are_refused(name: str, root: Path, tmp_path: Pa
     done = call(root, tmp_path, write_study(tmp_path, root, name=name), "--dry-run", "all")
     assert done.returncode != 0 and "name: " in done.stdout + done.stderr
     assert not list(tmp_path.rglob("x"))
-
-
-@pytest.fixture(scope="module")
-def checkout(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkout, with its environment, in a folder with an odd name."""
-    checkout = tmp_path_factory.mktemp("odd") / ODD / "policygrain"
-    copy_checkout(root, checkout)
-    (checkout / ".venv").symlink_to(Path(sys.prefix))
-    return checkout
-
-
-def test_a_study_runs_in_a_folder_with_an_odd_name(checkout: Path, root: Path, tmp_path: Path) -> None:
-    """Every rule; the initial model is then loaded from such a folder."""
-    study = {
-        **ONE_RUN,
-        "training": {"steps": 2},
-        "estimators": {"methods": ["token"], "reference": "token", "updates": [1], "batches": 3, "true_prompts": 9},
-        "rounds": {"methods": ["token"], "reference": "token", "updates": [1]},
-        "evaluation": {"engine": "transformers", "sampling": {"n": 1, "max_tokens": 8}},
-        "figures": ["dynamics"],
-    }
-    write_study(checkout, root, **study)
-    command = [str(checkout / ".venv" / "bin" / "python"), "-m", "snakemake", "--cores", "2"]
-    environment = {**os.environ, "PYTHONPATH": str(checkout / "src"), "MLFLOW_TRACKING_URI": ""}
-
-    done = subprocess.run(
-        [*command, "--configfile", "study.yaml", "--", "all"],
-        cwd=checkout,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
-    results = checkout / "results" / "odd"
-    assert (results / "report.html").exists() and (results / "mlflow.json").exists()
-    assert planned(checkout, checkout, "study.yaml", "all") == {}

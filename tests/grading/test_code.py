@@ -27,6 +27,13 @@ def grader(bubblewrap: None) -> Iterator[CodeGrader]:
         yield found
 
 
+@pytest.fixture(scope="module")
+def hasty(bubblewrap: None) -> Iterator[CodeGrader]:
+    """For programs that take any time that they are given."""
+    with CodeGrader(workers=1, seconds=0.5, mib=512) as found:
+        yield found
+
+
 RIGHT = {
     "a block": "Here it is:\n```python\ndef double(x: Any):\n    return x + x\n```\nDone.",
     "the last of two blocks": "```python\ndef double(x): return 0\n```\n```python\ndef double(x): return 2 * x\n```",
@@ -86,9 +93,10 @@ WRONG = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WRONG)
-def test_what_does_not_solve_the_problem_does_not_pass(name: str, grader: CodeGrader) -> None:
+def test_what_does_not_solve_the_problem_does_not_pass(name: str, grader: CodeGrader, hasty: CodeGrader) -> None:
     program, outcome = WRONG[name]
-    assert grader.grade([""], [f"```python\n{program}\n```" if "def" in program else program], DOUBLE) == [outcome]
+    response = f"```python\n{program}\n```" if "def" in program else program
+    assert (hasty if outcome == "timeout" else grader).grade([""], [response], DOUBLE) == [outcome]
 
 
 def test_outcomes_are_in_the_order_of_the_responses(grader: CodeGrader) -> None:
@@ -140,9 +148,9 @@ CAUGHT = {
 
 
 @pytest.mark.parametrize("name", CAUGHT)
-def test_what_a_program_raises_does_not_pass_as_the_end_of_something(name: str, grader: CodeGrader) -> None:
+def test_what_a_program_raises_does_not_pass_as_the_end_of_something(name: str, hasty: CodeGrader) -> None:
     body, tests = CAUGHT[name]
-    outcomes = grader.grade([""], [f"def double(x): {body}"], Options(tests=tests, entry_point="double"))
+    outcomes = hasty.grade([""], [f"def double(x): {body}"], Options(tests=tests, entry_point="double"))
     assert outcomes in (["incorrect"], ["timeout"])
 
 

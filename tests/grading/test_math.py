@@ -151,7 +151,7 @@ def test_hostile_answers_get_an_outcome_and_change_nothing(
     assert time.monotonic() - begin < 60, "workers have not recovered"
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(
         st.one_of(

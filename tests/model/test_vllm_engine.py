@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,17 +13,21 @@ from typing import Any
 import pytest
 import torch
 
+from policygrain.cli import main
 from policygrain.errors import UserError
 from policygrain.files import read_json_lines
+from policygrain.model import open_engine
 from policygrain.model.engine import Engine, Request
 from policygrain.model.loading import load_model
 from policygrain.model.logprobs import score_tokens
 from policygrain.model.sequences import pack
 from policygrain.model.torch_engine import TorchEngine
+from policygrain.results.layout import StudyFolder
+from policygrain.results.reader import run_metrics
 from policygrain.tasks.tools import Tool, calculator
 
 from ..support.engines import needs_vllm, requests_of, save_tiny, score_responses, torch_engine
-from ..support.small import small_study, train_small
+from ..support.small import SMALL, small_study, train_small, write_study
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +133,25 @@ def test_a_run_stops_when_its_engine_has_old_weights_and_can_be_resumed(
     assert (tmp_path / "stopped" / "checkpoints" / f"step{len(before):05d}").exists()
     after = read_json_lines(train(vllm_engine, "stopped") / "metrics.jsonl")
     assert after == undisturbed
+
+
+@needs_vllm
+@pytest.mark.slow
+def test_rollouts_follow_the_weights(made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step samples from the weights of that step, and a second run takes the engine over: trainer and engine agree
+    on what was sampled.
+    """
+    monkeypatch.setattr(open_engine, "_running", [])
+    content = copy.deepcopy(SMALL)
+    content["training"] |= {"engine": "vllm", "steps": 3, "learning_rate": 3e-3}
+    content["model"] |= {"starts": 1}
+    config = write_study(tmp_path / "study.yaml", content)
+    results = StudyFolder(Path(shutil.copytree(made[0].parent, tmp_path / "results")))
+    assert main(["train", "--config", str(config), "--seeds", "0", "1", "--results", str(results.path)]) == 0
+    for seed in (0, 1):
+        rows = run_metrics(results.run("grpo", seed))[:-1]
+        assert len(rows) == 3 and max(r["kl_initial"] for r in rows) > 1e-4, "the weights must have moved"
+        assert max(r["mismatch_max"] for r in rows) < 1e-4
 
 
 @needs_vllm

@@ -211,10 +211,12 @@ def test_a_server_that_hangs_only_delays(
 
 @pytest.fixture
 def smoke(empty_store: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StudyResults:
-    """The made-up results of a finished study."""
+    """The made-up results of a finished study, of its headline alone: two methods with two seeds."""
     shutil.copy(empty_store, tmp_path)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    return StudyResults(make_up(load_study(root / "studies" / "smoke.yaml"), tmp_path / "smoke", {}))
+    study = load_study(root / "studies" / "smoke.yaml")
+    headline = {"experiments": {"headline": study.experiments["headline"]}, "controls": None}
+    return StudyResults(make_up(study.model_copy(update=headline), tmp_path / "smoke", {}))
 
 
 def test_a_run_that_was_trained_again_replaces_the_old_one(smoke: StudyResults, tmp_path: Path) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import math
-import sys
 from types import ModuleType
 
 import numpy as np
@@ -15,6 +13,7 @@ from policygrain.analysis import accuracy
 from policygrain.files import read_json
 
 from ..conftest import ROOT
+from ..support.files import load_script
 
 DRAWS = 2000
 LOWEST, HIGHEST = 0.94, 0.965
@@ -24,12 +23,7 @@ ERROR = 4 * math.sqrt(0.05 * 0.95 / DRAWS)  # four standard errors of a simulate
 @functools.cache
 def simulation() -> ModuleType:
     """benchmarks/coverage.py, which is no part of the package."""
-    spec = importlib.util.spec_from_file_location("coverage_benchmark", ROOT / "benchmarks/coverage.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_script(ROOT / "benchmarks/coverage.py")
 
 
 @pytest.mark.parametrize("change", [None, 2], ids=["accuracy", "difference"])

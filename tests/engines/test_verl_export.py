@@ -33,7 +33,7 @@ from policygrain.train.rollouts import PromptStream
 from policygrain.train.update import minibatches
 
 from ..support.batches import random_fields
-from ..support.files import write_lines
+from ..support.files import load_script, write_lines
 from ..support.scripted import Scripted
 from ..support.small import SMALL, small_study, train_small, write_study
 
@@ -83,10 +83,7 @@ def test_the_folder_has_problems_with_messages_and_a_reward_that_grades(chat_sta
         {"role": "user", "content": "what is 1 + 1? box it."},
     ]
     assert row["reward_model"]["ground_truth"] == "2"
-    spec = importlib.util.spec_from_file_location("reward_of_verl", out / "reward.py")
-    assert spec and spec.loader
-    reward = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(reward)
+    reward = load_script(out / "reward.py")
     assert reward.compute_score("small", r"so \boxed{2}", "2") == 1.0
     assert reward.compute_score("small", r"so \boxed{3}", "2", extra_info={}) == 0.0
 

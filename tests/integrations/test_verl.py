@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -29,6 +28,7 @@ from policygrain.objective.correction import rollout_weights  # noqa: E402
 from policygrain.objective.penalty import Kl  # noqa: E402
 
 from ..support.batches import random_fields  # noqa: E402
+from ..support.files import load_script  # noqa: E402
 from ..support.trainer_losses import verl_config, verl_step  # noqa: E402
 
 LENGTHS = [12, 5, 9, 1, 7, 3, 12, 8, 2, 11, 4, 6, 10, 1, 9, 5]
@@ -239,10 +239,7 @@ def test_with_the_patch_verl_hands_over_entropies_itself(tmp_path: Path, root: P
     file.write_text(Path(original.__file__).read_text())
     patch = root / "docs/integrations/verl-entropies.patch"
     subprocess.run(["git", "apply", "--unidiff-zero", str(patch)], cwd=tmp_path, check=True)
-    spec = importlib.util.spec_from_file_location("patched_losses", file)
-    assert spec and spec.loader
-    patched = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(patched)
+    patched = load_script(file)
     fields = random_fields(LENGTHS, 6, 0.3)
     output, data = data_of(fields)
     config = config_of("policygrain.tepo", calculate_entropy=True)

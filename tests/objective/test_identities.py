@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policygrain import TokenBatch, method
@@ -15,6 +15,8 @@ from ..support.batches import METHODS, assert_same, evaluate, few, fields
 
 AGGREGATIONS = ("token_mean", "seq_mean_token_mean", "seq_mean_token_sum_norm")
 every_method = pytest.mark.parametrize("name", METHODS)
+# Of each of some fifty methods, which share most of their code.
+fewer = settings(few, max_examples=min(10, few.max_examples))
 every_aggregation = pytest.mark.parametrize("aggregation", AGGREGATIONS)
 block_of_one = st.fixed_dictionaries(
     {
@@ -30,7 +32,7 @@ block_of_one = st.fixed_dictionaries(
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if METHODS[name].ratio.name != "group_expectation"])
-@few
+@fewer
 @given(data=fields(min_live=1))
 def test_on_policy_every_ratio_is_one_and_nothing_is_clipped(name, data):
     same = data["old_log_probs"]
@@ -46,7 +48,7 @@ def test_on_policy_every_ratio_is_one_and_nothing_is_clipped(name, data):
 
 
 @every_method
-@few
+@fewer
 @given(data=fields(min_live=2), block=block_of_one)
 def test_a_block_of_one_is_a_token(name, data, block):
     token, one = (dataclasses.replace(METHODS[name], ratio=r) for r in (TokenRatio(), Block(**block)))
@@ -124,7 +126,7 @@ def test_two_methods_are_the_same(one, other, on_policy, data):
 
 
 @every_method
-@few
+@fewer
 @given(data=fields(min_live=2, correction=True), choice=st.data())
 def test_order_division_and_padding_do_not_matter(name, data, choice):
     """Responses in another order, in micro-batches, with padding on any side, of any amount and content."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import functools
 import importlib
-import importlib.util
 import inspect
 import json
 import re
@@ -28,6 +27,7 @@ from policygrain.study import load_study, parse_study
 from policygrain.study.schema import Study
 
 from ..conftest import ROOT
+from ..support.files import load_script
 from ..support.small import SMALL, small_study, train_small
 
 DOCS = ROOT / "docs"
@@ -136,12 +136,7 @@ def test_equations_avoid_what_renderers_break(path: Path) -> None:
 @functools.cache
 def generator() -> ModuleType:
     """docs/generate.py, which is no part of the package."""
-    sys.path.insert(0, str(DOCS))  # as for a script
-    spec = importlib.util.spec_from_file_location("generate_docs", DOCS / "generate.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script(DOCS / "generate.py")
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from types import ModuleType
 
@@ -10,18 +9,14 @@ import pytest
 
 from policygrain.report.freeze import thaw
 
+from ..support.files import load_script
+
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
 def pages() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("docs_pages", ROOT / "docs" / "pages.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(ROOT / "docs"))  # as for a script
-        spec.loader.exec_module(module)
-    return module
+    return load_script(ROOT / "docs" / "pages.py")
 
 
 @pytest.mark.parametrize("record", ["laptop", "earlier/hour"])

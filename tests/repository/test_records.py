@@ -16,36 +16,16 @@ from policygrain.results.reader import StudyResults
 from policygrain.study import Study, load_recorded_study, load_study
 from policygrain.study.runs import run_matrix
 
-RECORDS = {
-    "laptop": "config.yaml",
-    "phase": "studies/phase.yaml",
-    "phase-old": "studies/phase-old.yaml",
-    "phase-ranges": "studies/phase-ranges.yaml",
-    "night": "studies/night.yaml",
-    "night-replicate": "studies/night-replicate.yaml",
-    "mismatch": "studies/mismatch.yaml",
-    "newer": "studies/newer.yaml",
-    "turns": "studies/turns.yaml",
-    "turns-ranges": "studies/turns-ranges.yaml",
-    "turns-replicate": "studies/turns-replicate.yaml",
-    "turn-rewards": "studies/turn-rewards.yaml",
-    "recipes": "studies/recipes.yaml",
-    "convergence": "studies/convergence.yaml",
-    "engines": "studies/engines.yaml",
-    **{
-        name: f"studies/{name}.yaml"
-        for name in ("scale", "scale-direct", "scale-scratchpad", "scale-fresh", "scale-0.3m", "scale-1m", "mask")
-    },
-    "engines-verl": "studies/engines-verl.yaml",
-    "controls": "studies/controls.yaml",
-    "smollm2": "studies/smollm2.yaml",
-    "smollm2-code": "studies/smollm2-code.yaml",
-    "smollm2-sums": "studies/smollm2-sums.yaml",
-}
+NAMES = """
+phase phase-old phase-ranges night night-replicate mismatch newer turns turns-ranges turns-replicate
+turn-rewards recipes convergence engines scale scale-direct scale-scratchpad scale-fresh scale-0.3m scale-1m
+mask engines-verl controls smollm2 smollm2-code smollm2-sums
+"""
+# Record → its study file.
+RECORDS = {"laptop": "config.yaml"} | {name: f"studies/{name}.yaml" for name in NAMES.split()}
 # Of study files that have changed since or are no longer there, for docs/withdrawn.md, regime.md and engines.md.
 RETIRED = tuple(
-    f"earlier/{name}"
-    for name in ("laptop", "laptop-replicate", "laptop-loop", "laptop-trl", "hour", "bands", "newer")
+    f"earlier/{name}" for name in ("laptop", "laptop-replicate", "laptop-loop", "laptop-trl", "hour", "bands", "newer")
 )
 ROOT = Path(__file__).parents[2]
 # What changes no result, and may have changed since.

@@ -1,11 +1,16 @@
-"""Files that are compared, damaged or written."""
+"""Files that are compared, damaged, written or imported."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
+
+import pytest
 
 
 def snapshot(path: Path) -> dict[str, bytes]:
@@ -26,3 +31,14 @@ def write_lines(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
+
+
+def load_script(path: Path) -> ModuleType:
+    """A module that is in no package, imported with its folder on the path, as a script's."""
+    spec = importlib.util.spec_from_file_location(f"script_{path.stem}", path)
+    assert spec and spec.loader
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(path.parent))
+        spec.loader.exec_module(module)
+    return module

@@ -1,8 +1,13 @@
-"""What runs again after a change: decided by names, so the finished study here is files without content or metadata."""
+"""What runs again after a change: decided by names, so the finished study here is files without content or metadata.
+
+What a study names reaches commands as it is, and no shell runs it; for odd folders see test_pipeline.py.
+"""
 
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -12,7 +17,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from policygrain.errors import UserError
 from policygrain.merging import merge
+from policygrain.study import parse_study
 
 from ..plan.test_jobs import DRAWN, EVERY_MODEL, FINISHED
 from ..support.snakemake import call, jobs, outputs, planned, snakemake
@@ -23,6 +30,9 @@ OWN = {
     "data": {"train": ["own.jsonl"], "train_size": 100},
     "evaluation": {"benchmarks": [{"name": "own", "source": "test.jsonl"}]},
 }
+
+
+INJECTION = "$(touch x)"
 
 
 def write_study(folder: Path, root: Path, **changes: object) -> Path:
@@ -66,7 +76,7 @@ def test_files_that_are_gone_are_made_again_and_nothing_else(finished: Path, roo
     shutil.rmtree(results / "data")
     assert planned(root, folder, study, "figures") == {"figure": 8}
     study = write_study(folder, root, methods={"grpo": {"clip": {"low": 0.1}}})
-    assert planned(root, folder, study, "all") == {"prepare": 1, "start_model": 1, **EVERY_MODEL}
+    assert planned(root, folder, study, "all") == {"prepare": 1, "start_model": 2, **EVERY_MODEL}
 
 
 def test_a_finished_job_that_snakemake_takes_for_incomplete_hides_no_other(
@@ -150,6 +160,47 @@ def test_no_cores_are_refused(option: str, root: Path, tmp_path: Path) -> None:
     done = call(root, tmp_path, write_study(tmp_path, root), *cores, "--dry-run", "all")
     assert done.returncode != 0
     assert f"policygrain: {option} 0: give at least 1" in done.stdout + done.stderr
+
+
+@pytest.fixture
+def injected(root: Path, tmp_path: Path) -> Path:
+    """A study of one run, whose initial model has a name that a shell would run."""
+    folder = tmp_path / INJECTION
+    folder.mkdir()
+    for name in ("config.json", "tokenizer_config.json"):  # what the first job looks for; a model is more
+        (folder / name).write_text("{}")
+    content = {"base": str(root / "studies" / "smoke.yaml"), "name": "smoke", "model": {"start": INJECTION}}
+    content |= {"seeds": [0], "experiments": {"headline": {"methods": ["tepo"]}}, "controls": None}
+    path = tmp_path / "study.yaml"
+    path.write_text(yaml.safe_dump(content | {"figures": ["dynamics"]}))
+    return path
+
+
+def test_values_of_a_study_are_words_of_the_command_line(injected: Path, root: Path) -> None:
+    done = snakemake(root, injected.parent, injected, "--dry-run", "--printshellcmds", "all")
+    lines = re.findall(r"^Shell command: exec .*-m policygrain\.cli (.*)$", done.stdout + done.stderr, flags=re.M)
+    commanded = {"prepare", "train", "estimators", "rounds", "evaluate", "figure", "track", "report"}
+    assert commanded == {shlex.split(line)[0] for line in lines}
+    assert not list(injected.parent.rglob("x"))
+
+
+def test_no_shell_runs_what_a_study_says(injected: Path, root: Path) -> None:
+    of_start_model = ("train", "estimators", "rounds")
+    options = ("--keep-going", "--until", *of_start_model, "--", "all")
+    done = call(root, injected.parent, injected, *options, HF_HUB_OFFLINE="1")
+    said = done.stdout + done.stderr
+    assert done.returncode != 0 and f"policygrain: model '{INJECTION}' cannot be loaded" in said, said[-3000:]
+    logs = injected.parent / "results" / "smoke" / "logs"
+    assert {path.name for path in logs.iterdir()} == {"prepare", *of_start_model}
+    assert "Traceback" not in said
+    assert not list(injected.parent.rglob("x"))
+
+
+@pytest.mark.parametrize("name", [INJECTION, "../up", "a b", ""])
+def test_names_that_are_no_words_are_refused(name: str, in_root: Path) -> None:
+    """As the Snakefile reads a study; its error ends the call, as in the next test."""
+    with pytest.raises(UserError, match="name: "):
+        parse_study(FINISHED | {"name": name}, Path("study.yaml"))
 
 
 def test_a_misspelt_key_ends_in_one_message(root: Path, tmp_path: Path) -> None:

@@ -85,8 +85,8 @@ def test_a_folder_of_an_earlier_version_is_continued_and_what_is_no_study_is_nam
 def test_what_is_no_model_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "empty").mkdir()
     for model, says in (
-        (str(tmp_path / "empty"), "no model here: it has no config.json"),
-        (str(tmp_path / "model.gguf"), "a GGUF file is no folder with a model"),
+        (str(tmp_path / "empty"), "is not a model: it has no config.json"),
+        (str(tmp_path / "model.gguf"), "a GGUF file is not a model folder"),
         ("no such/model", "neither a folder nor a model that the hub provides"),
     ):
         assert main(["evaluate-model", model, *SAMPLED, "--out", str(tmp_path / "out")]) == 2

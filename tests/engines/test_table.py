@@ -75,7 +75,7 @@ def test_the_message_names_a_trainer_that_has_all() -> None:
         check_features(heads, arm, "verl")
     nobody = study_of(*ASKS[1], "policygrain")
     (arm,) = run_matrix(nobody).arms.values()
-    with pytest.raises(UserError, match=r"prediction heads would learn .*\. Leave that out"):
+    with pytest.raises(UserError, match=r"heads would learn its output .*\. Leave them out"):
         check_features(nobody, arm, "policygrain")
 
 
@@ -87,7 +87,7 @@ def test_the_message_names_a_trainer_that_has_all() -> None:
         ({"trl": {"vllm_mode": "server"}}, r"training\.trl\.vllm_mode: the study's engine samples"),
         ({"trl": {"fdsp": "full_shard"}}, r"training\.trl\.fdsp: is not passed on.* 'fsdp'"),
         ({"trl": {"deepspeed": {"zero_optimization": {"stage": 3}}}}, "ZeRO stage 3"),
-        ({"trl": {"fsdp": True, "fsdp_config": {"version": 1}}}, "weights in FSDP1 cannot be sampled"),
+        ({"trl": {"fsdp": True, "fsdp_config": {"version": 1}}}, "the engine cannot read weights of FSDP1"),
         ({"trainer": "policygrain", "trl": {"fsdp": True}}, "only trainer: trl reads it"),
         ({"trainer": "verl", "verl": {"trainer": {"save_freq": 1}}}, r"training\.verl\.trainer\.save_freq: the study"),
         ({"trainer": "verl", "verl": {"trainer": {"nnodes": 2}}}, r"training\.verl\.trainer\.nnodes: the SLURM job"),

@@ -111,7 +111,7 @@ def test_a_run_that_died_without_a_checkpoint_says_so(
     verl: Path, made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WHAT", "no checkpoint")
-    with pytest.raises(UserError, match="no checkpoint, so the same command begins anew") as raised:
+    with pytest.raises(UserError, match="no checkpoint, so the same command starts from the beginning") as raised:
         train_small(study(), tmp_path / "run", *made)
     assert str(raised.value).endswith("the GPU is lost")
 

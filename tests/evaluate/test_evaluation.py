@@ -79,7 +79,7 @@ def test_contaminated_problems_are_in_the_record(made: tuple[Path, Path], tmp_pa
 
 def test_a_missing_model_is_named(made: tuple[Path, Path], tmp_path: Path) -> None:
     results = StudyFolder(tmp_path)
-    with pytest.raises(UserError, match=r"model: no model here; train it first \(grpo/seed0\)"):
+    with pytest.raises(UserError, match=r"model: has no model; train it first \(grpo/seed0\)"):
         evaluate(small_study(), {"grpo/seed0": results.run("grpo", 0).model}, DataFolder(made[0]), results)
 
 

@@ -1,6 +1,6 @@
 """The processes that train a run together, started by torchrun or SLURM's `srun`: a process group, or Ray for verl.
 
-Where one of them fails, the launcher ends the others: torchrun does, and `srun --kill-on-bad-exit=1`.
+If one of them fails, torchrun and `srun --kill-on-bad-exit=1` end the others.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TIMEOUT = timedelta(minutes=30)  # a rank that is further behind than this count
 
 @contextlib.contextmanager
 def processes(settings: Training) -> Iterator[None]:
-    """What connects the processes of a run while it is trained: Ray for verl, else a process group."""
+    """Context in which the processes of a run are connected: by Ray for verl, else by a process group."""
     if settings.trainer == "verl":
         if _tasks() > 1 and RAY_ADDRESS not in os.environ:
             _start_ray(settings)
@@ -84,9 +84,9 @@ def read_slurm() -> None:
 
 
 def _start_ray(settings: Training) -> NoReturn:
-    """Become `ray symmetric-run`: Ray on each node of the step, and on the first this command, called once more.
+    """Replace this process by `ray symmetric-run`, which starts Ray on each node, and this command again on the first.
 
-    UserError unless the step has one task per node.
+    UserError unless the SLURM step has one task per node.
     """
     nodes = int(os.environ["SLURM_STEP_NUM_NODES"])
     if _tasks() != nodes:
@@ -102,30 +102,30 @@ def _start_ray(settings: Training) -> NoReturn:
         **environment(settings.verl),
         "PATH": f"{ray.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",  # `ray symmetric-run` calls `ray`
         RAY_ADDRESS: address,
-        # Sockets are in this folder, and the name of one has at most 107 characters; TMPDIR is often long.
+        # Ray's sockets are in this folder. A socket's path has at most 107 characters, and TMPDIR is often long.
         "RAY_TMPDIR": os.environ.get("RAY_TMPDIR", "/tmp"),
-        # Else whoever reaches the node could run programs in this Ray.
+        # Without a token, anyone who can connect to the node could run programs in this Ray cluster.
         RAY_AUTH: os.environ.get(RAY_AUTH, "token"),
-        RAY_WAITS: os.environ.get(RAY_WAITS, "300"),  # seconds; Ray's own 30 are too few on a slow file system
+        RAY_WAITS: os.environ.get(RAY_WAITS, "300"),  # seconds; Ray's default, 30, is too short on a slow file system
     }
     command = [str(ray), "symmetric-run", "--address", address, "--min-nodes", str(nodes), *amounts, "--"]
     os.execve(ray, [*command, sys.executable, *sys.orig_argv[1:]], variables)
 
 
 def _ensure_token() -> None:
-    """Make Ray's token of this user, unless there is one; all nodes read it from the home folder."""
+    """Write this user's Ray token unless it exists; all nodes read it from the home folder."""
     token = Path.home() / ".ray" / "auth_token"
     token.parent.mkdir(exist_ok=True)
     own = token.with_name(f"{token.name}.{os.environ['SLURM_JOB_ID']}.{os.environ['SLURM_PROCID']}")
     own.touch(0o600)
     own.write_text(secrets.token_hex(32))
     with contextlib.suppress(FileExistsError):
-        os.link(own, token)  # of several nodes, one makes it
+        os.link(own, token)  # fails on all nodes but the first
     own.unlink()
 
 
 def ray_resources(settings: Training) -> dict[str, Any]:
-    """What Ray counts on each node: GPUs, and CPUs if the study says how many."""
+    """The resources that Ray may use on each node: GPUs, and CPUs if the study sets their number."""
     import torch
 
     changes = with_changes({}, settings.verl)
@@ -142,7 +142,7 @@ def _tasks() -> int:
 def _meeting_point() -> tuple[str, str]:
     """Address and port on the first node of this step; MASTER_ADDR and MASTER_PORT override them.
 
-    The port is below those of outgoing connections and above those of Ray's workers; each step of a job has another.
+    The port is below those of outgoing connections and above those of Ray's workers, and differs for each job step.
     """
     slurm = os.environ
     port = 20_000 + (31 * int(slurm["SLURM_JOB_ID"]) + int(slurm["SLURM_STEP_ID"])) % 12_000
@@ -163,6 +163,6 @@ def _address_of_first(nodes: str) -> str:
 
 
 def own_gpu(local: int, visible: str) -> str:
-    """One of the visible GPUs; none if the list is empty, which disables GPUs."""
+    """The GPU of the process with rank ``local`` on its node. ``visible``: as CUDA_VISIBLE_DEVICES; empty: no GPU."""
     names = visible.split(",")
     return names[local % len(names)]

@@ -1,4 +1,4 @@
-"""One training run in its folder: which run it belongs to, start or resume it by its trainer, write its summary."""
+"""One training run in its folder: prepares the folder, starts or resumes training, and writes the summary."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def train_run(
     arm.method(study).check()
     settings = arm.training(study)
     check_arm(study, arm)
-    commit()  # of the source that was imported: it may change while the run is trained
+    commit()  # cached here, because the source may change while the run is trained
     on_rank_0(lambda: check_free_space(run.path))
     with run_lock(run.path):
         config, start, data, ended = on_rank_0(lambda: prepare_run(study, arm, seed, run, start, data))
@@ -71,8 +71,8 @@ def train_run(
 class Train(Protocol):
     """A trainer: trains a run from its newest checkpoint, if there is one, to its final model.
 
-    The caller holds the lock of the run's folder. After each step ``stop`` is asked; to stop, the run is saved and
-    `Stopped` is raised. All ranks of a process group call this with the same arguments.
+    The caller holds the lock of the run's folder. ``stop`` is checked after each step; if there is a reason to
+    stop, the run is saved and `Stopped` is raised. All ranks of a process group call this with the same arguments.
     """
 
     def __call__(
@@ -113,7 +113,7 @@ def prepare_run(
     claim(run, config)
     ended = has_ended(run, config)
     if not ended:
-        run.summary.unlink(missing_ok=True)  # a run with a summary has ended, and this one is trained
+        run.summary.unlink(missing_ok=True)  # a summary means that the run has ended
         write_record(run.config, config)
     return config, start, data, ended
 
@@ -134,7 +134,7 @@ def _summarise(run: RunFolder, config: RunConfig, final: FinalMetrics, compute: 
 
 
 def run_config(study: Study, arm: Arm, seed: int, start: str, data: DataFolder) -> RunConfig:
-    """The record of everything that the result of a run depends on, with the digest of it as key."""
+    """The record of everything that the result of a run depends on; its key is the digest of these inputs."""
     settings = Fingerprints(study).run_settings(arm, seed)
     inputs = RunInputs(
         start_model=check_start_model(Path(start), study.model.revision),

@@ -1,4 +1,4 @@
-"""Which trainer has what: `policygrain check` and `policygrain train` refuse arms that ask for what theirs lacks."""
+"""The features of each trainer. `policygrain check` and `policygrain train` refuse an arm whose trainer lacks one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LOOP, BUT_VERL = TRAINERS[:1], TRAINERS[:2]
 
 
 class Feature(NamedTuple):
-    """Something that an arm may ask for, and the trainers that have it."""
+    """A feature that an arm may need, and the trainers that have it."""
 
     text: str
     is_asked: IsAsked
@@ -39,19 +39,20 @@ def _need(name: Need) -> Feature:
 
 
 def calls_tools(sources: Iterable[str]) -> list[str]:
-    """Those of ``sources`` whose problems have a tool."""
+    """The items of ``sources`` whose problems have a tool."""
     return [source for source in sources if source in TOOLS]
 
 
 FEATURES = [
     Feature("problems with a tool (data.train)", lambda study, s, m: bool(calls_tools(study.data.train))),
     Feature(
-        "problems with a tool, whose output prediction heads would learn (`ratio: {future: backbone}` has none)",
+        "prediction heads and problems with a tool: heads would learn its output (`ratio: {future: backbone}` has no "
+        "heads)",
         lambda study, s, m: bool(m.n_mtp_heads and calls_tools(study.data.train)),
         (),
     ),
     *map(_need, VERL_LACKS),
-    # verl computes these over the micro-batch, or from something else.
+    # verl computes these over the micro-batch, or from other inputs.
     _need("step_log_probs"),
     Feature("a mask by entropies (TEPO)", lambda study, s, m: reads_entropies(m)),
     Feature("an overlong penalty (sampler.overlong_buffer)", lambda study, s, m: bool(m.sampler.overlong_buffer)),
@@ -87,7 +88,7 @@ PACKAGES = {"trl": ("trl", "accelerate")}
 
 
 def check_trainers(study: Study) -> None:
-    """UserError if an arm of the study asks for something that its trainer does not have."""
+    """UserError if an arm of the study needs a feature that its trainer lacks, or the trainer cannot run here."""
     for arm in run_matrix(study).arms.values():
         check_arm(study, arm)
 
@@ -98,13 +99,13 @@ def trainer_notes(study: Study) -> list[str]:
     if not any(arm.training(study).trainer == "verl" and arm.method(study).sampler.dynamic for arm in arms):
         return []
     return [
-        "training.trainer: with dynamic sampling verl samples other groups than the loop in place of dropped ones, so "
-        "its runs of a seed are not paired with those of other methods: differences have wider intervals."
+        "training.trainer: with dynamic sampling verl replaces dropped groups by other groups than the loop, so its "
+        "runs are not paired by seed with those of other methods, and differences have wider intervals."
     ]
 
 
 def check_arm(study: Study, arm: Arm) -> None:
-    """UserError if a trainer lacks something that ``arm`` asks for, is not installed, or is one process by design."""
+    """UserError if the arm's trainer lacks a feature, is not installed, or cannot run in several processes as here."""
     settings = arm.training(study)
     trainer = settings.trainer
     trainers = {trainer, *(other.training(study).trainer for other in run_matrix(study).arms.values())}
@@ -134,14 +135,14 @@ def check_arm(study: Study, arm: Arm) -> None:
 
 
 def check_features(study: Study, arm: Arm, trainer: str) -> None:
-    """UserError if ``trainer`` lacks something that ``arm`` asks for."""
+    """UserError if ``trainer`` lacks a feature that ``arm`` needs."""
     settings, method = arm.training(study), arm.method(study)
     asked = [feature for feature in FEATURES if feature.is_asked(study, settings, method)]
     if lacking := [feature.text for feature in asked if trainer not in feature.trainers]:
         others = [other for other in TRAINERS if all(other in feature.trainers for feature in asked)]
         instead = f"Set it to {' or '.join(others)}, or leave" if others else "Leave"
         raise UserError(
-            f"training.trainer: {trainer} does not have what {arm.name} asks for: {'; '.join(lacking)}. {instead} that "
+            f"training.trainer: {trainer} lacks features that {arm.name} needs: {'; '.join(lacking)}. {instead} them "
             "out (docs/training.md)."
         )
 

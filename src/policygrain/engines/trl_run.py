@@ -1,7 +1,8 @@
-"""TRL as the trainer of a run: its samples are the study's, TRL optimises, divides the model and saves.
+"""TRL as the trainer of a run: responses are sampled as in the loop; TRL optimises, shards and saves the model.
 
 The rollouts, the objective and the records are those of the loop in `train/` (`Steps`), so a run by TRL is paired with
-one of the loop; they differ by rounding. TRL, Accelerate and DeepSpeed decide how the model is held (`training.trl`).
+one of the loop; they differ by rounding. TRL, Accelerate and DeepSpeed decide how the model is distributed over
+processes (`training.trl`).
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 def check_keys(settings: Training) -> None:
     """UserError for a key of `training.trl` that the study decides, that TRL does not have, or that cannot work.
 
-    Passed on are the settings that TRL has from transformers' `TrainingArguments`, except those that a study has keys
-    for. TRL's own settings are about objective and sampling, which the study decides.
+    Only settings that TRL has from transformers' `TrainingArguments` are passed on, except those for which a study has
+    keys. TRL's own settings are about objective and sampling, which the study decides.
     """
     if not settings.trl:
         return
@@ -31,7 +31,7 @@ def check_keys(settings: Training) -> None:
         if "vllm" in key:
             raise UserError(
                 f"training.trl.{key}: the study's engine samples (training.engine: vllm, in each process). TRL's "
-                "own vLLM has no sampling seed per response, so runs would not be paired; for servers take verl."
+                "own vLLM has no sampling seed per response, so runs would not be paired; for vLLM servers use verl."
             )
         if key in decided or key not in known:
             raise UserError(
@@ -39,16 +39,16 @@ def check_keys(settings: Training) -> None:
                 f"{did_you_mean(key, known - decided)}"
             )
         if key == "fsdp_config" and isinstance(value, dict) and str(value.get("version", 2)) != "2":
-            raise UserError("training.trl.fsdp_config.version: weights in FSDP1 cannot be sampled from; leave it out.")
+            raise UserError("training.trl.fsdp_config.version: the engine cannot read weights of FSDP1; leave it out.")
         if key == "deepspeed" and isinstance(value, dict) and value.get("zero_optimization", {}).get("stage") == 3:
             raise UserError(
-                "training.trl.deepspeed: ZeRO stage 3 divides the weights, which the engine that samples cannot read. "
-                "Take stage 1 or 2, or `fsdp: true`."
+                "training.trl.deepspeed: ZeRO stage 3 shards the weights in a form that the engine cannot read. Use "
+                "stage 1 or 2, or `fsdp: true`."
             )
 
 
 def is_sharded(settings: Training) -> bool:
-    """Whether each process holds a part of the weights only."""
+    """Whether each process holds only a part of the weights (FSDP)."""
     return bool(settings.trl.get("fsdp"))
 
 

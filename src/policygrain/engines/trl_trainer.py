@@ -34,12 +34,12 @@ from trl import GRPOTrainer  # noqa: E402
 
 
 class SkippableAdamW(torch.optim.AdamW):
-    """AdamW that can skip steps: dynamic sampling may leave fewer responses than there are steps, or none."""
+    """AdamW that can skip steps: after dynamic sampling there may be fewer minibatches than steps, or none."""
 
     skips = False
 
     def step(self, closure: Any = None) -> Any:
-        """A step, unless it is left out."""
+        """An optimizer step, or nothing if ``skips`` is set."""
         return None if self.skips else super().step(closure)
 
 
@@ -54,7 +54,7 @@ class StudyTrainer(GRPOTrainer):
         self.micro_batches = micro_batches_per_update(steps.settings, ranks()[1])
         self.stopped_by: str | None = None
         self._minibatches: list[TrainingBatch] = []
-        self._minibatch: TrainingBatch | None = None  # of the current optimizer step; None: the step is left out
+        self._minibatch: TrainingBatch | None = None  # of the current optimizer step; None: the step is skipped
         self._micro_batches: tuple[Tensor, ...] = ()  # rows of the minibatch that this process computes
         self._parts: list[dict[str, float]] = []  # metrics of its micro-batches so far
         self._updates: list[dict[str, float]] = []  # metrics of the optimizer steps of this training step so far
@@ -102,7 +102,7 @@ class StudyTrainer(GRPOTrainer):
         return out.loss * ranks()[1]  # gradients are averaged over processes and must be summed
 
     def _nothing(self, model: Any) -> Tensor:
-        """A loss of 0 that all processes can compute together where this one has no responses."""
+        """A loss of 0 for a process without responses, which must take part in the forward passes of sharded models."""
         tokenizer = self.study.policy.tokenizer
         sequences = pack([[tokenizer.eos_token_id]], [[tokenizer.eos_token_id]], tokenizer.pad_token_id, device())
         return self._scores(model, sequences).log_probs.sum() * 0.0
@@ -125,7 +125,7 @@ class StudyTrainer(GRPOTrainer):
     def score(self, model: Any, sequences: Sequences) -> TokenScores:
         """Log-probabilities and entropies of all responses under ``model``, without gradient.
 
-        Each process computes a share, in the same number of passes; all have the whole result.
+        Each process computes a share, in the same number of passes, and returns the scores of all responses.
         """
         (number, count), settings = ranks(), self.study_settings
         order = sequences.mask.sum(1).argsort(stable=True)
@@ -148,7 +148,7 @@ class StudyTrainer(GRPOTrainer):
         if self.optimizer is None:
             trained = self.model if model is None else model
             self.optimizer = make_optimizer(trained, None, self.study.method, self.study_settings, SkippableAdamW)
-            self.adamw = self.optimizer  # TRL wraps the other one
+            self.adamw = self.optimizer  # TRL wraps `self.optimizer` later
         return self.optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
@@ -165,7 +165,7 @@ class StudyTrainer(GRPOTrainer):
         return self._norm
 
     def before_update(self) -> None:
-        """Check the optimizer step that is about to be made, and count it; or leave it out."""
+        """Check and count the optimizer step that is about to be made, or skip it if there is no minibatch."""
         batch = self._minibatch
         self.adamw.skips = batch is None
         if batch is None:
@@ -187,7 +187,7 @@ class StudyTrainer(GRPOTrainer):
         self.study.clock.seconds["update"] = time.perf_counter() - self._started
         self.stopped_by = self.study.end(self._updates)
         self._updates = []
-        self._metrics["train"].clear()  # TRL's, which nobody reads
+        self._metrics["train"].clear()  # TRL's own metrics, which are not used
         step = self.study.state.step
         due = step % settings.checkpoint_every == 0 and step < settings.steps
         control.should_save = due or self.stopped_by is not None
@@ -196,7 +196,7 @@ class StudyTrainer(GRPOTrainer):
     # ---- checkpoints ----
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        """TRL's checkpoint, with the state of the run and checksums, under the name that all trainers give."""
+        """Write TRL's checkpoint with the run's state and checksums, named as the checkpoints of all trainers."""
         self.study.log.flush()
         checkpoints, step = self.study.run.checkpoints, self.study.state.step
         folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
@@ -214,7 +214,7 @@ class StudyTrainer(GRPOTrainer):
             on_rank_0(end)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        """As in transformers, which does not load the adapters of this package's models."""
+        """Load as transformers does; this package loads its own adapters, which transformers does not know."""
         if has_adapter(self.model) and not is_sharded(self.study_settings):
             load_adapter(self.model, Path(resume_from_checkpoint))
         else:

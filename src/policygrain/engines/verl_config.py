@@ -20,21 +20,21 @@ if TYPE_CHECKING:
     from ..study import Study
     from ..study.runs import Arm
 
-# Names another interpreter with verl than that of `make setup-verl`.
+# Environment variable with the interpreter of verl's environment (default: that of `make setup-verl`).
 PYTHON = "POLICYGRAIN_VERL_PYTHON"
 CONFIG, REWARD = "verl", "reward.py"
 AGENT, AGENT_LOOP = "agent.yaml", {"name": "seeded", "_target_": f"{VERL_PAIRED}.SeededAgentLoop"}
 # `training.compute` → the type of verl's passes; verl computes on GPUs, where `auto` is bfloat16.
 COMPUTE = {"float32": "float32", "bfloat16": "bfloat16", "float16": "float16", "auto": "bfloat16"}
 RECORD, ROLLOUTS, VALIDATIONS = "export.json", "rollouts", "validations"
-# verl always applies a chat template; without `prompt.chat` it is one that joins the texts.
+# verl always applies a chat template; without `prompt.chat` this one concatenates the messages.
 TEMPLATE, PLAIN = "custom_chat_template", "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 
 
 def registered_name(method: Method) -> str:
     """The name of the study's method in verl, with a digest: a preset or another study's method may have the same name.
 
-    Without the file of methods, or with that of another arm, verl knows no loss of this name and does not train.
+    verl stops if the file of methods is missing or is that of another arm, because it then has no loss of this name.
     """
     return f"{method.name}-{digests.of_json(method.data())[:8]}"
 
@@ -81,7 +81,7 @@ def config(study: Study, arm: Arm, seed: int, longest: int, gpus: int) -> dict[s
                 "checkpoint": {"save_contents": ["model", "optimizer", "extra", "hf_model"]},
                 "optim": {
                     "lr": settings.learning_rate,
-                    # verl's schedule moves once per batch.
+                    # verl updates the learning rate once per batch.
                     "lr_warmup_steps": math.ceil(settings.warmup_updates / settings.updates_of_batch),
                     "weight_decay": settings.weight_decay,
                     "clip_grad": settings.max_grad_norm,
@@ -137,7 +137,8 @@ CPU_ENVIRONMENT = {
     "VERL_ENGINE_DEVICE": "cuda",  # the name under which its training engines are registered; they ask the platform
     "RAY_worker_niceness": "0",  # Ray would add 15 to this process's
 }
-# verl's defaults are for GPUs; with `training.verl: {trainer: {device: cpu}}` these are below the study's own keys.
+# verl's defaults are for GPUs. With `training.verl: {trainer: {device: cpu}}` these replace them, and other keys of
+# `training.verl` replace these.
 _FSDP2 = {"strategy": "fsdp2", "use_torch_compile": False}
 ON_CPU: dict[str, Any] = {
     "actor_rollout_ref": {
@@ -169,7 +170,7 @@ def on_cpu(changes: dict[str, Any]) -> bool:
 
 
 def with_changes(written: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """verl's configuration with `training.verl`. UserError for a key that the study decides."""
+    """``written`` with the ``changes`` of `training.verl`. UserError for a key that the study decides."""
     for key in _leaves(changes):
         decided = [k for k in _leaves(written) if k == key or k.startswith(f"{key}.") or key.startswith(f"{k}.")]
         if decided and key not in RESOURCES:
@@ -178,7 +179,7 @@ def with_changes(written: dict[str, Any], changes: dict[str, Any]) -> dict[str, 
 
 
 def environment(changes: dict[str, Any]) -> dict[str, str]:
-    """Environment variables of verl's processes, with `training.verl`."""
+    """Environment variables of verl's processes. ``changes``: `training.verl`."""
     return {**os.environ, **(CPU_ENVIRONMENT if on_cpu(changes) else {})}
 
 
@@ -211,7 +212,7 @@ def verl_python() -> Path:
 
 
 def verl_version() -> str:
-    """The version of verl in its environment. PackageNotFoundError if it is not there."""
+    """The version of verl in its environment. PackageNotFoundError if verl is not installed there."""
     return _version_in(verl_python())
 
 

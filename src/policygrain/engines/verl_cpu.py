@@ -1,6 +1,6 @@
 """verl 0.9.1 on a CPU, for tests and tiny models: a platform `cpu`, and rollouts by the engine of transformers.
 
-verl has neither. It imports this module in each of its processes (`CPU_ENVIRONMENT` in verl_config.py).
+verl itself has neither. It imports this module in each of its processes (`CPU_ENVIRONMENT` in verl_config.py).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from verl.plugin.platform import PlatformBase, PlatformRegistry
 
 
 class _Device(types.ModuleType):
-    """`torch.cuda` without a device: what `torch.cpu` lacks does nothing."""
+    """Replacement for `torch.cuda`: `torch.cpu`, with functions that do nothing where it has none."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -51,7 +51,7 @@ class _PlatformCPU(PlatformBase):
         return "CPU_VISIBLE_DEVICES"
 
     def ray_resource_name(self) -> str:
-        return "GPU"  # Ray counts those of ray_kwargs.ray_init.num_gpus
+        return "GPU"  # Ray's number of GPUs is ray_kwargs.ray_init.num_gpus
 
     def ray_noset_envvars(self) -> list[str]:
         return []
@@ -70,7 +70,7 @@ class _PlatformCPU(PlatformBase):
 
 
 class _Server:
-    """A rollout server: an actor of Ray with the engine of transformers. Requests of the same moment are one batch."""
+    """A rollout server: a Ray actor with the engine of transformers. Requests within 0.2 seconds are one batch."""
 
     def __init__(self, model: str, limit: int) -> None:
         from policygrain.model.loading import load_model
@@ -163,7 +163,7 @@ def _register() -> None:
 
     RolloutReplicaRegistry.register("transformers", _replica)
     base._ROLLOUT_REGISTRY[("transformers", "async")] = f"{__name__}.ServerAdapter"
-    # verl joins `cpu:gloo` and `DEVICE:BACKEND`, and torch refuses one device twice.
+    # verl joins `cpu:gloo` and `DEVICE:BACKEND`, here `cpu:gloo`, and torch refuses the same device twice.
     init = dist.init_process_group
 
     def init_process_group(backend: Any = None, *arguments: Any, **named: Any) -> Any:

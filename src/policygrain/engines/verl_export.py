@@ -1,4 +1,4 @@
-"""An arm of a study as a run of verl 0.9: configuration, problems and reward function (docs/integrations/verl.md).
+"""Writes an arm of a study as a run of verl 0.9: configuration, problems, reward function (docs/integrations/verl.md).
 
 `verl_results.py` reads the run back.
 """
@@ -44,10 +44,10 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None):
 
 
 def export(study: Study, arm: Arm, seed: int, data: DataFolder, out: Path, gpus: int) -> list[str]:
-    """Write configuration, method, problems and reward to the empty folder ``out``; returns differences in verl.
+    """Write configuration, method, problems and reward to the empty folder ``out``; returns notes (`differences`).
 
-    ``study.model.start`` is the folder or hub name of the initial model. UserError, which leaves no folder, if verl's
-    reward cannot grade the problems.
+    ``study.model.start`` is the folder or hub name of the initial model. UserError, without a folder left, if verl's
+    reward function cannot grade the problems.
     """
     with new_folder(out) as folder:
         return _write(study, arm, seed, data, folder, gpus)
@@ -57,8 +57,10 @@ def _write(study: Study, arm: Arm, seed: int, data: DataFolder, out: Path, gpus:
     settings, method = arm.training(study), arm.method(study)
     problems = {"train": read_problems(data.train), "validation": read_problems(data.validation)}
     if any(problem.options.tests for problem in problems["train"]):
-        raise UserError("data.train: verl's reward function here does not run programs.")
-    out.mkdir(parents=True, exist_ok=True)
+        raise UserError(
+            "data.train: problems with tests cannot be trained by verl: its reward function runs no programs."
+        )
+    out.mkdir(parents=True)
     renderer = PromptRenderer(load_tokenizer(study.model.start, study.model.revision), study.prompt)
     batches = settings.steps * (method.sampler.max_batches if method.sampler.dynamic else 1)
     train = itertools.islice(training_rows(problems["train"], settings, seed), batches * settings.prompts_per_step)
@@ -88,28 +90,28 @@ def check_unchanged(folder: Path) -> None:
 
 
 def differences(method: Method, settings: Training) -> list[str]:
-    """Differences of the run in verl from the same arm in the loop, a clause each."""
+    """How the run in verl differs from the same arm in the loop, as clauses for notes."""
     notes = [
-        "on several GPUs minibatches are composed by length, so runs are paired with those of the loop by prompts and "
-        "sampling seeds alone",
+        "on several GPUs verl composes minibatches by length, so runs are paired with those of the loop only by "
+        "prompts and sampling seeds",
         "gradients are clipped and averaged by verl's FSDP",
     ]
     if settings.epochs > 1:
         notes.append("each pass over a batch has the same minibatches")
     if settings.warmup_updates:
-        notes.append("the learning rate grows once per batch in its warmup, and not with each optimizer step")
+        notes.append("during warmup the learning rate grows once per batch, not with each optimizer step")
     if method.sampler.dynamic:
         notes.append(
-            "groups are sampled until a batch is full, however many that takes (sampler.max_batches), and others than "
-            "here replace those that are dropped, so runs of the two trainers are not paired"
+            "verl samples groups until a batch is full, without the limit sampler.max_batches, and replaces dropped "
+            "groups by other groups than the loop, so runs of the two trainers are not paired"
         )
     return notes
 
 
 def training_rows(problems: list[Problem], settings: Training, seed: int) -> Iterator[tuple[Problem, list[int]]]:
-    """The problems in the order in which the loop trains on them, minibatch by minibatch, without an end.
+    """An endless sequence of problems in the order in which the loop trains on them, minibatch by minibatch.
 
-    With each one the sampling seeds of its responses, by which the loop samples them (`Collector`).
+    Each comes with the seeds by which the loop samples its responses (`Collector`).
     """
     seed, count = sampling_seed(settings, seed), settings.prompts_per_step
     stream, one_pass = prompt_stream(problems, seed), settings.model_copy(update={"epochs": 1})
@@ -146,7 +148,7 @@ def _write_parquet(
 
 
 def describe(out: Path, notes: list[str]) -> str:
-    """Commands that start the run, and its differences."""
+    """The commands that start the run, and the notes on it."""
     return "\n".join(
         [
             f"export {EXPORTED}={shlex.quote(str(out.resolve()))}",

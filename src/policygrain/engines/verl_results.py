@@ -1,7 +1,7 @@
-"""What verl has saved of a run, as the records of a run: its log, its responses and its final model.
+"""Converts what verl saved of a run (its log, responses and final model) to the records of a run.
 
-The log has an object per step, `{"step": k, "data": {…}}` (`trainer.logger: [file]`). verl's step k is our step k - 1;
-its validation at step k is of the policy after k steps, which our log has at the beginning of step k.
+The log has an object per step, `{"step": k, "data": {…}}` (`trainer.logger: [file]`). verl counts steps from 1: its
+step k is step k - 1 of our records. A validation at step k is of the policy after k steps, in verl's log and in ours.
 """
 
 from __future__ import annotations
@@ -64,15 +64,15 @@ def final_model(folder: Path, steps: int) -> Path:
 
 
 def read_back(folder: Path, settings: Training, dynamic: bool, run: RunFolder) -> tuple[FinalMetrics, list[str]]:
-    """Write the run that verl has trained in ``folder`` into the folder of the run; returns also notes on it.
+    """Convert the run that verl trained in ``folder`` to records in ``run``; returns final metrics and notes.
 
-    ``dynamic``: whether verl sampled dynamically. UserError if steps or the final model are missing.
+    ``dynamic``: whether verl used dynamic sampling. UserError if steps or the final model are missing.
     """
     log = read_log(logs_in(folder), settings.steps, folder)
     model = final_model(folder, settings.steps)
     if not any(model.glob("*.safetensors")) or not (model / "config.json").exists():
         raise UserError(
-            f"{model}: no model in Hugging Face's format. Where verl saved its shards alone: python -m "
+            f"{model}: no model in Hugging Face's format. If verl saved only its shards, merge them: python -m "
             "verl.model_merger merge --backend fsdp --local_dir …/global_step_N/actor --target_dir this folder."
         )
     rollouts, validations = (
@@ -91,8 +91,8 @@ def read_back(folder: Path, settings: Training, dynamic: bool, run: RunFolder) -
         notes.append("verl saved no rollouts (trainer.rollout_data_dir), so `policygrain inspect` shows none")
     if dynamic:
         notes.append(
-            "other groups replaced those that it dropped, so it is not paired with a run of the loop; verl logs "
-            "nothing of dropped groups: `sampled_accuracy` is empty, and `total_tokens` estimated"
+            "verl replaced dropped groups by other groups than the loop, so the run is not paired with one of the "
+            "loop; verl logs nothing about dropped groups: `sampled_accuracy` is empty, and `total_tokens` estimated"
         )
     return final, notes
 
@@ -115,7 +115,7 @@ def _final(rows: Sequence[Mapping[str, Any]], timings: Sequence[Mapping[str, Any
 def _read_samples(folder: Path, model: Path, most: int) -> dict[int, list[EvaluatedSample]]:
     """Graded responses of each file of `trainer.rollout_data_dir` or `trainer.validation_data_dir`, by verl's step.
 
-    verl's reward is the study's grader. Prompts are numbered in their order, and the responses to each.
+    verl's reward is that of the study's grader. Prompts, and the responses to each prompt, are numbered from 0.
     """
     files = {int(path.stem): path for path in folder.glob("*.jsonl") if path.stem.isdigit()}
     if not files:
@@ -149,10 +149,10 @@ def _read_samples(folder: Path, model: Path, most: int) -> dict[int, list[Evalua
 
 
 def read_log(paths: Iterable[Path], steps: int, folder: Path) -> Log:
-    """verl's metrics by its step, from 0 (validation of the initial model, where it was done) to ``steps``.
+    """verl's metrics by its step, from 0 (validation of the initial model, if there was one) to ``steps``.
 
-    ``paths``: the log of each attempt, in their order. Of a step that several have, the later values count: a resumed
-    run repeats the steps since its checkpoint, and validates at its beginning. UserError if a step is missing.
+    ``paths``: the log of each attempt, in order. If several logs have a step, later values replace earlier ones: a
+    resumed run repeats the steps since its checkpoint, and validates at its beginning. UserError if a step is missing.
     """
     log: Log = {}
     for path in paths:
@@ -178,8 +178,8 @@ def metric_rows(
 ) -> list[dict[str, Any]]:
     """The rows of `metrics.jsonl`: one per step, and the final validation.
 
-    With ``dynamic`` sampling, verl logs how many groups were dropped and nothing about them: their length is taken to
-    be that of the others.
+    With ``dynamic`` sampling, verl logs only the number of dropped groups: their responses are assumed to be as long as
+    the others.
     """
     rows: list[dict[str, Any]] = []
     totals = {"total_updates": 0, "total_tokens": 0, "total_samples": 0}

@@ -1,7 +1,7 @@
-"""verl as the trainer of a run: written as a run of verl, trained in verl's own environment, and read back.
+"""verl as the trainer of a run: exports the run, trains it in verl's own environment, and reads its results.
 
-On one GPU and without dynamic sampling it samples and updates as the loop does (`integrations.verl_paired`). It saves
-periodically; the steps after its last checkpoint are made again.
+On one GPU and without dynamic sampling verl samples and updates as the loop does (`integrations.verl_paired`). verl
+saves periodically; a resumed run repeats the steps after the last checkpoint.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 1.0
 END_SECONDS = 20.0  # from SIGTERM to SIGKILL
-# The kernel kills verl when this process is killed (PR_SET_PDEATHSIG is 1): otherwise two would train in one folder.
+# The kernel kills verl when this process is killed (PR_SET_PDEATHSIG is 1): otherwise verl would go on training in the
+# folder while the next command starts verl there again.
 END_WITH_PARENT = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execv(sys.argv[1], sys.argv[1:])"
 LAST_LINES = 15  # of verl's output, in the message of a failed run
 
@@ -102,16 +103,16 @@ def _run_verl(folder: Path, run: RunFolder, stop: Stop | None, variables: dict[s
 
 
 def on_several_nodes(variables: dict[str, str]) -> list[str]:
-    """Changes to verl's configuration within a Ray that was started on the nodes of a job (`launch`).
+    """Changes to verl's configuration if `launch` has started Ray on the nodes of a job; none otherwise.
 
-    It was started before ``variables`` of this run were known, so verl's processes receive them by the configuration.
+    Ray was started before the environment ``variables`` of this run were known, so the configuration passes them on.
     """
     if RAY_ADDRESS not in os.environ:
         return []
     ray = "++ray_kwargs.ray_init"
     return [
         f"++trainer.nnodes={os.environ.get('SLURM_STEP_NUM_NODES', '1')}",
-        f"{ray}.address=auto",  # that of RAY_ADDRESS
+        f"{ray}.address=auto",  # Ray reads RAY_ADDRESS
         f"{ray}.num_cpus=null",
         f"{ray}.num_gpus=null",
         *(f"{ray}.runtime_env.env_vars.{name}='{value}'" for name, value in variables.items()),
@@ -119,11 +120,11 @@ def on_several_nodes(variables: dict[str, str]) -> list[str]:
 
 
 def _resumes(folder: Path) -> str:
-    """What the same command will do."""
+    """The step from which the same command resumes, for messages."""
     newest = folder / "checkpoints" / "latest_checkpointed_iteration.txt"
     if newest.exists():
         return f"the same command resumes from verl's checkpoint of step {newest.read_text().strip()}."
-    return "verl had saved no checkpoint, so the same command begins anew (training.checkpoint_every)."
+    return "verl had saved no checkpoint, so the same command starts from the beginning (training.checkpoint_every)."
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -139,7 +140,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _remove_torn_line(log: Path) -> None:
-    """Remove the end of a line that a killed process did not finish."""
+    """Remove an incomplete last line, which a killed process leaves."""
     content = log.read_bytes()
     if content and not content.endswith(b"\n"):
         log.write_bytes(content[: content.rfind(b"\n") + 1])

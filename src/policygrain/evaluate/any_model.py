@@ -35,10 +35,13 @@ class EvaluationOptions(NamedTuple):
 
 
 def study_of(options: EvaluationOptions, name: str, start: str) -> Study:
-    """Build a Study for the requested evaluation. UserError names the option that is wrong."""
-    sampling: dict[str, Any] = {"top_p": options.top_p, "max_tokens": options.max_tokens}
-    sampling["n"] = 1 if options.samples is None else options.samples
-    sampling["temperature"] = options.temperature or 0.0
+    """The study that describes the requested evaluation. UserError names the option that is wrong."""
+    sampling: dict[str, Any] = {
+        "n": 1 if options.samples is None else options.samples,
+        "temperature": options.temperature or 0.0,
+        "top_p": options.top_p,
+        "max_tokens": options.max_tokens,
+    }
     if sampling["n"] > 1 and not sampling["temperature"]:
         raise UserError("--samples: several greedy responses are the same; give --temperature, too.")
     sampling_given = options.samples is not None or options.temperature is not None
@@ -68,7 +71,7 @@ def study_of(options: EvaluationOptions, name: str, start: str) -> Study:
 
 
 def claim(folder: StudyFolder, study: Study) -> None:
-    """Write the requested evaluation into the folder of results. UserError if it has results of another one."""
+    """Write the study file of an evaluation to ``folder``. UserError if the folder has results of another protocol."""
     if folder.study.exists():
         try:
             there = load_recorded_study(folder.study)
@@ -87,7 +90,7 @@ def claim(folder: StudyFolder, study: Study) -> None:
 
 
 def named(models: Sequence[str]) -> dict[str, str]:
-    """Name → folder or hub name, of `MODEL` or `NAME=MODEL` each. UserError if two have the same name."""
+    """Name → folder or hub name, from arguments `MODEL` or `NAME=MODEL`. UserError if two models have one name."""
     by_name: dict[str, str] = {}
     for text in models:
         name, separator, model = text.partition("=")
@@ -97,21 +100,21 @@ def named(models: Sequence[str]) -> dict[str, str]:
             name = parts[-1] if parts else text
         name = _slug(name)
         if name in by_name:
-            raise UserError(f"two models are called {name!r}; name them: NAME={model}.")
+            raise UserError(f"two models have the name {name!r}; give one another name: NAME={model}.")
         by_name[name] = model
     return by_name
 
 
 def fetched(model: str, revision: str | None = None) -> Path:
-    """The folder of a model: itself, or a copy from the hub. UserError if there is neither."""
+    """The folder ``model``, or a local copy of the hub's ``model`` at ``revision``. UserError if there is neither."""
     if (folder := Path(model)).is_dir():
         if not (folder / "config.json").is_file():
-            raise UserError(f"{folder}: no model here: it has no config.json.")
+            raise UserError(f"{folder}: is not a model: it has no config.json.")
         return folder
     if folder.suffix == ".gguf":
         raise UserError(
-            f"{folder}: a GGUF file is no folder with a model. transformers' from_pretrained(gguf_file=...) reads it; "
-            "save_pretrained of a copy without its quantization writes such a folder."
+            f"{folder}: a GGUF file is not a model folder. Read it with transformers' from_pretrained(gguf_file=...), "
+            "remove the quantization, and write a folder with save_pretrained."
         )
     from huggingface_hub import snapshot_download
 
@@ -124,5 +127,5 @@ def fetched(model: str, revision: str | None = None) -> Path:
 
 
 def _slug(text: str) -> str:
-    """A name that can be a folder."""
+    """``text`` as a valid name of a folder."""
     return re.sub(r"^[^A-Za-z0-9_]+", "", re.sub(r"[^A-Za-z0-9_.-]", "_", text)) or "model"

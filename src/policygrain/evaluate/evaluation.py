@@ -89,25 +89,25 @@ def _digest(name: str, model: Path) -> str:
     """The digest of a model. UserError if its files are missing or differ from the digest in its record."""
     run = RunFolder(model.parent)
     if model == run.model and not (model / "config.json").exists():
-        raise UserError(f"{model}: no model here; train it first ({name}).")
+        raise UserError(f"{model}: has no model; train it first ({name}).")
     return check_final_model(run) if model == run.model else check_start_model(model)
 
 
 def _of_hub(study: Study, model: Path) -> Path:
-    """The folder of the study's initial model; of another model that is missing, its name, for the message."""
+    """The local copy of the study's initial model on the hub; any other path unchanged, for the error message."""
     if str(model) != study.model.start:
         return model
     return fetched(study.model.start, commit_of(study.model.start, study.model.revision))
 
 
 def _evaluation(folder: EvaluationFolder) -> ModelEvaluation | None:
-    """An existing evaluation; None if there is none or it cannot be read."""
+    """The evaluation in a folder; None if there is none or it cannot be read."""
     if not folder.record.exists():
         return None
     try:
         return model_evaluation(folder)
     except UserError as error:
-        print(f"{error} It is evaluated again.", file=sys.stderr)
+        print(f"{error} The model is evaluated again.", file=sys.stderr)
         return None
 
 

@@ -34,7 +34,7 @@ def protocol(study: Study, renderer: PromptRenderer, data: DataFolder, model: st
 
 
 def engine_of(study: Study) -> Literal["auto", "vllm", "transformers"]:
-    """The engine that evaluates: that of training where runs are evaluated by the process that trained them."""
+    """The engine of evaluation, or of training if the process that trains a run evaluates it."""
     return study.training.engine if study.evaluation.after_training else study.evaluation.engine
 
 

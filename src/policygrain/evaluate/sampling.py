@@ -26,11 +26,11 @@ class Query(NamedTuple):
     problem: Problem
     sample: int
     request: Request
-    greedy: bool = False  # besides the sampled responses
+    greedy: bool = False  # decoded greedily, in addition to the sampled responses
 
 
 def queries_of(study: Study, problems: Mapping[str, list[Problem]], renderer: PromptRenderer) -> list[Query]:
-    """All queries of an evaluation; the sampling seeds are keyed by the first of the benchmarks that share them."""
+    """All queries of an evaluation. If benchmarks share responses, the sampling seeds are keyed by the first one."""
     queries = []
     for benchmarks in sharing_responses(study):
         sampling, names = sampling_of(study, benchmarks[0]), [b.name for b in benchmarks]
@@ -49,9 +49,9 @@ def queries_of(study: Study, problems: Mapping[str, list[Problem]], renderer: Pr
 def sample(
     queries: Sequence[Query], engine: Callable[[], Engine], folder: EvaluationFolder, key: str
 ) -> list[Response]:
-    """The responses to all queries. Those that ``folder`` lacks are sampled, in chunks, and written.
+    """The responses to all queries, in order. Those that ``folder`` lacks are sampled, in chunks, and written to it.
 
-    ``engine`` is called only if needed.
+    ``engine`` is called only if something is sampled. UserError if ``folder`` cannot be written.
     """
     path = folder.responses(key)
     have = _sampled(path)

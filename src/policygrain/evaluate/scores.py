@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from math import comb
@@ -49,7 +50,7 @@ def grade(
 
 
 def _samples(sampled: Sequence[tuple[Query, Response, str]], grader: Grader) -> list[EvaluatedSample]:
-    """Each sampled response, given with its query and text, with its outcome."""
+    """Grade responses, each given with its query and its text."""
     items = [Item(q.problem.answer, text, q.problem.options, q.problem.id) for q, _, text in sampled]
     return [
         EvaluatedSample(
@@ -103,18 +104,14 @@ def pass_at_k(n: int, correct: int, k: int) -> float:
 
 def powers_of_two(n: int) -> list[int]:
     """1, 2, 4 … up to n, and n itself."""
-    return sorted({2**i for i in range(n.bit_length()) if 2**i <= n} | {n})
+    return sorted({2**i for i in range(n.bit_length())} | {n})
 
 
 def majority(answers: Sequence[str | None], correct: Sequence[bool]) -> float:
-    """maj@n of one problem: 1 if the most frequent answer is correct, else 0; the mean if several are most frequent.
+    """maj@n of one problem: 1 if the most frequent answer is correct, else 0; in a tie, the mean over the tied answers.
 
-    Answers are compared as text.
+    Answers are compared as text. None, a response without an answer, gets no vote.
     """
-    counts = Counter(a for a in answers if a is not None)
-    if not counts:
-        return 0.0
-    top = max(counts.values())
-    winners = [a for a, c in counts.items() if c == top]
+    winners = statistics.multimode(a for a in answers if a is not None)
     is_correct = dict(zip(answers, correct, strict=True))
-    return sum(is_correct[w] for w in winners) / len(winners)
+    return sum(is_correct[w] for w in winners) / len(winners) if winners else 0.0

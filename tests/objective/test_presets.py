@@ -178,7 +178,7 @@ def test_importing_methods_does_not_import_torch():
             {"sampler": {"correction_cap": 2.0}},
             "methods.bypass: anchor: rollout .*would correct for it twice",
         ),
-        ("gepo", {"anchor": "rollout"}, "methods.gepo: anchor: rollout has no ratio group_expectation"),
+        ("gepo", {"anchor": "rollout"}, "methods.gepo: ratio: group_expectation needs anchor: old"),
         ("dapo", {"sampler": {"rejection_low": 0.5}}, "sampler: rejection_low needs rejection_high"),
         ("dapo", {"sampler": {"rejection_low": 2, "rejection_high": 1}}, "rejection_low must not be above"),
         ("grpo", {"sampler": {"correction_cap": 1.0, "correction_floor": 2.0}}, "sampler: correction_floor must not"),

@@ -24,7 +24,7 @@ class TurnRewards:
     """Rewards of the turns of responses. All tensors are [prompts, group, turns]."""
 
     rewards: Tensor
-    mask: Tensor  # 1 where the response has this turn; a response's turns begin at the first place
+    mask: Tensor  # 1 where the response has this turn: its first places
     # Integers: the state in which the turn began. Turns of a group with the same number are compared by `gigpo`.
     states: Tensor | None = None
 
@@ -50,7 +50,7 @@ class Advantage(Part):
     def __call__(self, rewards: Tensor) -> Tensor:
         """Â [prompts, group]; exactly 0 in a group of equal rewards, and in a group of one.
 
-        A reward that is not a number makes what it is compared with no number either, so that no step is made with it.
+        A reward of NaN makes all advantages NaN that are computed with it, so that the step is refused.
         """
 
 
@@ -92,13 +92,13 @@ class BatchStd(Advantage):
     """(R_i − mean_j R_j) / (std + 1e-6): the mean of the group, the sample standard deviation of the batch.
 
     ``std_of: rewards`` is LitePPO (2508.08221), TRL's `scale_rewards="batch"`; ``advantages`` is REINFORCE++-baseline
-    (2501.03262), whose implementations weight responses by their tokens, and here count the same.
+    (2501.03262), whose implementations weight responses by their tokens; here all responses have the same weight.
     """
 
     name: Literal["batch_std"] = "batch_std"
     std_of: Literal["rewards", "advantages"] = setting(
         "rewards",
-        description="what the standard deviation is of: the rewards, or the rewards minus their groups' means",
+        description="values of the standard deviation: the rewards, or the rewards minus their groups' means",
     )
 
     def __call__(self, rewards: Tensor) -> Tensor:
@@ -112,9 +112,9 @@ class BatchStd(Advantage):
 class MaxRl(Advantage):
     """(R_i − mean_j R_j) / mean_j R_j, for rewards that are not negative; 0 without a success. MaxRL (2602.02710).
 
-    With rewards of 0 and 1 its expected gradient is that of the log-likelihood of a success, truncated: it weighs a
-    prompt with success rate p by (1 − (1 − p)^(G−1)) / p. UserError for a negative reward, with which the mean may be
-    close to 0 and the advantages of any size.
+    With rewards of 0 and 1 its expected gradient is that of the truncated log-likelihood of a success: a prompt with
+    success rate p has the weight (1 − (1 − p)^(G−1)) / p. UserError for a negative reward, because the mean could then
+    be close to 0, and advantages arbitrarily large.
     """
 
     name: Literal["maxrl"] = "maxrl"
@@ -122,15 +122,15 @@ class MaxRl(Advantage):
     def __call__(self, rewards: Tensor) -> Tensor:
         if (rewards < 0).any():
             raise UserError(
-                f"advantage maxrl: a reward is {float(rewards.min()):g}, and it divides by their mean: rewards must be "
-                "0 or more. Take dr_grpo, or add a constant (an overlong_buffer subtracts up to 1)."
+                f"advantage maxrl: a reward is {float(rewards.min()):g}; rewards must be 0 or more, because it divides "
+                "by their mean. Use dr_grpo, or add a constant (an overlong_buffer subtracts up to 1)."
             )
         mean = rewards.mean(1, keepdim=True)
         return (_centred(rewards) / mean).masked_fill(mean <= 0, 0.0)
 
 
 class TurnAdvantage(Advantage):
-    """Advantages of turns. Rewards of whole responses are those of responses of one turn."""
+    """Advantages of turns. A reward of a whole response is treated as that of a response with one turn."""
 
     def __call__(self, rewards: Tensor) -> Tensor:
         one = rewards.unsqueeze(2)
@@ -145,18 +145,18 @@ class TurnAdvantage(Advantage):
 class TurnReturn(TurnAdvantage):
     """Rewards from the turn on, minus a mean over the responses of the group that have this turn.
 
-    ``baseline: return``: the mean of their returns from this turn on. It depends on nothing that the turn decides.
-    ``reward``: each reward minus the mean reward of its turn, added up from the turn on, as MT-GRPO (2505.11821)
-    normalises. The number of means that are subtracted is that of the turns that the response takes, so taking another
-    turn costs the mean reward of that turn (docs/turns.md).
+    ``baseline: return``: the mean of their returns from this turn on, which depends on nothing that the turn decides.
+    ``baseline: reward``: each reward minus the mean reward of its turn, added up from the turn on, as MT-GRPO
+    (2505.11821) normalises. One mean is then subtracted for each turn that the response takes, so another turn costs
+    the mean reward of that turn (docs/turns.md).
     """
 
     name: Literal["turn_return"] = "turn_return"
     discount: float = setting(1.0, ge=0, le=1, description="γ of later turns")
     baseline: Literal["return", "reward"] = setting(
-        "return", description="what is compared at the same turn: returns from it on, or its rewards"
+        "return", description="values that are compared at a turn: returns from the turn on, or rewards of the turn"
     )
-    std: bool = setting(False, description="true: divided by the sample standard deviation of what is compared")
+    std: bool = setting(False, description="true: divided by the sample standard deviation of the compared values")
 
     def of_turns(self, turns: TurnRewards) -> Tensor:
         place = turns.mask.cumsum(2)
@@ -167,7 +167,7 @@ class TurnReturn(TurnAdvantage):
 
 @dataclass(frozen=True, kw_only=True)
 class Gigpo(TurnAdvantage):
-    """Of the response and of the turn: Â = Â_i + ω Â_k, among turns from the same state. GiGPO (2505.10978).
+    """Advantage of the response and, among turns from the same state, of the turn: Â_i + ω Â_k. GiGPO (2505.10978).
 
     Â_i is the return minus the group's mean, Â_k the return from the turn on minus its mean over turns of the group
     that began in the same state (0 if no other did). The mean of Â_i is over responses here; implementations that store
@@ -188,9 +188,10 @@ class Gigpo(TurnAdvantage):
 
 
 def _compared(values: Tensor, numbers: Tensor, mask: Tensor, std: bool) -> Tensor:
-    """Values minus the mean over those of the same prompt with the same number, 0 outside ``mask``.
+    """Each value minus the mean of the prompt's values that have the same number; 0 outside ``mask``.
 
-    Exactly 0 among equal values. All are [prompts, group, turns].
+    Exactly 0 if these values are equal; with ``std``, divided by their sample standard deviation + 1e-6. All are
+    [prompts, group, turns].
     """
     inside = mask != 0
     numbers = (numbers - numbers.min()).long()

@@ -50,7 +50,7 @@ class SeqMeanTokenMean(Aggregation):
 
 @dataclass(frozen=True, kw_only=True)
 class SeqMeanTokenSum(Aggregation):
-    """Mean over responses of the sum over their tokens: w = 1/N, so long ones count for more. LUSPO (2602.05261)."""
+    """Mean over responses of the sum over their tokens: w = 1/N; longer responses weigh more. LUSPO (2602.05261)."""
 
     name: Literal["seq_mean_token_sum"] = "seq_mean_token_sum"
 
@@ -60,7 +60,7 @@ class SeqMeanTokenSum(Aggregation):
 
 @dataclass(frozen=True, kw_only=True)
 class SeqMeanTokenSumNorm(Aggregation):
-    """The same divided by the longest possible response: w = 1/(N L_max). Dr. GRPO (2503.20783)."""
+    """`seq_mean_token_sum` divided by the longest possible response: w = 1/(N L_max). Dr. GRPO (2503.20783)."""
 
     name: Literal["seq_mean_token_sum_norm"] = "seq_mean_token_sum_norm"
 
@@ -72,7 +72,7 @@ class SeqMeanTokenSumNorm(Aggregation):
 class TurnMeanTokenMean(Aggregation):
     """Mean over turns of the mean over their tokens: w = 1/(M |turn|), with M turns in the step.
 
-    It is `seq_mean_token_mean` of the same responses where each turn is stored as a response of its own.
+    It equals `seq_mean_token_mean` if each turn is stored as a response of its own.
     """
 
     name: Literal["turn_mean_token_mean"] = "turn_mean_token_mean"

@@ -39,12 +39,15 @@ def turn_starts(mask: Tensor) -> Tensor:
 
 
 def turn_numbers(mask: Tensor) -> Tensor:
-    """The number of each token's turn in its response, from 0; outside them that of the last. [batch, tokens]."""
+    """The number of each token's turn in its response, from 0. Tokens between turns have that of the turn before them.
+
+    [batch, tokens].
+    """
     return (turn_starts(mask).cumsum(1) - 1).clamp(min=0)
 
 
 def sum_by_number(x: Tensor, numbers: Tensor) -> Tensor:
-    """Σ of ``x`` over the tokens of the same response with the same number, at each. Both are [batch, tokens]."""
+    """For each token, Σ of ``x`` over the tokens of its response that have the same number. All are [batch, tokens]."""
     return torch.zeros_like(x).scatter_add(1, numbers, x).gather(1, numbers)
 
 
@@ -54,22 +57,22 @@ class Responses:
 
     groups: Tensor  # integers: the prompt of each response
     lengths: Tensor  # response tokens in the loss
-    old_log_probs: Tensor | None = None  # Σ_t log π_old over them; None: not known
+    old_log_probs: Tensor | None = None  # Σ_t log π_old over these tokens; None: not known
 
     def sum_by_group(self, values: Tensor, groups: Tensor) -> Tensor:
-        """Σ of ``values`` [responses] over the group of each row in ``groups`` [rows]. [rows]."""
+        """For each number in ``groups`` [rows], Σ of ``values`` [responses] over the responses of the group. [rows]."""
         ids, index = self.groups.unique(return_inverse=True)
         return values.new_zeros(len(ids)).index_add(0, index, values)[torch.searchsorted(ids, groups)]
 
     @property
     def n_groups(self) -> int:
-        """Prompts of responses with a token in the loss, at least 1."""
+        """Number of prompts that have a response with a token in the loss, at least 1."""
         return max(1, self.groups[self.lengths > 0].unique().numel())
 
 
 @dataclass(frozen=True)
 class StepTotals:
-    """Totals of an optimizer step, which normalise its micro-batches; and its tensors, for functions that read them."""
+    """Totals of an optimizer step, by which its micro-batches are normalised; its tensors, if a function reads them."""
 
     n_tokens: Tensor | int  # response tokens in the loss, at least 1
     n_responses: Tensor | int  # responses with a token in the loss, at least 1
@@ -77,8 +80,8 @@ class StepTotals:
     n_groups: Tensor | int | None = None  # prompts of those responses, at least 1; None: those of `responses`
     responses: Responses | None = None  # for functions over groups; None: not known
     n_turns: Tensor | int | None = None  # turns of those responses, at least 1; None: not known
-    # Take the micro-batch's statistics where a function reads those of the step (covariances): the loss then depends on
-    # how a step is divided. False: such functions refuse.
+    # True: functions that read statistics of the step (covariances) take those of the micro-batch, so that the loss
+    # depends on how a step is divided. False: without ``tensors`` these functions raise a ValueError.
     micro_batch_statistics: bool = False
     tensors: TokenBatch | None = None  # the whole step
 
@@ -89,8 +92,9 @@ class TokenBatch:
 
     ``log_probs``, ``entropy`` and ``future_log_probs`` carry gradient; everything else is constant. Log-probabilities
     are natural logarithms under the distribution that was sampled from (temperature included); entropies are
-    full-vocabulary, in nats. ``mask`` is 1 on response tokens (the end-of-sequence token is one) and 0 on padding, on
-    whichever side. Values of the other tensors where ``mask`` is 0 have no influence, not even NaN.
+    full-vocabulary, in nats. ``mask`` is 1 on response tokens (the end-of-sequence token is one) and 0 on padding, left
+    or right. Values of the other tensors where ``mask`` is 0 have no influence, not even NaN. ValueError for other
+    shapes.
     """
 
     log_probs: Tensor
@@ -108,9 +112,9 @@ class TokenBatch:
     groups: Tensor | None = None  # [batch], integers: the prompt of each response
     # Integers: the segment (sentence, step) of each token; tokens of a response with the same number are one segment.
     segments: Tensor | None = None
-    # log-probabilities under the engine that sampled, where it is not π_old (the off-policy sequence mask reads them).
+    # Log-probabilities under the engine that sampled, if it is not π_old (the off-policy sequence mask reads them).
     rollout_log_probs: Tensor | None = None
-    # [batch] or [batch, tokens]: how many versions older than the current policy the one that sampled is.
+    # [batch] or [batch, tokens]: age of the policy that sampled, in versions before the current one.
     staleness: Tensor | None = None
     # The optimizer step that this micro-batch is a part of; None: it is the whole step. Denominators and statistics
     # are those of the step, so gradients do not depend on how a step is divided.
@@ -127,7 +131,9 @@ class TokenBatch:
             raise ValueError(f"log_probs must be [batch, tokens], got {tuple(shape)}")
         keep = self.mask != 0
         if self.mask.is_floating_point() and bool((keep & (self.mask != 1)).any()):
-            raise ValueError("mask has other values than 0 and 1; weights of tokens are rollout_weights or advantages")
+            raise ValueError(
+                "mask has other values than 0 and 1; pass weights of tokens as rollout_weights or advantages"
+            )
         if keep.shape != shape:
             raise ValueError(f"mask has shape {tuple(keep.shape)}, log_probs {tuple(shape)}")
         values: dict[str, Any] = {"mask": keep}

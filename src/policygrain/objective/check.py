@@ -30,7 +30,7 @@ def check(method: Method) -> None:
             out = method.loss(batch.replace(step=method.step_of(batch)))
         method.advantages(torch.zeros(2, 2))
         gradients = torch.autograd.grad(out.loss, [batch.log_probs, batch.entropy], allow_unused=True)
-    except Exception as error:  # a function of the user's may raise anything
+    except Exception as error:  # a custom function may raise anything
         raise UserError(f"{where}: the method does not work on a small example: {error}") from error
     if gradients[1] is not None and gradients[1].any() and "entropy_gradient" not in method.needs:
         raise UserError(
@@ -61,7 +61,7 @@ def _check_custom(part: Custom, where: str) -> None:
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     try:
         return get_type_hints(function)
-    except NameError:  # a name that is imported for type checkers alone
+    except NameError:  # a name that is imported only for type checkers
         return {}
 
 

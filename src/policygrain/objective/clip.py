@@ -24,11 +24,11 @@ class Surrogate(NamedTuple):
     low: Tensor
     high: Tensor
     silenced: bool = True  # whether these tokens have no gradient; False: their weight is bounded
-    corrected: bool = False  # whether the weights of a rollout correction are in the value already
+    corrected: bool = False  # whether ``value`` already contains the weights of a rollout correction
 
 
 class Clip(Part):
-    """Bound on the effect of a ratio."""
+    """A bound on the effect of a ratio."""
 
     @abc.abstractmethod
     def __call__(self, ratio: Tensor, batch: TokenBatch) -> Surrogate:
@@ -82,15 +82,15 @@ class NoClip(Clip):
 class ClipCov(ClipRange):
     """PPO's clip, and a random share of the step's tokens is detached. Clip-Cov (2505.22617 eq. 11).
 
-    They are chosen among unclipped tokens whose covariance of log-probability and advantage is in [cov_low, cov_high].
+    Tokens are drawn among unclipped ones whose covariance of log-probability and advantage is in [cov_low, cov_high].
     """
 
     name: Literal["clip_cov"] = "clip_cov"
     fraction: float = setting(
-        2e-4, ge=0, le=1, description="share of the step's tokens that get no gradient, chosen at random …"
+        2e-4, ge=0, le=1, description="share of the step's tokens that get no gradient, drawn at random"
     )
-    cov_low: float = setting(1.0, description="… among tokens whose covariance is at least this …")
-    cov_high: float = setting(5.0, description="… and at most this")
+    cov_low: float = setting(1.0, description="smallest covariance of a token that may be drawn")
+    cov_high: float = setting(5.0, description="largest covariance of a token that may be drawn")
 
     @needs("step_log_probs")
     def __call__(self, ratio: Tensor, batch: TokenBatch) -> Surrogate:
@@ -154,9 +154,9 @@ class Likelihood(Clip):
 class Gmpo(Clip):
     """Log-ratios are bounded before their mean over the response: u = exp((1/|o|) Σ_k ℓ̃_k) Â. GMPO (2507.20673).
 
-    ℓ̃ = min(ℓ, high) where Â > 0 and max(ℓ, −low) where Â < 0. Tokens are bounded each by itself; the `sequence`
-    ratio with PPO's clip bounds the mean. A bounded token has no gradient, its response still has one. The ratio is
-    used in metrics only.
+    ℓ̃ = min(ℓ, high) where Â > 0 and max(ℓ, −low) where Â < 0. Each token is bounded by itself; the `sequence` ratio
+    with PPO's clip bounds the mean. A bounded token has no gradient, but the other tokens of its response have one.
+    The method's `ratio` is used only in metrics.
     """
 
     name: Literal["gmpo"] = "gmpo"
@@ -176,7 +176,7 @@ class Gmpo(Clip):
 class Sapo(Clip):
     """u = (4/τ) σ(τ (r − 1)) Â: a sigmoid of the ratio instead of a clip. SAPO (2511.20347).
 
-    No token is clipped. The gradient by r is 4σ(1−σ) Â, which is Â at r = 1 and falls on both sides.
+    No token is clipped. The derivative ∂u/∂r is 4σ(1−σ) Â, which is Â at r = 1 and falls on both sides.
     """
 
     name: Literal["sapo"] = "sapo"
@@ -210,8 +210,8 @@ class DppoTv(Clip):
 class DppoKl(Clip):
     """No gradient for tokens whose probability has moved too far, a bound on the KL divergence. DPPO (2602.04879).
 
-    u = M r Â; M = 0 where D > high (Â > 0, π_θ > π_old) or D > low (Â < 0, π_θ < π_old) (eq. 11, 12, 14). D is that
-    of two Bernoulli variables, the sampled token or another one, π_old first.
+    u = M r Â; M = 0 where D > high (Â > 0, π_θ > π_old) or D > low (Â < 0, π_θ < π_old) (eq. 11, 12, 14).
+    D = KL(π_old ‖ π_θ) of Bernoulli distributions, the sampled token against all others.
     """
 
     name: Literal["dppo_kl"] = "dppo_kl"
@@ -299,8 +299,8 @@ class Fipo(ClipRange):
 class Topr(Clip):
     """u = sg[w] Â log π_θ; w = 1 where Â > 0, and min(r, cap) elsewhere. TOPR (2503.14286 eq. 8).
 
-    Good responses are imitated, however unlikely they have become; bad ones count only as far as the policy still gives
-    them. No token loses its gradient. The paper's ratio is that of the response (`product`).
+    Responses with Â > 0 keep weight 1, however unlikely they have become; the weight of others falls with their ratio.
+    No token loses its gradient. The paper's ratio is that of the response (`product`).
     """
 
     name: Literal["topr"] = "topr"
@@ -317,10 +317,10 @@ class Topr(Clip):
 class M2po(Clip):
     """u = M r Â; M = 0 for the tokens that moved furthest, so that the mean of ℓ² is at most ``budget``. M2PO.
 
-    Source: 2510.01161 algorithm 1. Only tokens with Â (r − 1) > 0 count, those that PPO's clip could silence: of the
-    whole step's, those with the largest ℓ² are masked until the mean over the others is within the budget. A masked
-    token has value 0, and denominators stay. The authors' code computes a clip range per call instead; AReaL's masks by
-    ℓ of π_old against the engine, whatever the advantage.
+    Source: 2510.01161 algorithm 1. Only tokens with Â (r − 1) > 0 count, which PPO's clip could silence: of the whole
+    step, those with the largest ℓ² are masked until the mean over the others is within the budget. A masked token has
+    value 0, and denominators do not change. The authors' code computes a clip range per call instead; AReaL masks by
+    the log-ratio of π_old to the engine, whatever the sign of the advantage.
     """
 
     name: Literal["m2po"] = "m2po"

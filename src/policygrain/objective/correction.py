@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 def log_weights(log_probs: Tensor, rollout_log_probs: Tensor, mask: Tensor, grain: Grain) -> Tensor:
-    """log π_old/μ of tokens that the engine μ sampled, at a grain, without gradient, 0 on padding. [batch, tokens].
+    """log π_old/μ of tokens that the engine μ sampled, without gradient, 0 on padding. [batch, tokens].
 
-    Of each ``token``; its sum over the response (``sequence``); its mean over the response (``geometric``) or over the
-    ``turn``.
+    ``grain``: of each `token`; the sum over the response (`sequence`); the mean over the response (`geometric`) or over
+    the `turn`.
     """
     difference = torch.where(mask != 0, (log_probs - rollout_log_probs).detach(), 0.0)
     return _at_grain(difference, mask, grain).clamp(-LARGEST_LOG, LARGEST_LOG)
@@ -53,11 +53,11 @@ def loglinear(log_probs: Tensor, rollout_log_probs: Tensor, staleness: Tensor) -
 
 
 def rejected(log_probs: Tensor, rollout_log_probs: Tensor, mask: Tensor, sampler: Sampler) -> Tensor:
-    """Tokens whose policies are too far apart, by the sampler's ``rejection_…`` settings. [batch, tokens].
+    """True on tokens at which π_old and μ are too far apart, by the settings ``rejection_…``. [batch, tokens].
 
-    ``ratio``: π_old/μ at the grain is outside [low, high]. ``binary_kl``: the larger of D(π_old ‖ μ) and D(μ ‖ π_old)
-    of two Bernoulli variables, the sampled token or another one, is above high (KPop); over a response it is added up
-    (``sequence``) or averaged.
+    ``ratio``: π_old/μ at the grain is outside [low, high]. ``binary_kl``: the larger of KL(π_old ‖ μ) and KL(μ ‖ π_old)
+    of Bernoulli distributions, the sampled token against all others, is outside [low, high] (KPop); over a response it
+    is added up (``sequence``) or averaged.
     """
     low, high, grain = sampler.rejection_low, sampler.rejection_high, sampler.rejection_grain
     if high is None:
@@ -72,7 +72,7 @@ def rejected(log_probs: Tensor, rollout_log_probs: Tensor, mask: Tensor, sampler
 
 
 def _at_grain(x: Tensor, mask: Tensor, grain: Grain) -> Tensor:
-    """``x``, which is 0 on padding: of each token, its sum over the response, its mean over response or turn."""
+    """``x``, which is 0 on padding, of each token, summed over the response, or averaged over response or turn."""
     if grain == "token":
         return x
     if grain == "turn":

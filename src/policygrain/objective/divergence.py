@@ -32,6 +32,6 @@ ESTIMATORS = {"k1": k1, "k2": k2, "k3": k3}
 
 
 def bernoulli_kl(log_p: Tensor, log_q: Tensor) -> Tensor:
-    """KL(p ‖ q) of two Bernoulli variables, the sampled token or another one, from the token's log-probabilities."""
+    """KL(p ‖ q) of two Bernoulli distributions, the sampled token against all others, from its log-probabilities."""
     p, q = (x.exp().clamp(max=1.0) for x in (log_p, log_q))  # a log-probability may be above 0 by rounding
     return p * (log_p - log_q) + (1 - p) * ((1 - p + TINY) / (1 - q + TINY)).log()

@@ -20,7 +20,7 @@ from .penalty import EntropySignal, Kl, entropy_drop_mask
 if TYPE_CHECKING:
     from .method import Method
 
-# Metrics that are 1.0 where something holds and missing otherwise.
+# Metrics that are 1.0 if a condition holds and missing otherwise.
 FLAGS = ("mask_signal_covariance", "micro_batch_statistics")
 
 
@@ -67,41 +67,42 @@ def policy_loss(method: Method, batch: TokenBatch) -> LossOutput:
 
 
 def anchored(method: Method, batch: TokenBatch) -> TokenBatch:
-    """The batch, and its step, with the policy that ``method.anchor`` names as π_old. ValueError if it is not given.
+    """The batch and its step, with the log-probabilities of the policy that ``method.anchor`` names as π_old.
 
-    With ``loglinear`` also the weights π_prox/μ, which change with π_θ.
+    With ``loglinear`` also with the weights π_prox/μ, which change with π_θ. ValueError if the batch lacks a tensor.
     """
     if method.anchor == "old":
         return batch
     if batch.rollout_log_probs is None:
-        raise ValueError(f"anchor: {method.anchor} needs rollout_log_probs, of the engine that sampled")
+        raise ValueError(f"anchor: {method.anchor} needs rollout_log_probs, those of the engine that sampled")
     step = batch.step
     if step is not None and step.tensors is not None:
         step = replace(step, tensors=anchored(method, step.tensors))
-    # NaN is from an engine that could not score a token.
+    # An engine gives NaN for a token that it could not score.
     engine = batch.rollout_log_probs.where(~batch.rollout_log_probs.isnan(), batch.old_log_probs)
     if method.anchor == "rollout":
         return batch.replace(old_log_probs=engine, step=step)
     if batch.staleness is None:
-        raise ValueError("anchor: loglinear needs staleness, how many versions old the policy that sampled is")
+        raise ValueError("anchor: loglinear needs staleness, the age of the policy that sampled, in versions")
     proximal = loglinear(batch.log_probs, engine, batch.staleness)
     weights = rollout_weights(proximal, engine, batch.mask, method.sampler)
     return batch.replace(old_log_probs=proximal, rollout_weights=weights, step=step)
 
 
 def coefficients(method: Method, batch: TokenBatch, seed: int) -> tuple[Tensor, Tensor | None, dict[str, float]]:
-    """c with update = Σ_t c_t ∇log π_t: −∂loss/∂log π and, where the loss reads it, −∂loss/∂entropy; and metrics.
+    """The coefficients c of the update Σ_t c_t ∇log π_t, and the metrics of the loss.
 
-    Both [batch, tokens]. Random choices of a loss are keyed by ``seed``.
+    Returns (−∂loss/∂log π, −∂loss/∂entropy or None if the loss does not read it, metrics). Both gradients are
+    [batch, tokens]. Random choices of a loss are keyed by ``seed``.
     """
     if any(isinstance(part, ClipCov | Custom) for part in method.parts().values()):
-        torch.manual_seed(seed)  # as expensive as a loss, so only for those that may draw
+        torch.manual_seed(seed)  # takes as long as a loss, so it is done only for parts that may draw random numbers
     leaves = {"log_probs": batch.log_probs.detach().clone().requires_grad_()}
     if "entropy_gradient" in method.needs:
         assert batch.entropy is not None
         leaves["entropy"] = batch.entropy.detach().clone().requires_grad_()
     out = method.loss(batch.replace(**leaves))
-    # A loss of the user's own may be constant on this batch.
+    # A custom loss may be constant on this batch.
     outputs = (-out.loss).sum() + sum(0 * leaf.sum() for leaf in leaves.values())
     gradients = torch.autograd.grad(outputs, list(leaves.values()))
     return gradients[0], gradients[1] if len(gradients) > 1 else None, out.metrics
@@ -169,7 +170,7 @@ def _metrics(
     }
     if batch.entropy is not None:
         metrics["entropy"] = batch.mean(batch.entropy)
-    if batch.entropy is not None and batch.old_entropy is not None:
+    if batch.has_entropies:
         metrics["mask_share"] = batch.mean(entropy_drop_mask(batch, entropy_signal).to(r.dtype))
     if batch.ref_log_probs is not None:
         metrics["kl_initial"] = batch.mean(k3(batch.log_probs, batch.ref_log_probs))
@@ -177,7 +178,7 @@ def _metrics(
 
 
 def merge_metrics(parts: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Metrics of the whole step from those of its micro-batches: sums, and the maximum of `…_max` and of flags."""
+    """Metrics of the whole step from those of its micro-batches: sums, and maxima of `…_max` and of flags."""
     merged = {
         name: (max if name.endswith("_max") or name in FLAGS else sum)(part[name] for part in parts)
         for name in parts[0]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .batch import StepTotals, TokenBatch
     from .loss import LossOutput
 
-Anchor = Literal["old", "rollout", "loglinear"]  # the policy that the ratio is taken to
+Anchor = Literal["old", "rollout", "loglinear"]  # the policy in the denominator of the ratio
 Grain = Literal["token", "sequence", "geometric", "turn"]  # of a correction
 TEXTS = ("label", "summary", "source")  # keys of a method that change no result
 # Key of a method → name → class, of the parts that it accepts besides custom functions.
@@ -67,31 +67,38 @@ class Sampler(Settings):
     correction_grain: Grain = setting(
         "token",
         later=True,
-        description="weights of each token, of the product over the response, of its geometric mean, or of the "
-        "geometric mean over the turn",
+        description="ratios that are the weights: token, of each token; sequence, their product over the response; "
+        "geometric, their geometric mean over the response; turn, over the turn",
     )
     correction_outside: Literal["truncate", "mask"] = setting(
-        "truncate", later=True, description="weights beyond floor and cap are truncated; mask: they are 0"
+        "truncate",
+        later=True,
+        description="truncate: weights are bounded by floor and cap; mask: weights outside of these are 0",
     )
 
     rejection_high: float | None = setting(
         None,
         later=True,
         gt=0,
-        description="tokens whose measure of the difference between trainer and engine is above this have weight 0, "
-        "beside any correction; null: no rejection",
+        description="tokens whose rejection_measure is above this have weight 0, in addition to any correction; null: "
+        "no rejection",
     )
-    rejection_low: float = setting(0.0, later=True, ge=0, description="the same for measures below this")
-    rejection_grain: Grain = setting("token", later=True, description="what is rejected together, as correction_grain")
+    rejection_low: float = setting(
+        0.0, later=True, ge=0, description="tokens whose rejection_measure is below this have weight 0"
+    )
+    rejection_grain: Grain = setting(
+        "token", later=True, description="tokens that are measured and rejected together, as in correction_grain"
+    )
     rejection_measure: Literal["ratio", "binary_kl"] = setting(
         "ratio",
         later=True,
-        description="ratio: π_old/μ; binary_kl: the larger KL divergence of the sampled token against all others",
+        description="difference between trainer and engine. ratio: π_old/μ; binary_kl: the larger of KL(π_old ‖ μ) and "
+        "KL(μ ‖ π_old), of the sampled token against all others",
     )
 
     @property
     def corrects(self) -> bool:
-        """Whether it weights or rejects tokens by the engine's log-probabilities."""
+        """Whether tokens are weighted or rejected by the engine's log-probabilities."""
         return self.correction_cap is not None or self.rejection_high is not None
 
     def conflict(self) -> str:
@@ -136,7 +143,7 @@ class Method(Settings):
     )
     aggregation: Aggregation | Custom = setting(TokenMean(), description="how token losses are averaged")
     penalties: tuple[Penalty | Custom, ...] = setting(
-        (), description="replaces the list of the base; names, with their parameters"
+        (), description="names with their parameters; the list replaces that of the base"
     )
     sampler: Sampler = setting(Sampler(), description="dynamic sampling, overlong and truncated responses")
     mtp_heads: MtpHeads = setting(MtpHeads(), description="prediction heads, for a block ratio with future: mtp_heads")
@@ -151,17 +158,18 @@ class Method(Settings):
     anchor: Anchor = setting(
         "old",
         later=True,
-        description="policy that the ratio is taken to: old, the trainer's policy before the step's updates; rollout, "
-        "the engine that sampled, so that the ratio corrects for it as well (verl's bypass mode); loglinear, between "
-        "the engine and the current policy by the age of the rollouts (A-3PO), and the correction is to it",
+        description="policy in the denominator of the ratio. old: the trainer's policy before the step's updates; "
+        "rollout: the engine that sampled, so that the ratio also corrects for the engine (verl's bypass mode); "
+        "loglinear: a policy between the engine and the current policy by the age of the rollouts (A-3PO), whose ratio "
+        "to the engine is the weight of the correction",
     )
 
     def conflict(self) -> str:
-        """A ratio to the engine that sampled is its own correction, and groups' totals are those of the old policy."""
+        """The anchor `rollout` corrects for the engine already, and `group_expectation` needs the anchor `old`."""
         if self.anchor == "rollout" and self.sampler.correction_cap is not None:
-            return "anchor: rollout takes the ratio to the engine; sampler.correction_cap would correct for it twice."
+            return "anchor: rollout already corrects for the engine; sampler.correction_cap would correct for it twice."
         if self.anchor != "old" and isinstance(self.ratio, GroupExpectation):
-            return f"anchor: {self.anchor} has no ratio group_expectation, whose totals are of the old policy."
+            return f"ratio: group_expectation needs anchor: old (got {self.anchor}): it reads totals of the old policy."
         return ""
 
     def parts(self) -> dict[str, Part]:
@@ -200,13 +208,13 @@ class Method(Settings):
         return self.ratio.n_mtp_heads
 
     def step_of(self, batch: TokenBatch) -> StepTotals:
-        """The step of micro-batches of ``batch``: its totals, with its tensors if the method reads them."""
+        """``batch`` as the step of its micro-batches: its totals, and its tensors if the method reads them."""
         return replace(batch.whole, tensors=batch if "step_log_probs" in self.needs else None)
 
     def advantages(self, rewards: Tensor | TurnRewards) -> Tensor:
         """Rewards [prompts, group] → advantages of the same shape; rewards of turns → [prompts, group, turns].
 
-        An advantage of whole responses gives all turns of a response that of its return.
+        If the method's advantage is one of whole responses, all turns of a response have the advantage of its return.
         """
         if not isinstance(rewards, TurnRewards):
             return self.advantage(rewards)
@@ -221,7 +229,7 @@ class Method(Settings):
         return policy_loss(self, batch)
 
     def view(self, batch: TokenBatch) -> dict[str, Tensor]:
-        """Tensors per token: `ratio`, `clipped_low`, `clipped_high`, `entropy_drop`. [batch, tokens]."""
+        """Of each token, [batch, tokens]: `ratio`, and the masks `clipped_low`, `clipped_high`, `entropy_drop`."""
         from .loss import view
 
         return view(self, batch)
@@ -229,7 +237,7 @@ class Method(Settings):
     def check(self) -> None:
         """Import custom functions and run the method on a small example. UserError names the key.
 
-        Without custom functions, types have checked everything already, and nothing is imported.
+        Methods without custom functions are already checked by their types; nothing is run or imported for them.
         """
         if any(isinstance(part, Custom) for part in self.parts().values()):
             from .check import check

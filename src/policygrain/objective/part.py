@@ -30,7 +30,7 @@ def needs(*names: Need) -> Callable[[Function], Function]:
     * ``reference``: ``batch.ref_log_probs``, log-probabilities under the frozen initial policy;
     * ``groups``: ``batch.groups``, which prompt each response belongs to, and ``batch.responses``, all of the step;
     * ``segments``: ``batch.segments``, which segment (sentence, step) each token belongs to;
-    * ``turns``: ``batch.whole.n_turns``, the number of turns of the step. Turns themselves are those of the mask.
+    * ``turns``: ``batch.whole.n_turns``, the number of turns of the step (a turn is an unbroken run of the mask).
 
     >>> @needs("reference")
     ... def far_from_start(batch):
@@ -62,7 +62,7 @@ class Part(Settings, abc.ABC):
     """
 
     name: str
-    choices: ClassVar[dict[str, type[Part]]]  # of a key of a method: name → class
+    choices: ClassVar[dict[str, type[Part]]]  # the parts that a method's key accepts: name → class
 
     def __init_subclass__(cls) -> None:
         if Part in cls.__bases__:
@@ -109,17 +109,17 @@ class Custom(Part):
 
     @classmethod
     def of(cls, data: Mapping[str, Any], called: str = "") -> Custom:
-        """The function that ``data`` names, with its parameters, which are checked when it is imported."""
+        """The function and the parameters in ``data``. They are checked when the function is imported."""
         return cls(name=data["name"], parameters={k: read_number(v) for k, v in data.items() if k != "name"})
 
     def conflict(self) -> str:
         """The name must have the form "package.module:function"."""
-        right = re.fullmatch(r"[\w.]+:\w+", self.name)
-        return "" if right else f"{self.name!r} is no 'package.module:function'."
+        matches = re.fullmatch(r"[\w.]+:\w+", self.name)
+        return "" if matches else f"{self.name!r} does not have the form 'package.module:function'."
 
     @property
     def function(self) -> Callable[..., Any]:
-        """The function, which this imports. UserError if that fails."""
+        """The imported function. UserError if the import fails."""
         module, _, attribute = self.name.partition(":")
         try:
             function: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
@@ -135,12 +135,12 @@ class Custom(Part):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Its parameters."""
+        """All parameters in the method; the function's defaults are not included."""
         return dict(self.parameters)
 
     @property
     def changed(self) -> dict[str, Any]:
-        """Its parameters, whose defaults are the function's."""
+        """All parameters in the method, because the function's defaults are not known before it is imported."""
         return self.settings
 
     def data(self) -> dict[str, Any]:

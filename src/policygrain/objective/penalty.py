@@ -35,10 +35,11 @@ class Kl(Penalty):
     reference ``old`` and λ = 1 are our interpretation of that paper.
 
     With d = log π_ref − log π_θ, k1 = −d, k2 = d²/2 and k3 = exp(d) − d − 1. ``place: loss`` takes the gradient of the
-    estimator; that of k1 is 0 on average. ``reward`` subtracts λ Σ_t KL_t from the response's reward: the gradient is
-    Σ_t KL_t times that of each log π_θ, without a baseline, and for k1 on-policy that of the KL divergence of responses
-    (2512.21852). Its value is that of the estimator. ``times_ratio`` multiplies by π_θ/π_old of the token, the
-    correction for rollouts of π_old (DeepSeek-V3.2, 2512.02556).
+    estimator; the gradient of k1 is 0 on average. ``place: reward`` has the gradient of subtracting λ Σ_t KL_t from the
+    response's reward: Σ_t KL_t times ∇ log π_θ of each token, without a baseline. On-policy and with k1 this is the
+    gradient of the KL divergence of responses (2512.21852). The value is that of the estimator in both places.
+    ``times_ratio`` multiplies by π_θ/π_old of the token, the correction for rollouts of π_old (DeepSeek-V3.2,
+    2512.02556).
     """
 
     name: Literal["kl"] = "kl"
@@ -56,9 +57,9 @@ class Kl(Penalty):
     )
     estimator: Literal["k1", "k2", "k3"] = setting("k3", later=True, description="estimator of the KL divergence")
     place: Literal["loss", "reward"] = setting(
-        "loss", later=True, description="loss: the estimator's own gradient; reward: that of a lower reward"
+        "loss", later=True, description="loss: gradient of the estimator; reward: policy gradient of a lower reward"
     )
-    times_ratio: bool = setting(False, later=True, description="true: times π_θ/π_old of the token")
+    times_ratio: bool = setting(False, later=True, description="true: multiplied by the token's ratio π_θ/π_old")
 
     def __call__(self, batch: TokenBatch) -> Tensor:
         reference_log_probs = batch.ref_log_probs if self.reference == "initial" else batch.old_log_probs
@@ -73,7 +74,7 @@ class Kl(Penalty):
             estimate = estimate.detach() + total * (batch.log_probs - constant)
         if self.times_ratio:
             log_ratio = batch.log_ratio.clamp(-LARGEST_LOG, LARGEST_LOG)
-            # The gradient of a reward is already one by log π_θ, so that its ratio is a constant weight.
+            # With place: reward, the gradient is already that of log π_θ, so the ratio is a constant weight.
             estimate = estimate * (log_ratio.detach() if self.place == "reward" else log_ratio).exp()
         return self.coefficient * estimate
 

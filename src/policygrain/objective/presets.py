@@ -51,7 +51,7 @@ def comparison_names() -> list[str]:
 def method(name: str, study_methods: Mapping[str, Changes] | None = None, **changes: Any) -> Method:
     """The method called ``name``, a preset or one of ``study_methods``, with ``changes``.
 
-    UserError names the key that is wrong. Custom functions are not imported: ``Method.check`` does that.
+    UserError names the wrong key. Custom functions are not imported here, but by ``Method.check``.
 
     >>> method("tepo").ratio.name
     'sequence'
@@ -71,7 +71,7 @@ def resolve(
     """
     study_methods = study_methods or {}
     if name in _seen:
-        raise UserError(f"methods.{name}: base: the bases form a circle ({' → '.join((*_seen, name))}).")
+        raise UserError(f"methods.{name}: base: the bases form a cycle ({' → '.join((*_seen, name))}).")
     if name not in study_methods:
         return _preset(name, study_methods, _seen)
     definition = study_methods[name]
@@ -99,7 +99,7 @@ def _with_clip_name(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def named_clip(value: Any) -> Any:
-    """A clip's mapping without a name is PPO's, and null is none."""
+    """The value of the key `clip` with a name: a mapping without one is PPO's clip, null is no clip."""
     if value is None:
         return {"name": "none"}
     return {"name": "ppo", **value} if isinstance(value, Mapping) else value

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 LARGEST_EXPONENT = 1e6  # larger than any power of a ratio
-UNEQUAL = ("segments", "turns")  # layouts whose blocks have the lengths that the response gives them
+UNEQUAL = ("segments", "turns")  # layouts whose blocks differ in length
 
 
 class Ratio(Part):
@@ -61,9 +61,9 @@ class SequenceRatio(Ratio):
 class Holder(Ratio):
     """Hölder mean of the response's token ratios: log r_t = (1/p) log((1/|o|) Σ_k exp(p ℓ_k)), for every t.
 
-    HölderPO (2605.12058). A grain between two others: p = 1, without a clip, has the gradient of token ratios under a
-    mean over the response (GRPO), p = 0 is the geometric mean (`sequence`); the lower p, the more the least likely
-    tokens count. The paper lowers p from 2 to −2 in training; here it is constant.
+    HölderPO (2605.12058). With p = 1 and no clip, the gradient is that of token ratios with a mean over the response
+    (GRPO); p = 0 is the geometric mean (`sequence`). The lower p, the more weight have the tokens with the smallest
+    ratios. The paper lowers p from 2 to −2 during training; here it is constant.
     """
 
     name: Literal["holder"] = "holder"
@@ -83,16 +83,17 @@ class Holder(Ratio):
 
 @dataclass(frozen=True, kw_only=True)
 class PrefixRatio(Ratio):
-    """Product up to each token, the exact correction for reaching it: log r_t = Σ_{k≤t} ℓ_k.
+    """Product up to each token, the exact importance weight of the prefix: log r_t = Σ_{k≤t} ℓ_k.
 
-    TEPO's contrast (2510.09369 fig. 5). With the gradient of each token's ``own`` ℓ it is CTPO (2605.07331).
+    TEPO is compared with it (2510.09369 fig. 5). With the gradient of each token's ``own`` ℓ it is CTPO (2605.07331).
     """
 
     name: Literal["prefix"] = "prefix"
     gradient: Literal["all", "own"] = setting(
         "all",
         later=True,
-        description="through all tokens of the prefix; own: the product is a constant weight of the token's gradient",
+        description="all: the gradient flows through all tokens of the prefix; own: the product is a constant weight "
+        "of the token's gradient",
     )
 
     def __call__(self, batch: TokenBatch) -> Tensor:
@@ -107,8 +108,8 @@ class ProductRatio(Ratio):
     The product is a constant weight of each token's ∇ log π_θ(o_t), so the gradients of a response's tokens add up to
     that of the product itself. (If the gradient flowed through every ℓ at each t, they would add up to |o| times it.)
 
-    ``cap`` is truncated importance sampling (IMPALA, 1802.01561): above C the weight no longer grows, and the tokens
-    keep their gradient, with weight C. A clip would remove it.
+    ``cap`` is truncated importance sampling (IMPALA, 1802.01561): the weight is at most C, and tokens with a larger
+    product keep their gradient, with weight C. A clip would remove their gradient.
     """
 
     name: Literal["product"] = "product"
@@ -134,8 +135,8 @@ class Block(Ratio):
     is the exact ratio of the block's tokens, and a shorter block is simply a shorter product (our reading:
     renormalising it would not be a ratio of probabilities).
 
-    ``future: backbone`` takes the ratios of the model, which reads all tokens before each; ``mtp_heads`` predict later
-    tokens from the state that predicts t, as in MPO's published form.
+    ``future: backbone`` takes the later tokens' ratios from the model, given all tokens before each of them. With
+    ``mtp_heads``, prediction heads predict them from the hidden state that predicts t, as in MPO's published form.
 
     ``edges``: each ℓ is a part of several windows. The sum of its β over these windows is its coverage, its weight in
     the on-policy gradient, which is not 1 where the response begins and ends. ``normalised`` divides the gradient
@@ -147,8 +148,8 @@ class Block(Ratio):
     layout: Literal["sliding", "tiled", "segments", "turns"] = setting(
         "sliding",
         description="sliding: a window t..t+K−1 starts at each token; tiled: disjoint blocks; segments: sentences or "
-        "steps; turns: the unbroken runs of the response mask, which tool output interrupts. With the last two their "
-        "lengths are the block sizes (`size` has no effect)",
+        "steps; turns: the unbroken runs of the response mask, which tool output interrupts. Segments and turns have "
+        "lengths of their own, so `size` has no effect",
     )
     weights: Literal["uniform", "future", "joint"] = setting(
         "future",
@@ -205,9 +206,8 @@ class Block(Ratio):
         """Σ_t β_{k−t}: the β of token k, added up over all windows that contain it; 1 on padding. [batch, tokens]."""
         beta_0, beta_n = self.beta
         live = batch.mask.double()
-        if (
-            self.layout in UNEQUAL
-        ):  # a token is in as many windows as its block has tokens, whose β add up to 1, or are 1
+        if self.layout in UNEQUAL:
+            # A token is in as many windows as its block has tokens. Their β for it add up to 1; with `joint` each is 1.
             return (self._over_block(live, batch) if self.weights == "joint" else live).where(batch.mask, 1.0)
         # The reciprocal of the divisor of a window's β.
         count = self._sum(live, batch)
@@ -232,7 +232,7 @@ class Block(Ratio):
             return log_sum
         if self.weights == "uniform":
             return log_sum / count.clamp(min=1)
-        # The weight of all tokens but t; a token alone has all.
+        # Weight of all tokens except t; in a block of one token it is 0.
         others = self.future_weight * (count > 1).to(log_ratio.dtype)
         beta_t, beta_other = 1 - others, others / (count - 1).clamp(min=1)
         return beta_t * log_ratio + beta_other * (log_sum - log_ratio)
@@ -248,7 +248,7 @@ class Block(Ratio):
 
     @property
     def needs(self) -> frozenset[Need]:
-        """Prediction heads, if the probabilities of later tokens come from them; segments, if blocks are these."""
+        """`mtp_heads` with ``future: mtp_heads``, `segments` with ``layout: segments``."""
         heads = frozenset[Need]({"mtp_heads"} if self.n_mtp_heads else ())
         return heads | frozenset[Need]({"segments"} if self.layout == "segments" else ())
 
@@ -262,7 +262,7 @@ class Block(Ratio):
 class GroupExpectation(Ratio):
     """The response's mean probability over its expectation in the group: p_i / E_q[q], for every t. GEPO (2508.17850).
 
-    p and q are geometric means over the response, p_i = exp((1/|o_i|) Σ_t log π_θ) and q_i the same of π_old, and
+    p and q are geometric means over the response, p_i = exp((1/|o_i|) Σ_t log π_θ) and q_i the same with π_old, and
     E_q[q] = Σ_j q_j² / Σ_j q_j over the responses j of the prompt. On-policy the ratio is not 1.
     """
 
@@ -277,7 +277,7 @@ class GroupExpectation(Ratio):
         log_q = responses.old_log_probs / responses.lengths.clamp(min=1)
         q = log_q.exp().where(responses.lengths > 0, 0.0)
         squares, sums = (responses.sum_by_group(x, batch.groups) for x in (q.square(), q))
-        # A group without a token in the loss has no expectation; no token reads it.
+        # Groups without a token in the loss have no expectation (0/0), and no token reads it.
         expected = (squares / sums).nan_to_num(nan=1.0)
         log_p = batch.log_probs.sum(1) / batch.lengths.clamp(min=1)
         return (log_p - expected.log()).unsqueeze(1).expand_as(batch.log_probs)

@@ -15,7 +15,7 @@ __all__ = ["Method", "StepTotals", "TokenBatch", "__version__", "method"]
 
 
 def __getattr__(name: str) -> Any:
-    """Load torch only when the objective is used: figures and the command line do without it."""
+    """Load torch only when the objective is used, because figures and the command line do not need it."""
     if name in ("method", "Method"):
         from . import objective
 

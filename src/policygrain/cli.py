@@ -37,13 +37,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Stopped as stopped:
         return _failed(f"{stopped} The same command resumes.", STOPPED)
     except ModuleNotFoundError as error:
-        if importlib.util.find_spec("snakemake") is not None:  # the pipeline is installed, so something else is wrong
+        if (
+            importlib.util.find_spec("snakemake") is not None
+        ):  # the pipeline is installed, so another package is missing
             raise
         return _failed(f"this command needs the pipeline: pip install 'policygrain[study]' ({error}).", 2)
     except KeyboardInterrupt:
         return _failed("interrupted; run the same command again to continue.", INTERRUPTED)
     except BrokenPipeError:  # the reader of the output, such as `| head`, has ended
-        os._exit(PIPE_CLOSED)  # without the interpreter's message about what could not be written
+        os._exit(PIPE_CLOSED)  # without the interpreter's message about the rest of the output
     except OSError as error:
         if error.errno is None:
             raise

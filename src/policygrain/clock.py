@@ -23,9 +23,10 @@ class Clock:
         self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - start
 
     def report(self, tokens: int) -> dict[str, float]:
-        """`seconds/PHASE`, `seconds/total`, `tokens_per_second` for ``tokens`` generated, the use of the machine.
+        """The values of `timings.jsonl` after a step that generated ``tokens`` tokens.
 
-        `time` is when the step ended, in seconds since 1970. Names that begin with `system/` are MLflow's.
+        `seconds/PHASE`, `seconds/total`, `tokens_per_second`, largest memory and use of the CPU; `time` is when the
+        step ended, in seconds since 1970. Names that begin with `system/` are MLflow's.
         """
         total = sum(self.seconds.values())
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -40,6 +41,6 @@ class Clock:
         }
 
     def _cpu_percent(self) -> float:
-        """Processor time of this process since the clock was started; 100 is one core."""
+        """Processor time of this process since the clock was started, in percent of one core."""
         wall = time.perf_counter() - self._started
         return 100 * (time.process_time() - self._cpu) / max(wall, 1e-9)

@@ -16,7 +16,7 @@ from typing import Any
 from .errors import UserError
 
 SHORT = 16  # hexadecimal digits, 64 bits
-LARGE = 2**24  # bytes: a file whose digest is remembered
+LARGE = 2**24  # bytes, from which a file's digest is cached
 
 # Every file in a model folder that can change what the model generates: weights, their index, configurations,
 # tokenizer (Hugging Face, BPE, WordPiece and SentencePiece files), special tokens, chat templates, custom code.
@@ -59,8 +59,8 @@ def of_file(path: Path, full: bool = False) -> str:
 def of_model(folder: Path, remembered: bool = False) -> str:
     """Digest of the names and contents of all files in ``folder`` that a model's output depends on (`MODEL_FILES`).
 
-    ``remembered``: a large file whose size and time of change are as before is not read again. UserError if there is no
-    such folder.
+    ``remembered``: a large file is not read again if its size and modification time have not changed. UserError if
+    ``folder`` does not exist.
     """
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder with a model.")
@@ -70,7 +70,7 @@ def of_model(folder: Path, remembered: bool = False) -> str:
 
 
 def _remembered(path: Path) -> str:
-    """The full digest of a file; of a large one, that in the user's cache if the file has not changed since."""
+    """The full digest of a file; that of a large file is read from the user's cache if the file has not changed."""
     stat = path.stat()
     if stat.st_size < LARGE:
         return of_file(path, full=True)

@@ -66,8 +66,8 @@ def check_free_space(folder: Path, needed_mb: int = 200) -> None:
 def new_folder(out: Path) -> Iterator[Path]:
     """Context with a temporary neighbour of ``out``, which becomes ``out`` at its end and is removed after an error.
 
-    UserError if ``out`` contains anything or is the working directory. In messages of UserErrors the temporary folder
-    is called ``out``.
+    UserError if ``out`` is not empty or is the working directory. UserErrors raised in the context name ``out`` in
+    place of the temporary folder.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out}: is not empty; choose another folder, because no file is overwritten.")
@@ -101,7 +101,7 @@ def atomic_json(path: Path, data: Any) -> None:
 
 
 def read_json(path: Path, again: str = "Delete it and run the command again to create a new one.") -> Any:
-    """Read JSON. UserError with the path, and ``again``, what to do about it, if the file is missing or invalid."""
+    """Read JSON. UserError with the path and the remedy ``again`` if the file is missing or invalid."""
     try:
         return json.loads(path.read_bytes())
     except OSError as error:
@@ -113,7 +113,7 @@ def read_json(path: Path, again: str = "Delete it and run the command again to c
 def json_lines(path: Path, again: str = "") -> Iterator[tuple[int, dict[str, Any]]]:
     """(line number, object) of each line of a JSON Lines file, `.gz` or not; empty lines are skipped.
 
-    UserError with file and line, and ``again``, what to do about it, if a line is no JSON object.
+    UserError with file, line and the remedy ``again`` if a line is not a JSON object.
     """
     again = f" {again}" if again else ""
     try:
@@ -134,7 +134,7 @@ def json_lines(path: Path, again: str = "") -> Iterator[tuple[int, dict[str, Any
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
-    """The objects of a JSON Lines file. UserError as of ``json_lines``."""
+    """The objects of a JSON Lines file. UserError as in `json_lines`."""
     return [row for _, row in json_lines(path)]
 
 
@@ -142,7 +142,7 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
 def model_folder(folder: Path, again: str) -> Iterator[Path]:
     """A temporary neighbour of ``folder`` to write a model into; at the end it takes the place of ``folder``.
 
-    UserError where it cannot be written; its message ends with ``again``, the effect of repeating the command.
+    UserError if it cannot be written; its message ends with ``again``, the effect of running the command again.
     """
     from safetensors import SafetensorError
 

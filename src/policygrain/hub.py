@@ -1,4 +1,4 @@
-"""Identities of initial models, by folder or by name on the Hugging Face hub, so that changes are noticed."""
+"""Identities of initial models in a folder or on the Hugging Face hub, by which changes are noticed."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 def identity(start: str, revision: str | None = None, remembered: bool = False) -> str:
     """The digest of a model folder, or the commit of a model on the hub.
 
-    ``remembered``: digests of large files that have not changed since are not computed again. UserError if there is no
-    such model.
+    ``remembered``: digests of large files that have not changed are read from a cache. UserError if there is no such
+    model.
     """
     folder = Path(start)
     return digests.of_model(folder, remembered=remembered) if folder.is_dir() else commit_of(start, revision)
@@ -34,14 +34,14 @@ def pinned(model: Model) -> Model:
 
 
 def commit_of(name: str, revision: str | None = None) -> str:
-    """The commit of a branch, tag or commit: of this machine's cache, else of the hub, whose answer is then cached."""
+    """The commit that a branch, a tag or a commit names: from this machine's cache, else from the hub, then cached."""
     if revision is not None and _COMMIT.fullmatch(revision):
         return revision
     return config_of(name, revision).parent.name
 
 
 def cached_config(start: str, revision: str | None = None) -> Path | None:
-    """The `config.json` of a model folder, or of a model in this machine's cache; None where there is none here."""
+    """The `config.json` of a model folder, or of a model in this machine's cache; None if neither exists."""
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
@@ -49,13 +49,16 @@ def cached_config(start: str, revision: str | None = None) -> Path | None:
         return folder / "config.json" if (folder / "config.json").is_file() else None
     try:
         cached = try_to_load_from_cache(start, "config.json", revision=revision)
-    except HFValidationError:  # a path of a folder that is not there
+    except HFValidationError:  # the path of a folder that does not exist
         return None
     return Path(cached) if isinstance(cached, str) else None
 
 
 def config_of(name: str, revision: str | None = None, fetch: str = "") -> Path:
-    """The `config.json` of a model in the cache, else from the hub. UserError, which names the command ``fetch``."""
+    """The `config.json` of a model in the cache, else from the hub.
+
+    UserError if neither has it; its message names ``fetch``, the command that downloads the model.
+    """
     from huggingface_hub import hf_hub_download
 
     if (cached := cached_config(name, revision)) is not None:

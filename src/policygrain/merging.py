@@ -11,8 +11,8 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any], *, replace: Collec
     """``below`` with the changes of ``above``; neither is modified.
 
     Mappings are merged key by key, but a mapping in ``above`` with another ``name`` than in ``below`` replaces it. All
-    other values are replaced, also by null. Text in ``below`` is the name of a mapping in ``above`` without a name.
-    Values of the keys in ``replace`` are never merged.
+    other values are replaced, also by null. A text in ``below`` is treated as a mapping that has only this ``name`` if
+    ``above`` has a mapping without a name. Values of the keys in ``replace`` are never merged.
     """
     merged = copy.deepcopy(dict(below))
     for key, value in above.items():

@@ -1,4 +1,4 @@
-"""Progress of long loops and of workflows: a line that is updated in terminals, lines now and then in logs."""
+"""Progress of long loops and of workflows: one line that is updated in terminals, occasional lines in logs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SECONDS_BETWEEN_LINES = 15.0  # in a log
 
 
 class Progress(Iterable[T]):
-    """Iterate over ``items`` and show progress with ``note``; ``first`` of ``total`` items are already done."""
+    """Iterates over ``items`` and shows the progress with ``note``; ``first`` of ``total`` items are already done."""
 
     def __init__(self, items: Iterable[T], label: str, total: int, first: int = 0, silent: bool = False) -> None:
         self.items, self.label, self.total, self.first, self.silent = items, label, total, first, silent
@@ -45,7 +45,7 @@ class Progress(Iterable[T]):
 
 
 def _bar() -> Any:
-    """A progress bar with the time that is left, or None where rich is not installed (inside another trainer)."""
+    """A progress bar with the remaining time; None if rich is not installed, as beside another trainer."""
     try:
         from rich import progress
         from rich.console import Console
@@ -57,10 +57,10 @@ def _bar() -> Any:
 
 
 class WorkflowProgress(logging.Handler):
-    """Follows Snakemake's log and shows one line, at the end of a terminal or now and then in a log file.
+    """Follows Snakemake's log and shows one line: the last one of a terminal, or now and then in a log file.
 
-    ``left()`` counts the jobs that have not ended by rule, running ones included. ``local``: rules of jobs that take
-    seconds, whose time is not counted before one has ended.
+    ``left()`` returns rule → number of jobs that have not ended, running ones included. ``local``: rules whose jobs
+    take seconds; they are left out of the estimate of the remaining time until one has ended.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class WorkflowProgress(logging.Handler):
         self._count_left, self._local, self._stream = left, local, stream
         self.left: dict[str, int] = {}
         self.done = 0
-        self._running: dict[int, tuple[str, float]] = {}  # job → its rule, when it was started
+        self._running: dict[int, tuple[str, float]] = {}  # job → its rule, and when it was started
         self._most = 1  # jobs that ran at the same time
         self._took: dict[str, list[float]] = defaultdict(list)
         self._started, self._printed, self._ended = time.monotonic(), 0.0, False
@@ -109,14 +109,14 @@ class WorkflowProgress(logging.Handler):
             print(f"{time.strftime('%H:%M:%S')} {self.line()}", file=self._stream, flush=True)
 
     def lets_pass(self, record: logging.LogRecord) -> bool:
-        """Whether Snakemake shows ``record`` as well; the line is taken away for it until the next event."""
+        """Whether Snakemake shows ``record`` as well; if so, the progress line is removed until the next event."""
         shown = record.levelno >= logging.WARNING or self._ended
         if shown:
             self._live.stop()
         return shown
 
     def line(self) -> str:
-        """Stages that run, jobs by state, and about how long the rest takes."""
+        """The running stages, the number of jobs by state, and an estimate of the remaining time."""
         left, running = sum(self.left.values()), list(self._running.values())
         stages = ", ".join(dict.fromkeys(rule for rule, _ in running)) or "waiting"
         waiting = max(0, left - len(running))
@@ -135,7 +135,7 @@ class WorkflowProgress(logging.Handler):
         return f", {qualifier}{duration(seconds / self._most)} left"
 
     def close(self) -> None:
-        """Take the line away."""
+        """Remove the progress line."""
         self._ended = True
         self._live.stop()
         super().close()

@@ -29,7 +29,7 @@ _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 
 
 class InvalidSettings(ValueError):
-    """``problems``: key → problem of its value; the empty key is for problems of several values together."""
+    """``problems``: key → problem of its value; the empty key is for values that are incompatible with each other."""
 
     def __init__(self, problems: Mapping[str, str]) -> None:
         self.problems = dict(problems)
@@ -39,7 +39,7 @@ class InvalidSettings(ValueError):
 def setting(default: Any, description: str = "", *, later: bool = False, **bounds: float) -> Any:
     """A field with its description and bounds (`ge`, `gt`, `le`, `lt`).
 
-    ``later``: left out of records if it has its default, so that records older than the field stay valid.
+    ``later``: records do not contain the field if it has its default, so that records older than the field stay valid.
     """
     return dataclasses.field(default=default, metadata={"description": description, "later": later, "bounds": bounds})
 
@@ -48,7 +48,7 @@ def setting(default: Any, description: str = "", *, later: bool = False, **bound
 class Settings:
     """Values by key, checked when they are set. InvalidSettings names the keys that are wrong."""
 
-    _keys: ClassVar[dict[str, tuple[Any, dataclasses.Field[Any]]]]  # of each class, from its first use
+    _keys: ClassVar[dict[str, tuple[Any, dataclasses.Field[Any]]]]  # filled by `keys` at the first use of each class
 
     def __post_init__(self) -> None:
         problems = {}
@@ -71,7 +71,7 @@ class Settings:
     def of(cls: type[S], data: Mapping[str, Any], called: str = "") -> S:
         """The settings in ``data``, in which numbers may be text such as `1e-3`. InvalidSettings names the wrong keys.
 
-        ``called``: its name in messages on unknown keys.
+        ``called``: name of the settings in messages on unknown keys.
         """
         known = keys(cls)
         problems = {name: _unknown(name, called, known) for name in data if name not in known}
@@ -123,7 +123,7 @@ def problem_of(value: Any, kind: Any, bounds: Mapping[str, float] = types.Mappin
 
 
 def _not_a(value: Any, kinds: list[Any]) -> str:
-    """The requirement that a value, which should have one of these types, does not meet; empty: it does."""
+    """The requirement of these types that the value does not meet; empty if it has one of them."""
     is_bool = isinstance(value, bool)
     if bool in kinds:
         return "" if is_bool else "must be a valid boolean, true or false"

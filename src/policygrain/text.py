@@ -62,7 +62,7 @@ def flat(data: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def unbroken(text: str) -> str:
-    """``text`` whose intervals are not broken into lines: `+0.8 [+0.3, +1.3]` with spaces that do not break."""
+    """``text`` with no-break spaces in intervals such as `+0.8 [+0.3, +1.3]`."""
     number = r"[-+−×]?[\d.∞]+"
     return re.sub(rf"(?:(?<=\d) )?\[{number}, {number}\]", lambda match: match[0].replace(" ", "\u00a0"), text)
 

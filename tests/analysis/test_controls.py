@@ -126,7 +126,8 @@ def test_every_output_of_claims_begins_with_a_control_that_failed(
 ) -> None:
     folder = write(study_of(3, **CHANGES), tmp_path, sound(shuffled_rewards=20.0)).folder.path
     begins = (
-        "A control of this study failed: shuffled_rewards (shuffled rewards teach nothing; measured: beyond 4.4 points)"
+        "A control of this study failed: shuffled_rewards (shuffled rewards do not raise accuracy; "
+        "measured: beyond 4.4 points)"
     )
     for option in ([], ["--brief"]):
         assert main(["claims", str(folder), *option]) == 0

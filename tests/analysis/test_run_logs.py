@@ -135,7 +135,7 @@ def test_after_a_restart_what_was_logged_from_there_on_is_replaced(tmp_path_fact
 
 def test_steps_in_reverse_order_are_no_restarts(tmp_path: Path) -> None:
     path = lines(tmp_path / "r.jsonl", [{"step": k, "r": 1} for k in range(20, 0, -1)])
-    with pytest.raises(UserError, match=r"the steps go back 19 times. Is it sorted by step"):
+    with pytest.raises(UserError, match=r"the steps go back 19 times. Is the log sorted by step"):
         read_runs([path], "r")
 
 
@@ -152,7 +152,7 @@ def test_a_last_line_that_is_cut_off_is_left_out_and_said(tmp_path: Path) -> Non
 def test_steps_of_two_columns_are_not_mixed(tmp_path: Path) -> None:
     rows = [{"time": 0, "_step": 0}, {"step": 1, "_step": 9, "r": 1}, {"_step": 10, "r": 2}]
     path = lines(tmp_path / "[r].jsonl", rows)
-    with pytest.raises(UserError, match=r"line 3: has no step 'step'. It has '_step', 'r'"):
+    with pytest.raises(UserError, match=r"line 3: has no step 'step'. The row has '_step', 'r'"):
         read_runs([path], "r")
     assert [*read_runs([path], "r", step="_step")[0].steps] == [9, 10]
 
@@ -165,15 +165,15 @@ def test_nan_is_kept_for_the_endpoint_to_refuse(tmp_path: Path) -> None:
 
 WRONG: list[tuple[str, str, str]] = [
     ("a.jsonl", '{"step": 1, "r": 2}\n{"st\n{"step": 2, "r": 2}\n', "line 2: not JSON"),
-    ("a.jsonl", '{"step": 1, "reward": 2}\n', "no metric 'r'.* It has 'step', 'reward'"),
-    ("a.jsonl", '{"step": 1, "r": "high"}\n', "line 1: r: 'high' is no number"),
-    ("a.jsonl", '{"step": 1, "r": true}\n', "True is no number"),
-    ("a.jsonl", '{"r": 1}\n{"r": 2}\n', "no step; name its column by --step. It has 'r'"),
-    ("a.jsonl", '{"step": "x", "r": 2}\n', "step: 'x' is no number"),
+    ("a.jsonl", '{"step": 1, "reward": 2}\n', "no metric 'r'.* The run has 'step', 'reward'"),
+    ("a.jsonl", '{"step": 1, "r": "high"}\n', "line 1: r: 'high' is not a number"),
+    ("a.jsonl", '{"step": 1, "r": true}\n', "True is not a number"),
+    ("a.jsonl", '{"r": 1}\n{"r": 2}\n', "no step; name its column by --step. The row has 'r'"),
+    ("a.jsonl", '{"step": "x", "r": 2}\n', "step: 'x' is not a number"),
     ("a.jsonl", "[1]\n", "expected an object, got list"),
     ("a.jsonl", "", "empty"),
     ("a.csv", "step,r\n1,2,3\n2,2\n", "line 2: 3 cells under 2 columns"),
-    ("a.csv", "step;r\n1;0,5\n", "divided by ';'; expected commas, and points in numbers"),
+    ("a.csv", "step;r\n1;0,5\n", "separated by ';'; expected commas and decimal points"),
     ("a.json", '{"log_history": [{"step": 1', "not JSON .* cut off"),
     ("a.json", "3", "expected `log_history`"),
     ("a.json", '{"step": [1, 2], "r": [1]}', "columns have different lengths"),
@@ -196,13 +196,13 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
         (["nothing.jsonl"], {}, "cannot be read: No such file"),
         ([log, log], {}, "given twice"),
         ([f"{log}::y*"], {}, r"no run is called 'y\*'. There are: 'x'"),
-        ([log], {"step": "t"}, r"has no step 't'. It has 'step', 'r'"),
+        ([log], {"step": "t"}, r"has no step 't'. The row has 'step', 'r'"),
     ]
     for places, options, says in cases:
         with pytest.raises(UserError, match=says):
             read_runs(places, "r", **options)
     (tmp_path / "b.jsonl").touch()
-    with pytest.raises(UserError, match=r"has a.jsonl, b.jsonl: name one"):
+    with pytest.raises(UserError, match=r"has several logs \(a.jsonl, b.jsonl\); give the path of one"):
         read_runs([str(tmp_path)], "r")
     with pytest.raises(UserError, match=r"'reword'.* Did you mean 'reward'"):
         read_runs([lines(tmp_path / "c.jsonl", [{"step": 1, "reward": 1}])], "reword")

@@ -62,7 +62,7 @@ class Finding(NamedTuple):
 
 
 class ClaimResult(NamedTuple):
-    """A claim with its findings and verdict; without findings ``missing`` gives the reason."""
+    """A claim with its verdict and a finding per comparison; without findings, ``missing`` gives the reason."""
 
     name: str
     claim: Claim
@@ -91,9 +91,9 @@ def decide_study(results: StudyResults) -> list[ClaimResult]:
 
 
 def decide_claims(claims: dict[str, Claim], compare: Callable[[Comparison], Difference]) -> list[ClaimResult]:
-    """Decide every claim. It has no verdict if ``compare`` raises a UserError for a comparison.
+    """Decide every claim, with all comparisons corrected together.
 
-    It is undecided if ``compare`` raises NotFlat. All comparisons are corrected together.
+    A claim has no verdict if ``compare`` raises UserError for one of its comparisons, and is undecided after NotFlat.
     """
     differences: dict[str, list[Difference]] = {}
     missing: dict[str, str] = {}
@@ -144,7 +144,7 @@ def effect_text(c: Comparison, finding: Finding) -> str:
         effect, low, high = (f"{2**v:.2f}" if v < 64 else "∞" for v in values)
         shown = f"×{effect} [{low}, {high}]"
     else:
-        small = c.unit == POINTS  # a hundredth of a point is nothing: no -6.6e-05
+        small = c.unit == POINTS  # two decimals for small points: not -6.6e-05
         texts = (f"{v:+.2f}" if small and abs(v) < 0.1 else f"{v:+.2g}" for v in values)
         texts = ("+0.00" if text == "-0.00" else text for text in texts)
         effect, low, high = (t if math.isfinite(v) else "+-"[v < 0] + "∞" for t, v in zip(texts, values, strict=True))
@@ -158,7 +158,7 @@ def effect_text(c: Comparison, finding: Finding) -> str:
 
 
 def size_text(c: Comparison) -> str:
-    """The size that an effect may be shown to be smaller than: `1.6 points`, `a factor of 0.5`; empty: none."""
+    """The published size in words: `1.6 points`, `a factor of 0.5`; empty if there is none."""
     if c.size is None:
         return ""
     if c.unit == LOG_RATIO:
@@ -216,7 +216,7 @@ def ledger(decided: Sequence[ClaimResult]) -> pd.DataFrame:
 
 
 def cells(result: ClaimResult, label: Callable[[str], str] = str) -> list[list[str]]:
-    """Comparison, effect, published size and finding in words, a row each; of a claim without findings the reason."""
+    """A row per comparison: comparison, effect, published size and finding in words; without findings, the reason."""
     if not result.findings:
         return [["", result.missing, "", ""]]
     return [
@@ -226,7 +226,7 @@ def cells(result: ClaimResult, label: Callable[[str], str] = str) -> list[list[s
 
 
 def claims_text(decided: Sequence[ClaimResult], controls: Sequence[Control] = ()) -> str:
-    """The ledger for the terminal; where a control failed, that comes first."""
+    """The ledger for the terminal; if a control failed, it begins with a warning."""
     lines = [warning, ""] if (warning := controls_warning(controls)) else []
     for result in decided:
         lines += [f"{result.name}: {result.outcome}", f"  {result.claim.text}"]
@@ -240,9 +240,9 @@ def claims_text(decided: Sequence[ClaimResult], controls: Sequence[Control] = ()
 
 
 def side_by_side(studies: Sequence[StudyResults]) -> str:
-    """The verdicts of several studies, each by its own design; whether they are independent, and whether effects agree.
+    """The verdicts of several studies as a table, with the number of comparisons whose effects or intervals agree.
 
-    Studies that share a seed of training runs or initial models are not independent.
+    A warning says which seeds of training runs or initial models the studies share: such studies are not independent.
     """
     names = [str(results.folder.path) for results in studies]
     warnings = [(name, controls_warning(controls(results))) for name, results in zip(names, studies, strict=True)]
@@ -251,7 +251,7 @@ def side_by_side(studies: Sequence[StudyResults]) -> str:
     if shared := sorted(seed for seed, count in seeds.items() if count > 1):
         lines.append(
             f"Seeds in more than one of these studies: {', '.join(map(str, shared))}. The studies are not independent, "
-            "and agreement of their claims is no replication."
+            "and claims that agree are not replicated."
         )
     ledgers = [decide_study(results) for results in studies]
     rows = [[of_claim[0].name, *(result.outcome for result in of_claim)] for of_claim in zip(*ledgers, strict=True)]
@@ -260,8 +260,8 @@ def side_by_side(studies: Sequence[StudyResults]) -> str:
     same = sum(len({math.copysign(1, f.effect) if f.effect else 0 for f in of_all}) == 1 for of_all in findings)
     overlap = sum(max(f.low for f in of_all) <= min(f.high for f in of_all) for of_all in findings)
     agreement = (
-        f"Of {len(findings)} comparisons that all have, decided or not: {same} have effects of the same direction, "
-        f"{overlap} have intervals that overlap."
+        f"Of {len(findings)} comparisons in all of these studies, decided or not: {same} have effects of one "
+        f"direction, {overlap} have intervals that overlap."
     )
     return "\n".join([*lines, *columns(rows, ["claim", *names]), "", agreement])
 
@@ -284,7 +284,7 @@ def abstract(
         *sentences(results, [c for c in compared if not c.pair.whole], label),
         f"Of the papers' claims, these hold here: {'; '.join(holding)}."
         if holding
-        else "None of the papers' claims is shown.",
+        else "None of the papers' claims is shown to hold.",
         against_text(claims),
         _rests_on(controls),
     ]

@@ -1,7 +1,7 @@
 """The clip range of each ratio, chosen among a study's candidates (studies/phase-ranges.yaml) on validation problems.
 
 The rule (docs/regime.md): of a ratio's candidates, the one with the largest area under the learning curve, mean over
-regimes and seeds. If it is at an end of the list, the list is to be extended.
+regimes and seeds. If it is at an end of the list, the study needs candidates beyond it.
 """
 
 from __future__ import annotations

@@ -20,14 +20,14 @@ IDENTICAL, DIFFER, SMALL, OPEN = "identical", "differ", "differ by less than {:g
 
 
 class Contrast(NamedTuple):
-    """An arm minus another, in points, paired by training seed; over seeds, or initial models that seeds share."""
+    """An arm minus another in points, paired by seed. Replicates: seeds, or initial models that several seeds share."""
 
     pair: Pair
     area: Difference  # under the curve of validation accuracy: the primary endpoint
     sampled: Difference | None  # accuracy of the final model on the benchmarks; None: not evaluated
     greedy: Difference | None
-    p: float  # of no difference in the area, by Holm's method over all comparisons of the study that are tested
-    p_small: float  # of a difference in the area beyond the margin on either side, in the same way; 1: no margin
+    p: float  # of no difference in the area, corrected by Holm's method over all tested comparisons of the study
+    p_small: float  # of a difference in the area beyond the margin on either side, likewise; 1 without a margin
 
     @property
     def decided(self) -> bool:
@@ -54,9 +54,9 @@ class Contrast(NamedTuple):
 
 
 def contrasts(results: StudyResults) -> list[Contrast]:
-    """All comparisons of the study with records. In the correction, those without records count as well.
+    """All comparisons of the study that have records.
 
-    Comparisons whose areas are identical do not count: nothing is tested there.
+    Holm's correction is over all planned comparisons, except those with identical areas, for which there is no test.
     """
     planned = pairs(results.study)
     areas: dict[Pair, Difference] = {}
@@ -96,11 +96,11 @@ def nothing_text(study: Study, compared: Sequence[Contrast]) -> str:
     """The sentence of a regime in which no comparison is decided (rule 3 of docs/design.md)."""
     no_ratio = [{arm.method(study).ratio.name == "none" for arm in (c.pair.arm, c.pair.reference)} for c in compared]
     even = ", not even leaving the ratio out" if {True, False} in no_ratio else ""
-    return f"Nothing is shown to matter here{even}, so ties say nothing."
+    return f"Nothing is shown to matter here{even}, so ties are no evidence that methods are equal."
 
 
 def regime_text(regime: Regime) -> str:
-    """`rollouts 48 steps old, learning rate 0.0002`; on-policy where their age is 0."""
+    """`rollouts 48 steps old, learning rate 0.0002`; `on-policy` for rollouts of age 0."""
     words = {"ahead": lambda v: f"rollouts {_steps(v)} old" if v else "on-policy"}
     parts = [words.get(key, lambda v, key=key: f"{key.replace('_', ' ')} {v}")(value) for key, value in regime]
     return ", ".join(parts) or "the study's settings"
@@ -124,7 +124,7 @@ def effect_text(effect: Difference | None) -> str:
 
 
 def sentences(results: StudyResults, compared: Sequence[Contrast], label: Callable[[str], str] = str) -> list[str]:
-    """One sentence per regime, then one per method of the study's own."""
+    """One sentence per regime, then one per comparison of whole methods."""
     regimes = [
         _regime_sentence(results.study, regime, group, label)
         for regime, group in by_regime(results.study, compared).items()
@@ -174,7 +174,7 @@ def _beyond(pair: Pair, area: Difference) -> float:
 
 
 def _accuracy(results: StudyResults, pair: Pair, column: str) -> Difference | None:
-    """Of samples or of greedily decoded responses; None where there are none."""
+    """Difference in final accuracy of sampled (`per_problem`) or `greedy` responses; None without records of them."""
     try:
         return measures.accuracy_difference(results, pair.arm.name, pair.reference.name, column=column)
     except UserError:

@@ -1,4 +1,4 @@
-"""The controls of a study: four arms with a known outcome, and tests of it."""
+"""The controls of a study: four arms whose outcome is known, and the tests of these outcomes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHARE = 0.25  # of the unchanged method's gain in training; smaller effects coun
 Outcome = Literal["passed", "failed", "inconclusive"]
 EXPECTED = {
     "other_seeds": "other sampling seeds make no difference",
-    "shuffled_rewards": "shuffled rewards teach nothing",
+    "shuffled_rewards": "shuffled rewards do not raise accuracy",
     "zero_learning_rate": "a learning rate of 0 changes nothing",
     "worse": "the worse method is found worse",
 }
@@ -37,7 +37,7 @@ class Control(NamedTuple):
     role: str
     arms: str
     difference: Difference | None  # None: no records
-    p: float  # of the difference beyond the margin; for alarms corrected, see `controls`
+    p: float  # of an effect beyond the margin (`controls`), corrected for other_seeds and shuffled_rewards
     outcome: Outcome
     result: str  # in words
 
@@ -51,11 +51,11 @@ def controls(results: StudyResults) -> list[Control]:
     """The controls of a study, in points of the area under the learning curve; empty if it has none.
 
     The margin is a quarter of the unchanged method's gain over its initial model. `other_seeds` and `shuffled_rewards`
-    pass if their 95% interval lies within the margin (of the latter: below it, since shuffled rewards may lower
-    accuracy), fail if the effect is shown to lie beyond, and are inconclusive otherwise. These two tests are corrected
-    together, so at most 5% of sound studies fail. `worse` passes if its effect is shown to lie beyond the margin; here
-    the error is to pass wrongly, so it is tested alone. With a learning rate of 0 validation accuracy must be constant,
-    which needs no test. The planned seeds are used, not those added later. A control without records has failed.
+    pass if their 95% interval lies within the margin (for `shuffled_rewards` below it: they may lower accuracy), fail
+    if the effect is shown to lie beyond, and are inconclusive otherwise. These two tests are corrected together, so at
+    most 5% of sound studies fail. `worse` passes if its effect is shown to lie beyond the margin; here the error would
+    be to pass wrongly, so it is tested alone. With a learning rate of 0 validation accuracy must be constant, which
+    needs no test. Only the planned seeds are used, not seeds added later. A control without records has failed.
     """
     arms = control_arms(results.study)
     if not arms or results.study.controls is None:
@@ -120,14 +120,14 @@ def _between(results: StudyResults, one: str, two: str, seeds: set[int]) -> Diff
 
 
 def _learned(results: StudyResults, arm: str, seeds: set[int]) -> Difference:
-    """Area under the learning curve minus its first value, the area without learning."""
+    """Area under the learning curve minus the curve's first value, which would be the area without learning."""
     first = {seed: 100 * c["accuracy"].iloc[0] for seed, c in measures.learning_curve(results, arm).items()}
     values = measures.area(results, arm)
     return _over(results, values - values.index.map(first), seeds)
 
 
 def _moved(results: StudyResults, arm: str, seeds: set[int]) -> Difference:
-    """The largest change of validation accuracy over training, of any seed; exact, so its limits are the value."""
+    """The largest change of validation accuracy during training, over all seeds. Both limits are this value."""
     curves = {seed: c["accuracy"] for seed, c in measures.learning_curve(results, arm).items() if seed in seeds}
     if not curves:
         raise UserError(f"no seed of {arm!r} has been trained: run `snakemake all`.")
@@ -152,8 +152,8 @@ def controls_warning(controls: Sequence[Control]) -> str:
     failed = [c for c in controls if c.outcome == "failed"]
     if [c.role for c in failed if c.difference] == ["worse"] == [c.role for c in failed]:
         return (
-            "This study does not show that a method which was made worse on purpose is worse (control: worse), so "
-            "where its methods are not shown to differ, that says nothing. It may have too few steps or seeds."
+            "This study does not show that a method which was made worse on purpose is worse (control: worse), so a "
+            "difference that it does not show may still exist. It may have too few steps or seeds."
         )
     texts = "; ".join(f"{c.role} ({c.expected}; measured: {c.result})" for c in failed)
     return texts and f"A control of this study failed: {texts}. Until that is explained, do not rely on its verdicts."

@@ -1,4 +1,4 @@
-"""The ledger: claims of the papers with comparisons that test them (`claims.yaml`), and their numbers in records."""
+"""The ledger: the papers' claims with the comparisons that test them (`claims.yaml`), measured in a study's records."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 POINTS, LOG_RATIO = "points", "log2 ratio"
 Statistic = Literal["accuracy", "benchmarks", "drop", "steps", "tokens", "estimator", "round"]
-EVALUATED = ("accuracy", "benchmarks")  # of final models
+EVALUATED = ("accuracy", "benchmarks")  # statistics of evaluated final models
 COSTS = ("steps", "tokens")
 MEASURED_ONCE = ("estimator", "round")  # per initial model
 ROUND_UNITS = {"reward": POINTS, "entropy": "nats"}
@@ -84,7 +84,7 @@ class Claim(BaseModel):
 
 
 def unit_of(statistic: str, metric: str, log: bool) -> str:
-    """The unit of a comparison's effect: points of percent, log2 of a ratio, or that of the metric."""
+    """The unit of a comparison's effect: percentage points, log2 of a ratio, or the unit of the metric."""
     if log or statistic in COSTS:
         return LOG_RATIO
     if statistic == "round":
@@ -157,7 +157,7 @@ def _over_starts(results: StudyResults, c: Comparison) -> Difference:
     else:
         a, b = (measures.estimated(results, name, c.metric, c.updates) for name in (c.of, c.than))
     common = a.index.intersection(b.index)
-    # Of an estimator, each stage and distance is compared by itself; then their mean.
+    # Estimators are compared at each stage and distance; then the mean is taken.
     by_start = _differences(a.loc[common], b.loc[common], c).groupby(level="seed").mean()
     if missing := sorted(set(starts) - set(by_start.index)):
         raise UserError(
@@ -173,7 +173,7 @@ def _section(study: Study, c: Comparison) -> Estimators | Rounds | None:
 
 
 def _one_stage(study: Study, c: Comparison) -> str | None:
-    """The requirement that a comparison of rounds at several stages lacks (rule 6 of docs/design.md), or None."""
+    """The requirement that a comparison of rounds at several stages violates (rule 6 of docs/design.md), or None."""
     stages = study.rounds.steps if study.rounds and c.statistic == "round" else []
     if len(stages) < 2:
         return None

@@ -1,4 +1,4 @@
-"""Measures per seed, used by several figures and claims."""
+"""Measures of an arm or a pair of arms per seed, which figures, tables and claims share."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ def paired_scores(
 ) -> tuple[list[Array], list[Array], list[int]]:
     """Scores of two arms: lists over benchmarks of [seeds, problems], and the seeds, in order.
 
-    The seeds are those on which both were evaluated on all their common benchmarks. An initial model has the same
-    score with every seed that begins from it. ``benchmarks``: only these; ``column``:
-    `per_problem`, or `greedy`. UserError if there is no such seed.
+    The seeds are those for which both arms were evaluated on all their common benchmarks. An initial model has the same
+    scores for every seed that begins from it. ``benchmarks``: only these; ``column``: `per_problem` or `greedy`.
+    UserError if there is no such seed.
     """
     table, scores = results.evaluations, []
     for name in (arm, than):
@@ -109,8 +109,8 @@ def runs_of(results: StudyResults, arm: str) -> pd.DataFrame:
 def reached(results: StudyResults, arm: str, than: str, by: str) -> pd.Series:
     """The cost of ``arm`` to reach the final accuracy of ``than``, relative to the cost of ``than``: log2, by seed.
 
-    ``by``: `steps`, `tokens` or `seconds`. Accuracy is that on validation problems; the final one is the mean over the
-    last quarter of training. Infinite where ``arm`` never reaches it.
+    ``by``: `steps`, `tokens` or `seconds`. Accuracy is on validation problems; the final accuracy is the mean over the
+    last quarter of training. Infinite for a seed whose ``arm`` never reaches it.
     """
     column = {"steps": "total_updates", "tokens": "total_tokens", "seconds": "total_seconds"}[by]
     costs, others = (_costs(results, name, column) for name in (arm, than))
@@ -125,11 +125,11 @@ def reached(results: StudyResults, arm: str, than: str, by: str) -> pd.Series:
 
 
 def _costs(results: StudyResults, arm: str, column: str) -> dict[int, pd.DataFrame]:
-    """Learning curves by seed with the cost before each validation, without the validation of the initial model."""
+    """Learning curves by seed, with the cost up to each validation; without the validation of the initial model."""
     spent = {int(str(seed)): frame for seed, frame in runs_of(results, arm).groupby("seed")}
     curves = {}
     for seed, curve in learning_curve(results, arm).items():
-        # A step validates before it samples, so its validation has seen the steps before it.
+        # A step validates before it samples, so only the steps before it have been made.
         before = spent[seed].set_index("step")[column].shift(1)
         curves[seed] = curve.assign(**{column: before.loc[curve["at"]].to_numpy()}).iloc[1:]
     return curves
@@ -181,7 +181,7 @@ def largest_drop(results: StudyResults, arm: str) -> pd.Series:
 
 
 def benchmarks_won(results: StudyResults, arm: str, than: str) -> pd.Series:
-    """On how many benchmarks the final model of ``arm`` is more accurate, minus those on which it is less, by seed."""
+    """Number of benchmarks on which the final model of ``arm`` is more accurate, minus those on which less, by seed."""
     one, two, seeds = paired_scores(results, arm, than)
     signs = [np.sign(a.mean(1) - b.mean(1)) for a, b in zip(one, two, strict=True)]
     return pd.Series(np.sum(signs, axis=0), index=seeds, dtype=float)
@@ -204,7 +204,7 @@ def estimated_by_start(results: StudyResults, method: str, column: str, updates:
 
 
 def after_round(results: StudyResults, method: str, metric: str = "reward", updates: int | None = None) -> pd.Series:
-    """A number of the policy after one round by a method, mean over stages and pools, by initial model.
+    """Reward or entropy of the policy after one round by a method, mean over stages and pools, by initial model.
 
     ``metric``: `reward` in percent, or `entropy` per token in nats, on the states of the pool, which are the same for
     all methods. ``updates``: after this many; None: at the end of the round. ``method`` `before`: before the round.

@@ -80,7 +80,8 @@ def accuracy(group: ModelGroup, benchmarks: Sequence[str]) -> Estimate:
 def difference(group: ModelGroup, first: ModelGroup, benchmarks: Sequence[str]) -> Difference | None:
     """``group`` − ``first`` on the same problems and seeds, averaged over ``benchmarks``; None if one cannot be paired.
 
-    Two single models are paired by problem, even if their seeds differ; a study's only initial model with every seed.
+    Two single models are paired by problem, even if their seeds differ. A study's only initial model is paired with
+    every seed.
     """
     pairs = [_pairs(group, first, b) for b in benchmarks]
     if group is first or pairs[0] is None or any(p != pairs[0] for p in pairs):

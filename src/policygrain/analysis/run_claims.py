@@ -19,24 +19,24 @@ PRIOR = 4.0  # variance of the standardised effect in the e-value of `anytime`; 
 
 
 class Run(NamedTuple):
-    """The values of one metric in one run. ``steps`` rise; both [values]."""
+    """The values of one metric in one run: ``steps`` (increasing) and ``values``, both [values]."""
 
     name: str
     seed: int | None
     steps: Array
     values: Array
-    notes: tuple[str, ...] = ()  # on what was left out when it was read
+    notes: tuple[str, ...] = ()  # what was left out when the log was read
 
 
 class Endpoint(NamedTuple):
-    """The number that is taken from each run: the mean of the ``last`` values, or with ``area`` of the curve."""
+    """The number that is taken from each run: the mean of the ``last`` values or, with ``area``, of the whole curve."""
 
     last: int = 1
     area: bool = False
     until: float | None = None  # values at later steps are left out
 
     def of(self, run: Run) -> tuple[float, float, float]:
-        """The number, and the first and last step that it is from. UserError if the run lacks values there."""
+        """The number, and the first and last step that it includes. UserError if the run lacks values there."""
         part = slice(0, len(run.steps) if self.until is None else int(np.searchsorted(run.steps, self.until, "right")))
         steps, values = run.steps[part], run.values[part]
         count = max(2, len(values)) if self.area else self.last
@@ -53,7 +53,7 @@ class Endpoint(NamedTuple):
         return float(mean), float(steps[0]), float(steps[-1])
 
     def text(self, first: float, last: float) -> str:
-        """In words."""
+        """The endpoint in words, with the first and last step that it includes."""
         if self.area:
             return f"mean of the curve from step {first:g} to {last:g} (its area over its width)"
         if self.last == 1 and first == last == 0:  # such as a table with a row for each run
@@ -79,7 +79,7 @@ class RunClaim:
 
     @property
     def verdict(self) -> str:
-        """In the words of docs/statistics.md."""
+        """The verdict, in the words of docs/statistics.md."""
         decided = decide(self.p)
         smaller = "" if self.margin is None else f"smaller than {self.margin:g}"
         if decided == "smaller than published":
@@ -97,7 +97,7 @@ class RunClaim:
         return None if total is None else max(1, total - self.difference.n)
 
     def text(self) -> str:
-        """For the terminal."""
+        """The claim with its numbers, for the terminal."""
         d = self.difference
         lines = [f"{self.metric} of a is {self.claimed} that of b: {self.verdict}", f"  endpoint: {self.endpoint}"]
         for side, values in self.values.items():
@@ -118,7 +118,7 @@ class RunClaim:
         return "\n".join([*lines, *(f"  note: {note}" for note in self.notes)])
 
     def data(self) -> dict[str, Any]:
-        """As JSON; a limit that is infinite is null."""
+        """The claim as JSON data; an infinite limit is None."""
         names = ("metric", "claimed", "margin", "endpoint", "verdict", "pairing", "sequential", "more_seeds", "notes")
         numbers = {k: None if v in (math.inf, -math.inf) else v for k, v in self.difference.numbers().items()}
         return {name: getattr(self, name) for name in names} | {"difference": numbers, "runs": self.values}
@@ -135,10 +135,11 @@ def decide_runs(
     pair: bool = True,
     sequential: bool = False,
 ) -> RunClaim:
-    """The verdict on two sides of runs; ``pair``: by seed, where all runs have one and both sides the same ones.
+    """The verdict on two sides of runs. ``pair``: by seed, if all runs have seeds and both sides the same ones.
 
-    ``sequential``: valid however often one looks while runs arrive. UserError for a single run on a side, runs that
-    end at different steps or have no endpoint, seeds that only one side has, and unpaired sequential runs.
+    ``sequential``: the verdict is valid even if it is computed after every new pair of runs. UserError for a single run
+    on a side, runs that end at different steps or have no endpoint, seeds that only one side has, and unpaired
+    sequential runs.
     """
     _check_sides(a, b)
     endpoints = {side: [endpoint.of(run) for run in runs] for side, runs in (("a", a), ("b", b))}
@@ -185,15 +186,15 @@ def _check_sides(a: Sequence[Run], b: Sequence[Run]) -> None:
     for side, runs in (("a", a), ("b", b)):
         if len(runs) < 2:
             raise UserError(
-                f"--{side}: one run ({', '.join(run.name for run in runs)}). One run on a side decides nothing: how "
-                "much two runs of the same settings differ is not known. Train at least one more seed of each side."
+                f"--{side}: one run ({', '.join(run.name for run in runs)}). One run on a side decides nothing, "
+                "because nothing is known about the spread over seeds. Train at least one more seed of each side."
             )
     if twice := {run.name for run in a} & {run.name for run in b}:
         raise UserError(f"on both sides: {', '.join(sorted(twice))}.")
 
 
 def _pairs(a: Sequence[Run], b: Sequence[Run], wanted: bool) -> tuple[list[int] | None, str]:
-    """The run of ``b`` for each of ``a``, or None, and how they are compared in words."""
+    """The index in ``b`` of the pair of each run of ``a``, or None if unpaired; and the pairing in words."""
     if not wanted:
         return None, "unpaired, as asked"
     one, two = ([run.seed for run in runs] for runs in (a, b))
@@ -216,7 +217,7 @@ def _pairs(a: Sequence[Run], b: Sequence[Run], wanted: bool) -> tuple[list[int] 
 
 
 def anytime(values: Sequence[float]) -> Difference:
-    """Paired differences of a number per seed, looked at after any of them.
+    """Paired differences of a number per seed, with an interval that is valid after any number of seeds.
 
     The p-value of a mean μ is 1 / E, where E is the likelihood ratio of t = (mean − μ) √n / s for a standardised effect
     from N(0, PRIOR) against none. E is a martingale under μ for normal differences of any variance, so it exceeds 20 at

@@ -1,6 +1,6 @@
-"""The logs of other trainers and trackers as runs with one metric, for `policygrain claim`.
+"""Reads logs of other trainers and trackers as runs with one metric, for `policygrain claim`.
 
-Files are read a row at a time; of each value 16 bytes are kept.
+Logs are read row by row; a value takes 16 bytes.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ import numpy as np
 from ..errors import UserError, did_you_mean
 from .run_claims import Run
 
-MOST_NAMES = 1000  # of metrics, remembered for a message
+MOST_NAMES = 1000  # metrics of a run that are remembered for a message
 STEPS = ("step", "_step", "global_step", "Step", "train/global_step", "trainer/global_step", "training_step")
-RUNS = ("run", "run_id", "run_name", "Name")  # columns that say which run a row is of
+RUNS = ("run", "run_id", "run_name", "Name")  # columns with the run of a row
 FORMATS = (
     "trainer_state.json (TRL), JSON Lines (verl, prime-rl), CSV, JSON (Weights & Biases), an MLflow database (.db) or "
     "run folder"
@@ -40,7 +40,7 @@ class _Series:
         self.seed: int | None = None
 
     def run(self, name: str, ends: Iterable[str]) -> Run:
-        """Without the values of steps that were logged again later, as after a restart."""
+        """The run, without values of steps that were logged again later, such as after a restart."""
         written = re.findall(r"seed[-_=]?(\d+)", name, flags=re.IGNORECASE)
         seed = self.seed if self.seed is not None else int(written[-1]) if written else None
         steps, values = np.frombuffer(self.steps), np.frombuffer(self.values)
@@ -48,7 +48,9 @@ class _Series:
         last = steps < later
         replaced, restarts = int((~last).sum()), int((np.diff(steps) < 0).sum())
         if restarts > 2 and 2 * replaced > len(steps):
-            raise UserError(f"{name}: the steps go back {restarts} times. Is it sorted by step, and is it of one run?")
+            raise UserError(
+                f"{name}: the steps go back {restarts} times. Is the log sorted by step, and is it of one run?"
+            )
         note = (
             f"{name}: {replaced} of {len(steps)} values were logged again (restarts: {restarts}, "
             f"doubled steps: {(np.diff(steps) == 0).sum()}); the last of each counts"
@@ -57,10 +59,10 @@ class _Series:
 
 
 def read_runs(places: Iterable[str], metric: str, step: str | None = None) -> list[Run]:
-    """The runs at these paths or globs. ``FILE::NAME`` takes those of a file whose names match the pattern NAME.
+    """The runs at these paths or globs; ``FILE::NAME`` selects the runs in a file whose names match the pattern NAME.
 
-    ``step``: the column of the step, where it has an unusual name. UserError for what cannot be read, and for
-    a metric that a run does not have, with those that there are.
+    ``step``: the column of the step, if it has an unusual name. UserError for a log that cannot be read, and for a run
+    without the metric, whose message names the run's metrics.
     """
     runs: list[Run] = []
     for place in places:
@@ -94,12 +96,12 @@ def _read(path: Path, names: str, metric: str, step: str | None) -> list[Run]:
             continue
         if row.step is None:
             if one.steps:
-                raise UserError(f"{row.where}: no step; name its column by --step. It has {listed(row.values)}.")
+                raise UserError(f"{row.where}: no step; name its column by --step. The row has {listed(row.values)}.")
             at: float | None = 0.0
         else:
             at = _number(row.step, f"{row.where}: step")
         if at is None or not math.isfinite(at):
-            raise UserError(f"{row.where}: {row.step!r} is no step.")
+            raise UserError(f"{row.where}: {row.step!r} is not a step.")
         one.steps.append(at)
         one.values.append(value)
     if not series:
@@ -110,7 +112,9 @@ def _read(path: Path, names: str, metric: str, step: str | None) -> list[Run]:
     for run, one in series.items():
         name = f"{path}::{run}" if run else str(path)
         if not one.steps:
-            raise UserError(f"{name}: has no metric {metric!r}.{did_you_mean(metric, known)} It has {listed(known)}.")
+            raise UserError(
+                f"{name}: has no metric {metric!r}.{did_you_mean(metric, known)} The run has {listed(known)}."
+            )
         runs.append(one.run(name, ends))
     return runs
 
@@ -120,17 +124,17 @@ def _number(value: Any, where: str) -> float | None:
     if value is None or value == "":
         return None
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise UserError(f"{where}: {value!r} is no number.")
+        raise UserError(f"{where}: {value!r} is not a number.")
     try:
         return float(value)
     except ValueError as error:
-        raise UserError(f"{where}: {value!r} is no number.") from error
+        raise UserError(f"{where}: {value!r} is not a number.") from error
 
 
 def _seed(value: Any, where: str) -> int:
     number = _number(value, f"{where}: seed")
     if number is None or number != int(number):
-        raise UserError(f"{where}: {value!r} is no seed.")
+        raise UserError(f"{where}: {value!r} is not a seed.")
     return int(number)
 
 
@@ -138,7 +142,10 @@ def _seed(value: Any, where: str) -> int:
 
 
 class Row(NamedTuple):
-    """A row of a log: where it is, the run within the file, its seed, step and values. None: not there."""
+    """A row of a log: its place for messages, the name of its run in the file, and its seed, step and values.
+
+    Seed and step are as written, or None if the row has none.
+    """
 
     where: str
     run: str
@@ -148,7 +155,7 @@ class Row(NamedTuple):
 
 
 def rows(path: Path, metric: str, step: str | None, ends: list[str]) -> Iterator[Row]:
-    """The rows of a file or folder; ``ends`` gets notes on lines that are cut off."""
+    """The rows of a file or folder. Notes on lines that are cut off are appended to ``ends``."""
     path = _inside(path) if path.is_dir() else path
     if path.is_dir():
         yield from _mlflow_folder(path, metric)
@@ -168,7 +175,7 @@ def rows(path: Path, metric: str, step: str | None, ends: list[str]) -> Iterator
                 if step is None and (charts or metric in values):
                     step = next((name for name in STEPS if name in values), None)
                 if step is not None and step not in values and (charts or metric in values):
-                    raise UserError(f"{where}: has no step {step!r}. It has {listed(values)}.")
+                    raise UserError(f"{where}: has no step {step!r}. The row has {listed(values)}.")
                 at = None if step is None else values.get(step)
                 run = next((str(values[name]) for name in RUNS if name in values), "")
                 for name in charts:
@@ -178,11 +185,11 @@ def rows(path: Path, metric: str, step: str | None, ends: list[str]) -> Iterator
         except OSError as error:
             raise UserError(f"{path}: cannot be read: {error.strerror}.") from error
         except UnicodeDecodeError as error:
-            raise UserError(f"{path}: is no text. A log is one of: {FORMATS}.") from error
+            raise UserError(f"{path}: is not a text file. A log is one of: {FORMATS}.") from error
 
 
 def _inside(folder: Path) -> Path:
-    """A run's log in its folder: of TRL, of MLflow, or the only file of a known kind."""
+    """The log in a run's folder: TRL's newest, an MLflow folder itself, or the only .jsonl or .csv file."""
     checkpoints = [*folder.glob("checkpoint-*/trainer_state.json"), *folder.glob("trainer_state.json")]
     if checkpoints:
         return max(checkpoints, key=lambda file: int("0" + file.parent.name.partition("checkpoint-")[2]))
@@ -192,8 +199,8 @@ def _inside(folder: Path) -> Path:
     if len(files) == 1:
         return files[0]
     names = ", ".join(file.name for file in files)
-    listed = f"has {names}: name one" if files else "has no log"
-    raise UserError(f"{folder}: {listed}. A log is one of: {FORMATS}.")
+    found = f"has several logs ({names}); give the path of one" if files else "has no log"
+    raise UserError(f"{folder}: {found}. A log is one of: {FORMATS}.")
 
 
 def _json_lines(path: Path, ends: list[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -224,7 +231,7 @@ def _csv(path: Path, ends: list[str]) -> Iterator[tuple[str, Mapping[str, Any]]]
         header = next(reader, [])
         if len(header) == 1 and (separator := next(filter(header[0].count, ";\t"), None)):
             raise UserError(
-                f"{path}: columns divided by {separator!r}; expected commas, and points in numbers (.tsv: tabs)."
+                f"{path}: columns are separated by {separator!r}; expected commas and decimal points (.tsv: tabs)."
             )
         for cells in filter(None, reader):
             where = f"{path}, line {reader.line_num}"
@@ -269,7 +276,7 @@ def _mlflow_database(path: Path, metric: str) -> Iterator[Row]:
             known = [key for (key,) in connection.execute(names)]
             if metric not in known:
                 raise UserError(
-                    f"{path}: has no metric {metric!r}.{did_you_mean(metric, known)} It has {listed(known)}."
+                    f"{path}: has no metric {metric!r}.{did_you_mean(metric, known)} The database has {listed(known)}."
                 )
             seed_of = dict(connection.execute(seeds).fetchall())
             for run, name, step, value, is_nan in connection.execute(points, (metric,)):

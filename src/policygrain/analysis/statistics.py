@@ -1,8 +1,8 @@
 """Intervals: the accuracy of an arm, the difference of two arms, and the mean of any number per seed.
 
 The unit of replication is the training seed, or the initial model for measurements made once per initial model. An
-interval is for the mean over all of them, on the problems of the benchmarks as they are. With a single seed, the
-interval of an accuracy is over problems alone, and its unit says so.
+interval is for the mean over all possible units, with the benchmarks' problems fixed. With a single seed, the interval
+of an accuracy is over problems, and its unit says so.
 docs/statistics.md explains the formulas and reports their simulated coverage.
 """
 
@@ -25,7 +25,7 @@ LEVEL = 0.05
 SEEDS, STARTS, PROBLEMS = "training seeds", "initial models", "problems of one training seed"
 REPLICATES = (SEEDS, STARTS)  # units over which intervals generalise
 NORMAL = float(ndtri(1 - LEVEL / 2))
-# The smallest variance of a seed's mean, where few seeds agree by chance; chosen by simulated coverage.
+# Bounds the variance of a seed's mean from below, since few seeds may agree by chance; chosen by simulated coverage.
 AGREEMENT = 0.7
 # Up to this many correct answers the lower limit is the exact one of a Poisson count (Brown, Cai and DasGupta 2001).
 FEW = 3.0
@@ -78,7 +78,7 @@ class Difference:
 
 
 def accuracy(scores: Sequence[Array], unit: str = SEEDS) -> Estimate:
-    """The accuracy of an arm: a list over benchmarks of scores [units, problems]; benchmarks count the same.
+    """The accuracy of an arm: a list over benchmarks of scores [units, problems]; benchmarks have equal weight.
 
     Student's t over seeds in Wilson's form: the standard error scales with √(μ(1 − μ)), so the interval stays within
     0 and 1 and has a width at 0 and 1.
@@ -284,7 +284,7 @@ def _paired_variance(value: Array, gained: Array, lost: Array) -> Array:
 
 
 def _checked(scores: Sequence[Array]) -> list[Array]:
-    """Scores as arrays [seeds, problems]; UserError where they are none."""
+    """Scores as arrays [seeds, problems]. UserError if one is empty or outside 0 to 1, or numbers of seeds differ."""
     arrays = [np.atleast_2d(np.asarray(s, dtype=float)) for s in scores]
     if not arrays or any(s.ndim != 2 or not s.size for s in arrays):
         raise UserError("scores: give a list over benchmarks of arrays [seeds, problems], none of them empty.")

@@ -41,11 +41,11 @@ class PValues(NamedTuple):
 
 
 def effect_tests(difference: Difference, claimed: Side, size: float | None = None, sides: int = 2) -> PValues:
-    """Tests of a difference, all in its unit. With a single replicate all p-values are 1.
+    """Tests of a difference; all numbers are in its unit. With a single replicate all p-values are 1.
 
-    The one-sided p-values of the two directions are doubled, so that one level holds for both together; `apart` holds
-    in both. ``sides``: 1 if `above` and `below` hold for both together already. ``size``: the published one, without a
-    sign; None: there is none.
+    The one-sided p-values of the two directions are multiplied by ``sides`` (2), so that one level holds for both
+    together; `apart` holds in either direction. ``sides`` is 1 if `above` and `below` already hold together. ``size``:
+    the published size, without a sign; None if there is none.
     """
     if difference.unit not in REPLICATES or difference.n < 2:
         return PValues(1.0, 1.0, 1.0)
@@ -94,7 +94,7 @@ def combine(verdicts: Sequence[Verdict]) -> Verdict:
 
 
 def distance_to_decide(effect: float, claimed: Side, size: float | None) -> float:
-    """Distance of an effect from 0 or, if that is larger, its shortfall from the published size."""
+    """The larger of the effect's distance from 0 and of its shortfall from the published size."""
     return max(abs(effect), 0.0 if size is None else size - (-effect if claimed == "below" else effect))
 
 
@@ -121,7 +121,7 @@ def seeds_needed(
 
 
 def seeds_to_decide(sd: float, effect: float, comparisons: int) -> int | None:
-    """The seeds to plan for a true difference: those with which `POWER` of studies show its direction.
+    """The number of seeds with which a share `POWER` of studies shows the direction of a true difference.
 
     ``sd`` and ``effect`` in points; at the first step of Holm's correction over ``comparisons``. None: over 1,000.
     """
@@ -150,12 +150,12 @@ class Spread(NamedTuple):
 def paired_spreads(results: StudyResults) -> list[Spread]:
     """The spread of each endpoint between the methods of the headline experiment, by updates per batch.
 
-    UserError if no two of them have two seeds in common.
+    UserError if no two methods have two seeds in common.
     """
     headline = results.study.experiments.get("headline")
     by_updates: dict[int, list[str]] = {}
     for arm in arms_of(headline, results.study) if headline else ():
-        if {run for run in results.summaries if run.arm == arm.name}:
+        if any(run.arm == arm.name for run in results.summaries):
             by_updates.setdefault(arm.training(results.study).updates_per_batch, []).append(arm.name)
     spreads = []
     for endpoint, measure in ENDPOINTS.items():

@@ -221,7 +221,7 @@ def ablation(records: StudyResults) -> tuple[pd.DataFrame, str]:
     note = (
         "\nAccuracy in percent, mean over benchmarks. Differences in points, paired; their 95% intervals are over "
         f"{over}, not corrected for how many there are. Methods may differ in several columns. Rows with "
-        "another number of seeds have other ones: compare their methods by paired differences alone.\n"
+        "another number of seeds have other seeds: compare their methods by paired differences alone.\n"
     )
     table = markdown_table([header[i] for i in shown], [[row[i] for i in shown] for row in cells])
     return pd.DataFrame(rows), table + note
@@ -259,7 +259,7 @@ def claims(results: StudyResults) -> tuple[pd.DataFrame, str]:
     units = sorted({(f.unit != SEEDS, f.n, f.unit) for claim in decided for f in claim.findings})
     over = " or ".join(f"{n} {unit}" for _, n, unit in units) or "no seeds"
     added = (
-        " Seeds were added to arms of claims that were undecided, so that tests decide somewhat too often."
+        " Seeds were added to arms of undecided claims, which raises the error rate of the tests somewhat."
         if results.added
         else ""
     )
@@ -267,7 +267,7 @@ def claims(results: StudyResults) -> tuple[pd.DataFrame, str]:
         f"\n{counts_text(decided)} Each comparison is tested against 0, in the claimed direction and in the opposite "
         f"one, and against the published size where the paper gives one, over {over}, paired, and corrected by Holm's "
         f"method over all comparisons.{added} Intervals are 95%, not corrected. A claim holds if all its comparisons "
-        "do; one that is opposite or smaller than published is enough against it. These results are for "
+        "do; a single one that is opposite, or smaller than published, decides against it. These results are for "
         f"{results.study.title or results.study.name} and do not decide the claims for other models.\n"
     )
     # Markdown: decided claims first; the others after a heading of their own, by which the report folds them.

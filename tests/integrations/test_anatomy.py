@@ -202,7 +202,7 @@ def test_corrections_need_the_engine_and_weigh_tokens(tmp_path: Path) -> None:
         "a3po",
         *(f"dapo, {name}" for name in coefficients.CORRECTIONS),
     }
-    assert any(note.startswith("minirl, decoupled: without the correction") for note in without.notes)
+    assert any(note.startswith("minirl, decoupled: computed without the correction") for note in without.notes)
     for row in rows:
         row["rollout_log_probs"] = [x - 0.4 * (k % 3) for k, x in enumerate(row["old_log_probs"])]
     _, without_age = of(rows, tmp_path)
@@ -300,7 +300,7 @@ ROWS = [GOOD, GOOD | {"reward": 0.0}]
 WRONG: list[tuple[list[Row], list[str], str]] = [
     ([GOOD, GOOD], [], "all advantages are 0"),
     ([{"old_log_probs": [-1.0], "log_probs": [-1.0], "advantage": 1.0}], [], "one token has an advantage"),
-    ([row | {"log_probs": "x"} for row in ROWS], [], "line 1: log_probs: 'x' is no list of numbers"),
+    ([row | {"log_probs": "x"} for row in ROWS], [], "line 1: log_probs: 'x' is not a list of numbers"),
     (
         [{"old_log_probs": [-1.0] * 2, "log_probs": [-1.0] * 2, "advantage": 1}],
         ["--advantages", "method"],

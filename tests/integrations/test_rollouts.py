@@ -143,29 +143,29 @@ def test_what_the_writer_writes_without_a_number_is_read(tmp_path: Path) -> None
 
 WRONG: list[tuple[list[Row], str]] = [
     ([], "contains no response"),
-    ([{"log_probs": [0.1]}], "line 1: has none of 'old_log_probs'"),
-    ([ROW, {"log_probs": [0.1]}], "line 2: has none of 'old_log_probs'"),
-    ([ROW | {"old_log_probs": [], "log_probs": []}], "line 1: old_log_probs: 0 numbers; expected some"),
+    ([{"log_probs": [0.1]}], "line 1: needs one of 'old_log_probs'"),
+    ([ROW, {"log_probs": [0.1]}], "line 2: needs one of 'old_log_probs'"),
+    ([ROW | {"old_log_probs": [], "log_probs": []}], "line 1: old_log_probs: 0 numbers; expected at least one"),
     ([ROW, ROW | {"log_probs": [-1.0, -2.0]}], "line 2: log_probs: 2 numbers; expected 3"),
     ([ROW | {"mask": [1, 1]}], "line 1: mask: 2 numbers; expected 3"),
     ([ROW | {"advantage": [1, 1]}], "line 1: advantage: 2 numbers; expected 3"),
     ([ROW | {"staleness": [1, 1]}], "line 1: staleness: 2 numbers; expected 1"),
     ([row(0.1, reward=1.0)], "needs `advantage`, or `reward` and `group`"),
     ([row(0.1, reward=1.0, group=7)], "group '7' has one response"),
-    ([ROW | {"log_probs": "x"}], "line 1: log_probs: 'x' is no list of numbers"),
-    ([ROW | {"log_probs": [[-1.0]] * 3}], r"line 1: log_probs: \[\[-1.0\].* is no list of numbers"),
+    ([ROW | {"log_probs": "x"}], "line 1: log_probs: 'x' is not a list of numbers"),
+    ([ROW | {"log_probs": [[-1.0]] * 3}], r"line 1: log_probs: \[\[-1.0\].* is not a list of numbers"),
     ([ROW | {"log_probs": [-1.0, None, -1.0]}], "line 1: log_probs: token 2: nan cannot be a log-probability"),
-    ([ROW, ROW | {"entropy": [1.0] * 3}], "line 2: entropy: in some rows and not in others; all or none"),
+    ([ROW, ROW | {"entropy": [1.0] * 3}], "line 2: entropy: in some rows only"),
     ([ROW, ROW | {"staleness": 1}], "line 2: staleness: in some rows"),
     ([ROW | {"reward": 1.0, "group": 1}, ROW | {"advantage": None, "reward": 1.0, "group": 1}], "advantages: in some"),
-    ([ROW | {"staleness": -1}], "line 1: staleness: -1 is no number of updates; expected 0 or more"),
-    ([row(0.1, reward=r, group=0) for r in (1, 1e308)], r"line 2: reward: 1e\+308 is no finite number"),
-    ([row(0.1, reward=r, group=0) for r in (1, math.nan)], "line 2: reward: nan is no finite number"),
+    ([ROW | {"staleness": -1}], "line 1: staleness: -1 is not a number of updates; expected 0 or more"),
+    ([row(0.1, reward=r, group=0) for r in (1, 1e308)], r"line 2: reward: 1e\+308 is not a finite number"),
+    ([row(0.1, reward=r, group=0) for r in (1, math.nan)], "line 2: reward: nan is not a finite number"),
     ([row(0.1, reward=r, group=0) for r in (1, 10**400)], "line 2: reward: 1000.* too large"),
     ([ROW, ROW | {"mask": [1, 0.5, 1]}], "line 2: mask: token 2: 0.5 is neither 0 nor 1"),
     ([ROW | {"mask": [0] * 3}, ROW | {"mask": [False] * 3}], "mask is 0 everywhere in its 2 responses"),
-    ([ROW | {"segments": [7, 7, 3]}, ROW | {"segments": [4, 5, 4]}], "line 2: segments: token 3: 4 comes back"),
-    ([ROW | {"segments": [7, 7, 3]}, ROW | {"segments": [0, 0.5, 1]}], "line 2: segments: token 2: 0.5 is no whole"),
+    ([ROW | {"segments": [7, 7, 3]}, ROW | {"segments": [4, 5, 4]}], "line 2: segments: token 3: 4 occurs again"),
+    ([ROW | {"segments": [7, 7, 3]}, ROW | {"segments": [0, 0.5, 1]}], "line 2: segments: token 2: 0.5 is not a whole"),
     ([ROW | {"prompt_ids": [1, 0.5]}], "line 1: prompt_ids: expected whole numbers"),
 ]
 
@@ -209,5 +209,5 @@ def test_a_last_line_that_was_cut_off_is_named(tmp_path: Path) -> None:
     path.write_text(json.dumps(ROW | {"text": "a\u2028b"}, ensure_ascii=False) + "\n" + json.dumps(ROW) + "\n")
     assert len(read_rollouts(path).lengths) == 2
     path.write_text(path.read_text()[:-30])
-    with pytest.raises(UserError, match=r"line 2: not JSON .* was the file cut off.* It is the last line: delete it"):
+    with pytest.raises(UserError, match=r"line 2: not JSON .* If the file was cut off, delete its last line"):
         read_rollouts(path)

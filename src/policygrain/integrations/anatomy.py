@@ -20,8 +20,8 @@ SAME = 0.999  # cosine from which two updates count as the same
 TAIL = 0.01  # share of tokens in the tail
 LARGEST_SAMPLE = 1_000_000  # tokens from which quartiles are estimated
 NAMED = 8  # numbers of turns or updates that are listed one by one
-FAR = 20.0  # a log-ratio beyond what updates make of a token that was sampled: its probability times or over 5e8
-UNRELATED_DIFFERENCE, UNRELATED_CORRELATION = 0.5, 0.5  # of log-probabilities of tokens that are not the same
+FAR = 20.0  # log-ratio, a factor of 5e8: updates do not change the probability of a sampled token by so much
+UNRELATED_DIFFERENCE, UNRELATED_CORRELATION = 0.5, 0.5  # bounds for log-probabilities of different tokens
 OTHER_TOKENS = "other tokens (another tokenisation, prompt or model)"
 UNRELATED = (
     "rollout_log_probs are far from, and not correlated with, old_log_probs: engine and trainer "
@@ -30,17 +30,17 @@ UNRELATED = (
 
 
 class View(NamedTuple):
-    """Shares of the tokens, of Σ|c| of each objective, and of the tokens of a label that it silences, by ``labels``."""
+    """A property of tokens, such as their position. By label: shares of tokens, and for each objective of Σ|c|."""
 
     labels: list[str]
     tokens: list[float]
     update: Tensor  # [objectives, labels]; NaN without an update
-    silenced: Tensor  # [objectives, labels], of the tokens with an advantage; NaN without any
+    silenced: Tensor  # [objectives, labels], share with c = 0 of the label's tokens with an advantage; NaN without any
 
 
 @dataclass(frozen=True)
 class Anatomy:
-    """Measurements. Lists and rows of tensors are in the order of ``names``."""
+    """Measurements of all objectives. Lists and rows of tensors are in the order of ``names``."""
 
     counts: dict[str, int]
     names: list[str]
@@ -66,7 +66,8 @@ def measure(work: Work) -> Anatomy:
         raise UserError(ALL_0)
     if n_updated == 1:
         raise UserError(
-            "one token has an advantage other than 0: every update is a multiple of its gradient. Give more."
+            "only one token has an advantage other than 0, so every update is a multiple of its gradient. Give more "
+            "rollouts."
         )
     codes = views_of(rollouts)
     size, tail = len(methods), max(1, round(TAIL * n_tokens))
@@ -126,7 +127,7 @@ def _mean(steps: list[dict[str, float]]) -> dict[str, float]:
 def clusters(cosines: Tensor, threshold: float = SAME) -> tuple[list[list[int]], list[int]]:
     """Sets of objectives any two of which have at least this cosine, largest first, and an order by likeness.
 
-    By complete linkage; objectives without an update are in neither.
+    By complete linkage; neither contains objectives without an update.
     """
     members = {i: [i] for i in range(len(cosines)) if not cosines[i, i].isnan()}
     linkage = cosines.nan_to_num(-2.0).fill_diagonal_(-2.0)
@@ -143,7 +144,7 @@ def clusters(cosines: Tensor, threshold: float = SAME) -> tuple[list[list[int]],
     return sorted(same, key=len, reverse=True), [i for group in members.values() for i in group]
 
 
-# ---- what the tokens of rollouts are, and what is unusual ------------------------------------------------------------
+# ---- properties of tokens, and checks of rollouts -------------------------------------------------------------------
 
 
 def views_of(rollouts: Rollouts) -> dict[str, tuple[list[str], Tensor]]:
@@ -154,7 +155,7 @@ def views_of(rollouts: Rollouts) -> dict[str, tuple[list[str], Tensor]]:
     first = torch.zeros_like(mask).index_fill(0, starts, True)
 
     def counted(which: Tensor) -> tuple[Tensor, Tensor]:
-        """Of each response up to each token, and in all. [all tokens] both."""
+        """Number of tokens in ``which`` up to each token of its response, and in the whole response. [all tokens]."""
         running = torch.cat([torch.zeros(1).long(), which.long().cumsum(0)])
         return running[1:] - rollouts.each_token(running[starts]), rollouts.each_token(running[ends] - running[starts])
 
@@ -176,7 +177,7 @@ def views_of(rollouts: Rollouts) -> dict[str, tuple[list[str], Tensor]]:
 
 
 def _listed(values: Tensor, mask: Tensor) -> tuple[list[str], Tensor]:
-    """Each value by itself if there are few, else by quarters."""
+    """A label for each value if there are few values, else quarters."""
     distinct = values[mask].unique()
     if len(distinct) > NAMED:
         return quarters(values, mask)
@@ -200,7 +201,7 @@ def checks(rollouts: Rollouts) -> list[str]:
     mask, old = tokens["mask"], tokens["old_log_probs"][tokens["mask"]]
     notes, log_ratio = [*rollouts.notes], tokens["log_probs"][mask] - old
     if log_ratio.abs().max() < ALIKE:
-        notes.append("all ratios are 1 (one update per batch): objectives differ in aggregation and advantages alone.")
+        notes.append("all ratios are 1 (one update per batch): objectives differ only in aggregation and advantages.")
     if "group" in responses:
         sizes = responses["group"].bincount()
         if sizes.min() != sizes.max():
@@ -211,9 +212,12 @@ def checks(rollouts: Rollouts) -> list[str]:
             notes.append("responses of a group are in several steps, and each step is normalised by itself.")
     without = float((tokens["advantages"][mask] == 0).double().mean())
     if without > 0:
-        notes.append(f"{without:.1%} of the tokens have advantage 0 and carry nothing.")
+        notes.append(f"{without:.1%} of the tokens have advantage 0 and no gradient.")
     if "top_p" in responses and (responses["top_p"] < 1).any():
-        notes.append("top_p was below 1, which trainers' log-probabilities leave out: ratios read the surviving mass.")
+        notes.append(
+            "top_p was below 1, which trainers' log-probabilities ignore: ratios include the change of the nucleus's "
+            "total probability."
+        )
     if off := _differs(log_ratio.clamp(max=80).exp() - 1, 0.02):
         notes.append(
             f"the mean ratio is {1 + off:.3g}, not 1 as for tokens that were sampled from the old policy: one column "
@@ -244,16 +248,16 @@ def checks(rollouts: Rollouts) -> list[str]:
             notes.append(
                 f"{name} and old_log_probs differ by up to {float(far.max()):,.4g}, by more than {FAR:g} at "
                 f"{int((far > FAR).sum()):,} tokens of {len(of_responses):,} responses (first: response "
-                f"{int(of_responses[0]) + 1:,}). No update does that to a token that was sampled: one column is of "
-                f"{OTHER_TOKENS}."
+                f"{int(of_responses[0]) + 1:,}). Updates do not change the probability of a sampled token by so much: "
+                f"one column is of {OTHER_TOKENS}."
             )
     return notes
 
 
 def unrelated(rollouts: Rollouts) -> bool:
-    """Whether the log-probabilities of the engine are of other tokens than those of the old policy.
+    """Whether the log-probabilities of the engine and of the old policy are those of different tokens.
 
-    They are then far apart in most responses and not correlated, whatever temperature and age of the weights they have.
+    These are far apart in most responses and not correlated. Another temperature or older weights do not cause this.
     """
     mask, engine = rollouts.tokens["mask"], rollouts.tokens.get("rollout_log_probs")
     if engine is None:
@@ -263,7 +267,7 @@ def unrelated(rollouts: Rollouts) -> bool:
     apart = torch.zeros(len(rollouts.lengths)).double().index_add(0, response, (log_probs[0] - log_probs[1]).abs())
     if (apart / response.bincount(minlength=len(apart))).median() < UNRELATED_DIFFERENCE:
         return False
-    return not torch.corrcoef(log_probs)[0, 1] >= UNRELATED_CORRELATION  # not a number where a column is constant
+    return not torch.corrcoef(log_probs)[0, 1] >= UNRELATED_CORRELATION  # NaN if a column is constant
 
 
 def _differs(values: Tensor, least: float) -> float:

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..text import columns
 from .anatomy import SAME, Anatomy, clusters
 
-# Cosines of at least these have a colour of their own, from dark to light; those below 0 the last.
+# Smallest cosine of each colour, from dark to light.
 SHADES = ((SAME, "#08306b"), (0.99, "#2171b5"), (0.95, "#6baed6"), (0.8, "#9ecae1"), (0.5, "#deebf7"), (0, "#f7fbff"))
 BELOW_0 = "#f4a582"
 CELL = 13  # pixels
@@ -30,12 +30,12 @@ th[colspan] { text-align: center; }
 th:first-child, td:first-child { text-align: left; position: sticky; left: 0; background: var(--paper); }
 .key { display: inline-block; width: .9em; height: .9em; margin: 0 .25em 0 .8em; border: 1px solid var(--line); }
 """
-# Views in the terminal's table, and which of their labels.
+# Views in the terminal's table, and the index of the label that it shows.
 COLUMNS = {"advantage": 0, "position": -1, "length": -1, "turn": -1, "staleness": -1, "entropy": -1}
 MEANINGS = {
     "silenced": "tokens with an advantage whose coefficient is 0, such as those that a clip silences",
     "clipped_low": "tokens whose ratio is clipped, or bounded, below",
-    "clipped_high": "and above",
+    "clipped_high": "tokens whose ratio is clipped, or bounded, above",
     "tail": "share of the update that the 1% of tokens with the largest coefficients have",
     "effective_tokens": "(Σ|c|)²/(n Σc²): 100% if all tokens weigh the same",
     "effective_sample_share": "Kish's effective sample size of the ratios over their number",
@@ -46,7 +46,7 @@ def sentences(anatomy: Anatomy) -> list[str]:
     """Sentences on objectives with the same update, and on those without one."""
     lines = _same(anatomy.names, anatomy.cosines, "On this batch")
     if idle := [name for i, name in enumerate(anatomy.names) if anatomy.cosines[i, i].isnan()]:
-        lines.append(f"No update at all, since no token is left: {', '.join(idle)}.")
+        lines.append(f"No update, because the coefficients of all tokens are 0: {', '.join(idle)}.")
     if grads := anatomy.gradient:
         where = f"With the gradients of the model, on {grads['responses']} responses,"
         lines += _same(anatomy.names, grads["cosines"], where)
@@ -73,7 +73,7 @@ def _same(names: Sequence[str], cosines: Tensor, where: str) -> list[str]:
 
 
 def table(anatomy: Anatomy) -> str:
-    """A row for each objective, like ones together."""
+    """The table for the terminal: a row for each objective, similar ones together."""
     sets, order = clusters(anatomy.cosines)
     label = {i: str(number) for number, members in enumerate(sets, start=1) if len(members) > 1 for i in members}
     shown = [(view.labels[k], view, k) for name, k in COLUMNS.items() if (view := anatomy.views.get(name))]
@@ -92,7 +92,7 @@ def table(anatomy: Anatomy) -> str:
     header = ["objective", "same", "closest other", *heads, "top 1%", "silenced", "effective"]
     header += [f"silenced by turn: {', '.join(view.labels)}" for view in turns]
     lines = [_counts(anatomy), "", *sentences(anatomy), "", *columns(rows, header, "lllr"), ""]
-    lines += ["Share of the update, Σ|c|, by what its tokens are; silenced: tokens with an advantage whose c is 0."]
+    lines += ["Share of the update, Σ|c|, by property of its tokens; silenced: tokens with an advantage whose c is 0."]
     lines += [f"note: {note}" for note in anatomy.notes]
     return "\n".join([*lines, *(f"left out: {text}" for text in left_out(anatomy))])
 
@@ -110,7 +110,7 @@ def left_out(anatomy: Anatomy) -> list[str]:
 
 
 def data(anatomy: Anatomy) -> dict[str, Any]:
-    """Everything, for JSON; numbers that are not defined are None."""
+    """All measurements, as values for JSON; undefined numbers are None."""
     sets, order = clusters(anatomy.cosines)
     views = {name: view._asdict() for name, view in anatomy.views.items()}
     same = [[anatomy.names[i] for i in members] for members in sets]
@@ -129,7 +129,7 @@ def _defined(value: Any) -> Any:
 
 
 def page(anatomy: Anatomy, title: str) -> str:
-    """The page."""
+    """The anatomy as an HTML page."""
     first, *rest = sentences(anatomy)
     maps = [("Which objectives are the same update", "vectors c", anatomy.cosines)]
     if anatomy.gradient:
@@ -138,7 +138,7 @@ def page(anatomy: Anatomy, title: str) -> str:
         f"<h1>Anatomy of {escape(title)}</h1><p class=note>{_counts(anatomy)}</p><p class=lead>{escape(first)}</p>",
         *(f"<p>{escape(line)}</p>" for line in rest),
         *(f"<h2>{head}</h2><figure>{heat_map(anatomy, cosines)}{_legend(of)}</figure>" for head, of, cosines in maps),
-        f"<h2>Who carries the update</h2>{_shares(anatomy)}",
+        f"<h2>Shares of the update</h2>{_shares(anatomy)}",
         f"<h2>Which tokens are silenced</h2>{_silenced(anatomy)}",
         "<h2>Notes</h2><ul class=note>",
         *(f"<li>{escape(line)}" for line in anatomy.notes),
@@ -154,7 +154,7 @@ def page(anatomy: Anatomy, title: str) -> str:
 
 
 def heat_map(anatomy: Anatomy, cosines: Tensor) -> str:
-    """An SVG of the cosines, like objectives together; point at a cell for its number."""
+    """An SVG of the cosines, similar objectives together; a tooltip shows the number of a cell."""
     _, order = clusters(anatomy.cosines)
     left = 9 + 6 * max(len(anatomy.names[i]) for i in order)
     width, cells = left + CELL * len(order), []
@@ -185,7 +185,7 @@ def _legend(of: str) -> str:
 
 
 def _shares(anatomy: Anatomy) -> str:
-    """Shares of the update by view; a cell is coloured where a label has more than its tokens' share."""
+    """Shares of the update by view; a cell is coloured if its share is above that of the label's tokens."""
     tokens = "".join(f"<td>{_percent(share)}" for view in anatomy.views.values() for share in view.tokens)
     return (
         _table(anatomy, "update", MEANINGS, f"<tr><td>share of tokens{tokens}{'<td>' * len(MEANINGS)}")

@@ -51,17 +51,18 @@ class Grain(NamedTuple):
     effective_sample_share: float
     published: dict[str, tuple[float, float]]  # preset → shares that its clip range clips below and above
     clip_range: tuple[float, float] | None  # (low, high) that clips the wanted share, of both sides together
-    without_range: str | None  # why there is none
+    without_range: str | None  # the reason if no clip range does
     by_staleness: dict[str, float]  # updates → effective sample share
 
 
 def measure(rollouts: Rollouts, share: float = 0.01) -> list[Grain]:
-    """Every grain on the rollouts. ``share``: of the tokens that the clip range should clip, half of it on each side.
+    """Measure every grain on the rollouts.
 
-    UserError if all ratios are 1, or all advantages 0: such rollouts do not distinguish grains or clip ranges.
+    ``share``: share of tokens, between 0 and 1, that the clip range should clip, half of it on each side. UserError if
+    all ratios are 1 or all advantages 0: such rollouts do not distinguish grains or clip ranges.
     """
     if not 0 < share < 1:
-        raise UserError(f"--share: {share} is no share between 0 and 1.")
+        raise UserError(f"--share: must be between 0 and 1 (got {share}).")
     if (reason := without_effect(rollouts)) is not None:
         raise UserError(reason)
     return [_grain(name, part, rollouts, share) for name, part in GRAINS.items()]
@@ -73,7 +74,7 @@ def without_effect(rollouts: Rollouts) -> str | None:
     if batch.log_ratio.abs().max() < ALIKE:
         return (
             "all ratios are 1: old and new log-probabilities are the same. With one update per batch and nothing "
-            "sampled ahead, neither grain nor clip range has an effect; take rollouts after several updates."
+            "sampled ahead, neither grain nor clip range has an effect; use rollouts of later updates of a batch."
         )
     return None if batch.advantages[batch.mask].any() else ALL_0
 
@@ -120,9 +121,10 @@ def _clipped(values: Tensor, sign: Tensor, low: float, high: float) -> tuple[flo
 
 
 def _bound(name: str, values: Tensor, sign: Tensor, share: float, side: int) -> tuple[float, str]:
-    """The distance from 1 beyond which ``share`` of all tokens are clipped on a side, or the reason why there is none.
+    """(distance from 1 beyond which ``share`` of all tokens are clipped on ``side``, reason if there is none, or "").
 
-    Only tokens with the right sign of the advantage can be clipped there.
+    ``values``: log-ratios; ``sign``: signs of advantages. Only tokens whose advantage has the sign ``side`` can be
+    clipped on this side.
     """
     sizes, count = (side * values)[(sign == side) & (side * values > 0)], max(1, round(share * len(values)))
     if len(sizes) > count:
@@ -130,7 +132,7 @@ def _bound(name: str, values: Tensor, sign: Tensor, share: float, side: int) -> 
     what = "below 1 and a negative advantage" if side < 0 else "above 1 and a positive advantage"
     return math.nan, (
         f"no clip range of the {name} ratio clips {share:.2%} of the tokens on this side, since "
-        f"{len(sizes) / len(values):.2%} have a ratio {what}. Choose a smaller --share, or take more rollouts."
+        f"{len(sizes) / len(values):.2%} have a ratio {what}. Choose a smaller --share, or give more rollouts."
     )
 
 
@@ -138,7 +140,7 @@ def _bound(name: str, values: Tensor, sign: Tensor, share: float, side: int) -> 
 
 
 def data(grains: list[Grain], rollouts: Rollouts, share: float) -> dict[str, Any]:
-    """Everything as JSON."""
+    """All measurements, as values for JSON."""
     batch = rollouts.batch
     counts = {"responses": len(batch.mask), "tokens": int(batch.mask.sum()), "share": share}
     return {**counts, "grains": {grain.name: grain._asdict() for grain in grains}}
@@ -169,7 +171,7 @@ def table(grains: list[Grain], rollouts: Rollouts, share: float) -> str:
 
 
 def to_paste(grains: list[Grain]) -> list[str]:
-    """Settings with these clip ranges for TRL, verl and a study file, of the ratios that have one."""
+    """Lines with the settings of TRL, verl and a study file, for the ratios that have a clip range."""
     lines, in_study = [], []
     for name, preset in (("token", "dapo"), ("block", "mpo"), ("sequence", "gspo")):
         clip_range = next(grain for grain in grains if grain.name == name).clip_range

@@ -49,8 +49,10 @@ NO_ENGINE = "needs log-probabilities of the engine that sampled (rollout_log_pro
 
 
 def objectives(rollouts: Rollouts, own: Mapping[str, Any] | None = None) -> tuple[dict[str, Method], dict[str, str]]:
-    """All presets, ratios, published clip ranges, corrections and methods of the user's ``own``, by name, and those
-    that need what the rollouts lack, with the reason. Of objectives that are equal by definition only the first.
+    """(objectives by name, objectives that need data which the rollouts lack, with the reason).
+
+    These are all presets, ratios, published clip ranges, corrections and the methods in ``own``; of several with equal
+    definitions only the first is listed.
     """
     has_engine = "rollout_log_probs" in rollouts.tokens
     listed = {name: method(name) for name in method_names()} | {name: method(name, own) for name in own or {}}
@@ -102,19 +104,19 @@ class Work:
             if kind is not None:
                 try:
                     advantages = group_advantages(kind, responses["reward"], responses["group"])
-                except ValueError as error:  # it needs more than rewards of responses
+                except ValueError as error:  # the advantage needs more than rewards of responses
                     raise UserError(f"--advantages method: advantage {kind.name}: {error}") from error
                 self.advantages[kind] = rollouts.each_token(advantages)
         others = [name for name, one in methods.items() if one.advantage != Grpo()]
         if not own_advantages and others:
             self.notes.append(
-                f"{', '.join(others)}: with the advantages of the rows, as all others; "
-                + ("--advantages method gives each its own." if {"reward", "group"} <= responses.keys() else
-                   "with `reward` and `group` in all rows, --advantages method gives each its own.")
-            )  # fmt: skip
+                f"{', '.join(others)}: computed with the advantages of the rows, like all objectives; "
+                + ("" if {"reward", "group"} <= responses.keys() else "with `reward` and `group` in all rows, ")
+                + "--advantages method gives each objective its own."
+            )
         corrected = [name for name, one in methods.items() if one.sampler.corrects]
         if corrected and "rollout_log_probs" not in tokens:
-            self.notes.append(f"{', '.join(corrected)}: without the correction, which {NO_ENGINE}.")
+            self.notes.append(f"{', '.join(corrected)}: computed without the correction, which {NO_ENGINE}.")
         if not {"entropy", "old_entropy"} <= tokens.keys():
             masked = [name for name, one in methods.items() if any("mask" in p.changed for p in one.penalties)]
             self.notes.append(
@@ -122,16 +124,13 @@ class Work:
             )
         step = responses.get("step", torch.zeros(len(rollouts.lengths)))
         self.steps = {value: (step == value).nonzero().squeeze(1) for value in step.unique().tolist()}
-        row, mask, nothing = (
-            rollouts.each_token(torch.arange(len(step))),
-            tokens["mask"],
-            torch.zeros(len(step)).double(),
-        )
+        row, mask = rollouts.each_token(torch.arange(len(step))), tokens["mask"]
         before = mask.roll(1) & (row == row.roll(1))
         before[0] = False
         old, turns = tokens["old_log_probs"].where(mask, 0.0), mask & ~before
-        # Of each response.
-        self.lengths, self.old, self.turns = (nothing.index_add(0, row, x.double()) for x in (mask, old, turns))
+        # Sums over each response.
+        zero = torch.zeros(len(step)).double()
+        self.lengths, self.old, self.turns = (zero.index_add(0, row, x.double()) for x in (mask, old, turns))
 
     def chunks(self) -> Iterator[tuple[float, Tensor, Tensor, Tensor, list[dict[str, float]]]]:
         """(step, rows, c, advantages, metrics) by groups of rows; tensors are [objectives, rows, tokens]."""
@@ -163,14 +162,14 @@ class Work:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # of masks by covariances, which the notes name
                     c, _, parts = coefficients(one, changed, seed)
-            except ValueError as error:  # a method of the user's own needs more than it declares
+            except ValueError as error:  # a method in ``own`` needs more than it declares
                 raise UserError(f"{one.name}: {error}") from error
             per_method.append(c)
             metrics.append(parts)
         return torch.stack(per_method), torch.stack([advantages[kind] for kind in self.kinds]), metrics
 
     def _whole(self, index: Tensor) -> dict[Any, StepTotals]:
-        """The step of these responses for each kind of advantages."""
+        """The optimizer step of the responses ``index``, with each kind of advantages."""
         rollouts, groups = self.rollouts, self.rollouts.responses.get("group")
         chosen = torch.zeros(len(rollouts.lengths), dtype=torch.bool).index_fill(0, index, True)
         tokens = rollouts.each_token(chosen)

@@ -8,12 +8,12 @@ from ..objective import Method
 from ..objective.clip import PpoClip
 
 BATCHES = 50  # micro-batches with a ratio above 1
-MOST_BATCHES = 1000  # examined in all, if no ratio is ever above 1
+MOST_BATCHES = 1000  # micro-batches that are examined at most
 ALIKE = 1e-6  # ratios this close to 1 are 1 except for rounding
 
 
 class IdleClip:
-    """Watches up to `MOST_BATCHES` micro-batches of a run until its clip range clips a token, or none in `BATCHES`."""
+    """Examines the micro-batches of a run until its clip range clips a token, or has clipped none in `BATCHES`."""
 
     def __init__(self, objective: Method, say: Callable[[str], None]) -> None:
         """``say`` is called with the message."""
@@ -36,6 +36,6 @@ class IdleClip:
             self.say(
                 f"{self.objective.name}: the clip range {clip['low']:g} / {clip['high']:g} has clipped no token in "
                 f"{BATCHES} micro-batches with ratios other than 1; the largest ratio was 1 + {self.largest - 1:.2g}. "
-                "It has no effect so far. `policygrain calibrate --rollouts` measures which range has one; "
-                f'method("{self.objective.name}", clip={{"low": ..., "high": ...}}) sets it.'
+                "It has had no effect so far. `policygrain calibrate --rollouts` measures which ranges have an effect; "
+                f'method("{self.objective.name}", clip={{"low": ..., "high": ...}}) sets the range.'
             )

@@ -28,7 +28,7 @@ MEANING = {
     "noise": "errors of single tokens, which average out. Geometric means come closer to 1 as responses grow, products "
     "move away from 1.",
     "noise and bias": "the spread falls with the length, more slowly than that of independent errors.",
-    "undecided": "the intervals allow for noise and for bias; give more responses, of more different lengths.",
+    "undecided": "the intervals allow both noise and bias; give more responses, of more different lengths.",
     "not enough responses": f"it needs {LEAST * FEWEST_BINS} responses, the longest fifth of which is at least twice "
     "as long as the shortest.",
 }
@@ -55,14 +55,14 @@ class Mismatch(NamedTuple):
     corrections: dict[str, Correction]
     mean: float
     interval: tuple[float, float] | None
-    from_noise: tuple[float, float]  # means that zero-mean errors of this size have, whichever policy sampled
+    from_noise: tuple[float, float]  # means that errors of mean 0 and this size have, if μ or if π_old sampled
     slope: float | None  # of the log of the spread by the log of the length
     slope_interval: tuple[float, float] | None
     by_length: dict[str, tuple[int, float, float]]  # tokens of the response → responses, mean and spread
     diagnosis: str  # a key of MEANING
 
     def data(self) -> dict[str, Any]:
-        """Everything as JSON."""
+        """All measurements, as values for JSON."""
         return self._asdict() | {"corrections": {name: one._asdict() for name, one in self.corrections.items()}}
 
 
@@ -135,7 +135,7 @@ def _slope(means: Tensor, lengths: Tensor) -> tuple[float, float] | None:
     if count < FEWEST_BINS:
         return None
     parts = lengths.argsort(stable=True).tensor_split(count)
-    # The mean of 1/T is what the variance of independent errors is proportional to.
+    # The variance of independent errors is proportional to the mean of 1/T.
     x = -torch.stack([(1 / lengths[part].double()).mean() for part in parts]).log()
     spread = torch.stack([means[part].std() for part in parts])
     if x[-1] - x[0] < math.log(2) or spread.min() < ALIKE:
@@ -167,7 +167,7 @@ def _quantile(df: int) -> float:
 def table(stats: Mismatch | None) -> str:
     """Tables for the terminal; without an engine's log-probabilities, a note that they are missing."""
     if stats is None:
-        return f"Corrections for the engine and their diagnosis are left out: that {NO_ENGINE}."
+        return f"Corrections for the engine and their diagnosis are left out: this {NO_ENGINE}."
     width = max(map(len, stats.corrections)) + 2
     head = f"{'dropped':>8}{'truncated':>11}{'responses':>11}{'effective':>11}{'mean w':>9}{'max w':>9} "
     lines = [

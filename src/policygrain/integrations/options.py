@@ -48,17 +48,17 @@ def lacking(objective: Method, trainer: str, without: Iterable[Need]) -> list[st
 
 
 def by_turns(objective: Method, trainer: str) -> list[str]:
-    """A sentence on a correction at the grain of turns, which no trainer has; those of other grains may be its own."""
+    """A sentence if the method corrects at the grain of turns, which no trainer has; else none."""
     sampler = objective.sampler
     grains = {sampler.correction_grain if sampler.correction_cap is not None else None}
     grains |= {sampler.rejection_grain if sampler.rejection_high is not None else None}
-    if "turn" not in grains or objective.anchor == "loglinear":  # whose weights are computed in the loss
+    if "turn" not in grains or objective.anchor == "loglinear":  # the weights are computed in the loss
         return []
-    return [f"its sampler corrects by turns, and the weights of tokens are {trainer}'s own, which are not of turns."]
+    return [f"its sampler corrects by turns, but {trainer} computes the weights, and not by turns."]
 
 
 def chosen(objective: str | Method) -> Method:
-    """The method, by its name or itself; custom functions are imported and tried. UserError if it does not work."""
+    """The Method, given itself or by its name; custom functions are imported and run. UserError if one fails."""
     if not isinstance(objective, str | Method):
         raise UnsupportedOption(
             f"objective: expected the name of a preset or a Method, got {type(objective).__name__}; "
@@ -88,7 +88,7 @@ def warn_sampler(objective: Method, applied: Iterable[str] = ()) -> None:
 
 
 def methods_file(path: Path, where: str = "--methods") -> dict[str, Any]:
-    """Methods of the user's own in a YAML file, as under `methods` in a study file; UserError names ``where``."""
+    """The methods in a YAML file, as under `methods` in a study file. UserError, after ``where``, if it is invalid."""
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
@@ -100,7 +100,7 @@ def methods_file(path: Path, where: str = "--methods") -> dict[str, Any]:
 
 
 def reads_entropies(objective: Method) -> bool:
-    """Whether the method's loss has a mask that uses measured entropies, if there are any."""
+    """Whether the method has a mask that uses measured entropies if the batch has entropies."""
     return any(
         isinstance(part, Kl) and part.mask != "all" and part.entropy_signal != "covariance"
         for part in objective.penalties

@@ -16,7 +16,7 @@ from ..objective import Method, Need
 from ..objective.batch import StepTotals, TokenBatch
 from .options import NEEDS, by_turns, chosen, lacking, reads_entropies, refuse
 
-# It computes one response at a time.
+# prime-rl computes one response at a time, so it has no groups, segments or statistics of the step.
 WITHOUT: tuple[Need, ...] = tuple(need for need in NEEDS if need != "reference")
 
 
@@ -39,7 +39,7 @@ def loss(inputs: Any, objective: str | Method = "dapo") -> SimpleNamespace:
         rollout_weights=None if getattr(inputs, "loss_weights", None) is None else _row(inputs.loss_weights),
     )
     length = int(batch.lengths.clamp(min=1))
-    # Σ over tokens: prime-rl divides by the step's.
+    # A sum over tokens, which prime-rl divides by the number of tokens of the step.
     out = resolved.loss(batch.replace(step=StepTotals(n_tokens=1, n_responses=1, max_length=batch.mask.shape[1])))
     clipped = out.metrics["clip_fraction_low"] + out.metrics["clip_fraction_high"]
     shown = {"clip_fraction": clipped / length, "ratio_mean": out.metrics["ratio_mean"] / length}

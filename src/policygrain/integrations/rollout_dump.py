@@ -1,6 +1,6 @@
-"""Writes the rollouts of a training run to a folder that `policygrain anatomy` and `calibrate` read: TRL and own loops.
+"""Writes rollouts of TRL or of your own loop to a folder that `policygrain anatomy` and `calibrate` read.
 
-verl writes the same folder by itself where POLICYGRAIN_DUMP names it (see verl.py).
+verl writes such a folder if the environment variable POLICYGRAIN_DUMP names it (see verl.py).
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ DIGITS = 7  # after the point of a log-probability, as many as float32 has
 
 
 class RolloutWriter:
-    """Writes responses to ``folder``/rank_N.jsonl, in place of an earlier run's, until it is `full`."""
+    """Writes responses to ``folder``/rank_N.jsonl until it is `full`; a file of an earlier run is replaced."""
 
     def __init__(self, folder: str | Path, rank: int = 0, most_tokens: int = 1_000_000) -> None:
         self.path, self.most_tokens, self.tokens = Path(folder) / f"rank_{rank}.jsonl", most_tokens, 0
 
     @property
     def full(self) -> bool:
-        """Whether as many tokens were written as wanted."""
+        """Whether ``most_tokens`` have been written."""
         return self.tokens >= self.most_tokens
 
     def write(self, extent: Tensor, columns: Mapping[str, Any]) -> None:
@@ -63,10 +63,10 @@ def _rounded(value: Any) -> Any:
 def dump_trl(trainer: Any, folder: str | Path, first_step: int = 0, most_tokens: int = 1_000_000) -> RolloutWriter:
     """Let a GRPOTrainer of TRL, or a subclass, write its rollouts from ``first_step`` on; call before `train()`.
 
-    It writes what each micro-batch was trained on: both log-probabilities, those of vLLM and of the initial model where
-    TRL has them, entropies of both policies, advantage, reward, group, token ids, step and staleness (updates since the
-    rollouts were sampled). Batches of rollouts are written whole, the last one when
-    ``most_tokens`` are reached.
+    Each micro-batch is written as it was trained on: log-probabilities and entropies of the old and the current policy,
+    log-probabilities of vLLM and of the initial model if TRL has them, advantage, reward, group, token ids, step and
+    staleness (updates since the rollouts were sampled). Batches of rollouts are written whole, until ``most_tokens``
+    are reached. UnsupportedOption with `use_liger_kernel`.
     """
     if trainer.args.use_liger_kernel:
         raise UnsupportedOption(

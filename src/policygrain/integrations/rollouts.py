@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import math
 import reprlib
 from array import array
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UserError
+from ..files import json_lines
 from ..objective.advantage import Advantage, Grpo
 from ..objective.batch import TokenBatch
 from ..objective.part import Custom
@@ -26,7 +26,7 @@ LEAST_LOG_PROB = -1e4
 LARGEST = 1e100  # of other numbers: their squares are finite
 ALL_0 = (
     "all advantages are 0: in every group all rewards are the same, so no token has a gradient and no clip "
-    "range an effect. Take rollouts in which some responses are right and others wrong."
+    "range has an effect. Give rollouts in which some responses are right and others wrong."
 )
 
 
@@ -37,7 +37,7 @@ class Column(NamedTuple):
     per_token: bool = True  # False: one number per response
     is_integer: bool = False
     is_valid: Callable[[Tensor], Tensor] = lambda x: x.abs() <= LARGEST  # False for NaN
-    problem: str = f"is no finite number up to {LARGEST:g}"
+    problem: str = f"is not a finite number up to {LARGEST:g}"
 
 
 _log_probs = functools.partial(
@@ -46,9 +46,9 @@ _log_probs = functools.partial(
     problem=f"cannot be a log-probability, which is at most 0 and not below {LEAST_LOG_PROB:g}. Give natural "
     "logarithms of probabilities, not probabilities, logits or losses",
 )
-_integers = functools.partial(Column, is_integer=True, is_valid=lambda x: x % 1 == 0, problem="is no whole number")
+_integers = functools.partial(Column, is_integer=True, is_valid=lambda x: x % 1 == 0, problem="is not a whole number")
 ENGINE = ("rollout_log_probs", "inference_logprobs", "sampling_per_token_logps")
-# All rows have a column, or none; a row without a mask has one of 1s.
+# A column is in all rows or in none; only the mask may be missing, and is then 1.
 COLUMNS = {
     "old_log_probs": _log_probs(
         ("old_log_probs", "old_log_prob", "old_per_token_logps", "inference_logprobs", "rollout_log_probs", "logprobs")
@@ -72,11 +72,12 @@ COLUMNS = {
         ("staleness", "updates", "off_policy_steps"),
         per_token=False,
         is_valid=lambda x: (x >= 0) & (x <= LARGEST),
-        problem="is no number of updates; expected 0 or more",
+        problem="is not a number of updates; expected 0 or more",
     ),
     "step": Column(("step",), per_token=False),
     "top_p": Column(("top_p",), per_token=False),
 }
+CUT_OFF = "If the file was cut off, delete its last line to use the lines before: `sed -i '$d' FILE`."
 PROMPTS = ("prompt_ids", "prompt_token_ids")
 READ = {*PROMPTS}.union(*(column.names for column in COLUMNS.values()))
 
@@ -85,13 +86,14 @@ READ = {*PROMPTS}.union(*(column.names for column in COLUMNS.values()))
 class Rollouts:
     """Responses, one after another in the order of the file.
 
-    ``tokens``: old_log_probs, log_probs, advantages, mask and what else of COLUMNS the rows have, each [all tokens].
-    ``responses``: the same of numbers of responses, each [responses]. ``prompts``: token ids, or empty.
+    ``tokens``: old_log_probs, log_probs, advantages, mask and the other columns per token that the rows have, each [all
+    tokens]. ``responses``: the columns with one number per response, each [responses]. ``prompts``: token ids, or
+    empty.
     """
 
     tokens: dict[str, Tensor]
     responses: dict[str, Tensor]
-    lengths: Tensor  # [responses]; tokens without the mask count
+    lengths: Tensor  # [responses], in tokens, including those where the mask is 0
     prompts: list[array[int]]
     notes: tuple[str, ...] = ()  # what was left out of the file
 
@@ -101,7 +103,7 @@ class Rollouts:
         return self.rows(torch.arange(len(self.lengths)))
 
     def rows(self, index: Tensor) -> TokenBatch:
-        """The responses at ``index`` with all that TokenBatch has a field for."""
+        """The responses at ``index``, with all columns that TokenBatch has a field for."""
         named = {name: x for name, x in self.tokens.items() if name in TokenBatch.__dataclass_fields__}
         padded: dict[str, Any] = {name: self.padded(x, index) for name, x in named.items()}
         for field, column in (("groups", "group"), ("staleness", "staleness")):
@@ -139,8 +141,8 @@ def read_rollouts(path: Path) -> Rollouts:
 
     A row has the old and the new log-probabilities of its tokens, and either an advantage or a reward and a group. Rows
     may have a mask and the columns above. Column names of TRL, verl and prime-rl are understood; prime-rl's folder
-    `token_exports` can be read as it is. Where the mask is 0, numbers may be missing (null), and so may those of tokens
-    that the engine could not score, beside the old policy's: they count as equal, as in training.
+    `token_exports` can be read as it is. Where the mask is 0, numbers may be missing (null). Where the engine could
+    not score a token, its log-probability may be missing, and the old policy's is used in its place, as in training.
     """
     read = _Reader()
     for where, row in _rows(path):
@@ -172,12 +174,12 @@ class _Reader:
         self.groups: dict[str, int] = {}  # name → number
         self.lengths, self.places = array("q"), list[str]()  # of each response
         self.n_masked = 0  # responses without a token in the loss, which are left out
-        self.names: set[str] = set()  # of the row before …
-        self.keys: dict[str, str] = {}  # … and those that are read: column → name
+        self.names: set[str] = set()  # all names in the previous row
+        self.keys: dict[str, str] = {}  # column → its name in the previous row
         self.not_read: set[str] = set()
 
     def add(self, row: Mapping[str, Any], where: str) -> None:
-        """A response. UserError for what is no number, and for columns of other lengths."""
+        """Add a response. UserError if a value is not a number or a column has another length."""
         if row.keys() != self.names:
             self._set_keys(row, where)
         values = {name: _numbers(row, key, where) for name, key in self.keys.items() if name != "group"}
@@ -198,7 +200,9 @@ class _Reader:
         for name, column in values.items():
             expected = count if COLUMNS[name].per_token else 1
             if not column or len(column) != expected:
-                raise UserError(f"{where}: {self.keys[name]}: {len(column)} numbers; expected {expected or 'some'}.")
+                raise UserError(
+                    f"{where}: {self.keys[name]}: {len(column)} numbers; expected {expected or 'at least one'}."
+                )
             self.columns[name].extend(column)
         self.lengths.append(count)
         self.places.append(where)
@@ -220,18 +224,20 @@ class _Reader:
         keys = {name: key for name, key in found.items() if key is not None}
         for name in ("old_log_probs", "log_probs"):
             if name not in keys:
-                raise UserError(f"{where}: has none of {_listed(COLUMNS[name].names)}; it has {_listed(row)}.")
+                raise UserError(f"{where}: needs one of {_listed(COLUMNS[name].names)}; it has {_listed(row)}.")
         if "advantages" not in keys and not {"reward", "group"} <= keys.keys():
             raise UserError(f"{where}: needs `advantage`, or `reward` and `group`; it has {_listed(row)}.")
         if not self.columns:
             self.columns = {name: array("d") for name in ("mask", *keys)}
         if differing := {"mask", *keys} ^ self.columns.keys():
-            raise UserError(f"{where}: {', '.join(sorted(differing))}: in some rows and not in others; all or none.")
+            raise UserError(
+                f"{where}: {', '.join(sorted(differing))}: in some rows only; give the column in all rows or in none."
+            )
         self.keys, self.names = keys, {*row}
         self.not_read |= self.names - READ
 
     def rollouts(self) -> Rollouts:
-        """All rows, whose values are checked; numbers that may be missing are filled in."""
+        """All rows, checked, with the missing numbers filled in."""
         self.columns.pop("prompts", None)
         columns = {name: torch.frombuffer(values, dtype=torch.float64) for name, values in self.columns.items()}
         lengths = torch.frombuffer(self.lengths, dtype=torch.int64)
@@ -245,7 +251,7 @@ class _Reader:
             )
 
         def refuse(name: str, wrong: Tensor, problem: str) -> None:
-            """UserError at the first of the numbers that are wrong."""
+            """UserError that names the first of the ``wrong`` numbers, if there is any."""
             if not wrong.any():
                 return
             place = int(wrong.nonzero()[0])
@@ -263,8 +269,8 @@ class _Reader:
             refuse(name, wrong, column.problem)
         if "segments" in columns:
             row = torch.arange(len(lengths)).repeat_interleave(lengths)
-            refuse("segments", _comes_back(columns["segments"], row, mask), "comes back: a segment is tokens that "
-                   "follow one another; give this one a number of its own")  # fmt: skip
+            refuse("segments", _comes_back(columns["segments"], row, mask), "occurs again after another segment: "
+                   "tokens of a segment follow one another; give this one a number of its own")  # fmt: skip
         typed = {name: x.long() if COLUMNS[name].is_integer else x for name, x in columns.items()} | {"mask": mask}
         tokens = {name: x for name, x in typed.items() if COLUMNS[name].per_token}
         responses = {name: x for name, x in typed.items() if not COLUMNS[name].per_token}
@@ -272,13 +278,13 @@ class _Reader:
 
 
 def _numbers(row: Mapping[str, Any], key: str, where: str) -> array[float]:
-    """The numbers of a column, or its one number; null is NaN."""
+    """The list of numbers in a column, or its one number, as an array; null is NaN."""
     value = row[key]
     listed = value if isinstance(value, list) else [value]
     try:
         return array("d", [math.nan if x is None else x for x in listed] if None in listed else listed)
     except (TypeError, OverflowError) as error:
-        raise UserError(f"{where}: {key}: {reprlib.repr(value)} is no list of numbers ({error}).") from error
+        raise UserError(f"{where}: {key}: {reprlib.repr(value)} is not a list of numbers ({error}).") from error
 
 
 def _listed(names: Iterable[str]) -> str:
@@ -286,7 +292,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _comes_back(segments: Tensor, row: Tensor, mask: Tensor) -> Tensor:
-    """The tokens where a segment of a response begins again after another one. [all tokens]."""
+    """True on tokens at which a segment of a response begins again after another one. [all tokens]."""
     live = mask.nonzero().flatten()
     pairs = torch.stack([row, segments.long()])[:, live]
     begins = torch.cat([torch.ones(1).bool(), (pairs[:, 1:] != pairs[:, :-1]).any(0)])
@@ -309,8 +315,9 @@ def _files(path: Path) -> list[Path]:
 def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """(place, row without its nulls) of all files, one at a time."""
     for file in _files(path):
-        for number, row in _parquet(file) if file.suffix == ".parquet" else _json_lines(file):
-            yield f"{file}, {number}", {key: value for key, value in row.items() if value is not None}
+        unit, rows = ("row", _parquet(file)) if file.suffix == ".parquet" else ("line", json_lines(file, CUT_OFF))
+        for number, row in rows:
+            yield f"{file}, {unit} {number}", {key: value for key, value in row.items() if value is not None}
 
 
 def _opened(file: Path) -> Any:
@@ -324,33 +331,9 @@ def _opened(file: Path) -> Any:
         raise UserError(f"{file}: cannot be read as Parquet: {error}") from error
 
 
-def _parquet(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _parquet(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     batches = _opened(file).iter_batches(batch_size=256)
     try:
-        for number, row in enumerate((row for batch in batches for row in batch.to_pylist()), start=1):
-            yield f"row {number}", row
+        yield from enumerate((row for batch in batches for row in batch.to_pylist()), start=1)
     except (OSError, ValueError) as error:
         raise UserError(f"{file}: cannot be read as Parquet: {error}") from error
-
-
-def _json_lines(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    try:
-        with file.open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines, start=1):
-                if line.strip():
-                    yield f"line {number}", _parsed(line, f"{file}, line {number}")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{file}: cannot be read: {error}") from error
-
-
-def _parsed(line: str, where: str) -> Mapping[str, Any]:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        hint = "was the file cut off?"
-        if not line.endswith("\n"):
-            hint += " It is the last line: delete it to use the lines before, such as with `sed -i '$d' FILE`."
-        raise UserError(f"{where}: not JSON ({error}); {hint}") from error
-    if not isinstance(row, dict):
-        raise UserError(f"{where}: expected an object, got {type(row).__name__}.")
-    return row

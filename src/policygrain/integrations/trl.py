@@ -23,7 +23,7 @@ from .idle_clip import IdleClip
 from .options import by_turns, chosen, lacking, reads_entropies, refuse, warn_sampler
 from .trl_inputs import fields_of, mask_of, score
 
-# Options of TRL's loss: with another value than its default they would be ignored, or act beside the objective.
+# Options of TRL's loss: with a value other than the default they would be ignored, or added to the objective.
 OF_THE_LOSS = (
     "loss_type",
     "importance_sampling_level",
@@ -53,7 +53,7 @@ SCALE_REWARDS = {
 class PolicyGrainTrainer(GRPOTrainer):
     """TRL's GRPOTrainer with the objective of a method: ratio, clip, aggregation and penalties.
 
-    ``objective`` is the name of a preset or a Method. TRL samples, grades, computes advantages and steps as always.
+    ``objective`` is the name of a preset or a Method. Sampling, rewards, advantages and optimizer steps are TRL's.
     ``micro_batch_statistics`` lets methods that read statistics of the whole step (clip_cov, kl_cov) take those of each
     micro-batch, and records this in a metric. Metrics of the objective are logged under `policygrain/`.
 
@@ -150,7 +150,7 @@ class PolicyGrainTrainer(GRPOTrainer):
                 n_responses=int(n_responses),
                 n_turns=int(n_turns),
                 responses=self._responses(window, masks) if "groups" in window[0] else None,
-                max_length=self.max_completion_length or 1,  # only read where it is set, see `_problems`
+                max_length=self.max_completion_length or 1,  # only read if it is set, see `_problems`
                 micro_batch_statistics=self.micro_batch_statistics,
             )
         return self._totals
@@ -166,7 +166,7 @@ class PolicyGrainTrainer(GRPOTrainer):
         return Responses(gather(groups), gather(lengths), gather(sums))
 
     def _log(self, parts: dict[str, float], training: bool) -> None:
-        """Metrics of the whole step, once its last micro-batch is here; in evaluation, of each batch."""
+        """Log metrics of the whole step after its last micro-batch; in evaluation, of each batch."""
         mode = "train" if training else "eval"
         self._parts.append(parts)
         if training and not self.accelerator.sync_gradients:

@@ -28,7 +28,7 @@ def mask_of(inputs: dict[str, Any]) -> Tensor:
 
 
 def score(trainer: Any, model: Any, inputs: dict[str, Any], **options: Any) -> tuple[Any, ...]:
-    """Log-probabilities and entropies of the responses, [batch, tokens], with gradient; and what else TRL returns."""
+    """(log-probabilities, entropies, further outputs of TRL) of the responses, [batch, tokens], with gradient."""
     scored: tuple[Any, ...] = trainer._get_per_token_logps_and_entropies(
         model,
         torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1),
@@ -42,7 +42,7 @@ def score(trainer: Any, model: Any, inputs: dict[str, Any], **options: Any) -> t
 
 
 def fields_of(inputs: dict[str, Any], log_probs: Tensor, entropy: Tensor) -> dict[str, Any]:
-    """The fields of a TokenBatch that TRL has; `old_entropies` are not its own."""
+    """The fields of a TokenBatch that TRL has; `old_entropies` must have been added to its inputs."""
     old = inputs.get("old_per_token_logps")
     return {
         "log_probs": log_probs,

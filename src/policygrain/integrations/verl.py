@@ -49,7 +49,7 @@ AGGREGATION = {
     "seq_mean_token_sum_norm": "seq-mean-token-sum-norm",
 }
 DEFAULT_AGGREGATION, DEFAULT_CLIP = "token-mean", 0.2  # of verl's ActorConfig
-# Metrics that are sums over the step and mean nothing as a mean over micro-batches; verl logs the loss by itself.
+# Metrics that are sums over the step, of which a mean over micro-batches has no meaning; verl logs the loss itself.
 SUMS = ("policy_loss", "penalty", "loss")
 
 logger = logging.getLogger(__name__)
@@ -118,8 +118,8 @@ def policy_loss(
 ) -> tuple[Tensor, dict[str, float]]:
     """The method's loss of a micro-batch, and metrics. Tensors are [batch, tokens], as verl passes them.
 
-    verl 0.9.1 gives no entropies; ``with_entropies`` does, and so would the patch of docs/integrations. Groups and the
-    number of turns are those of `verl_groups`.
+    verl 0.9.1 passes no entropies; ``with_entropies`` and the patch in docs/integrations do. Groups and the number of
+    turns are passed by `verl_groups`.
 
     Normalised by the mini-batch (`config.global_batch_info`) and multiplied by the number of ranks, over which verl
     averages gradients. UnsupportedOption for options of verl that this loss does not read, or that would add a penalty.
@@ -152,7 +152,7 @@ def policy_loss(
     if reads_entropies(objective) and not batch.has_entropies:
         _say_by_covariance(objective.name)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the same in the words of the library, which users of verl do not see
+        warnings.simplefilter("ignore")  # the objective's own warning of covariances, which users of verl do not see
         out = objective.loss(batch.replace(step=step))
     if idle_clip is not None:
         idle_clip.see(out.metrics)
@@ -233,12 +233,12 @@ def _problems(objective: Method, loss_agg_mode: str, config: Any, extra: Mapping
         bound = getattr(config, f"clip_ratio_{side}", None)
         if bound is not None and bound not in (DEFAULT_CLIP, clip.get(side)):
             problems.append(
-                f"actor.clip_ratio_{side}={bound} has no effect; the method's is {clip.get(side)}. Give a method of "
-                f"your own another one in the file that {METHODS} names."
+                f"actor.clip_ratio_{side}={bound} has no effect; the method's is {clip.get(side)}. Define a method "
+                f"with another clip in the file that {METHODS} names."
             )
     if objective.anchor == "rollout":
         problems.append(
-            "its anchor is the engine that sampled, which verl does not give to a loss; take anchor: old with "
+            "its anchor is the engine that sampled, which verl does not give to a loss; use anchor: old with "
             "algorithm.rollout_correction.bypass_mode=true, where verl's old log-probabilities are the engine's."
         )
     problems = lacking(objective, "verl", VERL_LACKS) + by_turns(objective, "verl") + problems

@@ -26,7 +26,7 @@ GROUPS = "policygrain_groups"  # column of a batch: the number of each response'
 
 
 def all_ranks(value: Any, group: Any) -> list[Any]:
-    """``value`` of each rank, in their order."""
+    """``value`` of each rank, in the order of ranks."""
     values: list[Any] = [None] * torch.distributed.get_world_size(group)
     torch.distributed.all_gather_object(values, value, group)
     return values
@@ -73,7 +73,7 @@ class GroupActor(engine_workers.ActorRolloutRefWorker.actor_worker_cls):
         sizes = whole.sum_by_group((whole.lengths > 0).long(), data[GROUPS].cpu())
         of_rank = (Counter(sizes[mask.any(1).cpu()].tolist()), int(turn_starts(mask).sum()))
         of_ranks = all_ranks(of_rank, self.engine.get_data_parallel_group())
-        # A response is a share of its prompt, so that a part of a group in another mini-batch is no prompt of its own.
+        # A response counts as 1/(size of its group) of a prompt, so that a group in several mini-batches counts once.
         n_groups = sum((Fraction(n, size) for counter, _ in of_ranks for size, n in counter.items()), Fraction())
         self.step_totals = {
             "n_groups": int(n_groups) or 1 if n_groups.denominator == 1 else float(n_groups),

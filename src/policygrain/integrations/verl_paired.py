@@ -20,14 +20,14 @@ class SeededAgentLoop(AgentLoopBase):
     """One response to a prompt, sampled with the seed that the export gives to it."""
 
     def __init__(self, *arguments: Any, hf_model_type: str | None = None, **named: Any) -> None:
-        """As verl's, without knowledge of the model's chat tokens: prompts come as ids."""
+        """Without verl's handling of the model's chat tokens, because prompts are token ids."""
         super().__init__(*arguments, hf_model_type=None, **named)
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput:
         """Sample the response number ``row["session_id"]`` of a prompt."""
         info, metrics = row["extra_info"], {"num_preempted": -1}
         prompt_ids = [int(i) for i in info["prompt_ids"]]
-        # SGLang's name of it, which it reads with deterministic inference alone.
+        # SGLang reads `sampling_seed`, and only with deterministic inference.
         seed = "sampling_seed" if self.rollout_config.name == "sglang" else "seed"
         with simple_timer("generate_sequences", metrics):
             output = await self.server_manager.generate(
